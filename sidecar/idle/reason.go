@@ -1,0 +1,78 @@
+package idle
+
+// Reason says why a cluster is awake, or that it may sleep. The list is closed: it feeds logs, metrics, Events and the
+// README.
+type Reason string
+
+// The reasons, in the order in which one of several is named first.
+const (
+	ReasonInvalidAnnotation      Reason = "invalid_annotation"
+	ReasonDisabled               Reason = "disabled"
+	ReasonPluginNotListed        Reason = "plugin_not_listed"
+	ReasonAlreadyHibernating     Reason = "already_hibernating"
+	ReasonNotPrimary             Reason = "not_primary"
+	ReasonSwitchover             Reason = "switchover"
+	ReasonUnhealthy              Reason = "unhealthy"
+	ReasonReconciliationDisabled Reason = "reconciliation_disabled"
+	ReasonFenced                 Reason = "fenced"
+	ReasonMaintenance            Reason = "maintenance"
+	ReasonReplicaCluster         Reason = "replica_cluster"
+	ReasonArchivingFailing       Reason = "archiving_failing"
+	ReasonUnknown                Reason = "unknown"
+	ReasonActive                 Reason = "active"
+	ReasonWaiting                Reason = "waiting"
+	ReasonBackupRunning          Reason = "backup_running"
+	ReasonIdle                   Reason = "idle"
+)
+
+// Reasons is the closed list in its order.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating, ReasonNotPrimary,
+		ReasonSwitchover, ReasonUnhealthy, ReasonReconciliationDisabled, ReasonFenced, ReasonMaintenance,
+		ReasonReplicaCluster, ReasonArchivingFailing, ReasonUnknown, ReasonActive, ReasonWaiting, ReasonBackupRunning,
+		ReasonIdle,
+	}
+}
+
+// Description is the sentence that the README and the Events give for the reason.
+func (r Reason) Description() string {
+	switch r {
+	case ReasonInvalidAnnotation:
+		return "an annotation is not understood, so the feature is off"
+	case ReasonDisabled:
+		return "the annotation that turns the feature on is not \"true\""
+	case ReasonPluginNotListed:
+		return "the Cluster no longer lists the plugin"
+	case ReasonAlreadyHibernating:
+		return "hibernation is already asked for"
+	case ReasonNotPrimary:
+		return "this instance is not the primary; only the primary decides"
+	case ReasonSwitchover:
+		return "another instance is becoming the primary"
+	case ReasonUnhealthy:
+		return "the Cluster's phase is not healthy"
+	case ReasonReconciliationDisabled:
+		return "the operator's reconciliation of the Cluster is disabled"
+	case ReasonFenced:
+		return "an instance is fenced"
+	case ReasonMaintenance:
+		return "a node maintenance window is in progress"
+	case ReasonReplicaCluster:
+		return "the Cluster is a replica of another one, which would retain WAL for it"
+	case ReasonArchivingFailing:
+		return "WAL archiving is failing"
+	case ReasonUnknown:
+		return "whether somebody uses the database is not known, and unknown is never idle"
+	case ReasonActive:
+		return "a client session is open"
+	case ReasonWaiting:
+		return "idle, but not yet for the threshold"
+	case ReasonBackupRunning:
+		return "a Backup has not ended"
+	case ReasonIdle:
+		return "idle for the threshold: the cluster is put to sleep"
+	default:
+		return ""
+	}
+}
