@@ -1,0 +1,67 @@
+package activity
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ReportVersion is the version of [Report] that this program writes and reads.
+const ReportVersion = 1
+
+// maximumReport bounds, in bytes, what is read from a sibling.
+const maximumReport = 64 << 10
+
+// ErrReport says that a report cannot be used.
+var ErrReport = errors.New("unusable activity report")
+
+// Report is what an instance last saw, as /activity gives it.
+type Report struct {
+	// Version is ReportVersion; a reader refuses every other.
+	Version int `json:"version"`
+	// Cluster and Pod say whose report it is.
+	Cluster string `json:"cluster"`
+	Pod     string `json:"pod"`
+	// Known says whether the newest look showed anything; if not, the instance is to be taken as in use.
+	Known bool `json:"known"`
+	// Active says that the newest look found a session that counts.
+	Active bool `json:"active"`
+	// Sessions is the number of client sessions by state, absent unless Known.
+	Sessions map[string]int `json:"sessions,omitempty"`
+	// SampledAt is when the newest successful look ended; absent before the first.
+	SampledAt *time.Time `json:"sampledAt,omitempty"`
+	// IdleSince is the start of the time that is proven idle; absent while active or unknown.
+	IdleSince *time.Time `json:"idleSince,omitempty"`
+	// LastActivity is the newest evidence of use; absent before the first.
+	LastActivity *time.Time `json:"lastActivity,omitempty"`
+	// Reason is the first of what keeps the cluster awake, and Blockers everything.
+	Reason   string   `json:"reason"`
+	Blockers []string `json:"blockers"`
+}
+
+// EncodeReport writes a report as JSON.
+func EncodeReport(r Report) ([]byte, error) {
+	r.Version = ReportVersion
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("encode activity report: %w", err)
+	}
+	return body, nil
+}
+
+// DecodeReport reads a report; fields that a newer program of the same version added are passed over. Errors are
+// ErrReport.
+func DecodeReport(body []byte) (Report, error) {
+	if len(body) > maximumReport {
+		return Report{}, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrReport, len(body), maximumReport)
+	}
+	var r Report
+	if err := json.Unmarshal(body, &r); err != nil {
+		return Report{}, fmt.Errorf("%w: %w", ErrReport, err)
+	}
+	if r.Version != ReportVersion {
+		return Report{}, fmt.Errorf("%w: version %d, want %d", ErrReport, r.Version, ReportVersion)
+	}
+	return r, nil
+}
