@@ -1,0 +1,140 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgxlisten"
+)
+
+// Channel is the name of the control channel.
+const Channel = "scale_to_zero"
+
+// reconnectDelay is how long the listener waits before it tries again. A refusal is a line in the server's log each time.
+const reconnectDelay = time.Minute
+
+// Kind says what a notification means.
+type Kind string
+
+// The kinds of notifications.
+const (
+	// KindActivity says that the database is in use.
+	KindActivity Kind = "activity"
+	// KindMalformed is a payload that is not understood; it is counted and never obeyed.
+	KindMalformed Kind = "malformed"
+	// KindBacklog says that the listener has just begun to listen and may have missed something: it counts as activity.
+	KindBacklog Kind = "backlog"
+)
+
+// Kinds is the closed list of kinds.
+func Kinds() []Kind { return []Kind{KindActivity, KindBacklog, KindMalformed} }
+
+// ParsePayload tells what a payload means.
+func ParsePayload(payload string) Kind {
+	switch payload {
+	case "", "activity":
+		return KindActivity
+	default:
+		return KindMalformed
+	}
+}
+
+// RefusedError says that the server will not let us listen in the database.
+type RefusedError struct {
+	// Database is the database, and Code the SQLSTATE.
+	Database, Code string
+	// Err is what the server said.
+	Err error
+}
+
+// Error names the database and what the server said.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("listen in database %s: refused (%s): %v", e.Database, e.Code, e.Err)
+}
+
+// Unwrap returns what the server said.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// Listener listens to the control channel of one database.
+type Listener struct {
+	server    Server
+	database  string
+	notify    func(Kind, time.Time)
+	failed    func(error)
+	connected atomic.Bool
+	session   holder
+}
+
+// NewListener makes a listener. notify is called for every notification, failed for every connection that did not come
+// about or ended; a refusal is a *[RefusedError]. Neither may block.
+func NewListener(server Server, database string, notify func(Kind, time.Time), failed func(error)) *Listener {
+	return &Listener{server: server, database: database, notify: notify, failed: failed}
+}
+
+// Connected tells whether the listener listens.
+func (l *Listener) Connected() bool { return l.connected.Load() }
+
+// Run listens until the context ends; then its session is closed at once.
+func (l *Listener) Run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, l.session.close)
+	defer stop()
+	listener := &pgxlisten.Listener{
+		Connect:        l.connect,
+		ReconnectDelay: reconnectDelay,
+		LogError: func(ctx context.Context, err error) {
+			l.connected.Store(false)
+			l.session.close()
+			if ctx.Err() == nil {
+				l.failed(l.classify(err))
+			}
+		},
+	}
+	listener.Handle(Channel, handler{l})
+	_ = listener.Listen(ctx) // returns the context's error only
+	l.connected.Store(false)
+	l.session.close()
+}
+
+func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
+	limited, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	conn, err := l.server.connect(limited, l.database)
+	if err != nil {
+		return nil, err
+	}
+	l.session.put(conn)
+	if ctx.Err() != nil { // the context ended before the session was put where its end closes it
+		l.session.close()
+		return nil, ctx.Err()
+	}
+	return conn, nil
+}
+
+func (l *Listener) classify(err error) error {
+	switch code := sqlState(err); code {
+	case stateInsufficientRights, stateNoSuchDatabase, stateInvalidAuthorization, stateInvalidPassword:
+		return &RefusedError{Database: l.database, Code: code, Err: err}
+	default:
+		return err
+	}
+}
+
+// handler passes on what pgxlisten delivers.
+type handler struct{ listener *Listener }
+
+// HandleNotification passes a notification on.
+func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
+	h.listener.notify(ParsePayload(n.Payload), time.Now())
+	return nil
+}
+
+// HandleBacklog runs when LISTEN has taken effect: what was sent before is lost, so it counts as activity.
+func (h handler) HandleBacklog(context.Context, string, *pgx.Conn) error {
+	h.listener.connected.Store(true)
+	h.listener.notify(KindBacklog, time.Now())
+	return nil
+}
