@@ -1,0 +1,77 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// EventType is how Kubernetes classes an Event.
+type EventType string
+
+// The types of Events.
+const (
+	EventNormal  EventType = "Normal"
+	EventWarning EventType = "Warning"
+)
+
+// Event is what happened to the Cluster, as a person reads it in kubectl describe.
+type Event struct {
+	// Type is Normal or Warning.
+	Type EventType
+	// Reason is one word in upper camel case, Message a sentence.
+	Reason, Message string
+}
+
+// eventBody is the part of a core/v1 Event that is written.
+type eventBody struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		GenerateName string `json:"generateName"`
+		Namespace    string `json:"namespace"`
+	} `json:"metadata"`
+	InvolvedObject struct {
+		APIVersion      string `json:"apiVersion"`
+		Kind            string `json:"kind"`
+		Namespace       string `json:"namespace"`
+		Name            string `json:"name"`
+		UID             string `json:"uid"`
+		ResourceVersion string `json:"resourceVersion"`
+	} `json:"involvedObject"`
+	Type    string `json:"type"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Source  struct {
+		Component string `json:"component"`
+		Host      string `json:"host"`
+	} `json:"source"`
+	ReportingComponent string    `json:"reportingComponent"`
+	ReportingInstance  string    `json:"reportingInstance"`
+	FirstTimestamp     time.Time `json:"firstTimestamp"`
+	LastTimestamp      time.Time `json:"lastTimestamp"`
+	Count              int       `json:"count"`
+}
+
+// Record writes an Event on the Cluster. That it could not be written is logged and nothing more: nothing depends on it.
+func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	body := eventBody{
+		APIVersion: "v1", Kind: "Event", Type: string(e.Type), Reason: e.Reason, Message: e.Message,
+		ReportingComponent: FieldManager, ReportingInstance: c.identity.Pod,
+		FirstTimestamp: at.UTC().Truncate(time.Second), LastTimestamp: at.UTC().Truncate(time.Second), Count: 1,
+	}
+	body.Metadata.GenerateName, body.Metadata.Namespace = c.identity.Cluster+".", c.identity.Namespace
+	body.Source.Component, body.Source.Host = FieldManager, c.identity.Pod
+	object := &body.InvolvedObject
+	object.APIVersion, object.Kind = c.identity.Group+"/"+c.identity.Version, "Cluster"
+	object.Namespace, object.Name, object.UID, object.ResourceVersion = c.identity.Namespace, v.Name, v.UID, v.ResourceVersion
+	encoded, err := json.Marshal(body)
+	if err == nil {
+		err = c.core.Post().Namespace(c.identity.Namespace).Resource("events").Body(encoded).Do(ctx).Error()
+	}
+	if err != nil {
+		c.logger.Warn("an Event could not be written", "reason", e.Reason, "error", err.Error())
+	}
+}

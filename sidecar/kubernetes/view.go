@@ -1,0 +1,165 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// PluginName is the name under which a Cluster lists the plugin.
+const PluginName = "cnpg-i-scale-to-zero.xata.io"
+
+// phaseHealthy is how the operator says that every instance serves (1.30: api/v1, PhaseHealthy).
+const phaseHealthy = "Cluster in healthy state"
+
+// View is what the sidecar needs to know of its Cluster.
+type View struct {
+	// UID, Name and ResourceVersion identify the object and its state.
+	UID, Name, ResourceVersion string
+	// Annotations are those of the object.
+	Annotations map[string]string
+	// CurrentPrimary and TargetPrimary are pod names; they differ during a switchover or failover.
+	CurrentPrimary, TargetPrimary string
+	// Healthy says that the phase is healthy.
+	Healthy bool
+	// Instances are the names of the pods.
+	Instances []string
+	// ApplicationDatabase is the database that the Cluster was made with; empty when it names none.
+	ApplicationDatabase string
+	// Hibernating says that the switch is on.
+	Hibernating bool
+	// PluginListed says that the Cluster lists the plugin, enabled.
+	PluginListed bool
+	// ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled and ArchivingFailing each forbid sleep.
+	ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled, ArchivingFailing bool
+}
+
+// Blockers is what the Cluster itself says against sleep decided by the given pod.
+func (v View) Blockers(pod string) []idle.Reason {
+	var blockers []idle.Reason
+	for _, rule := range []struct {
+		applies bool
+		reason  idle.Reason
+	}{
+		{!v.PluginListed, idle.ReasonPluginNotListed},
+		{v.Hibernating, idle.ReasonAlreadyHibernating},
+		{v.CurrentPrimary != pod, idle.ReasonNotPrimary},
+		{v.CurrentPrimary == pod && v.TargetPrimary != pod, idle.ReasonSwitchover},
+		{!v.Healthy, idle.ReasonUnhealthy},
+		{v.ReconciliationDisabled, idle.ReasonReconciliationDisabled},
+		{v.Fenced, idle.ReasonFenced},
+		{v.Maintenance, idle.ReasonMaintenance},
+		{v.ReplicaCluster, idle.ReasonReplicaCluster},
+		{v.ArchivingFailing, idle.ReasonArchivingFailing},
+	} {
+		if rule.applies {
+			blockers = append(blockers, rule.reason)
+		}
+	}
+	return blockers
+}
+
+// cluster is the part of a Cluster that is decoded.
+type cluster struct {
+	Metadata struct {
+		UID             string            `json:"uid"`
+		Name            string            `json:"name"`
+		ResourceVersion string            `json:"resourceVersion"`
+		Annotations     map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		Bootstrap struct {
+			InitDB       databaseOf `json:"initdb"`
+			Recovery     databaseOf `json:"recovery"`
+			PgBaseBackup databaseOf `json:"pg_basebackup"`
+		} `json:"bootstrap"`
+		Plugins []struct {
+			Name    string `json:"name"`
+			Enabled *bool  `json:"enabled"`
+		} `json:"plugins"`
+		Replica *struct {
+			Enabled *bool  `json:"enabled"`
+			Primary string `json:"primary"`
+			Self    string `json:"self"`
+		} `json:"replica"`
+		NodeMaintenanceWindow *struct {
+			InProgress bool `json:"inProgress"`
+		} `json:"nodeMaintenanceWindow"`
+	} `json:"spec"`
+	Status struct {
+		Phase          string   `json:"phase"`
+		CurrentPrimary string   `json:"currentPrimary"`
+		TargetPrimary  string   `json:"targetPrimary"`
+		InstanceNames  []string `json:"instanceNames"`
+		Conditions     []struct {
+			Type   string `json:"type"`
+			Status string `json:"status"`
+		} `json:"conditions"`
+	} `json:"status"`
+}
+
+type databaseOf struct {
+	Database string `json:"database"`
+}
+
+// decodeView reads a Cluster.
+func decodeView(body []byte) (View, error) {
+	var c cluster
+	if err := json.Unmarshal(body, &c); err != nil {
+		return View{}, fmt.Errorf("decode the Cluster: %w", err)
+	}
+	return c.view(), nil
+}
+
+func (c *cluster) view() View {
+	annotations := c.Metadata.Annotations
+	view := View{
+		UID: c.Metadata.UID, Name: c.Metadata.Name, ResourceVersion: c.Metadata.ResourceVersion, Annotations: annotations,
+		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
+		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames,
+		ApplicationDatabase:    firstOf(c.Spec.Bootstrap.InitDB.Database, c.Spec.Bootstrap.Recovery.Database, c.Spec.Bootstrap.PgBaseBackup.Database),
+		Hibernating:            annotations[idle.KeyHibernation] == "on",
+		ReplicaCluster:         c.replica(),
+		Fenced:                 fenced(annotations["cnpg.io/fencedInstances"]),
+		Maintenance:            c.Spec.NodeMaintenanceWindow != nil && c.Spec.NodeMaintenanceWindow.InProgress,
+		ReconciliationDisabled: annotations["cnpg.io/reconciliationLoop"] == "disabled",
+	}
+	for _, plugin := range c.Spec.Plugins {
+		view.PluginListed = view.PluginListed || plugin.Name == PluginName && (plugin.Enabled == nil || *plugin.Enabled)
+	}
+	for _, condition := range c.Status.Conditions {
+		view.ArchivingFailing = view.ArchivingFailing || condition.Type == "ContinuousArchiving" && condition.Status == "False"
+	}
+	return view
+}
+
+// replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): an explicit switch, else whether the primary of the
+// distributed topology is another cluster.
+func (c *cluster) replica() bool {
+	replica := c.Spec.Replica
+	if replica == nil {
+		return false
+	}
+	if replica.Enabled != nil {
+		return *replica.Enabled
+	}
+	return replica.Primary != firstOf(replica.Self, c.Metadata.Name)
+}
+
+// fenced reads the annotation's JSON list of instances, or "*". What is not understood forbids sleep.
+func fenced(value string) bool {
+	if value == "" {
+		return false
+	}
+	var instances []string
+	return json.Unmarshal([]byte(value), &instances) != nil || len(instances) != 0
+}
+
+func firstOf(values ...string) string {
+	if i := slices.IndexFunc(values, func(v string) bool { return v != "" }); i >= 0 {
+		return values[i]
+	}
+	return ""
+}
