@@ -1,0 +1,198 @@
+// Package server shows what the sidecar knows: /metrics, /activity and /healthz over HTTP, and the drain that a preStop hook
+// asks for over a Unix socket. Nothing here asks the database.
+package server
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/control"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+)
+
+// prefix is the common beginning of every metric.
+const prefix = "cnpg_scale_to_zero_"
+
+// Metrics observes the control loop. Figures that are not known are absent from the page and never zero.
+type Metrics struct {
+	registry      *prometheus.Registry
+	samples       prometheus.Counter
+	sampleErrors  prometheus.Counter
+	sampleTime    prometheus.Histogram
+	notifications *prometheus.CounterVec
+	hibernations  *prometheus.CounterVec
+	described     descriptions
+	now           func() time.Time
+
+	mutex  sync.Mutex
+	status control.Status
+	known  bool
+}
+
+// descriptions are those of the figures that are made from the newest status.
+type descriptions struct {
+	idle, lastActivity, lastSample, threshold, sessions, blocked, listener *prometheus.Desc
+}
+
+// NewMetrics makes the metrics of the cluster's instance; version is that of the program.
+func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
+	labels := prometheus.Labels{"cluster": cluster}
+	describe := func(name, help string, variable ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prefix+name, help, variable, labels)
+	}
+	m := &Metrics{
+		now:      now,
+		registry: prometheus.NewRegistry(),
+		samples: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "samples_total", Help: "Looks at the sessions of this instance.", ConstLabels: labels,
+		}),
+		sampleErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "sample_errors_total", Help: "Looks that failed, so that the activity is unknown.", ConstLabels: labels,
+		}),
+		sampleTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: prefix + "sample_duration_seconds", Help: "How long a look took.", ConstLabels: labels,
+			Buckets: []float64{0.001, 0.005, 0.025, 0.1, 0.5, 3},
+		}),
+		notifications: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "notifications_total", Help: "Notifications on the control channel.", ConstLabels: labels,
+		}, []string{"kind"}),
+		hibernations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "hibernations_total", Help: "Attempts to put the cluster to sleep.", ConstLabels: labels,
+		}, []string{"result"}),
+		described: descriptions{
+			idle:         describe("idle_seconds", "For how long this instance is proven idle; zero while a session counts."),
+			lastActivity: describe("last_activity_timestamp_seconds", "When activity was last seen."),
+			lastSample:   describe("last_sample_timestamp_seconds", "When the newest successful look ended."),
+			threshold:    describe("threshold_seconds", "For how long the cluster must be idle before it sleeps."),
+			sessions:     describe("sessions", "Client sessions of this instance.", "state"),
+			blocked:      describe("blocked", "Whether this keeps the cluster awake.", "reason"),
+			listener:     describe("listener_connected", "Whether notifications on the control channel are received."),
+		},
+	}
+	for _, kind := range postgres.Kinds() {
+		m.notifications.WithLabelValues(string(kind))
+	}
+	for _, result := range control.Results() {
+		m.hibernations.WithLabelValues(string(result))
+	}
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: prefix + "build_info", Help: "The version of the sidecar.", ConstLabels: prometheus.Labels{"cluster": cluster, "version": version},
+	})
+	info.Set(1)
+	m.registry.MustRegister(m.samples, m.sampleErrors, m.sampleTime, m.notifications, m.hibernations, info, m)
+	return m
+}
+
+// Publish takes the newest status.
+func (m *Metrics) Publish(status control.Status) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.status, m.known = status, true
+}
+
+// Sampled counts a look.
+func (m *Metrics) Sampled(took time.Duration, err error) {
+	m.samples.Inc()
+	m.sampleTime.Observe(took.Seconds())
+	if err != nil {
+		m.sampleErrors.Inc()
+	}
+}
+
+// Notified counts a notification.
+func (m *Metrics) Notified(kind postgres.Kind) { m.notifications.WithLabelValues(string(kind)).Inc() }
+
+// Attempted counts an attempt to sleep.
+func (m *Metrics) Attempted(result control.Result) {
+	m.hibernations.WithLabelValues(string(result)).Inc()
+}
+
+// Describe sends the descriptions of the figures that are made from the newest status.
+func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
+	d := m.described
+	for _, description := range []*prometheus.Desc{d.idle, d.lastActivity, d.lastSample, d.threshold, d.sessions, d.blocked, d.listener} {
+		descriptions <- description
+	}
+}
+
+// Collect sends the figures of the newest status.
+func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
+	status, known := m.newest()
+	if !known {
+		return
+	}
+	send := func(description *prometheus.Desc, value float64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value, labels...)
+	}
+	switch {
+	case !status.Known:
+	case status.Tally.Active():
+		send(m.described.idle, 0)
+	case !status.State.IdleSince.IsZero():
+		send(m.described.idle, m.now().Sub(status.State.IdleSince).Seconds())
+	}
+	if at := status.State.LastActivity; !at.IsZero() {
+		send(m.described.lastActivity, seconds(at))
+	}
+	if at := status.SampledAt; !at.IsZero() {
+		send(m.described.lastSample, seconds(at))
+	}
+	if status.ViewKnown && len(status.Problems) == 0 {
+		send(m.described.threshold, status.Policy.Threshold.Seconds())
+	}
+	if status.Known {
+		for state, count := range status.Tally.ByState() {
+			send(m.described.sessions, float64(count), state)
+		}
+	}
+	blocked := map[idle.Reason]float64{}
+	for _, reason := range status.Decision.Blockers {
+		blocked[reason] = 1
+	}
+	for _, reason := range idle.Reasons() {
+		if reason != idle.ReasonIdle {
+			send(m.described.blocked, blocked[reason], string(reason))
+		}
+	}
+	connected := 0.0
+	if status.ListenerConnected {
+		connected = 1
+	}
+	send(m.described.listener, connected)
+}
+
+func (m *Metrics) newest() (control.Status, bool) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.status, m.known
+}
+
+// Report is what the instance last saw, for /activity.
+func (m *Metrics) Report(cluster, pod string) activity.Report {
+	status, known := m.newest()
+	report := activity.Report{Cluster: cluster, Pod: pod, Known: known && status.Known, Reason: string(status.Decision.Reason)}
+	for _, reason := range status.Decision.Blockers {
+		report.Blockers = append(report.Blockers, string(reason))
+	}
+	if report.Known {
+		report.Active, report.Sessions = status.Tally.Active(), status.Tally.ByState()
+	}
+	report.SampledAt = unlessZero(status.SampledAt)
+	report.IdleSince = unlessZero(status.State.IdleSince)
+	report.LastActivity = unlessZero(status.State.LastActivity)
+	return report
+}
+
+func unlessZero(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	utc := t.UTC()
+	return &utc
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
