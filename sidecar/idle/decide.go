@@ -9,6 +9,10 @@ import (
 // looks is not seen.
 const SampleInterval = 2 * time.Second
 
+// longestGap is the longest time between two looks that is still taken as watched. What happened in a longer one, in which
+// this process or its machine stood still, is not known.
+const longestGap = 5 * SampleInterval
+
 // Observation is what one look at the instance and its Cluster showed.
 type Observation struct {
 	// Began and Ended enclose the look at the instance; both are zero when it was not looked at.
@@ -29,6 +33,8 @@ type State struct {
 	IdleSince time.Time
 	// EligibleSince is since when this instance has been the one to decide; zero while it is not.
 	EligibleSince time.Time
+	// LookedUntil is the end of the newest successful look.
+	LookedUntil time.Time
 	// LastActivity is the newest evidence of use; zero when none was seen.
 	LastActivity time.Time
 }
@@ -124,8 +130,11 @@ func (s State) after(seen Observation, eligible bool, now time.Time) State {
 		s.IdleSince = time.Time{}
 	case seen.Active:
 		s.IdleSince, s.LastActivity = time.Time{}, latest(s.LastActivity, seen.Ended)
-	case s.IdleSince.IsZero() || seen.Ended.Before(s.IdleSince): // the second: the clock was set back
-		s.IdleSince = seen.Ended
+	case s.IdleSince.IsZero() || seen.Ended.Before(s.IdleSince) || seen.Began.Sub(s.LookedUntil) > longestGap:
+		s.IdleSince = seen.Ended // it begins here, or the machine's clock was set back, or nobody looked for too long
+	}
+	if !seen.Unknown {
+		s.LookedUntil = seen.Ended
 	}
 	if !seen.Notified.IsZero() {
 		s.LastActivity = latest(s.LastActivity, seen.Notified)

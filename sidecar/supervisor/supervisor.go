@@ -1,0 +1,83 @@
+// Package supervisor is the container's first process: it runs the worker and restarts it in place. A container that dies
+// makes its pod not ready and takes the cluster's read-write Service down; a worker that dies does not.
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+const (
+	// firstWait and lastWait bound the wait before a worker that died is started again.
+	firstWait, lastWait = 100 * time.Millisecond, 5 * time.Second
+	// settled is how long a worker must have run for the next wait to be the first again.
+	settled = 10 * time.Second
+	// patience is how long a worker may take to end after SIGTERM before it is killed.
+	patience = 5 * time.Second
+)
+
+// Supervisor runs one worker.
+type Supervisor struct {
+	// Command is the worker's program and arguments.
+	Command []string
+	// Environment is added to that of this process.
+	Environment []string
+	// Output receives what the worker writes to both its outputs.
+	Output io.Writer
+	// Logger tells of workers that died.
+	Logger *slog.Logger
+}
+
+// Run keeps a worker running until the context ends; then it sends SIGTERM at once and returns when the worker has ended.
+func (s *Supervisor) Run(ctx context.Context) {
+	wait := firstWait
+	for ctx.Err() == nil {
+		started := time.Now()
+		err := s.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		lasted := time.Since(started)
+		if lasted >= settled {
+			wait = firstWait
+		}
+		s.Logger.Warn("the worker ended and is started again", "error", fmt.Sprint(err), "lasted", lasted, "wait", wait)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+		wait = min(2*wait, lastWait)
+	}
+}
+
+func (s *Supervisor) once(ctx context.Context) error {
+	command := exec.CommandContext(ctx, s.Command[0], s.Command[1:]...)
+	command.Env = append(os.Environ(), s.Environment...)
+	command.Stdout, command.Stderr = s.Output, s.Output
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.WaitDelay = patience
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("run the worker: %w", err)
+	}
+	return errors.New("the worker returned")
+}
+
+// MemoryLimit is the soft memory limit of the worker, as GOMEMLIMIT takes it: three quarters of the container's limit, in
+// bytes, which leaves room for the supervisor and for what Go does not count. Without a limit it is empty.
+func MemoryLimit(container string) string {
+	limit, err := strconv.ParseInt(container, 10, 64)
+	if err != nil || limit <= 0 {
+		return ""
+	}
+	return strconv.FormatInt(limit/4*3, 10)
+}
