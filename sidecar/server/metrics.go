@@ -8,7 +8,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
@@ -70,7 +69,7 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 			threshold:    describe("threshold_seconds", "For how long the cluster must be idle before it sleeps."),
 			sessions:     describe("sessions", "Client sessions of this instance.", "state"),
 			blocked:      describe("blocked", "Whether this keeps the cluster awake.", "reason"),
-			listener:     describe("listener_connected", "Whether notifications on the control channel are received."),
+			listener:     describe("listener_connected", "Whether notifications on the control channel are received; absent where none are wanted."),
 		},
 	}
 	for _, kind := range postgres.Kinds() {
@@ -158,41 +157,19 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 			send(m.described.blocked, blocked[reason], string(reason))
 		}
 	}
-	connected := 0.0
-	if status.ListenerConnected {
-		connected = 1
+	if listenerWanted(status) {
+		connected := 0.0
+		if status.ListenerConnected {
+			connected = 1
+		}
+		send(m.described.listener, connected)
 	}
-	send(m.described.listener, connected)
 }
 
 func (m *Metrics) newest() (control.Status, bool) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	return m.status, m.known
-}
-
-// Report is what the instance last saw, for /activity.
-func (m *Metrics) Report(cluster, pod string) activity.Report {
-	status, known := m.newest()
-	report := activity.Report{Cluster: cluster, Pod: pod, Known: known && status.Known, Reason: string(status.Decision.Reason)}
-	for _, reason := range status.Decision.Blockers {
-		report.Blockers = append(report.Blockers, string(reason))
-	}
-	if report.Known {
-		report.Active, report.Sessions = status.Tally.Active(), status.Tally.ByState()
-	}
-	report.SampledAt = unlessZero(status.SampledAt)
-	report.IdleSince = unlessZero(status.State.IdleSince)
-	report.LastActivity = unlessZero(status.State.LastActivity)
-	return report
-}
-
-func unlessZero(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	utc := t.UTC()
-	return &utc
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

@@ -9,23 +9,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// idleFor is the time that is proven idle: it ends with the newest look, so that it stands still when the looks do.
-func idleFor(s control.Status) (time.Duration, bool) {
-	if !s.Known || s.State.IdleSince.IsZero() || s.SampledAt.IsZero() {
-		return 0, false
-	}
-	return max(s.SampledAt.Sub(s.State.IdleSince), 0), true
-}
-
-// threshold is how long the cluster must be idle before it sleeps, if it ever does.
-func threshold(s control.Status) (time.Duration, bool) {
-	return s.Policy.Threshold, s.ViewKnown && s.Policy.Enabled && len(s.Problems) == 0
-}
-
-// listenerWanted tells whether the instance should listen to the control channel: a standby cannot, and the Cluster may
-// name no database.
-func listenerWanted(s control.Status, pod string) bool {
-	if _, on := threshold(s); !on || s.View.CurrentPrimary != pod || s.View.ReplicaCluster {
+// listenerWanted tells whether the instance should listen to the control channel: a standby cannot, the Cluster may name
+// no database, and while the feature is off nobody wants to know.
+func listenerWanted(s control.Status) bool {
+	off := []idle.Reason{idle.ReasonNotPrimary, idle.ReasonDisabled, idle.ReasonInvalidAnnotation, idle.ReasonPluginNotListed}
+	if !s.ViewKnown || s.View.ReplicaCluster || slices.ContainsFunc(s.Decision.Blockers, func(r idle.Reason) bool {
+		return slices.Contains(off, r)
+	}) {
 		return false
 	}
 	if s.Policy.DatabaseSet {
@@ -34,36 +24,33 @@ func listenerWanted(s control.Status, pod string) bool {
 	return s.View.ApplicationDatabase != ""
 }
 
-// report is the status as /activity gives it. Without a status nothing is known, which a reader takes as in use.
-func report(s *control.Status, cluster, pod string) activity.Report {
-	r := activity.Report{Cluster: cluster, Pod: pod, Reason: string(idle.ReasonUnknown), Blockers: []string{string(idle.ReasonUnknown)}}
-	if s == nil {
-		return r
+// Report is what the instance last saw, for /activity. Before the first step nothing is known, which a reader takes as in
+// use.
+func (m *Metrics) Report(cluster, pod string) activity.Report {
+	status, stepped := m.newest()
+	if !stepped {
+		unknown := string(idle.ReasonUnknown)
+		return activity.Report{Cluster: cluster, Pod: pod, Reason: unknown, Blockers: []string{unknown}}
 	}
-	r.Known = s.Known
-	if s.Known {
-		tally := s.Tally
-		r.Active, r.Sessions, r.IdleSince = tally.Active(), tally.ByState(), known(s.State.IdleSince)
+	report := activity.Report{
+		Cluster: cluster, Pod: pod, Known: status.Known,
+		SampledAt: unlessZero(status.SampledAt), LastActivity: unlessZero(status.State.LastActivity),
+		Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
 	}
-	r.SampledAt, r.LastActivity = known(s.SampledAt), known(s.State.LastActivity)
-	r.Reason, r.Blockers = string(s.Decision.Reason), make([]string, 0, len(s.Decision.Blockers))
-	for _, blocker := range s.Decision.Blockers {
-		r.Blockers = append(r.Blockers, string(blocker))
+	if status.Known {
+		report.Active, report.Sessions = status.Tally.Active(), status.Tally.ByState()
+		report.IdleSince = unlessZero(status.State.IdleSince)
 	}
-	return r
+	for _, reason := range status.Decision.Blockers {
+		report.Blockers = append(report.Blockers, string(reason))
+	}
+	return report
 }
 
-// known is nil for a time that is not known; times are shown in UTC.
-func known(t time.Time) *time.Time {
+func unlessZero(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	t = t.UTC()
-	return &t
-}
-
-// published is a copy that its author can no longer change.
-func published(s control.Status) *control.Status {
-	s.Decision.Blockers = slices.Clone(s.Decision.Blockers)
-	return &s
+	utc := t.UTC()
+	return &utc
 }

@@ -1,0 +1,223 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/control"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+)
+
+// noon is when the newest look of these tests ended.
+var noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.FixedZone("CET", 3600))
+
+// metricsOf are the metrics of a sidecar whose control loop published the statuses.
+func metricsOf(statuses ...control.Status) *Metrics {
+	m := NewMetrics("blue", "v1.2.3", func() time.Time { return noon.Add(time.Second) })
+	for _, s := range statuses {
+		m.Publish(s)
+	}
+	return m
+}
+
+// primary is the status of a primary on which the feature is on and whose application database is named.
+func primary() control.Status {
+	return control.Status{
+		ViewKnown: true,
+		View:      kubernetes.View{CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, ApplicationDatabase: "app"},
+		Policy:    idle.Policy{Enabled: true, Threshold: 30 * time.Minute},
+		Decision:  idle.Decision{Reason: idle.ReasonUnknown, Blockers: []idle.Reason{idle.ReasonUnknown}},
+	}
+}
+
+// idlePrimary has been idle for five minutes.
+func idlePrimary() control.Status {
+	s := primary()
+	s.Known, s.SampledAt, s.ListenerConnected = true, noon, true
+	s.State = idle.State{IdleSince: noon.Add(-5 * time.Minute), LastActivity: noon.Add(-301500 * time.Millisecond)}
+	s.Decision = idle.Decision{Reason: idle.ReasonWaiting, Blockers: []idle.Reason{idle.ReasonWaiting}}
+	return s
+}
+
+// busyPrimary has two client sessions, and a Backup runs.
+func busyPrimary() control.Status {
+	s := primary()
+	s.Known, s.SampledAt = true, noon
+	s.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "active"}, activity.Cluster{})
+	s.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "idle in transaction (aborted)"}, activity.Cluster{})
+	s.State.LastActivity = noon
+	s.Decision = idle.Decision{Reason: idle.ReasonActive, Blockers: []idle.Reason{idle.ReasonActive, idle.ReasonBackupRunning}}
+	return s
+}
+
+// replica has the feature on, and nothing to say.
+func replica() control.Status {
+	s := primary()
+	s.View.CurrentPrimary, s.View.TargetPrimary = "blue-2", "blue-2"
+	s.Decision = idle.Decision{Reason: idle.ReasonNotPrimary, Blockers: []idle.Reason{idle.ReasonNotPrimary, idle.ReasonUnknown}}
+	return s
+}
+
+// lost was idle, and its newest look failed.
+func lost() control.Status {
+	s := idlePrimary()
+	s.Known, s.State.IdleSince = false, time.Time{}
+	s.Decision = idle.Decision{Reason: idle.ReasonUnknown, Blockers: []idle.Reason{idle.ReasonUnknown}}
+	return s
+}
+
+func invalid() control.Status {
+	s := primary()
+	s.Policy, s.Problems = idle.Policy{}, []idle.Problem{{Key: idle.KeyEnabled, Value: "yes"}}
+	s.Decision = idle.Decision{Reason: idle.ReasonInvalidAnnotation, Blockers: []idle.Reason{idle.ReasonInvalidAnnotation, idle.ReasonUnknown}}
+	return s
+}
+
+// counted has one of everything that is counted.
+func counted() *Metrics {
+	m := metricsOf(idlePrimary())
+	m.Sampled(3*time.Millisecond, nil)
+	m.Sampled(3*time.Second, errors.New("timeout"))
+	for _, kind := range append(postgres.Kinds(), postgres.KindActivity) {
+		m.Notified(kind)
+	}
+	for _, result := range append(control.Results(), control.ResultConflict) {
+		m.Attempted(result)
+	}
+	return m
+}
+
+// get asks a handler for a page.
+func get(handler http.Handler, method, path string) *httptest.ResponseRecorder {
+	answer := httptest.NewRecorder()
+	handler.ServeHTTP(answer, httptest.NewRequest(method, path, nil))
+	return answer
+}
+
+// golden compares with a file under testdata, or writes it.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+func TestPagesAreGolden(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, file string
+		metrics    *Metrics
+	}{
+		{"before the first step nothing about the database is shown", "start", metricsOf()},
+		{"an idle primary shows how long it is proven idle", "idle", metricsOf(idlePrimary())},
+		{"a busy primary shows its sessions", "busy", metricsOf(idlePrimary(), busyPrimary())},
+		{"a replica shows no listener, since it wants none", "replica", metricsOf(replica())},
+		{"after a failed look what was known before is shown with its time only", "lost", metricsOf(idlePrimary(), lost())},
+		{"a bad annotation shows as the reason, and there is no threshold", "invalid", metricsOf(invalid())},
+		{"everything that is counted is counted once, under closed labels", "counted", counted()},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			pages := row.metrics.Handler("blue", "blue-1")
+			metrics := get(pages, http.MethodGet, "/metrics")
+			if metrics.Code != http.StatusOK {
+				t.Errorf("/metrics answers %d", metrics.Code)
+			}
+			golden(t, row.file+".metrics", metrics.Body.String())
+			report := get(pages, http.MethodGet, "/activity")
+			if got := report.Header().Get("Content-Type"); got != "application/json" {
+				t.Errorf("/activity is %q", got)
+			}
+			golden(t, row.file+".json", report.Body.String())
+			if _, err := activity.DecodeReport(report.Body.Bytes()); err != nil {
+				t.Errorf("the report cannot be read by a sibling: %v", err)
+			}
+			problems, err := testutil.GatherAndLint(row.metrics.registry)
+			if err != nil || len(problems) != 0 {
+				t.Errorf("lint: %v, %v", problems, err)
+			}
+		})
+	}
+}
+
+func TestListenerIsWantedOnlyWhereItCanBe(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*control.Status)
+		want   bool
+	}{
+		{"the primary of a cluster with an application database listens", func(*control.Status) {}, true},
+		{"a cluster without an application database has nothing to listen in", func(s *control.Status) { s.View.ApplicationDatabase = "" }, false},
+		{"the annotation names a database", func(s *control.Status) {
+			s.View.ApplicationDatabase, s.Policy.DatabaseSet, s.Policy.Database = "", true, "other"
+		}, true},
+		{"an empty annotation turns it off", func(s *control.Status) { s.Policy.DatabaseSet = true }, false},
+		{"a standby cannot listen", func(s *control.Status) { *s = replica() }, false},
+		{"the first instance of a replica cluster is a standby too", func(s *control.Status) { s.View.ReplicaCluster = true }, false},
+		{"nobody listens while the feature is off", func(s *control.Status) { s.Decision.Blockers = []idle.Reason{idle.ReasonDisabled} }, false},
+		{"nobody listens before the Cluster was seen", func(s *control.Status) { s.ViewKnown = false }, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			s := primary()
+			row.change(&s)
+			if got := listenerWanted(s); got != row.want {
+				t.Errorf("wanted: %t", got)
+			}
+		})
+	}
+}
+
+func TestHealthIsThatOfTheProcess(t *testing.T) {
+	t.Parallel()
+	answer := get(metricsOf().Handler("blue", "blue-1"), http.MethodGet, "/healthz")
+	if answer.Code != http.StatusOK || answer.Body.String() != "ok\n" {
+		t.Errorf("answer %d %q", answer.Code, answer.Body)
+	}
+}
+
+func TestPagesCanOnlyBeRead(t *testing.T) {
+	t.Parallel()
+	pages := metricsOf().Handler("blue", "blue-1")
+	for _, path := range []string{"/metrics", "/activity", "/healthz"} {
+		if got := get(pages, http.MethodPost, path).Code; got != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s answers %d", path, got)
+		}
+	}
+	if got := get(pages, http.MethodGet, "/drain").Code; got != http.StatusNotFound {
+		t.Errorf("GET /drain answers %d", got)
+	}
+}
+
+// BenchmarkMetricsPage measures a scrape; the page's size is reported in bytes.
+func BenchmarkMetricsPage(b *testing.B) {
+	pages := metricsOf(busyPrimary()).Handler("blue", "blue-1")
+	var size int
+	b.ReportAllocs()
+	for b.Loop() {
+		size = get(pages, http.MethodGet, "/metrics").Body.Len()
+	}
+	b.ReportMetric(float64(size), "page-bytes")
+}
