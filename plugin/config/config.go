@@ -1,0 +1,190 @@
+// Package config reads the plugin's settings from flags and environment. A bad value stops the start, with one message that
+// names every bad setting, its value and what is allowed; none falls back to its default.
+package config
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"regexp"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Config is what the plugin works with.
+type Config struct {
+	// SidecarImage is the image of the injected container, SidecarResources its requests and limits.
+	SidecarImage     string
+	SidecarResources corev1.ResourceRequirements
+	// LogLevel is the level of the plugin and of the sidecars.
+	LogLevel slog.Level
+	// ServerAddress is where TCP is served, empty for not at all; the certificates are paths of files.
+	ServerAddress, ServerCert, ServerKey, ClientCert string
+	// SocketDirectory is the operator's plugin directory, in which a Unix socket is served; empty for none.
+	SocketDirectory string
+	// MetricsAddress is where metrics and probes are served over HTTP.
+	MetricsAddress string
+	// Group and Version are those of the Cluster resource.
+	Group, Version string
+}
+
+// setting is a value that may come from a flag or from the environment; the flag wins.
+type setting struct{ flag, variable, otherwise, usage string }
+
+// The defaults of the sidecar's resources keep a Guaranteed pod Guaranteed: requests equal limits.
+const (
+	defaultCPU    = "100m"
+	defaultMemory = "64Mi"
+)
+
+var settings = []setting{
+	{"sidecar-image", "SIDECAR_IMAGE", "", "image of the sidecar"},
+	{"sidecar-cpu-request", "SIDECAR_CPU_REQUEST", defaultCPU, "CPU request of the sidecar"},
+	{"sidecar-cpu-limit", "SIDECAR_CPU_LIMIT", defaultCPU, "CPU limit of the sidecar"},
+	{"sidecar-memory-request", "SIDECAR_MEMORY_REQUEST", defaultMemory, "memory request of the sidecar"},
+	{"sidecar-memory-limit", "SIDECAR_MEMORY_LIMIT", defaultMemory, "memory limit of the sidecar"},
+	{"log-level", "LOG_LEVEL", "info", "debug, info, warn or error"},
+	{"server-address", "SERVER_ADDRESS", "", "address to serve the operator on over TCP, such as :9090"},
+	{"server-cert", "SERVER_CERT", "", "file of the server's certificate"},
+	{"server-key", "SERVER_KEY", "", "file of the server's key"},
+	{"client-cert", "CLIENT_CERT", "", "file of the certificate that the operator must present"},
+	{"plugin-socket-dir", "PLUGIN_SOCKET_DIR", "", "the operator's plugin directory, to serve on a Unix socket"},
+	{"metrics-address", "METRICS_ADDRESS", ":8080", "address of /metrics, /healthz and /readyz"},
+	{"custom-cnpg-group", "CUSTOM_CNPG_GROUP", "postgresql.cnpg.io", "API group of the Cluster resource"},
+	{"custom-cnpg-version", "CUSTOM_CNPG_VERSION", "v1", "API version of the Cluster resource"},
+}
+
+// image is a reference as Kubernetes takes it: a path with an optional host, tag and digest.
+var image = regexp.MustCompile(`^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
+
+// reader checks the values and collects what is wrong with them.
+type reader struct {
+	values   map[string]string
+	problems []error
+}
+
+// Parse reads arguments and environment. lookup is [os.LookupEnv] outside of tests.
+func Parse(arguments []string, lookup func(string) (string, bool), output io.Writer) (Config, error) {
+	flags := flag.NewFlagSet("plugin", flag.ContinueOnError)
+	flags.SetOutput(output)
+	values := map[string]*string{}
+	for _, s := range settings {
+		otherwise := s.otherwise
+		if value, set := lookup(s.variable); set {
+			otherwise = value
+		}
+		values[s.variable] = flags.String(s.flag, otherwise, s.usage+" ("+s.variable+")")
+	}
+	if err := flags.Parse(arguments); err != nil {
+		return Config{}, fmt.Errorf("read the flags: %w", err)
+	}
+	r := reader{values: map[string]string{}}
+	for name, value := range values {
+		r.values[name] = *value
+	}
+	if flags.NArg() != 0 {
+		r.problems = append(r.problems, fmt.Errorf("argument %q is not understood: all settings are flags", flags.Arg(0)))
+	}
+	config := r.config()
+	if len(r.problems) != 0 {
+		return Config{}, fmt.Errorf("bad settings:\n%w", errors.Join(r.problems...))
+	}
+	return config, nil
+}
+
+func (r *reader) bad(name, allowed string) {
+	r.problems = append(r.problems, fmt.Errorf("%s is %q: %s", name, r.values[name], allowed))
+}
+
+func (r *reader) config() Config {
+	c := Config{
+		SidecarImage:    r.values["SIDECAR_IMAGE"],
+		SocketDirectory: r.values["PLUGIN_SOCKET_DIR"], MetricsAddress: r.values["METRICS_ADDRESS"],
+		ServerAddress: r.values["SERVER_ADDRESS"], ServerCert: r.values["SERVER_CERT"], ServerKey: r.values["SERVER_KEY"],
+		ClientCert: r.values["CLIENT_CERT"], Group: r.values["CUSTOM_CNPG_GROUP"], Version: r.values["CUSTOM_CNPG_VERSION"],
+	}
+	if !image.MatchString(c.SidecarImage) {
+		r.bad("SIDECAR_IMAGE", "it must be the reference of an image, such as example.org/sidecar:v1")
+	}
+	if err := c.LogLevel.UnmarshalText([]byte(r.values["LOG_LEVEL"])); err != nil {
+		r.bad("LOG_LEVEL", "allowed are debug, info, warn and error")
+	}
+	c.SidecarResources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{
+			corev1.ResourceCPU: r.quantity("SIDECAR_CPU_REQUEST"), corev1.ResourceMemory: r.quantity("SIDECAR_MEMORY_REQUEST"),
+		},
+		Limits: corev1.ResourceList{
+			corev1.ResourceCPU: r.quantity("SIDECAR_CPU_LIMIT"), corev1.ResourceMemory: r.quantity("SIDECAR_MEMORY_LIMIT"),
+		},
+	}
+	r.atMost("SIDECAR_CPU_REQUEST", "SIDECAR_CPU_LIMIT", c.SidecarResources, corev1.ResourceCPU)
+	r.atMost("SIDECAR_MEMORY_REQUEST", "SIDECAR_MEMORY_LIMIT", c.SidecarResources, corev1.ResourceMemory)
+	r.serving(c)
+	if problems := validation.IsDNS1123Subdomain(c.Group); len(problems) != 0 {
+		r.bad("CUSTOM_CNPG_GROUP", "it must be a DNS name such as postgresql.cnpg.io")
+	}
+	if problems := validation.IsDNS1123Label(c.Version); len(problems) != 0 {
+		r.bad("CUSTOM_CNPG_VERSION", "it must be a version such as v1")
+	}
+	return c
+}
+
+// serving checks where and with which certificates the operator is served.
+func (r *reader) serving(c Config) {
+	if _, _, err := net.SplitHostPort(c.MetricsAddress); err != nil {
+		r.bad("METRICS_ADDRESS", "it must be an address and a port, such as :8080")
+	}
+	if c.ServerAddress == "" && c.SocketDirectory == "" {
+		r.bad("SERVER_ADDRESS", "either it or PLUGIN_SOCKET_DIR must be set, or nobody can reach the plugin")
+	}
+	if c.SocketDirectory != "" {
+		if info, err := os.Stat(c.SocketDirectory); err != nil || !info.IsDir() {
+			r.bad("PLUGIN_SOCKET_DIR", "it must be a directory that exists")
+		}
+	}
+	if c.ServerAddress == "" {
+		return
+	}
+	if _, _, err := net.SplitHostPort(c.ServerAddress); err != nil {
+		r.bad("SERVER_ADDRESS", "it must be an address and a port, such as :9090")
+	}
+	for _, name := range []string{"SERVER_CERT", "SERVER_KEY", "CLIENT_CERT"} {
+		if _, err := os.Stat(r.values[name]); err != nil {
+			r.bad(name, "it must be a file that exists, since SERVER_ADDRESS is set")
+		}
+	}
+}
+
+// minimum is what a quantity must be more than.
+var minimum = resource.MustParse("0")
+
+func (r *reader) quantity(name string) resource.Quantity {
+	quantity, err := resource.ParseQuantity(r.values[name])
+	if err != nil || quantity.Cmp(minimum) <= 0 {
+		r.bad(name, "it must be a positive quantity, such as 100m or 64Mi")
+	}
+	return quantity
+}
+
+func (r *reader) atMost(request, limit string, resources corev1.ResourceRequirements, name corev1.ResourceName) {
+	requested, limited := resources.Requests[name], resources.Limits[name]
+	if requested.Cmp(limited) > 0 {
+		r.bad(request, fmt.Sprintf("it must be at most %s, which is %q", limit, r.values[limit]))
+	}
+}
+
+// KeepsGuaranteed tells whether a pod of the class Guaranteed stays in it with the sidecar: requests equal limits.
+func (c Config) KeepsGuaranteed() bool {
+	for name, limit := range c.SidecarResources.Limits {
+		if request := c.SidecarResources.Requests[name]; request.Cmp(limit) != 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,46 @@
+// Package identity tells the operator who the plugin is, what it can do, and whether it can do it now.
+package identity
+
+import (
+	"context"
+
+	"github.com/cloudnative-pg/cnpg-i/pkg/identity"
+)
+
+// PluginName is the name by which a Cluster lists the plugin.
+const PluginName = "cnpg-i-scale-to-zero.xata.io"
+
+// Server is the identity service.
+type Server struct {
+	identity.UnimplementedIdentityServer
+	// Version is that of the program.
+	Version string
+	// Ready tells whether the plugin really can serve.
+	Ready func() bool
+}
+
+// GetPluginMetadata tells who the plugin is.
+func (s *Server) GetPluginMetadata(context.Context, *identity.GetPluginMetadataRequest) (*identity.GetPluginMetadataResponse, error) {
+	return &identity.GetPluginMetadataResponse{
+		Name: PluginName, Version: s.Version, DisplayName: "Scale to zero",
+		Description: "Hibernates clusters that nobody uses", Vendor: "cnpg-i/scale-to-zero",
+		ProjectUrl: "https://github.com/cnpg-i/scale-to-zero", RepositoryUrl: "https://github.com/cnpg-i/scale-to-zero",
+		License: "Apache-2.0", LicenseUrl: "https://www.apache.org/licenses/LICENSE-2.0", Maturity: "alpha",
+	}, nil
+}
+
+// GetPluginCapabilities lists the services that the operator may call.
+func (s *Server) GetPluginCapabilities(context.Context, *identity.GetPluginCapabilitiesRequest) (*identity.GetPluginCapabilitiesResponse, error) {
+	service := func(kind identity.PluginCapability_Service_Type) *identity.PluginCapability {
+		return &identity.PluginCapability{Type: &identity.PluginCapability_Service_{Service: &identity.PluginCapability_Service{Type: kind}}}
+	}
+	return &identity.GetPluginCapabilitiesResponse{Capabilities: []*identity.PluginCapability{
+		service(identity.PluginCapability_Service_TYPE_LIFECYCLE_SERVICE),
+		service(identity.PluginCapability_Service_TYPE_RECONCILER_HOOKS),
+	}}, nil
+}
+
+// Probe tells whether the plugin can serve now.
+func (s *Server) Probe(context.Context, *identity.ProbeRequest) (*identity.ProbeResponse, error) {
+	return &identity.ProbeResponse{Ready: s.Ready()}, nil
+}

@@ -1,0 +1,191 @@
+package lifecycle
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+)
+
+// What is injected. The names, mounts and volumes are an interface: changing one of them rolls every instance.
+const (
+	containerName = "scale-to-zero"
+	volumeOwn     = "scale-to-zero"
+	volumeToken   = "scale-to-zero-token"
+	ownPath       = "/scale-to-zero"
+	tokenPath     = "/var/run/secrets/kubernetes.io/serviceaccount"
+	portName      = "scale-to-zero"
+	// port is neither the operator's 8000 and 9187 nor the reference project's 9188.
+	port = 9189
+	// tokenSeconds is the life of the token, which the kubelet renews.
+	tokenSeconds = 3600
+	// placeholderImage stands where the real image will be: it is never pulled.
+	placeholderImage = "scale-to-zero.invalid/sidecar:placeholder"
+	// postgresContainer is how the operator names the container of the instance (1.30: pkg/specs/pods.go).
+	postgresContainer = "postgres"
+)
+
+// Sidecar is what depends on the plugin's settings.
+type Sidecar struct {
+	// Image, Resources and LogLevel are those of the container.
+	Image     string
+	Resources corev1.ResourceRequirements
+	LogLevel  string
+	// Group and Version are those of the Cluster resource.
+	Group, Version string
+}
+
+// Placeholder is the constant sidecar of EVALUATE. The operator compares EVALUATE's answers with each other only, so that
+// no setting and no new image rolls a running database.
+func Placeholder() Sidecar {
+	quantities := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+	}
+	return Sidecar{
+		Image: placeholderImage, Resources: corev1.ResourceRequirements{Requests: quantities, Limits: quantities},
+		LogLevel: "info", Group: "postgresql.cnpg.io", Version: "v1",
+	}
+}
+
+// MissingError says what the pod would have to have for the sidecar to be injected.
+type MissingError struct{ What string }
+
+// Error names what was looked for.
+func (e *MissingError) Error() string { return "the pod has no " + e.What }
+
+// Inject returns the pod with the sidecar after the other containers; the pod itself is left as it is. A sidecar that is
+// already there is replaced by name, so that injecting twice is injecting once. Errors are *[MissingError].
+func Inject(pod *corev1.Pod, sidecar Sidecar) (*corev1.Pod, error) {
+	index := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == postgresContainer })
+	if index < 0 {
+		return nil, &MissingError{fmt.Sprintf("container %q", postgresContainer)}
+	}
+	postgres := &pod.Spec.Containers[index]
+	socket, err := socketMount(postgres)
+	if err != nil {
+		return nil, err
+	}
+	injected := pod.DeepCopy()
+	setByName(&injected.Spec.Containers, container(postgres, socket, sidecar), func(c corev1.Container) string { return c.Name })
+	for _, volume := range volumes() {
+		setByName(&injected.Spec.Volumes, volume, func(v corev1.Volume) string { return v.Name })
+	}
+	return injected, nil
+}
+
+// setByName replaces the item of the same name, or appends it.
+func setByName[T any](items *[]T, item T, name func(T) string) {
+	index := slices.IndexFunc(*items, func(other T) bool { return name(other) == name(item) })
+	if index < 0 {
+		*items = append(*items, item)
+		return
+	}
+	(*items)[index] = item
+}
+
+// socketMount is the part of the PostgreSQL container's mounts that holds its socket, and nothing else: not the data, the
+// certificates or the keys.
+func socketMount(postgres *corev1.Container) (corev1.VolumeMount, error) {
+	directory := path.Clean(variable(postgres, "PGHOST"))
+	if !path.IsAbs(directory) {
+		return corev1.VolumeMount{}, &MissingError{fmt.Sprintf("absolute PGHOST in container %q", postgresContainer)}
+	}
+	var found *corev1.VolumeMount
+	for i := range postgres.VolumeMounts {
+		mount := &postgres.VolumeMounts[i]
+		covers := directory == mount.MountPath || strings.HasPrefix(directory, strings.TrimSuffix(mount.MountPath, "/")+"/")
+		if covers && (found == nil || len(mount.MountPath) > len(found.MountPath)) {
+			found = mount
+		}
+	}
+	if found == nil {
+		return corev1.VolumeMount{}, &MissingError{fmt.Sprintf("volume mounted at %s, where container %q has its socket (PGHOST)", directory, postgresContainer)}
+	}
+	relative := strings.TrimPrefix(strings.TrimPrefix(directory, found.MountPath), "/")
+	return corev1.VolumeMount{Name: found.Name, MountPath: directory, SubPath: path.Join(found.SubPath, relative)}, nil
+}
+
+func variable(c *corev1.Container, name string) string {
+	for _, v := range c.Env {
+		if v.Name == name {
+			return v.Value
+		}
+	}
+	return ""
+}
+
+func container(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Sidecar) corev1.Container {
+	return corev1.Container{
+		Name: containerName, Image: sidecar.Image, ImagePullPolicy: corev1.PullIfNotPresent,
+		Ports: []corev1.ContainerPort{{Name: portName, ContainerPort: port, Protocol: corev1.ProtocolTCP}},
+		Env:   environment(postgres, socket, sidecar),
+		VolumeMounts: []corev1.VolumeMount{
+			socket,
+			{Name: volumeOwn, MountPath: ownPath},
+			{Name: volumeToken, MountPath: tokenPath, ReadOnly: true},
+		},
+		Resources:       sidecar.Resources,
+		SecurityContext: securityContext(postgres),
+		// No probes: a container that is not ready makes its pod not ready, which takes -rw away and freezes failover.
+		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
+			Exec: &corev1.ExecAction{Command: []string{"/sidecar", "drain"}},
+		}},
+	}
+}
+
+func environment(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Sidecar) []corev1.EnvVar {
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+	}
+	environment := []corev1.EnvVar{
+		field("NAMESPACE", "metadata.namespace"),
+		field("CLUSTER_NAME", "metadata.labels['cnpg.io/cluster']"),
+		field("POD_NAME", "metadata.name"),
+		field("POD_UID", "metadata.uid"),
+		{Name: "PGHOST", Value: socket.MountPath},
+		{Name: "LOG_LEVEL", Value: sidecar.LogLevel},
+		{Name: "CUSTOM_CNPG_GROUP", Value: sidecar.Group},
+		{Name: "CUSTOM_CNPG_VERSION", Value: sidecar.Version},
+		{Name: "MEMORY_LIMIT", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{
+			ContainerName: containerName, Resource: "limits.memory", Divisor: resource.MustParse("1"),
+		}}},
+	}
+	if number := variable(postgres, "PGPORT"); number != "" {
+		environment = append(environment, corev1.EnvVar{Name: "PGPORT", Value: number})
+	}
+	return environment
+}
+
+// securityContext permits nothing. The user is the pod's, since the socket admits only the user that PostgreSQL runs as; it
+// is repeated where the PostgreSQL container has one of its own.
+func securityContext(postgres *corev1.Container) *corev1.SecurityContext {
+	c := &corev1.SecurityContext{
+		RunAsNonRoot: ptr.To(true), ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
+		Privileged: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	if own := postgres.SecurityContext; own != nil {
+		c.RunAsUser, c.RunAsGroup = own.RunAsUser, own.RunAsGroup
+	}
+	return c
+}
+
+func volumes() []corev1.Volume {
+	return []corev1.Volume{
+		{Name: volumeOwn, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1Mi"))}}},
+		{Name: volumeToken, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			DefaultMode: ptr.To(int32(0o444)),
+			Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr.To(int64(tokenSeconds))}},
+				{ConfigMap: &corev1.ConfigMapProjection{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+					Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+				}},
+			},
+		}}},
+	}
+}

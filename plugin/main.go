@@ -1,0 +1,110 @@
+// Command plugin is the CNPG-I plugin. `plugin plugin` serves the operator; `plugin certificates` makes and renews the two
+// Secrets that both sides prove themselves with; `plugin version` prints the version.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/certificates"
+	"github.com/cnpg-i/scale-to-zero/plugin/config"
+)
+
+// version is set when the program is linked.
+var version = "development"
+
+const usage = "plugin: the first argument must be plugin, certificates or version"
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(arguments []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if len(arguments) == 0 {
+		_, _ = fmt.Fprintln(stderr, usage)
+		return 2
+	}
+	var err error
+	switch command, rest := arguments[0], arguments[1:]; command {
+	case "plugin":
+		err = serveOperator(ctx, rest, stdout, stderr)
+	case "certificates":
+		err = makeCertificates(ctx, rest, stdout, stderr)
+	case "version":
+		_, _ = fmt.Fprintln(stdout, version)
+	default:
+		_, _ = fmt.Fprintf(stderr, "%s, not %q\n", usage, command)
+		return 2
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "plugin:", err)
+		return 1
+	}
+	return 0
+}
+
+func serveOperator(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
+	c, err := config.Parse(arguments, os.LookupEnv, stderr)
+	if err != nil {
+		return err
+	}
+	logger := slog.New(slog.NewJSONHandler(stdout, &slog.HandlerOptions{Level: c.LogLevel}))
+	if !c.KeepsGuaranteed() {
+		logger.Warn("the sidecar's requests differ from its limits: a pod of the class Guaranteed becomes Burstable with it")
+	}
+	return serve(ctx, c, logger)
+}
+
+// renewEvery is how often the certificates are looked at with -keep.
+const renewEvery = 12 * time.Hour
+
+func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("certificates", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	var names certificates.Names
+	flags.StringVar(&names.Namespace, "namespace", "cnpg-system", "the operator's namespace")
+	flags.StringVar(&names.Service, "service", "scale-to-zero", "the plugin's Service")
+	flags.StringVar(&names.ServerSecret, "server-secret", "scaletozero-server-tls", "Secret of the plugin's certificate")
+	flags.StringVar(&names.ClientSecret, "client-secret", "scaletozero-client-tls", "Secret of the operator's certificate")
+	keep := flags.Bool("keep", false, "go on and renew them in time")
+	if err := flags.Parse(arguments); err != nil {
+		return fmt.Errorf("read the flags: %w", err)
+	}
+	logger := slog.New(slog.NewJSONHandler(stdout, nil))
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(restConfig)
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	for {
+		written, err := certificates.Ensure(ctx, client, names, time.Now())
+		if err != nil {
+			return err
+		}
+		logger.Info("the certificates are good", "written", strings.Join(written, ","))
+		if !*keep {
+			return nil
+		}
+		timer := time.NewTimer(renewEvery)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	identityapi "github.com/cloudnative-pg/cnpg-i/pkg/identity"
+	lifecycleapi "github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
+	reconcilerapi "github.com/cloudnative-pg/cnpg-i/pkg/reconciler"
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/backups"
+	"github.com/cnpg-i/scale-to-zero/plugin/config"
+	"github.com/cnpg-i/scale-to-zero/plugin/grpcserver"
+	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
+	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
+	"github.com/cnpg-i/scale-to-zero/plugin/reconciler"
+	"github.com/cnpg-i/scale-to-zero/plugin/rights"
+)
+
+// queued is how many clusters the operator's hook may enqueue before more are left to the informers, which see them anyway.
+const queued = 1024
+
+// serve runs the controllers and the servers until the context ends or one of them fails.
+func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
+	ctrl.SetLogger(logr.FromSlogHandler(logger.Handler()))
+	resource := schema.GroupVersion{Group: c.Group, Version: c.Version}
+	var ready atomic.Bool
+	manager, err := newManager(c, resource, &ready)
+	if err != nil {
+		return err
+	}
+	enqueued := make(chan event.GenericEvent, queued)
+	if err := (&rights.Reconciler{Client: manager.GetClient(), Resource: resource, Enqueued: enqueued}).SetupWithManager(manager); err != nil {
+		return err
+	}
+	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
+		return err
+	}
+	if err := ctrlmetrics.Registry.Register(metrics.NewFleet(manager.GetCache())); err != nil {
+		return fmt.Errorf("register the metrics: %w", err)
+	}
+	server := &grpcserver.Server{Logger: logger, Register: func(registrar grpc.ServiceRegistrar) {
+		identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.Load})
+		lifecycleapi.RegisterOperatorLifecycleServer(registrar, &lifecycle.Server{
+			Sidecar: lifecycle.Sidecar{
+				Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
+			},
+			Observer: &observer{
+				Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource,
+				recorder: manager.GetEventRecorderFor(rights.LabelValue), //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
+			},
+			Logger: logger,
+		})
+		reconcilerapi.RegisterReconcilerHooksServer(registrar, &reconciler.Server{Enqueue: func(name types.NamespacedName) {
+			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+			select {
+			case enqueued <- event.GenericEvent{Object: cluster}:
+			default:
+			}
+		}})
+	}}
+	logger.Info("the plugin starts", "version", version, "sidecar", c.SidecarImage)
+	return runParts(ctx, c, manager, server, &ready)
+}
+
+// runParts runs the parts together; the first that fails ends the others.
+func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *grpcserver.Server, ready *atomic.Bool) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := manager.Start(ctx); err != nil {
+			return fmt.Errorf("run the controllers: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		if manager.GetCache().WaitForCacheSync(ctx) {
+			ready.Store(true)
+		}
+		return nil
+	})
+	if c.ServerAddress != "" {
+		files := grpcserver.Files{ServerCert: c.ServerCert, ServerKey: c.ServerKey, ClientCert: c.ClientCert}
+		group.Go(func() error { return server.ServeTCP(ctx, c.ServerAddress, files) })
+	}
+	if c.SocketDirectory != "" {
+		path := filepath.Join(c.SocketDirectory, identity.PluginName)
+		group.Go(func() error { return server.ServeSocket(ctx, path) })
+	}
+	return group.Wait()
+}
+
+func newManager(c config.Config, resource schema.GroupVersion, ready *atomic.Bool) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register the Kubernetes types: %w", err)
+	}
+	scheme.AddKnownTypes(resource, &cnpgv1.Cluster{}, &cnpgv1.ClusterList{}, &cnpgv1.ScheduledBackup{}, &cnpgv1.ScheduledBackupList{})
+	metav1.AddToGroupVersion(scheme, resource)
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{rights.Label: rights.LabelValue})}
+	manager, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme: scheme, HealthProbeBindAddress: "0",
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours}},
+		Metrics: metricsserver.Options{BindAddress: c.MetricsAddress, ExtraHandlers: map[string]http.Handler{
+			"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) }),
+			"/readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if !ready.Load() {
+					http.Error(w, "the informers are not in sync", http.StatusServiceUnavailable)
+					return
+				}
+				_, _ = w.Write([]byte("ok\n"))
+			}),
+		}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the controller manager: %w", err)
+	}
+	return manager, nil
+}
+
+// observer counts the calls of the lifecycle hook and writes an Event where the sidecar has no place.
+type observer struct {
+	*metrics.Injections
+	resource schema.GroupVersion
+	recorder record.EventRecorder
+}
+
+// Injected counts a call.
+func (o *observer) Injected(operation string, result lifecycle.Result) { o.Count(operation, result) }
+
+// Missing writes an Event on the Cluster that says what was looked for.
+func (o *observer) Missing(definition []byte, what string) {
+	var cluster metav1.PartialObjectMetadata
+	if err := json.Unmarshal(definition, &cluster); err != nil || cluster.Name == "" {
+		return
+	}
+	cluster.SetGroupVersionKind(o.resource.WithKind("Cluster"))
+	o.recorder.Eventf(&cluster, corev1.EventTypeWarning, "SidecarNotInjected", "The sidecar is not injected: the pod has no %s", what)
+}
