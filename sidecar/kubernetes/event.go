@@ -3,8 +3,15 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
 	"time"
 )
+
+// maximumMessage is the longest message, in bytes, that Kubernetes documents for an Event; an annotation's value may be
+// longer by far.
+const maximumMessage = 1024
 
 // EventType is how Kubernetes classes an Event.
 type EventType string
@@ -55,10 +62,8 @@ type eventBody struct {
 
 // Record writes an Event on the Cluster. That it could not be written is logged and nothing more: nothing depends on it.
 func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	body := eventBody{
-		APIVersion: "v1", Kind: "Event", Type: string(e.Type), Reason: e.Reason, Message: e.Message,
+		APIVersion: "v1", Kind: "Event", Type: string(e.Type), Reason: e.Reason, Message: shorten(e.Message),
 		ReportingComponent: FieldManager, ReportingInstance: c.identity.Pod,
 		FirstTimestamp: at.UTC().Truncate(time.Second), LastTimestamp: at.UTC().Truncate(time.Second), Count: 1,
 	}
@@ -69,9 +74,21 @@ func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) {
 	object.Namespace, object.Name, object.UID, object.ResourceVersion = c.identity.Namespace, v.Name, v.UID, v.ResourceVersion
 	encoded, err := json.Marshal(body)
 	if err == nil {
-		err = c.core.Post().Namespace(c.identity.Namespace).Resource("events").Body(encoded).Do(ctx).Error()
+		_, err = c.read(ctx, call{
+			method: http.MethodPost, url: c.base.JoinPath("api", "v1", "namespaces", c.identity.Namespace, "events"),
+			query: url.Values{"fieldManager": {FieldManager}}, contentType: "application/json", body: encoded,
+		})
 	}
 	if err != nil {
 		c.logger.Warn("an Event could not be written", "reason", e.Reason, "error", err.Error())
 	}
+}
+
+// shorten cuts a message where Kubernetes would refuse it, between two characters.
+func shorten(message string) string {
+	const cut = "…"
+	if len(message) <= maximumMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maximumMessage-len(cut)], "") + cut
 }

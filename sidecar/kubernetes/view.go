@@ -1,9 +1,9 @@
 package kubernetes
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
@@ -119,7 +119,7 @@ func (c *cluster) view() View {
 		UID: c.Metadata.UID, Name: c.Metadata.Name, ResourceVersion: c.Metadata.ResourceVersion, Annotations: annotations,
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
 		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames,
-		ApplicationDatabase:    firstOf(c.Spec.Bootstrap.InitDB.Database, c.Spec.Bootstrap.Recovery.Database, c.Spec.Bootstrap.PgBaseBackup.Database),
+		ApplicationDatabase:    c.applicationDatabase(),
 		Hibernating:            annotations[idle.KeyHibernation] == "on",
 		ReplicaCluster:         c.replica(),
 		Fenced:                 fenced(annotations["cnpg.io/fencedInstances"]),
@@ -135,6 +135,13 @@ func (c *cluster) view() View {
 	return view
 }
 
+// applicationDatabase follows Cluster.GetApplicationDatabaseName (1.30: api/v1/cluster_funcs.go). The operator's webhook has
+// put "app" where the Cluster named none; an import of a whole server names none.
+func (c *cluster) applicationDatabase() string {
+	bootstrap := c.Spec.Bootstrap
+	return cmp.Or(bootstrap.Recovery.Database, bootstrap.PgBaseBackup.Database, bootstrap.InitDB.Database)
+}
+
 // replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): an explicit switch, else whether the primary of the
 // distributed topology is another cluster.
 func (c *cluster) replica() bool {
@@ -145,7 +152,7 @@ func (c *cluster) replica() bool {
 	if replica.Enabled != nil {
 		return *replica.Enabled
 	}
-	return replica.Primary != firstOf(replica.Self, c.Metadata.Name)
+	return replica.Primary != cmp.Or(replica.Self, c.Metadata.Name)
 }
 
 // fenced reads the annotation's JSON list of instances, or "*". What is not understood forbids sleep.
@@ -155,11 +162,4 @@ func fenced(value string) bool {
 	}
 	var instances []string
 	return json.Unmarshal([]byte(value), &instances) != nil || len(instances) != 0
-}
-
-func firstOf(values ...string) string {
-	if i := slices.IndexFunc(values, func(v string) bool { return v != "" }); i >= 0 {
-		return values[i]
-	}
-	return ""
 }

@@ -1,0 +1,274 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience bounds what a test waits for; it is never waited out when the test passes.
+const patience = 10 * time.Second
+
+// object is a Kubernetes object.
+type object = map[string]any
+
+// api answers the sidecar's requests as the real API server does: lists and watches of one object under a Role with
+// resourceNames, pages, merge patches under a resourceVersion precondition, Status for what it refuses.
+type api struct {
+	mutex    sync.Mutex
+	version  int
+	objects  map[string]object // by path
+	changed  chan struct{}     // closed and replaced at every change
+	history  []object          // watch events, by version
+	requests []string
+	// compacted is the version up to which the history is forgotten.
+	compacted int
+	// cut ends every open watch when it is closed; down makes every request fail as a proxy without its server does.
+	cut  chan struct{}
+	down bool
+}
+
+func newAPI() *api {
+	return &api{objects: map[string]object{}, changed: make(chan struct{}), cut: make(chan struct{})}
+}
+
+const (
+	clusters  = "/apis/postgresql.cnpg.io/v1/namespaces/team/clusters"
+	backups   = "/apis/postgresql.cnpg.io/v1/namespaces/team/backups"
+	schedules = "/apis/postgresql.cnpg.io/v1/namespaces/team/scheduledbackups"
+	events    = "/api/v1/namespaces/team/events"
+)
+
+// put stores an object given as JSON, as somebody else than the sidecar does.
+func (a *api) put(t *testing.T, collection, text string) {
+	t.Helper()
+	var o object
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		t.Fatal(err)
+	}
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	a.store(collection, o)
+}
+
+func (a *api) store(collection string, o object) {
+	a.version++
+	metadata, _ := o["metadata"].(object)
+	metadata["resourceVersion"] = strconv.Itoa(a.version)
+	path := collection + "/" + metadata["name"].(string)
+	kind := "MODIFIED"
+	if a.objects[path] == nil {
+		kind = "ADDED"
+	}
+	a.objects[path] = o
+	a.history = append(a.history, object{"type": kind, "path": path, "version": a.version, "object": clone(o)})
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// with runs something while no request is served.
+func (a *api) with(f func()) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	f()
+}
+
+func clone(o object) object {
+	text, _ := json.Marshal(o) // it was made from JSON
+	var copied object
+	_ = json.Unmarshal(text, &copied)
+	return copied
+}
+
+// status answers with a Status, as every refusal of the API server is.
+func status(w http.ResponseWriter, code int, reason, message string) {
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code})
+}
+
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	query, _ := url.QueryUnescape(r.URL.RawQuery)
+	request := r.Method + " " + r.URL.Path + "\n"
+	if query != "" {
+		request = r.Method + " " + r.URL.Path + "?" + query + "\n"
+	}
+	for _, name := range []string{"Accept", "Content-Type", "User-Agent"} {
+		if value := r.Header.Get(name); value != "" && !strings.HasPrefix(value, "Go-http-client") {
+			request += name + ": " + value + "\n"
+		}
+	}
+	a.mutex.Lock()
+	a.requests = append(a.requests, request+string(body))
+	down := a.down
+	a.mutex.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case down:
+		http.Error(w, "<html>no server</html>", http.StatusBadGateway)
+	case r.URL.Query().Get("watch") == "true":
+		a.watch(w, r)
+	default:
+		a.mutex.Lock()
+		defer a.mutex.Unlock()
+		a.answer(w, r, body)
+	}
+}
+
+func (a *api) answer(w http.ResponseWriter, r *http.Request, body []byte) {
+	path := r.URL.Path
+	found := a.objects[path]
+	switch {
+	case r.Method == http.MethodGet && slices.Contains([]string{clusters, backups, schedules}, path):
+		a.list(w, r)
+	case r.Method == http.MethodPost && path == events:
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write(body)
+	case found == nil:
+		status(w, http.StatusNotFound, "NotFound", "not found")
+	case r.Method == http.MethodGet:
+		_ = json.NewEncoder(w).Encode(found)
+	case r.Method == http.MethodPatch && r.Header.Get("Content-Type") == "application/merge-patch+json":
+		var p object
+		if json.Unmarshal(body, &p) != nil {
+			status(w, http.StatusBadRequest, "BadRequest", "not JSON")
+			return
+		}
+		want, _ := p["metadata"].(object)["resourceVersion"].(string)
+		if want != found["metadata"].(object)["resourceVersion"] {
+			status(w, http.StatusConflict, "Conflict", "the object has been modified; please apply your changes to the latest version and try again")
+			return
+		}
+		merged := merge(clone(found), p)
+		a.store(path[:strings.LastIndex(path, "/")], merged)
+		_ = json.NewEncoder(w).Encode(merged)
+	default:
+		status(w, http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method)
+	}
+}
+
+// merge is RFC 7386.
+func merge(target, p object) object {
+	if target == nil {
+		target = object{}
+	}
+	for key, value := range p {
+		switch value := value.(type) {
+		case nil:
+			delete(target, key)
+		case object:
+			into, _ := target[key].(object)
+			target[key] = merge(into, value)
+		default:
+			target[key] = value
+		}
+	}
+	return target
+}
+
+// named is the object that a field selector names; without one a Role with resourceNames forbids to list and to watch.
+func named(w http.ResponseWriter, r *http.Request) (string, bool) {
+	name, ok := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+	if r.URL.Path == clusters && !ok {
+		status(w, http.StatusForbidden, "Forbidden", "clusters is forbidden")
+		return "", false
+	}
+	return name, true
+}
+
+func (a *api) list(w http.ResponseWriter, r *http.Request) {
+	name, ok := named(w, r)
+	if !ok {
+		return
+	}
+	items := []object{}
+	for _, path := range slices.Sorted(maps.Keys(a.objects)) {
+		if strings.HasPrefix(path, r.URL.Path+"/"+name) {
+			items = append(items, a.objects[path])
+		}
+	}
+	metadata := object{"resourceVersion": strconv.Itoa(a.version)}
+	start, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+	items = items[start:]
+	if limit, err := strconv.Atoi(r.URL.Query().Get("limit")); err == nil && len(items) > limit {
+		items = items[:limit]
+		metadata["continue"] = strconv.Itoa(start + limit)
+	}
+	_ = json.NewEncoder(w).Encode(object{"kind": "List", "metadata": metadata, "items": items})
+}
+
+func (a *api) watch(w http.ResponseWriter, r *http.Request) {
+	name, ok := named(w, r)
+	if !ok {
+		return
+	}
+	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	a.mutex.Lock()
+	cut := a.cut
+	a.mutex.Unlock()
+	_ = http.NewResponseController(w).Flush() // the real one sends its header at once, too
+	for {
+		a.mutex.Lock()
+		changed := a.changed
+		var pending []object
+		for _, event := range a.history {
+			if event["version"].(int) > from && event["path"] == r.URL.Path+"/"+name {
+				pending = append(pending, object{"type": event["type"], "object": event["object"]})
+			}
+		}
+		if from < a.compacted {
+			pending = []object{{"type": "ERROR", "object": object{
+				"kind": "Status", "code": 410, "reason": "Expired", "message": fmt.Sprintf("too old resource version: %d (%d)", from, a.compacted),
+			}}}
+		}
+		from = a.version
+		a.mutex.Unlock()
+		for _, event := range pending {
+			_ = json.NewEncoder(w).Encode(event)
+		}
+		_ = http.NewResponseController(w).Flush()
+		if len(pending) != 0 && pending[0]["type"] == "ERROR" {
+			return
+		}
+		select {
+		case <-changed:
+		case <-cut:
+			panic(http.ErrAbortHandler) // as a server that dies
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// blue is whose sidecar the tests are.
+var blue = Identity{
+	Namespace: "team", Cluster: "blue", Pod: "blue-1", PodUID: "11111111-2222-3333-4444-555555555555",
+	Group: "postgresql.cnpg.io", Version: "v1",
+}
+
+// connect serves an API server and returns a client of it that does not wait long before it tries again.
+func connect(t *testing.T, a http.Handler) *Client {
+	t.Helper()
+	server := httptest.NewServer(a)
+	t.Cleanup(server.Close)
+	client, err := Connect(Endpoint{URL: server.URL}, blue, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tripper := &http.Transport{}
+	t.Cleanup(tripper.CloseIdleConnections)
+	client.http.Transport = tripper
+	client.retry.first, client.retry.last = time.Millisecond, 5*time.Millisecond
+	return client
+}

@@ -1,0 +1,144 @@
+package kubernetes
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// healthy is a Cluster as the operator leaves it when all is well, with markers where the tests add something.
+const healthy = `{
+  "apiVersion": "postgresql.cnpg.io/v1", "kind": "Cluster",
+  "metadata": {"name": "blue", "namespace": "team", "uid": "0f0e", "resourceVersion": "7",
+    "annotations": {"xata.io/scale-to-zero-enabled": "true"%annotations%}},
+  "spec": {"instances": 2, "plugins": [{"name": "barman-cloud.cloudnative-pg.io"}, %plugin%],
+    "bootstrap": {"initdb": {"database": "app", "owner": "app"}}%spec%},
+  "status": {"phase": "Cluster in healthy state", "currentPrimary": "blue-1", "targetPrimary": "blue-1",
+    "instanceNames": ["blue-1", "blue-2"],
+    "conditions": [{"type": "Ready", "status": "True"}, {"type": "ContinuousArchiving", "status": "True"}]%status%}}`
+
+const listed = `{"name": "cnpg-i-scale-to-zero.xata.io"}`
+
+// clusterWith fills the markers; later keys of a JSON object win, so that an addition may replace what is there.
+func clusterWith(additions ...string) string {
+	filled := map[string]string{"plugin": listed}
+	for i := 0; i+1 < len(additions); i += 2 {
+		filled[additions[i]] = additions[i+1]
+	}
+	text := healthy
+	for _, marker := range []string{"annotations", "plugin", "spec", "status"} {
+		text = strings.Replace(text, "%"+marker+"%", filled[marker], 1)
+	}
+	return text
+}
+
+func TestViewOfAHealthyCluster(t *testing.T) {
+	t.Parallel()
+	got, err := decodeView([]byte(clusterWith()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := View{
+		UID: "0f0e", Name: "blue", ResourceVersion: "7", Annotations: map[string]string{idle.KeyEnabled: "true"},
+		CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, Instances: []string{"blue-1", "blue-2"},
+		ApplicationDatabase: "app", PluginListed: true,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestBlockersOfTheCluster(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule      string
+		additions []string
+		want      []idle.Reason
+	}{
+		{"a healthy cluster does not forbid sleep", nil, nil},
+		{"a plugin that the Cluster disabled is not listed", []string{"plugin", `{"name": "cnpg-i-scale-to-zero.xata.io", "enabled": false}`}, []idle.Reason{idle.ReasonPluginNotListed}},
+		{"a plugin that the Cluster enabled is listed", []string{"plugin", `{"name": "cnpg-i-scale-to-zero.xata.io", "enabled": true}`}, nil},
+		{"another plugin is not ours", []string{"plugin", `{"name": "other"}`}, []idle.Reason{idle.ReasonPluginNotListed}},
+		{"the switch is on", []string{"annotations", `, "cnpg.io/hibernation": "on"`}, []idle.Reason{idle.ReasonAlreadyHibernating}},
+		{"the switch that is off forbids nothing", []string{"annotations", `, "cnpg.io/hibernation": "off"`}, nil},
+		{"another instance is the primary", []string{"status", `, "currentPrimary": "blue-2", "targetPrimary": "blue-2"`}, []idle.Reason{idle.ReasonNotPrimary}},
+		{"no instance is known to be the primary", []string{"status", `, "currentPrimary": "", "targetPrimary": ""`}, []idle.Reason{idle.ReasonNotPrimary}},
+		{"another instance is becoming the primary", []string{"status", `, "targetPrimary": "blue-2"`}, []idle.Reason{idle.ReasonSwitchover}},
+		{"a failover has no target yet", []string{"status", `, "targetPrimary": "pending"`}, []idle.Reason{idle.ReasonSwitchover}},
+		{"this instance is becoming the primary", []string{"status", `, "currentPrimary": "blue-2"`}, []idle.Reason{idle.ReasonNotPrimary}},
+		{"every phase but one is unhealthy", []string{"status", `, "phase": "Waiting for the instances to become active"`}, []idle.Reason{idle.ReasonUnhealthy}},
+		{"the operator is told to keep off", []string{"annotations", `, "cnpg.io/reconciliationLoop": "disabled"`}, []idle.Reason{idle.ReasonReconciliationDisabled}},
+		{"any fenced instance forbids sleep", []string{"annotations", `, "cnpg.io/fencedInstances": "[\"blue-2\"]"`}, []idle.Reason{idle.ReasonFenced}},
+		{"all instances are fenced", []string{"annotations", `, "cnpg.io/fencedInstances": "[\"*\"]"`}, []idle.Reason{idle.ReasonFenced}},
+		{"an empty list fences none", []string{"annotations", `, "cnpg.io/fencedInstances": "[]"`}, nil},
+		{"a list that is not understood forbids sleep", []string{"annotations", `, "cnpg.io/fencedInstances": "blue-2"`}, []idle.Reason{idle.ReasonFenced}},
+		{"a maintenance window is in progress", []string{"spec", `, "nodeMaintenanceWindow": {"inProgress": true}`}, []idle.Reason{idle.ReasonMaintenance}},
+		{"a maintenance window is planned", []string{"spec", `, "nodeMaintenanceWindow": {"reusePVC": true}`}, nil},
+		{"a replica cluster by the switch", []string{"spec", `, "replica": {"enabled": true, "source": "red"}`}, []idle.Reason{idle.ReasonReplicaCluster}},
+		{"the switch wins over the topology", []string{"spec", `, "replica": {"enabled": false, "primary": "red", "source": "red"}`}, nil},
+		{"a replica cluster by the topology", []string{"spec", `, "replica": {"primary": "red", "source": "red"}`}, []idle.Reason{idle.ReasonReplicaCluster}},
+		{"the primary of the topology, by the Cluster's name", []string{"spec", `, "replica": {"primary": "blue", "source": "red"}`}, nil},
+		{"the primary of the topology, by the name it has there", []string{"spec", `, "replica": {"self": "eu", "primary": "eu", "source": "us"}`}, nil},
+		{"not the primary under the name it has there", []string{"spec", `, "replica": {"self": "eu", "primary": "blue", "source": "us"}`}, []idle.Reason{idle.ReasonReplicaCluster}},
+		{"archiving fails", []string{"status", `, "conditions": [{"type": "ContinuousArchiving", "status": "False"}]`}, []idle.Reason{idle.ReasonArchivingFailing}},
+		{"whether archiving fails is not known yet", []string{"status", `, "conditions": [{"type": "ContinuousArchiving", "status": "Unknown"}]`}, nil},
+		{"all reasons are named, in their order", []string{
+			"annotations", `, "cnpg.io/hibernation": "on", "cnpg.io/reconciliationLoop": "disabled"`, "plugin", `{"name": "other"}`, "status", `, "phase": ""`,
+		}, []idle.Reason{idle.ReasonPluginNotListed, idle.ReasonAlreadyHibernating, idle.ReasonUnhealthy, idle.ReasonReconciliationDisabled}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			view, err := decodeView([]byte(clusterWith(row.additions...)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(row.want, view.Blockers("blue-1")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestApplicationDatabaseIsTheOperators(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ rule, bootstrap, want string }{
+		{"a new cluster", `{"initdb": {"database": "shop"}}`, "shop"},
+		{"a recovered cluster", `{"recovery": {"database": "shop"}}`, "shop"},
+		{"a copied cluster", `{"pg_basebackup": {"database": "shop"}}`, "shop"},
+		{"a recovered cluster that names none has none", `{"recovery": {"source": "red"}}`, ""},
+		{"an import of a whole server has none", `{"initdb": {"import": {"type": "monolith"}}}`, ""},
+		{"a Cluster without bootstrap has none", `{}`, ""},
+		{"recovery goes first, as in the operator", `{"initdb": {"database": "a"}, "pg_basebackup": {"database": "b"}, "recovery": {"database": "c"}}`, "c"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			view, err := decodeView([]byte(`{"spec": {"bootstrap": ` + row.bootstrap + `}}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if view.ApplicationDatabase != row.want {
+				t.Errorf("database %q", view.ApplicationDatabase)
+			}
+		})
+	}
+}
+
+// FuzzDecodeView holds that nothing makes the decoder panic, and that what it cannot read forbids sleep by itself.
+func FuzzDecodeView(f *testing.F) {
+	for _, seed := range []string{clusterWith(), `{}`, `null`, `{"spec": {"replica": {}}}`, `{"status": {"conditions": [{}]}}`, `[`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		view, err := decodeView(body)
+		if err != nil && view.Name != "" {
+			t.Error("an error came with a view")
+		}
+		blockers := view.Blockers("blue-1")
+		if len(blockers) == 0 && (!view.Healthy || !view.PluginListed || view.CurrentPrimary != "blue-1") {
+			t.Errorf("nothing forbids sleep of %+v", view)
+		}
+	})
+}
