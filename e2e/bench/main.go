@@ -1,0 +1,201 @@
+// Command bench measures on a real cluster what the sidecar costs: PostgreSQL's shutdown with it against without it, side
+// by side, and its own memory and processor time at rest. Machines are noisy: read the ratios. It uses the cluster that
+// KUBECONFIG names; memory and processor time need the node to be this machine.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+const (
+	// toHealthy bounds every wait for a healthy cluster.
+	toHealthy = 5 * time.Minute
+	// never is a threshold, in minutes, that is not reached while measuring.
+	never = "600"
+)
+
+func main() {
+	runs := flag.Int("runs", 5, "how often each shutdown is measured")
+	rest := flag.Duration("rest", time.Minute, "how long the sidecar is watched at rest")
+	flag.Parse()
+	log.SetLogger(logr.Discard())
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *runs, *rest); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, runs int, rest time.Duration) error {
+	kube, err := scenario.Connect()
+	if err != nil {
+		return err
+	}
+	namespace, err := kube.Namespace(ctx, "bench")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		doomed := &corev1.Namespace{}
+		doomed.Name = namespace
+		_ = kube.Delete(context.WithoutCancel(ctx), doomed)
+	}()
+	with := kube.NewCluster(namespace, "with", 1, never)
+	without := kube.NewCluster(namespace, "without", 1, never)
+	without.Spec.Plugins = nil
+	for _, c := range []*cnpgv1.Cluster{with, without} {
+		if err := kube.Create(ctx, c); err != nil {
+			return fmt.Errorf("create cluster %s: %w", c.Name, err)
+		}
+		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+			return err
+		}
+	}
+	fmt.Println("| what | with (s) | without (s) | ratio |\n|---|---|---|---|")
+	for _, m := range []struct {
+		what    string
+		measure func(context.Context, *scenario.Kubernetes, *cnpgv1.Cluster, int) (time.Duration, error)
+	}{
+		{"hibernation: switch to condition Hibernated", hibernate},
+		{"in-place restart: max_connections changed to a new postmaster", restart},
+	} {
+		if err := compare(ctx, kube, m.what, runs, with, without, m.measure); err != nil {
+			return err
+		}
+	}
+	return atRest(kube, ctx, with, rest)
+}
+
+// compare runs the measurement on both clusters in turn and prints the medians and their ratio.
+func compare(
+	ctx context.Context, kube *scenario.Kubernetes, what string, runs int, with, without *cnpgv1.Cluster,
+	measure func(context.Context, *scenario.Kubernetes, *cnpgv1.Cluster, int) (time.Duration, error),
+) error {
+	times := map[*cnpgv1.Cluster][]time.Duration{}
+	for i := range runs {
+		for _, c := range []*cnpgv1.Cluster{with, without} {
+			took, err := measure(ctx, kube, c, i)
+			if err != nil {
+				return fmt.Errorf("%s, cluster %s, run %d: %w", what, c.Name, i, err)
+			}
+			times[c] = append(times[c], took)
+		}
+	}
+	a, b := median(times[with]), median(times[without])
+	fmt.Printf("| %s (median of %d) | %.2f | %.2f | %.2f |\n", what, runs, a.Seconds(), b.Seconds(), a.Seconds()/b.Seconds())
+	return nil
+}
+
+func median(times []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(times))
+	return sorted[len(sorted)/2]
+}
+
+func hibernate(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, _ int) (time.Duration, error) {
+	on := "on"
+	start := time.Now()
+	if err := kube.Annotate(ctx, c, scenario.Hibernation, &on); err != nil {
+		return 0, err
+	}
+	done, err := kube.AwaitCluster(ctx, c, "hibernated", 5*time.Minute, scenario.Hibernated)
+	if err != nil {
+		return 0, err
+	}
+	if err := kube.Wake(ctx, c); err != nil {
+		return 0, err
+	}
+	return done.Sub(start), kube.AwaitHealthy(ctx, c, toHealthy)
+}
+
+// restart changes max_connections, up and down in turn, and waits until another postmaster answers.
+func restart(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, run int) (time.Duration, error) {
+	before, err := postmaster(ctx, kube, c)
+	if err != nil {
+		return 0, err
+	}
+	changed := c.DeepCopy()
+	if changed.Spec.PostgresConfiguration.Parameters == nil {
+		changed.Spec.PostgresConfiguration.Parameters = map[string]string{}
+	}
+	changed.Spec.PostgresConfiguration.Parameters["max_connections"] = strconv.Itoa(100 + 20*((run+1)%2))
+	start := time.Now()
+	if err := kube.Patch(ctx, changed, client.MergeFrom(c)); err != nil {
+		return 0, fmt.Errorf("change max_connections: %w", err)
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, 5*time.Minute, errors.New("no new postmaster within 5 minutes"))
+	defer cancel()
+	for {
+		after, err := postmaster(limited, kube, c)
+		if err == nil && after != before {
+			took := time.Since(start)
+			return took, kube.AwaitHealthy(ctx, c, toHealthy)
+		}
+		if limited.Err() != nil {
+			return 0, context.Cause(limited)
+		}
+	}
+}
+
+func postmaster(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (string, error) {
+	out, err := kube.Exec(ctx, c.Namespace, c.Status.CurrentPrimary, "postgres",
+		"psql", "-XAtq", "-U", "postgres", "-c", "select pg_postmaster_start_time()", "postgres")
+	return strings.TrimSpace(out), err
+}
+
+// atRest prints the resident memory and the processor time of each process of the sidecar.
+func atRest(kube *scenario.Kubernetes, ctx context.Context, c *cnpgv1.Cluster, rest time.Duration) error {
+	var pod corev1.Pod
+	key := client.ObjectKey{Namespace: c.Namespace, Name: c.Status.CurrentPrimary}
+	if err := kube.Get(ctx, key, &pod); err != nil {
+		return fmt.Errorf("read the pod: %w", err)
+	}
+	processes := scenario.Processes(func(cmdline []string) bool {
+		return strings.HasSuffix(cmdline[0], "sidecar") || cmdline[0] == "/proc/self/exe"
+	}, string(pod.UID))
+	if len(processes) == 0 {
+		fmt.Println("\nThe processes of the node cannot be seen from here: no figures of memory and processor time.")
+		return nil
+	}
+	before := map[int]time.Duration{}
+	for _, process := range processes {
+		before[process], _ = scenario.ProcessorTime(process)
+	}
+	timer := time.NewTimer(rest)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	fmt.Println("\n| process | resident (MiB) | of it anonymous (MiB) | processor (% of a core) |\n|---|---|---|---|")
+	for _, process := range processes {
+		after, _ := scenario.ProcessorTime(process)
+		resident, anonymous, err := scenario.Memory(process)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("| %d | %.1f | %.1f | %.2f |\n", process, resident, anonymous,
+			100*(after-before[process]).Seconds()/rest.Seconds())
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// do runs a program and returns what it printed; an error says what the program said.
+func do(ctx context.Context, name string, arguments ...string) (string, error) {
+	return doWith(ctx, "", name, arguments...)
+}
+
+// doWith runs a program with the given standard input.
+func doWith(ctx context.Context, input, name string, arguments ...string) (string, error) {
+	command := exec.CommandContext(ctx, name, arguments...)
+	var out, complaint bytes.Buffer
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(input), &out, &complaint
+	if err := command.Run(); err != nil {
+		return out.String(), fmt.Errorf("run %s %s: %w: %s", filepath.Base(name), strings.Join(arguments, " "), err,
+			strings.TrimSpace(complaint.String()))
+	}
+	return out.String(), nil
+}
+
+// until tries again and again until the function succeeds or the time is over, and then returns its last error.
+func until(ctx context.Context, what string, within time.Duration, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait %s for %s: %w", within, what, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func writeFile(path, content string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make the directory of %s: %w", path, err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+//go:embed files
+var files embed.FS
+
+// configure writes the configuration of every component.
+func (l Layout) configure(proxyMode string) error {
+	replace := strings.NewReplacer("@RUN@", l.Run, "@ADDRESS@", nodeAddress, "@NODE@", nodeName, "@PODS@", podNetwork,
+		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", cgroupName, "@MODE@", proxyMode, "@PROVISIONER@", provisioner)
+	for name, path := range map[string]string{
+		"containerd.toml": "containerd.toml", "cni.conflist": "cni/10-pods.conflist", "kubelet.yaml": "kubelet.yaml",
+		"proxy.yaml": "proxy.yaml", "Corefile": "Corefile", "base.yaml": "base.yaml",
+	} {
+		content, err := files.ReadFile("files/" + name)
+		if err != nil {
+			return fmt.Errorf("read the template %s: %w", name, err)
+		}
+		if err := writeFile(l.run(path), replace.Replace(string(content))); err != nil {
+			return err
+		}
+	}
+	return writeFile(l.run("resolv.conf"), "")
+}
+
+// start runs a component in a session of its own, so that it outlives this program, and records its process.
+func (l Layout) start(name, program string, arguments ...string) error {
+	log, err := os.Create(filepath.Join(l.Logs(), name+".log"))
+	if err != nil {
+		return fmt.Errorf("make the log of %s: %w", name, err)
+	}
+	defer func() { _ = log.Close() }()
+	command := exec.Command(program, arguments...)
+	command.Stdout, command.Stderr, command.SysProcAttr = log, log, &syscall.SysProcAttr{Setsid: true}
+	if err := command.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() { _ = command.Wait() }() // while this program lives its dead children must not look alive
+	return writeFile(l.run("pids", name), strconv.Itoa(command.Process.Pid))
+}
+
+// component is a program of the cluster.
+type component struct {
+	name, program string
+	arguments     []string
+}
+
+func (l Layout) etcd(kubernetes string) component {
+	return component{"etcd", kubernetes, []string{
+		"etcd", "--name", nodeName, "--data-dir", l.run("etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
+		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380",
+		"--initial-cluster", nodeName + "=http://127.0.0.1:2380",
+	}}
+}
+
+func (l Layout) apiserver(kubernetes string) component {
+	pki := l.run("pki")
+	return component{"kube-apiserver", kubernetes, []string{
+		"kube-apiserver", "--etcd-servers=http://127.0.0.1:2379",
+		"--bind-address=" + nodeAddress, "--advertise-address=" + nodeAddress, "--secure-port=6443",
+		"--service-cluster-ip-range=" + serviceRange,
+		"--tls-cert-file=" + pki + "/apiserver.crt", "--tls-private-key-file=" + pki + "/apiserver.key",
+		"--client-ca-file=" + pki + "/ca.crt",
+		"--kubelet-client-certificate=" + pki + "/apiserver-kubelet.crt", "--kubelet-client-key=" + pki + "/apiserver-kubelet.key",
+		"--kubelet-preferred-address-types=InternalIP",
+		"--service-account-key-file=" + pki + "/sa.pub", "--service-account-signing-key-file=" + pki + "/sa.key",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--requestheader-client-ca-file=" + pki + "/front-ca.crt", "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + pki + "/front-client.crt", "--proxy-client-key-file=" + pki + "/front-client.key",
+		"--allow-privileged=true", "--enable-priority-and-fairness=false", "--profiling=false",
+	}}
+}
+
+// controlled are the components that need the API server.
+func (l Layout) controlled(kubernetes, node string) []component {
+	pki := l.run("pki")
+	as := func(name string) []string {
+		conf := pki + "/" + name + ".conf"
+		return []string{
+			"--kubeconfig=" + conf, "--authentication-kubeconfig=" + conf, "--authorization-kubeconfig=" + conf,
+			"--bind-address=127.0.0.1", "--leader-elect=false",
+		}
+	}
+	return []component{
+		{"kube-controller-manager", kubernetes, append(append([]string{"kube-controller-manager"}, as("controller-manager")...),
+			"--use-service-account-credentials=true", "--service-account-private-key-file="+pki+"/sa.key",
+			"--root-ca-file="+pki+"/ca.crt", "--allocate-node-cidrs=false")},
+		{"kube-scheduler", kubernetes, append([]string{"kube-scheduler"}, as("scheduler")...)},
+		{"kubelet", kubernetes, []string{
+			"kubelet", "--config=" + l.run("kubelet.yaml"), "--kubeconfig=" + pki + "/kubelet.conf",
+			"--root-dir=" + l.run("kubelet"), "--cert-dir=" + l.run("kubelet-pki"), "--hostname-override=" + nodeName, "--node-ip=" + nodeAddress,
+		}},
+		{"kube-proxy", kubernetes, []string{"kube-proxy", "--config=" + l.run("proxy.yaml")}},
+		{"provisioner", node, []string{
+			"provisioner", "--kubeconfig=" + l.Kubeconfig(), "--directory=" + l.run("volumes"), "--node=" + nodeName, "--name=" + provisioner,
+		}},
+		{"coredns", node, []string{"coredns", "-conf", l.run("Corefile")}},
+	}
+}

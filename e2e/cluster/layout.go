@@ -1,0 +1,83 @@
+// Package cluster makes a real single-node Kubernetes with the real CloudNativePG operator on a Debian machine, as root,
+// without a container registry and without Docker: etcd to kube-proxy from Go modules, containerd and CNI from Debian,
+// PostgreSQL from Debian's packages. What is built is kept in a cache outside the repository; what runs is in a run folder,
+// which Down removes.
+package cluster
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Versions of what is built. The modules under build/ pin them; the names of cached files show them.
+const (
+	kubernetesVersion = "1.34.4"
+	operatorVersion   = "1.30.0"
+)
+
+// Addresses of the cluster. Nothing listens on another interface of the machine, and pods cannot reach the outside.
+const (
+	nodeName     = "node"
+	nodeAddress  = "10.99.0.1"
+	nodeNetwork  = "10.99.0.1/24"
+	podNetwork   = "10.244.0.0/24"
+	serviceRange = "10.96.0.0/16"
+	apiService   = "10.96.0.1"
+	dnsService   = "10.96.0.10"
+	nodeBridge   = "s2z0"
+	podBridge    = "s2zpods"
+	filterTable  = "s2z"
+	cgroupName   = "s2z"
+	provisioner  = "scale-to-zero.e2e/directory"
+)
+
+// Layout says where everything is.
+type Layout struct {
+	// Source is the e2e module, Cache what is built and downloaded, Run what one running cluster consists of.
+	Source, Cache, Run string
+}
+
+// DefaultLayout takes SCALE_TO_ZERO_CACHE, or a folder in the user's cache directory.
+func DefaultLayout(source string) (Layout, error) {
+	cache := os.Getenv("SCALE_TO_ZERO_CACHE")
+	if cache == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			return Layout{}, fmt.Errorf("find the cache directory (or set SCALE_TO_ZERO_CACHE): %w", err)
+		}
+		cache = filepath.Join(user, "cnpg-i-scale-to-zero")
+	}
+	absolute, err := filepath.Abs(source)
+	if err != nil {
+		return Layout{}, fmt.Errorf("find the module: %w", err)
+	}
+	return Layout{Source: absolute, Cache: cache, Run: filepath.Join(cache, "run")}, nil
+}
+
+// Kubeconfig is the administrator's.
+func (l Layout) Kubeconfig() string { return filepath.Join(l.Run, "kubeconfig") }
+
+// Logs is the folder of the components' logs, which is kept until the next cluster.
+func (l Layout) Logs() string { return filepath.Join(l.Cache, "logs") }
+
+func (l Layout) run(elements ...string) string {
+	return filepath.Join(append([]string{l.Run}, elements...)...)
+}
+
+func (l Layout) socket() string { return l.run("containerd.sock") }
+
+// keyed is the path of a cached file whose name shows what it was made from.
+func (l Layout) keyed(name string, sources ...string) (string, error) {
+	digest := sha256.New()
+	for _, source := range sources {
+		content, err := os.ReadFile(source)
+		if err != nil {
+			return "", fmt.Errorf("read what %s is made from: %w", name, err)
+		}
+		digest.Write(content)
+	}
+	return filepath.Join(l.Cache, name+"-"+hex.EncodeToString(digest.Sum(nil))[:12]), nil
+}

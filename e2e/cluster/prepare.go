@@ -1,0 +1,201 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/images"
+)
+
+// packages are Debian's, by the program that shows that they are installed.
+var packages = map[string]string{
+	"containerd": "containerd", "runc": "runc", "/usr/lib/cni/bridge": "containernetworking-plugins",
+	"iptables": "iptables", "nft": "nftables", "conntrack": "conntrack", "modprobe": "kmod", "ip": "iproute2",
+}
+
+// Bytes of disk that are needed when everything is built, and when it has to be built.
+const (
+	warmSpace = 6 << 30
+	coldSpace = 15 << 30
+)
+
+// artefacts are the files that a cluster is made of.
+type artefacts struct {
+	kubernetes, node, manifest string
+	// archives are the images to import.
+	archives []string
+	// PostgresImage is the name of the operand's image.
+	postgresImage string
+}
+
+// checkMachine says what is missing before anything is touched.
+func (l Layout) checkMachine() error {
+	var problems []error
+	if os.Geteuid() != 0 {
+		problems = append(problems, errors.New("this must be run as root: it makes namespaces, mounts and firewall rules"))
+	}
+	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
+		problems = append(problems, fmt.Errorf("make the cache: %w", err))
+		return errors.Join(problems...)
+	}
+	need := uint64(warmSpace)
+	if found, _ := filepath.Glob(filepath.Join(l.Cache, "kubernetes-*")); len(found) == 0 {
+		need = coldSpace
+	}
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(l.Cache, &disk); err == nil && disk.Bavail*uint64(disk.Bsize) < need {
+		problems = append(problems, fmt.Errorf("%s has %d GiB of free disk space, %d are needed (SCALE_TO_ZERO_CACHE names another place)",
+			l.Cache, disk.Bavail*uint64(disk.Bsize)>>30, need>>30))
+	}
+	return errors.Join(problems...)
+}
+
+// installPackages installs what is missing. Debian's packages would start their services, which policy-rc.d forbids.
+func installPackages(ctx context.Context, progress *Progress) error {
+	var missing []string
+	for program, name := range packages {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	progress.Say("install Debian packages: %s", strings.Join(missing, " "))
+	const policy = "/usr/sbin/policy-rc.d"
+	if _, err := os.Stat(policy); errors.Is(err, os.ErrNotExist) {
+		if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil {
+			return fmt.Errorf("keep packages from starting services: %w", err)
+		}
+		defer func() { _ = os.Remove(policy) }()
+	}
+	if _, err := do(ctx, "apt-get", "update", "-qq"); err != nil {
+		return err
+	}
+	_, err := do(ctx, "apt-get", append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)...)
+	return err
+}
+
+// prepare builds what the cache does not have.
+func (l Layout) prepare(ctx context.Context, progress *Progress) (artefacts, error) {
+	if err := installPackages(ctx, progress); err != nil {
+		return artefacts{}, fmt.Errorf("install Debian packages: %w", err)
+	}
+	var a artefacts
+	const stamp = "k8s.io/component-base/version"
+	flags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=v%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=34 -X %[1]s.gitTreeState=clean -X %[1]s.buildDate=2026-01-01T00:00:00Z",
+		stamp, kubernetesVersion)
+	var err error
+	if a.kubernetes, err = l.build(ctx, progress, "kubernetes-"+kubernetesVersion, "kubernetes", ".", flags); err != nil {
+		return a, err
+	}
+	if a.node, err = l.build(ctx, progress, "node-services", "node", ".", "-s -w"); err != nil {
+		return a, err
+	}
+	operator, err := l.build(ctx, progress, "operator-"+operatorVersion, "operator",
+		"github.com/cloudnative-pg/cloudnative-pg/cmd/manager",
+		"-s -w -X github.com/cloudnative-pg/cloudnative-pg/pkg/versions.buildVersion="+operatorVersion)
+	if err != nil {
+		return a, err
+	}
+	operatorArchive, err := l.operatorImage(operator)
+	if err != nil {
+		return a, err
+	}
+	pauseArchive := filepath.Join(l.Cache, "pause.tar")
+	pause := images.Program{Module: l.Source, Package: "./cmd/pause", Binary: "pause", Version: "1", Name: "localhost/pause:1"}
+	if _, err := os.Stat(pauseArchive); err != nil {
+		if err := pause.Build(pauseArchive); err != nil {
+			return a, err
+		}
+	}
+	postgresArchive, postgresImage, err := l.PostgresImage(ctx, progress, "17")
+	if err != nil {
+		return a, err
+	}
+	a.postgresImage, a.archives = postgresImage, []string{pauseArchive, operatorArchive, postgresArchive}
+	a.manifest, err = l.operatorManifest(ctx)
+	return a, err
+}
+
+// build compiles a program of one of the modules under build/, unless the cache has it.
+func (l Layout) build(ctx context.Context, progress *Progress, name, module, program, flags string) (string, error) {
+	directory := filepath.Join(l.Source, "build", module)
+	sources, err := filepath.Glob(filepath.Join(directory, "*"))
+	if err != nil {
+		return "", fmt.Errorf("list the module of %s: %w", name, err)
+	}
+	binary, err := l.keyed(name, sources...)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(binary); err == nil {
+		return binary, nil
+	}
+	progress.Say("compile %s (minutes when nothing is cached)", name)
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", flags, "-o", binary+".part", program)
+	command.Dir, command.Env = directory, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("compile %s: %w: %s", name, err, out)
+	}
+	if err := os.Rename(binary+".part", binary); err != nil {
+		return "", fmt.Errorf("keep %s: %w", name, err)
+	}
+	return binary, nil
+}
+
+// operatorImage makes the operator's image: it looks for its own programs under /operator, and the instances run /manager.
+func (l Layout) operatorImage(binary string) (string, error) {
+	archive := binary + ".tar"
+	if _, err := os.Stat(archive); err == nil {
+		return archive, nil
+	}
+	root, err := os.MkdirTemp("", "operator-")
+	if err != nil {
+		return "", fmt.Errorf("make a temporary directory: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(root) }()
+	if err := os.MkdirAll(filepath.Join(root, "operator"), 0o755); err != nil {
+		return "", fmt.Errorf("make the operator's directory: %w", err)
+	}
+	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o777); err != nil {
+		return "", fmt.Errorf("make /tmp: %w", err)
+	}
+	if err := os.Chmod(filepath.Join(root, "tmp"), 0o1777|os.ModeSticky); err != nil {
+		return "", fmt.Errorf("open /tmp: %w", err)
+	}
+	content, err := os.ReadFile(binary)
+	if err != nil {
+		return "", fmt.Errorf("read the operator: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "operator", "manager_amd64"), content, 0o755); err != nil {
+		return "", fmt.Errorf("copy the operator: %w", err)
+	}
+	if err := os.Symlink("operator/manager_amd64", filepath.Join(root, "manager")); err != nil {
+		return "", fmt.Errorf("link the manager: %w", err)
+	}
+	config := images.Config{Entrypoint: []string{"/manager"}, User: "65532:65532", WorkingDir: "/"}
+	return archive, images.Write(archive, "localhost/cloudnative-pg:"+operatorVersion, root, config)
+}
+
+// operatorManifest is the manifest that the operator's own release carries, with the names of our images.
+func (l Layout) operatorManifest(ctx context.Context) (string, error) {
+	command := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg")
+	command.Dir = filepath.Join(l.Source, "build", "operator")
+	directory, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("find the operator's module: %w", err)
+	}
+	content, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), "releases", "cnpg-"+operatorVersion+".yaml"))
+	if err != nil {
+		return "", fmt.Errorf("read the operator's manifest: %w", err)
+	}
+	manifest := releaseImage.ReplaceAllString(string(content), "localhost/cloudnative-pg:"+operatorVersion)
+	return strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: IfNotPresent"), nil
+}

@@ -1,0 +1,88 @@
+// Command cluster makes, shows and removes a real single-node Kubernetes with the CloudNativePG operator on this machine.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
+)
+
+const usage = `usage: cluster COMMAND
+  up [-proxy-mode iptables|nftables]  make the cluster
+  down                                remove it
+  status                              show it
+  load ARCHIVE...                     import archives of images
+  tag IMAGE OTHER                     give an image another name
+  kubectl ARGUMENT...                 run kubectl as its administrator
+  postgres-files MAJOR...             make the files of PostgreSQL and print where they are, as MAJOR=DIRECTORY:...
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, arguments []string) error {
+	layout, err := cluster.DefaultLayout(".")
+	if err != nil {
+		return err
+	}
+	if len(arguments) == 0 {
+		return fmt.Errorf("no command\n%s", usage)
+	}
+	progress := cluster.NewProgress(os.Stderr)
+	switch command, rest := arguments[0], arguments[1:]; command {
+	case "up":
+		flags := flag.NewFlagSet("up", flag.ContinueOnError)
+		mode := flags.String("proxy-mode", "iptables", "iptables or nftables")
+		if err := flags.Parse(rest); err != nil {
+			return fmt.Errorf("read the flags: %w", err)
+		}
+		return layout.Up(ctx, progress, cluster.Options{ProxyMode: *mode})
+	case "down":
+		return layout.Down(ctx, progress)
+	case "status":
+		report, err := layout.Status()
+		fmt.Print(report)
+		return err
+	case "load":
+		return layout.Load(ctx, rest...)
+	case "tag":
+		if len(rest) != 2 {
+			return fmt.Errorf("tag takes two names\n%s", usage)
+		}
+		return layout.Tag(ctx, rest[0], rest[1])
+	case "kubectl":
+		out, err := layout.Kubectl(ctx, "", rest...)
+		fmt.Print(out)
+		return err
+	case "postgres-files":
+		return postgresFiles(ctx, layout, progress, rest)
+	default:
+		return fmt.Errorf("there is no command %q\n%s", command, usage)
+	}
+}
+
+func postgresFiles(ctx context.Context, layout cluster.Layout, progress *cluster.Progress, majors []string) error {
+	list := ""
+	for _, major := range majors {
+		directory, err := layout.PostgresFiles(ctx, progress, major)
+		if err != nil {
+			return err
+		}
+		list += ":" + major + "=" + directory
+	}
+	if list != "" {
+		fmt.Println(list[1:])
+	}
+	return nil
+}

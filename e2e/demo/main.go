@@ -1,0 +1,194 @@
+// Command demo shows the main job on a real cluster: a CloudNativePG Cluster is used, falls idle, is put to sleep with its
+// scheduled backup suspended, is woken, and serves again. It uses the cluster that KUBECONFIG names.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// The demonstration's threshold, and its form in minutes.
+const (
+	threshold        = 30 * time.Second
+	thresholdMinutes = "0.5"
+)
+
+func main() {
+	log.SetLogger(logr.Discard())
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+// show is one run of the demonstration: the timeline it prints and the objects it made.
+type show struct {
+	*scenario.Kubernetes
+	start    time.Time
+	cluster  *cnpgv1.Cluster
+	schedule *cnpgv1.ScheduledBackup
+}
+
+func run(ctx context.Context) error {
+	kube, err := scenario.Connect()
+	if err != nil {
+		return err
+	}
+	namespace, err := kube.Namespace(ctx, "demo")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		doomed := &corev1.Namespace{}
+		doomed.Name = namespace
+		_ = kube.Delete(context.WithoutCancel(ctx), doomed)
+	}()
+	s := &show{Kubernetes: kube, start: time.Now(), cluster: kube.NewCluster(namespace, "demo", 1, thresholdMinutes)}
+	s.schedule = scenario.NewScheduledBackup(s.cluster, "demo", "0 0 2 * * *")
+	for _, step := range []func(context.Context) error{s.create, s.use, s.fallAsleep, s.wake} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return s.events(ctx)
+}
+
+// say prints a line of the timeline.
+func (s *show) say(format string, arguments ...any) {
+	fmt.Printf("%6.1fs  %s\n", time.Since(s.start).Seconds(), fmt.Sprintf(format, arguments...))
+}
+
+func (s *show) create(ctx context.Context) error {
+	s.say("create Cluster demo: 1 instance, plugin %s, threshold %s min; and its ScheduledBackup", scenario.PluginName, thresholdMinutes)
+	if err := s.Create(ctx, s.cluster); err != nil {
+		return fmt.Errorf("create the cluster: %w", err)
+	}
+	if err := s.Create(ctx, s.schedule); err != nil {
+		return fmt.Errorf("create the schedule: %w", err)
+	}
+	if err := s.AwaitHealthy(ctx, s.cluster, 5*time.Minute); err != nil {
+		return err
+	}
+	s.say("healthy; pod %s runs postgres and the sidecar", s.cluster.Status.CurrentPrimary)
+	return s.StartClient(ctx, s.cluster)
+}
+
+func (s *show) use(ctx context.Context) error {
+	session, err := s.Open(ctx, s.cluster, "rw")
+	if err != nil {
+		return err
+	}
+	s.say("USED    psql is connected to demo-rw")
+	if err := session.Run("create table notes as select 'kept through the sleep' as note"); err != nil {
+		return err
+	}
+	timer := time.NewTimer(threshold + 5*time.Second)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.say("USED    the session has been open for longer than the threshold: the cluster stays awake")
+	_, _ = session.Close()
+	s.say("IDLE    psql has gone; the clock runs")
+	return nil
+}
+
+func (s *show) fallAsleep(ctx context.Context) error {
+	ticker := time.NewTicker(5 * time.Second)
+	defer ticker.Stop()
+	asleep := make(chan error, 1)
+	watched := s.cluster.DeepCopy()
+	go func() {
+		_, err := s.AwaitCluster(ctx, watched, "asleep", threshold+time.Minute, scenario.SwitchedOn)
+		asleep <- err
+	}()
+	for waiting := true; waiting; {
+		select {
+		case err := <-asleep:
+			if err != nil {
+				return err
+			}
+			waiting = false
+		case <-ticker.C:
+			if page, err := s.Page(ctx, s.cluster.Namespace, s.cluster.Status.CurrentPrimary, "9189", "metrics"); err == nil {
+				s.say("IDLE    %s", line(page, "cnpg_scale_to_zero_idle_seconds{"))
+			}
+		}
+	}
+	s.say("ASLEEP  the sidecar turned cnpg.io/hibernation on")
+	if _, err := s.AwaitCluster(ctx, s.cluster, "hibernated", time.Minute, scenario.Hibernated); err != nil {
+		return err
+	}
+	if err := s.Get(ctx, client.ObjectKeyFromObject(s.schedule), s.schedule); err != nil {
+		return fmt.Errorf("read the schedule: %w", err)
+	}
+	s.say("ASLEEP  condition Hibernated; no instance runs; ScheduledBackup suspended: %t", s.suspended())
+	return nil
+}
+
+func (s *show) wake(ctx context.Context) error {
+	s.say("WAKE    kubectl annotate cluster demo cnpg.io/hibernation-")
+	if err := s.Wake(ctx, s.cluster); err != nil {
+		return err
+	}
+	if err := s.AwaitHealthy(ctx, s.cluster, 5*time.Minute); err != nil {
+		return err
+	}
+	note, err := s.Query(ctx, s.cluster, "rw", "select note from notes")
+	if err != nil {
+		return err
+	}
+	s.say("AWAKE   psql reads: %s", note)
+	_, err = s.AwaitScheduledBackup(ctx, s.schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
+		return b.Spec.Suspend == nil || !*b.Spec.Suspend
+	})
+	if err != nil {
+		return err
+	}
+	s.say("AWAKE   ScheduledBackup suspended: %t", s.suspended())
+	return nil
+}
+
+func (s *show) events(ctx context.Context) error {
+	var events corev1.EventList
+	if err := s.List(ctx, &events, client.InNamespace(s.cluster.Namespace)); err != nil {
+		return fmt.Errorf("list the Events: %w", err)
+	}
+	fmt.Println("\nEvents about the Cluster, from the parts of this project:")
+	for _, event := range events.Items {
+		if event.InvolvedObject.Kind == "Cluster" && strings.Contains(event.Source.Component+event.ReportingController, "scale-to-zero") {
+			fmt.Printf("  %-20s %s\n", event.Reason, event.Message)
+		}
+	}
+	return nil
+}
+
+func (s *show) suspended() bool { return s.schedule.Spec.Suspend != nil && *s.schedule.Spec.Suspend }
+
+// line returns the first line of a page that starts with the prefix.
+func line(page, prefix string) string {
+	for text := range strings.Lines(page) {
+		if strings.HasPrefix(text, prefix) {
+			return strings.TrimSpace(text)
+		}
+	}
+	return "no figure yet"
+}

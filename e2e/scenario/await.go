@@ -1,0 +1,177 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// ErrSlept says that a cluster that had to stay awake was put to sleep.
+var ErrSlept = errors.New("the cluster was put to sleep")
+
+// AwaitCluster waits until the cluster satisfies the condition and returns when it was seen to.
+func (k *Kubernetes) AwaitCluster(
+	ctx context.Context, c *cnpgv1.Cluster, what string, within time.Duration, ok func(*cnpgv1.Cluster) bool,
+) (time.Time, error) {
+	return await(ctx, k, &cnpgv1.ClusterList{}, c, what, within, ok)
+}
+
+// AwaitScheduledBackup waits until the schedule satisfies the condition and returns when it was seen to.
+func (k *Kubernetes) AwaitScheduledBackup(
+	ctx context.Context, s *cnpgv1.ScheduledBackup, what string, within time.Duration,
+	ok func(*cnpgv1.ScheduledBackup) bool,
+) (time.Time, error) {
+	return await(ctx, k, &cnpgv1.ScheduledBackupList{}, s, what, within, ok)
+}
+
+// AwaitPod waits until the pod satisfies the condition and returns when it was seen to.
+func (k *Kubernetes) AwaitPod(
+	ctx context.Context, p *corev1.Pod, what string, within time.Duration, ok func(*corev1.Pod) bool,
+) (time.Time, error) {
+	return await(ctx, k, &corev1.PodList{}, p, what, within, ok)
+}
+
+// AwaitEvent waits for an Event of the given reason about the cluster and returns its message.
+func (k *Kubernetes) AwaitEvent(
+	ctx context.Context, c *cnpgv1.Cluster, reason string, within time.Duration,
+) (string, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, within,
+		fmt.Errorf("no Event %s about cluster %s within %s", reason, c.Name, within))
+	defer cancel()
+	selector := fields.Set{"involvedObject.name": c.Name, "reason": reason}.AsSelector()
+	var message string
+	err := k.follow(limited, &corev1.EventList{}, c.Namespace, selector, func(event watch.Event) bool {
+		if found, is := event.Object.(*corev1.Event); is && event.Type != watch.Deleted {
+			message = found.Message
+			return true
+		}
+		return false
+	})
+	return message, err
+}
+
+// StaysAwake watches the cluster for the given time; ErrSlept says that the switch was turned on meanwhile.
+func (k *Kubernetes) StaysAwake(ctx context.Context, c *cnpgv1.Cluster, during time.Duration) error {
+	enough := errors.New("it stayed awake")
+	limited, cancel := context.WithTimeoutCause(ctx, during, enough)
+	defer cancel()
+	selector := fields.OneTermEqualSelector("metadata.name", c.Name)
+	err := k.follow(limited, &cnpgv1.ClusterList{}, c.Namespace, selector, func(event watch.Event) bool {
+		seen, is := event.Object.(*cnpgv1.Cluster)
+		return is && SwitchedOn(seen)
+	})
+	switch {
+	case err == nil:
+		return ErrSlept
+	case errors.Is(err, enough):
+		return nil
+	default:
+		return err
+	}
+}
+
+// await is the part that the exported waits share: last is kept up to date with what the API server says.
+func await[T client.Object](
+	ctx context.Context, k *Kubernetes, list client.ObjectList, last T, what string, within time.Duration,
+	ok func(T) bool,
+) (time.Time, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, within,
+		fmt.Errorf("%T %s/%s is not %s after %s", last, last.GetNamespace(), last.GetName(), what, within))
+	defer cancel()
+	selector := fields.OneTermEqualSelector("metadata.name", last.GetName())
+	var at time.Time
+	err := k.follow(limited, list, last.GetNamespace(), selector, func(event watch.Event) bool {
+		seen, is := event.Object.(T)
+		if !is || event.Type == watch.Deleted || !ok(seen) {
+			return false
+		}
+		at = time.Now()
+		return true
+	})
+	if err != nil {
+		return at, err
+	}
+	return at, k.Get(ctx, client.ObjectKeyFromObject(last), last)
+}
+
+// AwaitGone waits until no object of the list's kind matches.
+func (k *Kubernetes) AwaitGone(
+	ctx context.Context, list client.ObjectList, namespace, name string, within time.Duration,
+) error {
+	limited, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%T %s/%s is still there after %s", list, namespace, name, within))
+	defer cancel()
+	selector := fields.OneTermEqualSelector("metadata.name", name)
+	present := list.DeepCopyObject().(client.ObjectList)
+	if err := k.List(ctx, present, client.InNamespace(namespace), client.MatchingFieldsSelector{Selector: selector}); err != nil {
+		return fmt.Errorf("list %s: %w", name, err)
+	}
+	if itemCount(present) == 0 {
+		return nil
+	}
+	return k.follow(limited, list, namespace, selector, func(event watch.Event) bool { return event.Type == watch.Deleted })
+}
+
+// follow feeds every event, the present state first, to done until that is content, and watches anew when a watch ends.
+func (k *Kubernetes) follow(
+	ctx context.Context, list client.ObjectList, namespace string, selector fields.Selector, done func(watch.Event) bool,
+) error {
+	for {
+		stream, err := k.Watch(ctx, list.DeepCopyObject().(client.ObjectList),
+			client.InNamespace(namespace), client.MatchingFieldsSelector{Selector: selector})
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			select { // an API server that is away comes back: the tests take it away on purpose
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(500 * time.Millisecond):
+				continue
+			}
+		}
+		finished := drainStream(ctx, stream, done)
+		stream.Stop()
+		if finished {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func drainStream(ctx context.Context, stream watch.Interface, done func(watch.Event) bool) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case event, open := <-stream.ResultChan():
+			if !open || event.Type == watch.Error {
+				return false
+			}
+			if done(event) {
+				return true
+			}
+		}
+	}
+}
+
+// AwaitDeployment waits until the Deployment runs exactly what its template says.
+func (k *Kubernetes) AwaitDeployment(ctx context.Context, namespace, name string, within time.Duration) error {
+	deployment := &appsv1.Deployment{}
+	deployment.Namespace, deployment.Name = namespace, name
+	_, err := await(ctx, k, &appsv1.DeploymentList{}, deployment, "rolled out", within, func(d *appsv1.Deployment) bool {
+		want := *d.Spec.Replicas
+		return d.Status.ObservedGeneration >= d.Generation && d.Status.UpdatedReplicas == want &&
+			d.Status.Replicas == want && d.Status.ReadyReplicas == want && d.Status.AvailableReplicas == want
+	})
+	return err
+}

@@ -1,0 +1,92 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Annotations that people set, and the operator's switch.
+const (
+	Enabled           = "xata.io/scale-to-zero-enabled"
+	InactivityMinutes = "xata.io/scale-to-zero-inactivity-minutes"
+	Suspended         = "xata.io/scale-to-zero-suspended"
+	AsleepSince       = "xata.io/scale-to-zero-asleep-since"
+	Hibernation       = "cnpg.io/hibernation"
+)
+
+// NewCluster describes a small cluster that lists the plugin and sleeps after the given number of minutes.
+func (k *Kubernetes) NewCluster(namespace, name string, instances int, minutes string) *cnpgv1.Cluster {
+	return &cnpgv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name,
+			Annotations: map[string]string{Enabled: "true", InactivityMinutes: minutes},
+		},
+		Spec: cnpgv1.ClusterSpec{
+			Instances:            instances,
+			ImageName:            k.PostgresImage,
+			ImagePullPolicy:      "IfNotPresent",
+			StorageConfiguration: cnpgv1.StorageConfiguration{Size: "1Gi"},
+			Plugins:              []cnpgv1.PluginConfiguration{{Name: PluginName}},
+		},
+	}
+}
+
+// NewScheduledBackup describes a schedule of the cluster; schedule has six fields, the first are seconds.
+func NewScheduledBackup(cluster *cnpgv1.Cluster, name, schedule string) *cnpgv1.ScheduledBackup {
+	return &cnpgv1.ScheduledBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: name},
+		Spec: cnpgv1.ScheduledBackupSpec{
+			Schedule: schedule, Cluster: cnpgv1.LocalObjectReference{Name: cluster.Name},
+		},
+	}
+}
+
+// Annotate sets one annotation of a live object; a nil value removes it.
+func (k *Kubernetes) Annotate(ctx context.Context, object client.Object, key string, value *string) error {
+	text := "null"
+	if value != nil {
+		text = fmt.Sprintf("%q", *value)
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, key, text)
+	target := object.DeepCopyObject().(client.Object)
+	if err := k.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("annotate %s with %s: %w", object.GetName(), key, err)
+	}
+	return nil
+}
+
+// Wake takes the operator's switch off, as a person does with kubectl annotate.
+func (k *Kubernetes) Wake(ctx context.Context, cluster *cnpgv1.Cluster) error {
+	return k.Annotate(ctx, cluster, Hibernation, nil)
+}
+
+// Healthy tells whether every instance of the cluster serves.
+func Healthy(c *cnpgv1.Cluster) bool {
+	return c.Status.Phase == cnpgv1.PhaseHealthy && c.Status.ReadyInstances == c.Spec.Instances &&
+		c.Annotations[Hibernation] != "on" && c.Status.CurrentPrimary == c.Status.TargetPrimary
+}
+
+// SwitchedOn tells whether hibernation was asked for.
+func SwitchedOn(c *cnpgv1.Cluster) bool { return c.Annotations[Hibernation] == "on" }
+
+// Hibernated tells whether the operator says that hibernation is complete.
+func Hibernated(c *cnpgv1.Cluster) bool {
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == Hibernation {
+			return condition.Status == metav1.ConditionTrue && condition.Reason == "Hibernated"
+		}
+	}
+	return false
+}
+
+// AwaitHealthy waits until every instance of the cluster serves.
+func (k *Kubernetes) AwaitHealthy(ctx context.Context, c *cnpgv1.Cluster, within time.Duration) error {
+	_, err := k.AwaitCluster(ctx, c, "healthy", within, Healthy)
+	return err
+}

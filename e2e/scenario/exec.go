@@ -1,0 +1,61 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Exec runs a command in a container and returns what it wrote.
+func (k *Kubernetes) Exec(ctx context.Context, namespace, pod, container string, command ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	err := k.stream(ctx, namespace, pod, container, command, nil, &stdout, &stderr)
+	if err != nil {
+		return stdout.String(), fmt.Errorf("run %s in %s/%s: %w: %s", command[0], pod, container, err, stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+func (k *Kubernetes) stream(
+	ctx context.Context, namespace, pod, container string, command []string, stdin io.Reader, stdout, stderr io.Writer,
+) error {
+	request := k.Clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).
+		SubResource("exec").VersionedParams(&corev1.PodExecOptions{
+		Container: container, Command: command, Stdin: stdin != nil, Stdout: true, Stderr: true,
+	}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewWebSocketExecutor(k.REST, "GET", request.URL().String())
+	if err != nil {
+		return fmt.Errorf("make an executor: %w", err)
+	}
+	return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: stderr})
+}
+
+// Page reads a page of an HTTP server in a pod through the API server.
+func (k *Kubernetes) Page(ctx context.Context, namespace, pod, port, path string) (string, error) {
+	body, err := k.Clientset.CoreV1().Pods(namespace).ProxyGet("http", pod, port, path, nil).DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("read %s of pod %s: %w", path, pod, err)
+	}
+	return string(body), nil
+}
+
+// Logs returns the log of a container, at most the last 200 lines.
+func (k *Kubernetes) Logs(ctx context.Context, namespace, pod, container string) (string, error) {
+	lines := int64(200)
+	body, err := k.Clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{
+		Container: container, TailLines: &lines,
+	}).DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("read the log of %s/%s: %w", pod, container, err)
+	}
+	return string(body), nil
+}
+
+func itemCount(list client.ObjectList) int { return meta.LenList(list) }

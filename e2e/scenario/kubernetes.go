@@ -1,0 +1,79 @@
+// Package scenario holds what the end-to-end tests, the demonstration and the benchmarks do with a Kubernetes cluster:
+// make CloudNativePG clusters, connect to them as a client would, and wait for what should follow. It knows nothing of
+// how the Kubernetes cluster came to be.
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Names that the manifests give to the parts.
+const (
+	OperatorNamespace = "cnpg-system"
+	PluginDeployment  = "scale-to-zero"
+	PluginName        = "cnpg-i-scale-to-zero.xata.io"
+	SidecarContainer  = "scale-to-zero"
+)
+
+// Kubernetes is a connection to the cluster under test.
+type Kubernetes struct {
+	client.WithWatch
+	// Clientset serves what the generic client cannot: logs, proxies and exec.
+	Clientset kubernetes.Interface
+	// REST is the configuration that both were made from.
+	REST *rest.Config
+	// PostgresImage is the operand image of the clusters made here; empty leaves the choice to the operator.
+	PostgresImage string
+}
+
+// Connect reaches the cluster that KUBECONFIG names. POSTGRES_IMAGE gives the operand image.
+func Connect() (*Kubernetes, error) {
+	path := os.Getenv("KUBECONFIG")
+	if path == "" {
+		return nil, fmt.Errorf("KUBECONFIG is not set: it names the cluster to use")
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", path, err)
+	}
+	config.QPS, config.Burst = 200, 400
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register the Kubernetes types: %w", err)
+	}
+	if err := cnpgv1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register the CloudNativePG types: %w", err)
+	}
+	generic, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	clientset, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a clientset: %w", err)
+	}
+	return &Kubernetes{
+		WithWatch: generic, Clientset: clientset, REST: config, PostgresImage: os.Getenv("POSTGRES_IMAGE"),
+	}, nil
+}
+
+// Namespace makes a namespace of a generated name.
+func (k *Kubernetes) Namespace(ctx context.Context, prefix string) (string, error) {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}
+	if err := k.Create(ctx, namespace); err != nil {
+		return "", fmt.Errorf("create namespace %s: %w", prefix, err)
+	}
+	return namespace.Name, nil
+}

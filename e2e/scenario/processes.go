@@ -1,0 +1,81 @@
+package scenario
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ticks is the unit of the times in /proc/PID/stat: USER_HZ, which is 100 on every Linux that Go runs on (proc(5)).
+const ticks = 10 * time.Millisecond
+
+// Processes lists the processes of this machine with a command line that matches and a cgroup that names all the words.
+// It finds a pod's processes when the node is this machine, and none otherwise.
+func Processes(match func(cmdline []string) bool, words ...string) []int {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil
+	}
+	var found []int
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil || len(content) == 0 {
+			continue
+		}
+		cgroup, err := os.ReadFile(filepath.Join(filepath.Dir(file), "cgroup"))
+		if err != nil || !match(strings.Split(strings.TrimRight(string(content), "\x00"), "\x00")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && containsAll(string(cgroup), words) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+func containsAll(text string, words []string) bool {
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			return false
+		}
+	}
+	return true
+}
+
+// ProcessorTime is the user and system time that a process has used.
+func ProcessorTime(pid int) (time.Duration, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read the times of process %d: %w", pid, err)
+	}
+	// The name of the command, in parentheses, may hold spaces: count from behind it (proc(5), fields 14 and 15).
+	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
+	user, _ := strconv.ParseInt(fields[11], 10, 64)
+	system, _ := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+system) * ticks, nil
+}
+
+// Memory is the resident memory of a process and the anonymous part of it, in MiB.
+func Memory(pid int) (resident, anonymous float64, err error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
+	}
+	for text := range strings.Lines(string(content)) {
+		fields := strings.Fields(text)
+		if len(fields) < 2 {
+			continue
+		}
+		kib, _ := strconv.ParseFloat(fields[1], 64)
+		switch fields[0] {
+		case "VmRSS:":
+			resident = kib / 1024
+		case "RssAnon:":
+			anonymous = kib / 1024
+		}
+	}
+	return resident, anonymous, nil
+}

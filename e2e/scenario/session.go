@@ -1,0 +1,140 @@
+package scenario
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// clientPod is the name of the pod that psql runs in, one a namespace.
+const clientPod = "client"
+
+// StartClient starts a pod with psql in it, from the image that the cluster runs.
+func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
+	zero := int64(0)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: clientPod},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: &zero,
+			Containers: []corev1.Container{{
+				Name: clientPod, Image: c.Status.Image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Command: []string{"sleep", "infinity"},
+			}},
+		},
+	}
+	if err := k.Create(ctx, pod); err != nil {
+		return fmt.Errorf("create the client pod: %w", err)
+	}
+	_, err := k.AwaitPod(ctx, pod, "running", time.Minute, func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodRunning
+	})
+	return err
+}
+
+// Session is a psql that somebody keeps open.
+type Session struct {
+	input *io.PipeWriter
+	lines *bufio.Scanner
+	ended chan error
+	count int
+}
+
+// psql is the command line that reaches a Service of the cluster as its application's user.
+func (k *Kubernetes) psql(ctx context.Context, c *cnpgv1.Cluster, service string) ([]string, error) {
+	var secret corev1.Secret
+	key := client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-app"}
+	if err := k.Get(ctx, key, &secret); err != nil {
+		return nil, fmt.Errorf("read the application's Secret: %w", err)
+	}
+	return []string{
+		"env", "PGPASSWORD=" + string(secret.Data["password"]),
+		"psql", "-XAtq", "-v", "ON_ERROR_STOP=0",
+		fmt.Sprintf("host=%s-%s user=app dbname=app sslmode=require connect_timeout=5", c.Name, service),
+	}, nil
+}
+
+// Open connects psql to the named Service of the cluster ("rw", "ro", "r") and returns once it is connected.
+func (k *Kubernetes) Open(ctx context.Context, c *cnpgv1.Cluster, service string) (*Session, error) {
+	command, err := k.psql(ctx, c, service)
+	if err != nil {
+		return nil, err
+	}
+	return k.open(ctx, c.Namespace, clientPod, clientPod, command)
+}
+
+// OpenLocal connects psql over the Unix socket of an instance, as an administrator in its pod does.
+func (k *Kubernetes) OpenLocal(ctx context.Context, c *cnpgv1.Cluster, pod string) (*Session, error) {
+	return k.open(ctx, c.Namespace, pod, "postgres", []string{"psql", "-XAtq", "-U", "postgres", "postgres"})
+}
+
+func (k *Kubernetes) open(ctx context.Context, namespace, pod, container string, command []string) (*Session, error) {
+	stdin, input := io.Pipe()
+	output, stdout := io.Pipe()
+	session := &Session{input: input, lines: bufio.NewScanner(output), ended: make(chan error, 1)}
+	go func() {
+		err := k.stream(ctx, namespace, pod, container, command, stdin, stdout, stdout)
+		_ = stdout.CloseWithError(io.EOF)
+		_ = stdin.CloseWithError(io.ErrClosedPipe)
+		session.ended <- err
+	}()
+	if err := session.Run("select 1"); err != nil {
+		_ = input.Close()
+		return nil, fmt.Errorf("connect psql: %w", err)
+	}
+	return session, nil
+}
+
+// Run sends statements and waits until psql has gone through them; errors of the statements themselves are not its own.
+func (s *Session) Run(statements string) error {
+	s.count++
+	mark := fmt.Sprintf("mark-%d", s.count)
+	if _, err := fmt.Fprintf(s.input, "%s;\n\\echo %s\n", statements, mark); err != nil {
+		return fmt.Errorf("write to psql: %w", err)
+	}
+	var seen []string
+	for s.lines.Scan() {
+		line := s.lines.Text()
+		if line == mark {
+			return nil
+		}
+		seen = append(seen, line)
+	}
+	return fmt.Errorf("psql ended: %s", strings.Join(seen, "; "))
+}
+
+// Send sends a statement and does not wait for its end.
+func (s *Session) Send(statement string) error {
+	if _, err := fmt.Fprintf(s.input, "%s;\n", statement); err != nil {
+		return fmt.Errorf("write to psql: %w", err)
+	}
+	return nil
+}
+
+// Close ends psql and returns the moments between which its session ended.
+func (s *Session) Close() (before, after time.Time) {
+	before = time.Now()
+	_ = s.input.Close()
+	for s.lines.Scan() {
+		continue
+	}
+	<-s.ended
+	return before, time.Now()
+}
+
+// Query runs one statement over a session of its own and returns what it printed.
+func (k *Kubernetes) Query(ctx context.Context, c *cnpgv1.Cluster, service, statement string) (string, error) {
+	command, err := k.psql(ctx, c, service)
+	if err != nil {
+		return "", err
+	}
+	out, err := k.Exec(ctx, c.Namespace, clientPod, clientPod, append(command, "-c", statement)...)
+	return strings.TrimSpace(out), err
+}

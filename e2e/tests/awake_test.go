@@ -1,0 +1,109 @@
+package tests
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// threshold is the shortest that these tests use, and its form in minutes.
+const (
+	threshold        = 12 * time.Second
+	thresholdMinutes = "0.2"
+)
+
+// A session in any state keeps its cluster awake for as long as it is open.
+func TestOpenSessionKeepsAwake(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "held", 1, never))
+	for _, row := range []struct{ rule, statement string }{
+		{"an idle session", "select 1"},
+		{"a session idle in a transaction", "begin; select 1"},
+		{"a session idle in an aborted transaction", "begin; select 1/0"},
+		{"a session whose activity is not tracked", "select 1"},
+	} {
+		session := s.open(c, "rw")
+		s.must(session.Run(row.statement))
+		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+		s.awake(c, threshold+toAct, row.rule)
+		s.annotate(c, scenario.InactivityMinutes, never)
+		session.Close()
+	}
+
+	running := s.open(c, "rw")
+	s.must(running.Send("select pg_sleep(20)"))
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+toAct, "a running statement")
+	s.annotate(c, scenario.InactivityMinutes, never)
+	running.Close()
+
+	local, err := kube.OpenLocal(s.ctx, c, c.Status.CurrentPrimary)
+	s.must(err)
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+toAct, "an administrator's psql over the socket")
+	before, after := local.Close()
+	s.asleepOnTime(c, before, after, threshold)
+}
+
+// A NOTIFY on the channel of the application's database is activity at its time.
+func TestNotificationIsActivity(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "notified", 1, never))
+	_, err := kube.Query(s.ctx, c, "rw", "select 1")
+	s.must(err)
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	var before, after time.Time
+	for range 4 { // each session is over at once and may fall between two samples; its NOTIFY does not
+		before = time.Now()
+		_, err := kube.Query(s.ctx, c, "rw", "notify scale_to_zero, 'activity'")
+		s.must(err)
+		after = time.Now()
+		s.awake(c, threshold*2/3, "a notification less than the threshold ago")
+	}
+	if page := s.metrics(c.Status.CurrentPrimary); !strings.Contains(page, `cnpg_scale_to_zero_notifications_total{cluster="notified",kind="activity"} `) ||
+		strings.Contains(page, `kind="activity"} 0`) {
+		t.Errorf("the notifications are not counted:\n%s", page)
+	}
+	s.asleepOnTime(c, before, after, threshold)
+}
+
+// What is set on a live cluster takes effect without a restart, and a bad value turns the feature off and says so.
+func TestAnnotationsAreLive(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "live", 1, never))
+	pods := s.instances(c)
+
+	s.annotate(c, scenario.Enabled, "false")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+toAct, "a cluster that is not enabled")
+
+	for _, row := range []struct{ rule, key, value, good string }{
+		{"a threshold of zero", scenario.InactivityMinutes, "0", thresholdMinutes},
+		{"a threshold that is no number", scenario.InactivityMinutes, "soon", thresholdMinutes},
+		{"a switch that is neither true nor false", scenario.Enabled, "yes", "true"},
+	} {
+		s.annotate(c, scenario.Enabled, "true")
+		s.annotate(c, row.key, row.value)
+		s.awake(c, threshold+toAct, row.rule)
+		s.annotate(c, scenario.Enabled, "false")
+		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	}
+	message, err := kube.AwaitEvent(s.ctx, c, "InvalidAnnotation", time.Second)
+	s.must(err)
+	if !strings.Contains(message, "xata.io/scale-to-zero-") {
+		t.Errorf("the Event does not name the annotation: %q", message)
+	}
+
+	session := s.open(c, "rw")
+	s.annotate(c, scenario.Enabled, "true")
+	before, after := session.Close()
+	s.asleepOnTime(c, before, after, threshold)
+	if len(pods) != 1 || pods[0].Name != c.Status.CurrentPrimary {
+		t.Errorf("the instance was replaced meanwhile")
+	}
+}

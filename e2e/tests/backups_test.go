@@ -1,0 +1,87 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// Only the schedules of the cluster that nobody else suspended are suspended, and only those are resumed; a Backup that
+// has not ended keeps the cluster awake.
+func TestScheduledBackups(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "backed-up", 1, never))
+	const yearly = "0 0 0 1 1 *"
+	ours := scenario.NewScheduledBackup(c, "ours", yearly)
+	persons := scenario.NewScheduledBackup(c, "suspended-by-a-person", yearly)
+	yes := true
+	persons.Spec.Suspend = &yes
+	others := scenario.NewScheduledBackup(c, "of-another-cluster", yearly)
+	others.Spec.Cluster.Name = "another"
+	for _, schedule := range []*cnpgv1.ScheduledBackup{ours, persons, others} {
+		s.must(kube.Create(s.ctx, schedule))
+	}
+
+	backup := runningBackup(s, c)
+	session := s.open(c, "rw")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	session.Close()
+	s.awake(c, threshold+toAct, "a Backup that runs")
+	if _, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", time.Second); err != nil {
+		t.Error(err)
+	}
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(ours), ours))
+	if suspended(ours) {
+		t.Error("a schedule is suspended while a Backup keeps the cluster awake")
+	}
+
+	s.must(kube.Delete(s.ctx, backup))
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the Backup ended", threshold+30*time.Second, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+	for _, schedule := range []*cnpgv1.ScheduledBackup{ours, persons, others} {
+		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(schedule), schedule))
+		_, marked := schedule.Annotations[scenario.Suspended]
+		wantMark, wantSuspended := schedule == ours, schedule != others
+		if suspended(schedule) != wantSuspended || marked != wantMark {
+			t.Errorf("asleep: %s suspended %t (want %t), marked %t (want %t)",
+				schedule.Name, suspended(schedule), wantSuspended, marked, wantMark)
+		}
+	}
+
+	s.annotate(c, scenario.InactivityMinutes, never)
+	s.wake(c)
+	_, err = kube.AwaitScheduledBackup(s.ctx, ours, "resumed", 30*time.Second, func(b *cnpgv1.ScheduledBackup) bool {
+		_, marked := b.Annotations[scenario.Suspended]
+		return !suspended(b) && !marked
+	})
+	s.must(err)
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(persons), persons))
+	if !suspended(persons) {
+		t.Error("the schedule that a person suspended was resumed")
+	}
+}
+
+// runningBackup makes a Backup in the phase "running". The operator is told to leave it alone, since there is no store
+// to write to: what counts here is the object that everybody reads.
+func runningBackup(s *story, c *cnpgv1.Cluster) *cnpgv1.Backup {
+	s.Helper()
+	backup := &cnpgv1.Backup{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace, Name: "running",
+			Annotations: map[string]string{"cnpg.io/reconciliationLoop": "disabled"},
+		},
+		Spec: cnpgv1.BackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: c.Name}},
+	}
+	s.must(kube.Create(s.ctx, backup))
+	changed := backup.DeepCopy()
+	changed.Status.Phase = cnpgv1.BackupPhaseRunning
+	s.must(kube.Status().Patch(s.ctx, changed, client.MergeFrom(backup)))
+	return changed
+}

@@ -1,0 +1,223 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// everyPostgres sends a signal to every process of PostgreSQL in an instance's container, whose image has no ps.
+const everyPostgres = `for p in /proc/[0-9]*; do case $(readlink $p/exe) in */postgres) kill -%s ${p#/proc/};; esac; done`
+
+// A PostgreSQL that does not answer is unknown, and unknown is never idle.
+func TestFrozenPostgresIsNotIdle(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "frozen", 1, never))
+	before := s.instances(c)[0]
+	session := s.open(c, "rw")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	session.Close()
+
+	s.signalPostgres(c.Status.CurrentPrimary, "STOP")
+	s.awake(c, threshold+toAct, "a frozen PostgreSQL")
+	thawing := time.Now()
+	s.signalPostgres(c.Status.CurrentPrimary, "CONT")
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the thaw", 2*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	if at.Before(thawing.Add(threshold)) {
+		t.Errorf("asleep %s after the thaw: the frozen time was counted as idle", at.Sub(thawing))
+	}
+	if after := s.instances(c); len(after) == 1 && (after[0].UID != before.UID || restarts(after[0]) != restarts(before)) {
+		t.Errorf("the instance was restarted")
+	}
+	s.hibernated(c, at)
+}
+
+func (s *story) signalPostgres(pod, signal string) {
+	s.Helper()
+	_, err := kube.Exec(s.ctx, s.namespace, pod, "postgres", "bash", "-c", fmt.Sprintf(everyPostgres, signal))
+	s.must(err)
+}
+
+// A server without a free connection is unknown; when there is room again the sidecar goes on by itself.
+func TestNoConnectionLeft(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "full", 1, never)
+	c.Spec.PostgresConfiguration.Parameters = map[string]string{"max_connections": "12"}
+	s.running(c)
+	before := s.instances(c)[0]
+
+	var sessions []*scenario.Session
+	for {
+		session, err := kube.Open(s.ctx, c, "rw")
+		if err != nil {
+			break
+		}
+		sessions = append(sessions, session)
+	}
+	if len(sessions) == 0 {
+		t.Fatal("not one session could be opened")
+	}
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+toAct, "a server without a free connection")
+	for _, session := range sessions[1:] {
+		session.Close()
+	}
+	from, to := sessions[0].Close()
+	s.asleepOnTime(c, from, to, threshold)
+	if after := s.instances(c); len(after) == 1 && restarts(after[0]) != restarts(before) {
+		t.Errorf("the instance was restarted")
+	}
+}
+
+// The worker killed ten times in a minute: the pod stays ready throughout, and the cluster sleeps on time afterwards.
+func TestWorkerKilled(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "killed", 1, never))
+	pod := s.instances(c)[0]
+	if len(processesOf(pod, "worker")) == 0 {
+		t.Skip("the processes of the node cannot be seen from here")
+	}
+	notReady := s.watchReadiness(c.Name + "-rw")
+	for range 10 {
+		processes := processesOf(pod, "worker")
+		for _, process := range processes {
+			if err := syscall.Kill(process, syscall.SIGKILL); err != nil {
+				t.Errorf("kill the worker: %v", err)
+			}
+		}
+		pause(s, 6*time.Second)
+	}
+	if times := notReady(); times != 0 {
+		t.Errorf("the -rw endpoint was not ready %d times", times)
+	}
+	after := s.instances(c)[0]
+	if restarts(after) != restarts(pod) {
+		t.Errorf("a container restarted: %d, then %d", restarts(pod), restarts(after))
+	}
+	session := s.open(c, "rw")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	from, to := session.Close()
+	s.asleepOnTime(c, from, to, threshold)
+}
+
+// The sidecar's container killed once: how long the endpoint was out goes into the README.
+func TestContainerKilled(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "restarted", 1, never))
+	pod := s.instances(c)[0]
+	processes := processesOf(pod, "")
+	if len(processes) == 0 {
+		t.Skip("the processes of the node cannot be seen from here")
+	}
+	killed := time.Now()
+	for _, process := range processes {
+		_ = syscall.Kill(process, syscall.SIGKILL)
+	}
+	reading := pod.DeepCopy()
+	_, err := kube.AwaitPod(s.ctx, reading, "restarted", time.Minute, func(p *corev1.Pod) bool { return restarts(*p) > restarts(pod) })
+	s.must(err)
+	ready, err := kube.AwaitPod(s.ctx, reading, "ready", time.Minute, func(p *corev1.Pod) bool {
+		for _, condition := range p.Status.Conditions {
+			if condition.Type == corev1.PodReady {
+				return condition.Status == corev1.ConditionTrue
+			}
+		}
+		return false
+	})
+	s.must(err)
+	t.Logf("the pod was ready again %.1fs after the kill", ready.Sub(killed).Seconds())
+	for _, status := range reading.Status.ContainerStatuses {
+		if status.Name == "postgres" && status.RestartCount != 0 {
+			t.Errorf("PostgreSQL restarted")
+		}
+	}
+}
+
+// The API server away across the threshold: no sleep meanwhile, and afterwards it comes without a person.
+func TestAPIServerDown(t *testing.T) {
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "unreachable", 1, never))
+	servers := scenario.Processes(func(cmdline []string) bool {
+		return len(cmdline) > 1 && cmdline[1] == "kube-apiserver" || strings.HasSuffix(cmdline[0], "/kube-apiserver")
+	})
+	if len(servers) != 1 {
+		t.Skip("the API server's process cannot be seen from here")
+	}
+	before := s.instances(c)[0]
+	session := s.open(c, "rw")
+	s.annotate(c, scenario.InactivityMinutes, "0.5")
+	pause(s, toNotice)
+	session.Close()
+	closed := time.Now()
+	t.Cleanup(func() { _ = syscall.Kill(servers[0], syscall.SIGCONT) })
+	s.must(syscall.Kill(servers[0], syscall.SIGSTOP))
+	pause(s, time.Minute)
+	s.must(syscall.Kill(servers[0], syscall.SIGCONT))
+	back := time.Now()
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the API server came back", 3*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	t.Logf("asleep %.1fs after the API server came back, %.1fs after the last session", at.Sub(back).Seconds(), at.Sub(closed).Seconds())
+	if after := s.instances(c); len(after) == 1 && restarts(after[0]) != restarts(before) {
+		t.Errorf("the instance was restarted")
+	}
+}
+
+// watchReadiness counts, until the returned function is called, how often a Service had no ready endpoint.
+func (s *story) watchReadiness(service string) func() int {
+	s.Helper()
+	ctx, cancel := context.WithCancel(s.ctx)
+	stream, err := kube.Watch(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(s.namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service})
+	s.must(err)
+	count := make(chan int, 1)
+	go func() {
+		times := 0
+		defer func() { count <- times }()
+		for event := range stream.ResultChan() {
+			slice, is := event.Object.(*discoveryv1.EndpointSlice)
+			if !is {
+				continue
+			}
+			ready := false
+			for _, endpoint := range slice.Endpoints {
+				ready = ready || endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
+			}
+			if !ready {
+				times++
+			}
+		}
+	}()
+	return func() int { stream.Stop(); cancel(); return <-count }
+}
+
+// processesOf lists the processes of this machine that run the sidecar of the pod with the given subcommand.
+func processesOf(pod corev1.Pod, subcommand string) []int {
+	return scenario.Processes(func(cmdline []string) bool {
+		if cmdline[0] != "/sidecar" && cmdline[0] != "/proc/self/exe" {
+			return false
+		}
+		return subcommand == "" && len(cmdline) == 1 || len(cmdline) > 1 && cmdline[1] == subcommand
+	}, string(pod.UID))
+}
+
+// cleanup is the context of what a test puts back after it has ended.
+func cleanup(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}

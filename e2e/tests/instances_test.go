@@ -1,0 +1,112 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// After a switchover and after a failover the new primary's sidecar takes over, with a clock that starts anew.
+func TestSwitchoverAndFailover(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "moving", 2, never))
+	first := c.Status.CurrentPrimary
+	const clock = 30 * time.Second
+
+	changed := c.DeepCopy()
+	for _, name := range c.Status.InstanceNames {
+		if name != first {
+			changed.Status.TargetPrimary = name
+		}
+	}
+	changed.Status.TargetPrimaryTimestamp = time.Now().UTC().Format(time.RFC3339)
+	changed.Status.Phase = cnpgv1.PhaseSwitchover
+	s.must(kube.Status().Patch(s.ctx, changed, client.MergeFrom(c)))
+	s.annotate(c, scenario.InactivityMinutes, "0.5")
+	promoted, err := kube.AwaitCluster(s.ctx, c, "switched over", 2*time.Minute, func(c *cnpgv1.Cluster) bool {
+		return c.Status.CurrentPrimary == changed.Status.TargetPrimary
+	})
+	s.must(err)
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep by its new primary", 3*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	if at.Before(promoted.Add(clock)) {
+		t.Errorf("put to sleep %s after the switchover, want at least %s", at.Sub(promoted), clock)
+	}
+	s.hibernated(c, at)
+
+	s.annotate(c, scenario.InactivityMinutes, never)
+	s.wake(c)
+	second := c.Status.CurrentPrimary
+	s.annotate(c, scenario.InactivityMinutes, "0.5")
+	doomed := &corev1.Pod{}
+	doomed.Namespace, doomed.Name = c.Namespace, second
+	s.must(kube.Delete(s.ctx, doomed, client.GracePeriodSeconds(0)))
+	failed, err := kube.AwaitCluster(s.ctx, c, "failed over", 3*time.Minute, func(c *cnpgv1.Cluster) bool {
+		return c.Status.CurrentPrimary != second
+	})
+	s.must(err)
+	at, err = kube.AwaitCluster(s.ctx, c, "asleep after the failover", 4*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	if at.Before(failed.Add(clock)) {
+		t.Errorf("put to sleep %s after the failover, want at least %s", at.Sub(failed), clock)
+	}
+	s.hibernated(c, at)
+}
+
+// Adding the plugin to a running cluster injects the sidecar by the operator's rolling update; removing it takes the
+// sidecar and the rights away and resumes what was suspended, even while the cluster sleeps.
+func TestPluginComesAndGoes(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "changing", 1, thresholdMinutes)
+	c.Spec.Plugins = nil
+	s.running(c)
+	if sidecar(s.instances(c)[0]) != nil {
+		t.Fatal("a cluster that does not list the plugin has the sidecar")
+	}
+	schedule := scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")
+	s.must(kube.Create(s.ctx, schedule))
+
+	s.list(c, cnpgv1.PluginConfiguration{Name: scenario.PluginName})
+	_, err := kube.AwaitPod(s.ctx, &s.instances(c)[0], "restarted with the sidecar", toHealthy, func(p *corev1.Pod) bool {
+		return sidecar(*p) != nil
+	})
+	s.must(err)
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep", 3*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(schedule), schedule))
+	if !suspended(schedule) {
+		t.Error("the schedule is not suspended while the cluster sleeps")
+	}
+	name := c.Name + "-scale-to-zero"
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, &rbacv1.Role{}))
+
+	s.list(c)
+	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed by the plugin", 30*time.Second, func(b *cnpgv1.ScheduledBackup) bool {
+		return !suspended(b) && b.Annotations[scenario.Suspended] == ""
+	})
+	s.must(err)
+	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleList{}, s.namespace, name, 30*time.Second))
+	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleBindingList{}, s.namespace, name, 30*time.Second))
+	s.wake(c)
+	if sidecar(s.instances(c)[0]) != nil {
+		t.Error("the sidecar is still there after the plugin was removed")
+	}
+}
+
+// list makes these the plugins of the cluster.
+func (s *story) list(c *cnpgv1.Cluster, plugins ...cnpgv1.PluginConfiguration) {
+	s.Helper()
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	changed := c.DeepCopy()
+	changed.Spec.Plugins = plugins
+	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(c)))
+}

@@ -1,0 +1,191 @@
+// Package tests proves on a real cluster what the project promises. It runs against whatever KUBECONFIG names: a cluster
+// with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image, NEXT_SIDECAR_IMAGE another name of
+// the sidecar's image, for the test of an upgrade.
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+const (
+	// toHealthy bounds the making of a cluster on two busy cores.
+	toHealthy = 4 * time.Minute
+	// toAct is how long after the threshold the switch may be turned on.
+	toAct = 5 * time.Second
+	// toHibernate is how long after the switch the operator may need.
+	toHibernate = 15 * time.Second
+	// toNotice is how long a change of an annotation may take to be noticed.
+	toNotice = 2 * time.Second
+	// never is a threshold, in minutes, that no test reaches.
+	never = "600"
+)
+
+var kube *scenario.Kubernetes
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	if os.Getenv("KUBECONFIG") == "" {
+		if os.Getenv("REQUIRE_CLUSTER") != "" {
+			fmt.Fprintln(os.Stderr, "KUBECONFIG is not set, and REQUIRE_CLUSTER says that these tests must run")
+			os.Exit(1)
+		}
+		fmt.Fprintln(os.Stderr, "KUBECONFIG is not set: the end-to-end tests are left out (make e2e runs them)")
+		os.Exit(0)
+	}
+	var err error
+	if kube, err = scenario.Connect(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// story is one test's namespace and what it does there.
+type story struct {
+	*testing.T
+	ctx       context.Context
+	namespace string
+}
+
+// begin makes a namespace; when the test has failed, what happened there is written to its log.
+func begin(t *testing.T) *story {
+	t.Helper()
+	ctx := t.Context()
+	prefix := strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))
+	if len(prefix) > 40 {
+		prefix = prefix[:40]
+	}
+	namespace, err := kube.Namespace(ctx, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if t.Failed() {
+			t.Log(kube.Diagnose(ctx, namespace))
+		}
+		if os.Getenv("KEEP_NAMESPACES") != "" {
+			return
+		}
+		doomed := &corev1.Namespace{}
+		doomed.Name = namespace
+		_ = kube.Delete(ctx, doomed)
+	})
+	return &story{T: t, ctx: ctx, namespace: namespace}
+}
+
+// must ends the test on an error.
+func (s *story) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// running makes the cluster, waits until it is healthy and starts a client beside it.
+func (s *story) running(c *cnpgv1.Cluster) *cnpgv1.Cluster {
+	s.Helper()
+	s.must(kube.Create(s.ctx, c))
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.must(kube.StartClient(s.ctx, c))
+	return c
+}
+
+// annotate sets an annotation of the cluster.
+func (s *story) annotate(object client.Object, key, value string) {
+	s.Helper()
+	s.must(kube.Annotate(s.ctx, object, key, &value))
+}
+
+// open connects to a Service of the cluster.
+func (s *story) open(c *cnpgv1.Cluster, service string) *scenario.Session {
+	s.Helper()
+	session, err := kube.Open(s.ctx, c, service)
+	s.must(err)
+	return session
+}
+
+// awake demands that the cluster stays awake for the given time.
+func (s *story) awake(c *cnpgv1.Cluster, during time.Duration, why string) {
+	s.Helper()
+	if err := kube.StaysAwake(s.ctx, c, during); err != nil {
+		s.Fatalf("%s: %v", why, err)
+	}
+}
+
+// asleepOnTime demands that the switch is turned on not before the earlier moment plus the threshold, and at most toAct
+// after the later one plus the threshold, and that the operator completes hibernation.
+func (s *story) asleepOnTime(c *cnpgv1.Cluster, before, after time.Time, threshold time.Duration) {
+	s.Helper()
+	at, err := kube.AwaitCluster(s.ctx, c, "switched off by the sidecar", time.Until(after.Add(threshold+time.Minute)), scenario.SwitchedOn)
+	s.must(err)
+	s.Logf("switch turned on %.2fs after the end of the last session and the threshold of %s",
+		at.Sub(after.Add(threshold)).Seconds(), threshold)
+	if at.Before(before.Add(threshold)) {
+		s.Errorf("switched on %s too early", before.Add(threshold).Sub(at))
+	}
+	if at.After(after.Add(threshold + toAct)) {
+		s.Errorf("switched on %s after the threshold, want at most %s", at.Sub(after.Add(threshold)), toAct)
+	}
+	s.hibernated(c, at)
+}
+
+// hibernated waits for the operator's condition and demands that it follows the switch in time.
+func (s *story) hibernated(c *cnpgv1.Cluster, switched time.Time) {
+	s.Helper()
+	done, err := kube.AwaitCluster(s.ctx, c, "hibernated", time.Minute, scenario.Hibernated)
+	s.must(err)
+	s.Logf("hibernated %.2fs after the switch", done.Sub(switched).Seconds())
+	if took := done.Sub(switched); took > toHibernate {
+		s.Errorf("hibernation took %s, want at most %s", took, toHibernate)
+	}
+}
+
+// wake turns the switch off by hand and waits until the cluster serves again.
+func (s *story) wake(c *cnpgv1.Cluster) {
+	s.Helper()
+	s.must(kube.Wake(s.ctx, c))
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+}
+
+// instances lists the cluster's instance pods.
+func (s *story) instances(c *cnpgv1.Cluster) []corev1.Pod {
+	s.Helper()
+	var pods corev1.PodList
+	s.must(kube.List(s.ctx, &pods, client.InNamespace(c.Namespace),
+		client.MatchingLabels{"cnpg.io/cluster": c.Name, "cnpg.io/podRole": "instance"}))
+	return pods.Items
+}
+
+// sidecar returns the sidecar's container of a pod, nil when it has none.
+func sidecar(pod corev1.Pod) *corev1.Container {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == scenario.SidecarContainer {
+			return &pod.Spec.Containers[i]
+		}
+	}
+	return nil
+}
+
+// metrics reads the page of the sidecar in a pod.
+func (s *story) metrics(pod string) string {
+	s.Helper()
+	page, err := kube.Page(s.ctx, s.namespace, pod, "9189", "metrics")
+	s.must(err)
+	return page
+}

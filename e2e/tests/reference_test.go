@@ -1,0 +1,84 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// The reference project's own example works unchanged: three instances, superuser access, the plugin, its two annotations
+// and a ScheduledBackup of the cluster's name.
+func TestReferenceExample(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "cluster-example", 3, "1")
+	superuser := true
+	c.Spec.EnableSuperuserAccess = &superuser
+	s.must(kube.Create(s.ctx, c))
+	schedule := scenario.NewScheduledBackup(c, "cluster-example", "0 * * * * *")
+	s.must(kube.Create(s.ctx, schedule))
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.must(kube.StartClient(s.ctx, c))
+
+	session := s.open(c, "rw")
+	for _, pod := range s.instances(c) {
+		if sidecar(pod) == nil {
+			t.Errorf("instance %s has no sidecar", pod.Name)
+		}
+	}
+	before, after := session.Close()
+	s.asleepOnTime(c, before, after, time.Minute)
+
+	if _, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", time.Second, suspended); err != nil {
+		t.Error(err)
+	}
+	if schedule.Annotations[scenario.Suspended] == "" {
+		t.Errorf("the suspended schedule carries no mark: %v", schedule.Annotations)
+	}
+	if c.Annotations[scenario.AsleepSince] == "" {
+		t.Errorf("the cluster does not say since when it sleeps: %v", c.Annotations)
+	}
+	if _, err := kube.AwaitEvent(s.ctx, c, "Hibernated", time.Minute); err != nil {
+		t.Error(err)
+	}
+
+	missed := backups(s)
+	pause(s, time.Until(time.Now().Truncate(time.Minute).Add(time.Minute+2*time.Second)))
+	s.must(kube.Wake(s.ctx, c))
+	_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", toHealthy, func(b *cnpgv1.ScheduledBackup) bool {
+		return !suspended(b) && b.Annotations[scenario.Suspended] == ""
+	})
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "checked after the wake", 30*time.Second, func(*cnpgv1.ScheduledBackup) bool {
+		return backups(s) > missed
+	})
+	s.must(err)
+	t.Logf("backups before the wake %d, after it %d: the missed slot is caught up", missed, backups(s))
+}
+
+func suspended(b *cnpgv1.ScheduledBackup) bool { return b.Spec.Suspend != nil && *b.Spec.Suspend }
+
+// backups counts the Backup objects of the test's namespace.
+func backups(s *story) int {
+	s.Helper()
+	var list cnpgv1.BackupList
+	s.must(kube.List(s.ctx, &list, client.InNamespace(s.namespace)))
+	return len(list.Items)
+}
+
+// pause lets the wall clock reach a slot of a schedule: there is no event to wait for.
+func pause(s *story, d time.Duration) {
+	s.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.ctx.Done():
+		s.Fatal(s.ctx.Err())
+	}
+}
