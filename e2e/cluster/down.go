@@ -203,7 +203,16 @@ func (l Layout) Status() (string, error) {
 		}
 		fmt.Fprintf(&report, "%-24s %s\n", filepath.Base(file), state)
 	}
-	image, _ := os.ReadFile(l.run("postgres-image"))
+	image, _ := l.OperandImage()
 	fmt.Fprintf(&report, "export KUBECONFIG=%s POSTGRES_IMAGE=%s\n", l.Kubeconfig(), image)
 	return report.String(), nil
+}
+
+// OperandImage is the name of the PostgreSQL image that the running cluster has.
+func (l Layout) OperandImage() (string, error) {
+	image, err := os.ReadFile(l.run("postgres-image"))
+	if err != nil {
+		return "", fmt.Errorf("read the name of the PostgreSQL image: %w", err)
+	}
+	return string(image), nil
 }

@@ -16,6 +16,7 @@ const usage = `usage: cluster COMMAND
   up [-proxy-mode iptables|nftables]  make the cluster
   down                                remove it
   status                              show it
+  kubeconfig, postgres-image          print where its kubeconfig is, and the name of its PostgreSQL image
   load ARCHIVE...                     import archives of images
   tag IMAGE OTHER                     give an image another name
   kubectl ARGUMENT...                 run kubectl as its administrator
@@ -53,6 +54,13 @@ func run(ctx context.Context, arguments []string) error {
 	case "status":
 		report, err := layout.Status()
 		fmt.Print(report)
+		return err
+	case "kubeconfig":
+		fmt.Println(layout.Kubeconfig())
+		return nil
+	case "postgres-image":
+		image, err := layout.OperandImage()
+		fmt.Println(image)
 		return err
 	case "load":
 		return layout.Load(ctx, rest...)

@@ -1,0 +1,79 @@
+# Every target is described by the text behind its "##"; `make help` prints them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+TAG ?= dev
+REGISTRY ?= localhost
+# The release that lint uses; the code is kept clean under it.
+GOLANGCI_LINT ?= github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
+GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.1.4
+FUZZTIME ?= 30s
+
+CLUSTER = go -C e2e run ./cmd/cluster
+PLUGIN_IMAGE = $(REGISTRY)/cnpg-i-scale-to-zero:$(TAG)
+SIDECAR_IMAGE = $(REGISTRY)/cnpg-i-scale-to-zero-sidecar:$(TAG)
+
+.PHONY: help
+help: ## Print this list
+	@grep -hE '^[a-z][a-z0-9-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: ## Show a cluster falling asleep and being woken (KUBECONFIG: on that cluster; else on one made here)
+	@./e2e/on-cluster.sh go -C e2e run ./demo
+
+.PHONY: test
+test: unit e2e ## Run every test
+
+.PHONY: unit
+unit: ## Run the tests that need no Kubernetes; PostgreSQL 15 and 17 are real
+	@roots="$$($(CLUSTER) postgres-files 15 17)" && \
+	REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" go test -race -shuffle=on ./...
+	go -C e2e test -race -shuffle=on ./cluster/... ./images/... ./install/...
+
+.PHONY: e2e
+e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made here)
+	@REQUIRE_CLUSTER=1 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 40m -parallel 5 -v ./tests/...
+
+.PHONY: bench
+bench: ## Measure what the sidecar and the plugin cost
+	@ls -l build/plugin.tar build/sidecar.tar 2>/dev/null || true
+	go test -run '^$$' -bench . -benchmem ./plugin/... ./sidecar/...
+	@./e2e/on-cluster.sh go -C e2e run ./bench
+
+.PHONY: images
+images: ## Write build/plugin.tar and build/sidecar.tar without Docker (TAG, REGISTRY)
+	go -C e2e run ./cmd/images -tag '$(TAG)' -registry '$(REGISTRY)'
+
+.PHONY: manifest manifests
+manifest: ## Write build/install.yaml for the images of TAG
+	go -C e2e run ./cmd/manifest -tag '$(TAG)' -registry '$(REGISTRY)'
+
+manifests: manifest ## The same as manifest
+
+.PHONY: cluster-up cluster-down
+cluster-up: images manifest ## Make a cluster on this machine and install the plugin on it
+	$(CLUSTER) up
+	$(CLUSTER) load ../build/plugin.tar ../build/sidecar.tar
+	KUBECONFIG="$$($(CLUSTER) kubeconfig)" ./e2e/install.sh
+
+cluster-down: ## Remove the cluster of cluster-up
+	$(CLUSTER) down
+
+.PHONY: lint
+lint: ## Check style, module files and known vulnerabilities
+	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
+	go vet ./... && go -C e2e vet ./...
+	go mod tidy -diff && go -C e2e mod tidy -diff
+	go run $(GOLANGCI_LINT) run ./...
+	go run $(GOVULNCHECK) ./...
+
+.PHONY: fuzz
+fuzz: ## Fuzz every parser and the decision (FUZZTIME each)
+	@for package in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
+		for name in $$(grep -hoE '^func Fuzz[A-Za-z0-9]+' $$package/*_test.go | cut -c6-); do \
+			echo "$$package $$name"; (cd $$package && go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) .) || exit 1; \
+		done; done
+
+.PHONY: clean
+clean: ## Remove what was built here; the caches stay
+	rm -rf build

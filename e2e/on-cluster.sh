@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Runs a command on a cluster with the plugin. With KUBECONFIG set that cluster is used as it is, with images of TAG that it
+# can pull or has; otherwise one is made here for the command and removed afterwards.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export TAG=${TAG:-dev} REGISTRY=${REGISTRY:-localhost}
+sidecar=$REGISTRY/cnpg-i-scale-to-zero-sidecar
+
+if [ -n "${KUBECONFIG:-}" ]; then
+	echo "using the cluster of KUBECONFIG=$KUBECONFIG" >&2
+	go -C e2e run ./cmd/manifest -tag "$TAG" -registry "$REGISTRY"
+	e2e/install.sh
+	exec "$@"
+fi
+
+mkdir -p build
+go -C e2e build -o ../build/cluster ./cmd/cluster
+cluster() { (cd e2e && ../build/cluster "$@"); }
+go -C e2e run ./cmd/images -tag "$TAG" -registry "$REGISTRY"
+go -C e2e run ./cmd/manifest -tag "$TAG" -registry "$REGISTRY"
+cluster up
+trap 'cluster down' EXIT
+trap 'exit 130' INT TERM
+cluster load ../build/plugin.tar ../build/sidecar.tar
+cluster tag "$sidecar:$TAG" "$sidecar:$TAG-next"
+export NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next
+KUBECONFIG=$(cluster kubeconfig) POSTGRES_IMAGE=$(cluster postgres-image)
+export KUBECONFIG POSTGRES_IMAGE
+e2e/install.sh
+"$@"
