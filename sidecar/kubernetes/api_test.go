@@ -110,7 +110,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	a.mutex.Lock()
-	a.requests = append(a.requests, request+string(body))
+	a.requests = append(a.requests, strings.TrimSpace(request+string(body)))
 	down := a.down
 	a.mutex.Unlock()
 	w.Header().Set("Content-Type", "application/json")
@@ -266,9 +266,6 @@ func connect(t *testing.T, a http.Handler) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tripper := &http.Transport{}
-	t.Cleanup(tripper.CloseIdleConnections)
-	client.http.Transport = tripper
 	client.retry.first, client.retry.last = time.Millisecond, 5*time.Millisecond
 	return client
 }
