@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
@@ -34,12 +32,12 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 		logger.Error("the settings are wrong", "error", err.Error())
 		return 2
 	}
-	config, err := rest.InClusterConfig()
+	endpoint, err := kubernetes.InCluster(lookup)
 	if err != nil {
 		logger.Error("the API server cannot be found", "error", err.Error())
 		return 1
 	}
-	client, err := kubernetes.New(config, s.identity, logger)
+	client, err := kubernetes.Connect(endpoint, s.identity, logger)
 	if err != nil {
 		logger.Error("no client can be made", "error", err.Error())
 		return 1
