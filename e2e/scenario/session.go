@@ -36,7 +36,26 @@ func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
 	_, err := k.AwaitPod(ctx, pod, "running", time.Minute, func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodRunning
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return k.AwaitReachable(ctx, c, time.Minute)
+}
+
+// AwaitReachable waits until a client gets through the cluster's read-write Service: kube-proxy learns of a ready instance a
+// little later than the Cluster's status.
+func (k *Kubernetes) AwaitReachable(ctx context.Context, c *cnpgv1.Cluster, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		_, err := k.Query(ctx, c, "rw", "select 1")
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("reach %s-rw within %s: %w", c.Name, within, err)
+		}
+	}
 }
 
 // Session is a psql that somebody keeps open.

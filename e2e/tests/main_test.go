@@ -161,6 +161,7 @@ func (s *story) wake(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.must(kube.Wake(s.ctx, c))
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.must(kube.AwaitReachable(s.ctx, c, time.Minute))
 }
 
 // instances lists the cluster's instance pods.

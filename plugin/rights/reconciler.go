@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,12 +107,14 @@ func same(have, want client.Object) bool {
 		equality.Semantic.DeepEqual(have.GetOwnerReferences(), want.GetOwnerReferences())
 }
 
-// create makes the object; that another replica has just made it is as good.
+// create makes the object. That another replica has just made it is as good, and in a namespace that is being deleted
+// nothing is needed any more.
 func (r *Reconciler) create(ctx context.Context, object client.Object) error {
-	if err := r.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
+	err := r.Create(ctx, object)
+	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
 }
 
 // remove deletes the object if the informers know of it, so that nothing is asked of the API server for other clusters.
