@@ -101,6 +101,7 @@ func TestAnnotationsAreLive(t *testing.T) {
 
 	session := s.open(c, "rw")
 	s.annotate(c, scenario.Enabled, "true")
+	s.inUse(c)
 	before, after := session.Close()
 	s.asleepOnTime(c, before, after, threshold)
 	if len(pods) != 1 || pods[0].Name != c.Status.CurrentPrimary {

@@ -25,6 +25,7 @@ func TestFrozenPostgresIsNotIdle(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "frozen", 1, never))
 	before := s.instances(c)[0]
 	session := s.open(c, "rw")
+	s.inUse(c)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
 
@@ -108,6 +109,7 @@ func TestWorkerKilled(t *testing.T) {
 		t.Errorf("a container restarted: %d, then %d", restarts(pod), restarts(after))
 	}
 	session := s.open(c, "rw")
+	s.inUse(c)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	from, to := session.Close()
 	s.asleepOnTime(c, from, to, threshold)
@@ -159,6 +161,7 @@ func TestAPIServerDown(t *testing.T) {
 	}
 	before := s.instances(c)[0]
 	session := s.open(c, "rw")
+	s.inUse(c)
 	s.annotate(c, scenario.InactivityMinutes, "0.5")
 	pause(s, toNotice)
 	session.Close()

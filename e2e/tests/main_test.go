@@ -120,6 +120,21 @@ func (s *story) open(c *cnpgv1.Cluster, service string) *scenario.Session {
 	return session
 }
 
+// inUse waits until the primary's sidecar has seen a session: one that ends before it is looked at is not provable.
+func (s *story) inUse(c *cnpgv1.Cluster) {
+	s.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		page, err := kube.Page(s.ctx, c.Namespace, c.Status.CurrentPrimary, "9189", "activity")
+		if err == nil && strings.Contains(page, `"active":true`) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("the sidecar does not see the open session: %s (%v)", page, err)
+		}
+	}
+}
+
 // awake demands that the cluster stays awake for the given time.
 func (s *story) awake(c *cnpgv1.Cluster, during time.Duration, why string) {
 	s.Helper()

@@ -38,6 +38,7 @@ func TestNewSidecarImageRollsNothing(t *testing.T) {
 	}
 
 	session := s.open(c, "rw")
+	s.inUse(c)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	from, to := session.Close()
 	s.asleepOnTime(c, from, to, threshold)
