@@ -54,10 +54,10 @@ func (t *Tally) Add(s Session, cluster Cluster) {
 }
 
 // Active tells whether anything counts: in this version an open client session does, whatever its state.
-func (t *Tally) Active() bool { return t.counts != [7]int{} }
+func (t Tally) Active() bool { return t.counts != [7]int{} }
 
 // ByState returns the number of client sessions of every state, zeros included.
-func (t *Tally) ByState() map[string]int {
+func (t Tally) ByState() map[string]int {
 	byState := make(map[string]int, len(t.counts))
 	for i, state := range States() {
 		byState[state] = t.counts[i]

@@ -1,0 +1,255 @@
+package postgres
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var instances = activity.Cluster{Instances: []string{"c-1", "c-2"}}
+
+// prepare makes the roles that CloudNativePG makes, and an application's.
+func prepare(t *testing.T, s *postgrestest.Server) Server {
+	t.Helper()
+	s.Execute(t, "create role cnpg_metrics_exporter login in role pg_monitor", "create role streaming_replica login replication",
+		"create role cnpg_pooler_pgbouncer login", "create role app login", "create database app owner app")
+	return Server{SocketDirectory: s.Directory, Port: s.Port}
+}
+
+func look(t *testing.T, server Server) Sample {
+	t.Helper()
+	sampler := NewSampler(server)
+	defer sampler.Close()
+	sample, err := sampler.Sample(t.Context(), instances)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sample.Began.IsZero() || sample.Ended.Before(sample.Began) {
+		t.Errorf("the look began at %s and ended at %s", sample.Began, sample.Ended)
+	}
+	return sample
+}
+
+// Who counts, on a real server, one scenario a row.
+func TestWhoCounts(t *testing.T) {
+	t.Parallel()
+	run := func(statements ...string) func(*testing.T, *pgx.Conn) {
+		return func(t *testing.T, conn *pgx.Conn) {
+			for _, statement := range statements {
+				if _, err := conn.Exec(t.Context(), statement); err != nil && statement != "select 1/0" {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	nothing := run()
+	rows := []struct {
+		rule, role, database, application string
+		act                               func(*testing.T, *pgx.Conn)
+		state                             string // empty: it does not count
+	}{
+		{"an idle session counts", "app", "app", "x", nothing, "idle"},
+		{"a session idle in a transaction counts", "app", "app", "x", run("begin", "select 1"), "idle_in_transaction"},
+		{"an aborted transaction counts", "app", "app", "x", run("begin", "select 1/0"), "idle_in_transaction_aborted"},
+		{"a prepared statement idle in a transaction counts", "app", "app", "x", run("prepare p as select 1", "begin", "execute p"), "idle_in_transaction"},
+		{"a session whose activity is not tracked counts", "postgres", "postgres", "x", run("set track_activities = off"), "disabled"},
+		{"an administrator's psql counts", "postgres", "postgres", "psql", nothing, "idle"},
+		{"a user who calls himself the instance manager counts", "app", "app", "cnpg-instance-manager", nothing, "idle"},
+		{"a user who calls himself a standby counts", "app", "app", "c-2", nothing, "idle"},
+		{"a backup tool counts", "postgres", "postgres", "barman_cloud_backup", nothing, "idle"},
+		{"the instance manager does not count", "postgres", "app", "cnpg-instance-manager", nothing, ""},
+		{"the metrics exporter does not count", "cnpg_metrics_exporter", "app", "cnpg_metrics_exporter", nothing, ""},
+		{"the slot replicator of a standby does not count", "streaming_replica", "postgres", "c-2", nothing, ""},
+		{"a standby of another cluster counts", "streaming_replica", "postgres", "d-1", nothing, "idle"},
+		{"the pooler's auth query does not count", "cnpg_pooler_pgbouncer", "postgres", "pgbouncer", nothing, ""},
+	}
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		for _, row := range rows {
+			t.Run(row.rule, func(t *testing.T) {
+				conn := s.Connect(t, row.role, row.database, "application_name="+row.application)
+				row.act(t, conn)
+				sample := look(t, server)
+				if got, want := sample.Tally.Active(), row.state != ""; got != want {
+					t.Errorf("counts: %t, want %t (%v)", got, want, sample.Tally.ByState())
+				}
+				if row.state != "" && sample.Tally.ByState()[row.state] != 1 {
+					t.Errorf("states %v, want one %s", sample.Tally.ByState(), row.state)
+				}
+				if err := conn.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				awaitQuiet(t, server)
+			})
+		}
+		t.Run("a replication client of somebody else counts, the cluster's own standby does not", func(t *testing.T) {
+			for application, want := range map[string]bool{"c-2": false, "elsewhere": true} {
+				conn := s.Connect(t, "streaming_replica", "postgres", "replication=database", "application_name="+application)
+				if got := look(t, server).Tally.Active(); got != want {
+					t.Errorf("walsender %s counts: %t, want %t", application, got, want)
+				}
+				_ = conn.Close(t.Context())
+				awaitQuiet(t, server)
+			}
+		})
+	})
+}
+
+// awaitQuiet waits until a session that has said goodbye is gone from the statistics: the server takes it off after the
+// client has closed.
+func awaitQuiet(t *testing.T, server Server) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); look(t, server).Tally.Active(); {
+		if time.Now().After(deadline) {
+			t.Fatal("a closed session is still there")
+		}
+	}
+}
+
+func TestWithoutTheExporterRoleTheFallbackIsUsed(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := Server{SocketDirectory: s.Directory, Port: s.Port}
+		if look(t, server).Tally.Active() {
+			t.Error("our own session counts")
+		}
+	})
+}
+
+func TestWithoutRightsWhatCannotBeSeenCounts(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		s.Execute(t, "revoke pg_monitor from cnpg_metrics_exporter")
+		s.Connect(t, "streaming_replica", "postgres", "application_name=c-2")
+		if !look(t, server).Tally.Active() {
+			t.Error("a session that cannot be judged does not count")
+		}
+	})
+}
+
+func TestFrozenServerIsAnError(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		sampler := NewSampler(server)
+		defer sampler.Close()
+		if _, err := sampler.Sample(t.Context(), instances); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Freeze(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.Thaw() }()
+		if _, err := sampler.Sample(t.Context(), instances); err == nil {
+			t.Error("a frozen server was sampled")
+		}
+		if sampler.Connected() {
+			t.Error("the session is kept after an error")
+		}
+		if _, err := server.ShuttingDown(t.Context()); !errors.Is(err, ErrUnreachable) {
+			t.Errorf("asking a frozen server: %v, want ErrUnreachable", err)
+		}
+	})
+}
+
+// A smart shutdown waits for every session: it is noticed, and once our sessions are closed the server ends.
+func TestShutdownIsNoticedAndNotDelayed(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		if refusing, err := server.ShuttingDown(t.Context()); refusing || err != nil {
+			t.Fatalf("before the shutdown: %t, %v", refusing, err)
+		}
+		sampler := NewSampler(server)
+		if _, err := sampler.Sample(t.Context(), instances); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Signal(syscall.SIGTERM); err != nil { // smart
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			refusing, err := server.ShuttingDown(t.Context())
+			if err != nil {
+				t.Fatalf("during the shutdown: %v", err)
+			}
+			if refusing {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the shutdown is not noticed")
+			}
+		}
+		select {
+		case <-s.Ended():
+			t.Fatal("the server did not wait for our session")
+		default:
+		}
+		sampler.Close()
+		select {
+		case <-s.Ended():
+		case <-time.After(10 * time.Second):
+			t.Error("the server still waits after our session was closed")
+		}
+	})
+}
+
+func TestListener(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		kinds, failures := make(chan Kind, 8), make(chan error, 8)
+		listener := NewListener(server, "app", func(kind Kind, _ time.Time) { kinds <- kind }, func(err error) { failures <- err })
+		ctx, cancel := contextOf(t)
+		done := make(chan struct{})
+		go func() { defer close(done); listener.Run(ctx) }()
+		if got := <-kinds; got != KindBacklog || !listener.Connected() {
+			t.Errorf("first %q, connected %t", got, listener.Connected())
+		}
+		app := s.Connect(t, "app", "app")
+		for payload, want := range map[string]Kind{"": KindActivity, "activity": KindActivity, "hibernate": KindMalformed} {
+			if _, err := app.Exec(t.Context(), "select pg_notify('scale_to_zero', $1)", payload); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-kinds; got != want {
+				t.Errorf("payload %q is %q, want %q", payload, got, want)
+			}
+		}
+		_ = app.Close(t.Context())
+		cancel()
+		<-done
+		awaitQuiet(t, server)
+
+		s.Execute(t, "revoke connect on database app from public")
+		ctx, cancel = contextOf(t)
+		done = make(chan struct{})
+		go func() { defer close(done); listener.Run(ctx) }()
+		var refused *RefusedError
+		if err := <-failures; !errors.As(err, &refused) || refused.Code != "42501" {
+			t.Errorf("without the right to connect: %v, want a refusal", err)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	server := Server{SocketDirectory: os.TempDir(), Port: 1}
+	if _, err := server.ShuttingDown(t.Context()); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("got %v, want ErrUnreachable", err)
+	}
+	if _, err := NewSampler(server).Sample(t.Context(), instances); err == nil {
+		t.Error("no server was sampled")
+	}
+}

@@ -1,0 +1,211 @@
+// Package postgrestest starts real, private PostgreSQL servers for tests, with CloudNativePG's rules of who may log in.
+package postgrestest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// user is PostgreSQL's in the root filesystems that the harness makes.
+const user = 26
+
+// Server is a running PostgreSQL.
+type Server struct {
+	// Directory holds the socket, Port names it and is where it listens on the loopback interface.
+	Directory string
+	Port      uint16
+
+	root, inside, binaries string
+	process                *exec.Cmd
+	ended                  chan struct{}
+}
+
+// Each runs the test on a server of every major version in TEST_POSTGRES_ROOTS, a list such as 15=DIR:17=DIR of root
+// filesystems. Without it the test is skipped, or fails if REQUIRE_POSTGRES is set.
+func Each(t *testing.T, test func(*testing.T, *Server)) {
+	t.Helper()
+	roots := os.Getenv("TEST_POSTGRES_ROOTS")
+	if roots == "" {
+		if os.Getenv("REQUIRE_POSTGRES") != "" {
+			t.Fatal("TEST_POSTGRES_ROOTS is not set, and REQUIRE_POSTGRES says that this test must run")
+		}
+		t.Skip("TEST_POSTGRES_ROOTS is not set (make unit sets it)")
+	}
+	for item := range strings.SplitSeq(roots, ":") {
+		major, root, _ := strings.Cut(item, "=")
+		t.Run("PostgreSQL "+major, func(t *testing.T) {
+			t.Parallel()
+			test(t, start(t, root, major))
+		})
+	}
+}
+
+// start makes a server in the root filesystem and ends it with the test.
+func start(t *testing.T, root, major string) *Server {
+	t.Helper()
+	directory, err := os.MkdirTemp(filepath.Join(root, "tmp"), "test-")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	must(t, os.Chown(directory, user, user))
+	null := filepath.Join(root, "dev", "null") // initdb writes to it
+	if _, err := os.Stat(null); err != nil {
+		if err := syscall.Mknod(null, syscall.S_IFCHR|0o666, 1<<8|3); err != nil && !os.IsExist(err) {
+			t.Fatal(err)
+		}
+		must(t, os.Chmod(null, 0o666))
+	}
+	s := &Server{
+		Directory: directory, Port: freePort(t), root: root, inside: "/tmp/" + filepath.Base(directory),
+		binaries: "/usr/lib/postgresql/" + major + "/bin/", ended: make(chan struct{}),
+	}
+	initdb := s.command("initdb", "-D", s.inside+"/data", "-U", "postgres", "-E", "UTF8", "--locale=C", "-N")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v: %s", err, out)
+	}
+	s.configure(t)
+	s.run(t)
+	return s
+}
+
+// configure writes the rules that CloudNativePG writes (1.30: pkg/postgres/configuration.go), with this process's user in
+// place of the pod's.
+func (s *Server) configure(t *testing.T) {
+	t.Helper()
+	write := func(name, content string) {
+		path := filepath.Join(s.Directory, "data", name)
+		must(t, os.WriteFile(path, []byte(content), 0o600))
+		must(t, os.Chown(path, user, user))
+	}
+	write("pg_hba.conf", "local all cnpg_metrics_exporter peer map=cnpg_metrics_exporter\nlocal all postgres peer map=local\nlocal all all trust\nhost all all all scram-sha-256\nlocal replication all trust\n")
+	write("pg_ident.conf", "local root postgres\ncnpg_metrics_exporter root cnpg_metrics_exporter\n")
+	write("postgresql.auto.conf", fmt.Sprintf("port=%d\nlisten_addresses='127.0.0.1'\nunix_socket_directories='%s'\nfsync=off\ndynamic_shared_memory_type=mmap\nmax_connections=20\nwal_level=logical\n", s.Port, s.inside))
+}
+
+func (s *Server) run(t *testing.T) {
+	t.Helper()
+	var log bytes.Buffer
+	s.process = s.command("postgres", "-D", s.inside+"/data")
+	s.process.Stderr = &log
+	must(t, s.process.Start())
+	go func() { _ = s.process.Wait(); close(s.ended) }()
+	t.Cleanup(func() {
+		_ = s.process.Process.Signal(syscall.SIGCONT)
+		_ = s.process.Process.Signal(syscall.SIGQUIT) // an immediate shutdown
+		<-s.ended
+		if t.Failed() {
+			t.Logf("PostgreSQL said:\n%s", log.String())
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		conn, err := s.connect(ctx, "postgres", "postgres")
+		if err == nil {
+			_ = conn.Close(ctx)
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("PostgreSQL does not answer: %v", err)
+		}
+	}
+}
+
+func (s *Server) command(program string, arguments ...string) *exec.Cmd {
+	command := exec.Command(s.binaries+program, arguments...)
+	command.Dir = "/"
+	command.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"}
+	command.SysProcAttr = &syscall.SysProcAttr{
+		Chroot: s.root, Credential: &syscall.Credential{Uid: user, Gid: user}, Setpgid: true,
+	}
+	return command
+}
+
+// Signal sends a signal to the server's first process only, as pg_ctl does.
+func (s *Server) Signal(signal syscall.Signal) error { return s.process.Process.Signal(signal) }
+
+// Freeze stops every process of the server, Thaw lets them go on.
+func (s *Server) Freeze() error { return s.signalAll(syscall.SIGSTOP) }
+
+// Thaw lets a frozen server go on.
+func (s *Server) Thaw() error { return s.signalAll(syscall.SIGCONT) }
+
+// signalAll signals the first process and then its children: each backend is in a process group of its own.
+func (s *Server) signalAll(signal syscall.Signal) error {
+	if err := s.Signal(signal); err != nil {
+		return fmt.Errorf("signal the server: %w", err)
+	}
+	pid := s.process.Process.Pid
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return fmt.Errorf("list the server's processes: %w", err)
+	}
+	for _, field := range strings.Fields(string(children)) {
+		child, err := strconv.Atoi(field)
+		if err != nil {
+			return fmt.Errorf("list the server's processes: %w", err)
+		}
+		_ = syscall.Kill(child, signal) // one that has just ended needs none
+	}
+	return nil
+}
+
+// Ended is closed when the server has ended.
+func (s *Server) Ended() <-chan struct{} { return s.ended }
+
+func (s *Server) connect(ctx context.Context, role, database string, settings ...string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig("sslmode=disable " + strings.Join(settings, " "))
+	if err != nil {
+		return nil, fmt.Errorf("read the settings: %w", err)
+	}
+	config.Host, config.Port, config.User, config.Database, config.Fallbacks = s.Directory, s.Port, role, database, nil
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// Connect opens a session over the socket, which ends with the test.
+func (s *Server) Connect(t *testing.T, role, database string, settings ...string) *pgx.Conn {
+	t.Helper()
+	conn, err := s.connect(t.Context(), role, database, settings...)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.PgConn().Conn().Close() })
+	return conn
+}
+
+// Execute runs statements as the superuser.
+func (s *Server) Execute(t *testing.T, statements ...string) {
+	t.Helper()
+	conn := s.Connect(t, "postgres", "postgres")
+	for statement := range slices.Values(statements) {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	must(t, conn.Close(t.Context()))
+}
+
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer func() { _ = listener.Close() }()
+	return uint16(listener.Addr().(*net.TCPAddr).Port)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
