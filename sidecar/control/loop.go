@@ -171,7 +171,8 @@ func (l *Loop) noteWaiting(ctx context.Context) {
 func (l *Loop) step(ctx context.Context) {
 	seen := l.look(ctx)
 	now := time.Now()
-	seen.Blockers = l.blockers(now)
+	l.recheckBackups(ctx, now)
+	seen.Blockers = l.blockers()
 	l.decide(seen, now)
 	l.listenOrNot(ctx)
 	l.tell(ctx, now)
@@ -193,12 +194,12 @@ func (l *Loop) decide(seen idle.Observation, now time.Time) {
 }
 
 // blockers is what the Cluster and its Backups say against sleep.
-func (l *Loop) blockers(now time.Time) []idle.Reason {
+func (l *Loop) blockers() []idle.Reason {
 	if !l.status.ViewKnown {
 		return []idle.Reason{idle.ReasonUnknown}
 	}
 	blockers := l.status.View.Blockers(l.parts.Pod)
-	if l.backups.blocks(now) {
+	if l.backups.running {
 		blockers = append(blockers, idle.ReasonBackupRunning)
 	}
 	return blockers

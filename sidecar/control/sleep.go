@@ -37,8 +37,17 @@ type backupCheck struct {
 	until   time.Time
 }
 
-// blocks tells whether a Backup was running at the last look; after a while it is worth another look.
-func (b *backupCheck) blocks(now time.Time) bool { return b.running && now.Before(b.until) }
+// due tells whether it is worth looking whether the Backup still runs.
+func (b *backupCheck) due(now time.Time) bool { return b.running && !now.Before(b.until) }
+
+// recheckBackups looks whether the Backup that keeps the cluster awake has ended. While that cannot be read, it has not.
+func (l *Loop) recheckBackups(ctx context.Context, now time.Time) {
+	if !l.backups.due(now) {
+		return
+	}
+	running, err := l.parts.Kubernetes.RunningBackups(ctx)
+	l.backups = backupCheck{running: err != nil || len(running) != 0, until: now.Add(backupCheckEvery)}
+}
 
 // changedMind says that an attempt was given up because something speaks against sleep after all.
 type changedMind struct{ reason idle.Reason }
@@ -62,6 +71,7 @@ func (l *Loop) sleep(ctx context.Context) {
 	switch {
 	case errors.As(err, &changed):
 		l.attempt = retry{}
+		l.status.Decision.Action, l.status.Decision.Reason = idle.ActionNone, changed.reason
 		l.parts.Observer.Attempted(ResultAborted)
 		l.parts.Logger.Info("the cluster is not put to sleep after all", "reason", changed.reason)
 	case errors.Is(err, kubernetes.ErrConflict):
@@ -100,7 +110,7 @@ func (l *Loop) turnOn(ctx context.Context) error {
 	l.see(view)
 	seen := l.look(ctx)
 	now := time.Now()
-	seen.Blockers = l.blockers(now)
+	seen.Blockers = l.blockers()
 	l.decide(seen, now)
 	if l.status.Decision.Action != idle.ActionHibernate {
 		return changedMind{l.status.Decision.Reason}

@@ -1,0 +1,225 @@
+package control
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+)
+
+// expect compares what the world shows with what must be.
+func expect[T comparable](t *testing.T, w *world, what string, want T, got func(*world) T) {
+	t.Helper()
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if have := got(w); have != want {
+		t.Errorf("%s: %v, want %v (reason %s, results %v, events %v)", what, have, want, w.status.Decision.Reason, w.results, w.events)
+	}
+}
+
+func asleep(w *world) bool { return !w.hibernated.IsZero() }
+
+func TestAnIdleClusterSleepsAfterItsThreshold(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		w.with(func(w *world) { w.inUse = true })
+		loop.See(healthy())
+		wait(time.Minute)
+		expect(t, w, "asleep while in use", false, asleep)
+		var closed time.Time
+		w.with(func(w *world) { w.inUse = false; closed = time.Now() })
+		wait(29 * time.Second)
+		expect(t, w, "asleep before the threshold", false, asleep)
+		wait(4 * time.Second)
+		expect(t, w, "asleep after the threshold", true, asleep)
+		expect(t, w, "at most one interval late", true, func(w *world) bool {
+			late := w.hibernated.Sub(closed.Add(30 * time.Second))
+			return late >= 0 && late <= idle.SampleInterval
+		})
+		expect(t, w, "connected after the switch", false, func(w *world) bool { return w.connected })
+		expect(t, w, "suspended", 1, func(w *world) int { return w.suspended })
+		expect(t, w, "an Event tells", true, func(w *world) bool { return slices.Contains(w.events, "Hibernated") })
+	})
+}
+
+func TestWhatKeepsItAwake(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule string
+		make func(*world)
+		want idle.Reason
+	}{
+		{"the feature is off", func(w *world) { w.view.Annotations[idle.KeyEnabled] = "false" }, idle.ReasonDisabled},
+		{"an annotation is not understood", func(w *world) { w.view.Annotations[idle.KeyInactivityMinutes] = "soon" }, idle.ReasonInvalidAnnotation},
+		{"another instance is primary", func(w *world) { w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2" }, idle.ReasonNotPrimary},
+		{"a switchover is going on", func(w *world) { w.view.TargetPrimary = "c-2" }, idle.ReasonSwitchover},
+		{"the cluster is unhealthy", func(w *world) { w.view.Healthy = false }, idle.ReasonUnhealthy},
+		{"the sessions cannot be sampled", func(w *world) { w.broken = true }, idle.ReasonUnknown},
+		{"PostgreSQL is shutting down", func(w *world) { w.shuttingDown = true }, idle.ReasonUnknown},
+		{"a session is open", func(w *world) { w.inUse = true }, idle.ReasonActive},
+		{"a Backup runs", func(w *world) { w.backups = []string{"b"} }, idle.ReasonBackupRunning},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			live(t, func(t *testing.T, w *world, loop *Loop) {
+				w.with(row.make)
+				loop.See(w.view)
+				wait(5*time.Minute + time.Second)
+				expect(t, w, "asleep", false, asleep)
+				expect(t, w, "reason", row.want, func(w *world) idle.Reason { return w.status.Decision.Reason })
+				expect(t, w, "suspended schedules stay suspended", true, func(w *world) bool { return w.suspended == 0 || w.resumed > 0 })
+			})
+		})
+	}
+}
+
+func TestASessionAtTheLastMomentWins(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.See(healthy())
+		w.with(func(w *world) {
+			w.lastLook = func(w *world) { w.inUse = w.suspended > 0 } // it comes once the schedules are suspended
+		})
+		wait(40 * time.Second)
+		expect(t, w, "asleep", false, asleep)
+		expect(t, w, "aborted", true, func(w *world) bool { return slices.Contains(w.results, ResultAborted) })
+		expect(t, w, "resumed what was suspended", true, func(w *world) bool { return w.resumed > 1 })
+	})
+}
+
+func TestTheAPIServerAwayAcrossTheThreshold(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.See(healthy())
+		wait(10 * time.Second)
+		w.with(func(w *world) { w.away = true })
+		wait(2 * time.Minute)
+		expect(t, w, "asleep", false, asleep)
+		expect(t, w, "not asked all the time", true, func(w *world) bool { return w.asked < 12 })
+		w.with(func(w *world) { w.away = false })
+		wait(31 * time.Second)
+		expect(t, w, "asleep by itself", true, asleep)
+	})
+}
+
+func TestAConflictIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		w.with(func(w *world) { w.conflict = true })
+		loop.See(healthy())
+		wait(33 * time.Second)
+		expect(t, w, "asleep", false, asleep)
+		expect(t, w, "resumed meanwhile", true, func(w *world) bool { return w.resumed > 1 })
+		w.with(func(w *world) { w.conflict = false })
+		wait(10 * time.Second)
+		expect(t, w, "asleep", true, asleep)
+	})
+}
+
+func TestADrainClosesAtOnceAndEndsByItself(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.See(healthy())
+		wait(5 * time.Second)
+		expect(t, w, "connected", true, func(w *world) bool { return w.connected && w.listening })
+		loop.Drain()
+		expect(t, w, "connected right after the drain", false, func(w *world) bool { return w.connected })
+		wait(50 * time.Second)
+		expect(t, w, "connected or asleep while drained", false, func(w *world) bool { return w.connected || w.listening || asleep(w) })
+		wait(15 * time.Second)
+		expect(t, w, "connected after the drain", true, func(w *world) bool { return w.connected })
+	})
+}
+
+func TestSessionsAreClosedWhenTheClusterOrTheServerSaysSo(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		w.with(func(w *world) { w.inUse = true })
+		loop.See(healthy())
+		wait(5 * time.Second)
+		unhealthy := healthy()
+		unhealthy.Healthy = false
+		loop.See(unhealthy)
+		wait(0)
+		expect(t, w, "connected while unhealthy", false, func(w *world) bool { return w.connected || w.listening })
+		loop.See(healthy())
+		wait(5 * time.Second)
+		expect(t, w, "connected again", true, func(w *world) bool { return w.connected })
+		w.with(func(w *world) { w.shuttingDown = true })
+		wait(idle.SampleInterval)
+		expect(t, w, "connected during a shutdown", false, func(w *world) bool { return w.connected || w.listening })
+	})
+}
+
+func TestANotificationPutsSleepOff(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.See(healthy())
+		wait(20 * time.Second)
+		w.notify(postgres.KindActivity, time.Now())
+		wait(25 * time.Second)
+		expect(t, w, "asleep", false, asleep)
+		w.notify(postgres.KindMalformed, time.Now())
+		wait(10 * time.Second)
+		expect(t, w, "asleep", true, asleep)
+	})
+}
+
+func TestARefusedListenIsToldOnce(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		w.with(func(w *world) { w.inUse = true })
+		loop.See(healthy())
+		wait(3 * time.Second)
+		for range 3 {
+			w.failed(&postgres.RefusedError{Database: "app", Code: "42501"})
+		}
+		wait(3 * time.Second)
+		expect(t, w, "Events", 1, func(w *world) int {
+			return len(slices.DeleteFunc(slices.Clone(w.events), func(e string) bool { return e != "ListenRefused" }))
+		})
+	})
+}
+
+func TestBackupsAreResumedOnceAfterAWake(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		hibernating := healthy()
+		hibernating.Hibernating = true
+		w.with(func(w *world) { w.view, w.suspended, w.inUse = hibernating, 1, true })
+		loop.See(hibernating)
+		wait(10 * time.Second)
+		expect(t, w, "resumed while asleep", 0, func(w *world) int { return w.resumed })
+		loop.See(healthy())
+		wait(time.Minute)
+		expect(t, w, "resumed", 1, func(w *world) int { return w.resumed })
+		expect(t, w, "an Event tells", true, func(w *world) bool { return slices.Contains(w.events, "Resumed") })
+	})
+}
+
+func TestEventsDoNotRepeat(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		w.with(func(w *world) { w.backups = []string{"b"} })
+		loop.See(healthy())
+		wait(10 * time.Minute)
+		expect(t, w, "Events", 1, func(w *world) int {
+			return len(slices.DeleteFunc(slices.Clone(w.events), func(e string) bool { return e != "SleepBlocked" }))
+		})
+		bad := healthy()
+		bad.Annotations[idle.KeyEnabled] = "yes"
+		for range 3 {
+			loop.See(bad)
+			wait(3 * time.Second)
+		}
+		expect(t, w, "Events", 1, func(w *world) int {
+			return len(slices.DeleteFunc(slices.Clone(w.events), func(e string) bool { return e != "InvalidAnnotation" }))
+		})
+	})
+}
+
+// The fakes are what the loop takes for real.
+var _ Kubernetes = (*kubernetes.Client)(nil)
