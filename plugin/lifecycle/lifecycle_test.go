@@ -1,0 +1,256 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/cloudnative-pg/cloudnative-pg/pkg/specs"
+	"github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// instance is a pod as the operator itself makes it.
+func instance(t testing.TB) *corev1.Pod {
+	t.Helper()
+	cluster := cnpgv1.Cluster{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "postgresql.cnpg.io/v1", Kind: "Cluster"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "u"},
+		Spec: cnpgv1.ClusterSpec{
+			Instances: 3, ImageName: "example.org/postgresql:17.5", StorageConfiguration: cnpgv1.StorageConfiguration{Size: "1Gi"},
+		},
+	}
+	cluster.SetDefaults()
+	pod, err := specs.NewInstance(context.Background(), cluster, 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	return pod
+}
+
+func configured() Sidecar {
+	quantities := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m"), corev1.ResourceMemory: resource.MustParse("96Mi")}
+	return Sidecar{
+		Image: "example.org/sidecar:v7", LogLevel: "debug", Group: "postgresql.cnpg.io", Version: "v1",
+		Resources: corev1.ResourceRequirements{Requests: quantities, Limits: quantities},
+	}
+}
+
+// What is added to the operator's own pod, in both forms.
+func TestGoldenPods(t *testing.T) {
+	t.Parallel()
+	for name, sidecar := range map[string]Sidecar{"evaluate": Placeholder(), "create": configured()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := instance(t)
+			injected, err := Inject(pod, sidecar)
+			if err != nil {
+				t.Fatal(err)
+			}
+			added := map[string]any{
+				"containers": injected.Spec.Containers[len(pod.Spec.Containers):],
+				"volumes":    injected.Spec.Volumes[len(pod.Spec.Volumes):],
+			}
+			got, err := yaml.Marshal(added)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", name+".yaml")
+			if *update {
+				if err := os.WriteFile(file, got, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("what is added (-want +got):\n%s", diff)
+			}
+			injected.Spec.Containers = injected.Spec.Containers[:len(pod.Spec.Containers)]
+			injected.Spec.Volumes = injected.Spec.Volumes[:len(pod.Spec.Volumes)]
+			if !equality.Semantic.DeepEqual(pod, injected) {
+				t.Error("something else of the pod was changed")
+			}
+		})
+	}
+}
+
+func TestInject(t *testing.T) {
+	t.Parallel()
+	inject := func(t *testing.T, pod *corev1.Pod, sidecar Sidecar) *corev1.Pod {
+		t.Helper()
+		injected, err := Inject(pod, sidecar)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return injected
+	}
+	t.Run("injecting twice is injecting once", func(t *testing.T) {
+		t.Parallel()
+		once := inject(t, instance(t), configured())
+		if diff := cmp.Diff(once, inject(t, once, configured())); diff != "" {
+			t.Errorf("the second time changes (-once +twice):\n%s", diff)
+		}
+	})
+	t.Run("CREATE after EVALUATE is CREATE alone", func(t *testing.T) {
+		t.Parallel()
+		alone := inject(t, instance(t), configured())
+		if diff := cmp.Diff(alone, inject(t, inject(t, instance(t), Placeholder()), configured())); diff != "" {
+			t.Errorf("the forms differ (-alone +after):\n%s", diff)
+		}
+	})
+	t.Run("the forms differ in image, resources and environment only", func(t *testing.T) {
+		t.Parallel()
+		a, b := inject(t, instance(t), Placeholder()), inject(t, instance(t), configured())
+		last := len(a.Spec.Containers) - 1
+		for _, c := range []*corev1.Container{&a.Spec.Containers[last], &b.Spec.Containers[last]} {
+			c.Image, c.Resources, c.Env = "", corev1.ResourceRequirements{}, nil
+		}
+		if diff := cmp.Diff(a, b); diff != "" {
+			t.Errorf("they differ (-evaluate +create):\n%s", diff)
+		}
+	})
+	t.Run("neither data nor keys are mounted", func(t *testing.T) {
+		t.Parallel()
+		injected := inject(t, instance(t), configured())
+		var paths []string
+		for _, mount := range injected.Spec.Containers[len(injected.Spec.Containers)-1].VolumeMounts {
+			paths = append(paths, mount.MountPath+" "+mount.SubPath)
+		}
+		want := []string{"/controller/run run", "/scale-to-zero ", "/var/run/secrets/kubernetes.io/serviceaccount "}
+		if diff := cmp.Diff(want, paths); diff != "" {
+			t.Errorf("mounts (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("the user of the PostgreSQL container is taken over where it has one", func(t *testing.T) {
+		t.Parallel()
+		pod := instance(t)
+		pod.Spec.Containers[0].SecurityContext.RunAsUser = ptr.To(int64(1000))
+		got := inject(t, pod, configured())
+		if user := got.Spec.Containers[len(got.Spec.Containers)-1].SecurityContext.RunAsUser; user == nil || *user != 1000 {
+			t.Errorf("the user is %v, want 1000", user)
+		}
+	})
+	for rule, spoil := range map[string]func(*corev1.Pod){
+		"a pod without the container is left as it is":   func(p *corev1.Pod) { p.Spec.Containers[0].Name = "other" },
+		"a container without PGHOST is left as it is":    func(p *corev1.Pod) { p.Spec.Containers[0].Env = nil },
+		"a socket outside of any mount is left as it is": func(p *corev1.Pod) { p.Spec.Containers[0].VolumeMounts = nil },
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			pod := instance(t)
+			spoil(pod)
+			var missing *MissingError
+			if _, err := Inject(pod, configured()); !errors.As(err, &missing) || missing.What == "" {
+				t.Errorf("got %v, want what is missing", err)
+			}
+		})
+	}
+}
+
+// observed records what the hook tells.
+type observed struct {
+	results []Result
+	missing []string
+}
+
+func (o *observed) Injected(_ string, result Result) { o.results = append(o.results, result) }
+func (o *observed) Missing(_ []byte, what string)    { o.missing = append(o.missing, what) }
+
+func hook(t testing.TB, definition []byte, operation lifecycle.OperatorOperationType_Type) (*lifecycle.OperatorLifecycleResponse, *observed) {
+	t.Helper()
+	o := &observed{}
+	server := &Server{Sidecar: configured(), Observer: o, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	answer, err := server.LifecycleHook(context.Background(), &lifecycle.OperatorLifecycleRequest{
+		ObjectDefinition: definition, OperationType: &lifecycle.OperatorOperationType{Type: operation},
+	})
+	if err != nil || answer == nil {
+		t.Fatalf("the hook answered %v, %v: it must never fail", answer, err)
+	}
+	return answer, o
+}
+
+func TestHook(t *testing.T) {
+	t.Parallel()
+	encoded := func(change func(*corev1.Pod)) []byte {
+		pod := instance(t)
+		change(pod)
+		body, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
+	}
+	same := func(*corev1.Pod) {}
+	for _, row := range []struct {
+		rule       string
+		definition []byte
+		operation  lifecycle.OperatorOperationType_Type
+		want       Result
+		image      string
+	}{
+		{"EVALUATE gives the constant form", encoded(same), lifecycle.OperatorOperationType_TYPE_EVALUATE, ResultInjected, placeholderImage},
+		{"CREATE gives the real one", encoded(same), lifecycle.OperatorOperationType_TYPE_CREATE, ResultInjected, "example.org/sidecar:v7"},
+		{"other operations are none of our business", encoded(same), lifecycle.OperatorOperationType_TYPE_DELETE, ResultSkipped, ""},
+		{"pods of jobs are left alone", encoded(func(p *corev1.Pod) { p.Labels["cnpg.io/podRole"] = "pooler" }), lifecycle.OperatorOperationType_TYPE_CREATE, ResultSkipped, ""},
+		{"a pod without a place is left alone", encoded(func(p *corev1.Pod) { p.Spec.Containers[0].Env = nil }), lifecycle.OperatorOperationType_TYPE_CREATE, ResultMissing, ""},
+		{"what cannot be read is left alone", []byte("{"), lifecycle.OperatorOperationType_TYPE_CREATE, ResultUnreadable, ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			answer, o := hook(t, row.definition, row.operation)
+			if diff := cmp.Diff([]Result{row.want}, o.results); diff != "" {
+				t.Errorf("result (-want +got):\n%s", diff)
+			}
+			patched := len(answer.GetJsonPatch()) != 0
+			if patched != (row.want == ResultInjected) || !strings.Contains(string(answer.GetJsonPatch()), row.image) {
+				t.Errorf("the patch is %s", answer.GetJsonPatch())
+			}
+			if (row.want == ResultMissing) != (len(o.missing) == 1) {
+				t.Errorf("missing was told: %v", o.missing)
+			}
+		})
+	}
+}
+
+func FuzzHookNeverFails(f *testing.F) {
+	body, err := json.Marshal(instance(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(body, int32(lifecycle.OperatorOperationType_TYPE_CREATE))
+	f.Add([]byte("null"), int32(lifecycle.OperatorOperationType_TYPE_EVALUATE))
+	f.Fuzz(func(t *testing.T, definition []byte, operation int32) {
+		hook(t, definition, lifecycle.OperatorOperationType_Type(operation))
+	})
+}
+
+func BenchmarkLifecycleHook(b *testing.B) {
+	body, err := json.Marshal(instance(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		hook(b, body, lifecycle.OperatorOperationType_TYPE_CREATE)
+	}
+}
