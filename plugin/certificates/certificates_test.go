@@ -1,0 +1,50 @@
+package certificates
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func TestEnsure(t *testing.T) {
+	t.Parallel()
+	names := Names{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
+	client := fake.NewClientset()
+	start := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+	read := func(name string) []byte {
+		secret, err := client.CoreV1().Secrets("cnpg-system").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return secret.Data[corev1.TLSCertKey]
+	}
+	step := func(rule string, now time.Time, want int) {
+		t.Helper()
+		written, err := Ensure(t.Context(), client, names, now)
+		if err != nil || len(written) != want {
+			t.Errorf("%s: wrote %v (%v), want %d", rule, written, err, want)
+		}
+	}
+	step("both are made", start, 2)
+	first := read("server")
+	step("good ones are left alone", start.Add(24*time.Hour), 0)
+	step("they are renewed before a third of their life is left", start.Add(life-renewal+time.Hour), 2)
+	if bytes.Equal(first, read("server")) {
+		t.Error("the certificate is the same after the renewal")
+	}
+	secret, err := client.CoreV1().Secrets("cnpg-system").Get(t.Context(), "client", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret.Data[corev1.TLSCertKey] = []byte("spoilt")
+	if _, err := client.CoreV1().Secrets("cnpg-system").Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	step("a spoilt one is made anew", start.Add(life-renewal+2*time.Hour), 1)
+	names.Service = "another"
+	step("another name needs another certificate", start.Add(life-renewal+2*time.Hour), 1)
+}

@@ -1,0 +1,125 @@
+package supervisor
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// TestMain is the worker too: it says its number and waits to be told to end.
+func TestMain(m *testing.M) {
+	if os.Getenv("SUPERVISED") != "" {
+		stop := make(chan os.Signal, 1)
+		signal.Notify(stop, syscall.SIGTERM)
+		fmt.Println("worker", os.Getpid())
+		<-stop
+		fmt.Println("told to end")
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// supervise runs a supervisor over this test's binary and returns what the worker writes, and a function that ends it.
+func supervise(t *testing.T) (*bufio.Scanner, func()) {
+	t.Helper()
+	output, input := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		(&Supervisor{
+			Command: []string{"/proc/self/exe"}, Environment: []string{"SUPERVISED=1"}, Output: input,
+			Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		}).Run(ctx)
+		_ = input.Close()
+	}()
+	return bufio.NewScanner(output), func() { cancel(); <-done }
+}
+
+func nextWorker(t *testing.T, lines *bufio.Scanner) int {
+	t.Helper()
+	for lines.Scan() {
+		if number, is := strings.CutPrefix(lines.Text(), "worker "); is {
+			pid, err := strconv.Atoi(number)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatal("no worker was started")
+	return 0
+}
+
+func TestAWorkerThatDiesIsStartedAgain(t *testing.T) {
+	t.Parallel()
+	lines, stop := supervise(t)
+	seen := map[int]bool{}
+	for range 4 {
+		pid := nextWorker(t, lines)
+		if seen[pid] {
+			t.Fatalf("worker %d was started twice", pid)
+		}
+		seen[pid] = true
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nextWorker(t, lines)
+	go func() {
+		for lines.Scan() {
+			continue
+		}
+	}()
+	stop()
+}
+
+func TestTheEndIsPassedOnAtOnce(t *testing.T) {
+	t.Parallel()
+	lines, stop := supervise(t)
+	pid := nextWorker(t, lines)
+	began := time.Now()
+	said := make(chan bool, 1)
+	go func() {
+		found := false
+		for lines.Scan() {
+			found = found || lines.Text() == "told to end"
+		}
+		said <- found
+	}()
+	stop()
+	if !<-said {
+		t.Error("the worker was not told to end")
+	}
+	if took := time.Since(began); took >= patience {
+		t.Errorf("the end took %s: the worker was killed", took)
+	}
+	if syscall.Kill(pid, 0) == nil {
+		t.Error("the worker outlives its supervisor")
+	}
+}
+
+func TestMemoryLimit(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ rule, limit, want string }{
+		{"three quarters of the limit", "67108864", "50331648"},
+		{"without a limit none is set", "", ""},
+		{"what is no number sets none", "64Mi", ""},
+		{"nothing is no limit", "0", ""},
+	} {
+		if got := MemoryLimit(row.limit); got != row.want {
+			t.Errorf("%s: %q, want %q", row.rule, got, row.want)
+		}
+	}
+}
