@@ -72,6 +72,13 @@ func (w *world) Sample(context.Context, activity.Cluster) (postgres.Sample, erro
 	return sample, nil
 }
 
+// notification is what the newest listener calls.
+func (w *world) notification() func(postgres.Kind, time.Time) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.notify
+}
+
 func (w *world) Close() { w.with(func(w *world) { w.connected = false }) }
 
 func (w *world) ShuttingDown(context.Context) (bool, error) {

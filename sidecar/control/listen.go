@@ -52,7 +52,7 @@ func (l *Loop) listenOrNot(ctx context.Context) {
 		return
 	}
 	l.stopListening()
-	if want == "" || !l.drainedSince().IsZero() {
+	if want == "" || l.quietNow() || !l.drainedSince().IsZero() {
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)

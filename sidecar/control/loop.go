@@ -16,6 +16,10 @@ import (
 // was not stopped after all.
 const drainLasts = time.Minute
 
+// quietLasts is for how long no session is kept after a change of the Cluster's specification. It may make the instance
+// restart in place, with PostgreSQL's smart mode and no preStop hook: a session would hold that up until it is noticed.
+const quietLasts = 10 * time.Second
+
 // Parts are what the loop works with.
 type Parts struct {
 	Sampler    Sampler
@@ -42,6 +46,7 @@ type Loop struct {
 	told      told
 	backups   backupCheck
 	notified  time.Time
+	quiet     time.Time // until then no session is kept
 
 	mutex   sync.Mutex
 	drained time.Time // zero: not drained
@@ -112,7 +117,7 @@ func (l *Loop) Run(ctx context.Context) {
 			return
 		case v := <-l.views:
 			l.see(v)
-			if !l.mayConnect() {
+			if !l.mayConnect() || l.quietNow() {
 				l.closeSessions()
 			}
 			if !l.status.Decision.Next.IsZero() {
@@ -135,6 +140,9 @@ func (l *Loop) see(v kubernetes.View) {
 	was := l.status.View
 	if !l.status.ViewKnown || was.Hibernating && !v.Hibernating || was.CurrentPrimary != l.parts.Pod && v.CurrentPrimary == l.parts.Pod {
 		l.resuming.ask()
+	}
+	if l.status.ViewKnown && was.Generation != v.Generation {
+		l.quiet = time.Now().Add(quietLasts)
 	}
 	l.status.View, l.status.ViewKnown = v, true
 	l.status.Policy, l.status.Problems = idle.ParsePolicy(v.Annotations)
@@ -212,6 +220,9 @@ func (l *Loop) mayConnect() bool {
 		!v.Hibernating && l.drainedSince().IsZero()
 }
 
+// quietNow tells whether sessions are opened for a look only.
+func (l *Loop) quietNow() bool { return time.Now().Before(l.quiet) }
+
 // look samples the instance if that is permitted; else, or if it fails, the observation is unknown.
 func (l *Loop) look(ctx context.Context) idle.Observation {
 	l.status.Known = false
@@ -253,7 +264,7 @@ func (l *Loop) sample(ctx context.Context) idle.Observation {
 	if err != nil {
 		return idle.Observation{Unknown: true}
 	}
-	if !l.drainedSince().IsZero() { // drained while it connected
+	if !l.drainedSince().IsZero() || l.quietNow() { // drained while it connected, or not to be kept
 		l.closeSessions()
 	}
 	l.noteWaiting(ctx)

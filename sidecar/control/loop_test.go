@@ -154,15 +154,35 @@ func TestSessionsAreClosedWhenTheClusterOrTheServerSaysSo(t *testing.T) {
 	})
 }
 
+func TestAChangeOfTheSpecificationIsWaitedForWithoutSessions(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		w.with(func(w *world) { w.inUse = true })
+		loop.See(healthy())
+		wait(5 * time.Second)
+		changed := healthy()
+		changed.Generation = 2
+		loop.See(changed)
+		wait(0)
+		expect(t, w, "connected right after the change", false, func(w *world) bool { return w.connected || w.listening })
+		opened := 0
+		w.with(func(w *world) { opened = w.opened })
+		wait(5 * time.Second)
+		expect(t, w, "looked meanwhile, and let go each time", true, func(w *world) bool { return w.opened > opened && !w.connected && !w.listening })
+		wait(10 * time.Second)
+		expect(t, w, "connected afterwards", true, func(w *world) bool { return w.connected && w.listening })
+	})
+}
+
 func TestANotificationPutsSleepOff(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		loop.See(healthy())
 		wait(20 * time.Second)
-		w.notify(postgres.KindActivity, time.Now())
+		w.notification()(postgres.KindActivity, time.Now())
 		wait(25 * time.Second)
 		expect(t, w, "asleep", false, asleep)
-		w.notify(postgres.KindMalformed, time.Now())
+		w.notification()(postgres.KindMalformed, time.Now())
 		wait(10 * time.Second)
 		expect(t, w, "asleep", true, asleep)
 	})
@@ -174,8 +194,10 @@ func TestARefusedListenIsToldOnce(t *testing.T) {
 		w.with(func(w *world) { w.inUse = true })
 		loop.See(healthy())
 		wait(3 * time.Second)
+		var failed func(error)
+		w.with(func(w *world) { failed = w.failed })
 		for range 3 {
-			w.failed(&postgres.RefusedError{Database: "app", Code: "42501"})
+			failed(&postgres.RefusedError{Database: "app", Code: "42501"})
 		}
 		wait(3 * time.Second)
 		expect(t, w, "Events", 1, func(w *world) int {

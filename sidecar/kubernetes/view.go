@@ -18,6 +18,8 @@ const phaseHealthy = "Cluster in healthy state"
 type View struct {
 	// UID, Name and ResourceVersion identify the object and its state.
 	UID, Name, ResourceVersion string
+	// Generation changes with the specification.
+	Generation int64
 	// Annotations are those of the object.
 	Annotations map[string]string
 	// CurrentPrimary and TargetPrimary are pod names; they differ during a switchover or failover.
@@ -67,6 +69,7 @@ type cluster struct {
 		UID             string            `json:"uid"`
 		Name            string            `json:"name"`
 		ResourceVersion string            `json:"resourceVersion"`
+		Generation      int64             `json:"generation"`
 		Annotations     map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
@@ -116,7 +119,7 @@ func decodeView(body []byte) (View, error) {
 func (c *cluster) view() View {
 	annotations := c.Metadata.Annotations
 	view := View{
-		UID: c.Metadata.UID, Name: c.Metadata.Name, ResourceVersion: c.Metadata.ResourceVersion, Annotations: annotations,
+		UID: c.Metadata.UID, Name: c.Metadata.Name, Generation: c.Metadata.Generation, ResourceVersion: c.Metadata.ResourceVersion, Annotations: annotations,
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
 		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames,
 		ApplicationDatabase:    c.applicationDatabase(),
