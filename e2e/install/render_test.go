@@ -1,0 +1,37 @@
+package install
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden file anew")
+
+// What is installed is reviewed as a whole.
+func TestRenderedManifests(t *testing.T) {
+	t.Parallel()
+	got, err := Render("../../manifests/install", "example.org/team", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/install.yaml"
+	if *update {
+		if err := os.WriteFile(golden, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("the rendered manifests differ from testdata/install.yaml; go test -update writes it anew")
+	}
+	if strings.Count(string(got), "image: example.org/team/cnpg-i-scale-to-zero:v1\n") != 2 ||
+		!strings.Contains(string(got), "value: example.org/team/cnpg-i-scale-to-zero-sidecar:v1\n") {
+		t.Error("not every image has the name that was asked for")
+	}
+}
