@@ -74,10 +74,12 @@ func run(ctx context.Context, runs int, rest time.Duration) error {
 	fmt.Println("| what | with (s) | without (s) | ratio |\n|---|---|---|---|")
 	for _, m := range []struct {
 		what    string
-		measure func(context.Context, *scenario.Kubernetes, *cnpgv1.Cluster, int) (time.Duration, error)
+		measure measurement
 	}{
-		{"hibernation: switch to condition Hibernated", hibernate},
-		{"in-place restart: max_connections changed to a new postmaster", restart},
+		{"PostgreSQL's shutdown in a hibernation", shutdownIn(hibernate)},
+		{"hibernation as a whole: switch to condition Hibernated", hibernate},
+		{"PostgreSQL's shutdown in an in-place restart", shutdownIn(restart)},
+		{"in-place restart as a whole: max_connections changed to a new postmaster", restart},
 	} {
 		if err := compare(ctx, kube, m.what, runs, with, without, m.measure); err != nil {
 			return err
@@ -86,10 +88,27 @@ func run(ctx context.Context, runs int, rest time.Duration) error {
 	return atRest(kube, ctx, with, rest)
 }
 
+// measurement does something to a cluster and returns how long it took. run counts from zero.
+type measurement func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, run int) (time.Duration, error)
+
+// shutdownIn measures PostgreSQL's own shutdown while something that contains one is done.
+func shutdownIn(act measurement) measurement {
+	return func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, run int) (time.Duration, error) {
+		took, err := kube.Shutdown(ctx, c.Namespace, c.Status.CurrentPrimary)
+		if err != nil {
+			return 0, err
+		}
+		if _, err := act(ctx, kube, c, run); err != nil {
+			return 0, err
+		}
+		return took()
+	}
+}
+
 // compare runs the measurement on both clusters in turn and prints the medians and their ratio.
 func compare(
 	ctx context.Context, kube *scenario.Kubernetes, what string, runs int, with, without *cnpgv1.Cluster,
-	measure func(context.Context, *scenario.Kubernetes, *cnpgv1.Cluster, int) (time.Duration, error),
+	measure measurement,
 ) error {
 	times := map[*cnpgv1.Cluster][]time.Duration{}
 	for i := range runs {

@@ -1,0 +1,52 @@
+package scenario
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ErrNoShutdown says that the log ended without a whole shutdown in it.
+var ErrNoShutdown = errors.New("no shutdown of PostgreSQL in the log")
+
+// Shutdown follows the log of an instance from now on and returns how long PostgreSQL's next shutdown takes: from the request
+// to the last line that it writes.
+func (k *Kubernetes) Shutdown(ctx context.Context, namespace, pod string) (func() (time.Duration, error), error) {
+	since := int64(1)
+	stream, err := k.Clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{
+		Container: "postgres", Follow: true, SinceSeconds: &since,
+	}).Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("follow the log of %s: %w", pod, err)
+	}
+	return func() (time.Duration, error) {
+		defer func() { _ = stream.Close() }()
+		var requested time.Time
+		lines := bufio.NewScanner(stream)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			var line struct {
+				At     time.Time `json:"ts"`
+				Record struct {
+					Message string `json:"message"`
+				} `json:"record"`
+			}
+			if json.Unmarshal(lines.Bytes(), &line) != nil {
+				continue
+			}
+			switch message := line.Record.Message; {
+			case strings.HasPrefix(message, "received") && strings.HasSuffix(message, "shutdown request") && requested.IsZero():
+				requested = line.At
+			case message == "database system is shut down" && !requested.IsZero():
+				return line.At.Sub(requested), nil
+			}
+		}
+		return 0, ErrNoShutdown
+	}, nil
+}
