@@ -175,8 +175,13 @@ func (l *Loop) noteWaiting(ctx context.Context) {
 	}
 }
 
-// step looks once, decides, and acts.
+// step looks once, decides, and acts. Before the Cluster has been seen there is nothing to decide.
 func (l *Loop) step(ctx context.Context) {
+	if !l.status.ViewKnown {
+		l.status.Decision = idle.Decision{Reason: idle.ReasonUnknown, Blockers: []idle.Reason{idle.ReasonUnknown}}
+		l.parts.Observer.Publish(l.status)
+		return
+	}
 	seen := l.look(ctx)
 	now := time.Now()
 	l.recheckBackups(ctx, now)
@@ -203,9 +208,6 @@ func (l *Loop) decide(seen idle.Observation, now time.Time) {
 
 // blockers is what the Cluster and its Backups say against sleep.
 func (l *Loop) blockers() []idle.Reason {
-	if !l.status.ViewKnown {
-		return []idle.Reason{idle.ReasonUnknown}
-	}
 	blockers := l.status.View.Blockers(l.parts.Pod)
 	if l.backups.running {
 		blockers = append(blockers, idle.ReasonBackupRunning)
