@@ -42,12 +42,8 @@ func (l Layout) Down(ctx context.Context, progress *Progress) error {
 
 // kill ends a component and waits until it is gone.
 func (l Layout) kill(name string) {
-	content, err := os.ReadFile(l.run("pids", name))
-	if err != nil {
-		return
-	}
-	pid, err := strconv.Atoi(string(content))
-	if err != nil || !ours(pid, l.Run, l.Cache) {
+	pid, up := l.process(l.run("pids", name))
+	if !up {
 		return
 	}
 	_ = syscall.Kill(pid, syscall.SIGCONT)
@@ -195,17 +191,30 @@ func (l Layout) Status() (string, error) {
 	var report strings.Builder
 	for _, file := range pids {
 		state := "down"
-		content, err := os.ReadFile(file)
-		if err == nil {
-			if pid, err := strconv.Atoi(string(content)); err == nil && ours(pid, l.Run, l.Cache) {
-				state = "up, process " + string(content)
-			}
+		if pid, up := l.process(file); up {
+			state = fmt.Sprintf("up, process %d", pid)
 		}
 		fmt.Fprintf(&report, "%-24s %s\n", filepath.Base(file), state)
 	}
 	image, _ := l.OperandImage()
 	fmt.Fprintf(&report, "export KUBECONFIG=%s POSTGRES_IMAGE=%s\n", l.Kubeconfig(), image)
 	return report.String(), nil
+}
+
+// process is the recorded process of a component, and whether it runs.
+func (l Layout) process(file string) (pid int, up bool) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return 0, false
+	}
+	pid, err = strconv.Atoi(string(content))
+	return pid, err == nil && ours(pid, l.Run, l.Cache)
+}
+
+// alive tells whether any component runs: after a reboot none does, and the run folder is still there.
+func (l Layout) alive() bool {
+	pids, _ := filepath.Glob(l.run("pids", "*"))
+	return slices.ContainsFunc(pids, func(file string) bool { _, up := l.process(file); return up })
 }
 
 // OperandImage is the name of the PostgreSQL image that the running cluster has.

@@ -27,7 +27,13 @@ func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (er
 		return err
 	}
 	if _, err := os.Stat(l.Run); err == nil {
-		return ErrRunning
+		if l.alive() {
+			return ErrRunning
+		}
+		progress.Say("remove what is left of a cluster that ended by itself")
+		if err := l.Down(ctx, progress); err != nil {
+			return err
+		}
 	}
 	built, err := l.prepare(ctx, progress)
 	if err != nil {
