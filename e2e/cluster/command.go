@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -28,18 +29,26 @@ func doWith(ctx context.Context, input, name string, arguments ...string) (strin
 	return out.String(), nil
 }
 
-// until tries again and again until the function succeeds or the time is over, and then returns its last error.
+// until tries again and again until the function succeeds, a component has ended, or the time is over; its last error that
+// was not for want of time says why.
 func until(ctx context.Context, what string, within time.Duration, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	var last error
 	for {
 		err := try(ctx)
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		if errors.Is(err, errEnded) {
+			return fmt.Errorf("wait for %s: %w", what, err)
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait %s for %s: %w", within, what, err)
+			return fmt.Errorf("wait at most %s for %s: %w: %w", within, what, ctx.Err(), last)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

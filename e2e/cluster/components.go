@@ -17,7 +17,7 @@ var files embed.FS
 // configure writes the configuration of every component.
 func (l Layout) configure(proxyMode string) error {
 	replace := strings.NewReplacer("@RUN@", l.Run, "@ADDRESS@", nodeAddress, "@NODE@", nodeName, "@PODS@", podNetwork,
-		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", cgroupName, "@MODE@", proxyMode, "@PROVISIONER@", provisioner)
+		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", cgroupName, "@PODNET@", podNet, "@LOGS@", l.Logs(), "@MODE@", proxyMode, "@PROVISIONER@", provisioner)
 	for name, path := range map[string]string{
 		"containerd.toml": "containerd.toml", "cni.conflist": "cni/10-pods.conflist", "kubelet.yaml": "kubelet.yaml",
 		"proxy.yaml": "proxy.yaml", "Corefile": "Corefile", "base.yaml": "base.yaml",
@@ -33,30 +33,35 @@ func (l Layout) configure(proxyMode string) error {
 	return writeFile(l.run("resolv.conf"), "")
 }
 
-// start runs a component in a session of its own, so that it outlives this program, and records its process.
-func (l Layout) start(name, program string, arguments ...string) error {
-	log, err := os.Create(filepath.Join(l.Logs(), name+".log"))
-	if err != nil {
-		return fmt.Errorf("make the log of %s: %w", name, err)
-	}
-	defer func() { _ = log.Close() }()
-	command := exec.Command(program, arguments...)
-	command.Stdout, command.Stderr, command.SysProcAttr = log, log, &syscall.SysProcAttr{Setsid: true}
-	if err := command.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
-	}
-	go func() { _ = command.Wait() }() // while this program lives its dead children must not look alive
-	return writeFile(l.run("pids", name), strconv.Itoa(command.Process.Pid))
-}
-
 // component is a program of the cluster.
 type component struct {
 	name, program string
 	arguments     []string
 }
 
-func (l Layout) etcd(kubernetes string) component {
-	return component{"etcd", kubernetes, []string{
+// independent are the components that need nothing but each other.
+func (l Layout) independent() []component {
+	return []component{{"containerd", "containerd", []string{"-c", l.run("containerd.toml")}}, l.etcd(), l.apiserver()}
+}
+
+// start runs a component in a session of its own, so that it outlives this program, and records its process.
+func (l Layout) start(c component) error {
+	log, err := os.Create(filepath.Join(l.Logs(), c.name+".log"))
+	if err != nil {
+		return fmt.Errorf("make the log of %s: %w", c.name, err)
+	}
+	defer func() { _ = log.Close() }()
+	command := exec.Command(c.program, c.arguments...)
+	command.Stdout, command.Stderr, command.SysProcAttr = log, log, &syscall.SysProcAttr{Setsid: true}
+	if err := command.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", c.name, err)
+	}
+	go func() { _ = command.Wait() }() // while this program lives its dead children must not look alive
+	return writeFile(l.run("pids", c.name), strconv.Itoa(command.Process.Pid))
+}
+
+func (l Layout) etcd() component {
+	return component{"etcd", l.kubernetes(), []string{
 		"etcd", "--name", nodeName, "--data-dir", l.run("etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380",
@@ -64,9 +69,9 @@ func (l Layout) etcd(kubernetes string) component {
 	}}
 }
 
-func (l Layout) apiserver(kubernetes string) component {
+func (l Layout) apiserver() component {
 	pki := l.run("pki")
-	return component{"kube-apiserver", kubernetes, []string{
+	return component{"kube-apiserver", l.kubernetes(), []string{
 		"kube-apiserver", "--etcd-servers=http://127.0.0.1:2379",
 		"--bind-address=" + nodeAddress, "--advertise-address=" + nodeAddress, "--secure-port=6443",
 		"--service-cluster-ip-range=" + serviceRange,
@@ -86,8 +91,8 @@ func (l Layout) apiserver(kubernetes string) component {
 }
 
 // controlled are the components that need the API server.
-func (l Layout) controlled(kubernetes, node string) []component {
-	pki := l.run("pki")
+func (l Layout) controlled(node string) []component {
+	pki, kubernetes := l.run("pki"), l.kubernetes()
 	as := func(name string) []string {
 		conf := pki + "/" + name + ".conf"
 		return []string{
@@ -98,7 +103,7 @@ func (l Layout) controlled(kubernetes, node string) []component {
 	return []component{
 		{"kube-controller-manager", kubernetes, append(append([]string{"kube-controller-manager"}, as("controller-manager")...),
 			"--use-service-account-credentials=true", "--service-account-private-key-file="+pki+"/sa.key",
-			"--root-ca-file="+pki+"/ca.crt", "--allocate-node-cidrs=false")},
+			"--root-ca-file="+pki+"/ca.crt", "--allocate-node-cidrs=false", "--flex-volume-plugin-dir="+l.run("volume-plugins"))},
 		{"kube-scheduler", kubernetes, append([]string{"kube-scheduler"}, as("scheduler")...)},
 		{"kubelet", kubernetes, []string{
 			"kubelet", "--config=" + l.run("kubelet.yaml"), "--kubeconfig=" + pki + "/kubelet.conf",

@@ -31,6 +31,7 @@ const (
 	podBridge    = "s2zpods"
 	filterTable  = "s2z"
 	cgroupName   = "s2z"
+	podNet       = "s2z" // the name of the pods' network in CNI's own records
 	provisioner  = "scale-to-zero.e2e/directory"
 )
 
@@ -40,37 +41,46 @@ type Layout struct {
 	Source, Cache, Run string
 }
 
-// DefaultLayout takes SCALE_TO_ZERO_CACHE, or a folder in the user's cache directory.
+// DefaultLayout takes SCALE_TO_ZERO_CACHE, or a folder in the user's cache directory, and SCALE_TO_ZERO_RUN, or a folder in
+// the cache.
 func DefaultLayout(source string) (Layout, error) {
-	cache := os.Getenv("SCALE_TO_ZERO_CACHE")
-	if cache == "" {
+	l := Layout{Source: source, Cache: os.Getenv("SCALE_TO_ZERO_CACHE"), Run: os.Getenv("SCALE_TO_ZERO_RUN")}
+	if l.Cache == "" {
 		user, err := os.UserCacheDir()
 		if err != nil {
 			return Layout{}, fmt.Errorf("find the cache directory (or set SCALE_TO_ZERO_CACHE): %w", err)
 		}
-		cache = filepath.Join(user, "cnpg-i-scale-to-zero")
+		l.Cache = filepath.Join(user, "cnpg-i-scale-to-zero")
 	}
-	absolute, err := filepath.Abs(source)
-	if err != nil {
-		return Layout{}, fmt.Errorf("find the module: %w", err)
+	if l.Run == "" {
+		l.Run = filepath.Join(l.Cache, "run")
 	}
-	return Layout{Source: absolute, Cache: cache, Run: filepath.Join(cache, "run")}, nil
+	for _, path := range []*string{&l.Source, &l.Cache, &l.Run} { // processes of other directories are given these paths
+		absolute, err := filepath.Abs(*path)
+		if err != nil {
+			return Layout{}, fmt.Errorf("find %s: %w", *path, err)
+		}
+		*path = absolute
+	}
+	return l, nil
 }
 
 // Kubeconfig is the administrator's.
 func (l Layout) Kubeconfig() string { return filepath.Join(l.Run, "kubeconfig") }
 
-// Logs is the folder of the components' logs, which is kept until the next cluster.
-func (l Layout) Logs() string { return filepath.Join(l.Cache, "logs") }
+// Logs is the folder of the components' and the pods' logs, which is kept until the next cluster.
+func (l Layout) Logs() string { return l.Run + "-logs" }
 
 func (l Layout) run(elements ...string) string {
 	return filepath.Join(append([]string{l.Run}, elements...)...)
 }
 
+func (l Layout) kubernetes() string { return l.run("bin", "kubernetes") }
+
 func (l Layout) socket() string { return l.run("containerd.sock") }
 
-// keyed is the path of a cached file whose name shows what it was made from.
-func (l Layout) keyed(name string, sources ...string) (string, error) {
+// keyed is the path of a cached file whose name shows what it was made from: the content of files and further settings.
+func (l Layout) keyed(name string, sources []string, settings ...string) (string, error) {
 	digest := sha256.New()
 	for _, source := range sources {
 		content, err := os.ReadFile(source)
@@ -78,6 +88,9 @@ func (l Layout) keyed(name string, sources ...string) (string, error) {
 			return "", fmt.Errorf("read what %s is made from: %w", name, err)
 		}
 		digest.Write(content)
+	}
+	for _, setting := range settings {
+		digest.Write([]byte(setting))
 	}
 	return filepath.Join(l.Cache, name+"-"+hex.EncodeToString(digest.Sum(nil))[:12]), nil
 }

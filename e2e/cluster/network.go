@@ -93,8 +93,7 @@ func cgroupRoots() []string {
 	hierarchies, _ := filepath.Glob(root + "/*")
 	var directories []string
 	for _, hierarchy := range hierarchies { // some are symbolic links to others
-		info, err := os.Stat(hierarchy)
-		if err == nil && info.IsDir() && filepath.Base(hierarchy) != "unified" {
+		if info, err := os.Stat(hierarchy); err == nil && info.IsDir() {
 			directories = append(directories, filepath.Join(hierarchy, cgroupName))
 		}
 	}

@@ -2,27 +2,13 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/images"
-)
-
-// packages are Debian's, by the program that shows that they are installed.
-var packages = map[string]string{
-	"containerd": "containerd", "runc": "runc", "/usr/lib/cni/bridge": "containernetworking-plugins",
-	"iptables": "iptables", "nft": "nftables", "conntrack": "conntrack", "modprobe": "kmod", "ip": "iproute2",
-}
-
-// Bytes of disk that are needed when everything is built, and when it has to be built.
-const (
-	warmSpace = 6 << 30
-	coldSpace = 15 << 30
 )
 
 // artefacts are the files that a cluster is made of.
@@ -30,56 +16,8 @@ type artefacts struct {
 	kubernetes, node, manifest string
 	// archives are the images to import.
 	archives []string
-	// PostgresImage is the name of the operand's image.
+	// postgresImage is the name of the operand's image.
 	postgresImage string
-}
-
-// checkMachine says what is missing before anything is touched.
-func (l Layout) checkMachine() error {
-	var problems []error
-	if os.Geteuid() != 0 {
-		problems = append(problems, errors.New("this must be run as root: it makes namespaces, mounts and firewall rules"))
-	}
-	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
-		problems = append(problems, fmt.Errorf("make the cache: %w", err))
-		return errors.Join(problems...)
-	}
-	need := uint64(warmSpace)
-	if found, _ := filepath.Glob(filepath.Join(l.Cache, "kubernetes-*")); len(found) == 0 {
-		need = coldSpace
-	}
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(l.Cache, &disk); err == nil && disk.Bavail*uint64(disk.Bsize) < need {
-		problems = append(problems, fmt.Errorf("%s has %d GiB of free disk space, %d are needed (SCALE_TO_ZERO_CACHE names another place)",
-			l.Cache, disk.Bavail*uint64(disk.Bsize)>>30, need>>30))
-	}
-	return errors.Join(problems...)
-}
-
-// installPackages installs what is missing. Debian's packages would start their services, which policy-rc.d forbids.
-func installPackages(ctx context.Context, progress *Progress) error {
-	var missing []string
-	for program, name := range packages {
-		if _, err := exec.LookPath(program); err != nil {
-			missing = append(missing, name)
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	progress.Say("install Debian packages: %s", strings.Join(missing, " "))
-	const policy = "/usr/sbin/policy-rc.d"
-	if _, err := os.Stat(policy); errors.Is(err, os.ErrNotExist) {
-		if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil {
-			return fmt.Errorf("keep packages from starting services: %w", err)
-		}
-		defer func() { _ = os.Remove(policy) }()
-	}
-	if _, err := do(ctx, "apt-get", "update", "-qq"); err != nil {
-		return err
-	}
-	_, err := do(ctx, "apt-get", append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)...)
-	return err
 }
 
 // prepare builds what the cache does not have.
@@ -131,7 +69,7 @@ func (l Layout) build(ctx context.Context, progress *Progress, name, module, pro
 	if err != nil {
 		return "", fmt.Errorf("list the module of %s: %w", name, err)
 	}
-	binary, err := l.keyed(name, sources...)
+	binary, err := l.keyed(name, sources, flags)
 	if err != nil {
 		return "", err
 	}

@@ -6,16 +6,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
 // ErrRunning says that a cluster is already up.
-var ErrRunning = errors.New("a cluster is already running: `status` shows it, `down` ends it")
+var ErrRunning = errors.New("a cluster is already running: `status` shows it, `down` ends it, `up -reuse` takes it as it is")
 
 // Options are the choices of Up.
 type Options struct {
 	// ProxyMode is kube-proxy's: iptables or nftables.
 	ProxyMode string
+	// Reuse takes a cluster of the same choices that is already up and answers, instead of refusing.
+	Reuse bool
 }
 
 // Up makes the cluster and returns when the operator answers. If it does not come about, what was made is taken down.
@@ -23,29 +26,28 @@ func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (er
 	if options.ProxyMode != "iptables" && options.ProxyMode != "nftables" {
 		return fmt.Errorf("proxy mode %q: allowed are iptables and nftables", options.ProxyMode)
 	}
-	if err := l.checkMachine(); err != nil {
+	if err := l.checkMachine(ctx); err != nil {
 		return err
 	}
-	if _, err := os.Stat(l.Run); err == nil {
-		if l.alive() {
-			return ErrRunning
-		}
-		progress.Say("remove what is left of a cluster that ended by itself")
-		if err := l.Down(ctx, progress); err != nil {
-			return err
-		}
+	lock, err := take(lockFile)
+	if err != nil {
+		return err
+	}
+	defer lock.release()
+	if found, err := l.alreadyUp(ctx, progress, lock, options); found || err != nil {
+		return err
 	}
 	built, err := l.prepare(ctx, progress)
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(l.Run, 0o755); err != nil {
-		return fmt.Errorf("begin a run: %w", err)
+	if err := lock.write(l.Run); err != nil {
+		return err
 	}
 	defer func() {
 		if err != nil {
-			progress.Say("it failed: take down what was made; the logs are in %s", l.Logs())
-			err = errors.Join(err, l.Down(context.WithoutCancel(ctx), progress))
+			progress.Say("it failed: take down what was made")
+			err = errors.Join(err, l.remove(context.WithoutCancel(ctx), progress, lock))
 		}
 	}()
 	if err := l.bringUp(ctx, progress, built, options); err != nil {
@@ -55,33 +57,75 @@ func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (er
 	return nil
 }
 
-func (l Layout) bringUp(ctx context.Context, progress *Progress, built artefacts, options Options) error {
+// alreadyUp tells whether there is a cluster that may be used; one that may not be is an error. What one left that ended
+// without Down, because the machine was restarted, is removed.
+func (l Layout) alreadyUp(ctx context.Context, progress *Progress, lock claim, options Options) (bool, error) {
+	said, err := lock.read()
+	if err != nil {
+		return false, err
+	}
+	if said.Run != "" && said.Run != l.Run {
+		return false, fmt.Errorf("%w (its run folder is another: SCALE_TO_ZERO_RUN=%s)", ErrRunning, said.Run)
+	}
+	if _, err := os.Stat(l.Run); errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if len(l.processes()) == 0 {
+		progress.Say("an earlier cluster ended without `down`")
+		return false, l.remove(ctx, progress, lock)
+	}
+	if !options.Reuse {
+		return false, ErrRunning
+	}
+	mode, err := os.ReadFile(l.run("proxy-mode"))
+	if err != nil || string(mode) != options.ProxyMode {
+		return false, fmt.Errorf("the running cluster has the proxy mode %q, not %q: `down` ends it", mode, options.ProxyMode)
+	}
+	image, err := l.OperandImage()
+	if err != nil {
+		return false, err
+	}
+	if err := l.until(ctx, "the running cluster", 20*time.Second, l.webhook); err != nil {
+		return false, err
+	}
+	progress.Say("reused: export KUBECONFIG=%s POSTGRES_IMAGE=%s", l.Kubeconfig(), image)
+	return true, nil
+}
+
+// begin makes the folders and files of the run and what of the machine the cluster needs.
+func (l Layout) begin(ctx context.Context, built artefacts, options Options) error {
 	if err := os.RemoveAll(l.Logs()); err != nil {
 		return fmt.Errorf("remove the logs of the last cluster: %w", err)
 	}
-	for _, directory := range []string{l.Logs(), l.run("volumes"), l.run("pod-logs"), l.run("bin")} {
+	for _, directory := range []string{filepath.Join(l.Logs(), "pods"), l.run("volumes"), l.run("bin")} {
 		if err := os.MkdirAll(directory, 0o755); err != nil {
 			return fmt.Errorf("make the folders of the run: %w", err)
 		}
 	}
-	if err := os.Symlink(built.kubernetes, l.run("bin", "kubernetes")); err != nil {
+	if err := os.Symlink(built.kubernetes, l.kubernetes()); err != nil {
 		return fmt.Errorf("link the programs: %w", err)
 	}
-	if err := writeFile(l.run("postgres-image"), built.postgresImage); err != nil {
-		return err
-	}
 	for _, step := range []func() error{
+		func() error { return writeFile(l.run("postgres-image"), built.postgresImage) },
+		func() error { return writeFile(l.run("proxy-mode"), options.ProxyMode) },
+		func() error { return l.noteTables(ctx) },
 		l.writePKI, func() error { return l.configure(options.ProxyMode) }, cgroups, func() error { return l.network(ctx) },
 	} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
-	if err := l.start("containerd", "containerd", "-c", l.run("containerd.toml")); err != nil {
+	return nil
+}
+
+// bringUp starts the components in their order. The images are imported while the API server starts.
+func (l Layout) bringUp(ctx context.Context, progress *Progress, built artefacts, options Options) error {
+	if err := l.begin(ctx, built, options); err != nil {
 		return err
 	}
-	for _, c := range []component{l.etcd(built.kubernetes), l.apiserver(built.kubernetes)} {
-		if err := l.start(c.name, c.program, c.arguments...); err != nil {
+	progress.Say("start Kubernetes %s; the logs are in %s", kubernetesVersion, l.Logs())
+	for _, c := range l.independent() {
+		if err := l.start(c); err != nil {
 			return err
 		}
 	}
@@ -90,12 +134,12 @@ func (l Layout) bringUp(ctx context.Context, progress *Progress, built artefacts
 	}
 	progress.Say("containerd has the images")
 	ready := func(ctx context.Context) error { _, err := l.Kubectl(ctx, "", "get", "--raw", "/readyz"); return err }
-	if err := until(ctx, "the API server", time.Minute, ready); err != nil {
+	if err := l.until(ctx, "the API server", time.Minute, ready); err != nil {
 		return err
 	}
 	progress.Say("the API server is ready")
-	for _, c := range l.controlled(built.kubernetes, built.node) {
-		if err := l.start(c.name, c.program, c.arguments...); err != nil {
+	for _, c := range l.controlled(built.node) {
+		if err := l.start(c); err != nil {
 			return err
 		}
 	}
@@ -108,7 +152,7 @@ func (l Layout) populate(ctx context.Context, progress *Progress, built artefact
 		_, err := l.Kubectl(ctx, "", "apply", "--server-side", "-f", l.run("base.yaml"))
 		return err
 	}
-	if err := until(ctx, "the first objects", 30*time.Second, apply); err != nil {
+	if err := l.until(ctx, "the first objects", 30*time.Second, apply); err != nil {
 		return err
 	}
 	if _, err := l.Kubectl(ctx, built.manifest, "apply", "--server-side", "-f", "-"); err != nil {
@@ -118,18 +162,14 @@ func (l Layout) populate(ctx context.Context, progress *Progress, built artefact
 		_, err := l.Kubectl(ctx, "", "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=5s")
 		return err
 	}
-	if err := until(ctx, "the node", time.Minute, node); err != nil {
+	if err := l.until(ctx, "the node", time.Minute, node); err != nil {
 		return err
 	}
 	progress.Say("the node is ready")
-	webhook := func(ctx context.Context) error {
-		_, err := l.Kubectl(ctx, probe, "create", "--dry-run=server", "-f", "-")
+	if err := l.until(ctx, "the operator's webhooks", 2*time.Minute, l.webhook); err != nil {
 		return err
 	}
-	if err := until(ctx, "the operator's webhooks", 2*time.Minute, webhook); err != nil {
-		return err
-	}
-	progress.Say("the operator answers")
+	progress.Say("the operator %s answers", operatorVersion)
 	return nil
 }
 
@@ -137,10 +177,30 @@ func (l Layout) populate(ctx context.Context, progress *Progress, built artefact
 const probe = `{"apiVersion":"postgresql.cnpg.io/v1","kind":"Cluster","metadata":{"name":"probe","namespace":"default"},` +
 	`"spec":{"instances":1,"imageName":"localhost/postgresql:17.0","storage":{"size":"1Gi"}}}`
 
+// webhook asks the operator's webhook once.
+func (l Layout) webhook(ctx context.Context) error {
+	_, err := l.Kubectl(ctx, probe, "create", "--dry-run=server", "-f", "-")
+	return err
+}
+
+// until is the function of that name, which gives up at once when a component is gone.
+func (l Layout) until(ctx context.Context, what string, within time.Duration, try func(context.Context) error) error {
+	return until(ctx, what, within, func(ctx context.Context) error {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		return errors.Join(err, l.ended())
+	})
+}
+
 // Load imports archives of images into containerd.
 func (l Layout) Load(ctx context.Context, archives ...string) error {
+	if _, err := os.Stat(l.Run); err != nil {
+		return fmt.Errorf("the cluster is %w", ErrDown)
+	}
 	answers := func(ctx context.Context) error { _, err := l.ctr(ctx, "version"); return err }
-	if err := until(ctx, "containerd", 20*time.Second, answers); err != nil {
+	if err := l.until(ctx, "containerd", 20*time.Second, answers); err != nil {
 		return err
 	}
 	for _, archive := range archives {
@@ -163,7 +223,19 @@ func (l Layout) Tag(ctx context.Context, name, other string) error {
 
 // Kubectl runs kubectl as the administrator.
 func (l Layout) Kubectl(ctx context.Context, input string, arguments ...string) (string, error) {
-	return doWith(ctx, input, l.run("bin", "kubernetes"), append([]string{"kubectl", "--kubeconfig=" + l.Kubeconfig()}, arguments...)...)
+	return doWith(ctx, input, l.kubernetes(), append([]string{"kubectl", "--kubeconfig=" + l.Kubeconfig()}, arguments...)...)
+}
+
+// BecomeKubectl replaces this process by a kubectl of the administrator, with its terminal; it returns only on failure.
+func (l Layout) BecomeKubectl(arguments []string) error {
+	if _, err := os.Stat(l.kubernetes()); err != nil {
+		return fmt.Errorf("the cluster is %w", ErrDown)
+	}
+	environment := append(os.Environ(), "KUBECONFIG="+l.Kubeconfig())
+	if err := syscall.Exec(l.kubernetes(), append([]string{"kubernetes", "kubectl"}, arguments...), environment); err != nil {
+		return fmt.Errorf("run kubectl: %w", err)
+	}
+	return nil
 }
 
 func (l Layout) ctr(ctx context.Context, arguments ...string) (string, error) {

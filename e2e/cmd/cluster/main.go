@@ -13,14 +13,16 @@ import (
 )
 
 const usage = `usage: cluster COMMAND
-  up [-proxy-mode iptables|nftables]  make the cluster
+  up [-proxy-mode iptables|nftables] [-reuse]
+                                      make the cluster; with -reuse one that is up already will do
   down                                remove it
-  status                              show it
+  status                              show it; fails unless all of it runs
   kubeconfig, postgres-image          print where its kubeconfig is, and the name of its PostgreSQL image
   load ARCHIVE...                     import archives of images
   tag IMAGE OTHER                     give an image another name
-  kubectl ARGUMENT...                 run kubectl as its administrator
+  kubectl [--] ARGUMENT...            run kubectl as its administrator
   postgres-files MAJOR...             make the files of PostgreSQL and print where they are, as MAJOR=DIRECTORY:...
+SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs.
 `
 
 func main() {
@@ -43,12 +45,14 @@ func run(ctx context.Context, arguments []string) error {
 	progress := cluster.NewProgress(os.Stderr)
 	switch command, rest := arguments[0], arguments[1:]; command {
 	case "up":
+		var options cluster.Options
 		flags := flag.NewFlagSet("up", flag.ContinueOnError)
-		mode := flags.String("proxy-mode", "iptables", "iptables or nftables")
+		flags.StringVar(&options.ProxyMode, "proxy-mode", "iptables", "iptables or nftables")
+		flags.BoolVar(&options.Reuse, "reuse", false, "take a cluster that is already up")
 		if err := flags.Parse(rest); err != nil {
 			return fmt.Errorf("read the flags: %w", err)
 		}
-		return layout.Up(ctx, progress, cluster.Options{ProxyMode: *mode})
+		return layout.Up(ctx, progress, options)
 	case "down":
 		return layout.Down(ctx, progress)
 	case "status":
@@ -70,9 +74,10 @@ func run(ctx context.Context, arguments []string) error {
 		}
 		return layout.Tag(ctx, rest[0], rest[1])
 	case "kubectl":
-		out, err := layout.Kubectl(ctx, "", rest...)
-		fmt.Print(out)
-		return err
+		if len(rest) > 0 && rest[0] == "--" {
+			rest = rest[1:]
+		}
+		return layout.BecomeKubectl(rest)
 	case "postgres-files":
 		return postgresFiles(ctx, layout, progress, rest)
 	default:
