@@ -38,7 +38,7 @@ e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made 
 bench: ## Measure what the sidecar and the plugin cost
 	@ls -l build/plugin.tar build/sidecar.tar 2>/dev/null || true
 	go test -run '^$$' -bench . -benchmem ./plugin/... ./sidecar/...
-	@./e2e/on-cluster.sh go -C e2e run ./bench
+	@./e2e/on-cluster.sh go -C e2e run ./bench $(BENCHFLAGS)
 
 .PHONY: images
 images: ## Write build/plugin.tar and build/sidecar.tar without Docker (TAG, REGISTRY)
