@@ -84,22 +84,13 @@ func cgroups() error {
 	return nil
 }
 
-// unified is where a machine with version 1 has version 2 beside it. The kubelet wants nothing there; runc makes its groups.
-const unified = "unified"
-
-// everyCgroupRoot is every directory of ours, with those that only runc makes.
-func everyCgroupRoot() []string {
-	return append(cgroupRoots(), filepath.Join(cgroupFilesystem, unified, cgroupName))
-}
-
-const cgroupFilesystem = "/sys/fs/cgroup"
-
 // cgroupRoots are our directories, one a hierarchy: several with version 1, one with version 2.
 func cgroupRoots() []string {
-	if _, err := os.Stat(filepath.Join(cgroupFilesystem, "cgroup.controllers")); err == nil {
-		return []string{filepath.Join(cgroupFilesystem, cgroupName)}
+	const root = "/sys/fs/cgroup"
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
+		return []string{filepath.Join(root, cgroupName)}
 	}
-	hierarchies, _ := filepath.Glob(cgroupFilesystem + "/*")
+	hierarchies, _ := filepath.Glob(root + "/*")
 	var directories []string
 	for _, hierarchy := range hierarchies { // some are symbolic links to others
 		if info, err := os.Stat(hierarchy); err == nil && info.IsDir() {
