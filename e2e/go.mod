@@ -5,6 +5,7 @@ go 1.26.4
 require (
 	github.com/cloudnative-pg/cloudnative-pg v1.30.0
 	github.com/go-logr/logr v1.4.3
+	github.com/google/go-cmp v0.7.0
 	k8s.io/api v0.36.2
 	k8s.io/apimachinery v0.36.2
 	k8s.io/client-go v0.36.2

@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestFolders(t *testing.T) {
+	for _, row := range []struct{ rule, cache, run, wantCache, wantRun string }{
+		{"both may be chosen", "/a/cache", "/b/run", "/a/cache", "/b/run"},
+		{"what runs is in the cache unless it is chosen", "/a/cache", "", "/a/cache", "/a/cache/run"},
+		{"without a choice the user's cache directory is used", "", "", "/u/cnpg-i-scale-to-zero", "/u/cnpg-i-scale-to-zero/run"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Setenv("XDG_CACHE_HOME", "/u")
+			t.Setenv("SCALE_TO_ZERO_CACHE", row.cache)
+			t.Setenv("SCALE_TO_ZERO_RUN", row.run)
+			l := must(DefaultLayout("."))(t)
+			if l.Cache != row.wantCache || l.Run != row.wantRun || !filepath.IsAbs(l.Source) {
+				t.Errorf("got %+v", l)
+			}
+		})
+	}
+}
+
+func TestACachedFileIsMadeAnewWhenWhatItIsMadeFromChanges(t *testing.T) {
+	t.Parallel()
+	source := filepath.Join(t.TempDir(), "go.sum")
+	l := Layout{Cache: "/cache"}
+	names := map[string]string{}
+	for _, row := range []struct{ what, content, setting string }{
+		{"first", "one", "-s"}, {"other content", "two", "-s"}, {"other settings", "one", "-w"},
+	} {
+		if err := writeFile(source, row.content); err != nil {
+			t.Fatal(err)
+		}
+		name := must(l.keyed("etcd-3", []string{source}, row.setting))(t)
+		if !strings.HasPrefix(name, "/cache/etcd-3-") {
+			t.Errorf("%s: %s does not show what it is", row.what, name)
+		}
+		if other, taken := names[name]; taken {
+			t.Errorf("%s has the name of %s", row.what, other)
+		}
+		names[name] = row.what
+	}
+}
+
+func TestEveryPlaceholderOfTheConfigurationIsFilled(t *testing.T) {
+	t.Parallel()
+	l := Layout{Run: filepath.Join(t.TempDir(), "run")}
+	if err := l.configure("nftables"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"containerd.toml", "cni/10-pods.conflist", "kubelet.yaml", "proxy.yaml", "Corefile", "base.yaml"} {
+		content := must(os.ReadFile(l.run(name)))(t)
+		if strings.Contains(string(content), "@") {
+			t.Errorf("%s has a placeholder left:\n%s", name, content)
+		}
+	}
+	if proxy := must(os.ReadFile(l.run("proxy.yaml")))(t); !strings.Contains(string(proxy), "mode: nftables\n") {
+		t.Errorf("kube-proxy is not in the mode that was asked for:\n%s", proxy)
+	}
+}
