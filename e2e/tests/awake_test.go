@@ -23,7 +23,6 @@ func TestOpenSessionKeepsAwake(t *testing.T) {
 		{"an idle session", "select 1"},
 		{"a session idle in a transaction", "begin; select 1"},
 		{"a session idle in an aborted transaction", "begin; select 1/0"},
-		{"a session whose activity is not tracked", "select 1"},
 	} {
 		session := s.open(c, "rw")
 		s.must(session.Run(row.statement))
