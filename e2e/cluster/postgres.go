@@ -1,15 +1,13 @@
 package cluster
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/images"
@@ -21,8 +19,28 @@ var suites = map[string]string{"15": "bookworm", "17": "trixie", "18": "forky"}
 // unneeded are packages of PostgreSQL's closure that the server does without: interpreters, compilers, set-up tools.
 var unneeded = regexp.MustCompile(`^(perl|libperl|libllvm|libz3|debconf|libdebconfclient|adduser|passwd|postgresql-common|postgresql-client-common|libjson-perl|libipc-run|libio-pty|libtext-|ucf|sensible-utils|ssl-cert|locales|libc-l10n|gcc-|login|sysvinit|init-system|base-passwd|procps|libproc2|libdb5|libsemanage|libsepol|openssl_|netbase|libgdbm)`)
 
-// releaseImage is the operator's image in its own manifest.
-var releaseImage = regexp.MustCompile(`[a-z.]+/cloudnative-pg/cloudnative-pg:[0-9.]+`)
+// leftOut are tar's patterns of files that a server does without.
+var leftOut = []string{
+	"./usr/share/doc*", "./usr/share/man*", "./usr/share/locale*", "./usr/share/lintian*", "./usr/share/info*",
+	"*/bitcode*", "*llvmjit*",
+}
+
+// rootFiles is what the packages' scripts would have made, with PostgreSQL's user as CloudNativePG wants it: 26.
+var rootFiles = map[string]string{
+	"etc/passwd": "root:x:0:0:root:/root:/bin/bash\npostgres:x:26:26:PostgreSQL:/var/lib/postgresql:/bin/bash\n" +
+		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+	"etc/group":         "root:x:0:\npostgres:x:26:\nnogroup:x:65534:\n",
+	"etc/nsswitch.conf": "hosts: files dns\n",
+}
+
+const postgresUser = 26
+
+// rootDirectories are those of a root filesystem that no package has.
+var rootDirectories = []string{"etc", "tmp", "run/postgresql", "var/lib/postgresql", "proc", "sys", "dev", "controller", "home"}
+
+// devices are what a PostgreSQL that runs by chroot needs of /dev: numbers of the kernel (its admin-guide/devices.txt). Images
+// leave them out, since runtimes make their own.
+var devices = map[string]int{"null": 1<<8 | 3, "zero": 1<<8 | 5, "random": 1<<8 | 8, "urandom": 1<<8 | 9}
 
 // PostgresFiles makes, unless the cache has it, the root filesystem of a PostgreSQL of the major version.
 func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major string) (string, error) {
@@ -30,9 +48,19 @@ func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major str
 	if !known {
 		return "", fmt.Errorf("PostgreSQL %s: there are 15, 17 and 18", major)
 	}
-	root := filepath.Join(l.Cache, "postgresql-"+major)
-	if _, err := os.Stat(filepath.Join(root, "usr/lib/postgresql", major, "bin/postgres")); err == nil {
+	names := []string{"postgresql-" + major, "postgresql-client-" + major, "base-files", "bash", "dash", "coreutils", "tzdata"}
+	root, err := l.keyed("postgresql-"+major, nil, fmt.Sprint(suite, names, unneeded, leftOut, rootFiles, rootDirectories, devices))
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(root); err == nil {
 		return root, nil
+	}
+	if os.Geteuid() != 0 {
+		return "", fmt.Errorf("make the files of PostgreSQL %s, of which some are another user's: this must be run as root", major)
+	}
+	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache: %w", err)
 	}
 	progress.Say("unpack PostgreSQL %s from Debian %s", major, suite)
 	work, err := os.MkdirTemp(l.Cache, "packages-")
@@ -40,7 +68,7 @@ func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major str
 		return "", fmt.Errorf("make a temporary directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	archives, err := download(ctx, work, suite, "postgresql-"+major, "postgresql-client-"+major, "base-files", "bash", "dash", "coreutils", "tzdata")
+	archives, err := download(ctx, work, suite, names...)
 	if err != nil {
 		return "", fmt.Errorf("download PostgreSQL %s: %w", major, err)
 	}
@@ -49,66 +77,36 @@ func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major str
 		return "", fmt.Errorf("unpack PostgreSQL %s: %w", major, err)
 	}
 	if err := os.Rename(part, root); err != nil {
+		if _, made := os.Stat(root); made == nil { // somebody else was quicker
+			return root, nil
+		}
 		return "", fmt.Errorf("keep PostgreSQL %s: %w", major, err)
 	}
 	return root, nil
 }
 
-// source is where this machine's apt gets Debian from; the files are read when needed, so that no host is written down here.
-func source() (string, error) {
-	for _, file := range []string{"/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"} {
-		content, err := os.Open(file)
-		if err != nil {
-			continue
-		}
-		uri := sourceIn(content)
-		_ = content.Close()
-		if uri != "" {
-			return uri, nil
-		}
-	}
-	return "", errors.New("no source of Debian packages in /etc/apt")
-}
+// aptConfig gives apt a state of its own, in which nothing is installed.
+const aptConfig = `Dir::State "@/state"; Dir::State::status "@/state/status"; Dir::Cache "@/cache"; Dir::Etc::sourcelist "@/etc/sources.list";
+Dir::Etc::sourceparts "@/etc/sources.list.d"; Dir::Etc::preferencesparts "@/etc/preferences.d";
+APT::Install-Recommends "false"; APT::Architecture "` + runtime.GOARCH + `"; APT::Architectures ""; APT::Sandbox::User "root";
+`
 
-// sourceIn finds the first source in a file of either format of apt.
-func sourceIn(file io.Reader) string {
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		switch {
-		case len(fields) >= 2 && fields[0] == "URIs:":
-			return fields[1]
-		case len(fields) >= 3 && fields[0] == "deb":
-			for _, field := range fields[1:] {
-				if strings.Contains(field, "://") {
-					return field
-				}
-			}
-		}
-	}
-	return ""
-}
-
-// download gets packages and everything that they need with a state of apt of its own, in which nothing is installed.
+// download gets packages and everything that they need.
 func download(ctx context.Context, work, suite string, names ...string) ([]string, error) {
 	uri, err := source()
 	if err != nil {
 		return nil, err
 	}
-	for _, directory := range []string{"state/lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/apt.conf.d", "etc/sources.list.d"} {
+	for _, directory := range []string{"state/lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/sources.list.d"} {
 		if err := os.MkdirAll(filepath.Join(work, directory), 0o755); err != nil {
 			return nil, fmt.Errorf("make apt's directories: %w", err)
 		}
 	}
-	files := map[string]string{
+	for name, content := range map[string]string{
 		"state/status":     "",
 		"etc/sources.list": fmt.Sprintf("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n", uri, suite),
-		"apt.conf": strings.ReplaceAll(`Dir::State "@/state"; Dir::State::status "@/state/status"; Dir::Cache "@/cache"; Dir::Etc::sourcelist "@/etc/sources.list";
-Dir::Etc::sourceparts "@/etc/sources.list.d"; Dir::Etc::preferencesparts "@/etc/preferences.d";
-APT::Install-Recommends "false"; APT::Architecture "amd64"; APT::Sandbox::User "root";
-`, "@", work),
-	}
-	for name, content := range files {
+		"apt.conf":         strings.ReplaceAll(aptConfig, "@", work),
+	} {
 		if err := writeFile(filepath.Join(work, name), content); err != nil {
 			return nil, err
 		}
@@ -136,9 +134,10 @@ func unpack(ctx context.Context, archives []string, root, major string) error {
 			return fmt.Errorf("link /%s: %w", directory, err)
 		}
 	}
-	const extract = `dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --keep-directory-symlink --no-same-owner ` +
-		`--exclude='./usr/share/doc*' --exclude='./usr/share/man*' --exclude='./usr/share/locale*' --exclude='./usr/share/lintian*' ` +
-		`--exclude='*/bitcode*' --exclude='*llvmjit*' --exclude='./usr/share/info*'`
+	extract := `dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --keep-directory-symlink --no-same-owner`
+	for _, pattern := range leftOut {
+		extract += " --exclude='" + pattern + "'"
+	}
 	for _, archive := range archives {
 		if unneeded.MatchString(filepath.Base(archive)) {
 			continue
@@ -150,23 +149,8 @@ func unpack(ctx context.Context, archives []string, root, major string) error {
 	return finish(ctx, root, major)
 }
 
-// finish adds what the packages' scripts would have, with PostgreSQL's user as CloudNativePG wants it: 26.
-func finish(ctx context.Context, root, major string) error {
-	const script = `set -e; cd "$1"
-mkdir -p etc tmp run var/lib/postgresql proc sys dev controller home; chmod 1777 tmp
-rm -rf var/run; ln -s /run var/run; mkdir -p run/postgresql
-printf '%s\n' 'root:x:0:0:root:/root:/bin/bash' 'postgres:x:26:26:PostgreSQL:/var/lib/postgresql:/bin/bash' 'nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin' > etc/passwd
-printf '%s\n' 'root:x:0:' 'postgres:x:26:' 'nogroup:x:65534:' > etc/group
-echo 'hosts: files dns' > etc/nsswitch.conf
-for b in usr/lib/postgresql/$2/bin/*; do ln -sf ../lib/postgresql/$2/bin/$(basename $b) usr/bin/$(basename $b); done
-chown -R 26:26 var/lib/postgresql run/postgresql
-ldconfig -r .`
-	_, err := do(ctx, "bash", "-c", script, "finish", root, major)
-	return err
-}
-
-// version is what a PostgreSQL says of itself.
-var version = regexp.MustCompile(`\(PostgreSQL\) ([0-9]+\.[0-9]+)`)
+// version is what a PostgreSQL says of itself; one that is not released yet says `18beta1`.
+var version = regexp.MustCompile(`\(PostgreSQL\) ([0-9]+(\.[0-9]+|[a-z]+[0-9]*))`)
 
 // PostgresImage makes, unless the cache has it, the image of a PostgreSQL of the major version, and returns its archive and
 // its name, whose tag is the version, since the operator reads the major version there.
@@ -183,7 +167,7 @@ func (l Layout) PostgresImage(ctx context.Context, progress *Progress, major str
 	if found == nil {
 		return "", "", fmt.Errorf("PostgreSQL says that its version is %q", said)
 	}
-	name, archive = "localhost/postgresql:"+found[1], filepath.Join(l.Cache, "postgresql-"+found[1]+".tar")
+	name, archive = "localhost/postgresql:"+found[1], root+"-"+found[1]+".tar"
 	if _, err := os.Stat(archive); err == nil {
 		return archive, name, nil
 	}
@@ -192,5 +176,5 @@ func (l Layout) PostgresImage(ctx context.Context, progress *Progress, major str
 		User: "26", Cmd: []string{"postgres"},
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 	}
-	return archive, name, images.Write(archive, name, root, config)
+	return archive, name, images.Write(archive, name, config, images.Directory(root))
 }

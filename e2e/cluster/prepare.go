@@ -3,9 +3,12 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strings"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/images"
@@ -46,12 +49,9 @@ func (l Layout) prepare(ctx context.Context, progress *Progress) (artefacts, err
 	if err != nil {
 		return a, err
 	}
-	pauseArchive := filepath.Join(l.Cache, "pause.tar")
-	pause := images.Program{Module: l.Source, Package: "./cmd/pause", Binary: "pause", Version: "1", Name: "localhost/pause:1"}
-	if _, err := os.Stat(pauseArchive); err != nil {
-		if err := pause.Build(pauseArchive); err != nil {
-			return a, err
-		}
+	pauseArchive, err := l.pauseImage(ctx)
+	if err != nil {
+		return a, err
 	}
 	postgresArchive, postgresImage, err := l.PostgresImage(ctx, progress, "17")
 	if err != nil {
@@ -88,39 +88,43 @@ func (l Layout) build(ctx context.Context, progress *Progress, name, module, pro
 	return binary, nil
 }
 
-// operatorImage makes the operator's image: it looks for its own programs under /operator, and the instances run /manager.
+// operatorImage makes the operator's image: it looks for its own programs, of which a name ends with the architecture, under
+// /operator, and the instances run /manager.
 func (l Layout) operatorImage(binary string) (string, error) {
 	archive := binary + ".tar"
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
-	root, err := os.MkdirTemp("", "operator-")
-	if err != nil {
-		return "", fmt.Errorf("make a temporary directory: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(root) }()
-	if err := os.MkdirAll(filepath.Join(root, "operator"), 0o755); err != nil {
-		return "", fmt.Errorf("make the operator's directory: %w", err)
-	}
-	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o777); err != nil {
-		return "", fmt.Errorf("make /tmp: %w", err)
-	}
-	if err := os.Chmod(filepath.Join(root, "tmp"), 0o1777|os.ModeSticky); err != nil {
-		return "", fmt.Errorf("open /tmp: %w", err)
-	}
-	content, err := os.ReadFile(binary)
-	if err != nil {
-		return "", fmt.Errorf("read the operator: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(root, "operator", "manager_amd64"), content, 0o755); err != nil {
-		return "", fmt.Errorf("copy the operator: %w", err)
-	}
-	if err := os.Symlink("operator/manager_amd64", filepath.Join(root, "manager")); err != nil {
-		return "", fmt.Errorf("link the manager: %w", err)
-	}
+	program := "operator/manager_" + runtime.GOARCH
 	config := images.Config{Entrypoint: []string{"/manager"}, User: "65532:65532", WorkingDir: "/"}
-	return archive, images.Write(archive, "localhost/cloudnative-pg:"+operatorVersion, root, config)
+	return archive, images.Write(archive, "localhost/cloudnative-pg:"+operatorVersion, config, images.Files(
+		images.File{Name: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+		images.File{Name: "operator", Mode: fs.ModeDir | 0o755},
+		images.File{Name: program, Mode: 0o755, From: binary},
+		images.File{Name: "manager", Link: program},
+	))
 }
+
+// pauseImage makes the image that holds a pod's namespaces.
+func (l Layout) pauseImage(ctx context.Context) (string, error) {
+	sources, err := filepath.Glob(filepath.Join(l.Source, "cmd", "pause", "*.go"))
+	if err != nil {
+		return "", fmt.Errorf("list the program of pause: %w", err)
+	}
+	archive, err := l.keyed("pause", sources)
+	if err != nil {
+		return "", err
+	}
+	archive += ".tar"
+	if _, err := os.Stat(archive); err == nil {
+		return archive, nil
+	}
+	pause := images.Program{Module: l.Source, Package: "./cmd/pause", Binary: "pause", Version: "1", Name: "localhost/pause:1"}
+	return archive, pause.Build(ctx, archive)
+}
+
+// releaseImage is the operator's image in its own manifest.
+var releaseImage = regexp.MustCompile(`[a-z.]+/cloudnative-pg/cloudnative-pg:[0-9.]+`)
 
 // operatorManifest is the manifest that the operator's own release carries, with the names of our images.
 func (l Layout) operatorManifest(ctx context.Context) (string, error) {
@@ -134,6 +138,11 @@ func (l Layout) operatorManifest(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the operator's manifest: %w", err)
 	}
-	manifest := releaseImage.ReplaceAllString(string(content), "localhost/cloudnative-pg:"+operatorVersion)
-	return strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: IfNotPresent"), nil
+	return withOurImage(string(content)), nil
+}
+
+// withOurImage lets a manifest use the operator's image that containerd was given.
+func withOurImage(manifest string) string {
+	manifest = releaseImage.ReplaceAllString(manifest, "localhost/cloudnative-pg:"+operatorVersion)
+	return strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
 }

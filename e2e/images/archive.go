@@ -1,4 +1,5 @@
-// Package images writes container images as docker-archive tarballs, without a daemon, a registry or a base image.
+// Package images writes container images as docker-archive tarballs, without a daemon, a registry or a base image. The same
+// content gives the same bytes.
 package images
 
 import (
@@ -8,14 +9,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"time"
 )
 
-// epoch is the time of everything in an image, so that the same content gives the same image.
+// epoch is the time of everything in an image.
 var epoch = time.Unix(0, 0).UTC()
 
 // Config is the part of an image's configuration that is used here; the field names are those of the format.
@@ -39,33 +39,108 @@ type image struct {
 	} `json:"rootfs"`
 }
 
-// Write makes the file an image of the given name with one layer, the directory root.
-func Write(file, name, root string, config Config) error {
-	layer, err := os.CreateTemp(filepath.Dir(file), ".layer-*")
-	if err != nil {
-		return fmt.Errorf("make a temporary file: %w", err)
-	}
-	defer func() { _ = layer.Close(); _ = os.Remove(layer.Name()) }()
-	digest := sha256.New()
-	if err := writeLayer(io.MultiWriter(layer, digest), root); err != nil {
-		return fmt.Errorf("write the layer of %s: %w", name, err)
-	}
+// Write makes the file an image of the given name for this machine's architecture, with its layers from the lowest to the
+// highest. The file is there only when it is complete.
+func Write(file, name string, config Config, layers ...Layer) error {
 	described := image{Architecture: runtime.GOARCH, OS: "linux", Created: epoch, Config: config}
-	described.RootFS.Type, described.RootFS.DiffIDs = "layers", []string{"sha256:" + hex.EncodeToString(digest.Sum(nil))}
+	described.RootFS.Type, described.RootFS.DiffIDs = "layers", []string{}
+	manifest := struct {
+		Config   string
+		RepoTags []string
+		Layers   []string
+	}{RepoTags: []string{name}, Layers: []string{}}
+	var entries []entry
+	defer func() {
+		for _, e := range entries {
+			e.close()
+		}
+	}()
+	for _, layer := range layers {
+		written, digest, err := spool(filepath.Dir(file), layer)
+		if err != nil {
+			return fmt.Errorf("write a layer of %s: %w", name, err)
+		}
+		entries = append(entries, written)
+		described.RootFS.DiffIDs = append(described.RootFS.DiffIDs, "sha256:"+digest)
+		manifest.Layers = append(manifest.Layers, written.name)
+	}
 	body, err := json.Marshal(described)
 	if err != nil {
 		return fmt.Errorf("encode the configuration of %s: %w", name, err)
 	}
 	sum := sha256.Sum256(body)
-	configName := hex.EncodeToString(sum[:]) + ".json"
-	manifest, err := json.Marshal([]map[string]any{{"Config": configName, "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	manifest.Config = hex.EncodeToString(sum[:]) + ".json"
+	list, err := json.Marshal([]any{manifest})
 	if err != nil {
 		return fmt.Errorf("encode the manifest of %s: %w", name, err)
 	}
-	return writeArchive(file, layer, map[string][]byte{"manifest.json": manifest, configName: body})
+	entries = append([]entry{{name: "manifest.json", content: list}, {name: manifest.Config, content: body}}, entries...)
+	return writeArchive(file, entries)
 }
 
-func writeArchive(file string, layer *os.File, small map[string][]byte) (err error) {
+// entry is a file of the archive: its content, or a layer that was spooled to a temporary file.
+type entry struct {
+	name    string
+	content []byte
+	spooled *os.File
+}
+
+func (e entry) close() {
+	if e.spooled != nil {
+		_ = e.spooled.Close()
+		_ = os.Remove(e.spooled.Name())
+	}
+}
+
+// spool writes a layer to a temporary file, since its digest and size stand before it in the archive.
+func spool(directory string, layer Layer) (entry, string, error) {
+	file, err := os.CreateTemp(directory, ".layer-*")
+	if err != nil {
+		return entry{}, "", fmt.Errorf("make a temporary file: %w", err)
+	}
+	written, digest := entry{spooled: file}, sha256.New()
+	out := tar.NewWriter(io.MultiWriter(file, digest))
+	if err := layer(out); err != nil {
+		written.close()
+		return entry{}, "", err
+	}
+	if err := out.Close(); err != nil {
+		written.close()
+		return entry{}, "", fmt.Errorf("end the layer: %w", err)
+	}
+	sum := hex.EncodeToString(digest.Sum(nil))
+	written.name = sum + ".tar"
+	return written, sum, nil
+}
+
+func (e entry) writeTo(archive *tar.Writer) error {
+	header := &tar.Header{Name: e.name, Mode: 0o644, Size: int64(len(e.content)), ModTime: epoch}
+	if e.spooled != nil {
+		size, err := e.spooled.Seek(0, io.SeekEnd)
+		if err != nil {
+			return fmt.Errorf("measure %s: %w", e.name, err)
+		}
+		if _, err := e.spooled.Seek(0, io.SeekStart); err != nil {
+			return fmt.Errorf("rewind %s: %w", e.name, err)
+		}
+		header.Size = size
+	}
+	if err := archive.WriteHeader(header); err != nil {
+		return fmt.Errorf("write %s: %w", e.name, err)
+	}
+	if e.spooled == nil {
+		if _, err := archive.Write(e.content); err != nil {
+			return fmt.Errorf("write %s: %w", e.name, err)
+		}
+		return nil
+	}
+	if _, err := io.Copy(archive, e.spooled); err != nil {
+		return fmt.Errorf("write %s: %w", e.name, err)
+	}
+	return nil
+}
+
+func writeArchive(file string, entries []entry) (err error) {
 	out, err := os.Create(file + ".part")
 	if err != nil {
 		return fmt.Errorf("make %s: %w", file, err)
@@ -77,91 +152,19 @@ func writeArchive(file string, layer *os.File, small map[string][]byte) (err err
 		}
 	}()
 	archive := tar.NewWriter(out)
-	for _, name := range sortedKeys(small) {
-		header := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(small[name])), ModTime: epoch}
-		if err := archive.WriteHeader(header); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
+	for _, e := range entries {
+		if err := e.writeTo(archive); err != nil {
+			return err
 		}
-		if _, err := archive.Write(small[name]); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
-		}
-	}
-	size, err := layer.Seek(0, io.SeekEnd)
-	if err != nil {
-		return fmt.Errorf("measure the layer: %w", err)
-	}
-	if _, err := layer.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("rewind the layer: %w", err)
-	}
-	if err := archive.WriteHeader(&tar.Header{Name: "layer.tar", Mode: 0o644, Size: size, ModTime: epoch}); err != nil {
-		return fmt.Errorf("write the layer: %w", err)
-	}
-	if _, err := io.Copy(archive, layer); err != nil {
-		return fmt.Errorf("write the layer: %w", err)
 	}
 	if err := archive.Close(); err != nil {
-		return fmt.Errorf("write %s: %w", file, err)
+		return fmt.Errorf("end %s: %w", file, err)
 	}
 	if err := out.Close(); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	return os.Rename(out.Name(), file)
-}
-
-// writeLayer writes a directory as a layer; WalkDir goes through it in the order of names.
-func writeLayer(out io.Writer, root string) error {
-	layer := tar.NewWriter(out)
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := entry.Info()
-		if err != nil {
-			return err
-		}
-		relative, err := filepath.Rel(root, path)
-		if err != nil || relative == "." {
-			return err
-		}
-		return writeEntry(layer, path, relative, info)
-	})
-	if err != nil {
-		return err
+	if err := os.Rename(out.Name(), file); err != nil {
+		return fmt.Errorf("keep %s: %w", file, err)
 	}
-	return layer.Close()
-}
-
-func writeEntry(layer *tar.Writer, path, name string, info fs.FileInfo) error {
-	target := ""
-	if info.Mode()&fs.ModeSymlink != 0 {
-		var err error
-		if target, err = os.Readlink(path); err != nil {
-			return err
-		}
-	}
-	if !info.Mode().IsRegular() && !info.IsDir() && target == "" {
-		return nil // a socket or a device that a server left in the directory
-	}
-	header, err := tar.FileInfoHeader(info, target)
-	if err != nil {
-		return err
-	}
-	header.Name, header.ModTime, header.AccessTime, header.ChangeTime = name, epoch, time.Time{}, time.Time{}
-	header.Uname, header.Gname, header.Format = "", "", tar.FormatPAX
-	if info.IsDir() {
-		header.Name += "/"
-	}
-	if err := layer.WriteHeader(header); err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return nil
-	}
-	content, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = content.Close() }()
-	_, err = io.Copy(layer, content)
-	return err
+	return nil
 }

@@ -1,15 +1,13 @@
 package images
 
 import (
+	"context"
 	"fmt"
-	"maps"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 )
-
-func sortedKeys(m map[string][]byte) []string { return slices.Sorted(maps.Keys(m)) }
 
 // Program describes an image that holds one Go program and nothing else, like the images of the Dockerfiles.
 type Program struct {
@@ -23,29 +21,39 @@ type Program struct {
 	Name string
 }
 
-// Build compiles the program and writes its image to the file.
-func (p Program) Build(file string) error {
-	root, err := os.MkdirTemp("", "image-")
+// base is what is below every program: a user that is not root (65532, as the distroless images have it), and a place for
+// temporary files.
+func base() Layer {
+	return Files(
+		File{Name: "etc", Mode: fs.ModeDir | 0o755},
+		File{Name: "etc/passwd", Mode: 0o644, Content: []byte("root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")},
+		File{Name: "etc/group", Mode: 0o644, Content: []byte("root:x:0:\nnonroot:x:65532:\n")},
+		File{Name: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+	)
+}
+
+// Build compiles the program for this machine's architecture and writes its image to the file.
+func (p Program) Build(ctx context.Context, file string) error {
+	temporary, err := os.MkdirTemp("", "image-")
 	if err != nil {
 		return fmt.Errorf("make a temporary directory: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(root) }()
-	command := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+p.Version,
-		"-o", filepath.Join(root, p.Binary), p.Package)
-	command.Dir, command.Env = p.Module, append(os.Environ(), "CGO_ENABLED=0")
-	command.Stderr = os.Stderr
+	defer func() { _ = os.RemoveAll(temporary) }()
+	binary := filepath.Join(temporary, p.Binary)
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+p.Version, "-o", binary, p.Package)
+	command.Dir, command.Env, command.Stderr = p.Module, append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
 	if err := command.Run(); err != nil {
 		return fmt.Errorf("compile %s: %w", p.Package, err)
-	}
-	if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
-		return fmt.Errorf("make /etc: %w", err)
-	}
-	passwd := "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n"
-	if err := os.WriteFile(filepath.Join(root, "etc", "passwd"), []byte(passwd), 0o644); err != nil {
-		return fmt.Errorf("write /etc/passwd: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("make the directory of %s: %w", file, err)
 	}
-	return Write(file, p.Name, root, Config{User: "65532:65532", Entrypoint: []string{"/" + p.Binary}, WorkingDir: "/"})
+	return Write(file, p.Name, p.config(), base(), Files(File{Name: p.Binary, Mode: 0o755, From: binary}))
+}
+
+func (p Program) config() Config {
+	return Config{
+		User: "65532:65532", Entrypoint: []string{"/" + p.Binary}, WorkingDir: "/",
+		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+	}
 }
