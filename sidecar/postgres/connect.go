@@ -9,9 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,8 +23,6 @@ import (
 const (
 	// sampleTimeout bounds one look, connecting included: a server that needs longer is not known to be idle.
 	sampleTimeout = 3 * time.Second
-	// farewell bounds the polite end of a session.
-	farewell = 100 * time.Millisecond
 	// roleExporter exists from CloudNativePG 1.28.3, 1.29.1 and 1.30.0 on; it is a member of pg_monitor and logs in over
 	// the socket as the operating system user that we are too.
 	roleExporter = "cnpg_metrics_exporter"
@@ -51,35 +49,46 @@ const (
 	stateCannotConnectNow     = "57P03"
 )
 
-// connect opens a session as the least privileged role that the server has.
-func (s Server) connect(ctx context.Context, database string) (*pgx.Conn, error) {
-	conn, err := s.connectAs(ctx, roleExporter, database)
+// parameters are the settings of every session of ours.
+var parameters = map[string]string{
+	"application_name": activity.ApplicationName,
+	// The objects that a statement names must not depend on what the owner of a database has set for it.
+	"search_path":                   "pg_catalog",
+	"default_transaction_read_only": "on",
+	"statement_timeout":             "2s",
+	"lock_timeout":                  "1s",
+	// A listener that the server ended for idling would count its return as activity, and the cluster would never sleep.
+	"idle_session_timeout": "0",
+	// A statement whose session we have ended ends soon after it: nobody is left to send a cancel request.
+	"client_connection_check_interval": "100ms",
+}
+
+// connect opens a session as the least privileged role that the server has. That role is tried first every time: it may
+// have been made since, with an upgrade of the operator.
+func (s Server) connect(ctx context.Context, database string) (*session, error) {
+	opened, err := s.connectAs(ctx, roleExporter, database)
 	if code := sqlState(err); code == stateInvalidAuthorization || code == stateInvalidPassword {
 		return s.connectAs(ctx, roleFallback, database)
 	}
-	return conn, err
+	return opened, err
 }
 
-func (s Server) connectAs(ctx context.Context, role, database string) (*pgx.Conn, error) {
+func (s Server) connectAs(ctx context.Context, role, database string) (*session, error) {
 	config, err := pgx.ParseConfig("sslmode=disable")
 	if err != nil {
 		return nil, fmt.Errorf("make a connection's configuration: %w", err)
 	}
 	config.Host, config.Port, config.User, config.Database, config.Password = s.SocketDirectory, s.Port, role, database, ""
 	config.Fallbacks = nil
-	config.RuntimeParams = map[string]string{
-		"application_name":              activity.ApplicationName,
-		"default_transaction_read_only": "on",
-		"statement_timeout":             "2s",
-		"lock_timeout":                  "1s",
-	}
+	config.RuntimeParams = maps.Clone(parameters)
 	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	config.StatementCacheCapacity, config.DescriptionCacheCapacity = 0, 0
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
+	opened := &session{}
+	config.DialFunc = opened.dial
+	if opened.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("connect to database %s as %s: %w", database, role, err)
 	}
-	return conn, nil
+	return opened, nil
 }
 
 // address is where the server listens on the loopback interface, which the containers of a pod share.
@@ -93,58 +102,4 @@ func sqlState(err error) string {
 		return refused.Code
 	}
 	return ""
-}
-
-// holder keeps one session that may be closed at any moment by another goroutine.
-type holder struct {
-	mutex sync.Mutex
-	conn  *pgx.Conn
-	busy  bool
-}
-
-// take lends the session out for use, nil if there is none.
-func (h *holder) take() *pgx.Conn {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	h.busy = h.conn != nil
-	return h.conn
-}
-
-// put keeps a session and marks it as in use.
-func (h *holder) put(conn *pgx.Conn) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	h.conn, h.busy = conn, true
-}
-
-// release says that nobody uses the session any longer. It reports whether the session is still there.
-func (h *holder) release() bool {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	h.busy = false
-	return h.conn != nil
-}
-
-func (h *holder) held() bool {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	return h.conn != nil
-}
-
-// close ends the session at once. One that is in use loses its socket, which its user sees as an error; one that is not
-// says goodbye first, so that the server has nothing to complain of.
-func (h *holder) close() {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	if h.conn == nil {
-		return
-	}
-	if !h.busy {
-		ctx, cancel := context.WithTimeout(context.Background(), farewell)
-		defer cancel()
-		_ = h.conn.Close(ctx)
-	} else {
-		_ = h.conn.PgConn().Conn().Close()
-	}
-	h.conn, h.busy = nil, false
 }

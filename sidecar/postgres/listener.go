@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -14,8 +15,12 @@ import (
 // Channel is the name of the control channel.
 const Channel = "scale_to_zero"
 
-// reconnectDelay is how long the listener waits before it tries again. A refusal is a line in the server's log each time.
-const reconnectDelay = time.Minute
+const (
+	// refusedDelay is the wait after a refusal, which only a person can mend; each try is a line in the server's log.
+	refusedDelay = time.Minute
+	// firstDelay and longestDelay bound the wait after any other failure; it doubles.
+	firstDelay, longestDelay = time.Second, 30 * time.Second
+)
 
 // Kind says what a notification means.
 type Kind string
@@ -66,7 +71,8 @@ type Listener struct {
 	notify    func(Kind, time.Time)
 	failed    func(error)
 	connected atomic.Bool
-	session   holder
+	held      holder
+	delay     time.Duration // before the next connection; of Run's goroutine only
 }
 
 // NewListener makes a listener. notify is called for every notification, failed for every connection that did not come
@@ -80,38 +86,54 @@ func (l *Listener) Connected() bool { return l.connected.Load() }
 
 // Run listens until the context ends; then its session is closed at once.
 func (l *Listener) Run(ctx context.Context) {
-	stop := context.AfterFunc(ctx, l.session.close)
+	stop := context.AfterFunc(ctx, l.held.close)
 	defer stop()
+	defer l.held.close()
 	listener := &pgxlisten.Listener{
 		Connect:        l.connect,
-		ReconnectDelay: reconnectDelay,
+		ReconnectDelay: -1, // connect waits, and for how long depends on what happened
 		LogError: func(ctx context.Context, err error) {
 			l.connected.Store(false)
-			l.session.close()
+			l.held.close()
 			if ctx.Err() == nil {
-				l.failed(l.classify(err))
+				err = l.classify(err)
+				l.delay = nextDelay(l.delay, err)
+				l.failed(err)
 			}
 		},
 	}
 	listener.Handle(Channel, handler{l})
 	_ = listener.Listen(ctx) // returns the context's error only
 	l.connected.Store(false)
-	l.session.close()
 }
 
 func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
+	timer := time.NewTimer(l.delay)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-timer.C:
+	}
 	limited, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
-	conn, err := l.server.connect(limited, l.database)
+	opened, err := l.server.connect(limited, l.database)
 	if err != nil {
 		return nil, err
 	}
-	l.session.put(conn)
-	if ctx.Err() != nil { // the context ended before the session was put where its end closes it
-		l.session.close()
-		return nil, ctx.Err()
+	if err := l.held.keep(ctx, opened); err != nil {
+		return nil, fmt.Errorf("keep the session: %w", err)
 	}
-	return conn, nil
+	return opened.conn, nil
+}
+
+// nextDelay is the wait after a failure that followed another wait.
+func nextDelay(last time.Duration, err error) time.Duration {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return refusedDelay
+	}
+	return min(max(2*last, firstDelay), longestDelay)
 }
 
 func (l *Listener) classify(err error) error {
@@ -135,6 +157,7 @@ func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _
 // HandleBacklog runs when LISTEN has taken effect: what was sent before is lost, so it counts as activity.
 func (h handler) HandleBacklog(context.Context, string, *pgx.Conn) error {
 	h.listener.connected.Store(true)
+	h.listener.delay = 0
 	h.listener.notify(KindBacklog, time.Now())
 	return nil
 }

@@ -1,8 +1,11 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"os"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -252,4 +255,75 @@ func TestUnreachable(t *testing.T) {
 	if _, err := NewSampler(server).Sample(t.Context(), instances); err == nil {
 		t.Error("no server was sampled")
 	}
+}
+
+// Where a rule of the user's rejects what comes without TLS, the check logs in instead, and leaves one line in the log.
+func TestWherePlaintextIsRejectedTheCheckLogsIn(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		s.RejectPlaintext(t)
+		for range 3 {
+			if refusing, err := server.ShuttingDown(t.Context()); refusing || err != nil {
+				t.Fatalf("a serving server: %t, %v", refusing, err)
+			}
+		}
+		if rejections := strings.Count(s.Log(), "pg_hba.conf rejects"); rejections != 1 {
+			t.Errorf("%d rejections are in the log, want 1", rejections)
+		}
+	})
+}
+
+// A session that another goroutine ends while a statement runs is gone at once, and no cancel request follows it.
+func TestHangUpWhileAStatementRuns(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		opened, err := server.connect(t.Context(), maintenanceDatabase)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := opened.conn.Exec(context.Background(), "select pg_sleep(60)")
+			ended <- err
+		}()
+		admin := s.Connect(t, "postgres", "postgres")
+		running := func() (count int) {
+			const query = "select count(*) from pg_stat_activity where query = 'select pg_sleep(60)' and state = 'active'"
+			if err := admin.QueryRow(t.Context(), query).Scan(&count); err != nil {
+				t.Fatal(err)
+			}
+			return count
+		}
+		for running() == 0 {
+			runtime.Gosched()
+		}
+		opened.hangUp()
+		opened.hangUp() // twice does no harm
+		if err := <-ended; err == nil {
+			t.Error("the statement ended without an error")
+		}
+		for running() != 0 { // client_connection_check_interval ends it
+			runtime.Gosched()
+		}
+	})
+}
+
+func TestASessionThatCameTooLateIsNotKept(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		var held holder
+		ctx, done := held.use(t.Context())
+		defer done()
+		opened, err := server.connect(ctx, maintenanceDatabase)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held.close()
+		if err := held.keep(ctx, opened); !errors.Is(err, errHungUp) || held.current() != nil {
+			t.Errorf("kept after the close: %v", err)
+		}
+	})
 }

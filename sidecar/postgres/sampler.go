@@ -21,8 +21,8 @@ type Sample struct {
 
 // Sampler looks at the sessions of an instance over a session of its own that it keeps.
 type Sampler struct {
-	server  Server
-	session holder
+	server Server
+	held   holder
 }
 
 // NewSampler makes a sampler; it connects with the first sample.
@@ -33,21 +33,22 @@ func NewSampler(server Server) *Sampler { return &Sampler{server: server} }
 func (s *Sampler) Sample(ctx context.Context, cluster activity.Cluster) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
-	conn := s.session.take()
-	if conn == nil {
+	ctx, done := s.held.use(ctx)
+	defer done()
+	session := s.held.current()
+	if session == nil {
 		var err error
-		if conn, err = s.server.connect(ctx, maintenanceDatabase); err != nil {
+		if session, err = s.server.connect(ctx, maintenanceDatabase); err != nil {
 			return Sample{}, err
 		}
-		s.session.put(conn)
+		if err := s.held.keep(ctx, session); err != nil {
+			return Sample{}, fmt.Errorf("keep the session: %w", err)
+		}
 	}
-	sample, err := read(ctx, conn, cluster)
+	sample, err := read(ctx, session.conn, cluster)
 	if err != nil {
-		s.session.close()
+		s.held.close()
 		return Sample{}, err
-	}
-	if !s.session.release() {
-		return Sample{}, fmt.Errorf("sample the sessions: %w", context.Canceled)
 	}
 	return sample, nil
 }
@@ -75,7 +76,7 @@ func read(ctx context.Context, conn *pgx.Conn, cluster activity.Cluster) (Sample
 }
 
 // Connected tells whether a session is held.
-func (s *Sampler) Connected() bool { return s.session.held() }
+func (s *Sampler) Connected() bool { return s.held.current() != nil }
 
 // Close ends the session at once, a running sample included. It may be called from any goroutine.
-func (s *Sampler) Close() { s.session.close() }
+func (s *Sampler) Close() { s.held.close() }

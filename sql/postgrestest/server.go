@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +33,25 @@ type Server struct {
 	root, inside, binaries string
 	process                *exec.Cmd
 	ended                  chan struct{}
+	log                    record
+}
+
+// record is a log that is read while it is written.
+type record struct {
+	mutex sync.Mutex
+	text  bytes.Buffer
+}
+
+func (r *record) Write(p []byte) (int, error) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.text.Write(p)
+}
+
+func (r *record) String() string {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.text.String()
 }
 
 // Each runs the test on a server of every major version in TEST_POSTGRES_ROOTS, a list such as 15=DIR:17=DIR of root
@@ -96,9 +117,8 @@ func (s *Server) configure(t *testing.T) {
 
 func (s *Server) run(t *testing.T) {
 	t.Helper()
-	var log bytes.Buffer
 	s.process = s.command("postgres", "-D", s.inside+"/data")
-	s.process.Stderr = &log
+	s.process.Stderr = &s.log
 	must(t, s.process.Start())
 	go func() { _ = s.process.Wait(); close(s.ended) }()
 	t.Cleanup(func() {
@@ -106,7 +126,7 @@ func (s *Server) run(t *testing.T) {
 		_ = s.process.Process.Signal(syscall.SIGQUIT) // an immediate shutdown
 		<-s.ended
 		if t.Failed() {
-			t.Logf("PostgreSQL said:\n%s", log.String())
+			t.Logf("PostgreSQL said:\n%s", s.log.String())
 		}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -160,6 +180,23 @@ func (s *Server) signalAll(signal syscall.Signal) error {
 		_ = syscall.Kill(child, signal) // one that has just ended needs none
 	}
 	return nil
+}
+
+// Log is what the server has written so far.
+func (s *Server) Log() string { return s.log.String() }
+
+// RejectPlaintext adds a rule that rejects what comes over TCP without TLS.
+func (s *Server) RejectPlaintext(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(s.Directory, "data", "pg_hba.conf")
+	rules, err := os.ReadFile(path)
+	must(t, err)
+	must(t, os.WriteFile(path, append([]byte("hostnossl all all all reject\n"), rules...), 0o600))
+	s.Execute(t, "select pg_reload_conf()")
+	// The first process reads the rules anew when it gets round to it: a line of its log says so.
+	for !strings.Contains(s.Log(), "reloading configuration files") {
+		runtime.Gosched()
+	}
 }
 
 // Ended is closed when the server has ended.
