@@ -3,8 +3,13 @@ package sql
 
 import _ "embed"
 
-// Activity returns a row for every process of the instance but the one that asks: backend type, user, application name,
-// database, state, and whether it came over the Unix socket. NULLs are empty strings.
+// Activity returns what one look at an instance shows, in rows of the kinds session, database, server and blocker.
 //
 //go:embed activity.sql
 var Activity string
+
+// Terminate ends sessions that were judged not to count: $1 pids, $2 starts, $3 whether judged by being idle, $4 since when
+// at the latest. Times are microseconds since 1970.
+//
+//go:embed terminate.sql
+var Terminate string

@@ -2,14 +2,18 @@ package activity
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	cluster := Cluster{Instances: []string{"c-1", "c-2"}}
+	rules := Rules{Instances: []string{"c-1", "c-2"}, Ignore: []idle.Pattern{{User: "monitoring"}}}
 	for _, row := range []struct {
 		rule    string
 		session Session
@@ -25,17 +29,21 @@ func TestClassify(t *testing.T) {
 		{"our name from an ordinary user counts", Session{BackendType: "client backend", User: "app", Application: ApplicationName, Local: true}, ClassClient},
 		{"a standby does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2"}, ClassInfrastructure},
 		{"a standby that joins does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2-join"}, ClassInfrastructure},
-		{"a walsender of another cluster counts", Session{BackendType: "walsender", User: "streaming_replica", Application: "d-1"}, ClassClient},
+		{"a walsender of another cluster counts", Session{BackendType: "walsender", User: "streaming_replica", Application: "d-1"}, ClassReplication},
 		{"the pooler in another database counts", Session{BackendType: "client backend", User: "cnpg_pooler_pgbouncer", Database: "app"}, ClassClient},
 		{"the checkpointer does not", Session{BackendType: "checkpointer"}, ClassInternal},
 		{"an autovacuum worker does not", Session{BackendType: "autovacuum worker", User: "postgres", State: "active"}, ClassInternal},
 		{"the idle launcher of an extension does not", Session{BackendType: "pg_cron launcher", User: "postgres"}, ClassInternal},
-		{"a worker of an extension that works does", Session{BackendType: "pg_cron", User: "postgres", State: "active"}, ClassClient},
-		{"a running logical subscription does", Session{BackendType: "logical replication apply worker", User: "app", State: "idle"}, ClassClient},
+		{"a worker of an extension that works does", Session{BackendType: "pg_cron", User: "postgres", State: "active"}, ClassWorker},
+		{"an idle worker of an extension does not", Session{BackendType: "TimescaleDB Background Worker Scheduler", User: "postgres", State: "idle"}, ClassInternal},
+		{"one in a transaction does", Session{BackendType: "x", User: "postgres", State: "idle", InTransaction: true}, ClassWorker},
+		{"a worker of a subscription has a reason of its own", Session{BackendType: "logical replication apply worker", User: "app", State: "idle"}, ClassInternal},
+		{"an autovacuum against wraparound counts", Session{BackendType: "autovacuum worker", State: "active", Wraparound: true}, ClassWraparound},
+		{"who is ignored does not count", Session{BackendType: "client backend", User: "monitoring", State: "active"}, ClassIgnored},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			if got := Classify(row.session, cluster); got != row.want {
+			if got := Classify(row.session, rules); got != row.want {
 				t.Errorf("got %s, want %s", got, row.want)
 			}
 		})
@@ -45,15 +53,122 @@ func TestClassify(t *testing.T) {
 func TestTallyCountsEveryState(t *testing.T) {
 	t.Parallel()
 	var tally Tally
-	if tally.Active() {
+	if len(tally.InUse()) != 0 {
 		t.Error("nothing counts")
 	}
 	for _, state := range []string{"active", "idle", "idle in transaction", "idle in transaction (aborted)", "fastpath function call", "disabled", "", "starting"} {
-		tally.Add(Session{BackendType: "client backend", State: state}, Cluster{})
+		tally.Add(Session{BackendType: "client backend", State: state}, Rules{})
 	}
 	want := map[string]int{"active": 1, "idle": 1, "idle_in_transaction": 1, "idle_in_transaction_aborted": 1, "fastpath_function_call": 1, "disabled": 1, "unknown": 2}
-	if diff := cmp.Diff(want, tally.ByState()); diff != "" || !tally.Active() {
+	if diff := cmp.Diff(want, tally.ByState()); diff != "" || len(tally.InUse()) != 1 {
 		t.Errorf("states (-want +got):\n%s", diff)
+	}
+}
+
+func TestWithQueriesARestingSessionCountsUpToItsLastStatement(t *testing.T) {
+	t.Parallel()
+	var tally Tally
+	rules := Rules{Queries: true}
+	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 1, Started: 10, IdleFor: time.Hour, Changed: 5}, rules)
+	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 2, Started: 20, IdleFor: time.Minute, Changed: 6}, rules)
+	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 3, Started: 30, IdleFor: -time.Minute, Changed: 7}, Rules{Ignore: []idle.Pattern{{User: "*"}}})
+	if ago, is := tally.LastUse(); !is || ago != time.Minute || len(tally.InUse()) != 0 {
+		t.Errorf("last use %s ago (%t), in use %v", ago, is, tally.InUse())
+	}
+	want := []Doomed{{PID: 1, Started: 10, Idle: true, Changed: 5}, {PID: 2, Started: 20, Idle: true, Changed: 6}, {PID: 3, Started: 30}}
+	if diff := cmp.Diff(want, tally.Doomed()); diff != "" {
+		t.Errorf("doomed (-want +got):\n%s", diff)
+	}
+	for _, state := range []string{"active", "idle in transaction", "disabled", ""} {
+		var busy Tally
+		busy.Add(Session{BackendType: "client backend", State: state}, rules)
+		if len(busy.InUse()) != 1 {
+			t.Errorf("state %q does not count", state)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	peer := netip.MustParseAddrPort("[::ffff:10.0.0.9]:4711")
+	around := Surroundings{
+		Peers: map[netip.AddrPort]Class{
+			netip.MustParseAddrPort("10.0.0.1:1"): ClassClient,
+			netip.MustParseAddrPort("10.0.0.1:2"): ClassInfrastructure,
+			netip.MustParseAddrPort("10.0.0.1:3"): ClassIgnored,
+		},
+		Instances: []netip.Addr{netip.MustParseAddr("10.0.0.2")},
+		Ignore:    []idle.Pattern{{Client: netip.MustParsePrefix("10.9.0.0/16")}, {Client: netip.MustParsePrefix("10.8.0.0/16"), User: "x"}},
+		Handshake: Handshake{Shortest: 1600, Longest: 1690},
+	}
+	for _, row := range []struct {
+		rule string
+		peer string
+		sent uint64
+		want Verdict
+	}{
+		{"a client that a look had seen", "10.0.0.1:1", 1, VerdictClient},
+		{"infrastructure that a look had seen", "10.0.0.1:2", 9999, VerdictInfrastructure},
+		{"one that is ignored and that a look had seen", "10.0.0.1:3", 9999, VerdictInfrastructure},
+		{"another session from there", "10.0.0.1:4", 9999, VerdictUnseen},
+		{"an instance's slot replicator", "10.0.0.2:99", 2478, VerdictInstance},
+		{"an address that is ignored", "10.9.1.1:1", 9999, VerdictIgnored},
+		{"an address that is ignored for one user only", "10.8.1.1:1", 9999, VerdictUnseen},
+		{"a bare connect", peer.String(), 1, VerdictNoLogin},
+		{"pg_isready", peer.String(), 25, VerdictNoLogin},
+		{"a wrong password", peer.String(), 275, VerdictNoLogin},
+		{"the shortest login without TLS", peer.String(), 416, VerdictUnseen},
+		{"pg_isready over TLS", peer.String(), 1777, VerdictUncertain},
+		{"a wrong password over TLS", peer.String(), 2014, VerdictUncertain},
+		{"a database that is missing, over TLS", peer.String(), 2092, VerdictUncertain},
+		{"the shortest login over TLS", peer.String(), 2150, VerdictUnseen},
+		{"a login over TLS", peer.String(), 2403, VerdictUnseen},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			if got := Judge(Ended{Peer: netip.MustParseAddrPort(row.peer), Sent: row.sent}, around); got != row.want {
+				t.Errorf("got %s, want %s", got, row.want)
+			}
+		})
+	}
+	t.Run("without TLS every length of a login is one", func(t *testing.T) {
+		t.Parallel()
+		if got := Judge(Ended{Peer: peer, Sent: 2014}, Surroundings{}); got != VerdictUnseen {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+func TestLedger(t *testing.T) {
+	t.Parallel()
+	before := Ledger{"postgres": {Sessions: 100}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 1}}
+	for _, row := range []struct {
+		rule       string
+		after      Ledger
+		rose, same bool
+	}{
+		{"nothing happened", before, false, true},
+		{"probes log in to the maintenance database", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 1}}, false, true},
+		{"the exporter logs in to every database", Ledger{"postgres": {Sessions: 116}, "app": {Sessions: 25}, "other": {Sessions: 20, Reset: 1}}, false, false},
+		{"a client logs in to one of them", Ledger{"postgres": {Sessions: 100}, "app": {Sessions: 11}, "other": {Sessions: 5, Reset: 1}}, true, false},
+		{"the statistics were reset", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 2}}, true, false},
+		{"a crash set them back", Ledger{"postgres": {Sessions: 1}, "app": {Sessions: 0}, "other": {Sessions: 0, Reset: 1}}, true, false},
+		{"a database was dropped", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}}, true, false},
+		{"a database was made", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 1}, "new": {}}, true, false},
+		{"a database took another's place", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "new": {Sessions: 5, Reset: 1}}, true, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			if got := before.Rose(row.after); got != row.rose {
+				t.Errorf("rose %t", got)
+			}
+			if got := before.Same(row.after); got != row.same {
+				t.Errorf("same %t", got)
+			}
+		})
+	}
+	if (Ledger{}).Same(Ledger{}) {
+		t.Error("nothing at all is a proof")
 	}
 }
 

@@ -31,8 +31,17 @@ type Report struct {
 	Sessions map[string]int `json:"sessions,omitempty"`
 	// SampledAt is when the newest successful look ended; absent before the first.
 	SampledAt *time.Time `json:"sampledAt,omitempty"`
-	// IdleSince is the start of the time that is proven idle; absent while active or unknown.
-	IdleSince *time.Time `json:"idleSince,omitempty"`
+	// IdleSince is the start of the time that is proven idle; absent while active or unknown. IdleForSeconds is the same as a
+	// duration: the clocks of two machines differ.
+	IdleSince      *time.Time `json:"idleSince,omitempty"`
+	IdleForSeconds *float64   `json:"idleForSeconds,omitempty"`
+	// Confirmed is the announcement of sleep after which the instance has looked once more; absent without one.
+	Confirmed string `json:"confirmed,omitempty"`
+	// Due is when the cluster will sleep if nothing happens; absent while active or unknown.
+	Due *time.Time `json:"due,omitempty"`
+	// Events says whether the kernel reports the TCP sessions that end; if not, the instance is looked at every second, and a
+	// session that is shorter may be known by the counters only.
+	Events bool `json:"events"`
 	// LastActivity is the newest evidence of use; absent before the first.
 	LastActivity *time.Time `json:"lastActivity,omitempty"`
 	// Reason is the first of what keeps the cluster awake, and Blockers everything.

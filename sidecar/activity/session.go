@@ -1,12 +1,17 @@
-// Package activity judges what the rows of pg_stat_activity say about the use of a PostgreSQL instance. It is pure.
+// Package activity judges what is known of the sessions of a PostgreSQL instance: the rows of pg_stat_activity, and the TCP
+// sessions that the kernel reports as ended. It is pure.
 //
 // The predicate is inverted: it lists who is provably PostgreSQL itself or the infrastructure around it, and counts
 // everybody else, whatever state they are in. A state that is not known counts.
 package activity
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // ApplicationName is the application_name of the sidecar's own sessions.
@@ -16,14 +21,29 @@ const ApplicationName = "cnpg-i-scale-to-zero"
 type Session struct {
 	// BackendType, User, Application, Database and State are the columns of that name.
 	BackendType, User, Application, Database, State string
-	// Local says that client_addr is NULL: the session came over the Unix socket.
+	// Local says that the session came over the Unix socket.
 	Local bool
+	// Peer is the client's address and port; invalid if it has none, or if it may not be seen.
+	Peer netip.AddrPort
+	// PID, and Started in microseconds since 1970, identify the session.
+	PID, Started int64
+	// IdleFor is for how long the session has been in its state, and Changed since when, in microseconds since 1970.
+	IdleFor time.Duration
+	Changed int64
+	// InTransaction says that a transaction is open.
+	InTransaction bool
+	// Wraparound says that this is an autovacuum against wraparound.
+	Wraparound bool
 }
 
-// Cluster is what has to be known of the cluster to recognise its own sessions.
-type Cluster struct {
-	// Instances are the names of the cluster's pods.
+// Rules say which sessions do not count.
+type Rules struct {
+	// Instances are the names of the cluster's pods, to recognise its own sessions.
 	Instances []string
+	// Ignore describes sessions that never count.
+	Ignore []idle.Pattern
+	// Queries says that a session that sits idle counts only up to its last statement.
+	Queries bool
 }
 
 // Class is whose a session is.
@@ -33,9 +53,17 @@ type Class string
 const (
 	// ClassClient is a session that keeps the cluster awake.
 	ClassClient Class = "client"
+	// ClassIgnored is a client that an annotation says not to count.
+	ClassIgnored Class = "ignored"
+	// ClassReplication is a replication client that is not a standby of the cluster.
+	ClassReplication Class = "replication_client"
+	// ClassWorker is a background worker of an extension that works.
+	ClassWorker Class = "background_worker"
+	// ClassWraparound is an autovacuum against wraparound.
+	ClassWraparound Class = "wraparound_vacuum"
 	// ClassInfrastructure is a session of the operator, its exporter and pooler, the standbys, or the sidecar.
 	ClassInfrastructure Class = "infrastructure"
-	// ClassInternal is a process of PostgreSQL itself.
+	// ClassInternal is a process of PostgreSQL itself, or a background worker that does nothing.
 	ClassInternal Class = "internal"
 )
 
@@ -44,45 +72,57 @@ const joinSuffix = "-join"
 
 // Classify tells whose a session is. Infrastructure is matched by user and application_name together, and local sessions
 // must be local: any user may choose an application_name.
-func Classify(s Session, cluster Cluster) Class {
+func Classify(s Session, rules Rules) Class {
 	switch s.BackendType {
 	case "client backend", "walsender":
-		if infrastructure(s, cluster) {
+		switch {
+		case infrastructure(s, rules.Instances):
 			return ClassInfrastructure
+		case ignored(s, rules.Ignore):
+			return ClassIgnored
+		case s.BackendType == "walsender":
+			return ClassReplication
+		default:
+			return ClassClient
 		}
-		return ClassClient
+	case "autovacuum worker":
+		if s.Wraparound {
+			return ClassWraparound
+		}
+		return ClassInternal
+	// A parallel worker's leader is a session of its own; the workers of a subscription have a reason of their own.
+	case "autovacuum launcher", "parallel worker", "logical replication launcher", "logical replication worker",
+		"logical replication apply worker", "logical replication parallel worker", "logical replication tablesync worker",
+		"slotsync worker", "startup", "checkpointer", "background writer", "walwriter", "archiver", "walreceiver",
+		"walsummarizer", "logger", "stats collector", "io worker", "standalone backend":
+		return ClassInternal
 	default:
-		// PostgreSQL's own processes and the idle launchers of extensions have no state. A worker that works in
-		// somebody's name has a user and a state, and counts.
-		if s.User == "" || s.State == "" || internal(s.BackendType) {
-			return ClassInternal
+		// A background worker of an extension: its launcher sits idle, or without a state, between two jobs.
+		if s.InTransaction || s.State != "" && s.State != "idle" {
+			return ClassWorker
 		}
-		return ClassClient
+		return ClassInternal
 	}
 }
 
-// internal lists the backend types that may carry a user and a state and still are not somebody's work. A parallel worker
-// is left out since its leader is a session of its own.
-func internal(backendType string) bool {
-	switch backendType {
-	case "autovacuum worker", "autovacuum launcher", "logical replication launcher", "slotsync worker", "parallel worker":
-		return true
-	default:
-		return false
-	}
+// ignored tells whether an annotation says not to count the session.
+func ignored(s Session, patterns []idle.Pattern) bool {
+	return slices.ContainsFunc(patterns, func(p idle.Pattern) bool {
+		return p.Matches(s.User, s.Application, s.Database, s.Peer.Addr())
+	})
 }
 
 // infrastructure follows what CloudNativePG 1.28 to 1.30 connects as: the instance manager (pkg/management/postgres/
 // instance.go), the metrics exporter, the standbys and their slot replicator (conninfo.go, slots/runner), and PgBouncer's
 // auth_query (internal/pgbouncer/config). A backup tool's session is not among them: a running backup must not be cut.
-func infrastructure(s Session, cluster Cluster) bool {
+func infrastructure(s Session, instances []string) bool {
 	switch s.User {
 	case "postgres":
 		return s.Local && (s.Application == "cnpg-instance-manager" || s.Application == ApplicationName)
 	case "cnpg_metrics_exporter":
 		return s.Local && (s.Application == "cnpg_metrics_exporter" || s.Application == ApplicationName)
 	case "streaming_replica":
-		return slices.Contains(cluster.Instances, strings.TrimSuffix(s.Application, joinSuffix))
+		return slices.Contains(instances, strings.TrimSuffix(s.Application, joinSuffix))
 	case "cnpg_pooler_pgbouncer":
 		return s.Database == "postgres"
 	default:

@@ -1,5 +1,12 @@
 package activity
 
+import (
+	"net/netip"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
 // The states of client sessions, as metrics and reports name them.
 const (
 	stateActive    = "active"
@@ -36,15 +43,57 @@ func stateOf(column string) string {
 	}
 }
 
-// Tally counts the client sessions of one look. It holds a number a state, however many sessions there are. The zero value
-// is ready for use.
-type Tally struct{ counts [7]int }
+// Doomed is a session that does not count and would hold a shutdown up. It is ended once the cluster is put to sleep.
+type Doomed struct {
+	// PID and Started, in microseconds since 1970, identify the session.
+	PID, Started int64
+	// Idle says that it was judged by being idle, since Changed, in microseconds since 1970.
+	Idle    bool
+	Changed int64
+}
+
+// maximumRemembered bounds what is remembered of one look. A server with more sessions has some that count.
+const maximumRemembered = 10_000
+
+// Tally is what the sessions of one look come to. The zero value is ready for use.
+type Tally struct {
+	counts  [7]int
+	classes map[Class]int
+	local   bool
+	lastUse time.Duration
+	used    bool
+	peers   map[netip.AddrPort]Class
+	doomed  []Doomed
+}
 
 // Add takes one session in.
-func (t *Tally) Add(s Session, cluster Cluster) {
-	if Classify(s, cluster) != ClassClient {
-		return
+func (t *Tally) Add(s Session, rules Rules) {
+	class := Classify(s, rules)
+	if t.classes == nil {
+		t.classes, t.peers = map[Class]int{}, map[netip.AddrPort]Class{}
 	}
+	t.remember(s, class)
+	resting := rules.Queries && class == ClassClient && s.State == "idle"
+	switch {
+	case class == ClassIgnored:
+		t.doom(Doomed{PID: s.PID, Started: s.Started})
+	case resting:
+		t.count(s)
+		t.doom(Doomed{PID: s.PID, Started: s.Started, Idle: true, Changed: s.Changed})
+		if idleFor := max(s.IdleFor, 0); !t.used || idleFor < t.lastUse {
+			t.used, t.lastUse = true, idleFor
+		}
+		return
+	case class == ClassClient:
+		t.count(s)
+	}
+	t.classes[class]++
+	if class != ClassInfrastructure && class != ClassInternal && class != ClassIgnored && !s.Peer.IsValid() {
+		t.local = true
+	}
+}
+
+func (t *Tally) count(s Session) {
 	state := stateOf(s.State)
 	for i, known := range States() {
 		if known == state {
@@ -53,8 +102,49 @@ func (t *Tally) Add(s Session, cluster Cluster) {
 	}
 }
 
-// Active tells whether anything counts: in this version an open client session does, whatever its state.
-func (t Tally) Active() bool { return t.counts != [7]int{} }
+func (t *Tally) remember(s Session, class Class) {
+	if s.Peer.IsValid() && len(t.peers) < maximumRemembered {
+		t.peers[s.Peer] = class
+	}
+}
+
+func (t *Tally) doom(d Doomed) {
+	if len(t.doomed) < maximumRemembered {
+		t.doomed = append(t.doomed, d)
+	}
+}
+
+// InUse is why the instance is in use; empty: it is not.
+func (t Tally) InUse() []idle.Reason {
+	var reasons []idle.Reason
+	for _, class := range []struct {
+		class  Class
+		reason idle.Reason
+	}{
+		{ClassClient, idle.ReasonActive},
+		{ClassReplication, idle.ReasonReplicationClient},
+		{ClassWorker, idle.ReasonBackgroundWorker},
+		{ClassWraparound, idle.ReasonWraparoundVacuum},
+	} {
+		if t.classes[class.class] != 0 {
+			reasons = append(reasons, class.reason)
+		}
+	}
+	return reasons
+}
+
+// Local says that something counts whose end the kernel does not report: it has no address.
+func (t Tally) Local() bool { return t.local }
+
+// LastUse is how long ago the last statement of the sessions ended that sit idle and count only up to it; false without
+// such sessions.
+func (t Tally) LastUse() (time.Duration, bool) { return t.lastUse, t.used }
+
+// Peers are the clients that had an address, and whose they are.
+func (t Tally) Peers() map[netip.AddrPort]Class { return t.peers }
+
+// Doomed are the sessions that do not count and would hold a shutdown up.
+func (t Tally) Doomed() []Doomed { return t.doomed }
 
 // ByState returns the number of client sessions of every state, zeros included.
 func (t Tally) ByState() map[string]int {

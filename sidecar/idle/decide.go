@@ -5,38 +5,81 @@ import (
 	"time"
 )
 
-// SampleInterval is how often an instance is looked at while the feature is on. A session that begins and ends between two
-// looks is not seen.
-const SampleInterval = 2 * time.Second
+// How often an instance is looked at while the feature is on.
+const (
+	// RestInterval is for an instance whose every ended TCP session is reported: only what such a report does not show needs
+	// another look.
+	RestInterval = time.Minute
+	// LocalInterval is for an instance with an open session over the Unix socket, whose end nothing reports, and for one
+	// that could not be looked at.
+	LocalInterval = 2 * time.Second
+	// PollInterval is for an instance whose ended sessions are not reported: a session between two looks is not seen.
+	PollInterval = time.Second
+	// BlockedInterval is for a cluster that would sleep but for something that may end at any time.
+	BlockedInterval = 30 * time.Second
+	// AskInterval is for a cluster that would sleep but for another instance.
+	AskInterval = 10 * time.Second
+)
 
-// longestGap is the longest time between two looks that is still taken as watched. What happened in a longer one, in which
-// this process or its machine stood still, is not known.
-const longestGap = 5 * SampleInterval
+const (
+	// longestGap is the longest time between two looks that is still taken as watched where nothing reports what comes and
+	// goes. What happened in a longer one, in which this process or its machine stood still, is not known.
+	longestGap = 10 * time.Second
+	// longestMinimum bounds the time that a cluster is up before it is put to sleep on request.
+	longestMinimum = 5 * time.Minute
+	// requestLasts is for how long a request to sleep waits for what is in use.
+	requestLasts = 10 * time.Minute
+)
 
-// Observation is what one look at the instance and its Cluster showed.
+// Observation is what one look at the instance and its Cluster showed, and what came to light since the look before.
 type Observation struct {
 	// Began and Ended enclose the look at the instance; both are zero when it was not looked at.
 	Began, Ended time.Time
 	// Unknown says that the look did not show whether the instance is used.
 	Unknown bool
-	// Active says that at least one session counts.
-	Active bool
-	// Notified is the time of the newest notification of activity; zero when there was none.
-	Notified time.Time
+	// InUse is why the instance is in use at this moment; empty: it is not.
+	InUse []Reason
+	// Used is the newest proof of a use that is over; zero when there is none since the look before.
+	Used time.Time
+	// Gap says that since the look before something may have come and gone unseen.
+	Gap bool
+	// Reported says that every TCP session that ends is reported, so that looks may be rare.
+	Reported bool
+	// Local says that a session that counts is open whose end nothing reports.
+	Local bool
+	// Requested is the newest request to sleep as soon as nothing is in use; zero when there is none.
+	Requested time.Time
+	// Siblings is the number of other instances, and Elsewhere what they answered.
+	Siblings  int
+	Elsewhere Elsewhere
 	// Blockers is what forbids sleep whatever the sessions say.
 	Blockers []Reason
 }
 
+// Elsewhere is what the other instances answered.
+type Elsewhere struct {
+	// Asked says that they were asked for this decision.
+	Asked bool
+	// Unknown says that one did not answer, or does not know; Active that one is in use.
+	Unknown, Active bool
+	// IdleSince is since when all of them are idle, if they are.
+	IdleSince time.Time
+}
+
 // State is what is known from the looks so far. The zero value knows nothing.
 type State struct {
-	// IdleSince is the start of the time that is proven idle; zero while active or unknown.
+	// IdleSince is the start of the time that is proven idle; zero while in use or unknown.
 	IdleSince time.Time
 	// EligibleSince is since when this instance has been the one to decide; zero while it is not.
 	EligibleSince time.Time
+	// ElsewhereSince is since when the other instances are idle, as far as they were asked.
+	ElsewhereSince time.Time
 	// LookedUntil is the end of the newest successful look.
 	LookedUntil time.Time
 	// LastActivity is the newest evidence of use; zero when none was seen.
 	LastActivity time.Time
+	// Requested is when sleep was asked for; zero when it was not.
+	Requested time.Time
 }
 
 // Action is what to do.
@@ -46,6 +89,8 @@ type Action int
 const (
 	// ActionNone leaves everything as it is.
 	ActionNone Action = iota
+	// ActionAsk asks the other instances and decides again.
+	ActionAsk
 	// ActionHibernate puts the cluster to sleep.
 	ActionHibernate
 )
@@ -60,52 +105,117 @@ type Decision struct {
 	Blockers []Reason
 	// ThresholdPassed says that the cluster has been idle for the threshold, so that only blockers keep it awake.
 	ThresholdPassed bool
-	// Next is when to look again; zero when only a change of the Cluster can change anything.
+	// Due is when the threshold will have passed if nothing happens; zero while in use or unknown.
+	Due time.Time
+	// Next is when to look again, always later than now; zero when only a change of the Cluster can change anything.
 	Next time.Time
 }
 
 // Decide tells what to do after a look. invalid says that the policy had problems.
 func Decide(policy Policy, invalid bool, state State, seen Observation, now time.Time) (State, Decision) {
-	blockers := blockersOf(policy, invalid, seen)
+	inWindow, windowChange := keepAwake(policy.KeepAwake, now)
+	blockers := blockersOf(policy, invalid, seen, now)
+	if inWindow {
+		blockers = append(blockers, ReasonKeepAwakeWindow)
+	}
 	state = state.after(seen, eligible(blockers), now)
-	clock := latest(state.IdleSince, state.EligibleSince)
+	clock := latest(latest(state.IdleSince, state.EligibleSince), state.ElsewhereSince)
 	proven := !state.IdleSince.IsZero() && !state.EligibleSince.IsZero() && !seen.Began.IsZero()
-	passed := proven && seen.Began.Sub(clock) >= policy.Threshold
-	if !passed && !seen.Unknown && !seen.Active {
-		blockers = append(blockers, ReasonWaiting)
+	decision := Decision{Reason: ReasonIdle, ThresholdPassed: proven && seen.Began.Sub(clock) >= policy.Threshold}
+	if proven {
+		decision.Due = clock.Add(policy.Threshold)
+	}
+	if !decision.ThresholdPassed && !seen.Unknown && len(seen.InUse) == 0 {
+		if reason := waitingFor(policy, state, seen, proven); reason != "" {
+			blockers = append(blockers, reason)
+		}
 	}
 	slices.SortFunc(blockers, func(a, b Reason) int { return rank(a) - rank(b) })
-
-	decision := Decision{Blockers: blockers, ThresholdPassed: passed, Reason: ReasonIdle}
+	decision.Blockers = slices.Compact(blockers)
 	switch {
-	case len(blockers) != 0:
-		decision.Reason = blockers[0]
+	case len(decision.Blockers) != 0:
+		decision.Reason = decision.Blockers[0]
+	case seen.Siblings > 0 && !seen.Elsewhere.Asked:
+		decision.Action, decision.Reason = ActionAsk, ReasonSiblingUnknown
+		decision.Blockers = []Reason{ReasonSiblingUnknown}
 	default:
 		decision.Action = ActionHibernate
 	}
 	if policy.Enabled && !invalid {
-		decision.Next = now.Add(SampleInterval)
-		if due := clock.Add(policy.Threshold); proven && due.After(now) && due.Before(decision.Next) {
-			decision.Next = due
+		changes := []time.Time{decision.Due, windowChange, policy.KeepAwakeUntil}
+		if !state.Requested.IsZero() {
+			changes = append(changes, state.EligibleSince.Add(minimumUptime(policy)))
 		}
+		decision.Next = next(decision, seen, now, changes)
 	}
 	return state, decision
 }
 
-// blockersOf is what keeps the cluster awake, the threshold aside.
-func blockersOf(policy Policy, invalid bool, seen Observation) []Reason {
-	blockers := slices.Clone(seen.Blockers)
+// waitingFor is what the threshold, or a request to sleep at once, still has to wait for; empty: nothing.
+func waitingFor(policy Policy, state State, seen Observation, proven bool) Reason {
 	switch {
-	case invalid:
-		blockers = append(blockers, ReasonInvalidAnnotation)
-	case !policy.Enabled:
-		blockers = append(blockers, ReasonDisabled)
+	case state.Requested.IsZero() || !proven:
+		return ReasonWaiting
+	case seen.Began.Sub(state.EligibleSince) < minimumUptime(policy):
+		return ReasonMinimumUptime
+	default:
+		return ""
 	}
+}
+
+// minimumUptime is for how long a cluster is up before it is put to sleep on request.
+func minimumUptime(policy Policy) time.Duration { return min(policy.Threshold, longestMinimum) }
+
+// next is when to look again: after the interval, or earlier when the passing of time alone may change the decision. What
+// has come while the look was going on needs another one at once.
+func next(decision Decision, seen Observation, now time.Time, changes []time.Time) time.Time {
+	at, begun := now.Add(interval(decision, seen)), seen.Began
+	if begun.IsZero() {
+		begun = now
+	}
+	for _, change := range changes {
+		if change.After(begun) && change.Before(at) {
+			at = latest(change, now.Add(time.Millisecond))
+		}
+	}
+	return at
+}
+
+func interval(decision Decision, seen Observation) time.Duration {
+	has := func(r Reason) bool { return slices.Contains(decision.Blockers, r) }
 	switch {
 	case seen.Unknown:
-		blockers = append(blockers, ReasonUnknown)
-	case seen.Active:
-		blockers = append(blockers, ReasonActive)
+		return LocalInterval
+	case !seen.Reported:
+		return PollInterval
+	case seen.Local:
+		return LocalInterval
+	case has(ReasonSiblingActive), has(ReasonSiblingUnknown):
+		return AskInterval
+	case decision.ThresholdPassed && !has(ReasonKeepAwakeWindow) && !has(ReasonKeepAwakeUntil):
+		return BlockedInterval
+	default:
+		return RestInterval
+	}
+}
+
+// blockersOf is what keeps the cluster awake, the threshold and the windows aside.
+func blockersOf(policy Policy, invalid bool, seen Observation, now time.Time) []Reason {
+	blockers := slices.Concat(seen.Blockers, seen.InUse)
+	for _, rule := range []struct {
+		applies bool
+		reason  Reason
+	}{
+		{invalid, ReasonInvalidAnnotation},
+		{!invalid && !policy.Enabled, ReasonDisabled},
+		{now.Before(policy.KeepAwakeUntil), ReasonKeepAwakeUntil},
+		{seen.Unknown, ReasonUnknown},
+		{seen.Elsewhere.Asked && seen.Elsewhere.Unknown, ReasonSiblingUnknown},
+		{seen.Elsewhere.Asked && seen.Elsewhere.Active, ReasonSiblingActive},
+	} {
+		if rule.applies {
+			blockers = append(blockers, rule.reason)
+		}
 	}
 	return blockers
 }
@@ -128,23 +238,45 @@ func (s State) after(seen Observation, eligible bool, now time.Time) State {
 	switch {
 	case seen.Unknown:
 		s.IdleSince = time.Time{}
-	case seen.Active:
+	case len(seen.InUse) != 0:
 		s.IdleSince, s.LastActivity = time.Time{}, latest(s.LastActivity, seen.Ended)
-	case s.IdleSince.IsZero() || seen.Ended.Before(s.IdleSince) || seen.Began.Sub(s.LookedUntil) > longestGap:
+	case s.IdleSince.IsZero() || seen.Ended.Before(s.IdleSince) || seen.unwatched(s.LookedUntil):
 		s.IdleSince = seen.Ended // it begins here, or the machine's clock was set back, or nobody looked for too long
 	}
 	if !seen.Unknown {
 		s.LookedUntil = seen.Ended
 	}
-	if !seen.Notified.IsZero() {
-		s.LastActivity = latest(s.LastActivity, seen.Notified)
+	if !seen.Used.IsZero() {
+		s.LastActivity = latest(s.LastActivity, seen.Used)
 		if !s.IdleSince.IsZero() {
-			s.IdleSince = latest(s.IdleSince, seen.Notified)
+			s.IdleSince = latest(s.IdleSince, seen.Used)
 		}
+	}
+	return s.afterOthers(seen, eligible, now)
+}
+
+// unwatched tells whether something may have come and gone since the look that ended at that time.
+func (o Observation) unwatched(since time.Time) bool {
+	return o.Gap || !o.Reported && o.Began.Sub(since) > longestGap
+}
+
+// afterOthers takes in what the other instances, the Cluster and the control channel say.
+func (s State) afterOthers(seen Observation, eligible bool, now time.Time) State {
+	if seen.Elsewhere.Asked {
+		switch {
+		case seen.Elsewhere.Active:
+			s.ElsewhereSince, s.LastActivity = now, latest(s.LastActivity, now)
+		case !seen.Elsewhere.Unknown:
+			s.ElsewhereSince = seen.Elsewhere.IdleSince
+		}
+	}
+	s.Requested = latest(s.Requested, seen.Requested)
+	if now.Sub(s.Requested) > requestLasts {
+		s.Requested = time.Time{}
 	}
 	switch {
 	case !eligible:
-		s.EligibleSince = time.Time{}
+		s.EligibleSince, s.ElsewhereSince, s.Requested = time.Time{}, time.Time{}, time.Time{}
 	case s.EligibleSince.IsZero() || now.Before(s.EligibleSince):
 		s.EligibleSince = now
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +20,8 @@ var update = flag.Bool("update", false, "write the transcripts anew")
 var midnight = time.Date(2026, time.March, 1, 0, 0, 0, 0, time.UTC)
 
 // TestTranscripts plays the transcripts in testdata. A line `at 00:10 idle` is a look that takes 10 ms; what follows the
-// arrow is the decision. Words after the time: idle, active, unknown, notified, and every reason as a blocker. A line
-// `policy` changes the annotations.
+// arrow is the decision, with the time of the next look since the beginning. The words after the time are those of
+// observationOf, and every reason as a blocker. A line `policy` changes the annotations.
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txt")
@@ -64,7 +65,7 @@ func play(t *testing.T, transcript string) string {
 		case len(fields) == 0 || fields[0] == "#":
 			fmt.Fprintln(&out, line)
 		case fields[0] == "policy":
-			policy, problems = ParsePolicy(annotationsOf(fields[1:]))
+			policy, problems = ParsePolicy(annotationsOf(unquoted(t, line)), midnight)
 			fmt.Fprintln(&out, line)
 		case fields[0] == "at":
 			seen, now := observationOf(t, fields[1], fields[2:])
@@ -78,6 +79,18 @@ func play(t *testing.T, transcript string) string {
 	return out.String()
 }
 
+// unquoted splits the annotations of a policy line; a value with spaces is quoted.
+func unquoted(t *testing.T, line string) []string {
+	t.Helper()
+	var pairs []string
+	for _, m := range pair.FindAllStringSubmatch(strings.TrimPrefix(line, "policy"), -1) {
+		pairs = append(pairs, m[1]+"="+m[2]+m[3])
+	}
+	return pairs
+}
+
+var pair = regexp.MustCompile(`([a-z-]+)=(?:"([^"]*)"|(\S+))`)
+
 func annotationsOf(pairs []string) map[string]string {
 	annotations := map[string]string{}
 	for _, pair := range pairs {
@@ -87,23 +100,50 @@ func annotationsOf(pairs []string) map[string]string {
 	return annotations
 }
 
+// observationOf reads the words of a look. The clock is that of the first day, or after "day N " of another one.
 func observationOf(t *testing.T, clock string, words []string) (Observation, time.Time) {
 	t.Helper()
+	day := 0
+	if text, rest, found := strings.Cut(clock, "+"); found {
+		clock = rest
+		if _, err := fmt.Sscanf(text, "%dd", &day); err != nil {
+			t.Fatal(err)
+		}
+	}
 	offset, err := time.Parse("15:04:05", clock)
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := midnight.Add(offset.Sub(offset.Truncate(24 * time.Hour)))
-	seen := Observation{Began: began, Ended: began.Add(10 * time.Millisecond)}
+	began := midnight.AddDate(0, 0, day).Add(offset.Sub(offset.Truncate(24 * time.Hour)))
+	seen := Observation{Began: began, Ended: began.Add(10 * time.Millisecond), Reported: true}
 	for _, word := range words {
-		switch word {
+		kind, argument, _ := strings.Cut(word, "=")
+		switch kind {
 		case "idle":
 		case "active":
-			seen.Active = true
+			seen.InUse = append(seen.InUse, ReasonActive)
+		case "local":
+			seen.Local = true
 		case "unknown":
 			seen = Observation{Unknown: true, Blockers: seen.Blockers}
-		case "notified":
-			seen.Notified = began
+		case "used":
+			seen.Used = began
+			if argument != "" {
+				age, err := time.ParseDuration(argument)
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen.Used = began.Add(-age)
+			}
+		case "gap":
+			seen.Gap = true
+		case "polled":
+			seen.Reported = false
+		case "requested":
+			seen.Requested = began
+		case "siblings":
+			seen.Siblings = 2
+			seen.Elsewhere = elsewhereOf(t, argument, began)
 		default:
 			seen.Blockers = append(seen.Blockers, Reason(word))
 		}
@@ -111,15 +151,31 @@ func observationOf(t *testing.T, clock string, words []string) (Observation, tim
 	return seen, began.Add(10 * time.Millisecond)
 }
 
+// elsewhereOf reads what the other instances say: nothing yet, unknown, active, or for how long they are idle.
+func elsewhereOf(t *testing.T, word string, now time.Time) Elsewhere {
+	t.Helper()
+	switch word {
+	case "":
+		return Elsewhere{}
+	case "unknown":
+		return Elsewhere{Asked: true, Unknown: true}
+	case "active":
+		return Elsewhere{Asked: true, Active: true}
+	default:
+		age, err := time.ParseDuration(word)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Elsewhere{Asked: true, IdleSince: now.Add(-age)}
+	}
+}
+
 func describe(d Decision) string {
 	next := "an event"
 	if !d.Next.IsZero() {
-		next = d.Next.Format("15:04:05.00")
+		next = d.Next.Sub(midnight).Round(10 * time.Millisecond).String()
 	}
-	action := "awake"
-	if d.Action == ActionHibernate {
-		action = "HIBERNATE"
-	}
+	action := map[Action]string{ActionNone: "awake", ActionAsk: "ask", ActionHibernate: "HIBERNATE"}[d.Action]
 	return fmt.Sprintf("%s %s, look again at %s", action, d.Reason, next)
 }
 
@@ -130,72 +186,4 @@ func TestEveryReasonIsDescribed(t *testing.T) {
 			t.Errorf("%s has no description", reason)
 		}
 	}
-}
-
-// FuzzDecide holds Decide against an oracle that reads the whole history anew: sleep is permitted exactly if the newest looks,
-// back to one that ended a threshold before the newest began, were all idle, eligible, and not more than a gap apart.
-func FuzzDecide(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0})
-	f.Add([]byte{0, 0, 1, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0})
-	f.Add([]byte{0, 0, 16, 0, 0, 0, 32, 0, 0, 48, 0, 0, 0})
-	f.Fuzz(func(t *testing.T, script []byte) {
-		policy := Policy{Enabled: true, Threshold: 7 * time.Second}
-		var state State
-		var history []Observation
-		now := midnight
-		for _, b := range script {
-			now = now.Add(SampleInterval + time.Duration(b>>4)*time.Second)
-			seen := Observation{Began: now, Ended: now.Add(5 * time.Millisecond)}
-			switch b & 7 {
-			case 1:
-				seen.Active = true
-			case 2:
-				seen = Observation{Unknown: true}
-			case 3:
-				seen.Blockers = []Reason{ReasonNotPrimary}
-			case 4:
-				seen.Blockers = []Reason{ReasonBackupRunning}
-			case 5:
-				seen.Notified = now.Add(-time.Second)
-			}
-			history = append(history, seen)
-			var decision Decision
-			state, decision = Decide(policy, false, state, seen, seen.Ended)
-			if seen.Unknown { // it has no time of its own
-				state, decision = Decide(policy, false, state, seen, now)
-			}
-			if got, want := decision.Action == ActionHibernate, permitted(history, policy.Threshold); got != want {
-				t.Fatalf("after %d looks: hibernate %t, the oracle says %t\n%+v", len(history), got, want, history)
-			}
-		}
-	})
-}
-
-// permitted is the oracle.
-func permitted(history []Observation, threshold time.Duration) bool {
-	newest := history[len(history)-1]
-	if newest.Unknown || newest.Active || len(newest.Blockers) != 0 {
-		return false
-	}
-	notified := time.Time{}
-	for i := len(history) - 1; i >= 0; i-- {
-		look := history[i]
-		if look.Unknown || look.Active || len(look.Blockers) != 0 && look.Blockers[0] == ReasonNotPrimary {
-			return false
-		}
-		if look.Notified.After(notified) {
-			notified = look.Notified
-		}
-		since := look.Ended
-		if notified.After(since) {
-			since = notified
-		}
-		if newest.Began.Sub(since) >= threshold {
-			return true
-		}
-		if i > 0 && !history[i-1].Unknown && look.Began.Sub(history[i-1].Ended) > longestGap {
-			return false
-		}
-	}
-	return false
 }

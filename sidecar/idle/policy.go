@@ -27,7 +27,20 @@ type Policy struct {
 	// DatabaseSet tells whether the annotation is there: without it the application's database is meant, and with an
 	// empty value none.
 	DatabaseSet bool
+	// Queries says that a session which sits idle counts only up to its last statement.
+	Queries bool
+	// Ignore describes the sessions that never count.
+	Ignore []Pattern
+	// KeepAwake are the times of the week without sleep.
+	KeepAwake []Window
+	// KeepAwakeUntil is a time until which there is no sleep; zero: none.
+	KeepAwakeUntil time.Time
+	// Manual says that only people wake the cluster.
+	Manual bool
 }
+
+// LongestKeepAwake is how far ahead a time until which a cluster is kept awake may be.
+const LongestKeepAwake = 7 * 24 * time.Hour
 
 // Problem is an annotation that is not understood.
 type Problem struct {
@@ -45,27 +58,29 @@ func (p Problem) String() string {
 }
 
 const (
-	allowedEnabled  = `allowed are "true" and "false"`
-	allowedMinutes  = `allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`
-	allowedActivity = `allowed in this version is "connections"`
-	allowedWake     = `allowed are "on-connect" and "manual"`
-	notSupported    = "this annotation is not supported by this version; remove it"
-	unknownKey      = "there is no such annotation; known are enabled, inactivity-minutes, database, activity and wake"
+	allowedEnabled   = `allowed are "true" and "false"`
+	allowedMinutes   = `allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`
+	allowedActivity  = `allowed are "connections" and "queries"`
+	allowedWake      = `allowed are "on-connect" and "manual"`
+	allowedIgnore    = `allowed is a list such as "user=monitoring application=datadog*; client=10.0.0.0/8"`
+	allowedKeepAwake = `allowed is a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
+	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
+	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, activity, ignore, keep-awake, keep-awake-until, wake and database"
 )
 
 // decimal is digits with an optional fraction: no sign, exponent, space or hexadecimal, which ParseFloat would take.
 var decimal = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
 
 // ParsePolicy reads the annotations of a Cluster and reports every problem at once, sorted by key. A Policy with problems
-// is turned off: a value that is not understood never falls back to a default.
-func ParsePolicy(annotations map[string]string) (Policy, []Problem) {
+// is turned off: a value that is not understood never falls back to a default. now limits how far ahead a time may be.
+func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Problem) {
 	policy := Policy{Threshold: defaultThreshold}
 	var problems []Problem
 	for key, value := range annotations {
 		if !strings.HasPrefix(key, Prefix) {
 			continue
 		}
-		if allowed := policy.read(key, value); allowed != "" {
+		if allowed := policy.read(key, value, now); allowed != "" {
 			problems = append(problems, Problem{Key: key, Value: value, Allowed: allowed})
 		}
 	}
@@ -77,7 +92,7 @@ func ParsePolicy(annotations map[string]string) (Policy, []Problem) {
 }
 
 // read takes one annotation in and returns what would have been allowed if it is not understood.
-func (p *Policy) read(key, value string) (allowed string) {
+func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 	switch key {
 	case KeyEnabled:
 		if value != "true" && value != "false" {
@@ -93,15 +108,33 @@ func (p *Policy) read(key, value string) (allowed string) {
 	case KeyDatabase:
 		p.Database, p.DatabaseSet = value, true
 	case KeyActivity:
-		if value != "connections" {
+		if value != "connections" && value != "queries" {
 			return allowedActivity
 		}
+		p.Queries = value == "queries"
 	case KeyWake:
 		if value != "on-connect" && value != "manual" {
 			return allowedWake
 		}
-	case KeyIgnore, KeyKeepAwake, KeyKeepAwakeUntil:
-		return notSupported
+		p.Manual = value == "manual"
+	case KeyIgnore:
+		patterns, err := parsePatterns(value)
+		if err != nil {
+			return err.Error() + "; " + allowedIgnore
+		}
+		p.Ignore = patterns
+	case KeyKeepAwake:
+		windows, err := parseWindows(value)
+		if err != nil {
+			return err.Error() + "; " + allowedKeepAwake
+		}
+		p.KeepAwake = windows
+	case KeyKeepAwakeUntil:
+		until, err := time.Parse(time.RFC3339, value)
+		if err != nil || until.After(now.Add(LongestKeepAwake)) {
+			return allowedUntil
+		}
+		p.KeepAwakeUntil = until
 	case KeyAnnounced, KeyGatewayReady, KeyAsleepSince, KeyAsleepReason, KeyLastWake, KeySuspended:
 	default:
 		return unknownKey

@@ -3,6 +3,7 @@ package idle
 import (
 	"go/parser"
 	"go/token"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -33,14 +34,26 @@ func TestParsePolicy(t *testing.T) {
 		{"an empty database means none", map[string]string{KeyDatabase: ""}, Policy{Threshold: 30 * time.Minute, DatabaseSet: true}, nil},
 		{"annotations of others are passed over", map[string]string{"xata.io/other": "x", "cnpg.io/hibernation": "on"}, Policy{Threshold: 30 * time.Minute}, nil},
 		{"what the parts write is passed over", map[string]string{KeyAsleepSince: "x", KeyGatewayReady: "y"}, Policy{Threshold: 30 * time.Minute}, nil},
-		{"the ways of waking are known", map[string]string{KeyWake: "manual", KeyActivity: "connections"}, Policy{Threshold: 30 * time.Minute}, nil},
+		{"the ways of waking are known", map[string]string{KeyWake: "manual", KeyActivity: "connections"}, Policy{Threshold: 30 * time.Minute, Manual: true}, nil},
+		{"statements instead of connections may count", map[string]string{KeyActivity: "queries"}, Policy{Threshold: 30 * time.Minute, Queries: true}, nil},
+		{"sessions may be ignored", map[string]string{KeyIgnore: "user=a application=b*; client=10.1.2.3/8,database=d"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
+			{User: "a", Application: "b*"}, {Client: netip.MustParsePrefix("10.0.0.0/8")}, {Database: "d"},
+		}}, nil},
+		{"a single address may be ignored", map[string]string{KeyIgnore: "client=fd00::1"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
+			{Client: netip.MustParsePrefix("fd00::1/128")},
+		}}, nil},
+		{"a time until which it stays awake may be seven days ahead", map[string]string{KeyKeepAwakeUntil: "2026-03-08T00:00:00Z"}, Policy{Threshold: 30 * time.Minute, KeepAwakeUntil: midnight.AddDate(0, 0, 7)}, nil},
+		{"it may not be further ahead", map[string]string{KeyKeepAwakeUntil: "2026-03-08T00:00:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{KeyKeepAwakeUntil}},
+		{"windows may be given", map[string]string{KeyKeepAwake: "Mon-Wed,Sun 08:00-24:00 UTC"}, Policy{Threshold: 30 * time.Minute, KeepAwake: []Window{
+			{Days: [7]bool{true, true, true, true}, From: 480, To: 1440, Zone: time.UTC},
+		}}, nil},
 		{"True is not true", map[string]string{KeyEnabled: "True"}, Policy{Threshold: 30 * time.Minute}, []string{KeyEnabled}},
-		{"every problem is reported at once, sorted", map[string]string{KeyEnabled: "yes", KeyInactivityMinutes: "0", KeyActivity: "queries", KeyIgnore: "user=x", Prefix + "inactivity-minute": "5"}, Policy{Threshold: 30 * time.Minute}, []string{KeyActivity, KeyEnabled, KeyIgnore, Prefix + "inactivity-minute", KeyInactivityMinutes}},
+		{"every problem is reported at once, sorted", map[string]string{KeyEnabled: "yes", KeyInactivityMinutes: "0", KeyActivity: "transactions", KeyIgnore: "usr=x", Prefix + "inactivity-minute": "5"}, Policy{Threshold: 30 * time.Minute}, []string{KeyActivity, KeyEnabled, KeyIgnore, Prefix + "inactivity-minute", KeyInactivityMinutes}},
 		{"a problem elsewhere turns the feature off", map[string]string{KeyEnabled: "true", KeyWake: "maybe"}, Policy{Threshold: 30 * time.Minute}, []string{KeyWake}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			got, problems := ParsePolicy(row.annotations)
+			got, problems := ParsePolicy(row.annotations, midnight)
 			var bad []string
 			for _, problem := range problems {
 				bad = append(bad, problem.Key)
@@ -50,7 +63,7 @@ func TestParsePolicy(t *testing.T) {
 					}
 				}
 			}
-			if diff := cmp.Diff(row.want, got); diff != "" {
+			if diff := cmp.Diff(row.want, got, equal...); diff != "" {
 				t.Errorf("policy (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(row.bad, bad); diff != "" {
@@ -59,22 +72,131 @@ func TestParsePolicy(t *testing.T) {
 		})
 	}
 	for _, value := range []string{"", "0", "0.0", "-1", "+1", "1e3", "0x10", " 1", "1 ", "NaN", "Inf", "1.", ".5", "525600.1", "99999999999", "thirty", "1,5"} {
-		if policy, problems := ParsePolicy(minutes(value)); len(problems) != 1 || policy.Enabled {
+		if policy, problems := ParsePolicy(minutes(value), midnight); len(problems) != 1 || policy.Enabled {
 			t.Errorf("minutes %q: %d problems, enabled %t", value, len(problems), policy.Enabled)
 		}
 	}
 }
 
+// equal compares what has no fields to look at.
+var equal = []cmp.Option{
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	cmp.Comparer(func(a, b *time.Location) bool { return a.String() == b.String() }),
+}
+
+func TestWhatIsNotUnderstoodIsRefused(t *testing.T) {
+	t.Parallel()
+	for key, values := range map[string][]string{
+		KeyIgnore: {"", " ", "user", "user=", "=x", "usr=x", "user=a user=b", "client=10.0.0.0/33", "client=host", "client=fe80::1%eth0", "a b c"},
+		KeyKeepAwake: {"", "Mon", "Mon 08:00-09:00", "mon 08:00-09:00 UTC", "Mon 8:00-9:00 UTC", "Mon 08:00-08:00 UTC", "Mon 24:00-01:00 UTC",
+			"Mon 08:00-24:01 UTC", "Mon 08:00-29:00 UTC", "Mon 08:00-09:00 Local", "Mon 08:00-09:00 CET/Nowhere", "Mon- 08:00-09:00 UTC", "Mon 08:00-09:00 UTC;",
+			"Mon 08:00-09:00 ../../etc/passwd"},
+		KeyKeepAwakeUntil: {"", "tomorrow", "2026-03-01", "2026-03-01 10:00:00", "2026-13-01T00:00:00Z"},
+	} {
+		for _, value := range values {
+			policy, problems := ParsePolicy(map[string]string{KeyEnabled: "true", key: value}, midnight)
+			if len(problems) != 1 || policy.Enabled || problems[0].Key != key {
+				t.Errorf("%s=%q: problems %v, enabled %t", key, value, problems, policy.Enabled)
+			}
+		}
+	}
+}
+
+func TestWindows(t *testing.T) {
+	t.Parallel()
+	const berlin = "Mon-Fri 08:00-18:00 Europe/Berlin"
+	for _, row := range []struct {
+		rule, windows, now string
+		inside             bool
+		change             string
+	}{
+		{"before the beginning", berlin, "2026-03-02T06:59:59Z", false, "2026-03-02T07:00:00Z"},
+		{"at the beginning", berlin, "2026-03-02T07:00:00Z", true, "2026-03-02T17:00:00Z"},
+		{"at the end it is over", berlin, "2026-03-02T17:00:00Z", false, "2026-03-03T07:00:00Z"},
+		{"from Friday to Monday, over the night in which summer time begins", berlin, "2026-03-27T17:00:00Z", false, "2026-03-30T06:00:00Z"},
+		{"from Friday to Monday, over the night in which it ends", berlin, "2026-10-23T16:00:00Z", false, "2026-10-26T07:00:00Z"},
+		{"over midnight it belongs to the day of its beginning", "Sat 22:00-02:00 UTC", "2026-03-08T01:00:00Z", true, "2026-03-08T02:00:00Z"},
+		{"an hour that is skipped makes the window shorter", "Sun 01:00-04:00 Europe/Berlin", "2026-03-29T00:30:00Z", true, "2026-03-29T02:00:00Z"},
+		{"an hour that comes twice makes it longer", "Sun 01:00-04:00 Europe/Berlin", "2026-10-25T02:30:00Z", true, "2026-10-25T03:00:00Z"},
+		{"a beginning that is skipped is an hour later", "Sun 02:30-05:00 Europe/Berlin", "2026-03-29T01:00:00Z", false, "2026-03-29T01:30:00Z"},
+		{"of two windows the next change counts", berlin + "; Mon 06:30-06:45 UTC", "2026-03-02T06:00:00Z", false, "2026-03-02T06:30:00Z"},
+		{"a whole week", "Mon-Sun 00:00-24:00 UTC", "2026-03-04T23:59:59Z", true, "2026-03-05T00:00:00Z"},
+		{"once a week, just missed", "Wed 10:00-11:00 UTC", "2026-03-04T11:00:00Z", false, "2026-03-11T10:00:00Z"},
+		{"days may go over the end of the week", "Fri-Mon 10:00-11:00 UTC", "2026-03-08T10:30:00Z", true, "2026-03-08T11:00:00Z"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			policy, problems := ParsePolicy(map[string]string{KeyKeepAwake: row.windows}, midnight)
+			if len(problems) != 0 {
+				t.Fatal(problems)
+			}
+			now, err := time.Parse(time.RFC3339, row.now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			inside, change := keepAwake(policy.KeepAwake, now)
+			if got := change.UTC().Format(time.RFC3339); inside != row.inside || got != row.change {
+				t.Errorf("inside %t until %s, want %t until %s", inside, got, row.inside, row.change)
+			}
+		})
+	}
+}
+
+func TestPatterns(t *testing.T) {
+	t.Parallel()
+	address := netip.MustParseAddr("::ffff:10.1.2.3") // an IPv4 client of a socket for both families
+	for _, row := range []struct {
+		pattern        string
+		matches, alone bool
+	}{
+		{"user=monitoring", true, false},
+		{"user=monitor", false, false},
+		{"user=mon*", true, false},
+		{"user=*ing application=*og*ag*", true, false},
+		{"user=*ing application=*og*ag*x", false, false},
+		{"application=datadog*agent database=app", true, false},
+		{"application=datadog*agent database=other", false, false},
+		{"user=*", true, false},
+		{"client=10.0.0.0/8", true, true},
+		{"client=10.1.2.4", false, false},
+		{"client=10.0.0.0/8 user=monitoring", true, false},
+	} {
+		patterns, err := parsePatterns(row.pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := patterns[0].Matches("monitoring", "datadog-agent", "app", address); got != row.matches {
+			t.Errorf("%q matches: %t, want %t", row.pattern, got, row.matches)
+		}
+		if got := patterns[0].MatchesUnseen(address); got != row.alone {
+			t.Errorf("%q matches every session from there: %t, want %t", row.pattern, got, row.alone)
+		}
+		if patterns[0].Client.IsValid() && patterns[0].Matches("monitoring", "datadog-agent", "app", netip.Addr{}) {
+			t.Errorf("%q matches a session over the Unix socket", row.pattern)
+		}
+	}
+}
+
 func FuzzParsePolicy(f *testing.F) {
-	f.Add("true", "30")
-	f.Add("false", "0.5")
-	f.Fuzz(func(t *testing.T, enabled, minutes string) {
-		policy, problems := ParsePolicy(map[string]string{KeyEnabled: enabled, KeyInactivityMinutes: minutes})
+	f.Add("true", "30", "connections", "user=x", "Mon-Fri 08:00-18:00 Europe/Berlin", "2026-03-02T00:00:00Z")
+	f.Add("false", "0.5", "queries", "client=10.0.0.0/8, database=a*b", "Sat 22:00-02:00 UTC; Sun 00:00-24:00 UTC", "x")
+	f.Fuzz(func(t *testing.T, enabled, minutes, activity, ignore, awake, until string) {
+		policy, problems := ParsePolicy(map[string]string{
+			KeyEnabled: enabled, KeyInactivityMinutes: minutes, KeyActivity: activity, KeyIgnore: ignore, KeyKeepAwake: awake,
+			KeyKeepAwakeUntil: until,
+		}, midnight)
 		if len(problems) != 0 && policy.Enabled {
 			t.Error("a policy with problems is enabled")
 		}
 		if policy.Threshold <= 0 {
 			t.Errorf("the threshold is %s", policy.Threshold)
+		}
+		inside, change := keepAwake(policy.KeepAwake, midnight)
+		if len(policy.KeepAwake) != 0 && !change.After(midnight) {
+			t.Errorf("%q: inside %t, and the next change is %s", awake, inside, change)
+		}
+		for _, pattern := range policy.Ignore {
+			pattern.Matches(enabled, minutes, activity, netip.Addr{})
 		}
 	})
 }
@@ -82,7 +204,7 @@ func FuzzParsePolicy(f *testing.F) {
 // The core stays pure: no clock, no input or output, nothing but the standard library.
 func TestImportsOfTheCore(t *testing.T) {
 	t.Parallel()
-	allowed := []string{"fmt", "regexp", "slices", "strconv", "strings", "time"}
+	allowed := []string{"fmt", "net/netip", "regexp", "slices", "strconv", "strings", "time"}
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)

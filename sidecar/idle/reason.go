@@ -18,9 +18,23 @@ const (
 	ReasonMaintenance            Reason = "maintenance"
 	ReasonReplicaCluster         Reason = "replica_cluster"
 	ReasonArchivingFailing       Reason = "archiving_failing"
+	ReasonKeepAwakeWindow        Reason = "keep_awake_window"
+	ReasonKeepAwakeUntil         Reason = "keep_awake_until"
 	ReasonUnknown                Reason = "unknown"
 	ReasonActive                 Reason = "active"
+	ReasonReplicationClient      Reason = "replication_client"
+	ReasonBackgroundWorker       Reason = "background_worker"
+	ReasonSiblingUnknown         Reason = "sibling_unknown"
+	ReasonSiblingActive          Reason = "sibling_active"
+	ReasonMinimumUptime          Reason = "minimum_uptime"
 	ReasonWaiting                Reason = "waiting"
+	ReasonPreparedTransaction    Reason = "prepared_transaction"
+	ReasonAdvisoryLock           Reason = "advisory_lock"
+	ReasonBaseBackup             Reason = "base_backup"
+	ReasonProgress               Reason = "progress"
+	ReasonWraparoundVacuum       Reason = "wraparound_vacuum"
+	ReasonSubscription           Reason = "subscription"
+	ReasonLogicalSlot            Reason = "logical_slot"
 	ReasonBackupRunning          Reason = "backup_running"
 	ReasonIdle                   Reason = "idle"
 )
@@ -30,8 +44,10 @@ func Reasons() []Reason {
 	return []Reason{
 		ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating, ReasonNotPrimary,
 		ReasonSwitchover, ReasonUnhealthy, ReasonReconciliationDisabled, ReasonFenced, ReasonMaintenance,
-		ReasonReplicaCluster, ReasonArchivingFailing, ReasonUnknown, ReasonActive, ReasonWaiting, ReasonBackupRunning,
-		ReasonIdle,
+		ReasonReplicaCluster, ReasonArchivingFailing, ReasonKeepAwakeWindow, ReasonKeepAwakeUntil, ReasonUnknown,
+		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonSiblingUnknown, ReasonSiblingActive,
+		ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
+		ReasonWraparoundVacuum, ReasonSubscription, ReasonLogicalSlot, ReasonBackupRunning, ReasonIdle,
 	}
 }
 
@@ -64,8 +80,36 @@ func (r Reason) Description() string {
 		return "WAL archiving is failing"
 	case ReasonUnknown:
 		return "whether somebody uses the database is not known, and unknown is never idle"
+	case ReasonKeepAwakeWindow:
+		return "a window of the keep-awake annotation is open"
+	case ReasonKeepAwakeUntil:
+		return "the time of the keep-awake-until annotation has not come"
 	case ReasonActive:
-		return "a client session is open"
+		return "a client session is open, or with activity=queries runs a statement or a transaction"
+	case ReasonReplicationClient:
+		return "a replication client that is not a standby of this cluster is connected"
+	case ReasonBackgroundWorker:
+		return "a background worker of an extension works"
+	case ReasonSiblingUnknown:
+		return "whether another instance is in use is not known"
+	case ReasonSiblingActive:
+		return "another instance is in use"
+	case ReasonMinimumUptime:
+		return "sleep was asked for, but the cluster has not been up for five minutes, or the threshold if that is shorter"
+	case ReasonPreparedTransaction:
+		return "a transaction is prepared for a two-phase commit"
+	case ReasonAdvisoryLock:
+		return "a session holds an advisory lock"
+	case ReasonBaseBackup:
+		return "a base backup is streamed"
+	case ReasonProgress:
+		return "a command such as VACUUM, CREATE INDEX or COPY is in progress"
+	case ReasonWraparoundVacuum:
+		return "an autovacuum against wraparound runs"
+	case ReasonSubscription:
+		return "a logical subscription runs"
+	case ReasonLogicalSlot:
+		return "a logical replication slot is in use"
 	case ReasonWaiting:
 		return "idle, but not yet for the threshold"
 	case ReasonBackupRunning:

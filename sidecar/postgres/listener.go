@@ -22,32 +22,6 @@ const (
 	firstDelay, longestDelay = time.Second, 30 * time.Second
 )
 
-// Kind says what a notification means.
-type Kind string
-
-// The kinds of notifications.
-const (
-	// KindActivity says that the database is in use.
-	KindActivity Kind = "activity"
-	// KindMalformed is a payload that is not understood; it is counted and never obeyed.
-	KindMalformed Kind = "malformed"
-	// KindBacklog says that the listener has just begun to listen and may have missed something: it counts as activity.
-	KindBacklog Kind = "backlog"
-)
-
-// Kinds is the closed list of kinds.
-func Kinds() []Kind { return []Kind{KindActivity, KindBacklog, KindMalformed} }
-
-// ParsePayload tells what a payload means.
-func ParsePayload(payload string) Kind {
-	switch payload {
-	case "", "activity":
-		return KindActivity
-	default:
-		return KindMalformed
-	}
-}
-
 // RefusedError says that the server will not let us listen in the database.
 type RefusedError struct {
 	// Database is the database, and Code the SQLSTATE.
@@ -68,7 +42,7 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 type Listener struct {
 	server    Server
 	database  string
-	notify    func(Kind, time.Time)
+	notify    func(Notification)
 	failed    func(error)
 	connected atomic.Bool
 	held      holder
@@ -77,7 +51,7 @@ type Listener struct {
 
 // NewListener makes a listener. notify is called for every notification, failed for every connection that did not come
 // about or ended; a refusal is a *[RefusedError]. Neither may block.
-func NewListener(server Server, database string, notify func(Kind, time.Time), failed func(error)) *Listener {
+func NewListener(server Server, database string, notify func(Notification), failed func(error)) *Listener {
 	return &Listener{server: server, database: database, notify: notify, failed: failed}
 }
 
@@ -150,7 +124,9 @@ type handler struct{ listener *Listener }
 
 // HandleNotification passes a notification on.
 func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
-	h.listener.notify(ParsePayload(n.Payload), time.Now())
+	notification := ParsePayload(n.Payload)
+	notification.At = time.Now()
+	h.listener.notify(notification)
 	return nil
 }
 
@@ -158,6 +134,6 @@ func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _
 func (h handler) HandleBacklog(context.Context, string, *pgx.Conn) error {
 	h.listener.connected.Store(true)
 	h.listener.delay = 0
-	h.listener.notify(KindBacklog, time.Now())
+	h.listener.notify(Notification{Kind: KindBacklog, At: time.Now()})
 	return nil
 }

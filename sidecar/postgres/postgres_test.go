@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var instances = activity.Cluster{Instances: []string{"c-1", "c-2"}}
+var instances = activity.Rules{Instances: []string{"c-1", "c-2"}}
 
 // prepare makes the roles that CloudNativePG makes, and an application's.
 func prepare(t *testing.T, s *postgrestest.Server) Server {
@@ -41,6 +41,11 @@ func look(t *testing.T, server Server) Sample {
 		t.Errorf("the look began at %s and ended at %s", sample.Began, sample.Ended)
 	}
 	return sample
+}
+
+func inUse(t *testing.T, server Server) bool {
+	t.Helper()
+	return len(look(t, server).Tally.InUse()) != 0
 }
 
 // Who counts, on a real server, one scenario a row.
@@ -83,7 +88,7 @@ func TestWhoCounts(t *testing.T) {
 				conn := s.Connect(t, row.role, row.database, "application_name="+row.application)
 				row.act(t, conn)
 				sample := look(t, server)
-				if got, want := sample.Tally.Active(), row.state != ""; got != want {
+				if got, want := (len(sample.Tally.InUse()) != 0), row.state != ""; got != want {
 					t.Errorf("counts: %t, want %t (%v)", got, want, sample.Tally.ByState())
 				}
 				if row.state != "" && sample.Tally.ByState()[row.state] != 1 {
@@ -98,7 +103,7 @@ func TestWhoCounts(t *testing.T) {
 		t.Run("a replication client of somebody else counts, the cluster's own standby does not", func(t *testing.T) {
 			for application, want := range map[string]bool{"c-2": false, "elsewhere": true} {
 				conn := s.Connect(t, "streaming_replica", "postgres", "replication=database", "application_name="+application)
-				if got := look(t, server).Tally.Active(); got != want {
+				if got := inUse(t, server); got != want {
 					t.Errorf("walsender %s counts: %t, want %t", application, got, want)
 				}
 				_ = conn.Close(t.Context())
@@ -112,7 +117,7 @@ func TestWhoCounts(t *testing.T) {
 // client has closed.
 func awaitQuiet(t *testing.T, server Server) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); look(t, server).Tally.Active(); {
+	for deadline := time.Now().Add(10 * time.Second); inUse(t, server); {
 		if time.Now().After(deadline) {
 			t.Fatal("a closed session is still there")
 		}
@@ -123,7 +128,7 @@ func TestWithoutTheExporterRoleTheFallbackIsUsed(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := Server{SocketDirectory: s.Directory, Port: s.Port}
-		if look(t, server).Tally.Active() {
+		if inUse(t, server) {
 			t.Error("our own session counts")
 		}
 	})
@@ -135,7 +140,7 @@ func TestWithoutRightsWhatCannotBeSeenCounts(t *testing.T) {
 		server := prepare(t, s)
 		s.Execute(t, "revoke pg_monitor from cnpg_metrics_exporter")
 		s.Connect(t, "streaming_replica", "postgres", "application_name=c-2")
-		if !look(t, server).Tally.Active() {
+		if !inUse(t, server) {
 			t.Error("a session that cannot be judged does not count")
 		}
 	})
@@ -212,7 +217,8 @@ func TestListener(t *testing.T) {
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
 		kinds, failures := make(chan Kind, 8), make(chan error, 8)
-		listener := NewListener(server, "app", func(kind Kind, _ time.Time) { kinds <- kind }, func(err error) { failures <- err })
+		notify := func(n Notification) { kinds <- n.Kind }
+		listener := NewListener(server, "app", notify, func(err error) { failures <- err })
 		ctx, cancel := contextOf(t)
 		done := make(chan struct{})
 		go func() { defer close(done); listener.Run(ctx) }()
@@ -220,7 +226,7 @@ func TestListener(t *testing.T) {
 			t.Errorf("first %q, connected %t", got, listener.Connected())
 		}
 		app := s.Connect(t, "app", "app")
-		for payload, want := range map[string]Kind{"": KindActivity, "activity": KindActivity, "hibernate": KindMalformed} {
+		for payload, want := range map[string]Kind{"": KindActivity, "activity": KindActivity, "keep-awake 2h": KindKeepAwake, "release": KindRelease, "hibernate": KindHibernate, "go to sleep": KindMalformed} {
 			if _, err := app.Exec(t.Context(), "select pg_notify('scale_to_zero', $1)", payload); err != nil {
 				t.Fatal(err)
 			}

@@ -2,21 +2,32 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
 // Sample is what one look at the instance showed.
 type Sample struct {
-	// Began and Ended enclose the look.
+	// Began and Ended enclose the look; connecting is not part of it.
 	Began, Ended time.Time
-	// Tally counts the client sessions.
+	// Tally is what the sessions come to.
 	Tally activity.Tally
+	// Ledger is what every database's counter of sessions says.
+	Ledger activity.Ledger
+	// Started is when the server started, in microseconds since 1970.
+	Started int64
+	// Blockers is what else speaks against a shutdown.
+	Blockers []idle.Reason
+	// InactiveSlots is the number of logical slots that nobody reads and that retain WAL.
+	InactiveSlots int64
 }
 
 // Sampler looks at the sessions of an instance over a session of its own that it keeps.
@@ -28,9 +39,9 @@ type Sampler struct {
 // NewSampler makes a sampler; it connects with the first sample.
 func NewSampler(server Server) *Sampler { return &Sampler{server: server} }
 
-// Sample looks once, at most for three seconds. After an error the session is gone and the next sample connects anew. Only
-// one goroutine may sample at a time.
-func (s *Sampler) Sample(ctx context.Context, cluster activity.Cluster) (Sample, error) {
+// Sample looks at the sessions. Any error means that what they do is not known; the session is closed then. The caller must
+// not run two samples at once.
+func (s *Sampler) Sample(ctx context.Context, rules activity.Rules) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
 	ctx, done := s.held.use(ctx)
@@ -45,7 +56,7 @@ func (s *Sampler) Sample(ctx context.Context, cluster activity.Cluster) (Sample,
 			return Sample{}, fmt.Errorf("keep the session: %w", err)
 		}
 	}
-	sample, err := read(ctx, session.conn, cluster)
+	sample, err := read(ctx, session.conn, rules)
 	if err != nil {
 		s.held.close()
 		return Sample{}, err
@@ -53,26 +64,72 @@ func (s *Sampler) Sample(ctx context.Context, cluster activity.Cluster) (Sample,
 	return sample, nil
 }
 
-func read(ctx context.Context, conn *pgx.Conn, cluster activity.Cluster) (Sample, error) {
-	sample := Sample{Began: time.Now()}
+// record is a row of the look.
+type record struct {
+	kind, name, user, application, database, state, client string
+	port, number, moment, idleFor, changed                 int64
+	inTransaction, wraparound                              bool
+}
+
+// read judges row by row, so that memory does not grow with the number of sessions.
+func read(ctx context.Context, conn *pgx.Conn, rules activity.Rules) (Sample, error) {
+	sample := Sample{Began: time.Now(), Ledger: activity.Ledger{}}
 	rows, err := conn.Query(ctx, sql.Activity)
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample the sessions: %w", err)
+		return Sample{}, fmt.Errorf("read pg_stat_activity: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var session activity.Session
-		err := rows.Scan(&session.BackendType, &session.User, &session.Application, &session.Database, &session.State, &session.Local)
-		if err != nil {
-			return Sample{}, fmt.Errorf("read a session: %w", err)
+		var r record
+		if err := rows.Scan(&r.kind, &r.name, &r.user, &r.application, &r.database, &r.state, &r.client,
+			&r.port, &r.number, &r.moment, &r.idleFor, &r.changed, &r.inTransaction, &r.wraparound); err != nil {
+			return Sample{}, fmt.Errorf("read a row of pg_stat_activity: %w", err)
 		}
-		sample.Tally.Add(session, cluster)
+		if err := sample.add(r, rules); err != nil {
+			return Sample{}, err
+		}
 	}
 	if err := rows.Err(); err != nil {
-		return Sample{}, fmt.Errorf("read the sessions: %w", err)
+		return Sample{}, fmt.Errorf("read pg_stat_activity: %w", err)
 	}
 	sample.Ended = time.Now()
 	return sample, nil
+}
+
+// errUnknownRow says that the statement and this code do not belong together.
+var errUnknownRow = errors.New("a row is of an unknown kind")
+
+func (s *Sample) add(r record, rules activity.Rules) error {
+	switch r.kind {
+	case "session":
+		s.Tally.Add(r.session(), rules)
+	case "database":
+		s.Ledger[r.database] = activity.Database{Sessions: r.number, Reset: r.moment}
+	case "server":
+		s.Started = r.moment
+	case "blocker":
+		if r.name == "inactive_logical_slot" {
+			s.InactiveSlots = r.number
+			return nil
+		}
+		s.Blockers = append(s.Blockers, idle.Reason(r.name))
+	default:
+		return fmt.Errorf("%w: %q", errUnknownRow, r.kind)
+	}
+	return nil
+}
+
+func (r *record) session() activity.Session {
+	s := activity.Session{
+		BackendType: r.name, User: r.user, Application: r.application, Database: r.database, State: r.state,
+		Local: r.client == "" && r.port == -1, PID: r.number, Started: r.moment,
+		IdleFor: time.Duration(r.idleFor) * time.Microsecond, Changed: r.changed,
+		InTransaction: r.inTransaction, Wraparound: r.wraparound,
+	}
+	if address, err := netip.ParseAddr(r.client); err == nil {
+		s.Peer = netip.AddrPortFrom(address.WithZone("").Unmap(), uint16(r.port))
+	}
+	return s
 }
 
 // Connected tells whether a session is held.

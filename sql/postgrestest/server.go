@@ -4,7 +4,13 @@ package postgrestest
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -195,6 +201,32 @@ func (s *Server) RejectPlaintext(t *testing.T) {
 	s.Execute(t, "select pg_reload_conf()")
 	// The first process reads the rules anew when it gets round to it: a line of its log says so.
 	for !strings.Contains(s.Log(), "reloading configuration files") {
+		runtime.Gosched()
+	}
+}
+
+// EnableTLS gives the server a certificate of its own, as long as those of CloudNativePG.
+func (s *Server) EnableTLS(t *testing.T) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	for i := range 30 {
+		template.DNSNames = append(template.DNSNames, fmt.Sprintf("cluster-example-%d.namespace.svc.cluster.local", i))
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	must(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	must(t, err)
+	for name, block := range map[string]*pem.Block{
+		"server.crt": {Type: "CERTIFICATE", Bytes: certificate}, "server.key": {Type: "PRIVATE KEY", Bytes: secret},
+	} {
+		path := filepath.Join(s.Directory, "data", name)
+		must(t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
+		must(t, os.Chown(path, user, user))
+	}
+	s.Execute(t, "alter system set ssl = on", "select pg_reload_conf()")
+	for !strings.Contains(s.Log(), `parameter "ssl" changed to "on"`) {
 		runtime.Gosched()
 	}
 }

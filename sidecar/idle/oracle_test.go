@@ -1,0 +1,211 @@
+package idle
+
+import (
+	"flag"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// moment is one step of a history: what was looked at, and when it was decided.
+type moment struct {
+	seen Observation
+	now  time.Time
+}
+
+// history reads a script of bytes as looks. It knows steps of the machine's clock, forwards and backwards, as far as values
+// without a monotonic reading can have them.
+func history(script []byte) []moment {
+	var moments []moment
+	now := midnight
+	for i := 0; i+1 < len(script); i += 2 {
+		kind, pace := script[i], script[i+1]
+		now = now.Add(time.Duration(pace&15) * 700 * time.Millisecond)
+		if pace&0xf0 == 0xf0 {
+			now = now.Add(-3 * time.Second) // the clock is set back
+		}
+		seen := Observation{Began: now, Ended: now.Add(5 * time.Millisecond), Reported: kind&0x10 == 0}
+		switch kind & 15 {
+		case 1:
+			seen.InUse = []Reason{ReasonActive}
+		case 2:
+			seen = Observation{Unknown: true}
+		case 3:
+			seen.Blockers = []Reason{ReasonNotPrimary}
+		case 4:
+			seen.Blockers = []Reason{ReasonBackupRunning}
+		case 5:
+			seen.Used = now.Add(-time.Duration(pace>>4) * time.Second)
+		case 6:
+			seen.Gap = true
+		case 7:
+			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, Active: true}
+		case 8:
+			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, Unknown: true}
+		case 9:
+			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, IdleSince: now.Add(-time.Duration(pace>>4) * time.Second)}
+		case 10:
+			seen.Siblings = 1
+		case 11:
+			seen.Requested = now
+		}
+		moments = append(moments, moment{seen, now.Add(5 * time.Millisecond)})
+	}
+	return moments
+}
+
+// FuzzDecide holds Decide against an oracle that reads the whole history anew at every step, and holds two more laws: the
+// next look is later than now, and one more activity in the past never brings sleep nearer.
+func FuzzDecide(f *testing.F) {
+	f.Add([]byte{0, 1, 0, 5, 0, 9, 0, 9})
+	f.Add([]byte{0, 1, 1, 3, 0, 3, 0, 15, 0, 15})
+	f.Add([]byte{0, 1, 11, 3, 9, 0x93, 7, 15, 9, 0xff})
+	f.Add([]byte{16, 1, 16, 5, 16, 15, 16, 15, 16, 15, 5, 0x4f, 6, 2})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		if len(script) > 200 {
+			t.Skip("the oracle reads the whole history at each step")
+		}
+		hold(t, script)
+	})
+}
+
+// histories is how many random histories [TestHistories] reads; make fuzz reads ten million.
+var histories = flag.Int("histories", 20_000, "random histories")
+
+// TestHistories does with random histories what the fuzz test does with chosen ones.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	script := make([]byte, 48)
+	for range *histories {
+		length := random.IntN(len(script))
+		for i := range length {
+			script[i] = byte(random.Uint32())
+			if i%2 == 0 && random.IntN(3) != 0 { // mostly nothing happens, or sleep would never come up
+				script[i] &= 0x10
+			}
+		}
+		hold(t, script[:length])
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// hold holds Decide against the oracle and the laws.
+func hold(t *testing.T, script []byte) {
+	t.Helper()
+	policy := Policy{Enabled: true, Threshold: 7 * time.Second}
+	moments := history(script)
+	var state, busier State
+	for i, m := range moments {
+		var decision, later Decision
+		state, decision = Decide(policy, false, state, m.seen, m.now)
+		if got, want := decision.Action == ActionHibernate, permitted(moments[:i+1], policy.Threshold); got != want {
+			t.Fatalf("after %d looks: hibernate %t, the oracle says %t\n%+v", i+1, got, want, moments[:i+1])
+		}
+		if !decision.Next.After(m.now) {
+			t.Fatalf("the next look, at %s, is not later than now, %s", decision.Next, m.now)
+		}
+		used := m.seen
+		if i%3 == 0 && !used.Began.IsZero() {
+			used.Used = latest(used.Used, used.Began)
+		}
+		busier, later = Decide(policy, false, busier, used, m.now)
+		if later.Action == ActionHibernate && decision.Action != ActionHibernate {
+			t.Fatalf("after %d looks more activity brought sleep nearer\n%+v", i+1, moments[:i+1])
+		}
+	}
+}
+
+// permitted is the oracle. Sleep is permitted at the newest look if it found nothing in use and nothing in the way, and if,
+// going back from it, every look was idle, watched and this instance's to decide, to one that ended a threshold before the
+// newest began, with no use in between; a request that waits needs only the first of it, and that long up.
+func permitted(moments []moment, threshold time.Duration) bool {
+	newest := moments[len(moments)-1]
+	if refused(newest) || newest.seen.Siblings > 0 && !newest.seen.Elsewhere.Asked {
+		return false
+	}
+	wanted := newest.seen.Began.Add(-threshold)
+	up := eligibleSince(moments)
+	if requestOf(moments) && !up.After(newest.seen.Began.Add(-min(threshold, longestMinimum))) {
+		return true
+	}
+	return idleBackTo(moments, wanted) && !up.After(wanted) && !elsewhereSince(moments).After(wanted)
+}
+
+// refused tells whether the look itself forbids sleep.
+func refused(m moment) bool {
+	return m.seen.Unknown || len(m.seen.InUse) != 0 || len(m.seen.Blockers) != 0 ||
+		m.seen.Elsewhere.Asked && (m.seen.Elsewhere.Unknown || m.seen.Elsewhere.Active)
+}
+
+// idleBackTo tells whether everything from the wanted time to the newest look is proven idle.
+func idleBackTo(moments []moment, wanted time.Time) bool {
+	var used time.Time
+	for i := len(moments) - 1; i >= 0; i-- {
+		look := moments[i].seen
+		if look.Unknown || len(look.InUse) != 0 {
+			return false
+		}
+		if used = latest(used, look.Used); used.After(wanted) {
+			return false
+		}
+		if !look.Ended.After(wanted) {
+			// What is older counts only if this look itself is the beginning, or the idleness goes on behind it.
+			return true
+		}
+		if i == 0 || moments[i-1].seen.Unknown || look.Gap {
+			return false
+		}
+		if before := moments[i-1].seen; !look.Reported && look.Began.Sub(before.Ended) > longestGap {
+			return false
+		}
+	}
+	return false
+}
+
+// eligibleSince is since when this instance is the one to decide, read anew.
+func eligibleSince(moments []moment) time.Time {
+	var since time.Time
+	for _, m := range moments {
+		switch {
+		case slices.Contains(m.seen.Blockers, ReasonNotPrimary):
+			since = time.Time{}
+		case since.IsZero() || m.now.Before(since):
+			since = m.now
+		}
+	}
+	return since
+}
+
+// elsewhereSince is since when the other instances are idle, read anew.
+func elsewhereSince(moments []moment) time.Time {
+	var since time.Time
+	for _, m := range moments {
+		switch {
+		case slices.Contains(m.seen.Blockers, ReasonNotPrimary):
+			since = time.Time{}
+		case m.seen.Elsewhere.Active:
+			since = m.now
+		case m.seen.Elsewhere.Asked && !m.seen.Elsewhere.Unknown:
+			since = m.seen.Elsewhere.IdleSince
+		}
+	}
+	return since
+}
+
+// requestOf tells whether a request to sleep is waiting.
+func requestOf(moments []moment) bool {
+	var requested time.Time
+	for _, m := range moments {
+		requested = latest(requested, m.seen.Requested)
+		if slices.Contains(m.seen.Blockers, ReasonNotPrimary) || m.now.Sub(requested) > requestLasts {
+			requested = time.Time{}
+		}
+	}
+	return !requested.IsZero()
+}

@@ -1,0 +1,159 @@
+package idle
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Window is a time of the week in which a cluster never sleeps.
+type Window struct {
+	// Days are those on which the window begins, by [time.Weekday].
+	Days [7]bool
+	// From and To are minutes of the day, as the clocks of Zone show them. To is at most 24:00; one that is not after From
+	// is on the next day.
+	From, To int
+	// Zone is the time zone.
+	Zone *time.Location
+}
+
+const (
+	minutesOfDay = 24 * 60
+	// maximumWindows bounds the list: a week has few enough hours.
+	maximumWindows = 64
+)
+
+// window is one item of the list: days, a range of time, a zone.
+var window = regexp.MustCompile(`^(\S+) +([0-2][0-9]:[0-5][0-9])-([0-2][0-9]:[0-5][0-9]) +(\S+)$`)
+
+var weekdays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"}
+
+// parseWindows reads a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat,Sun 10:00-12:00 UTC". Its error says which item
+// is not understood.
+func parseWindows(value string) ([]Window, error) {
+	var windows []Window
+	for item := range strings.SplitSeq(value, ";") {
+		item = strings.TrimSpace(item)
+		parsed, err := parseWindow(item)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", item, err)
+		}
+		if windows = append(windows, parsed); len(windows) > maximumWindows {
+			return nil, fmt.Errorf("more than %d windows", maximumWindows)
+		}
+	}
+	return windows, nil
+}
+
+func parseWindow(item string) (Window, error) {
+	parts := window.FindStringSubmatch(item)
+	if parts == nil {
+		return Window{}, fmt.Errorf("not of the form DAYS HH:MM-HH:MM ZONE")
+	}
+	var w Window
+	var err error
+	if w.Days, err = parseDays(parts[1]); err != nil {
+		return Window{}, err
+	}
+	if w.From, err = parseMinute(parts[2]); err != nil {
+		return Window{}, err
+	}
+	if w.To, err = parseMinute(parts[3]); err != nil {
+		return Window{}, err
+	}
+	switch {
+	case w.From == minutesOfDay:
+		return Window{}, fmt.Errorf("24:00 is only an end")
+	case w.From == w.To:
+		return Window{}, fmt.Errorf("the beginning and the end are the same; a whole day is 00:00-24:00")
+	case parts[4] == "Local":
+		return Window{}, fmt.Errorf("%q is not a time zone's name", parts[4])
+	}
+	if w.Zone, err = time.LoadLocation(parts[4]); err != nil {
+		return Window{}, fmt.Errorf("%q is not a time zone's name", parts[4])
+	}
+	return w, nil
+}
+
+// parseDays reads days and ranges of days, such as "Mon-Fri" or "Sat,Mon-Wed". A range may go over the end of the week.
+func parseDays(text string) (days [7]bool, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, to := weekday(first), weekday(last)
+		if from < 0 || to < 0 {
+			return days, fmt.Errorf("%q is not a day; days are %s", part, strings.Join(weekdays, ", "))
+		}
+		for day := from; ; day = (day + 1) % 7 {
+			days[day] = true
+			if day == to {
+				break
+			}
+		}
+	}
+	return days, nil
+}
+
+func weekday(text string) int {
+	for i, name := range weekdays {
+		if name == text {
+			return i
+		}
+	}
+	return -1
+}
+
+func parseMinute(text string) (int, error) {
+	hour, _ := strconv.Atoi(text[:2])
+	minute, _ := strconv.Atoi(text[3:])
+	if total := 60*hour + minute; total <= minutesOfDay {
+		return total, nil
+	}
+	return 0, fmt.Errorf("%q is not a time of day", text)
+}
+
+// around returns when the window that contains the time ends, and otherwise when the next one begins.
+func (w Window) around(now time.Time) (inside bool, change time.Time) {
+	local := now.In(w.Zone)
+	for offset := -1; offset <= 7; offset++ {
+		// A time that the clocks skip or show twice on a day of change is what time.Date makes of it.
+		day := time.Date(local.Year(), local.Month(), local.Day()+offset, 12, 0, 0, 0, w.Zone)
+		if !w.Days[day.Weekday()] {
+			continue
+		}
+		to := w.To
+		if to <= w.From {
+			to += minutesOfDay
+		}
+		begin, end := w.at(day, w.From), w.at(day, to)
+		switch {
+		case now.Before(begin):
+			if change.IsZero() || begin.Before(change) {
+				change = begin
+			}
+		case now.Before(end):
+			return true, end
+		}
+	}
+	return false, change
+}
+
+func (w Window) at(day time.Time, minute int) time.Time {
+	return time.Date(day.Year(), day.Month(), day.Day(), 0, minute, 0, 0, w.Zone)
+}
+
+// keepAwake tells whether one of the windows contains the time, and when that may change; zero without windows.
+func keepAwake(windows []Window, now time.Time) (inside bool, change time.Time) {
+	for _, w := range windows {
+		in, at := w.around(now)
+		inside = inside || in
+		if !at.IsZero() && (change.IsZero() || at.Before(change)) {
+			change = at
+		}
+	}
+	return inside, change
+}

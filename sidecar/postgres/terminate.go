@@ -1,0 +1,56 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sql"
+)
+
+// Terminator ends sessions of others. It is opened before the switch is turned on: once the shutdown has begun no session
+// can be opened any more.
+type Terminator struct {
+	held holder
+}
+
+// Terminator opens a session as the superuser, who alone may end every session.
+func (s Server) Terminator(ctx context.Context) (*Terminator, error) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	opened, err := s.connectAs(ctx, roleFallback, maintenanceDatabase)
+	if err != nil {
+		return nil, err
+	}
+	t := &Terminator{}
+	if err := t.held.keep(ctx, opened); err != nil {
+		return nil, fmt.Errorf("keep the session: %w", err)
+	}
+	return t, nil
+}
+
+// Terminate ends those of the sessions that are still the same and still as they were judged, and returns how many.
+func (t *Terminator) Terminate(ctx context.Context, doomed []activity.Doomed) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	ctx, done := t.held.use(ctx)
+	defer done()
+	session := t.held.current()
+	if session == nil {
+		return 0, fmt.Errorf("end the sessions that do not count: %w", errHungUp)
+	}
+	var pids, started, changed []int64
+	var resting []bool
+	for _, d := range doomed {
+		pids, started = append(pids, d.PID), append(started, d.Started)
+		resting, changed = append(resting, d.Idle), append(changed, d.Changed)
+	}
+	tag, err := session.conn.Exec(ctx, sql.Terminate, pids, started, resting, changed)
+	if err != nil {
+		return 0, fmt.Errorf("end the sessions that do not count: %w", err)
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+// Close ends the session at once.
+func (t *Terminator) Close() { t.held.close() }
