@@ -15,11 +15,15 @@ import (
 // drainSocket is in a volume of the container's own.
 const drainSocket = "/scale-to-zero/drain.sock"
 
+// evidenceFile is in the same volume, which outlives the container.
+const evidenceFile = "/scale-to-zero/evidence.json"
+
 // settings is what the environment says. The plugin writes it into the pod.
 type settings struct {
 	identity kubernetes.Identity
 	server   postgres.Server
 	address  string
+	port     uint16 // of the address; that of the other instances is the same
 	level    slog.Level
 }
 
@@ -57,7 +61,11 @@ func readSettings(lookup func(string) string) (settings, error) {
 		bad("PGPORT", "it must be a port, 1 to 65535")
 	}
 	s.server.Port = uint16(port)
-	if _, _, err := net.SplitHostPort(s.address); err != nil {
+	if _, text, err := net.SplitHostPort(s.address); err != nil {
+		bad("METRICS_ADDRESS", `it must be an address and a port, such as ":9189"`)
+	} else if port, err := strconv.ParseUint(text, 10, 16); err == nil && port != 0 {
+		s.port = uint16(port)
+	} else {
 		bad("METRICS_ADDRESS", `it must be an address and a port, such as ":9189"`)
 	}
 	if err := s.level.UnmarshalText([]byte(optional("LOG_LEVEL", "info"))); err != nil {

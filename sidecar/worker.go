@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
+	"github.com/cnpg-i/scale-to-zero/sidecar/evidence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
+	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
 
 const (
@@ -45,10 +48,13 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	metrics := server.NewMetrics(s.identity.Cluster, version, time.Now)
 	loop := control.New(control.Parts{
 		Sampler: postgres.NewSampler(s.server), Server: s.server, Kubernetes: client, Observer: metrics, Logger: logger,
-		Pod: s.identity.Pod,
-		Listen: func(database string, notify func(postgres.Kind, time.Time), failed func(error)) control.Listener {
+		Siblings: siblings.NewClient(s.identity.Cluster, s.port), Evidence: evidence.NewStore(evidenceFile),
+		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
+		Listen: func(database string, notify func(postgres.Notification), failed func(error)) control.Listener {
 			return postgres.NewListener(s.server, database, notify, failed)
 		},
+		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return s.server.Terminator(ctx) },
+		OpenReports:    func() (control.Reports, error) { return sockets.Listen(s.server.Port) },
 	})
 	logger.Info("the worker has started", "version", version)
 	handler := metrics.Handler(s.identity.Cluster, s.identity.Pod)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -73,7 +74,7 @@ func sidecarResumes(cluster *cnpgv1.Cluster) bool {
 	if !rights.Lists(cluster) {
 		return false
 	}
-	policy, problems := idle.ParsePolicy(cluster.Annotations)
+	policy, problems := idle.ParsePolicy(cluster.Annotations, time.Now())
 	return policy.Enabled || len(problems) != 0
 }
 

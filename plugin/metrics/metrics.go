@@ -67,7 +67,7 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 		if !rights.Lists(cluster) {
 			continue
 		}
-		policy, problems := idle.ParsePolicy(cluster.Annotations)
+		policy, problems := idle.ParsePolicy(cluster.Annotations, time.Now())
 		metrics <- prometheus.MustNewConstMetric(f.invalid, prometheus.GaugeValue, float64(len(problems)), cluster.Namespace, cluster.Name)
 		in := stateOf(cluster, policy)
 		for _, state := range []string{stateDisabled, stateAwake, stateHibernating, stateAsleep} {

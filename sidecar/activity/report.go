@@ -44,9 +44,25 @@ type Report struct {
 	Events bool `json:"events"`
 	// LastActivity is the newest evidence of use; absent before the first.
 	LastActivity *time.Time `json:"lastActivity,omitempty"`
+	// LastUnseenClient is the address of the newest client that came and went between two looks, and counted.
+	LastUnseenClient string `json:"lastUnseenClient,omitempty"`
+	// Rules are what the sessions are judged by.
+	Rules ReportedRules `json:"rules"`
 	// Reason is the first of what keeps the cluster awake, and Blockers everything.
 	Reason   string   `json:"reason"`
 	Blockers []string `json:"blockers"`
+}
+
+// ReportedRules are what the annotations ask for.
+type ReportedRules struct {
+	// Enabled says that the feature is on, ThresholdSeconds for how long the cluster must be idle.
+	Enabled          bool    `json:"enabled"`
+	ThresholdSeconds float64 `json:"thresholdSeconds"`
+	// Activity is the mode, Ignore the annotation of that name as it is.
+	Activity string `json:"activity,omitempty"`
+	Ignore   string `json:"ignore,omitempty"`
+	// Instances are the names of the cluster's pods.
+	Instances []string `json:"instances,omitempty"`
 }
 
 // EncodeReport writes a report as JSON.

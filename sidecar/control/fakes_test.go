@@ -3,9 +3,13 @@ package control
 import (
 	"context"
 	"errors"
-	"io"
+	"io/fs"
 	"log/slog"
+	"maps"
+	"net/netip"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,9 +17,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/evidence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,8 +35,21 @@ type world struct {
 
 	// The database.
 	inUse, broken, shuttingDown, connected bool
-	opened                                 int
-	lastLook                               func(*world) // runs in each look
+	opened, samples                        int
+	ledger                                 activity.Ledger
+	standing                               []idle.Reason
+	stateChanged                           time.Time // of the session that is open while inUse
+	terminated                             []activity.Doomed
+
+	// The kernel.
+	silent  bool // it reports nothing
+	joined  int
+	reports *reports
+
+	// The disk and the other instances.
+	kept     *evidence.Evidence
+	answers  func(*world) []siblings.Answer
+	lastLook func(*world) // runs in each look
 
 	// The API server.
 	view                      kubernetes.View
@@ -40,7 +60,9 @@ type world struct {
 	events                    []string
 	results                   []Result
 	status                    Status
-	notify                    func(postgres.Kind, time.Time)
+	notify                    func(postgres.Notification)
+	verdicts                  []activity.Verdict
+	withdrawn                 int
 	failed                    func(error)
 	listening                 bool
 }
@@ -51,7 +73,7 @@ func (w *world) with(change func(*world)) {
 	change(w)
 }
 
-func (w *world) Sample(context.Context, activity.Cluster) (postgres.Sample, error) {
+func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.lastLook != nil {
@@ -65,15 +87,19 @@ func (w *world) Sample(context.Context, activity.Cluster) (postgres.Sample, erro
 		w.connected = true
 		w.opened++
 	}
-	sample := postgres.Sample{Began: time.Now(), Ended: time.Now()}
+	w.samples++
+	sample := postgres.Sample{Began: time.Now(), Ended: time.Now(), Started: 7, Ledger: maps.Clone(w.ledger), Blockers: w.standing}
 	if w.inUse {
-		sample.Tally.Add(activity.Session{BackendType: "client backend", State: "idle"}, activity.Cluster{})
+		sample.Tally.Add(activity.Session{
+			BackendType: "client backend", State: "idle", PID: 11, Started: 1, Changed: w.stateChanged.UnixMicro(),
+			IdleFor: time.Since(w.stateChanged), Peer: peer, User: "app",
+		}, rules)
 	}
 	return sample, nil
 }
 
 // notification is what the newest listener calls.
-func (w *world) notification() func(postgres.Kind, time.Time) {
+func (w *world) notification() func(postgres.Notification) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	return w.notify
@@ -122,6 +148,128 @@ func (w *world) Hibernate(_ context.Context, _ kubernetes.View, at time.Time, _ 
 	return nil
 }
 
+func (w *world) Withdraw(context.Context, kubernetes.View) error {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	switch {
+	case w.away:
+		return errAway
+	case w.conflict:
+		return kubernetes.ErrConflict
+	}
+	w.withdrawn++
+	w.view.Hibernating = false
+	return nil
+}
+
+func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value *string) error {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if w.away {
+		return errAway
+	}
+	w.view.Annotations = maps.Clone(w.view.Annotations)
+	if value == nil {
+		delete(w.view.Annotations, key)
+	} else {
+		w.view.Annotations[key] = *value
+	}
+	return nil
+}
+
+func (w *world) Terminate(_ context.Context, doomed []activity.Doomed) (int, error) {
+	w.with(func(w *world) { w.terminated = doomed })
+	return len(doomed), nil
+}
+
+func (w *world) Ask(context.Context, map[string]netip.Addr) []siblings.Answer {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if w.answers == nil {
+		return nil
+	}
+	return w.answers(w)
+}
+
+func (w *world) Save(e evidence.Evidence) error {
+	w.with(func(w *world) { w.kept = &e })
+	return nil
+}
+
+func (w *world) Load(string) (evidence.Evidence, error) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if w.kept == nil {
+		return evidence.Evidence{}, fs.ErrNotExist
+	}
+	return *w.kept, nil
+}
+
+// reports is a kernel that says what the test tells it to.
+type reports struct {
+	world  *world
+	ended  chan []activity.Ended
+	closed chan struct{}
+}
+
+func (r *reports) Prove(context.Context, bool) ([]activity.Ended, activity.Handshake, error) {
+	r.world.mutex.Lock()
+	defer r.world.mutex.Unlock()
+	if r.world.silent {
+		return nil, activity.Handshake{}, sockets.ErrUnsupported
+	}
+	return nil, activity.Handshake{Shortest: 1600, Longest: 1700}, nil
+}
+
+func (r *reports) Receive(time.Time) ([]activity.Ended, error) {
+	select {
+	case ended := <-r.ended:
+		if ended == nil {
+			return nil, sockets.ErrLost
+		}
+		return ended, nil
+	case <-r.closed:
+		return nil, errors.New("closed")
+	}
+}
+
+func (r *reports) Close() { close(r.closed) }
+
+func (w *world) openReports() (Reports, error) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.joined++
+	w.reports = &reports{world: w, ended: make(chan []activity.Ended, 100), closed: make(chan struct{})}
+	return w.reports, nil
+}
+
+// report lets the kernel report a session that ended; one that nobody listens to is lost.
+func (w *world) report(ended ...activity.Ended) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	select {
+	case <-w.reports.closed:
+	default:
+		w.reports.ended <- ended
+	}
+}
+
+// peer is the client that is there while inUse.
+var peer = netip.MustParseAddrPort("10.0.0.9:4711")
+
+// leave ends the client's session.
+func (w *world) leave() {
+	w.with(func(w *world) {
+		w.inUse = false
+		w.ledger["app"] = activity.Database{Sessions: w.ledger["app"].Sessions + 1}
+	})
+	w.report(activity.Ended{Peer: peer, Sent: 700, At: time.Now()})
+}
+
+func (w *world) Judged(v activity.Verdict) {
+	w.with(func(w *world) { w.verdicts = append(w.verdicts, v) })
+}
+
 func (w *world) RunningBackups(context.Context) ([]string, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -163,10 +311,14 @@ func (w *world) Attempted(result Result) {
 	w.with(func(w *world) { w.results = append(w.results, result) })
 }
 
+// versions makes every view a new one.
+var versions atomic.Int64
+
 // healthy is a Cluster whose primary is this pod, with a threshold of 30 seconds.
 func healthy() kubernetes.View {
 	return kubernetes.View{
-		UID: "u", Name: "c", CurrentPrimary: "c-1", TargetPrimary: "c-1", Healthy: true, PluginListed: true,
+		ResourceVersion: strconv.FormatInt(versions.Add(1), 10),
+		UID:             "u", Name: "c", CurrentPrimary: "c-1", TargetPrimary: "c-1", Healthy: true, PluginListed: true,
 		Instances: []string{"c-1"}, ApplicationDatabase: "app",
 		Annotations: map[string]string{idle.KeyEnabled: "true", idle.KeyInactivityMinutes: "0.5"},
 	}
@@ -175,11 +327,22 @@ func healthy() kubernetes.View {
 // live runs a test with a loop in a bubble whose clock only the test's waiting moves.
 func live(t *testing.T, test func(*testing.T, *world, *Loop)) {
 	t.Helper()
+	liveAfter(t, nil, test)
+}
+
+// liveAfter does the same in a world that is prepared before the loop begins.
+func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world, *Loop)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{view: healthy()}
+		w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}}
+		if prepare != nil {
+			prepare(w)
+		}
 		loop := New(Parts{
-			Sampler: w, Server: w, Kubernetes: w, Observer: w, Pod: "c-1", Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-			Listen: func(_ string, notify func(postgres.Kind, time.Time), failed func(error)) Listener {
+			Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Pod: "c-1", PodUID: "pod-uid",
+			Logger: slog.New(slog.DiscardHandler), OpenReports: w.openReports,
+			OpenTerminator: func(context.Context) (Terminator, error) { return w, nil },
+			Listen: func(_ string, notify func(postgres.Notification), failed func(error)) Listener {
 				w.with(func(w *world) { w.notify, w.failed = notify, failed })
 				return w
 			},
@@ -202,4 +365,13 @@ func live(t *testing.T, test func(*testing.T, *world, *Loop)) {
 func wait(d time.Duration) {
 	time.Sleep(d) // the bubble's clock: no real time passes
 	synctest.Wait()
+}
+
+// seen is the Cluster as a watch would bring it.
+func (w *world) seen() kubernetes.View {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	v := w.view
+	v.ResourceVersion = strconv.FormatInt(versions.Add(1), 10)
+	return v
 }

@@ -15,6 +15,7 @@ type listening struct {
 	listener Listener
 	database string
 	done     chan struct{}
+	earlier  bool // a listener of this worker has listened before
 }
 
 func (l *listening) connected() bool { return l.listener != nil && l.listener.Connected() }
@@ -59,25 +60,15 @@ func (l *Loop) listenOrNot(ctx context.Context) {
 	l.mutex.Lock()
 	l.hangUp = cancel
 	l.mutex.Unlock()
-	listener := l.parts.Listen(want,
-		func(kind postgres.Kind, at time.Time) { l.post(notice{kind: kind, at: at}) },
-		func(err error) { l.post(notice{err: err}) })
+	listener := l.parts.Listen(want, l.mailbox.post, l.mailbox.fail)
 	done := make(chan struct{})
-	l.listening = listening{listener: listener, database: want, done: done}
+	l.listening = listening{listener: listener, database: want, done: done, earlier: l.listening.earlier}
 	go func() {
 		defer close(done)
 		listener.Run(ctx)
 	}()
 	if !l.drainedSince().IsZero() { // drained while it was being started
 		cancel()
-	}
-}
-
-// post hands a notice to the loop; in a storm it is dropped, since the ones that wait say the same.
-func (l *Loop) post(n notice) {
-	select {
-	case l.notices <- n:
-	default:
 	}
 }
 
@@ -90,7 +81,7 @@ func (l *Loop) stopListening() {
 	hangUp()
 	if l.listening.listener != nil {
 		<-l.listening.done
-		l.listening = listening{}
+		l.listening = listening{earlier: l.listening.earlier}
 	}
 }
 

@@ -3,22 +3,27 @@ package control
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// drainLasts is after how long a drain ends by itself when PostgreSQL still accepts sessions: a preStop hook of a pod that
-// was not stopped after all.
-const drainLasts = time.Minute
-
-// quietLasts is for how long no session is kept after a change of the Cluster's specification. It may make the instance
-// restart in place, with PostgreSQL's smart mode and no preStop hook: a session would hold that up until it is noticed.
-const quietLasts = 10 * time.Second
+const (
+	// drainLasts is after how long a drain ends by itself when PostgreSQL still accepts sessions: a preStop hook of a pod
+	// that was not stopped after all.
+	drainLasts = time.Minute
+	// quietLasts is for how long no session is kept after a change of the Cluster's specification. It may make the instance
+	// restart in place, with PostgreSQL's smart mode and no preStop hook: a session would hold that up until it is noticed.
+	quietLasts = 10 * time.Second
+	// knockEvery is how often the server is asked whether it is shutting down while a session is held.
+	knockEvery = 2 * time.Second
+	// lookApart is the least time between two looks that something other than the passing of time asks for.
+	lookApart = time.Second
+)
 
 // Parts are what the loop works with.
 type Parts struct {
@@ -26,17 +31,24 @@ type Parts struct {
 	Server     Server
 	Listen     Listen
 	Kubernetes Kubernetes
+	Siblings   Siblings
+	Evidence   Evidence
 	Observer   Observer
 	Logger     *slog.Logger
-	// Pod is the name of this instance.
-	Pod string
+	// OpenTerminator opens a session that may end others.
+	OpenTerminator func(ctx context.Context) (Terminator, error)
+	// OpenReports begins to listen to the kernel.
+	OpenReports func() (Reports, error)
+	// Pod is the name of this instance, and PodUID the UID of the pod.
+	Pod, PodUID string
 }
 
 // Loop looks, decides and acts for one instance.
 type Loop struct {
 	parts   Parts
 	views   chan kubernetes.View
-	notices chan notice
+	mailbox *mailbox
+	ears    ears
 
 	status    Status
 	lastError string
@@ -45,27 +57,40 @@ type Loop struct {
 	resuming  resuming
 	told      told
 	backups   backupCheck
-	notified  time.Time
+	wish      wish
+	memory    memory
+	requested time.Time // the newest request to sleep since the last look
 	quiet     time.Time // until then no session is kept
+	switched  time.Time // when the switch was turned on by this process
+	due       time.Time // of the next look; zero: none
+	looked    time.Time // when the last look began
+	knocked   time.Time // when the server was last asked
+	restored  bool      // the evidence of an earlier worker was looked at
 
 	mutex   sync.Mutex
 	drained time.Time // zero: not drained
 	hangUp  context.CancelFunc
 }
 
-// notice is a notification, or the news that the listener failed.
-type notice struct {
-	kind postgres.Kind
-	at   time.Time
-	err  error
+// memory is what is kept from one look to the next.
+type memory struct {
+	used      time.Time // the newest proof of a use since the last look
+	gap       bool      // something may have come and gone unseen since the last look
+	uncertain bool      // a session ended of which the counters must tell what it was
+	ledger    activity.Ledger
+	started   int64
+	changed   int64 // the newest change of the state of a resting session, in microseconds since 1970
+	standing  []idle.Reason
+	doomed    []activity.Doomed
 }
 
 // New makes a loop; Run runs it.
 func New(parts Parts) *Loop {
 	return &Loop{
 		parts: parts,
-		// Of views only the newest matters. Of notices a few may be lost in a storm: each says the same.
-		views: make(chan kubernetes.View, 1), notices: make(chan notice, 16),
+		views: make(chan kubernetes.View, 1), // of views only the newest matters
+		// A few reports are enough to know that the server is in use; more wait in the kernel, which says when it drops some.
+		ears: ears{heard: make(chan batch, 16)}, mailbox: newMailbox(),
 		resuming: resuming{pending: true},
 		hangUp:   func() {},
 	}
@@ -107,32 +132,78 @@ func (l *Loop) drainedSince() time.Time {
 func (l *Loop) Run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, l.closeSessions)
 	defer stop()
+	defer l.leave()
 	defer l.stopListening()
 	defer l.closeSessions()
-	timer := time.NewTimer(0)
+	l.step(ctx)
+	timer := time.NewTimer(time.Until(l.next()))
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case v := <-l.views:
+			changed := !l.status.ViewKnown || v.ResourceVersion != l.status.View.ResourceVersion
 			l.see(v)
 			if !l.mayConnect() || l.quietNow() {
 				l.closeSessions()
 			}
-			if !l.status.Decision.Next.IsZero() {
-				continue // the next look is at most two seconds away and takes the change in
+			if changed {
+				l.soon()
 			}
-		case n := <-l.notices:
-			l.note(ctx, n)
-			continue
+		case b := <-l.ears.heard:
+			l.hear(b)
+		case <-l.mailbox.arrived:
+			l.obey(ctx)
 		case <-timer.C:
+			if l.isDue() {
+				l.step(ctx)
+			} else {
+				l.knock(ctx)
+			}
 		}
-		l.step(ctx)
-		if next := l.status.Decision.Next; !next.IsZero() {
-			timer.Reset(time.Until(next))
-		}
+		timer.Reset(time.Until(l.next()))
 	}
+}
+
+// far is a wait that something else will end.
+const far = time.Hour
+
+// next is when the loop has something to do.
+func (l *Loop) next() time.Time {
+	at := l.due
+	if at.IsZero() {
+		at = time.Now().Add(far)
+	}
+	if knock := l.knocked.Add(knockEvery); l.held() && knock.Before(at) {
+		at = knock
+	}
+	return at
+}
+
+func (l *Loop) isDue() bool { return !l.due.IsZero() && !time.Now().Before(l.due) }
+
+// soon brings the next look forward.
+func (l *Loop) soon() {
+	at := time.Now()
+	if earliest := l.looked.Add(lookApart); earliest.After(at) {
+		at = earliest
+	}
+	if l.due.IsZero() || at.Before(l.due) {
+		l.due = at
+	}
+}
+
+// held tells whether a database session is kept.
+func (l *Loop) held() bool { return l.listening.running() || l.status.Known && !l.status.Reported }
+
+// knock looks whether the server is shutting down, and hangs up if it is.
+func (l *Loop) knock(ctx context.Context) {
+	if !l.held() || l.accepting(ctx) {
+		return
+	}
+	l.closeSessions()
+	l.due = time.Now()
 }
 
 // see takes a view of the Cluster in.
@@ -145,34 +216,14 @@ func (l *Loop) see(v kubernetes.View) {
 		l.quiet = time.Now().Add(quietLasts)
 	}
 	l.status.View, l.status.ViewKnown = v, true
-	l.status.Policy, l.status.Problems = idle.ParsePolicy(v.Annotations)
+	l.ears.meet(v.Addresses, time.Now())
+	l.parse(time.Now())
 }
 
-// note takes a notification in.
-func (l *Loop) note(ctx context.Context, n notice) {
-	if n.err != nil {
-		l.listenFailed(ctx, n.err)
-		return
-	}
-	l.parts.Observer.Notified(n.kind)
-	switch n.kind {
-	case postgres.KindActivity, postgres.KindBacklog:
-		l.notified = n.at
-	case postgres.KindMalformed:
-		l.parts.Logger.Warn("a notification is not understood and was not obeyed", "channel", postgres.Channel)
-	}
-}
-
-// noteWaiting takes in the notifications that have arrived: what came before the end of a look belongs to it.
-func (l *Loop) noteWaiting(ctx context.Context) {
-	for {
-		select {
-		case n := <-l.notices:
-			l.note(ctx, n)
-		default:
-			return
-		}
-	}
+// parse reads the annotations. What was asked for over the channel holds before it is written there.
+func (l *Loop) parse(now time.Time) {
+	l.status.Policy, l.status.Problems = idle.ParsePolicy(l.status.View.Annotations, now)
+	l.wish.apply(&l.status.Policy)
 }
 
 // step looks once, decides, and acts. Before the Cluster has been seen there is nothing to decide.
@@ -182,33 +233,74 @@ func (l *Loop) step(ctx context.Context) {
 		l.parts.Observer.Publish(l.status)
 		return
 	}
+	announced := l.status.View.Annotations[idle.KeyAnnounced]
+	l.parse(time.Now())
+	l.grant(ctx)
 	seen := l.look(ctx)
 	now := time.Now()
 	l.recheckBackups(ctx, now)
-	seen.Blockers = l.blockers()
-	l.decide(seen, now)
+	l.decide(&seen, now)
+	if l.status.Decision.Action == idle.ActionAsk {
+		seen.Elsewhere = elsewhere(l.ask(ctx), now, l.parts.Logger)
+		now = time.Now()
+		l.decide(&seen, now)
+	}
 	l.listenOrNot(ctx)
 	l.tell(ctx, now)
-	if l.status.Decision.Action == idle.ActionHibernate && !l.attempt.tooSoon(now) {
-		l.sleep(ctx)
-	} else {
+	switch {
+	case l.status.Decision.Action != idle.ActionHibernate:
 		l.resume(ctx, now)
+	case l.attempt.tooSoon(now):
+		l.postpone()
+		l.resume(ctx, now)
+	default:
+		l.sleep(ctx)
 	}
-	l.status.ListenerConnected = l.listening.connected()
+	l.finish(announced)
+	l.reconsider(ctx)
 	l.parts.Observer.Publish(l.status)
 }
 
-func (l *Loop) decide(seen idle.Observation, now time.Time) {
+// finish plans the next look and leaves behind what others need.
+func (l *Loop) finish(announced string) {
+	l.due = l.status.Decision.Next
+	if !l.due.IsZero() && l.attempt.next.After(time.Now()) && l.attempt.next.Before(l.due) {
+		l.due = l.attempt.next
+	}
+	if l.quietNow() && l.quiet.Before(l.due) {
+		l.due = l.quiet
+	}
+	if l.wish.pending && (l.due.IsZero() || l.wish.retry.next.Before(l.due)) {
+		l.due = l.wish.retry.next
+	}
+	if !l.listening.running() && l.status.Reported {
+		l.parts.Sampler.Close() // the next look is far away, and a session would hold a shutdown up until it is noticed
+	}
+	if l.status.Known {
+		l.status.Confirmed = announced
+	}
+	l.status.ListenerConnected = l.listening.connected()
+	l.remember()
+}
+
+// decide takes the look in, with what the Cluster and its Backups say.
+func (l *Loop) decide(seen *idle.Observation, now time.Time) {
 	before := l.status.Decision.Reason
-	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, seen, now)
-	if reason := l.status.Decision.Reason; reason != before {
+	seen.Blockers = l.blockers()
+	seen.Siblings = l.siblingCount()
+	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, *seen, now)
+	l.status.InUse = len(seen.InUse) != 0
+	if l.status.InUse || seen.Unknown {
+		l.attempt = retry{} // the next time is a new one
+	}
+	if reason := l.status.Decision.Reason; reason != before && l.status.Decision.Action != idle.ActionAsk {
 		l.parts.Logger.Info("the decision has changed", "reason", reason, "before", before)
 	}
 }
 
-// blockers is what the Cluster and its Backups say against sleep.
+// blockers is what the Cluster, its Backups and the server say against sleep.
 func (l *Loop) blockers() []idle.Reason {
-	blockers := l.status.View.Blockers(l.parts.Pod)
+	blockers := slices.Concat(l.status.View.Blockers(l.parts.Pod), l.memory.standing)
 	if l.backups.running {
 		blockers = append(blockers, idle.ReasonBackupRunning)
 	}
@@ -224,71 +316,3 @@ func (l *Loop) mayConnect() bool {
 
 // quietNow tells whether sessions are opened for a look only.
 func (l *Loop) quietNow() bool { return time.Now().Before(l.quiet) }
-
-// look samples the instance if that is permitted; else, or if it fails, the observation is unknown.
-func (l *Loop) look(ctx context.Context) idle.Observation {
-	l.status.Known = false
-	l.endDrain(ctx)
-	if !l.mayConnect() || !l.accepting(ctx) {
-		l.closeSessions()
-		return idle.Observation{Unknown: true}
-	}
-	return l.sample(ctx)
-}
-
-// endDrain ends a drain that has lasted its time if PostgreSQL still accepts sessions.
-func (l *Loop) endDrain(ctx context.Context) {
-	since := l.drainedSince()
-	if since.IsZero() || time.Since(since) < drainLasts || !l.accepting(ctx) {
-		return
-	}
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	l.drained = time.Time{}
-	l.parts.Logger.Info("the drain has ended: PostgreSQL still accepts sessions")
-}
-
-// accepting asks the server whether it accepts sessions.
-func (l *Loop) accepting(ctx context.Context) bool {
-	refusing, err := l.parts.Server.ShuttingDown(ctx)
-	if err != nil {
-		l.parts.Logger.Debug("the server cannot be asked", "error", err.Error())
-	}
-	return err == nil && !refusing
-}
-
-// sample looks at the sessions.
-func (l *Loop) sample(ctx context.Context) idle.Observation {
-	start := time.Now()
-	sample, err := l.parts.Sampler.Sample(ctx, activity.Cluster{Instances: l.status.View.Instances})
-	l.parts.Observer.Sampled(time.Since(start), err)
-	l.logSampleError(err)
-	if err != nil {
-		return idle.Observation{Unknown: true}
-	}
-	if !l.drainedSince().IsZero() || l.quietNow() { // drained while it connected, or not to be kept
-		l.closeSessions()
-	}
-	l.noteWaiting(ctx)
-	l.status.Known, l.status.Tally, l.status.SampledAt = true, sample.Tally, sample.Ended
-	seen := idle.Observation{Began: sample.Began, Ended: sample.Ended, Active: sample.Tally.Active(), Notified: l.notified}
-	l.notified = time.Time{}
-	return seen
-}
-
-// logSampleError logs an error when it is another than the last one.
-func (l *Loop) logSampleError(err error) {
-	message := ""
-	if err != nil {
-		message = err.Error()
-	}
-	if message == l.lastError {
-		return
-	}
-	l.lastError = message
-	if err != nil {
-		l.parts.Logger.Warn("the sessions cannot be sampled", "error", message)
-	} else {
-		l.parts.Logger.Info("the sessions can be sampled again")
-	}
-}

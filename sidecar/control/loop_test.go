@@ -30,14 +30,15 @@ func TestAnIdleClusterSleepsAfterItsThreshold(t *testing.T) {
 		wait(time.Minute)
 		expect(t, w, "asleep while in use", false, asleep)
 		var closed time.Time
-		w.with(func(w *world) { w.inUse = false; closed = time.Now() })
+		closed = time.Now()
+		w.leave()
 		wait(29 * time.Second)
 		expect(t, w, "asleep before the threshold", false, asleep)
 		wait(4 * time.Second)
 		expect(t, w, "asleep after the threshold", true, asleep)
-		expect(t, w, "at most one interval late", true, func(w *world) bool {
+		expect(t, w, "at most a second late", true, func(w *world) bool {
 			late := w.hibernated.Sub(closed.Add(30 * time.Second))
-			return late >= 0 && late <= idle.SampleInterval
+			return late >= 0 && late <= 1100*time.Millisecond
 		})
 		expect(t, w, "connected after the switch", false, func(w *world) bool { return w.connected })
 		expect(t, w, "suspended", 1, func(w *world) int { return w.suspended })
@@ -149,7 +150,7 @@ func TestSessionsAreClosedWhenTheClusterOrTheServerSaysSo(t *testing.T) {
 		wait(5 * time.Second)
 		expect(t, w, "connected again", true, func(w *world) bool { return w.connected })
 		w.with(func(w *world) { w.shuttingDown = true })
-		wait(idle.SampleInterval)
+		wait(knockEvery)
 		expect(t, w, "connected during a shutdown", false, func(w *world) bool { return w.connected || w.listening })
 	})
 }
@@ -165,10 +166,9 @@ func TestAChangeOfTheSpecificationIsWaitedForWithoutSessions(t *testing.T) {
 		loop.See(changed)
 		wait(0)
 		expect(t, w, "connected right after the change", false, func(w *world) bool { return w.connected || w.listening })
-		opened := 0
-		w.with(func(w *world) { opened = w.opened })
+		expect(t, w, "looked once more", 2, func(w *world) int { return w.opened })
 		wait(5 * time.Second)
-		expect(t, w, "looked meanwhile, and let go each time", true, func(w *world) bool { return w.opened > opened && !w.connected && !w.listening })
+		expect(t, w, "connected five seconds later", false, func(w *world) bool { return w.connected || w.listening })
 		wait(10 * time.Second)
 		expect(t, w, "connected afterwards", true, func(w *world) bool { return w.connected && w.listening })
 	})
@@ -179,10 +179,10 @@ func TestANotificationPutsSleepOff(t *testing.T) {
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		loop.See(healthy())
 		wait(20 * time.Second)
-		w.notification()(postgres.KindActivity, time.Now())
+		w.notification()(postgres.Notification{Kind: postgres.KindActivity, At: time.Now()})
 		wait(25 * time.Second)
 		expect(t, w, "asleep", false, asleep)
-		w.notification()(postgres.KindMalformed, time.Now())
+		w.notification()(postgres.Notification{Kind: postgres.KindMalformed, Err: errAway})
 		wait(10 * time.Second)
 		expect(t, w, "asleep", true, asleep)
 	})

@@ -8,23 +8,50 @@ package control
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/evidence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
 
 // Sampler looks at the sessions of the instance.
 type Sampler interface {
-	Sample(ctx context.Context, cluster activity.Cluster) (postgres.Sample, error)
+	Sample(ctx context.Context, rules activity.Rules) (postgres.Sample, error)
 	Close()
 }
 
 // Server tells whether PostgreSQL turns new sessions away.
 type Server interface {
 	ShuttingDown(ctx context.Context) (bool, error)
+}
+
+// Terminator ends sessions that do not count.
+type Terminator interface {
+	Terminate(ctx context.Context, doomed []activity.Doomed) (int, error)
+	Close()
+}
+
+// Reports are the kernel's, of TCP sessions that have ended.
+type Reports interface {
+	Prove(ctx context.Context, measure bool) ([]activity.Ended, activity.Handshake, error)
+	Receive(deadline time.Time) ([]activity.Ended, error)
+	Close()
+}
+
+// Siblings are the sidecars of the other instances.
+type Siblings interface {
+	Ask(ctx context.Context, instances map[string]netip.Addr) []siblings.Answer
+}
+
+// Evidence outlives the worker.
+type Evidence interface {
+	Save(e evidence.Evidence) error
+	Load(instance string) (evidence.Evidence, error)
 }
 
 // Listener listens to the control channel until the context ends, and then closes its session at once.
@@ -34,12 +61,14 @@ type Listener interface {
 }
 
 // Listen makes a listener for a database.
-type Listen func(database string, notify func(postgres.Kind, time.Time), failed func(error)) Listener
+type Listen func(database string, notify func(postgres.Notification), failed func(error)) Listener
 
 // Kubernetes is what the loop does through the API server.
 type Kubernetes interface {
 	Get(ctx context.Context) (kubernetes.View, error)
 	Hibernate(ctx context.Context, v kubernetes.View, at time.Time, reason string) error
+	Withdraw(ctx context.Context, v kubernetes.View) error
+	Annotate(ctx context.Context, v kubernetes.View, key string, value *string) error
 	RunningBackups(ctx context.Context) ([]string, error)
 	SuspendBackups(ctx context.Context, at time.Time) (int, error)
 	ResumeBackups(ctx context.Context) (int, error)
@@ -57,12 +86,16 @@ const (
 	ResultAborted Result = "aborted"
 	// ResultConflict says that the Cluster changed while we acted.
 	ResultConflict Result = "conflict"
+	// ResultWithdrawn says that the switch was turned off again, before the operator did anything.
+	ResultWithdrawn Result = "withdrawn"
 	// ResultError says that the API server or the database failed us.
 	ResultError Result = "error"
 )
 
 // Results is the closed list of results.
-func Results() []Result { return []Result{ResultSuccess, ResultAborted, ResultConflict, ResultError} }
+func Results() []Result {
+	return []Result{ResultSuccess, ResultAborted, ResultConflict, ResultWithdrawn, ResultError}
+}
 
 // Observer is told what happens; it serves metrics and reports.
 type Observer interface {
@@ -72,6 +105,8 @@ type Observer interface {
 	Sampled(took time.Duration, err error)
 	// Notified counts a notification.
 	Notified(postgres.Kind)
+	// Judged counts a TCP session that ended.
+	Judged(activity.Verdict)
 	// Attempted counts an attempt to sleep.
 	Attempted(Result)
 }
@@ -93,4 +128,14 @@ type Status struct {
 	SampledAt time.Time
 	// ListenerConnected tells whether notifications are received.
 	ListenerConnected bool
+	// Reported tells whether the kernel's reports arrive, and Unsupported that they cannot.
+	Reported, Unsupported bool
+	// LastPeer is the address of the newest client that nobody had looked at and that counted; invalid without one.
+	LastPeer netip.Addr
+	// InUse is whether the instance was in use at the newest look, or has been since.
+	InUse bool
+	// InactiveSlots is the number of logical slots that nobody reads.
+	InactiveSlots int64
+	// Confirmed is the announcement after which this instance has looked.
+	Confirmed string
 }

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
 
 const (
@@ -15,12 +19,24 @@ const (
 	backupCheckEvery = 10 * time.Second
 	// firstRetry and lastRetry bound the wait after an attempt that did not succeed.
 	firstRetry, lastRetry = 2 * time.Second, 30 * time.Second
+	// firstSiblingRetry and lastSiblingRetry bound it where another instance said no.
+	firstSiblingRetry, lastSiblingRetry = 10 * time.Second, 5 * time.Minute
+	// announcementLasts is after how long an announcement means nothing any more.
+	announcementLasts = 30 * time.Second
+	// confirmationTakes bounds the wait for the other instances to look once more, and confirmEvery spaces the questions.
+	confirmationTakes, confirmEvery = 5 * time.Second, 200 * time.Millisecond
+)
+
+var (
+	errNoAddress    = errors.New("its address is not known")
+	errNotConfirmed = errors.New("it has not looked since the announcement")
 )
 
 // retry spaces attempts.
 type retry struct {
-	wait time.Duration
-	next time.Time
+	wait   time.Duration
+	next   time.Time
+	reason idle.Reason // why the last one came to nothing, if another instance said so
 }
 
 func (r *retry) tooSoon(now time.Time) bool { return now.Before(r.next) }
@@ -54,6 +70,14 @@ type changedMind struct{ reason idle.Reason }
 
 func (c changedMind) Error() string { return "not put to sleep: " + string(c.reason) }
 
+// postpone says why an attempt that would be due is not made yet.
+func (l *Loop) postpone() {
+	l.status.Decision.Action = idle.ActionNone
+	if reason := l.attempt.reason; reason != "" {
+		l.status.Decision.Reason, l.status.Decision.Blockers = reason, []idle.Reason{reason}
+	}
+}
+
 // sleep carries the decision out. What it did on the way is undone if it does not come to the switch.
 func (l *Loop) sleep(ctx context.Context) {
 	err := l.turnOn(ctx)
@@ -66,11 +90,19 @@ func (l *Loop) sleep(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	l.attempt.later(now, firstRetry, lastRetry)
+	l.unannounce(ctx)
 	var changed changedMind
+	if !errors.As(err, &changed) {
+		l.attempt.later(now, firstRetry, lastRetry)
+	}
 	switch {
-	case errors.As(err, &changed):
-		l.attempt = retry{}
+	case changed.reason != "":
+		if changed.reason == idle.ReasonSiblingUnknown || changed.reason == idle.ReasonSiblingActive {
+			l.attempt.later(now, firstSiblingRetry, lastSiblingRetry) // each attempt writes, and they may go on to say no
+			l.attempt.reason = changed.reason
+		} else {
+			l.attempt = retry{}
+		}
 		l.status.Decision.Action, l.status.Decision.Reason = idle.ActionNone, changed.reason
 		l.parts.Observer.Attempted(ResultAborted)
 		l.parts.Logger.Info("the cluster is not put to sleep after all", "reason", changed.reason)
@@ -84,10 +116,15 @@ func (l *Loop) sleep(ctx context.Context) {
 	l.resume(ctx, now)
 }
 
-// turnOn goes the way from the decision to the switch, in this order: the Backups, the ScheduledBackups, the Backups once
-// more since a schedule may have started one, the Cluster as it is now, the sessions as they are now, the switch.
+// turnOn goes the way from the decision to the switch, in this order: the Backups, the announcement, the ScheduledBackups,
+// the Backups once more since a schedule may have started one, the Cluster as it is now, the other instances, the sessions as
+// they are now, the switch, the sessions that do not count.
 func (l *Loop) turnOn(ctx context.Context) error {
 	if err := l.checkBackups(ctx); err != nil {
+		return err
+	}
+	announcement, err := l.announce(ctx)
+	if err != nil {
 		return err
 	}
 	l.resuming.ask()
@@ -100,6 +137,12 @@ func (l *Loop) turnOn(ctx context.Context) error {
 			return err
 		}
 	}
+	answers := l.confirm(ctx, announcement)
+	terminator, err := l.prepareToTerminate(ctx)
+	if err != nil {
+		return err
+	}
+	defer terminator.Close()
 	view, err := l.parts.Kubernetes.Get(ctx)
 	if err != nil {
 		return err
@@ -110,8 +153,8 @@ func (l *Loop) turnOn(ctx context.Context) error {
 	l.see(view)
 	seen := l.look(ctx)
 	now := time.Now()
-	seen.Blockers = l.blockers()
-	l.decide(seen, now)
+	seen.Elsewhere = elsewhere(answers, now, l.parts.Logger)
+	l.decide(&seen, now)
 	if l.status.Decision.Action != idle.ActionHibernate {
 		return changedMind{l.status.Decision.Reason}
 	}
@@ -120,15 +163,99 @@ func (l *Loop) turnOn(ctx context.Context) error {
 	if err := l.parts.Kubernetes.Hibernate(ctx, view, now, reason); err != nil {
 		return err
 	}
-	l.status.View.Hibernating = true
+	l.switched = time.Now()
+	l.status.View.Hibernating, l.status.View.Ours, l.status.View.Hibernation = true, false, ""
+	ended := l.terminate(ctx, terminator)
+	terminator.Close()
 	l.closeSessions()
-	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", suspended)
+	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", suspended, "terminated", ended)
 	l.parts.Kubernetes.Record(ctx, view, kubernetes.Event{
 		Type: kubernetes.EventNormal, Reason: "Hibernated",
-		Message: fmt.Sprintf("Put to sleep: idle since %s, for the threshold of %s; suspended ScheduledBackups: %d",
-			since.UTC().Format(time.RFC3339), l.status.Policy.Threshold, suspended),
+		Message: fmt.Sprintf("Put to sleep: idle since %s, for the threshold of %s; suspended ScheduledBackups: %d; ended sessions that do not count: %d",
+			since.UTC().Format(time.RFC3339), l.status.Policy.Threshold, suspended, ended),
 	}, now)
 	return nil
+}
+
+// announce tells the other instances that the cluster is about to sleep, so that each looks once more; empty if there are
+// none.
+func (l *Loop) announce(ctx context.Context) (string, error) {
+	if l.siblingCount() == 0 {
+		return "", nil
+	}
+	announcement := l.parts.PodUID + " " + time.Now().Add(announcementLasts).UTC().Format(time.RFC3339Nano)
+	err := l.parts.Kubernetes.Annotate(ctx, l.status.View, idle.KeyAnnounced, &announcement)
+	if err != nil {
+		return "", fmt.Errorf("announce: %w", err)
+	}
+	return announcement, nil
+}
+
+// confirm asks the other instances until each has looked once more, for a while.
+func (l *Loop) confirm(ctx context.Context, announcement string) []siblings.Answer {
+	if announcement == "" {
+		return nil
+	}
+	deadline := time.Now().Add(confirmationTakes)
+	for {
+		answers := l.ask(ctx)
+		late := slices.IndexFunc(answers, func(a siblings.Answer) bool { return a.Err != nil || a.Report.Confirmed != announcement })
+		if late < 0 {
+			return answers
+		}
+		if ctx.Err() != nil || !time.Now().Before(deadline) {
+			for i := range answers { // what they saw before may be over
+				if answers[i].Err == nil && answers[i].Report.Confirmed != announcement {
+					answers[i].Err = errNotConfirmed
+				}
+			}
+			return answers
+		}
+		timer := time.NewTimer(confirmEvery)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// unannounce takes an announcement back that led to nothing.
+func (l *Loop) unannounce(ctx context.Context) {
+	view, err := l.parts.Kubernetes.Get(ctx)
+	if err != nil || !strings.HasPrefix(view.Annotations[idle.KeyAnnounced], l.parts.PodUID+" ") {
+		return
+	}
+	if err := l.parts.Kubernetes.Annotate(ctx, view, idle.KeyAnnounced, nil); err != nil {
+		l.parts.Logger.Warn("the announcement could not be taken back; it ends by itself", "error", err.Error())
+	}
+}
+
+// noTerminator is for a server without sessions that do not count.
+type noTerminator struct{}
+
+func (noTerminator) Terminate(context.Context, []activity.Doomed) (int, error) { return 0, nil }
+func (noTerminator) Close()                                                    {}
+
+// prepareToTerminate opens a session, if it will be needed, while the server still accepts one.
+func (l *Loop) prepareToTerminate(ctx context.Context) (Terminator, error) {
+	if len(l.memory.doomed) == 0 {
+		return noTerminator{}, nil
+	}
+	terminator, err := l.parts.OpenTerminator(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("prepare to end the sessions that do not count: %w", err)
+	}
+	return terminator, nil
+}
+
+// terminate ends the sessions that do not count. That it fails makes the shutdown slow, and nothing worse.
+func (l *Loop) terminate(ctx context.Context, terminator Terminator) int {
+	ended, err := terminator.Terminate(ctx, l.memory.doomed)
+	if err != nil {
+		l.parts.Logger.Warn("the sessions that do not count could not be ended; the shutdown waits for them", "error", err.Error())
+	}
+	return ended
 }
 
 // checkBackups gives up while a Backup runs.

@@ -15,6 +15,8 @@ type told struct {
 	problems string
 	blocked  map[idle.Reason]bool
 	refused  string
+	slots    bool
+	evidence bool
 }
 
 // tell writes the Events that people need: a bad annotation once per set of problems, and what keeps an idle cluster awake
@@ -24,6 +26,7 @@ func (l *Loop) tell(ctx context.Context, now time.Time) {
 		return
 	}
 	l.tellProblems(ctx, now)
+	l.tellSlots(ctx, now)
 	if !l.status.Decision.ThresholdPassed {
 		l.told.blocked = nil
 		return
@@ -61,4 +64,20 @@ func (l *Loop) tellProblems(ctx context.Context, now time.Time) {
 	l.parts.Kubernetes.Record(ctx, l.status.View, kubernetes.Event{
 		Type: kubernetes.EventWarning, Reason: "InvalidAnnotation", Message: "Scale to zero is off: " + message,
 	}, now)
+}
+
+// tellSlots warns of logical slots that nobody reads: they retain WAL, asleep as well as awake.
+func (l *Loop) tellSlots(ctx context.Context, now time.Time) {
+	if !l.status.Known {
+		return
+	}
+	inactive := l.status.InactiveSlots != 0
+	if inactive && !l.told.slots {
+		l.parts.Kubernetes.Record(ctx, l.status.View, kubernetes.Event{
+			Type: kubernetes.EventWarning, Reason: "InactiveLogicalSlot",
+			Message: fmt.Sprintf("Logical replication slots that nobody reads, and that retain WAL: %d; they do not keep the cluster awake",
+				l.status.InactiveSlots),
+		}, now)
+	}
+	l.told.slots = inactive
 }

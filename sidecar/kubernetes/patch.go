@@ -57,7 +57,26 @@ func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason str
 	return c.apply(ctx, "clusters", c.identity.Cluster, patch{Metadata: patchMetadata{
 		ResourceVersion: v.ResourceVersion,
 		Annotations: map[string]*string{
-			idle.KeyHibernation: &on, idle.KeyAsleepSince: &since, idle.KeyAsleepReason: &reason,
+			idle.KeyHibernation: &on, idle.KeyAsleepSince: &since, idle.KeyAsleepReason: &reason, idle.KeyAnnounced: nil,
 		},
+	}})
+}
+
+// Withdraw turns off the switch that we turned on. It fails with [ErrConflict] if the Cluster is no longer the one of the
+// view: the operator may have begun to delete pods.
+func (c *Client) Withdraw(ctx context.Context, v View) error {
+	return c.apply(ctx, "clusters", c.identity.Cluster, patch{Metadata: patchMetadata{
+		ResourceVersion: v.ResourceVersion,
+		Annotations: map[string]*string{
+			idle.KeyHibernation: nil, idle.KeyAsleepSince: nil, idle.KeyAsleepReason: nil,
+		},
+	}})
+}
+
+// Annotate sets an annotation of the Cluster, or removes it if the value is nil. It fails with [ErrConflict] if the Cluster
+// is no longer the one of the view.
+func (c *Client) Annotate(ctx context.Context, v View, key string, value *string) error {
+	return c.apply(ctx, "clusters", c.identity.Cluster, patch{Metadata: patchMetadata{
+		ResourceVersion: v.ResourceVersion, Annotations: map[string]*string{key: value},
 	}})
 }

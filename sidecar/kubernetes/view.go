@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
@@ -28,14 +30,31 @@ type View struct {
 	Healthy bool
 	// Instances are the names of the pods.
 	Instances []string
+	// Addresses are those that the instances reported, by the name of the pod.
+	Addresses map[string]netip.Addr
 	// ApplicationDatabase is the database that the Cluster was made with; empty when it names none.
 	ApplicationDatabase string
-	// Hibernating says that the switch is on.
-	Hibernating bool
+	// Hibernating says that the switch is on, and Ours that our field manager owns it: it was turned on by us, and nobody
+	// has turned it off and on since.
+	Hibernating, Ours bool
+	// Hibernation is the reason of the operator's condition: how far it has got; empty without one.
+	Hibernation string
+	// AsleepSince is when we turned the switch on; zero if we did not say.
+	AsleepSince time.Time
 	// PluginListed says that the Cluster lists the plugin, enabled.
 	PluginListed bool
 	// ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled and ArchivingFailing each forbid sleep.
 	ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled, ArchivingFailing bool
+}
+
+// waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30: pkg/reconciler/
+// hibernation/status.go). It writes the condition before it deletes the first pod.
+const waitingForHealthy = "WaitingForHealthy"
+
+// Untouched says that the switch is on but that the operator has deleted nothing for it yet, as of this state of the
+// Cluster.
+func (v View) Untouched() bool {
+	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == waitingForHealthy)
 }
 
 // Blockers is what the Cluster itself says against sleep decided by the given pod.
@@ -71,6 +90,7 @@ type cluster struct {
 		ResourceVersion string            `json:"resourceVersion"`
 		Generation      int64             `json:"generation"`
 		Annotations     map[string]string `json:"annotations"`
+		ManagedFields   []managedFields   `json:"managedFields"`
 	} `json:"metadata"`
 	Spec struct {
 		Bootstrap struct {
@@ -99,8 +119,27 @@ type cluster struct {
 		Conditions     []struct {
 			Type   string `json:"type"`
 			Status string `json:"status"`
+			Reason string `json:"reason"`
 		} `json:"conditions"`
+		InstancesReportedState map[string]struct {
+			IP string `json:"ip"`
+		} `json:"instancesReportedState"`
 	} `json:"status"`
+}
+
+// managedFields is the part of a field manager's entry that is decoded: the annotations that it owns.
+type managedFields struct {
+	Manager string `json:"manager"`
+	Fields  struct {
+		Metadata struct {
+			Annotations map[string]json.RawMessage `json:"f:annotations"`
+		} `json:"f:metadata"`
+	} `json:"fieldsV1"`
+}
+
+func (m *managedFields) owns(annotation string) bool {
+	_, owned := m.Fields.Metadata.Annotations["f:"+annotation]
+	return owned
 }
 
 type databaseOf struct {
@@ -129,11 +168,27 @@ func (c *cluster) view() View {
 		Maintenance:            c.Spec.NodeMaintenanceWindow != nil && c.Spec.NodeMaintenanceWindow.InProgress,
 		ReconciliationDisabled: annotations["cnpg.io/reconciliationLoop"] == "disabled",
 	}
+	for i := range c.Metadata.ManagedFields {
+		entry := &c.Metadata.ManagedFields[i]
+		view.Ours = view.Ours || view.Hibernating && entry.Manager == FieldManager && entry.owns(idle.KeyHibernation)
+	}
+	view.AsleepSince, _ = time.Parse(time.RFC3339, annotations[idle.KeyAsleepSince]) // zero if a person wrote something else
+	for name, state := range c.Status.InstancesReportedState {
+		if address, err := netip.ParseAddr(state.IP); err == nil {
+			if view.Addresses == nil {
+				view.Addresses = map[string]netip.Addr{}
+			}
+			view.Addresses[name] = address.Unmap()
+		}
+	}
 	for _, plugin := range c.Spec.Plugins {
 		view.PluginListed = view.PluginListed || plugin.Name == PluginName && (plugin.Enabled == nil || *plugin.Enabled)
 	}
 	for _, condition := range c.Status.Conditions {
 		view.ArchivingFailing = view.ArchivingFailing || condition.Type == "ContinuousArchiving" && condition.Status == "False"
+		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
+			view.Hibernation = condition.Reason
+		}
 	}
 	return view
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
@@ -23,6 +24,7 @@ type Metrics struct {
 	sampleErrors  prometheus.Counter
 	sampleTime    prometheus.Histogram
 	notifications *prometheus.CounterVec
+	socketEvents  *prometheus.CounterVec
 	hibernations  *prometheus.CounterVec
 	described     descriptions
 	now           func() time.Time
@@ -34,7 +36,7 @@ type Metrics struct {
 
 // descriptions are those of the figures that are made from the newest status.
 type descriptions struct {
-	idle, lastActivity, lastSample, threshold, sessions, blocked, listener *prometheus.Desc
+	idle, lastActivity, lastSample, threshold, sessions, blocked, listener, events *prometheus.Desc
 }
 
 // NewMetrics makes the metrics of the cluster's instance; version is that of the program.
@@ -62,6 +64,9 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 		hibernations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "hibernations_total", Help: "Attempts to put the cluster to sleep.", ConstLabels: labels,
 		}, []string{"result"}),
+		socketEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "socket_events_total", Help: "TCP sessions of the server that the kernel reported as ended, by what they came to.", ConstLabels: labels,
+		}, []string{"verdict"}),
 		described: descriptions{
 			idle:         describe("idle_seconds", "For how long this instance is proven idle; zero while a session counts."),
 			lastActivity: describe("last_activity_timestamp_seconds", "When activity was last seen."),
@@ -69,11 +74,15 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 			threshold:    describe("threshold_seconds", "For how long the cluster must be idle before it sleeps."),
 			sessions:     describe("sessions", "Client sessions of this instance.", "state"),
 			blocked:      describe("blocked", "Whether this keeps the cluster awake.", "reason"),
+			events:       describe("socket_events_supported", "Whether the kernel reports the TCP sessions that end; if not, the instance is looked at every second."),
 			listener:     describe("listener_connected", "Whether notifications on the control channel are received; absent where none are wanted."),
 		},
 	}
 	for _, kind := range postgres.Kinds() {
 		m.notifications.WithLabelValues(string(kind))
+	}
+	for _, verdict := range activity.Verdicts() {
+		m.socketEvents.WithLabelValues(string(verdict))
 	}
 	for _, result := range control.Results() {
 		m.hibernations.WithLabelValues(string(result))
@@ -82,7 +91,7 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 		Name: prefix + "build_info", Help: "The version of the sidecar.", ConstLabels: prometheus.Labels{"cluster": cluster, "version": version},
 	})
 	info.Set(1)
-	m.registry.MustRegister(m.samples, m.sampleErrors, m.sampleTime, m.notifications, m.hibernations, info, m)
+	m.registry.MustRegister(m.samples, m.sampleErrors, m.sampleTime, m.notifications, m.socketEvents, m.hibernations, info, m)
 	return m
 }
 
@@ -105,6 +114,11 @@ func (m *Metrics) Sampled(took time.Duration, err error) {
 // Notified counts a notification.
 func (m *Metrics) Notified(kind postgres.Kind) { m.notifications.WithLabelValues(string(kind)).Inc() }
 
+// Judged counts a TCP session that ended.
+func (m *Metrics) Judged(verdict activity.Verdict) {
+	m.socketEvents.WithLabelValues(string(verdict)).Inc()
+}
+
 // Attempted counts an attempt to sleep.
 func (m *Metrics) Attempted(result control.Result) {
 	m.hibernations.WithLabelValues(string(result)).Inc()
@@ -113,7 +127,7 @@ func (m *Metrics) Attempted(result control.Result) {
 // Describe sends the descriptions of the figures that are made from the newest status.
 func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	d := m.described
-	for _, description := range []*prometheus.Desc{d.idle, d.lastActivity, d.lastSample, d.threshold, d.sessions, d.blocked, d.listener} {
+	for _, description := range []*prometheus.Desc{d.idle, d.lastActivity, d.lastSample, d.threshold, d.sessions, d.blocked, d.listener, d.events} {
 		descriptions <- description
 	}
 }
@@ -129,7 +143,7 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 	switch {
 	case !status.Known:
-	case status.Tally.Active():
+	case status.InUse:
 		send(m.described.idle, 0)
 	case !status.State.IdleSince.IsZero():
 		send(m.described.idle, m.now().Sub(status.State.IdleSince).Seconds())
@@ -156,6 +170,13 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 		if reason != idle.ReasonIdle {
 			send(m.described.blocked, blocked[reason], string(reason))
 		}
+	}
+	if status.Known {
+		supported := 0.0
+		if status.Reported {
+			supported = 1
+		}
+		send(m.described.events, supported)
 	}
 	if listenerWanted(status) {
 		connected := 0.0

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -44,18 +45,19 @@ func primary() control.Status {
 // idlePrimary has been idle for five minutes.
 func idlePrimary() control.Status {
 	s := primary()
-	s.Known, s.SampledAt, s.ListenerConnected = true, noon, true
+	s.Known, s.SampledAt, s.ListenerConnected, s.Reported, s.Confirmed = true, noon, true, true, "uid 2026-03-02T11:00:30Z"
 	s.State = idle.State{IdleSince: noon.Add(-5 * time.Minute), LastActivity: noon.Add(-301500 * time.Millisecond)}
-	s.Decision = idle.Decision{Reason: idle.ReasonWaiting, Blockers: []idle.Reason{idle.ReasonWaiting}}
+	s.Decision = idle.Decision{Reason: idle.ReasonWaiting, Blockers: []idle.Reason{idle.ReasonWaiting}, Due: noon.Add(25 * time.Minute)}
 	return s
 }
 
 // busyPrimary has two client sessions, and a Backup runs.
 func busyPrimary() control.Status {
 	s := primary()
-	s.Known, s.SampledAt = true, noon
-	s.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "active"}, activity.Cluster{})
-	s.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "idle in transaction (aborted)"}, activity.Cluster{})
+	s.Known, s.SampledAt, s.InUse, s.Reported = true, noon, true, true
+	s.LastPeer = netip.MustParseAddr("10.0.0.9")
+	s.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "active"}, activity.Rules{})
+	s.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "idle in transaction (aborted)"}, activity.Rules{})
 	s.State.LastActivity = noon
 	s.Decision = idle.Decision{Reason: idle.ReasonActive, Blockers: []idle.Reason{idle.ReasonActive, idle.ReasonBackupRunning}}
 	return s
@@ -91,6 +93,9 @@ func counted() *Metrics {
 	m.Sampled(3*time.Second, errors.New("timeout"))
 	for _, kind := range append(postgres.Kinds(), postgres.KindActivity) {
 		m.Notified(kind)
+	}
+	for _, verdict := range append(activity.Verdicts(), activity.VerdictUnseen) {
+		m.Judged(verdict)
 	}
 	for _, result := range append(control.Results(), control.ResultConflict) {
 		m.Attempted(result)

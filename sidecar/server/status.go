@@ -36,15 +36,36 @@ func (m *Metrics) Report(cluster, pod string) activity.Report {
 		Cluster: cluster, Pod: pod, Known: status.Known,
 		SampledAt: unlessZero(status.SampledAt), LastActivity: unlessZero(status.State.LastActivity),
 		Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
+		Confirmed: status.Confirmed, Events: status.Reported,
+		Rules: rulesOf(status),
+	}
+	if status.LastPeer.IsValid() {
+		report.LastUnseenClient = status.LastPeer.String()
 	}
 	if status.Known {
-		report.Active, report.Sessions = status.Tally.Active(), status.Tally.ByState()
-		report.IdleSince = unlessZero(status.State.IdleSince)
+		report.Active, report.Sessions = status.InUse, status.Tally.ByState()
+		report.IdleSince, report.Due = unlessZero(status.State.IdleSince), unlessZero(status.Decision.Due)
+		if since := status.State.IdleSince; !since.IsZero() {
+			idleFor := m.now().Sub(since).Seconds()
+			report.IdleForSeconds = &idleFor
+		}
 	}
 	for _, reason := range status.Decision.Blockers {
 		report.Blockers = append(report.Blockers, string(reason))
 	}
 	return report
+}
+
+// rulesOf is what explain needs to judge sessions as the worker does.
+func rulesOf(status control.Status) activity.ReportedRules {
+	mode := "connections"
+	if status.Policy.Queries {
+		mode = "queries"
+	}
+	return activity.ReportedRules{
+		Enabled: status.Policy.Enabled, ThresholdSeconds: status.Policy.Threshold.Seconds(), Activity: mode,
+		Ignore: status.View.Annotations[idle.KeyIgnore], Instances: status.View.Instances,
+	}
 }
 
 func unlessZero(t time.Time) *time.Time {

@@ -1,0 +1,236 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
+)
+
+const (
+	// deafLasts is for how long nothing is listened to after a use: that there is some is known, and under a storm of logins
+	// one report a second is as good as a thousand.
+	deafLasts = time.Second
+	// askAgain is how long it takes until a kernel that does not report is tried again.
+	askAgain = 5 * time.Minute
+	// measureEvery is how long the size of a TLS handshake is taken to be the same: a certificate may be renewed.
+	measureEvery = time.Hour
+	// remembered is for how long an address is taken to be an instance's after it was one.
+	remembered = time.Minute
+)
+
+// ears listens to the kernel's reports of TCP sessions that ended.
+type ears struct {
+	heard   chan batch
+	reports Reports       // nil: not listening
+	stop    chan struct{} // ends the goroutine that receives
+	done    chan struct{}
+	// deaf says that listening was given up because of a use.
+	deaf      bool
+	refused   time.Time // until then the kernel is not asked again
+	handshake activity.Handshake
+	measured  time.Time
+	// peers and former are the clients of the last two looks: a session may be gone from the second when its report comes.
+	peers, former map[netip.AddrPort]activity.Class
+	instances     map[netip.Addr]time.Time
+}
+
+// batch is what was received at once.
+type batch struct {
+	from  Reports
+	ended []activity.Ended
+	err   error
+}
+
+// meet takes in which addresses the instances have.
+func (e *ears) meet(addresses map[string]netip.Addr, now time.Time) {
+	if e.instances == nil {
+		e.instances = map[netip.Addr]time.Time{}
+	}
+	for _, address := range addresses {
+		e.instances[address] = now
+	}
+	// An instance that is there has just been seen, however rarely the Cluster changes.
+	maps.DeleteFunc(e.instances, func(address netip.Addr, seen time.Time) bool {
+		return now.Sub(seen) > remembered && !slices.Contains(slices.Collect(maps.Values(addresses)), address)
+	})
+}
+
+// remember takes in whose the clients of a look were.
+func (e *ears) remember(peers map[netip.AddrPort]activity.Class) { e.peers, e.former = peers, e.peers }
+
+// judge tells what an ended session comes to.
+func (l *Loop) judge(ended activity.Ended) activity.Verdict {
+	peers := l.ears.peers
+	if _, known := peers[ended.Peer]; !known {
+		peers = l.ears.former
+	}
+	verdict := activity.Judge(ended, activity.Surroundings{
+		Peers: peers, Instances: slices.Collect(maps.Keys(l.ears.instances)), Ignore: l.status.Policy.Ignore,
+		Handshake: l.ears.handshake,
+	})
+	delete(l.ears.peers, ended.Peer)
+	delete(l.ears.former, ended.Peer)
+	l.parts.Observer.Judged(verdict)
+	return verdict
+}
+
+// join begins to listen if nobody does, and proves that reports arrive. What happened before is not known, unless listening
+// was given up because of a use: then it lasted until now.
+func (l *Loop) join(ctx context.Context) {
+	now := time.Now()
+	if l.ears.reports != nil || now.Before(l.ears.refused) {
+		return
+	}
+	reports, err := l.parts.OpenReports()
+	if err != nil {
+		l.refuse(err)
+		return
+	}
+	measure := now.Sub(l.ears.measured) >= measureEvery
+	others, handshake, err := reports.Prove(ctx, measure)
+	if err != nil {
+		reports.Close()
+		if errors.Is(err, sockets.ErrUnsupported) {
+			l.refuse(err)
+		}
+		l.memory.gap = true
+		return
+	}
+	if measure {
+		l.ears.handshake, l.ears.measured = handshake, now
+	}
+	if l.status.Unsupported {
+		l.parts.Logger.Info("the kernel reports the sockets that end")
+	}
+	l.status.Unsupported = false
+	if l.ears.deaf {
+		l.memory.used = later(l.memory.used, time.Now())
+	} else {
+		l.memory.gap = true
+	}
+	l.ears.deaf = false
+	l.ears.reports, l.ears.stop, l.ears.done = reports, make(chan struct{}), make(chan struct{})
+	for _, ended := range others {
+		l.take(ended)
+	}
+	go receive(reports, l.ears.heard, l.ears.stop, l.ears.done)
+}
+
+// refuse remembers that the kernel does not report, and says so once.
+func (l *Loop) refuse(err error) {
+	l.ears.refused, l.ears.deaf, l.memory.gap = time.Now().Add(askAgain), false, true
+	if !l.status.Unsupported {
+		l.parts.Logger.Warn("the kernel does not report the sockets that end; the instance is looked at every second", "error", err.Error())
+	}
+	l.status.Unsupported = true
+}
+
+// receive passes on what arrives until the reports are closed.
+func receive(reports Reports, heard chan<- batch, stop <-chan struct{}, done chan<- struct{}) {
+	defer close(done)
+	for {
+		ended, err := reports.Receive(time.Time{})
+		select {
+		case heard <- batch{from: reports, ended: ended, err: err}:
+		case <-stop:
+			return
+		}
+		if err != nil && !errors.Is(err, sockets.ErrLost) {
+			return
+		}
+	}
+}
+
+// leave stops listening.
+func (l *Loop) leave() {
+	l.ears.deaf = false
+	if l.ears.reports == nil {
+		return
+	}
+	close(l.ears.stop)
+	l.ears.reports.Close()
+	<-l.ears.done
+	l.ears.reports = nil
+}
+
+// take judges one ended session and tells whether it was a use.
+func (l *Loop) take(ended activity.Ended) bool {
+	switch l.judge(ended) {
+	case activity.VerdictUnseen:
+		l.status.LastPeer = ended.Peer.Addr()
+	case activity.VerdictClient:
+	case activity.VerdictUncertain:
+		l.memory.uncertain = true
+		return false
+	default:
+		return false
+	}
+	l.memory.used = later(l.memory.used, ended.At)
+	return true
+}
+
+// hear takes a batch in.
+func (l *Loop) hear(b batch) {
+	if b.from != l.ears.reports {
+		return
+	}
+	used := false
+	for _, ended := range b.ended {
+		used = l.take(ended) || used
+	}
+	switch {
+	case errors.Is(b.err, sockets.ErrLost):
+		l.parts.Observer.Judged(activity.VerdictLost)
+		l.memory.used, used = later(l.memory.used, time.Now()), true
+	case b.err != nil:
+		l.parts.Logger.Warn("listening to the kernel failed and is begun again", "error", b.err.Error())
+		l.leave()
+		l.memory.gap = true
+		l.soon()
+	}
+	switch {
+	case used:
+		l.becomeDeaf()
+	case l.memory.uncertain:
+		l.soon()
+	}
+}
+
+// hearWaiting takes in what has arrived: what came before the end of a look belongs to it.
+func (l *Loop) hearWaiting() {
+	for {
+		select {
+		case b := <-l.ears.heard:
+			if b.from != l.ears.reports {
+				continue
+			}
+			for _, ended := range b.ended {
+				l.take(ended)
+			}
+			if b.err != nil {
+				l.parts.Observer.Judged(activity.VerdictLost)
+				l.memory.used = later(l.memory.used, time.Now())
+			}
+		default:
+			return
+		}
+	}
+}
+
+// becomeDeaf stops listening for a second, since the server is in use, and says so at once.
+func (l *Loop) becomeDeaf() {
+	l.leave()
+	l.ears.deaf = true
+	if at := time.Now().Add(deafLasts); l.due.IsZero() || at.Before(l.due) {
+		l.due = at
+	}
+	l.status.State.IdleSince, l.status.State.LastActivity = time.Time{}, later(l.status.State.LastActivity, l.memory.used)
+	l.remember()
+	l.parts.Observer.Publish(l.status)
+}
