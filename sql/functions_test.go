@@ -3,6 +3,7 @@ package sql_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -99,6 +100,9 @@ func TestFunctions(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		prepare(t, s)
+		if s.Major < 17 {
+			t.Run("there is no login trigger yet", func(t *testing.T) { tooOld(t, s) })
+		}
 		run(t, s, "app", "functions.sql")
 		listener, guest := listen(t, s), s.Connect(t, "guest", "app")
 		t.Run("what is sent", func(t *testing.T) { sent(t, listener, guest) })
@@ -234,6 +238,18 @@ func status(t *testing.T, s *postgrestest.Server, conn *pgx.Conn) {
 	if look(other).SidecarConnected {
 		t.Error("a guest who calls himself the sidecar is believed")
 	}
+}
+
+// tooOld: one clear error, and nothing is left behind or missed by the uninstall.
+func tooOld(t *testing.T, s *postgrestest.Server) {
+	out, err := s.Psql(t, "postgres", "app", "login-trigger.sql")
+	if want := fmt.Sprintf("need PostgreSQL 17 or later, and this is %d", s.Major); err == nil || strings.Count(out, "ERROR") != 1 || !strings.Contains(out, want) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if n := value[int](t, s.Connect(t, "postgres", "app"), objects); n != 0 {
+		t.Errorf("%d objects are left", n)
+	}
+	run(t, s, "postgres", "uninstall.sql")
 }
 
 func TestFunctionsOnAStandby(t *testing.T) {

@@ -4,6 +4,8 @@
 --
 -- As the role that installed them; the login trigger needs a superuser. Nothing is removed by CASCADE: if something of yours
 -- is in the schema or uses the functions, this fails, says what, and changes nothing.
+-- With the login trigger gone, log in to the database on the primary once: until then it keeps the mark of having one, which some
+-- minor releases of 17 and 18 do not get along with on standbys (BUG #19488).
 
 BEGIN;
 

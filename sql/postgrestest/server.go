@@ -226,7 +226,10 @@ func (s *Server) connect(ctx context.Context, role, database string, settings ..
 	if err != nil {
 		return nil, fmt.Errorf("read the settings: %w", err)
 	}
-	config.Host, config.Port, config.User, config.Database, config.Fallbacks = s.Directory, s.Port, role, database, nil
+	if !strings.HasPrefix(config.Host, "127.") {
+		config.Host = s.Directory
+	}
+	config.Port, config.User, config.Database, config.Fallbacks = s.Port, role, database, nil
 	return pgx.ConnectConfig(ctx, config)
 }
 
