@@ -24,6 +24,10 @@ import (
 // user is PostgreSQL's in the root filesystems that the harness makes.
 const user = 26
 
+// ours is in the sessions that the harness itself opens: PostgreSQL shows a session for a moment after the client has closed it, and
+// a test that counts them must not find these.
+const ours = "application_name=cnpg-instance-manager"
+
 // Server is a running PostgreSQL.
 type Server struct {
 	// Directory holds the socket, Port names it and is where it listens on the loopback interface.
@@ -151,7 +155,7 @@ func (s *Server) run(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for {
-		conn, err := s.connect(ctx, "postgres", "postgres")
+		conn, err := s.connect(ctx, "postgres", "postgres", ours)
 		if err == nil {
 			_ = conn.Close(ctx)
 			return
@@ -256,7 +260,7 @@ func (s *Server) Connect(t *testing.T, role, database string, settings ...string
 // Execute runs statements as the superuser.
 func (s *Server) Execute(t *testing.T, statements ...string) {
 	t.Helper()
-	conn := s.Connect(t, "postgres", "postgres")
+	conn := s.Connect(t, "postgres", "postgres", ours)
 	for statement := range slices.Values(statements) {
 		if _, err := conn.Exec(t.Context(), statement); err != nil {
 			t.Fatalf("%s: %v", statement, err)
