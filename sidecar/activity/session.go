@@ -47,6 +47,9 @@ const joinSuffix = "-join"
 func Classify(s Session, cluster Cluster) Class {
 	switch s.BackendType {
 	case "client backend", "walsender":
+		if s.State == "starting" && s.User == "" {
+			return ClassInternal // PostgreSQL 18 shows who has not logged in yet; before, he was not there
+		}
 		if infrastructure(s, cluster) {
 			return ClassInfrastructure
 		}
