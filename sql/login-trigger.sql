@@ -17,16 +17,19 @@
 -- WHAT IT COSTS. A transaction per login, with a transaction id and a commit record of WAL that nobody waits for; logins at
 -- the same moment share one. README.md has the time. A dump holds the trigger, and only a superuser can restore it.
 --
--- WHAT IT DOES NOT DO. It is not fired while session_replication_role is replica. It notifies nobody while the queue of notifications
--- is more than 10 % full, while another login's or any other NOTIFY is being committed, and on a standby: such a session still counts while
--- it is seen open.
+-- WHAT IT DOES NOT DO. It is not fired while session_replication_role is replica. It notifies nobody on a standby, while the
+-- queue of notifications is more than 10 % full, and while another login's or any other NOTIFY is being committed: such
+-- a session still counts while it is seen open.
 --
 -- WHAT REMAINS (measured on 17.11 and 18.6). statement_timeout does not run during a login trigger. transaction_timeout
--- does: the first statement turns it off, but a role with a few milliseconds of it may be thrown out before that, on a busy
--- machine. A role with default_transaction_isolation = serializable, _read_only and _deferrable all set waits for a safe
--- snapshot before any login trigger runs. Other login triggers share the transaction: what they write is then committed
--- with synchronous_commit = off. Some minor releases before these are reported (BUG #19488) to refuse logins on standbys after the last login
--- trigger of a database was dropped, until somebody has logged in to it on the primary.
+-- does: the first statement turns it off, but a role with a few milliseconds of it may be thrown out before that, on a
+-- busy machine. A role with default_transaction_isolation = serializable, _read_only and _deferrable all set waits for
+-- a safe snapshot before any login trigger runs. Other login triggers share the transaction: what they write is then
+-- committed with synchronous_commit = off. A NOTIFY that begins its commit in the instant between our look and our own
+-- commit, and is stuck there, holds up that one login.
+--
+-- Not seen on these, but reported of earlier minor releases (BUG #19488): after the last login trigger of a database was
+-- dropped, standbys refuse logins to it until somebody has logged in to it on the primary.
 
 DO $install$
 BEGIN
