@@ -128,7 +128,7 @@ func TestALoginThatIsNotCompleteDoesNotCount(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
-		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.Port))
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", s.Port))
 		if err != nil {
 			t.Fatal(err)
 		}
