@@ -25,8 +25,8 @@ demo: ## Show a cluster falling asleep and being woken (KUBECONFIG: on that clus
 test: unit e2e ## Run every test
 
 .PHONY: unit
-unit: ## Run the tests that need no Kubernetes; PostgreSQL 15 and 17 are real
-	@roots="$$($(CLUSTER) postgres-files 15 17)" && \
+unit: ## Run the tests that need no Kubernetes; PostgreSQL 15, 17 and 18 are real
+	@roots="$$($(CLUSTER) postgres-files 15 17 18)" && \
 	REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" go test -race -shuffle=on ./...
 	go -C e2e test -race -shuffle=on ./cluster/... ./images/... ./install/...
 

@@ -3,7 +3,7 @@
 -- being idle ($3), only if it still is, since the same moment or an earlier one ($4, microseconds since 1970). Returns one row
 -- a session that was ended.
 SELECT a.pid::bigint
-FROM pg_catalog.unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::bigint[]) AS judged (pid, started, idle, changed)
+FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::bigint[]) AS judged (pid, started, idle, changed)
 JOIN pg_catalog.pg_stat_activity AS a
   ON a.pid = judged.pid AND (extract(epoch FROM a.backend_start) * 1000000)::bigint = judged.started
 WHERE (NOT judged.idle

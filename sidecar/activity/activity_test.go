@@ -22,6 +22,8 @@ func TestClassify(t *testing.T) {
 		{"a client counts", Session{BackendType: "client backend", User: "app", State: "idle"}, ClassClient},
 		{"a process without user and state is PostgreSQL's own", Session{BackendType: "something new"}, ClassInternal},
 		{"a client of whom nothing is known counts", Session{BackendType: "client backend"}, ClassClient},
+		{"a client who has not logged in yet does not", Session{BackendType: "client backend", State: "starting"}, ClassInternal},
+		{"a client who has logged in counts in any state", Session{BackendType: "client backend", User: "app", State: "starting"}, ClassClient},
 		{"the instance manager over the socket does not", Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager", Local: true}, ClassInfrastructure},
 		{"the instance manager's name over the network counts", Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager"}, ClassClient},
 		{"the exporter's user under another name counts", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: "psql", Local: true}, ClassClient},
@@ -57,7 +59,7 @@ func TestTallyCountsEveryState(t *testing.T) {
 		t.Error("nothing counts")
 	}
 	for _, state := range []string{"active", "idle", "idle in transaction", "idle in transaction (aborted)", "fastpath function call", "disabled", "", "starting"} {
-		tally.Add(Session{BackendType: "client backend", State: state}, Rules{})
+		tally.Add(Session{BackendType: "client backend", User: "app", State: state}, Rules{})
 	}
 	want := map[string]int{"active": 1, "idle": 1, "idle_in_transaction": 1, "idle_in_transaction_aborted": 1, "fastpath_function_call": 1, "disabled": 1, "unknown": 2}
 	if diff := cmp.Diff(want, tally.ByState()); diff != "" || len(tally.InUse()) != 1 {

@@ -76,6 +76,8 @@ func Classify(s Session, rules Rules) Class {
 	switch s.BackendType {
 	case "client backend", "walsender":
 		switch {
+		case s.State == "starting" && s.User == "":
+			return ClassInternal // PostgreSQL 18 shows who has not logged in yet; before, he was not there
 		case infrastructure(s, rules.Instances):
 			return ClassInfrastructure
 		case ignored(s, rules.Ignore):

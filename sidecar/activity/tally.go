@@ -103,7 +103,7 @@ func (t *Tally) count(s Session) {
 }
 
 func (t *Tally) remember(s Session, class Class) {
-	if s.Peer.IsValid() && len(t.peers) < maximumRemembered {
+	if s.Peer.IsValid() && class != ClassInternal && len(t.peers) < maximumRemembered {
 		t.peers[s.Peer] = class
 	}
 }

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
@@ -122,6 +125,33 @@ func awaitQuiet(t *testing.T, server Server) {
 			t.Fatal("a closed session is still there")
 		}
 	}
+}
+
+// PostgreSQL 18 shows a client from its startup packet on, without a user. A scanner that goes no further, or the operator's
+// own probe while it authenticates, is not somebody who uses the database.
+func TestALoginThatIsNotCompleteDoesNotCount(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", s.Port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		frontend := pgproto3.NewFrontend(conn, conn)
+		frontend.Send(&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "app", "database": "app"}})
+		if err := frontend.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if message, err := frontend.Receive(); err != nil {
+			t.Fatal(err)
+		} else if _, asked := message.(*pgproto3.AuthenticationSASL); !asked {
+			t.Fatalf("the server asks for no password: %T", message)
+		}
+		if sample := look(t, server); len(sample.Tally.InUse()) != 0 {
+			t.Errorf("it counts: %v", sample.Tally.ByState())
+		}
+	})
 }
 
 func TestWithoutTheExporterRoleTheFallbackIsUsed(t *testing.T) {

@@ -30,11 +30,17 @@ import (
 // user is PostgreSQL's in the root filesystems that the harness makes.
 const user = 26
 
+// ours is in the sessions that the harness itself opens: PostgreSQL shows a session for a moment after the client has closed it, and
+// a test that counts them must not find these.
+const ours = "application_name=cnpg-instance-manager"
+
 // Server is a running PostgreSQL.
 type Server struct {
 	// Directory holds the socket, Port names it and is where it listens on the loopback interface.
 	Directory string
 	Port      uint16
+	// Major is its version.
+	Major int
 
 	root, inside, binaries string
 	process                *exec.Cmd
@@ -64,6 +70,12 @@ func (r *record) String() string {
 // filesystems. Without it the test is skipped, or fails if REQUIRE_POSTGRES is set.
 func Each(t *testing.T, test func(*testing.T, *Server)) {
 	t.Helper()
+	From(t, 0, test)
+}
+
+// From is Each without the versions before oldest, on servers with further settings.
+func From(t *testing.T, oldest int, test func(*testing.T, *Server), settings ...string) {
+	t.Helper()
 	roots := os.Getenv("TEST_POSTGRES_ROOTS")
 	if roots == "" {
 		if os.Getenv("REQUIRE_POSTGRES") != "" {
@@ -72,16 +84,34 @@ func Each(t *testing.T, test func(*testing.T, *Server)) {
 		t.Skip("TEST_POSTGRES_ROOTS is not set (make unit sets it)")
 	}
 	for item := range strings.SplitSeq(roots, ":") {
-		major, root, _ := strings.Cut(item, "=")
-		t.Run("PostgreSQL "+major, func(t *testing.T) {
+		name, root, _ := strings.Cut(item, "=")
+		major, err := strconv.Atoi(name)
+		must(t, err)
+		if major < oldest {
+			continue
+		}
+		t.Run("PostgreSQL "+name, func(t *testing.T) {
 			t.Parallel()
-			test(t, start(t, root, major))
+			test(t, start(t, root, major, settings))
 		})
 	}
 }
 
 // start makes a server in the root filesystem and ends it with the test.
-func start(t *testing.T, root, major string) *Server {
+func start(t *testing.T, root string, major int, settings []string) *Server {
+	t.Helper()
+	s := place(t, root, major)
+	initdb := s.command("initdb", "-D", s.inside+"/data", "-U", "postgres", "-E", "UTF8", "--locale=C", "-N")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v: %s", err, out)
+	}
+	s.configure(t, settings)
+	s.run(t)
+	return s
+}
+
+// place makes the directory of a server.
+func place(t *testing.T, root string, major int) *Server {
 	t.Helper()
 	directory, err := os.MkdirTemp(filepath.Join(root, "tmp"), "test-")
 	must(t, err)
@@ -94,22 +124,15 @@ func start(t *testing.T, root, major string) *Server {
 		}
 		must(t, os.Chmod(null, 0o666))
 	}
-	s := &Server{
-		Directory: directory, Port: freePort(t), root: root, inside: "/tmp/" + filepath.Base(directory),
-		binaries: "/usr/lib/postgresql/" + major + "/bin/", ended: make(chan struct{}),
+	return &Server{
+		Directory: directory, Port: freePort(t), Major: major, root: root, inside: "/tmp/" + filepath.Base(directory),
+		binaries: fmt.Sprintf("/usr/lib/postgresql/%d/bin/", major), ended: make(chan struct{}),
 	}
-	initdb := s.command("initdb", "-D", s.inside+"/data", "-U", "postgres", "-E", "UTF8", "--locale=C", "-N")
-	if out, err := initdb.CombinedOutput(); err != nil {
-		t.Fatalf("initdb: %v: %s", err, out)
-	}
-	s.configure(t)
-	s.run(t)
-	return s
 }
 
 // configure writes the rules that CloudNativePG writes (1.30: pkg/postgres/configuration.go), with this process's user in
 // place of the pod's.
-func (s *Server) configure(t *testing.T) {
+func (s *Server) configure(t *testing.T, settings []string) {
 	t.Helper()
 	write := func(name, content string) {
 		path := filepath.Join(s.Directory, "data", name)
@@ -118,7 +141,7 @@ func (s *Server) configure(t *testing.T) {
 	}
 	write("pg_hba.conf", "local all cnpg_metrics_exporter peer map=cnpg_metrics_exporter\nlocal all postgres peer map=local\nlocal all all trust\nhost all all all scram-sha-256\nlocal replication all trust\n")
 	write("pg_ident.conf", "local root postgres\ncnpg_metrics_exporter root cnpg_metrics_exporter\n")
-	write("postgresql.auto.conf", fmt.Sprintf("port=%d\nlisten_addresses='127.0.0.1'\nunix_socket_directories='%s'\nfsync=off\ndynamic_shared_memory_type=mmap\nmax_connections=20\nwal_level=logical\n", s.Port, s.inside))
+	write("postgresql.auto.conf", fmt.Sprintf("port=%d\nlisten_addresses='127.0.0.1'\nunix_socket_directories='%s'\nfsync=off\ndynamic_shared_memory_type=mmap\nmax_connections=20\nwal_level=logical\n%s\n", s.Port, s.inside, strings.Join(settings, "\n")))
 }
 
 func (s *Server) run(t *testing.T) {
@@ -138,7 +161,7 @@ func (s *Server) run(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for {
-		conn, err := s.connect(ctx, "postgres", "postgres")
+		conn, err := s.connect(ctx, "postgres", "postgres", ours)
 		if err == nil {
 			_ = conn.Close(ctx)
 			return
@@ -239,23 +262,37 @@ func (s *Server) connect(ctx context.Context, role, database string, settings ..
 	if err != nil {
 		return nil, fmt.Errorf("read the settings: %w", err)
 	}
-	config.Host, config.Port, config.User, config.Database, config.Fallbacks = s.Directory, s.Port, role, database, nil
+	if !strings.HasPrefix(config.Host, "127.") {
+		config.Host = s.Directory
+	}
+	config.Port, config.User, config.Database, config.Fallbacks = s.Port, role, database, nil
 	return pgx.ConnectConfig(ctx, config)
+}
+
+// Login opens a session over the socket, which ends with the test, unless the server refuses it.
+func (s *Server) Login(t *testing.T, role, database string, settings ...string) (*pgx.Conn, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	conn, err := s.connect(ctx, role, database, settings...)
+	if err == nil {
+		t.Cleanup(func() { _ = conn.PgConn().Conn().Close() })
+	}
+	return conn, err
 }
 
 // Connect opens a session over the socket, which ends with the test.
 func (s *Server) Connect(t *testing.T, role, database string, settings ...string) *pgx.Conn {
 	t.Helper()
-	conn, err := s.connect(t.Context(), role, database, settings...)
+	conn, err := s.Login(t, role, database, settings...)
 	must(t, err)
-	t.Cleanup(func() { _ = conn.PgConn().Conn().Close() })
 	return conn
 }
 
 // Execute runs statements as the superuser.
 func (s *Server) Execute(t *testing.T, statements ...string) {
 	t.Helper()
-	conn := s.Connect(t, "postgres", "postgres")
+	conn := s.Connect(t, "postgres", "postgres", ours)
 	for statement := range slices.Values(statements) {
 		if _, err := conn.Exec(t.Context(), statement); err != nil {
 			t.Fatalf("%s: %v", statement, err)

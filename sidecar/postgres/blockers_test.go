@@ -1,0 +1,195 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
+)
+
+// await looks until the condition holds; what is looked for happens in the server at its own pace.
+func await(t *testing.T, server Server, rules activity.Rules, what string, holds func(Sample) bool) Sample {
+	t.Helper()
+	sampler := NewSampler(server)
+	defer sampler.Close()
+	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+		sample, err := sampler.Sample(t.Context(), rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if holds(sample) {
+			return sample
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not seen; blockers %v, in use %v", what, sample.Blockers, sample.Tally.InUse())
+		}
+	}
+}
+
+// What else speaks against a shutdown, on a real server, one scenario a row.
+func TestBlockers(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		s.Execute(t, "alter role app replication", "alter system set max_prepared_transactions = 5")
+		admin := s.Connect(t, "postgres", "app")
+		run := func(statement string) {
+			t.Helper()
+			if _, err := admin.Exec(t.Context(), statement); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+		}
+		blocked := func(reason idle.Reason) func(Sample) bool {
+			return func(sample Sample) bool { return slices.Contains(sample.Blockers, reason) }
+		}
+		inUse := func(reason idle.Reason) func(Sample) bool {
+			return func(sample Sample) bool { return slices.Contains(sample.Tally.InUse(), reason) }
+		}
+		t.Run("an advisory lock blocks, also of a session that rests", func(t *testing.T) {
+			run("select pg_advisory_lock(1)")
+			sample := await(t, server, activity.Rules{Queries: true}, "lock", blocked(idle.ReasonAdvisoryLock))
+			if len(sample.Tally.InUse()) != 0 {
+				t.Errorf("a resting session is in use: %v", sample.Tally.InUse())
+			}
+			run("select pg_advisory_unlock(1)")
+			await(t, server, activity.Rules{}, "unlock", func(sample Sample) bool { return len(sample.Blockers) == 0 })
+		})
+		t.Run("a logical slot that is read blocks, one that is not read is only counted", func(t *testing.T) {
+			run("select pg_create_logical_replication_slot('s', 'pgoutput')")
+			sample := await(t, server, activity.Rules{}, "slot", func(sample Sample) bool { return sample.InactiveSlots == 1 })
+			if len(sample.Blockers) != 0 {
+				t.Errorf("an inactive slot blocks: %v", sample.Blockers)
+			}
+			reader := s.Connect(t, "app", "app", "replication=database", "application_name=subscriber")
+			reading := reader.PgConn().Exec(t.Context(), "CREATE PUBLICATION p; ")
+			_, _ = reading.ReadAll()
+			run("create publication p")
+			stream := reader.PgConn().Exec(t.Context(), "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')")
+			go func() { stream.NextResult() }()
+			await(t, server, activity.Rules{}, "active slot", blocked(idle.ReasonLogicalSlot))
+			await(t, server, activity.Rules{}, "walsender", inUse(idle.ReasonReplicationClient))
+			_ = reader.PgConn().Conn().Close()
+			await(t, server, activity.Rules{}, "end", func(sample Sample) bool { return sample.InactiveSlots == 1 && len(sample.Blockers) == 0 })
+			run("select pg_drop_replication_slot('s')")
+		})
+		t.Run("a command in progress blocks", func(t *testing.T) {
+			run("create table big as select g, md5(g::text) from generate_series(1, 200000) g")
+			worker := s.Connect(t, "postgres", "app")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() {
+				for ctx.Err() == nil {
+					_, _ = worker.Exec(ctx, "create index on big (md5)")
+					_, _ = worker.Exec(ctx, "drop index big_md5_idx")
+				}
+			}()
+			await(t, server, activity.Rules{}, "progress", blocked(idle.ReasonProgress))
+		})
+	})
+}
+
+func TestPreparedTransactionBlocks(t *testing.T) {
+	t.Parallel()
+	postgrestest.From(t, 15, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		conn := s.Connect(t, "app", "app")
+		for _, statement := range []string{"begin", "create temporary table x (i int)", "rollback", "begin", "select txid_current()", "prepare transaction 'p'"} {
+			if _, err := conn.Exec(t.Context(), statement); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+		}
+		_ = conn.Close(t.Context())
+		sample := await(t, server, activity.Rules{}, "prepared transaction", func(sample Sample) bool {
+			return slices.Contains(sample.Blockers, idle.ReasonPreparedTransaction) && len(sample.Tally.InUse()) == 0
+		})
+		if len(sample.Blockers) != 1 {
+			t.Errorf("blockers %v", sample.Blockers)
+		}
+	}, "max_prepared_transactions=5")
+}
+
+// The ledger shows a session that has come and gone, and who started when.
+func TestLedgerOfARealServer(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		before := await(t, server, activity.Rules{}, "ledger", func(sample Sample) bool { return sample.Started != 0 })
+		if again := look(t, server); before.Ledger.Rose(again.Ledger) || !before.Ledger.Same(again.Ledger) || again.Started != before.Started {
+			t.Errorf("looking alone changes the ledger: %v, %v", before.Ledger, again.Ledger)
+		}
+		_ = s.Connect(t, "app", "app").Close(t.Context())
+		await(t, server, activity.Rules{}, "session", func(sample Sample) bool {
+			return before.Ledger.Rose(sample.Ledger) && !before.Ledger.Same(sample.Ledger)
+		})
+		before = look(t, server)
+		s.Execute(t, "select pg_stat_reset()") // of the maintenance database
+		await(t, server, activity.Rules{}, "reset", func(sample Sample) bool { return before.Ledger.Rose(sample.Ledger) })
+		before = look(t, server)
+		s.Execute(t, "drop database app")
+		await(t, server, activity.Rules{}, "drop", func(sample Sample) bool { return before.Ledger.Rose(sample.Ledger) })
+	})
+}
+
+// Exactly the sessions that were judged are ended, and only if they are still as they were judged.
+func TestTerminate(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		resting, woken, other := s.Connect(t, "app", "app"), s.Connect(t, "app", "app"), s.Connect(t, "postgres", "app")
+		rules := activity.Rules{Queries: true, Ignore: []idle.Pattern{{User: "postgres"}}}
+		sample := await(t, server, rules, "three sessions", func(sample Sample) bool { return len(sample.Tally.Doomed()) == 3 })
+		terminator, err := server.Terminator(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer terminator.Close()
+		if _, err := woken.Exec(t.Context(), "select 1"); err != nil { // it is not as it was judged any more
+			t.Fatal(err)
+		}
+		late := s.Connect(t, "app", "app")
+		ended, err := terminator.Terminate(t.Context(), sample.Tally.Doomed())
+		if err != nil || ended != 2 {
+			t.Errorf("ended %d (%v), want 2", ended, err)
+		}
+		alive := func(conn *pgx.Conn) bool { return conn.Ping(t.Context()) == nil }
+		if alive(resting) || alive(other) || !alive(woken) || !alive(late) {
+			t.Errorf("alive: resting %t, ignored %t, woken %t, late %t", alive(resting), alive(other), alive(woken), alive(late))
+		}
+		stranger := activity.Doomed{PID: sample.Tally.Doomed()[0].PID, Started: 1}
+		if ended, err := terminator.Terminate(t.Context(), []activity.Doomed{stranger}); err != nil || ended != 0 {
+			t.Errorf("another session with the same number was ended: %d (%v)", ended, err)
+		}
+	})
+}
+
+func TestPeersOfARealServer(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		s.Execute(t, "alter role app password 'secret'")
+		conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://app:secret@127.0.0.1:%d/app?sslmode=disable", s.Port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(context.Background()) }()
+		local, err := netip.ParseAddrPort(conn.PgConn().Conn().LocalAddr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sample := await(t, server, activity.Rules{}, "peer", func(sample Sample) bool { return len(sample.Tally.Peers()) == 1 })
+		if class := sample.Tally.Peers()[local]; class != activity.ClassClient || sample.Tally.Local() {
+			t.Errorf("peers %v, local %t", sample.Tally.Peers(), sample.Tally.Local())
+		}
+		s.Connect(t, "app", "app")
+		await(t, server, activity.Rules{}, "local session", func(sample Sample) bool { return sample.Tally.Local() })
+	})
+}
