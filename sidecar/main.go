@@ -1,6 +1,6 @@
 // Command sidecar runs beside every PostgreSQL instance of a cluster that lists the plugin. Without arguments it is the
-// supervisor of the worker; `sidecar worker` is the worker, `sidecar drain` asks it to close its database sessions, and
-// `sidecar version` prints the version.
+// supervisor of the worker; `sidecar worker` is the worker, `sidecar drain` asks it to close its database sessions, `sidecar
+// explain` tells why the cluster is awake, and `sidecar version` prints the version.
 package main
 
 import (
@@ -30,6 +30,8 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 		command = arguments[0]
 	}
 	switch {
+	case command == "explain":
+		return explainCommand(ctx, arguments[1:], os.Getenv, stdout, stderr)
 	case len(arguments) > 1:
 		_, _ = fmt.Fprintf(stderr, "sidecar: %q takes no arguments\n", command)
 		return 2
@@ -48,7 +50,7 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stdout, version)
 		return 0
 	default:
-		_, _ = fmt.Fprintf(stderr, "sidecar: there is no command %q; there are worker, drain and version, and none for the supervisor\n", command)
+		_, _ = fmt.Fprintf(stderr, "sidecar: there is no command %q; there are worker, drain, explain and version, and none for the supervisor\n", command)
 		return 2
 	}
 }

@@ -56,7 +56,7 @@ func (s *Sampler) Sample(ctx context.Context, rules activity.Rules) (Sample, err
 			return Sample{}, fmt.Errorf("keep the session: %w", err)
 		}
 	}
-	sample, err := read(ctx, session.conn, rules)
+	sample, err := read(ctx, session.conn, rules, func(activity.Session) {})
 	if err != nil {
 		s.held.close()
 		return Sample{}, err
@@ -71,8 +71,8 @@ type record struct {
 	inTransaction, wraparound                              bool
 }
 
-// read judges row by row, so that memory does not grow with the number of sessions.
-func read(ctx context.Context, conn *pgx.Conn, rules activity.Rules) (Sample, error) {
+// read judges row by row, so that memory does not grow with the number of sessions. It calls each with every session.
+func read(ctx context.Context, conn *pgx.Conn, rules activity.Rules, each func(activity.Session)) (Sample, error) {
 	sample := Sample{Began: time.Now(), Ledger: activity.Ledger{}}
 	rows, err := conn.Query(ctx, sql.Activity)
 	if err != nil {
@@ -85,7 +85,11 @@ func read(ctx context.Context, conn *pgx.Conn, rules activity.Rules) (Sample, er
 			&r.port, &r.number, &r.moment, &r.idleFor, &r.changed, &r.inTransaction, &r.wraparound); err != nil {
 			return Sample{}, fmt.Errorf("read a row of pg_stat_activity: %w", err)
 		}
-		if err := sample.add(r, rules); err != nil {
+		if r.kind == "session" {
+			session := r.session()
+			sample.Tally.Add(session, rules)
+			each(session)
+		} else if err := sample.add(r); err != nil {
 			return Sample{}, err
 		}
 	}
@@ -99,10 +103,8 @@ func read(ctx context.Context, conn *pgx.Conn, rules activity.Rules) (Sample, er
 // errUnknownRow says that the statement and this code do not belong together.
 var errUnknownRow = errors.New("a row is of an unknown kind")
 
-func (s *Sample) add(r record, rules activity.Rules) error {
+func (s *Sample) add(r record) error {
 	switch r.kind {
-	case "session":
-		s.Tally.Add(r.session(), rules)
 	case "database":
 		s.Ledger[r.database] = activity.Database{Sessions: r.number, Reset: r.moment}
 	case "server":

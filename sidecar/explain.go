@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/explain"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+)
+
+const (
+	// explainEvery is how often --watch tells it again.
+	explainEvery = 2 * time.Second
+	// workerTimeout bounds the question to the worker, which is in the same container.
+	workerTimeout = 2 * time.Second
+	// maximumReport bounds, in bytes, what is read of its answer.
+	maximumReport = 64 << 10
+)
+
+// explanation is what the arguments of explain say.
+type explanation struct {
+	dsn, mode, ignore string
+	watch, json       bool
+}
+
+// explainCommand tells why the cluster is awake. In the sidecar's container it takes the rules and the decision from the
+// worker; with --dsn it judges any server by the rules of its flags.
+func explainCommand(ctx context.Context, arguments []string, lookup func(string) string, stdout, stderr io.Writer) int {
+	var e explanation
+	flags := flag.NewFlagSet("explain", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&e.dsn, "dsn", "", "a connection string or URL of any PostgreSQL server; without it: the server of this pod")
+	flags.StringVar(&e.mode, "activity", "connections", "with --dsn: what counts, connections or queries")
+	flags.StringVar(&e.ignore, "ignore", "", "with --dsn: sessions that never count, as in the annotation")
+	flags.BoolVar(&e.watch, "watch", false, "tell it again every two seconds")
+	flags.BoolVar(&e.json, "json", false, "write JSON")
+	if err := flags.Parse(arguments); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	if flags.NArg() != 0 {
+		_, _ = fmt.Fprintf(stderr, "sidecar: explain takes flags only, not %q\n", flags.Arg(0))
+		return 2
+	}
+	for {
+		if err := e.once(ctx, lookup, stdout); err != nil {
+			_, _ = fmt.Fprintln(stderr, "sidecar:", err)
+			if !e.watch {
+				return 1
+			}
+		}
+		if !e.watch {
+			return 0
+		}
+		timer := time.NewTimer(explainEvery)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return 0
+		case <-timer.C:
+		}
+	}
+}
+
+// once looks and tells.
+func (e explanation) once(ctx context.Context, lookup func(string) string, stdout io.Writer) error {
+	look, rules, worker, err := e.source(ctx, lookup)
+	if err != nil {
+		return err
+	}
+	sample, sessions, err := look(ctx, rules)
+	if err != nil {
+		return err
+	}
+	told := explain.Describe(sample.Ended, sample.Tally, sample.Blockers, sessions, rules, worker)
+	if e.json {
+		return told.WriteJSON(stdout)
+	}
+	return told.WriteText(stdout)
+}
+
+// look takes one look at a server.
+type look func(context.Context, activity.Rules) (postgres.Sample, []activity.Session, error)
+
+// source is where to look, and by which rules to judge.
+func (e explanation) source(ctx context.Context, lookup func(string) string) (look, activity.Rules, *activity.Report, error) {
+	if e.dsn != "" {
+		rules, err := rulesOf(e.mode, e.ignore, nil)
+		return func(ctx context.Context, rules activity.Rules) (postgres.Sample, []activity.Session, error) {
+			return postgres.ExamineDSN(ctx, e.dsn, rules)
+		}, rules, nil, err
+	}
+	s, err := readSettings(lookup)
+	if err != nil {
+		return nil, activity.Rules{}, nil, fmt.Errorf("this is not the sidecar's container, and --dsn is not given: %w", err)
+	}
+	worker, err := askWorker(ctx, s.port)
+	if err != nil {
+		return nil, activity.Rules{}, nil, err
+	}
+	rules, err := rulesOf(worker.Rules.Activity, worker.Rules.Ignore, worker.Rules.Instances)
+	if err != nil { // the worker says so too, and is off
+		rules = activity.Rules{Instances: worker.Rules.Instances}
+	}
+	return s.server.Examine, rules, &worker, nil
+}
+
+// rulesOf reads the rules as annotations are read.
+func rulesOf(mode, ignore string, instances []string) (activity.Rules, error) {
+	annotations := map[string]string{idle.KeyActivity: mode}
+	if ignore != "" {
+		annotations[idle.KeyIgnore] = ignore
+	}
+	policy, problems := idle.ParsePolicy(annotations, time.Now())
+	if len(problems) != 0 {
+		return activity.Rules{}, errors.New(problems[0].String())
+	}
+	return activity.Rules{Instances: instances, Ignore: policy.Ignore, Queries: policy.Queries}, nil
+}
+
+// askWorker asks the worker what it last decided.
+func askWorker(ctx context.Context, port uint16) (activity.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, workerTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/activity", port), nil)
+	if err != nil {
+		return activity.Report{}, fmt.Errorf("ask the worker: %w", err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return activity.Report{}, fmt.Errorf("ask the worker: %w", err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maximumReport+1))
+	if err != nil {
+		return activity.Report{}, fmt.Errorf("ask the worker: %w", err)
+	}
+	return activity.DecodeReport(body)
+}

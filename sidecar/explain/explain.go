@@ -1,0 +1,203 @@
+// Package explain tells a person why a cluster is awake: who is connected, what counts and why not, what stands in the way,
+// and when it would sleep.
+package explain
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// Explanation is all that is told.
+type Explanation struct {
+	// At is when the look ended.
+	At time.Time `json:"at"`
+	// Sessions are the clients; the processes of PostgreSQL itself are left out.
+	Sessions []Session `json:"sessions"`
+	// InUse is why the instance is in use, and Blockers what else keeps it awake.
+	InUse    []idle.Reason `json:"inUse"`
+	Blockers []idle.Reason `json:"blockers"`
+	// LastUseSeconds is how long ago the last statement of the sessions ended that count only up to it; absent without them.
+	LastUseSeconds *float64 `json:"lastUseSeconds,omitempty"`
+	// Worker is what the sidecar of the instance last decided; absent without one.
+	Worker *activity.Report `json:"worker,omitempty"`
+}
+
+// Session is a client and what it comes to.
+type Session struct {
+	PID         int64   `json:"pid"`
+	User        string  `json:"user"`
+	Application string  `json:"application"`
+	Database    string  `json:"database"`
+	Client      string  `json:"client"`
+	State       string  `json:"state"`
+	Seconds     float64 `json:"seconds"`
+	Counts      bool    `json:"counts"`
+	Why         string  `json:"why"`
+}
+
+// Describe makes an explanation of a look.
+func Describe(at time.Time, tally activity.Tally, blockers []idle.Reason, sessions []activity.Session, rules activity.Rules, worker *activity.Report) Explanation {
+	e := Explanation{At: at.UTC(), Sessions: []Session{}, InUse: tally.InUse(), Blockers: blockers, Worker: worker}
+	for _, s := range sessions {
+		class := activity.Classify(s, rules)
+		if class == activity.ClassInternal {
+			continue
+		}
+		counts, why := verdict(s, class, rules)
+		e.Sessions = append(e.Sessions, Session{
+			PID: s.PID, User: s.User, Application: s.Application, Database: s.Database, Client: client(s), State: s.State,
+			Seconds: max(s.IdleFor, 0).Seconds(), Counts: counts, Why: why,
+		})
+	}
+	slices.SortFunc(e.Sessions, func(a, b Session) int {
+		if a.Counts != b.Counts {
+			if a.Counts {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.PID, b.PID)
+	})
+	if ago, resting := tally.LastUse(); resting {
+		seconds := ago.Seconds()
+		e.LastUseSeconds = &seconds
+	}
+	return e
+}
+
+// verdict tells whether a session counts, in words.
+func verdict(s activity.Session, class activity.Class, rules activity.Rules) (counts bool, why string) {
+	switch class {
+	case activity.ClassInfrastructure:
+		return false, "it belongs to the operator, a standby, a pooler's login, or this sidecar"
+	case activity.ClassIgnored:
+		return false, "the ignore annotation names it"
+	case activity.ClassReplication:
+		return true, idle.ReasonReplicationClient.Description()
+	case activity.ClassWorker:
+		return true, idle.ReasonBackgroundWorker.Description()
+	case activity.ClassWraparound:
+		return true, idle.ReasonWraparoundVacuum.Description()
+	default:
+		if rules.Queries && s.State == "idle" {
+			return false, "it rests, and activity=queries counts it only up to its last statement"
+		}
+		return true, "it is a client session"
+	}
+}
+
+func client(s activity.Session) string {
+	switch {
+	case s.Peer.IsValid():
+		return s.Peer.String()
+	case s.Local:
+		return "local"
+	default:
+		return "-"
+	}
+}
+
+// WriteJSON writes the explanation as one JSON object.
+func (e Explanation) WriteJSON(w io.Writer) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(e); err != nil {
+		return fmt.Errorf("write the explanation: %w", err)
+	}
+	return nil
+}
+
+// WriteText writes the explanation as a person reads it.
+func (e Explanation) WriteText(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	p := func(format string, arguments ...any) { _, _ = fmt.Fprintf(table, format, arguments...) }
+	p("%s\n\n", e.At.Format(time.RFC3339))
+	if len(e.Sessions) == 0 {
+		p("Nobody is connected.\n")
+	} else {
+		p("PID\tUSER\tAPPLICATION\tDATABASE\tCLIENT\tSTATE\tFOR\tCOUNTS\tWHY\n")
+	}
+	for _, s := range e.Sessions {
+		counts := "no"
+		if s.Counts {
+			counts = "yes"
+		}
+		p("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.PID, dash(s.User), dash(s.Application), dash(s.Database), s.Client, dash(s.State),
+			seconds(s.Seconds), counts, s.Why)
+	}
+	p("\n")
+	for _, reason := range slices.Concat(e.InUse, e.Blockers) {
+		p("Awake, because %s (%s).\n", reason.Description(), reason)
+	}
+	if e.LastUseSeconds != nil {
+		p("The last statement of the sessions that rest ended %s ago.\n", seconds(*e.LastUseSeconds))
+	}
+	if e.Worker != nil {
+		e.writeWorker(p)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("write the explanation: %w", err)
+	}
+	return nil
+}
+
+// writeWorker writes what the sidecar last decided.
+func (e Explanation) writeWorker(p func(string, ...any)) {
+	r := e.Worker
+	switch {
+	case !r.Rules.Enabled:
+		p("The sidecar of %s: the feature is off (%s).\n", r.Pod, r.Reason)
+		return
+	case !r.Known:
+		p("The sidecar of %s does not know whether the instance is in use (%s).\n", r.Pod, r.Reason)
+	default:
+		p("The sidecar of %s: %s (%s).\n", r.Pod, idle.Reason(r.Reason).Description(), r.Reason)
+	}
+	p("What it keeps the cluster awake for: %s.\n", list(r.Blockers))
+	if r.IdleForSeconds != nil && r.IdleSince != nil {
+		p("This instance is idle since %s, for %s; the threshold is %s.\n",
+			r.IdleSince.Format(time.RFC3339), seconds(*r.IdleForSeconds), seconds(r.Rules.ThresholdSeconds))
+	}
+	if r.Due != nil {
+		p("If nothing happens, the threshold has passed at %s.\n", r.Due.Format(time.RFC3339))
+	}
+	if r.LastActivity != nil {
+		p("Activity was last seen at %s.\n", r.LastActivity.Format(time.RFC3339))
+	}
+	if r.LastUnseenClient != "" {
+		p("The newest session that came and went between two looks, and counted, was from %s.\n", r.LastUnseenClient)
+	}
+	if r.Known && !r.Events {
+		p("The kernel does not report sessions that end here: the instance is looked at every second, and of shorter sessions only the counters tell.\n")
+	}
+}
+
+func list(reasons []string) string {
+	if len(reasons) == 0 {
+		return "nothing"
+	}
+	text := reasons[0]
+	for _, reason := range reasons[1:] {
+		text += ", " + reason
+	}
+	return text
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+func seconds(s float64) string {
+	return (time.Duration(s * float64(time.Second))).Round(time.Second).String()
+}
