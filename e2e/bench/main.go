@@ -1,6 +1,7 @@
-// Command bench measures on a real cluster what the sidecar costs: PostgreSQL's shutdown with it against without it, side
-// by side, and its own memory and processor time at rest. Machines are noisy: read the ratios. It uses the cluster that
-// KUBECONFIG names; memory and processor time need the node to be this machine.
+// Command bench measures on a real cluster what the sidecar and the plugin cost: PostgreSQL's shutdown with the sidecar
+// against without it, side by side, its own memory and processor time at rest, how quickly the plugin answers the operator,
+// and what another place in the pod would cost. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
+// names; memory, processor time and the plugin's answers need the node to be this machine.
 package main
 
 import (
@@ -34,7 +35,7 @@ const (
 )
 
 func main() {
-	runs := flag.Int("runs", 5, "how often each shutdown is measured")
+	runs := flag.Int("runs", 5, "how often each shutdown and each start is measured")
 	rest := flag.Duration("rest", time.Minute, "how long the sidecar is watched at rest")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
@@ -85,7 +86,16 @@ func run(ctx context.Context, runs int, rest time.Duration) error {
 			return err
 		}
 	}
-	return atRest(kube, ctx, with, rest)
+	for _, measure := range []func() error{
+		func() error { return hookLatency(ctx, kube, without) },
+		func() error { return atRest(ctx, kube, with, rest) },
+		func() error { return placements(ctx, kube, with, runs) },
+	} {
+		if err := measure(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // measurement does something to a cluster and returns how long it took. run counts from zero.
@@ -182,7 +192,7 @@ func postmaster(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluste
 }
 
 // atRest prints the resident memory and the processor time of each process of the sidecar.
-func atRest(kube *scenario.Kubernetes, ctx context.Context, c *cnpgv1.Cluster, rest time.Duration) error {
+func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, rest time.Duration) error {
 	var pod corev1.Pod
 	key := client.ObjectKey{Namespace: c.Namespace, Name: c.Status.CurrentPrimary}
 	if err := kube.Get(ctx, key, &pod); err != nil {

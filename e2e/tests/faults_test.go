@@ -132,14 +132,7 @@ func TestContainerKilled(t *testing.T) {
 	reading := pod.DeepCopy()
 	_, err := kube.AwaitPod(s.ctx, reading, "restarted", time.Minute, func(p *corev1.Pod) bool { return restarts(*p) > restarts(pod) })
 	s.must(err)
-	ready, err := kube.AwaitPod(s.ctx, reading, "ready", time.Minute, func(p *corev1.Pod) bool {
-		for _, condition := range p.Status.Conditions {
-			if condition.Type == corev1.PodReady {
-				return condition.Status == corev1.ConditionTrue
-			}
-		}
-		return false
-	})
+	ready, err := kube.AwaitPod(s.ctx, reading, "ready", time.Minute, scenario.Ready)
 	s.must(err)
 	t.Logf("the pod was ready again %.1fs after the kill", ready.Sub(killed).Seconds())
 	for _, status := range reading.Status.ContainerStatuses {
