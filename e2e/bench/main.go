@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -98,17 +97,17 @@ func run(ctx context.Context, runs int, rest time.Duration) error {
 	return nil
 }
 
-// measurement does something to a cluster and returns how long it took. run counts from zero.
-type measurement func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, run int) (time.Duration, error)
+// measurement does something to a cluster and returns how long it took.
+type measurement func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error)
 
 // shutdownIn measures PostgreSQL's own shutdown while something that contains one is done.
 func shutdownIn(act measurement) measurement {
-	return func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, run int) (time.Duration, error) {
+	return func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
 		took, err := kube.Shutdown(ctx, c.Namespace, c.Status.CurrentPrimary)
 		if err != nil {
 			return 0, err
 		}
-		if _, err := act(ctx, kube, c, run); err != nil {
+		if _, err := act(ctx, kube, c); err != nil {
 			return 0, err
 		}
 		return took()
@@ -123,7 +122,7 @@ func compare(
 	times := map[*cnpgv1.Cluster][]time.Duration{}
 	for i := range runs {
 		for _, c := range []*cnpgv1.Cluster{with, without} {
-			took, err := measure(ctx, kube, c, i)
+			took, err := measure(ctx, kube, c)
 			if err != nil {
 				return fmt.Errorf("%s, cluster %s, run %d: %w", what, c.Name, i, err)
 			}
@@ -140,7 +139,7 @@ func median(times []time.Duration) time.Duration {
 	return sorted[len(sorted)/2]
 }
 
-func hibernate(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, _ int) (time.Duration, error) {
+func hibernate(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
 	on := "on"
 	start := time.Now()
 	if err := kube.Annotate(ctx, c, scenario.Hibernation, &on); err != nil {
@@ -157,7 +156,7 @@ func hibernate(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster
 }
 
 // restart changes max_connections, up and down in turn, and waits until another postmaster answers.
-func restart(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, run int) (time.Duration, error) {
+func restart(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
 	before, err := postmaster(ctx, kube, c)
 	if err != nil {
 		return 0, err
@@ -166,7 +165,12 @@ func restart(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, 
 	if changed.Spec.PostgresConfiguration.Parameters == nil {
 		changed.Spec.PostgresConfiguration.Parameters = map[string]string{}
 	}
-	changed.Spec.PostgresConfiguration.Parameters["max_connections"] = strconv.Itoa(100 + 20*((run+1)%2))
+	parameters := changed.Spec.PostgresConfiguration.Parameters
+	if parameters["max_connections"] == "120" {
+		parameters["max_connections"] = "100"
+	} else {
+		parameters["max_connections"] = "120"
+	}
 	start := time.Now()
 	if err := kube.Patch(ctx, changed, client.MergeFrom(c)); err != nil {
 		return 0, fmt.Errorf("change max_connections: %w", err)
