@@ -1,6 +1,7 @@
 // Package tests proves on a real cluster what the project promises. It runs against whatever KUBECONFIG names: a cluster
-// with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image, NEXT_SIDECAR_IMAGE another name of
-// the sidecar's image, for the test of an upgrade.
+// with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image and PGBOUNCER_IMAGE that of the poolers,
+// NEXT_SIDECAR_IMAGE another name of the sidecar's image and NEXT_POSTGRES_IMAGE one of the operand's, for the tests of
+// upgrades.
 package tests
 
 import (
@@ -176,7 +177,7 @@ func (s *story) wake(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.must(kube.Wake(s.ctx, c))
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.must(kube.AwaitReachable(s.ctx, c, time.Minute))
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", time.Minute))
 }
 
 // instances lists the cluster's instance pods.
