@@ -25,6 +25,9 @@ cluster load ../build/plugin.tar ../build/sidecar.tar
 cluster tag "$sidecar:$TAG" "$sidecar:$TAG-next"
 export NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next
 KUBECONFIG=$(cluster kubeconfig) POSTGRES_IMAGE=$(cluster postgres-image)
-export KUBECONFIG POSTGRES_IMAGE
+export KUBECONFIG POSTGRES_IMAGE PGBOUNCER_IMAGE=$POSTGRES_IMAGE # which has PgBouncer too
+# Another name for the same files is as good as a minor upgrade: the operator replaces the instances.
+export NEXT_POSTGRES_IMAGE=$POSTGRES_IMAGE-1
+cluster tag "$POSTGRES_IMAGE" "$NEXT_POSTGRES_IMAGE"
 e2e/install.sh
 "$@"

@@ -1,6 +1,7 @@
-// Command bench measures on a real cluster what the sidecar costs: PostgreSQL's shutdown with it against without it, side
-// by side, and its own memory and processor time at rest. Machines are noisy: read the ratios. It uses the cluster that
-// KUBECONFIG names; memory and processor time need the node to be this machine.
+// Command bench measures on a real cluster what the sidecar and the plugin cost: PostgreSQL's shutdown with the sidecar
+// against without it, side by side, its own memory and processor time at rest, how quickly the plugin answers the operator,
+// and what another place in the pod would cost. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
+// names; memory, processor time and the plugin's answers need the node to be this machine.
 package main
 
 import (
@@ -11,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -34,7 +34,7 @@ const (
 )
 
 func main() {
-	runs := flag.Int("runs", 5, "how often each shutdown is measured")
+	runs := flag.Int("runs", 5, "how often each shutdown and each start is measured")
 	rest := flag.Duration("rest", time.Minute, "how long the sidecar is watched at rest")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
@@ -85,20 +85,29 @@ func run(ctx context.Context, runs int, rest time.Duration) error {
 			return err
 		}
 	}
-	return atRest(kube, ctx, with, rest)
+	for _, measure := range []func() error{
+		func() error { return hookLatency(ctx, kube, without) },
+		func() error { return atRest(ctx, kube, with, rest) },
+		func() error { return placements(ctx, kube, with, runs) },
+	} {
+		if err := measure(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// measurement does something to a cluster and returns how long it took. run counts from zero.
-type measurement func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, run int) (time.Duration, error)
+// measurement does something to a cluster and returns how long it took.
+type measurement func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error)
 
 // shutdownIn measures PostgreSQL's own shutdown while something that contains one is done.
 func shutdownIn(act measurement) measurement {
-	return func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, run int) (time.Duration, error) {
+	return func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
 		took, err := kube.Shutdown(ctx, c.Namespace, c.Status.CurrentPrimary)
 		if err != nil {
 			return 0, err
 		}
-		if _, err := act(ctx, kube, c, run); err != nil {
+		if _, err := act(ctx, kube, c); err != nil {
 			return 0, err
 		}
 		return took()
@@ -113,7 +122,7 @@ func compare(
 	times := map[*cnpgv1.Cluster][]time.Duration{}
 	for i := range runs {
 		for _, c := range []*cnpgv1.Cluster{with, without} {
-			took, err := measure(ctx, kube, c, i)
+			took, err := measure(ctx, kube, c)
 			if err != nil {
 				return fmt.Errorf("%s, cluster %s, run %d: %w", what, c.Name, i, err)
 			}
@@ -130,7 +139,7 @@ func median(times []time.Duration) time.Duration {
 	return sorted[len(sorted)/2]
 }
 
-func hibernate(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, _ int) (time.Duration, error) {
+func hibernate(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
 	on := "on"
 	start := time.Now()
 	if err := kube.Annotate(ctx, c, scenario.Hibernation, &on); err != nil {
@@ -147,7 +156,7 @@ func hibernate(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster
 }
 
 // restart changes max_connections, up and down in turn, and waits until another postmaster answers.
-func restart(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, run int) (time.Duration, error) {
+func restart(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
 	before, err := postmaster(ctx, kube, c)
 	if err != nil {
 		return 0, err
@@ -156,7 +165,12 @@ func restart(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, 
 	if changed.Spec.PostgresConfiguration.Parameters == nil {
 		changed.Spec.PostgresConfiguration.Parameters = map[string]string{}
 	}
-	changed.Spec.PostgresConfiguration.Parameters["max_connections"] = strconv.Itoa(100 + 20*((run+1)%2))
+	parameters := changed.Spec.PostgresConfiguration.Parameters
+	if parameters["max_connections"] == "120" {
+		parameters["max_connections"] = "100"
+	} else {
+		parameters["max_connections"] = "120"
+	}
 	start := time.Now()
 	if err := kube.Patch(ctx, changed, client.MergeFrom(c)); err != nil {
 		return 0, fmt.Errorf("change max_connections: %w", err)
@@ -182,7 +196,7 @@ func postmaster(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluste
 }
 
 // atRest prints the resident memory and the processor time of each process of the sidecar.
-func atRest(kube *scenario.Kubernetes, ctx context.Context, c *cnpgv1.Cluster, rest time.Duration) error {
+func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, rest time.Duration) error {
 	var pod corev1.Pod
 	key := client.ObjectKey{Namespace: c.Namespace, Name: c.Status.CurrentPrimary}
 	if err := kube.Get(ctx, key, &pod); err != nil {

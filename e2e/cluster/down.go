@@ -53,10 +53,18 @@ func (l Layout) remove(ctx context.Context, progress *Progress, lock claim) erro
 	return nil
 }
 
+// exists is ErrDown where there is no cluster at all.
+func (l Layout) exists() error {
+	if _, err := os.Stat(l.Run); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the cluster is %w", ErrDown)
+	}
+	return nil
+}
+
 // Status tells which components run; the error is ErrDown if one does not.
 func (l Layout) Status() (string, error) {
-	if _, err := os.Stat(l.Run); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("the cluster is %w", ErrDown)
+	if err := l.exists(); err != nil {
+		return "", err
 	}
 	components := l.components()
 	var report strings.Builder
@@ -84,6 +92,9 @@ func (l Layout) Status() (string, error) {
 
 // OperandImage is the name of the PostgreSQL image that the running cluster has.
 func (l Layout) OperandImage() (string, error) {
+	if err := l.exists(); err != nil {
+		return "", err
+	}
 	image, err := os.ReadFile(l.run("postgres-image"))
 	if err != nil {
 		return "", fmt.Errorf("read the name of the PostgreSQL image: %w", err)

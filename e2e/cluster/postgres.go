@@ -25,11 +25,13 @@ var leftOut = []string{
 	"*/bitcode*", "*llvmjit*",
 }
 
-// rootFiles is what the packages' scripts would have made, with PostgreSQL's user as CloudNativePG wants it: 26.
+// rootFiles is what the packages' scripts would have made, with the users as CloudNativePG wants them: PostgreSQL's is 26,
+// PgBouncer's is 998 in group 996.
 var rootFiles = map[string]string{
 	"etc/passwd": "root:x:0:0:root:/root:/bin/bash\npostgres:x:26:26:PostgreSQL:/var/lib/postgresql:/bin/bash\n" +
+		"pgbouncer:x:998:996:PgBouncer:/nonexistent:/usr/sbin/nologin\n" +
 		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-	"etc/group":         "root:x:0:\npostgres:x:26:\nnogroup:x:65534:\n",
+	"etc/group":         "root:x:0:\npostgres:x:26:\npgbouncer:x:996:\nnogroup:x:65534:\n",
 	"etc/nsswitch.conf": "hosts: files dns\n",
 }
 
@@ -42,13 +44,14 @@ var rootDirectories = []string{"etc", "tmp", "run/postgresql", "var/lib/postgres
 // leave them out, since runtimes make their own.
 var devices = map[string]int{"null": 1<<8 | 3, "zero": 1<<8 | 5, "random": 1<<8 | 8, "urandom": 1<<8 | 9}
 
-// PostgresFiles makes, unless the cache has it, the root filesystem of a PostgreSQL of the major version.
+// PostgresFiles makes, unless the cache has it, the root filesystem of a PostgreSQL of the major version. PgBouncer is in it
+// too, so that one image serves for clusters and poolers.
 func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major string) (string, error) {
 	suite, known := suites[major]
 	if !known {
 		return "", fmt.Errorf("PostgreSQL %s: there are 15, 17 and 18", major)
 	}
-	names := []string{"postgresql-" + major, "postgresql-client-" + major, "base-files", "bash", "dash", "coreutils", "tzdata"}
+	names := []string{"postgresql-" + major, "postgresql-client-" + major, "pgbouncer", "base-files", "bash", "dash", "coreutils", "tzdata"}
 	root, err := l.keyed("postgresql-"+major, nil, fmt.Sprint(suite, names, unneeded, leftOut, rootFiles, rootDirectories, devices))
 	if err != nil {
 		return "", err

@@ -64,7 +64,8 @@ func makeDevices(root string) error {
 	return nil
 }
 
-// linkPrograms puts PostgreSQL's programs on the PATH: Debian has them in a directory of the major version.
+// linkPrograms puts PostgreSQL's programs on the PATH, since Debian has them in a directory of the major version, and PgBouncer
+// where CloudNativePG runs it.
 func linkPrograms(root, major string) error {
 	directory := filepath.Join("usr/lib/postgresql", major, "bin")
 	programs, err := os.ReadDir(filepath.Join(root, directory))
@@ -79,6 +80,9 @@ func linkPrograms(root, major string) error {
 		if err := os.Symlink(filepath.Join("..", "..", directory, program.Name()), link); err != nil {
 			return fmt.Errorf("link %s: %w", program.Name(), err)
 		}
+	}
+	if err := os.Symlink("../sbin/pgbouncer", filepath.Join(root, "usr/bin/pgbouncer")); err != nil {
+		return fmt.Errorf("link pgbouncer: %w", err)
 	}
 	return nil
 }

@@ -196,8 +196,8 @@ func (l Layout) until(ctx context.Context, what string, within time.Duration, tr
 
 // Load imports archives of images into containerd.
 func (l Layout) Load(ctx context.Context, archives ...string) error {
-	if _, err := os.Stat(l.Run); err != nil {
-		return fmt.Errorf("the cluster is %w", ErrDown)
+	if err := l.exists(); err != nil {
+		return err
 	}
 	answers := func(ctx context.Context) error { _, err := l.ctr(ctx, "version"); return err }
 	if err := l.until(ctx, "containerd", 20*time.Second, answers); err != nil {
@@ -217,6 +217,9 @@ func (l Layout) Load(ctx context.Context, archives ...string) error {
 
 // Tag gives an image that containerd has another name.
 func (l Layout) Tag(ctx context.Context, name, other string) error {
+	if err := l.exists(); err != nil {
+		return err
+	}
 	_, err := l.ctr(ctx, "images", "tag", "--force", name, other)
 	return err
 }
@@ -228,8 +231,8 @@ func (l Layout) Kubectl(ctx context.Context, input string, arguments ...string) 
 
 // BecomeKubectl replaces this process by a kubectl of the administrator, with its terminal; it returns only on failure.
 func (l Layout) BecomeKubectl(arguments []string) error {
-	if _, err := os.Stat(l.kubernetes()); err != nil {
-		return fmt.Errorf("the cluster is %w", ErrDown)
+	if err := l.exists(); err != nil {
+		return err
 	}
 	environment := append(os.Environ(), "KUBECONFIG="+l.Kubeconfig())
 	if err := syscall.Exec(l.kubernetes(), append([]string{"kubernetes", "kubectl"}, arguments...), environment); err != nil {

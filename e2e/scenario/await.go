@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -37,6 +38,13 @@ func (k *Kubernetes) AwaitPod(
 	ctx context.Context, p *corev1.Pod, what string, within time.Duration, ok func(*corev1.Pod) bool,
 ) (time.Time, error) {
 	return await(ctx, k, &corev1.PodList{}, p, what, within, ok)
+}
+
+// Ready tells whether the pod is ready.
+func Ready(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // AwaitEvent waits for an Event of the given reason about the cluster and returns its message.

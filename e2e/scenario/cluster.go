@@ -47,6 +47,18 @@ func NewScheduledBackup(cluster *cnpgv1.Cluster, name, schedule string) *cnpgv1.
 	}
 }
 
+// NewPooler describes a PgBouncer of one instance in front of the cluster's primary, in session mode; the Service has the
+// pooler's name.
+func (k *Kubernetes) NewPooler(cluster *cnpgv1.Cluster, name string) *cnpgv1.Pooler {
+	return &cnpgv1.Pooler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: name},
+		Spec: cnpgv1.PoolerSpec{
+			Cluster: cnpgv1.LocalObjectReference{Name: cluster.Name}, Type: cnpgv1.PoolerTypeRW,
+			PgBouncer: &cnpgv1.PgBouncerSpec{PoolMode: cnpgv1.PgBouncerPoolModeSession, Image: k.PgBouncerImage},
+		},
+	}
+}
+
 // Annotate sets one annotation of a live object; a nil value removes it.
 func (k *Kubernetes) Annotate(ctx context.Context, object client.Object, key string, value *string) error {
 	text := "null"

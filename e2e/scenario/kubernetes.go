@@ -36,9 +36,11 @@ type Kubernetes struct {
 	REST *rest.Config
 	// PostgresImage is the operand image of the clusters made here; empty leaves the choice to the operator.
 	PostgresImage string
+	// PgBouncerImage is that of the poolers made here; empty leaves the choice to the operator.
+	PgBouncerImage string
 }
 
-// Connect reaches the cluster that KUBECONFIG names. POSTGRES_IMAGE gives the operand image.
+// Connect reaches the cluster that KUBECONFIG names. POSTGRES_IMAGE and PGBOUNCER_IMAGE give the images.
 func Connect() (*Kubernetes, error) {
 	path := os.Getenv("KUBECONFIG")
 	if path == "" {
@@ -65,7 +67,8 @@ func Connect() (*Kubernetes, error) {
 		return nil, fmt.Errorf("make a clientset: %w", err)
 	}
 	return &Kubernetes{
-		WithWatch: generic, Clientset: clientset, REST: config, PostgresImage: os.Getenv("POSTGRES_IMAGE"),
+		WithWatch: generic, Clientset: clientset, REST: config,
+		PostgresImage: os.Getenv("POSTGRES_IMAGE"), PgBouncerImage: os.Getenv("PGBOUNCER_IMAGE"),
 	}, nil
 }
 

@@ -39,21 +39,21 @@ func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
 	if err != nil {
 		return err
 	}
-	return k.AwaitReachable(ctx, c, time.Minute)
+	return k.AwaitReachable(ctx, c, "rw", time.Minute)
 }
 
-// AwaitReachable waits until a client gets through the cluster's read-write Service: kube-proxy learns of a ready instance a
-// little later than the Cluster's status.
-func (k *Kubernetes) AwaitReachable(ctx context.Context, c *cnpgv1.Cluster, within time.Duration) error {
+// AwaitReachable waits until a client gets through a Service of the cluster: kube-proxy learns of a ready instance a little
+// later than the Cluster's status.
+func (k *Kubernetes) AwaitReachable(ctx context.Context, c *cnpgv1.Cluster, service string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
-		_, err := k.Query(ctx, c, "rw", "select 1")
+		_, err := k.Query(ctx, c, service, "select 1")
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("reach %s-rw within %s: %w", c.Name, within, err)
+			return fmt.Errorf("reach %s-%s within %s: %w", c.Name, service, within, err)
 		}
 	}
 }
@@ -80,7 +80,8 @@ func (k *Kubernetes) psql(ctx context.Context, c *cnpgv1.Cluster, service string
 	}, nil
 }
 
-// Open connects psql to the named Service of the cluster ("rw", "ro", "r") and returns once it is connected.
+// Open connects psql to the named Service of the cluster ("rw", "ro", "r", or what follows the cluster's name in that of a
+// Pooler) and returns once it is connected.
 func (k *Kubernetes) Open(ctx context.Context, c *cnpgv1.Cluster, service string) (*Session, error) {
 	command, err := k.psql(ctx, c, service)
 	if err != nil {

@@ -89,6 +89,9 @@ func TestAnnotationsAreLive(t *testing.T) {
 		s.annotate(c, scenario.Enabled, "true")
 		s.annotate(c, row.key, row.value)
 		s.awake(c, threshold+toAct, row.rule)
+		if page := s.metrics(c.Status.CurrentPrimary); !strings.Contains(page, `reason="invalid_annotation"} 1`) {
+			t.Errorf("%s: the metrics do not say why the cluster stays awake:\n%s", row.rule, page)
+		}
 		s.annotate(c, scenario.Enabled, "false")
 		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	}
@@ -100,7 +103,6 @@ func TestAnnotationsAreLive(t *testing.T) {
 
 	session := s.open(c, "rw")
 	s.annotate(c, scenario.Enabled, "true")
-	s.inUse(c)
 	before, after := session.Close()
 	s.asleepOnTime(c, before, after, threshold)
 	if len(pods) != 1 || pods[0].Name != c.Status.CurrentPrimary {

@@ -30,7 +30,6 @@ func TestScheduledBackups(t *testing.T) {
 
 	backup := runningBackup(s, c)
 	session := s.open(c, "rw")
-	s.inUse(c)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
 	s.awake(c, threshold+toAct, "a Backup that runs")

@@ -25,7 +25,6 @@ func TestFrozenPostgresIsNotIdle(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "frozen", 1, never))
 	before := s.instances(c)[0]
 	session := s.open(c, "rw")
-	s.inUse(c)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
 
@@ -109,7 +108,6 @@ func TestWorkerKilled(t *testing.T) {
 		t.Errorf("a container restarted: %d, then %d", restarts(pod), restarts(after))
 	}
 	session := s.open(c, "rw")
-	s.inUse(c)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	from, to := session.Close()
 	s.asleepOnTime(c, from, to, threshold)
@@ -132,14 +130,7 @@ func TestContainerKilled(t *testing.T) {
 	reading := pod.DeepCopy()
 	_, err := kube.AwaitPod(s.ctx, reading, "restarted", time.Minute, func(p *corev1.Pod) bool { return restarts(*p) > restarts(pod) })
 	s.must(err)
-	ready, err := kube.AwaitPod(s.ctx, reading, "ready", time.Minute, func(p *corev1.Pod) bool {
-		for _, condition := range p.Status.Conditions {
-			if condition.Type == corev1.PodReady {
-				return condition.Status == corev1.ConditionTrue
-			}
-		}
-		return false
-	})
+	ready, err := kube.AwaitPod(s.ctx, reading, "ready", time.Minute, scenario.Ready)
 	s.must(err)
 	t.Logf("the pod was ready again %.1fs after the kill", ready.Sub(killed).Seconds())
 	for _, status := range reading.Status.ContainerStatuses {
@@ -161,7 +152,6 @@ func TestAPIServerDown(t *testing.T) {
 	}
 	before := s.instances(c)[0]
 	session := s.open(c, "rw")
-	s.inUse(c)
 	s.annotate(c, scenario.InactivityMinutes, "0.5")
 	pause(s, toNotice)
 	session.Close()

@@ -1,6 +1,7 @@
 // Package tests proves on a real cluster what the project promises. It runs against whatever KUBECONFIG names: a cluster
-// with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image, NEXT_SIDECAR_IMAGE another name of
-// the sidecar's image, for the test of an upgrade.
+// with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image and PGBOUNCER_IMAGE that of the poolers,
+// NEXT_SIDECAR_IMAGE another name of the sidecar's image and NEXT_POSTGRES_IMAGE one of the operand's, for the tests of
+// upgrades.
 package tests
 
 import (
@@ -120,21 +121,6 @@ func (s *story) open(c *cnpgv1.Cluster, service string) *scenario.Session {
 	return session
 }
 
-// inUse waits until the primary's sidecar has seen a session: one that ends before it is looked at is not provable.
-func (s *story) inUse(c *cnpgv1.Cluster) {
-	s.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		page, err := kube.Page(s.ctx, c.Namespace, c.Status.CurrentPrimary, "9189", "activity")
-		if err == nil && strings.Contains(page, `"active":true`) {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.Fatalf("the sidecar does not see the open session: %s (%v)", page, err)
-		}
-	}
-}
-
 // awake demands that the cluster stays awake for the given time.
 func (s *story) awake(c *cnpgv1.Cluster, during time.Duration, why string) {
 	s.Helper()
@@ -176,7 +162,7 @@ func (s *story) wake(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.must(kube.Wake(s.ctx, c))
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.must(kube.AwaitReachable(s.ctx, c, time.Minute))
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", time.Minute))
 }
 
 // instances lists the cluster's instance pods.

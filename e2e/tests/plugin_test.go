@@ -38,7 +38,6 @@ func TestNewSidecarImageRollsNothing(t *testing.T) {
 	}
 
 	session := s.open(c, "rw")
-	s.inUse(c)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	from, to := session.Close()
 	s.asleepOnTime(c, from, to, threshold)
@@ -73,10 +72,12 @@ func TestPluginDown(t *testing.T) {
 	s.asleepOnTime(c, from, to, threshold)
 }
 
-func (s *story) plugin() *appsv1.Deployment {
+func (s *story) plugin() *appsv1.Deployment { return s.deployment(scenario.PluginDeployment) }
+
+func (s *story) deployment(name string) *appsv1.Deployment {
 	s.Helper()
 	var deployment appsv1.Deployment
-	key := client.ObjectKey{Namespace: scenario.OperatorNamespace, Name: scenario.PluginDeployment}
+	key := client.ObjectKey{Namespace: scenario.OperatorNamespace, Name: name}
 	s.must(kube.Get(s.ctx, key, &deployment))
 	return &deployment
 }

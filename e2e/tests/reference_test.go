@@ -30,7 +30,6 @@ func TestReferenceExample(t *testing.T) {
 			t.Errorf("instance %s has no sidecar", pod.Name)
 		}
 	}
-	s.inUse(c)
 	before, after := session.Close()
 	s.asleepOnTime(c, before, after, time.Minute)
 

@@ -64,8 +64,11 @@ func run(ctx context.Context, arguments []string) error {
 		return nil
 	case "postgres-image":
 		image, err := layout.OperandImage()
+		if err != nil {
+			return err
+		}
 		fmt.Println(image)
-		return err
+		return nil
 	case "load":
 		return layout.Load(ctx, rest...)
 	case "tag":

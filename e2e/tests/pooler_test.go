@@ -1,0 +1,68 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// PgBouncer's connection for clients is a session like any other; the one that it asks for their passwords over is none.
+func TestPooler(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "pooled", 1, never)
+	// PostgreSQL waits this long for sessions to end, those of PgBouncer too, before it ends them.
+	patience := int32(5)
+	c.Spec.SmartShutdownTimeout = &patience
+	s.running(c)
+	pooler := kube.NewPooler(c, c.Name+"-pooler")
+	s.must(kube.Create(s.ctx, pooler))
+	s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
+
+	session := s.open(c, "pooler")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+toAct, "a client of the pooler")
+	// PgBouncer gives up the connection of a client that leaves in a transaction, and keeps the one for passwords.
+	s.must(session.Run("begin"))
+	if users := s.poolerSessions(c); users != "app,cnpg_pooler_pgbouncer" {
+		t.Fatalf("PgBouncer is connected as %q, which does not show what is to be shown", users)
+	}
+	before, after := session.Close()
+	s.asleepOnTime(c, before, after, threshold)
+
+	s.annotate(c, scenario.InactivityMinutes, never)
+	s.wake(c)
+	s.must(kube.AwaitReachable(s.ctx, c, "pooler", time.Minute))
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+toAct, "an unused connection that the pooler keeps")
+	const idle = 5 * time.Second
+	s.setPoolerParameter(pooler, "server_idle_timeout", "5")
+	s.must(kube.AwaitReachable(s.ctx, c, "pooler", time.Minute))
+	session = s.open(c, "pooler")
+	before, after = session.Close()
+	s.asleepOnTime(c, before, after.Add(idle), threshold)
+	if err := kube.Get(s.ctx, client.ObjectKeyFromObject(pooler), pooler); err != nil {
+		t.Errorf("the pooler is gone: %v", err)
+	}
+}
+
+// poolerSessions lists whom PgBouncer is connected as; psql asks as the superuser, over the socket.
+func (s *story) poolerSessions(c *cnpgv1.Cluster) string {
+	s.Helper()
+	out, err := kube.Exec(s.ctx, c.Namespace, c.Status.CurrentPrimary, "postgres", "psql", "-XAtq", "-U", "postgres", "postgres", "-c",
+		`select string_agg(distinct usename, ',' order by usename) from pg_stat_activity where client_addr is not null`)
+	s.must(err)
+	return out[:max(len(out)-1, 0)]
+}
+
+func (s *story) setPoolerParameter(pooler *cnpgv1.Pooler, name, value string) {
+	s.Helper()
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(pooler), pooler))
+	changed := pooler.DeepCopy()
+	changed.Spec.PgBouncer.Parameters = map[string]string{name: value}
+	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(pooler)))
+}

@@ -1,0 +1,65 @@
+package tests
+
+import (
+	"os"
+	"testing"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// A minor upgrade of PostgreSQL goes through with the sidecar in place, and the cluster sleeps on time afterwards.
+func TestMinorUpgrade(t *testing.T) {
+	next := os.Getenv("NEXT_POSTGRES_IMAGE")
+	if next == "" {
+		t.Skip("NEXT_POSTGRES_IMAGE is not set: it is a later minor version of POSTGRES_IMAGE")
+	}
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "minor", 2, never))
+	s.annotate(c, scenario.InactivityMinutes, "0.5")
+	session := s.open(c, "rw")
+
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	changed := c.DeepCopy()
+	changed.Spec.ImageName = next
+	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(c)))
+	session.Close() // or the shutdown of the primary would wait for it
+	_, err := kube.AwaitCluster(s.ctx, c, "upgraded", toHealthy, func(c *cnpgv1.Cluster) bool {
+		return scenario.SwitchedOn(c) || scenario.Healthy(c) && s.run(c, next)
+	})
+	s.must(err)
+	if scenario.SwitchedOn(c) {
+		t.Fatal("the cluster was put to sleep in the middle of its upgrade")
+	}
+	s.annotate(c, scenario.InactivityMinutes, never)
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", toHealthy))
+	session = s.open(c, "rw")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	before, after := session.Close()
+	s.asleepOnTime(c, before, after, threshold)
+}
+
+// run tells whether every instance of the cluster runs the image, and has the sidecar.
+func (s *story) run(c *cnpgv1.Cluster, image string) bool {
+	s.Helper()
+	pods := s.instances(c)
+	for _, pod := range pods {
+		if postgresImage(pod) != image || sidecar(pod) == nil {
+			return false
+		}
+	}
+	return len(pods) == c.Spec.Instances
+}
+
+func postgresImage(pod corev1.Pod) string {
+	for _, container := range pod.Spec.Containers {
+		if container.Name == "postgres" {
+			return container.Image
+		}
+	}
+	return ""
+}
