@@ -1,6 +1,7 @@
 // Command bench measures on a real cluster what the sidecar and the plugin cost: PostgreSQL's shutdown with the sidecar
 // against without it, side by side, its own memory and processor time at rest, how quickly the plugin answers the operator,
-// and what another place in the pod would cost. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
+// what another place in the pod would cost, how many of a thousand short sessions are seen, and what storms of them, and
+// pgbench, cost. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
 // names; memory, processor time and the plugin's answers need the node to be this machine.
 package main
 
@@ -36,17 +37,19 @@ const (
 func main() {
 	runs := flag.Int("runs", 5, "how often each shutdown and each start is measured")
 	rest := flag.Duration("rest", time.Minute, "how long the sidecar is watched at rest")
+	sessions := flag.Int("sessions", 1000, "how many short sessions the sidecar has to see, on each of two clusters")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, hook, rest, quiet, storms, pgbench, placement, pooled, recall")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *runs, *rest); err != nil {
+	if err := run(ctx, *runs, *sessions, *rest, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, runs int, rest time.Duration) error {
+func run(ctx context.Context, runs, sessions int, rest time.Duration, only string) error {
 	kube, err := scenario.Connect()
 	if err != nil {
 		return err
@@ -71,6 +74,32 @@ func run(ctx context.Context, runs int, rest time.Duration) error {
 			return err
 		}
 	}
+	for _, part := range []struct {
+		name    string
+		measure func() error
+	}{
+		{"shutdown", func() error { return shutdowns(ctx, kube, runs, with, without) }},
+		{"hook", func() error { return hookLatency(ctx, kube, without) }},
+		{"rest", func() error { return atRest(ctx, kube, with, rest) }},
+		{"quiet", func() error { return quiet(ctx, kube, with, rest) }},
+		{"storms", func() error { return storms(ctx, kube, with) }},
+		{"pgbench", func() error { return pgbench(ctx, kube, with, without, runs) }},
+		{"placement", func() error { return placements(ctx, kube, with, runs) }},
+		{"pooled", func() error { return pooled(ctx, kube, namespace, runs) }},
+		{"recall", func() error { return recall(ctx, kube, namespace, sessions) }},
+	} {
+		if only != "" && !slices.Contains(strings.Split(only, ","), part.name) {
+			continue
+		}
+		if err := part.measure(); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}
+
+// shutdowns compares what contains a shutdown of PostgreSQL.
+func shutdowns(ctx context.Context, kube *scenario.Kubernetes, runs int, with, without *cnpgv1.Cluster) error {
 	fmt.Println("| what | with (s) | without (s) | ratio |\n|---|---|---|---|")
 	for _, m := range []struct {
 		what    string
@@ -82,15 +111,6 @@ func run(ctx context.Context, runs int, rest time.Duration) error {
 		{"in-place restart as a whole: max_connections changed to a new postmaster", restart},
 	} {
 		if err := compare(ctx, kube, m.what, runs, with, without, m.measure); err != nil {
-			return err
-		}
-	}
-	for _, measure := range []func() error{
-		func() error { return hookLatency(ctx, kube, without) },
-		func() error { return atRest(ctx, kube, with, rest) },
-		func() error { return placements(ctx, kube, with, runs) },
-	} {
-		if err := measure(); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,10 @@ import (
 const (
 	Enabled           = "xata.io/scale-to-zero-enabled"
 	InactivityMinutes = "xata.io/scale-to-zero-inactivity-minutes"
+	Activity          = "xata.io/scale-to-zero-activity"
+	Ignore            = "xata.io/scale-to-zero-ignore"
+	KeepAwake         = "xata.io/scale-to-zero-keep-awake"
+	KeepAwakeUntil    = "xata.io/scale-to-zero-keep-awake-until"
 	Suspended         = "xata.io/scale-to-zero-suspended"
 	AsleepSince       = "xata.io/scale-to-zero-asleep-since"
 	Hibernation       = "cnpg.io/hibernation"

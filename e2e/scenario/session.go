@@ -90,6 +90,27 @@ func (k *Kubernetes) Open(ctx context.Context, c *cnpgv1.Cluster, service string
 	return k.open(ctx, c.Namespace, clientPod, clientPod, command)
 }
 
+// OpenAs does the same with further connection settings, such as "application_name=x".
+func (k *Kubernetes) OpenAs(ctx context.Context, c *cnpgv1.Cluster, service, settings string) (*Session, error) {
+	command, err := k.psql(ctx, c, service)
+	if err != nil {
+		return nil, err
+	}
+	command[len(command)-1] += " " + settings
+	return k.open(ctx, c.Namespace, clientPod, clientPod, command)
+}
+
+// Client runs a shell script in the client's pod.
+func (k *Kubernetes) Client(ctx context.Context, namespace, script string) (string, error) {
+	return k.Exec(ctx, namespace, clientPod, clientPod, "bash", "-c", script)
+}
+
+// OpenLocalAs connects psql over the Unix socket of an instance with connection settings, as the superuser unless they say
+// otherwise.
+func (k *Kubernetes) OpenLocalAs(ctx context.Context, namespace, pod, settings string) (*Session, error) {
+	return k.open(ctx, namespace, pod, "postgres", []string{"psql", "-XAtq", "user=postgres " + settings})
+}
+
 // OpenLocal connects psql over the Unix socket of an instance, as an administrator in its pod does.
 func (k *Kubernetes) OpenLocal(ctx context.Context, c *cnpgv1.Cluster, pod string) (*Session, error) {
 	return k.open(ctx, c.Namespace, pod, "postgres", []string{"psql", "-XAtq", "-U", "postgres", "postgres"})

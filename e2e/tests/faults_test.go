@@ -123,6 +123,7 @@ func TestContainerKilled(t *testing.T) {
 	if len(processes) == 0 {
 		t.Skip("the processes of the node cannot be seen from here")
 	}
+	idle := s.awaitReport(c, pod.Name, "idle", time.Minute, func(r report) bool { return r.Known && !r.IdleSince.IsZero() })
 	killed := time.Now()
 	for _, process := range processes {
 		_ = syscall.Kill(process, syscall.SIGKILL)
@@ -133,6 +134,10 @@ func TestContainerKilled(t *testing.T) {
 	ready, err := kube.AwaitPod(s.ctx, reading, "ready", time.Minute, scenario.Ready)
 	s.must(err)
 	t.Logf("the pod was ready again %.1fs after the kill", ready.Sub(killed).Seconds())
+	after := s.awaitReport(c, pod.Name, "idle again", time.Minute, func(r report) bool { return r.Known && !r.IdleSince.IsZero() })
+	if moved := after.IdleSince.Sub(idle.IdleSince).Abs(); moved > 100*time.Millisecond {
+		t.Errorf("the idle clock did not go on: %s, then %s", idle.IdleSince, after.IdleSince)
+	}
 	for _, status := range reading.Status.ContainerStatuses {
 		if status.Name == "postgres" && status.RestartCount != 0 {
 			t.Errorf("PostgreSQL restarted")

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// database is how the application's user reaches a Service of a cluster from this machine.
+type database struct{ address, password string }
+
+func databaseOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, service string) (database, error) {
+	var s corev1.Service
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-" + service}, &s); err != nil {
+		return database{}, fmt.Errorf("read the Service: %w", err)
+	}
+	var secret corev1.Secret
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-app"}, &secret); err != nil {
+		return database{}, fmt.Errorf("read the application's Secret: %w", err)
+	}
+	return database{address: s.Spec.ClusterIP, password: string(secret.Data["password"])}, nil
+}
+
+// connect opens a session; mode is libpq's sslmode.
+func (d database) connect(ctx context.Context, mode string) (*pgx.Conn, error) {
+	conn, err := pgx.Connect(ctx, fmt.Sprintf("postgres://app:%s@%s:5432/app?sslmode=%s&connect_timeout=5", d.password, d.address, mode))
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return conn, nil
+}

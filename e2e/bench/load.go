@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// stormLasts is how long each storm is measured.
+const stormLasts = 10 * time.Second
+
+var errNoWorker = errors.New("the worker's process cannot be seen from here")
+
+// workerOf is the process of the sidecar's worker in a cluster's primary.
+func workerOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (int, error) {
+	pods, err := instancesOf(ctx, kube, c)
+	if err != nil {
+		return 0, err
+	}
+	for _, pod := range pods {
+		if pod.Name != c.Status.CurrentPrimary {
+			continue
+		}
+		found := scenario.Processes(func(cmdline []string) bool { return len(cmdline) > 1 && cmdline[1] == "worker" }, string(pod.UID))
+		if len(found) == 1 {
+			return found[0], nil
+		}
+	}
+	return 0, errNoWorker
+}
+
+// figure is a number of the sidecar's metrics page.
+func figure(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, name string) (float64, error) {
+	page, err := kube.Page(ctx, c.Namespace, c.Status.CurrentPrimary, "9189", "metrics")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(page) {
+		if rest, found := strings.CutPrefix(line, name+"{"); found {
+			fields := strings.Fields(rest)
+			return strconv.ParseFloat(fields[len(fields)-1], 64)
+		}
+	}
+	return 0, fmt.Errorf("the page has no %s", name)
+}
+
+// storms measures what the worker costs under bare connects and under logins, as fast as this machine makes them.
+func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
+	worker, err := workerOf(ctx, kube, c)
+	if err != nil {
+		fmt.Println("storms:", err)
+		return nil
+	}
+	d, err := databaseOf(ctx, kube, c, "rw")
+	if err != nil {
+		return err
+	}
+	fmt.Println("\n| storm | a second | looks a second | worker, % of a core |\n|---|---|---|---|")
+	for _, storm := range []struct {
+		what     string
+		parallel int
+		once     func(context.Context) error
+	}{
+		{"bare TCP connects", 8, func(ctx context.Context) error {
+			var dialer net.Dialer
+			conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(d.address, "5432"))
+			if err == nil {
+				err = conn.Close()
+			}
+			return err
+		}},
+		{"logins without TLS", 4, func(ctx context.Context) error {
+			conn, err := d.connect(ctx, "disable")
+			if err == nil {
+				err = conn.Close(ctx)
+			}
+			return err
+		}},
+	} {
+		looks, err := figure(ctx, kube, c, "cnpg_scale_to_zero_samples_total")
+		if err != nil {
+			return err
+		}
+		before, err := scenario.ProcessorTime(worker)
+		if err != nil {
+			return err
+		}
+		done := repeat(ctx, storm.parallel, stormLasts, storm.once)
+		after, err := scenario.ProcessorTime(worker)
+		if err != nil {
+			return err
+		}
+		later, err := figure(ctx, kube, c, "cnpg_scale_to_zero_samples_total")
+		if err != nil {
+			return err
+		}
+		fmt.Printf("| %s | %.0f | %.2f | %.2f |\n", storm.what, float64(done)/stormLasts.Seconds(), (later-looks)/stormLasts.Seconds(),
+			100*(after-before).Seconds()/stormLasts.Seconds())
+	}
+	return nil
+}
+
+// repeat does something in parallel, again and again, and returns how often it succeeded.
+func repeat(ctx context.Context, parallel int, lasts time.Duration, once func(context.Context) error) int64 {
+	ctx, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	var done atomic.Int64
+	var group sync.WaitGroup
+	for range parallel {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				if once(ctx) == nil {
+					done.Add(1)
+				}
+			}
+		})
+	}
+	group.Wait()
+	return done.Load()
+}
+
+// quiet watches an idle cluster: how many looks its sidecar takes, and whether anything is written to the Cluster.
+func quiet(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, lasts time.Duration) error {
+	if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
+		return fmt.Errorf("read the Cluster: %w", err)
+	}
+	version := c.ResourceVersion
+	looks, err := figure(ctx, kube, c, "cnpg_scale_to_zero_samples_total")
+	if err != nil {
+		return err
+	}
+	rest(ctx, lasts)
+	later, err := figure(ctx, kube, c, "cnpg_scale_to_zero_samples_total")
+	if err != nil {
+		return err
+	}
+	if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
+		return fmt.Errorf("read the Cluster: %w", err)
+	}
+	fmt.Printf("\nidle for %s: %.1f queries a minute; the Cluster was written to: %t\n", lasts, (later-looks)/lasts.Minutes(), c.ResourceVersion != version)
+	return nil
+}
+
+// pgbench compares transactions a second, interleaved.
+func pgbench(ctx context.Context, kube *scenario.Kubernetes, with, without *cnpgv1.Cluster, runs int) error {
+	run := func(c *cnpgv1.Cluster, arguments string) (float64, error) {
+		out, err := kube.Exec(ctx, c.Namespace, c.Status.CurrentPrimary, "postgres", "bash", "-c",
+			"$(ls -d /usr/lib/postgresql/*/bin | tail -1)/pgbench -U postgres "+arguments+" postgres 2>/dev/null")
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(out) {
+			if rest, found := strings.CutPrefix(line, "tps = "); found {
+				return strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			}
+		}
+		return 0, nil
+	}
+	for _, c := range []*cnpgv1.Cluster{with, without} {
+		if _, err := run(c, "-i -s 5 -q"); err != nil {
+			return err
+		}
+	}
+	fmt.Println("\n| pgbench, transactions a second | with | without | ratio |\n|---|---|---|---|")
+	for _, kind := range []struct{ what, arguments string }{{"select-only", "-S -c 4 -T 8"}, {"tpcb-like", "-c 4 -T 8"}} {
+		rates := map[*cnpgv1.Cluster][]time.Duration{} // a rate as the time for a thousand, so that the median of times serves
+		for range runs {
+			for _, c := range []*cnpgv1.Cluster{with, without} {
+				tps, err := run(c, kind.arguments)
+				if err != nil {
+					return err
+				}
+				rates[c] = append(rates[c], time.Duration(1000/tps*float64(time.Second)))
+			}
+		}
+		a, b := 1000/median(rates[with]).Seconds(), 1000/median(rates[without]).Seconds()
+		fmt.Printf("| %s (median of %d) | %.0f | %.0f | %.3f |\n", kind.what, runs, a, b, a/b)
+	}
+	return nil
+}
+
+// pooled compares a hibernation with fifty idle connections, of which none counts, with one without any.
+func pooled(ctx context.Context, kube *scenario.Kubernetes, namespace string, runs int) error {
+	c := kube.NewCluster(namespace, "pooled", 1, never)
+	c.Annotations[scenario.Activity] = "queries"
+	if err := kube.Create(ctx, c); err != nil {
+		return fmt.Errorf("create cluster %s: %w", c.Name, err)
+	}
+	if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+		return err
+	}
+	times := map[int][]time.Duration{}
+	for range runs {
+		for _, connections := range []int{50, 0} {
+			took, err := sleepWith(ctx, kube, c, connections)
+			if err != nil {
+				return err
+			}
+			times[connections] = append(times[connections], took)
+		}
+	}
+	a, b := median(times[50]), median(times[0])
+	fmt.Printf("\nhibernation with 50 idle connections, activity=queries: %.2f s, without: %.2f s (medians of %d), ratio %.2f\n",
+		a.Seconds(), b.Seconds(), runs, a.Seconds()/b.Seconds())
+	return kube.Delete(ctx, c)
+}
+
+// sleepWith lets the sidecar put the cluster to sleep while connections rest, and returns how long it took from the switch.
+func sleepWith(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, connections int) (time.Duration, error) {
+	d, err := databaseOf(ctx, kube, c, "rw")
+	if err != nil {
+		return 0, err
+	}
+	var open []*pgx.Conn
+	for range connections {
+		conn, err := d.connect(ctx, "disable")
+		if err != nil {
+			return 0, err
+		}
+		open = append(open, conn)
+	}
+	soon, later := "0.1", never
+	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &soon); err != nil {
+		return 0, err
+	}
+	on, err := kube.AwaitCluster(ctx, c, "put to sleep", time.Minute, scenario.SwitchedOn)
+	if err != nil {
+		return 0, err
+	}
+	asleep, err := kube.AwaitCluster(ctx, c, "hibernated", 5*time.Minute, scenario.Hibernated)
+	if err != nil {
+		return 0, err
+	}
+	for _, conn := range open {
+		_ = conn.PgConn().Conn().Close()
+	}
+	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &later); err != nil {
+		return 0, err
+	}
+	if err := kube.Wake(ctx, c); err != nil {
+		return 0, err
+	}
+	if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+		return 0, err
+	}
+	return asleep.Sub(on), nil
+}

@@ -1,0 +1,287 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// report is what a sidecar says of itself on /activity.
+type report struct {
+	Known        bool      `json:"known"`
+	Active       bool      `json:"active"`
+	Reason       string    `json:"reason"`
+	Blockers     []string  `json:"blockers"`
+	Events       bool      `json:"events"`
+	IdleSince    time.Time `json:"idleSince"`
+	LastActivity time.Time `json:"lastActivity"`
+}
+
+// awaitReport reads the page of a pod's sidecar until it is as wanted. The cluster must stay awake meanwhile.
+func (s *story) awaitReport(c *cnpgv1.Cluster, pod, what string, within time.Duration, as func(report) bool) report {
+	s.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		var seen report
+		page, err := kube.Page(s.ctx, s.namespace, pod, "9189", "activity")
+		if err == nil {
+			s.must(json.Unmarshal([]byte(page), &seen))
+			if as(seen) {
+				return seen
+			}
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("the sidecar of %s does not say %s within %s: %s (%v)", pod, what, within, page, err)
+		}
+		if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.SwitchedOn(c) {
+			s.Fatalf("the cluster was put to sleep before the sidecar said %s", what)
+		}
+	}
+}
+
+// blockedBy waits until exactly these reasons keep the cluster awake.
+func (s *story) blockedBy(c *cnpgv1.Cluster, within time.Duration, reasons ...string) {
+	s.Helper()
+	slices.Sort(reasons)
+	s.awaitReport(c, c.Status.CurrentPrimary, fmt.Sprint(reasons), within, func(r report) bool {
+		slices.Sort(r.Blockers)
+		return slices.Equal(r.Blockers, reasons)
+	})
+}
+
+// asSuperuser runs statements over the socket of the primary.
+func (s *story) asSuperuser(c *cnpgv1.Cluster, database, statements string) string {
+	s.Helper()
+	out, err := kube.Exec(s.ctx, s.namespace, c.Status.CurrentPrimary, "postgres",
+		"psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database, "-c", statements)
+	s.must(err)
+	return strings.TrimSpace(out)
+}
+
+// Sessions that come and go between two looks, each over within some milliseconds, over TLS and without.
+func TestShortSessionsKeepAwake(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "brief", 1, never))
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	var before, after time.Time
+	for i := range 6 { // each two thirds of a threshold after the one before
+		before = time.Now()
+		session, err := kube.OpenAs(s.ctx, c, "rw", []string{"", "sslmode=disable"}[i%2])
+		s.must(err)
+		_, after = session.Close()
+		s.awake(c, threshold*2/3, "a session two thirds of the threshold ago")
+	}
+	page := s.metrics(c.Status.CurrentPrimary)
+	if !strings.Contains(page, `cnpg_scale_to_zero_socket_events_supported{cluster="brief"} 1`) {
+		t.Errorf("the kernel's reports are not received:\n%s", page)
+	}
+	s.asleepOnTime(c, before, after, threshold)
+}
+
+// Everything that knocks without using the database: the exporter, probes, standbys, bare connects, pg_isready, and wrong
+// passwords over TLS. A client that reads through -ro does count.
+func TestOnlyUseCounts(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "knocked", 3, never))
+	const minutes, threshold = "0.5", 30 * time.Second
+	session := s.open(c, "ro")
+	s.annotate(c, scenario.InactivityMinutes, minutes)
+	s.awake(c, threshold+toAct, "a client that reads through -ro")
+	before, after := session.Close()
+
+	knocking := make(chan error, 1)
+	go func() {
+		_, err := kube.Client(s.ctx, s.namespace, `end=$((SECONDS+35))
+while [ $SECONDS -lt $end ]; do
+	pg_isready -q -h knocked-rw -U app -d app
+	PGPASSWORD=wrong psql "host=knocked-rw user=app dbname=app sslmode=require connect_timeout=5" -c "select 1" && exit 1
+	: </dev/tcp/knocked-rw/5432
+	sleep 4
+done 2>/dev/null`)
+		knocking <- err
+	}()
+	for range 2 {
+		for _, pod := range s.instances(c) {
+			_, err := kube.Page(s.ctx, s.namespace, pod.Name, "9187", "metrics")
+			s.must(err)
+		}
+		pause(s, 10*time.Second)
+	}
+	s.asleepOnTime(c, before, after, threshold)
+	<-knocking // it ends with an error when the cluster has gone
+}
+
+// With queries, idle connections of a pool neither keep the cluster awake nor hold its shutdown up. With ignore, the named
+// sessions do neither, whatever they do.
+func TestSessionsThatDoNotCount(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "pooled", 1, never))
+	s.annotate(c, scenario.Activity, "queries")
+	var pool []*scenario.Session
+	for range 10 {
+		pool = append(pool, s.open(c, "rw"))
+	}
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	before := time.Now()
+	s.must(pool[3].Run("select 1"))
+	after := time.Now()
+	s.asleepOnTime(c, before, after, threshold) // its shutdown would wait for three minutes
+	for _, session := range pool {
+		session.Close()
+	}
+	s.annotate(c, scenario.InactivityMinutes, never)
+	s.annotate(c, scenario.Activity, "connections")
+	s.annotate(c, scenario.Ignore, "user=app application=health*")
+	s.wake(c)
+	ignored, err := kube.OpenAs(s.ctx, c, "rw", "application_name=health-check")
+	s.must(err)
+	s.must(ignored.Send("select pg_sleep(600)"))
+	counted := s.open(c, "rw")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+toAct, "a session that is not ignored")
+	before, after = counted.Close()
+	s.asleepOnTime(c, before, after, threshold)
+	ignored.Close()
+}
+
+// What stands in the way is named, all of it at once, and when it has gone the cluster sleeps.
+func TestBlockers(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "blocked", 1, never)
+	c.Spec.PostgresConfiguration.Parameters = map[string]string{"max_prepared_transactions": "5"}
+	s.running(c)
+	s.annotate(c, scenario.Activity, "queries")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+
+	s.asSuperuser(c, "app", "begin; create table kept (i int); prepare transaction 'two-phase'")
+	locker := s.open(c, "rw")
+	s.must(locker.Run("select pg_advisory_lock(1)"))
+	window := time.Now().UTC().Add(-time.Hour).Format("Mon 15:04") + "-" + time.Now().UTC().Add(time.Hour).Format("15:04") + " UTC"
+	s.annotate(c, scenario.KeepAwake, window)
+	s.annotate(c, scenario.KeepAwakeUntil, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+	s.annotate(c, "cnpg.io/reconciliationLoop", "disabled")
+	s.blockedBy(c, time.Minute, "prepared_transaction", "advisory_lock", "keep_awake_window", "keep_awake_until", "reconciliation_disabled")
+	for _, key := range []string{scenario.KeepAwake, scenario.KeepAwakeUntil, "cnpg.io/reconciliationLoop"} {
+		s.must(kube.Annotate(s.ctx, c, key, nil))
+	}
+	s.blockedBy(c, time.Minute, "prepared_transaction", "advisory_lock")
+
+	reader, err := kube.OpenLocalAs(s.ctx, s.namespace, c.Status.CurrentPrimary, "dbname=app replication=database application_name=subscriber")
+	s.must(err)
+	s.asSuperuser(c, "app", "notify scale_to_zero") // makes the sidecar look
+	s.annotate(c, "looked-at", "now")
+	s.blockedBy(c, time.Minute, "advisory_lock", "prepared_transaction", "replication_client")
+	reader.Close()
+
+	text, err := kube.Exec(s.ctx, s.namespace, c.Status.CurrentPrimary, scenario.SidecarContainer, "/sidecar", "explain")
+	s.must(err)
+	for _, part := range []string{"activity=queries counts it only up to its last statement", "(prepared_transaction)", "(advisory_lock)", "COUNTS"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("explain does not say %q:\n%s", part, text)
+		}
+	}
+	s.asSuperuser(c, "app", "rollback prepared 'two-phase'")
+	locker.Close()
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep once nothing blocks", 2*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+}
+
+// The control channel, through the functions that people install.
+func TestControlChannel(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "told", 1, never))
+	functions, err := os.ReadFile("../../sql/functions.sql")
+	s.must(err)
+	s.asSuperuser(c, "app", string(functions))
+	call := func(statement string) {
+		s.Helper()
+		_, err := kube.Query(s.ctx, c, "rw", statement)
+		s.must(err)
+	}
+	until := func(c *cnpgv1.Cluster) bool { return c.Annotations[scenario.KeepAwakeUntil] != "" }
+
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	call("select scale_to_zero.keep_awake('1 hour')")
+	_, err = kube.AwaitCluster(s.ctx, c, "kept awake", 10*time.Second, until)
+	s.must(err)
+	if at, err := time.Parse(time.RFC3339, c.Annotations[scenario.KeepAwakeUntil]); err != nil || time.Until(at).Round(time.Minute) != time.Hour {
+		t.Errorf("kept awake until %q (%v)", c.Annotations[scenario.KeepAwakeUntil], err)
+	}
+	s.awake(c, threshold+toAct, "keep-awake")
+	before := time.Now()
+	call("select scale_to_zero.release()")
+	after := time.Now()
+	s.asleepOnTime(c, before, after, threshold)
+
+	s.annotate(c, scenario.InactivityMinutes, "0.5") // and so is the least time that it is up
+	s.wake(c)
+	s.annotate(c, scenario.InactivityMinutes, never)
+	call("notify scale_to_zero, 'go to sleep'")
+	s.awaitReport(c, c.Status.CurrentPrimary, "idle", time.Minute, func(r report) bool { return r.Reason == "waiting" })
+	if page := s.metrics(c.Status.CurrentPrimary); !strings.Contains(page, `notifications_total{cluster="told",kind="malformed"} 1`) {
+		t.Errorf("the payload that is not understood is not counted:\n%s", page)
+	}
+	call("select scale_to_zero.hibernate()")
+	s.awaitReport(c, c.Status.CurrentPrimary, "that it has not been up for long enough", 10*time.Second, func(r report) bool { return r.Reason == "minimum_uptime" })
+	s.annotate(c, scenario.InactivityMinutes, "0.75")
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep on request", 2*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+}
+
+// With the operator away the switch is taken back: it would otherwise delete the primary whenever it is back.
+func TestSwitchIsWithdrawn(t *testing.T) {
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "withdrawn", 1, never))
+	s.scaleOperator(0)
+	t.Cleanup(func() { s.ctx = cleanup(t); s.scaleOperator(1) })
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	on, err := kube.AwaitCluster(s.ctx, c, "asked to sleep", time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	off, err := kube.AwaitCluster(s.ctx, c, "taken back", time.Minute, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	s.must(err)
+	t.Logf("taken back %.1fs after the switch", off.Sub(on).Seconds())
+	if took := off.Sub(on); took < 14*time.Second || took > 20*time.Second {
+		t.Errorf("taken back after %s, want 15s", took)
+	}
+	if _, err := kube.AwaitEvent(s.ctx, c, "SleepWithdrawn", 5*time.Second); err != nil {
+		t.Error(err)
+	}
+	_, err = kube.AwaitCluster(s.ctx, c, "asked to sleep again", time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	session := s.open(c, "rw")
+	came := time.Now()
+	off, err = kube.AwaitCluster(s.ctx, c, "taken back for a client", time.Minute, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	s.must(err)
+	t.Logf("taken back %.1fs after a client came", off.Sub(came).Seconds())
+	if took := off.Sub(came); took > 5*time.Second {
+		t.Errorf("taken back %s after a client came", took)
+	}
+	s.must(session.Run("select 1"))
+	session.Close()
+}
+
+// scaleOperator changes the number of the operator's pods.
+func (s *story) scaleOperator(replicas int32) {
+	s.Helper()
+	deployment := s.deployment(operatorDeployment)
+	changed := deployment.DeepCopy()
+	changed.Spec.Replicas = &replicas
+	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(deployment)))
+	s.must(kube.AwaitDeployment(s.ctx, scenario.OperatorNamespace, operatorDeployment, 2*time.Minute))
+}
