@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -43,7 +42,7 @@ func (s *slow) GetPluginMetadata(context.Context, *identity.GetPluginMetadataReq
 
 func serverOf(service *slow) *Server {
 	return &Server{
-		Logger:   slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Logger:   slog.New(slog.DiscardHandler),
 		Register: func(r grpc.ServiceRegistrar) { identity.RegisterIdentityServer(r, service) },
 	}
 }

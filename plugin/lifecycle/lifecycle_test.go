@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -179,7 +178,7 @@ func (o *observed) Missing(_ []byte, what string)    { o.missing = append(o.miss
 func hook(t testing.TB, definition []byte, operation lifecycle.OperatorOperationType_Type) (*lifecycle.OperatorLifecycleResponse, *observed) {
 	t.Helper()
 	o := &observed{}
-	server := &Server{Sidecar: configured(), Observer: o, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	server := &Server{Sidecar: configured(), Observer: o, Logger: slog.New(slog.DiscardHandler)}
 	answer, err := server.LifecycleHook(context.Background(), &lifecycle.OperatorLifecycleRequest{
 		ObjectDefinition: definition, OperationType: &lifecycle.OperatorOperationType{Type: operation},
 	})

@@ -29,8 +29,7 @@ func TestAnIdleClusterSleepsAfterItsThreshold(t *testing.T) {
 		loop.See(healthy())
 		wait(time.Minute)
 		expect(t, w, "asleep while in use", false, asleep)
-		var closed time.Time
-		closed = time.Now()
+		closed := time.Now()
 		w.leave()
 		wait(29 * time.Second)
 		expect(t, w, "asleep before the threshold", false, asleep)

@@ -97,6 +97,7 @@ func (c *Client) follow(ctx context.Context, seen func(View)) error {
 func (c *Client) stream(ctx context.Context, version string) (io.Reader, func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+callTimeout)
 	late := time.AfterFunc(callTimeout, cancel)
+	//nolint:bodyclose // the caller closes it with the function that it gets
 	answer, err := c.send(ctx, call{method: http.MethodGet, url: c.resource("clusters"), query: url.Values{
 		"fieldSelector": {c.selector()}, "watch": {"true"}, "resourceVersion": {version},
 		"timeoutSeconds": {strconv.Itoa(int(watchTime / time.Second))},

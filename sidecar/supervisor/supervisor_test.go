@@ -40,7 +40,7 @@ func supervise(t *testing.T) (*bufio.Scanner, func()) {
 		defer close(done)
 		(&Supervisor{
 			Command: []string{"/proc/self/exe"}, Environment: []string{"SUPERVISED=1"}, Output: input,
-			Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Logger: slog.New(slog.DiscardHandler),
 		}).Run(ctx)
 		_ = input.Close()
 	}()
