@@ -70,8 +70,6 @@ func TestBlockers(t *testing.T) {
 				t.Errorf("an inactive slot blocks: %v", sample.Blockers)
 			}
 			reader := s.Connect(t, "app", "app", "replication=database", "application_name=subscriber")
-			reading := reader.PgConn().Exec(t.Context(), "CREATE PUBLICATION p; ")
-			_, _ = reading.ReadAll()
 			run("create publication p")
 			stream := reader.PgConn().Exec(t.Context(), "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')")
 			go func() { stream.NextResult() }()

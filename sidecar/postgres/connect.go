@@ -12,6 +12,8 @@ import (
 	"maps"
 	"net"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -63,6 +65,9 @@ var parameters = map[string]string{
 	"client_connection_check_interval": "100ms",
 }
 
+// openedByUs counts the sessions that we have opened in the maintenance database, by server, of which a sidecar has one.
+var openedByUs sync.Map
+
 // connect opens a session as the least privileged role that the server has. That role is tried first every time: it may
 // have been made since, with an upgrade of the operator.
 func (s Server) connect(ctx context.Context, database string) (*session, error) {
@@ -88,7 +93,16 @@ func (s Server) connectAs(ctx context.Context, role, database string) (*session,
 	if opened.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("connect to database %s as %s: %w", database, role, err)
 	}
+	if database == maintenanceDatabase {
+		s.maintenanceSessions().Add(1)
+	}
 	return opened, nil
+}
+
+// maintenanceSessions counts the sessions that we have opened in the maintenance database.
+func (s Server) maintenanceSessions() *atomic.Int64 {
+	count, _ := openedByUs.LoadOrStore(s, new(atomic.Int64))
+	return count.(*atomic.Int64)
 }
 
 // address is where the server listens on the loopback interface, which the containers of a pod share.

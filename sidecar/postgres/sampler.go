@@ -20,7 +20,8 @@ type Sample struct {
 	Began, Ended time.Time
 	// Tally is what the sessions come to.
 	Tally activity.Tally
-	// Ledger is what every database's counter of sessions says.
+	// Ledger is what every database's counter of sessions says. Those that we have opened in the maintenance database are
+	// left out: they would explain those of somebody else (see [activity.Ledger.Rose]).
 	Ledger activity.Ledger
 	// Started is when the server started, in microseconds since 1970.
 	Started int64
@@ -56,10 +57,15 @@ func (s *Sampler) Sample(ctx context.Context, rules activity.Rules) (Sample, err
 			return Sample{}, fmt.Errorf("keep the session: %w", err)
 		}
 	}
+	ours := s.server.maintenanceSessions().Load()
 	sample, err := read(ctx, session.conn, rules, func(activity.Session) {})
 	if err != nil {
 		s.held.close()
 		return Sample{}, err
+	}
+	if database, known := sample.Ledger[maintenanceDatabase]; known {
+		database.Sessions -= ours
+		sample.Ledger[maintenanceDatabase] = database
 	}
 	return sample, nil
 }
