@@ -10,6 +10,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -248,6 +249,8 @@ func TestControlChannel(t *testing.T) {
 func TestSwitchIsWithdrawn(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "withdrawn", 1, never))
+	s.webhooksFail(admissionv1.Ignore) // else nobody can change a Cluster without the operator, we included
+	t.Cleanup(func() { s.ctx = cleanup(t); s.webhooksFail(admissionv1.Fail) })
 	s.scaleOperator(0)
 	t.Cleanup(func() { s.ctx = cleanup(t); s.scaleOperator(1) })
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
@@ -274,6 +277,25 @@ func TestSwitchIsWithdrawn(t *testing.T) {
 	}
 	s.must(session.Run("select 1"))
 	session.Close()
+}
+
+// webhooksFail says what becomes of a change of a Cluster when the operator's webhooks do not answer.
+func (s *story) webhooksFail(policy admissionv1.FailurePolicyType) {
+	s.Helper()
+	mutating := &admissionv1.MutatingWebhookConfiguration{}
+	s.must(kube.Get(s.ctx, client.ObjectKey{Name: "cnpg-mutating-webhook-configuration"}, mutating))
+	changed := mutating.DeepCopy()
+	for i := range changed.Webhooks {
+		changed.Webhooks[i].FailurePolicy = &policy
+	}
+	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(mutating)))
+	validating := &admissionv1.ValidatingWebhookConfiguration{}
+	s.must(kube.Get(s.ctx, client.ObjectKey{Name: "cnpg-validating-webhook-configuration"}, validating))
+	weakened := validating.DeepCopy()
+	for i := range weakened.Webhooks {
+		weakened.Webhooks[i].FailurePolicy = &policy
+	}
+	s.must(kube.Patch(s.ctx, weakened, client.MergeFrom(validating)))
 }
 
 // scaleOperator changes the number of the operator's pods.
