@@ -191,3 +191,17 @@ func (s *story) metrics(pod string) string {
 	s.must(err)
 	return page
 }
+
+// awaitMetric reads the metrics of a pod's sidecar until they have the line.
+func (s *story) awaitMetric(pod, line string, within time.Duration) {
+	s.Helper()
+	for deadline := time.Now().Add(within); ; {
+		page := s.metrics(pod)
+		if strings.Contains(page, line) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("no metric %s:\n%s", line, page)
+		}
+	}
+}

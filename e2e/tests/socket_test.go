@@ -98,17 +98,44 @@ func (s *story) labelPluginService(value string) {
 	s.must(kube.Patch(s.ctx, service, client.RawPatch(types.MergePatchType, patch)))
 }
 
-// setOperator replaces what the operator's pod is made of and waits until its webhooks answer: kube-proxy learns of a ready pod
-// a little later than the Deployment.
+// setOperator replaces what the operator's pod is made of and waits until its webhooks answer.
 func (s *story) setOperator(template corev1.PodTemplateSpec) {
 	s.Helper()
 	deployment := s.deployment(operatorDeployment)
 	changed := deployment.DeepCopy()
 	changed.Spec.Template = template
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(deployment)))
+	s.awaitOperator()
+}
+
+// scaleOperator changes the number of the operator's pods.
+func (s *story) scaleOperator(replicas int32) {
+	s.Helper()
+	deployment := s.deployment(operatorDeployment)
+	changed := deployment.DeepCopy()
+	changed.Spec.Replicas = &replicas
+	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(deployment)))
+	s.awaitOperator()
+}
+
+// awaitOperator waits until the operator's pods are those of its Deployment and no others, which would still answer for a
+// moment, and, if there are any, until its webhooks answer: kube-proxy learns of a ready pod a little later.
+func (s *story) awaitOperator() {
+	s.Helper()
 	s.must(kube.AwaitDeployment(s.ctx, scenario.OperatorNamespace, operatorDeployment, 2*time.Minute))
-	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
+	deployment := s.deployment(operatorDeployment)
+	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Minute)
 	defer cancel()
+	for {
+		var pods corev1.PodList
+		s.must(kube.List(ctx, &pods, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(deployment.Spec.Selector.MatchLabels)))
+		if len(pods.Items) == int(*deployment.Spec.Replicas) {
+			break
+		}
+	}
+	if *deployment.Spec.Replicas == 0 {
+		return
+	}
 	for {
 		err := kube.Create(ctx, kube.NewCluster(s.namespace, "probe", 1, never), client.DryRunAll)
 		if err == nil {

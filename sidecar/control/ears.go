@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// deafLasts is for how long nothing is listened to after a use: that there is some is known, and under a storm of logins
-	// one report a second is as good as a thousand.
+	// deafLasts is for how long nothing is listened to after two uses that are no farther apart: that there is some is known,
+	// and under a storm of logins one report a second is as good as a thousand. A single use is dated by its own report.
 	deafLasts = time.Second
 	// askAgain is how long it takes until a kernel that does not report is tried again.
 	askAgain = 5 * time.Minute
@@ -32,6 +32,7 @@ type ears struct {
 	done    chan struct{}
 	// deaf says that listening was given up because of a use.
 	deaf      bool
+	lastUse   time.Time // when one was last reported, or listening began again after one
 	refused   time.Time // until then the kernel is not asked again
 	handshake activity.Handshake
 	measured  time.Time
@@ -110,7 +111,8 @@ func (l *Loop) join(ctx context.Context) {
 	}
 	l.status.Unsupported = false
 	if l.ears.deaf {
-		l.memory.used = later(l.memory.used, time.Now())
+		l.ears.lastUse = time.Now()
+		l.memory.used = later(l.memory.used, l.ears.lastUse)
 	} else {
 		l.memory.gap = true
 	}
@@ -194,9 +196,20 @@ func (l *Loop) hear(b batch) {
 		l.memory.gap = true
 		l.soon()
 	}
+	now := time.Now()
+	often := now.Sub(l.ears.lastUse) < deafLasts
+	if used {
+		l.ears.lastUse = now
+	}
 	switch {
-	case used:
+	case used && often:
 		l.becomeDeaf()
+	case used:
+		l.soon()
+		if !l.status.State.IdleSince.IsZero() {
+			l.status.State.IdleSince = later(l.status.State.IdleSince, l.memory.used)
+		}
+		l.publishUse()
 	case l.memory.uncertain:
 		l.soon()
 	}
@@ -223,14 +236,20 @@ func (l *Loop) hearWaiting() {
 	}
 }
 
-// becomeDeaf stops listening for a second, since the server is in use, and says so at once.
+// becomeDeaf stops listening for a second, since the server is in use.
 func (l *Loop) becomeDeaf() {
 	l.leave()
 	l.ears.deaf = true
 	if at := time.Now().Add(deafLasts); l.due.IsZero() || at.Before(l.due) {
 		l.due = at
 	}
-	l.status.State.IdleSince, l.status.State.LastActivity = time.Time{}, later(l.status.State.LastActivity, l.memory.used)
+	l.status.State.IdleSince = time.Time{}
+	l.publishUse()
+}
+
+// publishUse says at once that the server has been used, also to a worker that is started after this one.
+func (l *Loop) publishUse() {
+	l.status.State.LastActivity = later(l.status.State.LastActivity, l.memory.used)
 	l.remember()
 	l.parts.Observer.Publish(l.status)
 }

@@ -53,6 +53,8 @@ func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) id
 		case !report.Known:
 			all.Unknown = true
 		case report.Active || report.IdleForSeconds == nil || *report.IdleForSeconds < 0:
+			logger.Info("another instance is in use", "instance", answer.Pod, "active", report.Active,
+				"lastActivity", report.LastActivity, "lastUnseenClient", report.LastUnseenClient, "blockers", report.Blockers)
 			all.Active = true
 		default:
 			since := now.Add(-time.Duration(*report.IdleForSeconds * float64(time.Second)))

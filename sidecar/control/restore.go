@@ -18,7 +18,7 @@ func (l *Loop) remember() {
 	}
 	kept := evidence.Evidence{Instance: l.parts.PodUID}
 	kept.State.LastActivity = l.status.State.LastActivity
-	if l.status.Known && l.ears.reports != nil {
+	if l.status.Known && l.ears.reports != nil && l.memory.used.IsZero() {
 		kept.State, kept.Ledger, kept.Started = l.status.State, l.memory.ledger, l.memory.started
 	}
 	if err := l.parts.Evidence.Save(kept); err != nil && !l.told.evidence {

@@ -104,6 +104,10 @@ func (l *Loop) sleep(ctx context.Context) {
 			l.attempt = retry{}
 		}
 		l.status.Decision.Action, l.status.Decision.Reason = idle.ActionNone, changed.reason
+		if l.status.Decision.ThresholdPassed {
+			l.status.Decision.Blockers = []idle.Reason{changed.reason}
+			l.tell(ctx, now)
+		}
 		l.parts.Observer.Attempted(ResultAborted)
 		l.parts.Logger.Info("the cluster is not put to sleep after all", "reason", changed.reason)
 	case errors.Is(err, kubernetes.ErrConflict):
