@@ -10,6 +10,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/evidence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
@@ -46,9 +47,10 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 		return 1
 	}
 	metrics := server.NewMetrics(s.identity.Cluster, version, time.Now)
+	introductions := introduction.NewBook()
 	loop := control.New(control.Parts{
 		Sampler: postgres.NewSampler(s.server), Server: s.server, Kubernetes: client, Observer: metrics, Logger: logger,
-		Siblings: siblings.NewClient(s.identity.Cluster, s.port), Evidence: evidence.NewStore(evidenceFile),
+		Siblings: siblings.NewClient(s.identity.Cluster, s.port), Evidence: evidence.NewStore(evidenceFile), Introductions: introductions,
 		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
 		Listen: func(database string, notify func(postgres.Notification), failed func(error)) control.Listener {
 			return postgres.NewListener(s.server, database, notify, failed)
@@ -57,7 +59,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 		OpenReports:    func() (control.Reports, error) { return sockets.Listen(s.server.Port) },
 	})
 	logger.Info("the worker has started", "version", version)
-	handler := metrics.Handler(s.identity.Cluster, s.identity.Pod)
+	handler := metrics.Handler(s.identity.Cluster, s.identity.Pod, introductions)
 	var parts sync.WaitGroup
 	parts.Go(func() { loop.Run(ctx) })
 	parts.Go(func() { client.Watch(ctx, loop.See) })

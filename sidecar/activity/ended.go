@@ -71,6 +71,8 @@ type Surroundings struct {
 	Instances []netip.Addr
 	// Ignore describes sessions that never count.
 	Ignore []idle.Pattern
+	// Behind is the client for whom a gateway has made the connection; invalid: none has.
+	Behind netip.Addr
 	// Handshake is what a TLS handshake takes.
 	Handshake Handshake
 }
@@ -78,6 +80,10 @@ type Surroundings struct {
 // Judge tells what an ended TCP session comes to.
 func Judge(e Ended, around Surroundings) Verdict {
 	address := e.Peer.Addr().Unmap()
+	client := around.Behind
+	if !client.IsValid() {
+		client = address
+	}
 	if class, seen := around.Peers[netip.AddrPortFrom(address, e.Peer.Port())]; seen {
 		switch class {
 		case ClassInfrastructure, ClassIgnored, ClassInternal:
@@ -89,7 +95,7 @@ func Judge(e Ended, around Surroundings) Verdict {
 	switch shake := around.Handshake; {
 	case slices.Contains(around.Instances, address):
 		return VerdictInstance
-	case slices.ContainsFunc(around.Ignore, func(p idle.Pattern) bool { return p.MatchesUnseen(address) }):
+	case slices.ContainsFunc(around.Ignore, func(p idle.Pattern) bool { return p.MatchesUnseen(client) }):
 		return VerdictIgnored
 	case e.Sent < ShortestLogin:
 		return VerdictNoLogin

@@ -44,6 +44,16 @@ type Rules struct {
 	Ignore []idle.Pattern
 	// Queries says that a session that sits idle counts only up to its last statement.
 	Queries bool
+	// Behind tells the client behind a connection that a gateway made; nil: nobody stands before a client.
+	Behind func(netip.AddrPort) netip.AddrPort
+}
+
+// client is the address of the session's client; invalid if it has none.
+func (r Rules) client(s Session) netip.Addr {
+	if r.Behind == nil || !s.Peer.IsValid() {
+		return s.Peer.Addr()
+	}
+	return r.Behind(s.Peer).Addr()
 }
 
 // Class is whose a session is.
@@ -80,7 +90,7 @@ func Classify(s Session, rules Rules) Class {
 			return ClassInternal // PostgreSQL 18 shows who has not logged in yet; before, he was not there
 		case infrastructure(s, rules.Instances):
 			return ClassInfrastructure
-		case ignored(s, rules.Ignore):
+		case ignored(s, rules):
 			return ClassIgnored
 		case s.BackendType == "walsender":
 			return ClassReplication
@@ -108,9 +118,10 @@ func Classify(s Session, rules Rules) Class {
 }
 
 // ignored tells whether an annotation says not to count the session.
-func ignored(s Session, patterns []idle.Pattern) bool {
-	return slices.ContainsFunc(patterns, func(p idle.Pattern) bool {
-		return p.Matches(s.User, s.Application, s.Database, s.Peer.Addr())
+func ignored(s Session, rules Rules) bool {
+	client := rules.client(s)
+	return slices.ContainsFunc(rules.Ignore, func(p idle.Pattern) bool {
+		return p.Matches(s.User, s.Application, s.Database, client)
 	})
 }
 

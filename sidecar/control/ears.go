@@ -65,14 +65,15 @@ func (e *ears) meet(addresses map[string]netip.Addr, now time.Time) {
 // remember takes in whose the clients of a look were.
 func (e *ears) remember(peers map[netip.AddrPort]activity.Class) { e.peers, e.former = peers, e.peers }
 
-// judge tells what an ended session comes to.
-func (l *Loop) judge(ended activity.Ended) activity.Verdict {
+// judge tells what an ended session of a client comes to.
+func (l *Loop) judge(ended activity.Ended, client netip.Addr) activity.Verdict {
 	peers := l.ears.peers
 	if _, known := peers[ended.Peer]; !known {
 		peers = l.ears.former
 	}
 	verdict := activity.Judge(ended, activity.Surroundings{
-		Peers: peers, Instances: slices.Collect(maps.Keys(l.ears.instances)), Ignore: l.status.Policy.Ignore,
+		Behind: client,
+		Peers:  peers, Instances: slices.Collect(maps.Keys(l.ears.instances)), Ignore: l.status.Policy.Ignore,
 		Handshake: l.ears.handshake,
 	})
 	delete(l.ears.peers, ended.Peer)
@@ -163,9 +164,11 @@ func (l *Loop) leave() {
 
 // take judges one ended session and tells whether it was a use.
 func (l *Loop) take(ended activity.Ended) bool {
-	switch l.judge(ended) {
+	client := l.parts.Introductions.Behind(ended.Peer)
+	defer l.parts.Introductions.Ended(ended.Peer)
+	switch l.judge(ended, client.Addr()) {
 	case activity.VerdictUnseen:
-		l.status.LastPeer = ended.Peer.Addr()
+		l.status.LastPeer = client.Addr()
 	case activity.VerdictClient:
 	case activity.VerdictUncertain:
 		l.memory.uncertain = true

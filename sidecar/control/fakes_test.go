@@ -19,6 +19,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/evidence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
@@ -65,6 +66,13 @@ type world struct {
 	withdrawn                 int
 	failed                    func(error)
 	listening                 bool
+
+	// The wake gateway.
+	loop         *Loop
+	gatewayAway  bool          // it does not acknowledge
+	gatewayTakes time.Duration // until it does
+
+	introductions *introduction.Book
 }
 
 func (w *world) with(change func(*world)) {
@@ -173,6 +181,13 @@ func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value
 		delete(w.view.Annotations, key)
 	} else {
 		w.view.Annotations[key] = *value
+	}
+	if key == idle.KeyAnnounced && value != nil && !w.gatewayAway {
+		w.view.Annotations[idle.KeyGatewayReady] = *value
+		go func(takes time.Duration) {
+			time.Sleep(takes) // the bubble's clock
+			w.loop.See(w.seen())
+		}(w.gatewayTakes)
 	}
 	return nil
 }
@@ -334,12 +349,12 @@ func live(t *testing.T, test func(*testing.T, *world, *Loop)) {
 func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world, *Loop)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}}
+		w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, introductions: introduction.NewBook()}
 		if prepare != nil {
 			prepare(w)
 		}
 		loop := New(Parts{
-			Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Pod: "c-1", PodUID: "pod-uid",
+			Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Pod: "c-1", PodUID: "pod-uid",
 			Logger: slog.New(slog.DiscardHandler), OpenReports: w.openReports,
 			OpenTerminator: func(context.Context) (Terminator, error) { return w, nil },
 			Listen: func(_ string, notify func(postgres.Notification), failed func(error)) Listener {
@@ -347,6 +362,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 				return w
 			},
 		})
+		w.loop = loop
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); loop.Run(ctx) }()

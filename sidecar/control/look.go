@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -55,6 +56,7 @@ func (l *Loop) accepting(ctx context.Context) bool {
 func (l *Loop) rules() activity.Rules {
 	return activity.Rules{
 		Instances: l.status.View.Instances, Ignore: l.status.Policy.Ignore, Queries: l.status.Policy.Queries,
+		Behind: l.parts.Introductions.Behind,
 	}
 }
 
@@ -76,7 +78,9 @@ func (l *Loop) observe(sample postgres.Sample) idle.Observation {
 	l.readWaiting()
 	before := l.memory
 	l.restore(sample)
-	l.ears.remember(sample.Tally.Peers())
+	peers := sample.Tally.Peers()
+	l.ears.remember(peers)
+	l.parts.Introductions.Seen(func(peer netip.AddrPort) bool { _, connected := peers[peer]; return connected })
 	seen := idle.Observation{
 		Began: sample.Began, Ended: sample.Ended, InUse: sample.Tally.InUse(), Used: l.memory.used,
 		Gap:      l.memory.gap || before.started != 0 && before.started != sample.Started,

@@ -33,8 +33,10 @@ type Parts struct {
 	Kubernetes Kubernetes
 	Siblings   Siblings
 	Evidence   Evidence
-	Observer   Observer
-	Logger     *slog.Logger
+	// Introductions are what the wake gateway says of the sessions that it passes on.
+	Introductions Introductions
+	Observer      Observer
+	Logger        *slog.Logger
 	// OpenTerminator opens a session that may end others.
 	OpenTerminator func(ctx context.Context) (Terminator, error)
 	// OpenReports begins to listen to the kernel.

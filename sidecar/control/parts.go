@@ -48,6 +48,13 @@ type Siblings interface {
 	Ask(ctx context.Context, instances map[string]netip.Addr) []siblings.Answer
 }
 
+// Introductions tell the client behind a connection that the wake gateway made.
+type Introductions interface {
+	Behind(peer netip.AddrPort) netip.AddrPort
+	Seen(connected func(netip.AddrPort) bool)
+	Ended(peer netip.AddrPort)
+}
+
 // Evidence outlives the worker.
 type Evidence interface {
 	Save(e evidence.Evidence) error

@@ -23,6 +23,9 @@ const (
 	firstSiblingRetry, lastSiblingRetry = 10 * time.Second, 5 * time.Minute
 	// announcementLasts is after how long an announcement means nothing any more.
 	announcementLasts = 30 * time.Second
+	// acknowledgementTakes bounds the wait for the wake gateway. The rest of an announcement's time is for what comes after,
+	// and the switch must be on before actBefore is all that remains: the gateway leaves when the announcement has passed.
+	acknowledgementTakes, actBefore = 20 * time.Second, 2 * time.Second
 	// confirmationTakes bounds the wait for the other instances to look once more, and confirmEvery spaces the questions.
 	confirmationTakes, confirmEvery = 5 * time.Second, 200 * time.Millisecond
 )
@@ -97,7 +100,7 @@ func (l *Loop) sleep(ctx context.Context) {
 	}
 	switch {
 	case changed.reason != "":
-		if changed.reason == idle.ReasonSiblingUnknown || changed.reason == idle.ReasonSiblingActive {
+		if slices.Contains([]idle.Reason{idle.ReasonSiblingUnknown, idle.ReasonSiblingActive, idle.ReasonGatewayUnavailable}, changed.reason) {
 			l.attempt.later(now, firstSiblingRetry, lastSiblingRetry) // each attempt writes, and they may go on to say no
 			l.attempt.reason = changed.reason
 		} else {
@@ -120,8 +123,8 @@ func (l *Loop) sleep(ctx context.Context) {
 	l.resume(ctx, now)
 }
 
-// turnOn goes the way from the decision to the switch, in this order: the Backups, the announcement, the ScheduledBackups,
-// the Backups once more since a schedule may have started one, the Cluster as it is now, the other instances, the sessions as
+// turnOn goes the way from the decision to the switch, in this order: the Backups, the announcement, the wake gateway's
+// acknowledgement, the ScheduledBackups, the Backups once more since a schedule may have started one, the Cluster as it is now, the other instances, the sessions as
 // they are now, the switch, the sessions that do not count.
 func (l *Loop) turnOn(ctx context.Context) error {
 	if err := l.checkBackups(ctx); err != nil {
@@ -129,6 +132,9 @@ func (l *Loop) turnOn(ctx context.Context) error {
 	}
 	announcement, err := l.announce(ctx)
 	if err != nil {
+		return err
+	}
+	if err := l.awaitGateway(ctx, announcement); err != nil {
 		return err
 	}
 	l.resuming.ask()
@@ -141,7 +147,7 @@ func (l *Loop) turnOn(ctx context.Context) error {
 			return err
 		}
 	}
-	answers := l.confirm(ctx, announcement)
+	answers := l.confirm(ctx, announcement.text)
 	terminator, err := l.prepareToTerminate(ctx)
 	if err != nil {
 		return err
@@ -162,6 +168,9 @@ func (l *Loop) turnOn(ctx context.Context) error {
 	if l.status.Decision.Action != idle.ActionHibernate {
 		return changedMind{l.status.Decision.Reason}
 	}
+	if !l.gatewayStands(announcement, now) {
+		return changedMind{idle.ReasonGatewayUnavailable}
+	}
 	since := l.status.State.IdleSince
 	reason := "idle since " + since.UTC().Format(time.RFC3339)
 	if err := l.parts.Kubernetes.Hibernate(ctx, view, now, reason); err != nil {
@@ -181,35 +190,84 @@ func (l *Loop) turnOn(ctx context.Context) error {
 	return nil
 }
 
-// announce tells the other instances that the cluster is about to sleep, so that each looks once more; empty if there are
-// none.
-func (l *Loop) announce(ctx context.Context) (string, error) {
-	if l.siblingCount() == 0 {
-		return "", nil
+// announcement says that the cluster is about to sleep.
+type announcement struct {
+	text     string // empty: there was nobody to tell
+	deadline time.Time
+}
+
+// announce tells the other instances, so that each looks once more, and the wake gateway, so that it takes over.
+func (l *Loop) announce(ctx context.Context) (announcement, error) {
+	if l.siblingCount() == 0 && l.status.Policy.Manual {
+		return announcement{}, nil
 	}
-	announcement := l.parts.PodUID + " " + time.Now().Add(announcementLasts).UTC().Format(time.RFC3339Nano)
-	err := l.parts.Kubernetes.Annotate(ctx, l.status.View, idle.KeyAnnounced, &announcement)
+	a := announcement{deadline: time.Now().Add(announcementLasts)}
+	a.text = l.parts.PodUID + " " + a.deadline.UTC().Format(time.RFC3339Nano)
+	err := l.parts.Kubernetes.Annotate(ctx, l.status.View, idle.KeyAnnounced, &a.text)
 	if err != nil {
-		return "", fmt.Errorf("announce: %w", err)
+		return announcement{}, fmt.Errorf("announce: %w", err)
 	}
-	return announcement, nil
+	return a, nil
+}
+
+// awaitGateway waits until the wake gateway has acknowledged the announcement: what could not be woken is not put to sleep. A
+// use meanwhile ends the wait.
+func (l *Loop) awaitGateway(ctx context.Context, a announcement) error {
+	timer := time.NewTimer(acknowledgementTakes)
+	defer timer.Stop()
+	knock := time.NewTicker(knockEvery)
+	defer knock.Stop()
+	for !l.acknowledged(a) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the wake gateway: %w", context.Cause(ctx))
+		case v := <-l.views:
+			l.see(v)
+			if !l.mayConnect() {
+				l.closeSessions()
+				return changedMind{idle.ReasonUnknown}
+			}
+		case b := <-l.ears.heard:
+			l.hear(b)
+		case <-l.mailbox.arrived:
+			l.obey(ctx)
+		case <-knock.C:
+			l.knock(ctx)
+		case <-timer.C:
+			return changedMind{idle.ReasonGatewayUnavailable}
+		}
+		if !l.memory.used.IsZero() || l.ears.deaf {
+			return changedMind{idle.ReasonActive}
+		}
+	}
+	return nil
+}
+
+// acknowledged tells whether the wake gateway stands ready for exactly this announcement, or is not needed.
+func (l *Loop) acknowledged(a announcement) bool {
+	return l.status.Policy.Manual || l.status.View.Annotations[idle.KeyGatewayReady] == a.text
+}
+
+// gatewayStands tells whether the wake gateway, if it is needed, will still stand ready when the switch is on.
+func (l *Loop) gatewayStands(a announcement, now time.Time) bool {
+	return l.status.Policy.Manual || l.acknowledged(a) && a.text != "" && now.Before(a.deadline.Add(-actBefore))
 }
 
 // confirm asks the other instances until each has looked once more, for a while.
 func (l *Loop) confirm(ctx context.Context, announcement string) []siblings.Answer {
-	if announcement == "" {
+	if l.siblingCount() == 0 {
 		return nil
 	}
 	deadline := time.Now().Add(confirmationTakes)
 	for {
 		answers := l.ask(ctx)
-		late := slices.IndexFunc(answers, func(a siblings.Answer) bool { return a.Err != nil || a.Report.Confirmed != announcement })
+		late := slices.IndexFunc(answers, func(a siblings.Answer) bool { return a.Err != nil || !confirms(a, announcement) })
 		if late < 0 {
 			return answers
 		}
 		if ctx.Err() != nil || !time.Now().Before(deadline) {
 			for i := range answers { // what they saw before may be over
-				if answers[i].Err == nil && answers[i].Report.Confirmed != announcement {
+				if answers[i].Err == nil && !confirms(answers[i], announcement) {
 					answers[i].Err = errNotConfirmed
 				}
 			}
@@ -222,6 +280,11 @@ func (l *Loop) confirm(ctx context.Context, announcement string) []siblings.Answ
 		}
 		timer.Stop()
 	}
+}
+
+// confirms tells whether the instance has looked since the announcement; nobody has if nothing was announced.
+func confirms(a siblings.Answer, announcement string) bool {
+	return announcement != "" && a.Report.Confirmed == announcement
 }
 
 // unannounce takes an announcement back that led to nothing.

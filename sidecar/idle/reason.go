@@ -26,6 +26,7 @@ const (
 	ReasonBackgroundWorker       Reason = "background_worker"
 	ReasonSiblingUnknown         Reason = "sibling_unknown"
 	ReasonSiblingActive          Reason = "sibling_active"
+	ReasonGatewayUnavailable     Reason = "gateway_unavailable"
 	ReasonMinimumUptime          Reason = "minimum_uptime"
 	ReasonWaiting                Reason = "waiting"
 	ReasonPreparedTransaction    Reason = "prepared_transaction"
@@ -46,7 +47,7 @@ func Reasons() []Reason {
 		ReasonSwitchover, ReasonUnhealthy, ReasonReconciliationDisabled, ReasonFenced, ReasonMaintenance,
 		ReasonReplicaCluster, ReasonArchivingFailing, ReasonKeepAwakeWindow, ReasonKeepAwakeUntil, ReasonUnknown,
 		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonSiblingUnknown, ReasonSiblingActive,
-		ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
+		ReasonGatewayUnavailable, ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
 		ReasonWraparoundVacuum, ReasonSubscription, ReasonLogicalSlot, ReasonBackupRunning, ReasonIdle,
 	}
 }
@@ -94,6 +95,8 @@ func (r Reason) Description() string {
 		return "whether another instance is in use is not known"
 	case ReasonSiblingActive:
 		return "another instance is in use"
+	case ReasonGatewayUnavailable:
+		return "no wake gateway has taken over the cluster's Services, so that nobody could wake it; wake=manual needs none"
 	case ReasonMinimumUptime:
 		return "sleep was asked for, but the cluster has not been up for five minutes, or the threshold if that is shorter"
 	case ReasonPreparedTransaction:

@@ -8,12 +8,14 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
 )
 
 // Limits of the HTTP server: whoever reaches the pod may ask it, and nobody may tie it up.
@@ -30,8 +32,8 @@ const (
 	farewell = time.Second
 )
 
-// Handler serves the pages.
-func (m *Metrics) Handler(cluster, pod string) http.Handler {
+// Handler serves the pages, and takes introductions in.
+func (m *Metrics) Handler(cluster, pod string, introductions *introduction.Book) http.Handler {
 	mux := http.NewServeMux()
 	// Compression would keep buffers of many times the size of the page.
 	options := promhttp.HandlerOpts{MaxRequestsInFlight: 4, DisableCompression: true}
@@ -45,8 +47,32 @@ func (m *Metrics) Handler(cluster, pod string) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(body)
 	})
+	mux.HandleFunc("POST /introduce", func(w http.ResponseWriter, r *http.Request) {
+		introduce(w, r, introductions)
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	return mux
+}
+
+// introduce takes in for whom the sender's next connection to PostgreSQL speaks.
+func introduce(w http.ResponseWriter, r *http.Request, introductions *introduction.Book) {
+	sender, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		http.Error(w, "the sender has no address", http.StatusBadRequest)
+		return
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, introduction.MaximumBody+1))
+	if err != nil {
+		http.Error(w, "the introduction cannot be read", http.StatusBadRequest)
+		return
+	}
+	i, err := introduction.Parse(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	introductions.Add(sender.Addr(), i)
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // Serve serves the pages until the context ends, and then lets what is being sent finish for a second.

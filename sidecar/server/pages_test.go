@@ -16,6 +16,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
@@ -144,7 +145,7 @@ func TestPagesAreGolden(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			pages := row.metrics.Handler("blue", "blue-1")
+			pages := row.metrics.Handler("blue", "blue-1", introduction.NewBook())
 			metrics := get(pages, http.MethodGet, "/metrics")
 			if metrics.Code != http.StatusOK {
 				t.Errorf("/metrics answers %d", metrics.Code)
@@ -197,7 +198,7 @@ func TestListenerIsWantedOnlyWhereItCanBe(t *testing.T) {
 
 func TestHealthIsThatOfTheProcess(t *testing.T) {
 	t.Parallel()
-	answer := get(metricsOf().Handler("blue", "blue-1"), http.MethodGet, "/healthz")
+	answer := get(metricsOf().Handler("blue", "blue-1", introduction.NewBook()), http.MethodGet, "/healthz")
 	if answer.Code != http.StatusOK || answer.Body.String() != "ok\n" {
 		t.Errorf("answer %d %q", answer.Code, answer.Body)
 	}
@@ -205,7 +206,7 @@ func TestHealthIsThatOfTheProcess(t *testing.T) {
 
 func TestPagesCanOnlyBeRead(t *testing.T) {
 	t.Parallel()
-	pages := metricsOf().Handler("blue", "blue-1")
+	pages := metricsOf().Handler("blue", "blue-1", introduction.NewBook())
 	for _, path := range []string{"/metrics", "/activity", "/healthz"} {
 		if got := get(pages, http.MethodPost, path).Code; got != http.StatusMethodNotAllowed {
 			t.Errorf("POST %s answers %d", path, got)
@@ -218,7 +219,7 @@ func TestPagesCanOnlyBeRead(t *testing.T) {
 
 // BenchmarkMetricsPage measures a scrape; the page's size is reported in bytes.
 func BenchmarkMetricsPage(b *testing.B) {
-	pages := metricsOf(busyPrimary()).Handler("blue", "blue-1")
+	pages := metricsOf(busyPrimary()).Handler("blue", "blue-1", introduction.NewBook())
 	var size int
 	b.ReportAllocs()
 	for b.Loop() {

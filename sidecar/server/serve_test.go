@@ -6,10 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
 )
 
 // patience bounds what a test waits for; it is never waited out when the test passes.
@@ -60,7 +63,7 @@ func talk(address, request string) string {
 
 func TestServeAnswersAndEndsWithTheContext(t *testing.T) {
 	t.Parallel()
-	address, end := start(t, metricsOf().Handler("blue", "blue-1"))
+	address, end := start(t, metricsOf().Handler("blue", "blue-1", introduction.NewBook()))
 	answer := talk(address, "GET /healthz HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n")
 	if !strings.HasPrefix(answer, "HTTP/1.1 200 ") || !strings.HasSuffix(answer, "ok\n") {
 		t.Errorf("answer: %q", answer)
@@ -147,5 +150,42 @@ func TestServeListensOnTheAddress(t *testing.T) {
 	cancel()
 	if err := Serve(ctx, "127.0.0.1:0", http.NotFoundHandler()); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("error: %v", err)
+	}
+}
+
+// The sender of an introduction speaks for connections from his own address only.
+func TestIntroduce(t *testing.T) {
+	t.Parallel()
+	book := introduction.NewBook()
+	address, end := start(t, metricsOf().Handler("blue", "blue-1", book))
+	for body, want := range map[string]int{
+		`{"version":1,"port":40000,"peer":"192.0.2.7:5000"}`: http.StatusNoContent,
+		`{"version":9,"port":40001,"peer":"192.0.2.7:5000"}`: http.StatusBadRequest,
+		`nonsense`: http.StatusBadRequest,
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/introduce", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("%s: %d, want %d", body, answer.StatusCode, want)
+		}
+	}
+	for connection, want := range map[string]string{
+		"127.0.0.1:40000": "192.0.2.7:5000",
+		"127.0.0.1:40001": "127.0.0.1:40001",
+		"10.0.0.1:40000":  "10.0.0.1:40000",
+	} {
+		if behind := book.Behind(netip.MustParseAddrPort(connection)); behind.String() != want {
+			t.Errorf("behind %s is %s, want %s", connection, behind, want)
+		}
+	}
+	if err := end(); err != nil {
+		t.Error(err)
 	}
 }
