@@ -20,6 +20,8 @@ const (
 	KeepAwake         = "xata.io/scale-to-zero-keep-awake"
 	KeepAwakeUntil    = "xata.io/scale-to-zero-keep-awake-until"
 	Suspended         = "xata.io/scale-to-zero-suspended"
+	WakeBy            = "xata.io/scale-to-zero-wake"
+	LastWake          = "xata.io/scale-to-zero-last-wake"
 	AsleepSince       = "xata.io/scale-to-zero-asleep-since"
 	Hibernation       = "cnpg.io/hibernation"
 )

@@ -172,10 +172,16 @@ func (s *Session) Close() (before, after time.Time) {
 
 // Query runs one statement over a session of its own and returns what it printed.
 func (k *Kubernetes) Query(ctx context.Context, c *cnpgv1.Cluster, service, statement string) (string, error) {
+	return k.QueryAs(ctx, c, service, "", statement)
+}
+
+// QueryAs does the same with further connection settings, which win over the usual ones.
+func (k *Kubernetes) QueryAs(ctx context.Context, c *cnpgv1.Cluster, service, settings, statement string) (string, error) {
 	command, err := k.psql(ctx, c, service)
 	if err != nil {
 		return "", err
 	}
+	command[len(command)-1] += " " + settings
 	out, err := k.Exec(ctx, c.Namespace, clientPod, clientPod, append(command, "-c", statement)...)
 	return strings.TrimSpace(out), err
 }

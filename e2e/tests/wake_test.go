@@ -1,0 +1,347 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+const (
+	// toWake bounds the wake of a cluster on two busy cores.
+	toWake = time.Minute
+	// toHandOver is what the handover to the gateway adds to the way from the threshold to the switch.
+	toHandOver = 15 * time.Second
+	// gatewaySlices is the label of the gateway's EndpointSlices.
+	gatewaySlices = "scale-to-zero.cnpg-i.io"
+	// fromAfar are settings of a client that waits for as long as the wake takes.
+	fromAfar = "connect_timeout=60"
+)
+
+// sleeps lets the cluster fall asleep, and keeps it from doing so again by itself.
+func (s *story) sleeps(c *cnpgv1.Cluster) {
+	s.Helper()
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep", threshold+time.Minute+toHandOver, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+	s.annotate(c, scenario.InactivityMinutes, never)
+}
+
+// slices lists the gateway's EndpointSlices of the cluster by Service.
+func (s *story) slices(c *cnpgv1.Cluster) map[string]int {
+	s.Helper()
+	var list discoveryv1.EndpointSliceList
+	s.must(kube.List(s.ctx, &list, client.InNamespace(c.Namespace), client.MatchingLabels{discoveryv1.LabelManagedBy: gatewaySlices}))
+	found := map[string]int{}
+	for _, slice := range list.Items {
+		if service := slice.Labels[discoveryv1.LabelServiceName]; strings.HasPrefix(service, c.Name+"-") {
+			found[service]++
+		}
+	}
+	return found
+}
+
+// awaitSlices waits until the Services with slices of the gateway are exactly these.
+func (s *story) awaitSlices(c *cnpgv1.Cluster, within time.Duration, services ...string) {
+	s.Helper()
+	for deadline := time.Now().Add(within); ; {
+		found := s.slices(c)
+		matches := len(found) == len(services)
+		for _, service := range services {
+			matches = matches && found[c.Name+"-"+service] != 0
+		}
+		if matches {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("the gateway stands before %v, want %v", found, services)
+		}
+	}
+}
+
+// staysAsleep demands that nothing is woken for a while.
+func (s *story) staysAsleep(c *cnpgv1.Cluster, during time.Duration, why string) {
+	s.Helper()
+	if at, err := kube.AwaitCluster(s.ctx, c, "awake", during, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) }); err == nil {
+		s.Fatalf("%s: woken at %s", why, at.Format(time.TimeOnly))
+	}
+	if pods := s.instances(c); len(pods) != 0 {
+		s.Fatalf("%s: there are %d instances", why, len(pods))
+	}
+}
+
+// trust writes the cluster's CA to the client's pod and returns the settings of a client that verifies everything.
+func (s *story) trust(c *cnpgv1.Cluster) string {
+	s.Helper()
+	var secret corev1.Secret
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-ca"}, &secret))
+	_, err := kube.Client(s.ctx, c.Namespace, fmt.Sprintf("cat >/tmp/%s.crt <<'END'\n%s\nEND", c.Name, secret.Data["ca.crt"]))
+	s.must(err)
+	return fmt.Sprintf("sslmode=verify-full sslrootcert=/tmp/%s.crt channel_binding=require", c.Name)
+}
+
+// A client connects to the sleeping cluster by its usual address and gets an answer; awake, nothing of ours stands between.
+func TestWakeOnConnect(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "woken", 1, never))
+	schedule := scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")
+	s.must(kube.Create(s.ctx, schedule))
+	verify := s.trust(c)
+	for _, settings := range []string{verify, "sslmode=disable", "sslmode=prefer"} {
+		if found := s.slices(c); len(found) != 0 {
+			t.Errorf("awake, the gateway stands before %v", found)
+		}
+		s.sleeps(c)
+		s.awaitSlices(c, 5*time.Second, "rw", "r")
+		_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", 5*time.Second, suspended)
+		s.must(err)
+
+		start := time.Now()
+		answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" "+settings, "select 'answered ' || pg_is_in_recovery()")
+		s.must(err)
+		t.Logf("answered after %.2fs with %s", time.Since(start).Seconds(), strings.Fields(settings)[0])
+		if answer != "answered false" {
+			t.Errorf("the answer is %q", answer)
+		}
+		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+		if scenario.SwitchedOn(c) {
+			t.Error("answered, but the switch is on")
+		}
+		s.tellsWho(c, settings)
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+		s.awaitSlices(c, 30*time.Second)
+		_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", 30*time.Second, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
+		s.must(err)
+		if _, err := kube.QueryAs(s.ctx, c, "rw", verify, "select 1"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// tellsWho demands that the Cluster and an Event name the client that woke it.
+func (s *story) tellsWho(c *cnpgv1.Cluster, settings string) {
+	s.Helper()
+	var pod corev1.Pod
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: "client"}, &pod))
+	message, err := kube.AwaitEvent(s.ctx, c, "Woken", 10*time.Second)
+	s.must(err)
+	s.Logf("%s", message)
+	if !strings.Contains(message, pod.Status.PodIP) {
+		s.Errorf("the Event does not name the client %s: %s", pod.Status.PodIP, message)
+	}
+	var woken struct{ By, User string }
+	if err := json.Unmarshal([]byte(c.Annotations[scenario.LastWake]), &woken); err != nil || !strings.HasPrefix(woken.By, pod.Status.PodIP) {
+		s.Errorf("%s is %q (%v)", scenario.LastWake, c.Annotations[scenario.LastWake], err)
+	}
+	if plaintext := strings.Contains(settings, "sslmode=disable"); plaintext != (woken.User == "app") {
+		s.Errorf("the user is %q with %s", woken.User, settings)
+	}
+}
+
+// Replicas are woken through -ro, and the primary answers through -rw meanwhile.
+func TestWakeThroughReplicas(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "read", 2, never))
+	s.sleeps(c)
+	s.awaitSlices(c, 5*time.Second, "rw", "ro", "r")
+	start := time.Now()
+	answer, err := kube.QueryAs(s.ctx, c, "ro", "connect_timeout=120", "select pg_is_in_recovery()")
+	s.must(err)
+	t.Logf("a replica answered after %.2fs", time.Since(start).Seconds())
+	if answer != "t" {
+		t.Errorf("-ro led to a server whose recovery is %q", answer)
+	}
+	if _, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "create table written (i int)"); err != nil {
+		t.Error(err)
+	}
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.awaitSlices(c, 30*time.Second)
+}
+
+// A hundred clients at once are one wake, and each of them is answered.
+func TestManyClientsAreOneWake(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "crowded", 1, never)
+	c.Spec.PostgresConfiguration.Parameters = map[string]string{"max_connections": "300"}
+	s.running(c)
+	s.sleeps(c)
+	script := `echo 'select 1' >/tmp/one.sql
+PGPASSWORD=%s pgbench -n -c 100 -j 100 -t 1 -f /tmp/one.sql "host=crowded-rw user=app dbname=app connect_timeout=60" 2>&1`
+	out, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(script, s.password(c)))
+	s.must(err)
+	if !strings.Contains(out, "number of transactions actually processed: 100/100") {
+		t.Errorf("pgbench: %s", out)
+	}
+	var events corev1.EventList
+	s.must(kube.List(s.ctx, &events, client.InNamespace(s.namespace)))
+	wakes := 0
+	for _, event := range events.Items {
+		if event.Reason == "Woken" && event.InvolvedObject.Name == c.Name {
+			wakes += int(max(event.Count, 1))
+		}
+	}
+	if wakes != 1 {
+		t.Errorf("%d wakes, want 1", wakes)
+	}
+}
+
+func (s *story) password(c *cnpgv1.Cluster) string {
+	s.Helper()
+	var secret corev1.Secret
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-app"}, &secret))
+	return string(secret.Data["password"])
+}
+
+// Whoever knocks without being a client wakes nobody.
+func TestWhatDoesNotWake(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "probed", 1, never))
+	s.sleeps(c)
+	out, err := kube.Client(s.ctx, s.namespace, `exec 2>&1
+host=probed-rw
+for i in $(seq 20); do
+	: </dev/tcp/$host/5432                                                                        # a bare connect
+	printf 'GET / HTTP/1.0\r\n\r\n' >/dev/tcp/$host/5432                                          # garbage
+	printf '\x00\x00\x00\x10\x04\xd2\x16\x2e\x00\x00\x00\x01\x00\x00\x00\x02' >/dev/tcp/$host/5432 # a cancel request
+	printf '\x00\x00\x00\x08\x04\xd2\x16\x2f' >/dev/tcp/$host/5432                                # TLS asked for, and gone
+	printf '\x16\x03\x01\x02\x00\x01\x00\x01\xfc' >/dev/tcp/$host/5432                            # the beginning of a ClientHello
+done
+psql "host=$host user=streaming_replica dbname=app replication=database sslmode=disable connect_timeout=5" -c 'IDENTIFY_SYSTEM' && exit 1
+pg_isready -q -h $host -t 2
+exit 0`)
+	s.must(err)
+	if !strings.Contains(out, "FATAL") {
+		t.Errorf("a replication client is not told why it is refused: %s", out)
+	}
+	s.staysAsleep(c, 5*time.Second, "nobody was a client")
+	if _, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A person's hibernation is a person's: clients are refused, and nothing is undone, also when we had put that cluster to sleep
+// before.
+func TestAPersonsHibernation(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "pinned", 1, never))
+	refused := func(when string) {
+		s.Helper()
+		s.awaitSlices(c, 10*time.Second)
+		if out, err := kube.QueryAs(s.ctx, c, "rw", "connect_timeout=10", "select 1"); err == nil {
+			s.Fatalf("%s: answered %q", when, out)
+		}
+		s.staysAsleep(c, 3*time.Second, when)
+	}
+	s.annotate(c, scenario.Hibernation, "on")
+	at, err := kube.AwaitCluster(s.ctx, c, "switched on", time.Second, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+	refused("a person's hibernation")
+
+	s.annotate(c, scenario.Hibernation, "off")
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", time.Minute))
+	s.sleeps(c)
+	s.annotate(c, scenario.Hibernation, "off")
+	s.annotate(c, scenario.Hibernation, "on")
+	refused("off and on by a person after we had put it to sleep")
+}
+
+// What the annotations say holds while the cluster sleeps.
+func TestSettingsHoldAsleep(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "settled", 1, never))
+	s.sleeps(c)
+	s.awaitSlices(c, 5*time.Second, "rw", "r")
+	for _, row := range []struct{ rule, key, value, back string }{
+		{"wake=manual", scenario.WakeBy, "manual", "on-connect"},
+		{"enabled=false", scenario.Enabled, "false", "true"},
+	} {
+		s.annotate(c, row.key, row.value)
+		s.awaitSlices(c, 10*time.Second)
+		if _, err := kube.QueryAs(s.ctx, c, "rw", "connect_timeout=5", "select 1"); err == nil {
+			t.Errorf("%s: a client was let through", row.rule)
+		}
+		s.staysAsleep(c, 2*time.Second, row.rule)
+		s.annotate(c, row.key, row.back)
+		s.awaitSlices(c, 10*time.Second, "rw", "r")
+	}
+	answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
+	if err != nil || answer != "1" {
+		t.Errorf("armed again it answers %q (%v)", answer, err)
+	}
+}
+
+// Without a gateway nothing is put to sleep that only a gateway could wake. This test and the next change the plugin's
+// Deployment or the operator's and so do not run beside others.
+func TestNoGatewayNoSleep(t *testing.T) {
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "ungated", 1, never))
+	replicas := *s.plugin().Spec.Replicas
+	s.scalePlugin(0)
+	t.Cleanup(func() { s.ctx = cleanup(t); s.scalePlugin(replicas) })
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+40*time.Second, "no gateway")
+	message, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", 10*time.Second)
+	s.must(err)
+	if !strings.Contains(message, "gateway_unavailable") {
+		t.Errorf("the Event does not say why: %s", message)
+	}
+	s.scalePlugin(replicas)
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep once there is a gateway", 3*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+	answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
+	if err != nil || answer != "1" {
+		t.Errorf("it answers %q (%v)", answer, err)
+	}
+}
+
+// A replica of the plugin that dies takes its clients' connections with it, and they get through by the other one.
+func TestGatewayKilledWhileClientsWait(t *testing.T) {
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "bereft", 1, never))
+	s.sleeps(c)
+	s.webhooksFail("Ignore") // the operator must not bring the cluster up before the gateway is dead
+	t.Cleanup(func() { s.ctx = cleanup(t); s.webhooksFail("Fail") })
+	s.scaleOperator(0)
+	t.Cleanup(func() { s.ctx = cleanup(t); s.scaleOperator(1) })
+	answered := make(chan error, 1)
+	go func() {
+		out, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(`export PGPASSWORD=%s
+for i in $(seq 20); do (
+	until psql -XAtq "host=bereft-rw user=app dbname=app connect_timeout=120" -c "select 'answered'" 2>/dev/null; do sleep 0.2; done
+) & done; wait`, s.password(c)))
+		if got := strings.Count(out, "answered"); err == nil && got != 20 {
+			err = fmt.Errorf("%d of 20 clients were answered", got)
+		}
+		answered <- err
+	}()
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", 30*time.Second, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	s.must(err)
+	var pods corev1.PodList
+	s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)))
+	zero := int64(0)
+	s.must(kube.Delete(s.ctx, &pods.Items[0], &client.DeleteOptions{GracePeriodSeconds: &zero}))
+	s.scaleOperator(1)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.awaitSlices(c, 30*time.Second)
+}
