@@ -30,7 +30,16 @@ func databaseOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluste
 
 // connect opens a session; mode is libpq's sslmode.
 func (d database) connect(ctx context.Context, mode string) (*pgx.Conn, error) {
-	conn, err := pgx.Connect(ctx, fmt.Sprintf("postgres://app:%s@%s:5432/app?sslmode=%s&connect_timeout=5", d.password, d.address, mode))
+	return d.open(ctx, "sslmode="+mode+"&connect_timeout=5")
+}
+
+// patient opens a session, however long that takes.
+func (d database) patient(ctx context.Context) (*pgx.Conn, error) {
+	return d.open(ctx, "sslmode=require")
+}
+
+func (d database) open(ctx context.Context, settings string) (*pgx.Conn, error) {
+	conn, err := pgx.Connect(ctx, fmt.Sprintf("postgres://app:%s@%s:5432/app?%s", d.password, d.address, settings))
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}

@@ -21,6 +21,7 @@ const (
 	KeepAwakeUntil    = "xata.io/scale-to-zero-keep-awake-until"
 	Suspended         = "xata.io/scale-to-zero-suspended"
 	WakeBy            = "xata.io/scale-to-zero-wake"
+	Announced         = "xata.io/scale-to-zero-announced"
 	LastWake          = "xata.io/scale-to-zero-last-wake"
 	AsleepSince       = "xata.io/scale-to-zero-asleep-since"
 	Hibernation       = "cnpg.io/hibernation"

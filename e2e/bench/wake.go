@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+const (
+	// soon is a threshold of three seconds, in minutes.
+	soon = "0.05"
+	// toAnswer is after how long a client that was not answered is taken to hang.
+	toAnswer = 30 * time.Second
+	// knockLasts is for how long clients knock around each transition.
+	knockLasts = 12 * time.Second
+)
+
+// wakes compares the first query after sleep: a client that just connects against a person who turns the stock operator's
+// switch off while a client tries again and again. In turn, in the same run.
+func wakes(ctx context.Context, kube *scenario.Kubernetes, with, without *cnpgv1.Cluster, runs int) error {
+	times := map[*cnpgv1.Cluster][]time.Duration{}
+	for range runs {
+		for _, c := range []*cnpgv1.Cluster{with, without} {
+			took, err := wake(ctx, kube, c, c == with)
+			if err != nil {
+				return err
+			}
+			times[c] = append(times[c], took)
+		}
+	}
+	fmt.Println("\n| first query after sleep, through -rw | median (s) | least | most | ratio |\n|---|---|---|---|---|")
+	stock := median(times[without])
+	for _, row := range []struct {
+		what string
+		c    *cnpgv1.Cluster
+	}{{"a client that connects", with}, {"the stock operator, woken by hand", without}} {
+		t := times[row.c]
+		fmt.Printf("| %s (%d runs) | %.2f | %.2f | %.2f | %.2f |\n", row.what, runs, median(t).Seconds(),
+			slices.Min(t).Seconds(), slices.Max(t).Seconds(), median(t).Seconds()/stock.Seconds())
+	}
+	message, err := kube.AwaitEvent(ctx, with, "Woken", time.Second)
+	if err == nil {
+		fmt.Println("\none of them:", message)
+	}
+	return nil
+}
+
+// wake lets the cluster sleep and measures how long a client waits for its first answer.
+func wake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, byConnection bool) (time.Duration, error) {
+	d, err := databaseOf(ctx, kube, c, "rw")
+	if err != nil {
+		return 0, err
+	}
+	if byConnection {
+		err = fallAsleep(ctx, kube, c)
+	} else {
+		on := "on"
+		err = kube.Annotate(ctx, c, scenario.Hibernation, &on)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if _, err := kube.AwaitCluster(ctx, c, "hibernated", time.Minute, scenario.Hibernated); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if !byConnection {
+		if err := kube.Wake(ctx, c); err != nil {
+			return 0, err
+		}
+	}
+	for {
+		err := answer(ctx, d)
+		if err == nil {
+			break
+		}
+		if byConnection || time.Since(start) > toHealthy {
+			return 0, err
+		}
+	}
+	took := time.Since(start)
+	return took, kube.AwaitHealthy(ctx, c, toHealthy)
+}
+
+// fallAsleep lets the sidecar turn the switch on, and keeps it from doing so again.
+func fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
+	short, long := soon, never
+	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &short); err != nil {
+		return err
+	}
+	if _, err := kube.AwaitCluster(ctx, c, "put to sleep", time.Minute, scenario.SwitchedOn); err != nil {
+		return err
+	}
+	return kube.Annotate(ctx, c, scenario.InactivityMinutes, &long)
+}
+
+// answer connects and runs a query.
+func answer(ctx context.Context, d database) error {
+	ctx, cancel := context.WithTimeout(ctx, toAnswer)
+	defer cancel()
+	conn, err := d.patient(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	if _, err := conn.Exec(ctx, "select 1"); err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	return nil
+}
+
+// outcomes counts how connections ended.
+type outcomes struct {
+	mutex  sync.Mutex
+	counts map[string]int
+	last   map[string]string
+}
+
+func (o *outcomes) add(err error) {
+	kind := kindOf(err)
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	o.counts[kind]++
+	if err != nil {
+		o.last[kind] = time.Now().Format(time.TimeOnly) + " " + err.Error()
+	}
+}
+
+// kindOf says what became of a connection.
+func kindOf(err error) string {
+	var refused *pgconn.PgError
+	var timeout net.Error
+	switch {
+	case err == nil:
+		return "answered"
+	case errors.As(err, &refused):
+		return "PostgreSQL said " + refused.Code
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
+		return "reset"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return "hung"
+	default:
+		return "otherwise"
+	}
+}
+
+// cycles lets a cluster fall asleep again and again, and has clients connect at random moments around every transition, 5 to
+// 500 ms apart, from a random moment of the handover on.
+func cycles(ctx context.Context, kube *scenario.Kubernetes, namespace string, rounds int) error {
+	c := kube.NewCluster(namespace, "cycled", 1, soon)
+	if err := kube.Create(ctx, c); err != nil {
+		return fmt.Errorf("create cluster %s: %w", c.Name, err)
+	}
+	if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+		return err
+	}
+	d, err := databaseOf(ctx, kube, c, "rw")
+	if err != nil {
+		return err
+	}
+	seen := &outcomes{counts: map[string]int{}, last: map[string]string{}}
+	slept := 0
+	for attempt := 0; slept < rounds && attempt < 4*rounds; attempt++ {
+		_, err := kube.AwaitCluster(ctx, c, "announced", 2*time.Minute, func(c *cnpgv1.Cluster) bool {
+			return c.Annotations[scenario.Announced] != "" || scenario.SwitchedOn(c)
+		})
+		if err != nil {
+			return err
+		}
+		rest(ctx, time.Duration(rand.Int64N(int64(5*time.Second)))) // the handover takes two to three seconds
+		if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
+			return fmt.Errorf("read the Cluster: %w", err)
+		}
+		if scenario.SwitchedOn(c) {
+			slept++
+		}
+		knock(ctx, d, seen)
+		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("\n%d sleeps and wakes under clients that connect 5 to 500 ms apart around them:\n\n| a connection was | how often |\n|---|---|\n", slept)
+	for kind, count := range seen.counts {
+		fmt.Printf("| %s | %d |\n", kind, count)
+	}
+	for kind, text := range seen.last {
+		fmt.Printf("the last that was %s: %s\n", kind, text)
+	}
+	return kube.Delete(ctx, c)
+}
+
+// knock connects at random moments for a while.
+func knock(ctx context.Context, d database, seen *outcomes) {
+	var group sync.WaitGroup
+	for end := time.Now().Add(knockLasts); time.Now().Before(end) && ctx.Err() == nil; {
+		group.Go(func() { seen.add(answer(ctx, d)) })
+		rest(ctx, 5*time.Millisecond+time.Duration(rand.Int64N(int64(495*time.Millisecond))))
+	}
+	group.Wait()
+}
+
+// together wakes many clusters at once and prints how long each one's client waited.
+func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, count int) error {
+	var clusters []*cnpgv1.Cluster
+	for i := range count {
+		c := kube.NewCluster(namespace, fmt.Sprintf("together-%d", i), 1, never)
+		c.Spec.Resources.Requests = corev1.ResourceList{}
+		if err := kube.Create(ctx, c); err != nil {
+			return fmt.Errorf("create cluster %s: %w", c.Name, err)
+		}
+		clusters = append(clusters, c)
+	}
+	for _, c := range clusters {
+		if err := kube.AwaitHealthy(ctx, c, 2*toHealthy); err != nil {
+			return err
+		}
+	}
+	for _, c := range clusters {
+		if err := fallAsleep(ctx, kube, c); err != nil {
+			return err
+		}
+	}
+	for _, c := range clusters {
+		if _, err := kube.AwaitCluster(ctx, c, "hibernated", time.Minute, scenario.Hibernated); err != nil {
+			return err
+		}
+	}
+	var group sync.WaitGroup
+	times, failures := make([]time.Duration, count), make([]error, count)
+	for i, c := range clusters {
+		d, err := databaseOf(ctx, kube, c, "rw")
+		if err != nil {
+			return err
+		}
+		group.Go(func() {
+			start := time.Now()
+			conn, err := d.patient(ctx)
+			if err == nil {
+				_, err = conn.Exec(ctx, "select 1")
+				_ = conn.Close(ctx)
+			}
+			times[i], failures[i] = time.Since(start), err
+		})
+	}
+	group.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return err
+	}
+	fmt.Printf("\n%d clusters woken at once: answered after %.1f to %.1f s, median %.1f s\n", count,
+		slices.Min(times).Seconds(), slices.Max(times).Seconds(), median(times).Seconds())
+	for _, c := range clusters {
+		if err := kube.Delete(ctx, c); err != nil {
+			return fmt.Errorf("delete cluster %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}
