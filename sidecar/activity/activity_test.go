@@ -25,6 +25,8 @@ func TestClassify(t *testing.T) {
 		{"a client who has not logged in yet does not", Session{BackendType: "client backend", State: "starting"}, ClassInternal},
 		{"a client who has logged in counts in any state", Session{BackendType: "client backend", User: "app", State: "starting"}, ClassClient},
 		{"the instance manager over the socket does not", Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager", Local: true}, ClassInfrastructure},
+		{"the probes' pg_isready over the socket does not", Session{BackendType: "client backend", User: "postgres", Application: "pg_isready", Local: true}, ClassInfrastructure},
+		{"another user's pg_isready counts", Session{BackendType: "client backend", User: "app", Application: "pg_isready", Local: true}, ClassClient},
 		{"the instance manager's name over the network counts", Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager"}, ClassClient},
 		{"the exporter's user under another name counts", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: "psql", Local: true}, ClassClient},
 		{"our own sessions do not, under either role", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: ApplicationName, Local: true}, ClassInfrastructure},

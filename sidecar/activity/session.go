@@ -131,7 +131,9 @@ func ignored(s Session, rules Rules) bool {
 func infrastructure(s Session, instances []string) bool {
 	switch s.User {
 	case "postgres":
-		return s.Local && (s.Application == "cnpg-instance-manager" || s.Application == ApplicationName)
+		// The probes run pg_isready, which logs in where peer authentication lets it, as over the socket: a session of a
+		// millisecond every ten seconds.
+		return s.Local && (s.Application == "cnpg-instance-manager" || s.Application == "pg_isready" || s.Application == ApplicationName)
 	case "cnpg_metrics_exporter":
 		return s.Local && (s.Application == "cnpg_metrics_exporter" || s.Application == ApplicationName)
 	case "streaming_replica":
