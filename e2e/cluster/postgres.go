@@ -56,36 +56,47 @@ func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major str
 	if err != nil {
 		return "", err
 	}
+	what := fmt.Sprintf("PostgreSQL %s from Debian %s", major, suite)
+	return root, l.fill(progress, root, what, func(work, part string) error {
+		archives, err := download(ctx, work, suite, names...)
+		if err != nil {
+			return err
+		}
+		if err := unpack(ctx, archives, part); err != nil {
+			return err
+		}
+		return finish(ctx, part, major)
+	})
+}
+
+// fill makes a root filesystem, unless it is there already. make gets a directory to work in, and one to fill.
+func (l Layout) fill(progress *Progress, root, what string, make func(work, part string) error) error {
 	if _, err := os.Stat(root); err == nil {
-		return root, nil
+		return nil
 	}
 	if os.Geteuid() != 0 {
-		return "", fmt.Errorf("make the files of PostgreSQL %s, of which some are another user's: this must be run as root", major)
+		return fmt.Errorf("make the files of %s, of which some are another user's: this must be run as root", what)
 	}
 	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache: %w", err)
+		return fmt.Errorf("make the cache: %w", err)
 	}
-	progress.Say("unpack PostgreSQL %s from Debian %s", major, suite)
+	progress.Say("unpack %s", what)
 	work, err := os.MkdirTemp(l.Cache, "packages-")
 	if err != nil {
-		return "", fmt.Errorf("make a temporary directory: %w", err)
+		return fmt.Errorf("make a temporary directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	archives, err := download(ctx, work, suite, names...)
-	if err != nil {
-		return "", fmt.Errorf("download PostgreSQL %s: %w", major, err)
-	}
 	part := filepath.Join(work, "root")
-	if err := unpack(ctx, archives, part, major); err != nil {
-		return "", fmt.Errorf("unpack PostgreSQL %s: %w", major, err)
+	if err := make(work, part); err != nil {
+		return fmt.Errorf("unpack %s: %w", what, err)
 	}
 	if err := os.Rename(part, root); err != nil {
 		if _, made := os.Stat(root); made == nil { // somebody else was quicker
-			return root, nil
+			return nil
 		}
-		return "", fmt.Errorf("keep PostgreSQL %s: %w", major, err)
+		return fmt.Errorf("keep %s: %w", what, err)
 	}
-	return root, nil
+	return nil
 }
 
 // aptConfig gives apt a state of its own, in which nothing is installed.
@@ -128,7 +139,7 @@ func download(ctx context.Context, work, suite string, names ...string) ([]strin
 }
 
 // unpack makes a root filesystem of packages without running anything of theirs.
-func unpack(ctx context.Context, archives []string, root, major string) error {
+func unpack(ctx context.Context, archives []string, root string) error {
 	for _, directory := range []string{"bin", "sbin", "lib", "lib64"} { // merged, as Debian has it
 		if err := os.MkdirAll(filepath.Join(root, "usr", directory), 0o755); err != nil {
 			return fmt.Errorf("make /usr/%s: %w", directory, err)
@@ -149,7 +160,7 @@ func unpack(ctx context.Context, archives []string, root, major string) error {
 			return err
 		}
 	}
-	return finish(ctx, root, major)
+	return nil
 }
 
 // version is what a PostgreSQL says of itself; one that is not released yet says `18beta1`.

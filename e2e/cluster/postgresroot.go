@@ -9,8 +9,31 @@ import (
 	"syscall"
 )
 
-// finish does what the packages' scripts would have done.
+// finish does what the packages' scripts would have done for a server.
 func finish(ctx context.Context, root, major string) error {
+	if err := furnish(root); err != nil {
+		return err
+	}
+	if err := linkPrograms(root, major); err != nil {
+		return err
+	}
+	for _, directory := range []string{"var/lib/postgresql", "run/postgresql"} {
+		err := filepath.WalkDir(filepath.Join(root, directory), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			return os.Lchown(path, postgresUser, postgresUser)
+		})
+		if err != nil {
+			return fmt.Errorf("give /%s to PostgreSQL: %w", directory, err)
+		}
+	}
+	_, err := do(ctx, "ldconfig", "-r", root)
+	return err
+}
+
+// furnish adds what a root filesystem has and no package brings.
+func furnish(root string) error {
 	for _, directory := range rootDirectories {
 		if err := os.MkdirAll(filepath.Join(root, directory), 0o755); err != nil {
 			return fmt.Errorf("make /%s: %w", directory, err)
@@ -30,25 +53,7 @@ func finish(ctx context.Context, root, major string) error {
 			return fmt.Errorf("write /%s: %w", name, err)
 		}
 	}
-	if err := makeDevices(root); err != nil {
-		return err
-	}
-	if err := linkPrograms(root, major); err != nil {
-		return err
-	}
-	for _, directory := range []string{"var/lib/postgresql", "run/postgresql"} {
-		err := filepath.WalkDir(filepath.Join(root, directory), func(path string, _ fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			return os.Lchown(path, postgresUser, postgresUser)
-		})
-		if err != nil {
-			return fmt.Errorf("give /%s to PostgreSQL: %w", directory, err)
-		}
-	}
-	_, err := do(ctx, "ldconfig", "-r", root)
-	return err
+	return makeDevices(root)
 }
 
 func makeDevices(root string) error {

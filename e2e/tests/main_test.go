@@ -1,6 +1,6 @@
 // Package tests proves on a real cluster what the project promises. It runs against whatever KUBECONFIG names: a cluster
 // with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image and PGBOUNCER_IMAGE that of the poolers,
-// NEXT_SIDECAR_IMAGE another name of the sidecar's image and NEXT_POSTGRES_IMAGE one of the operand's, for the tests of
+// DRIVERS_IMAGE one with clients in several languages, NEXT_SIDECAR_IMAGE another name of the sidecar's image and NEXT_POSTGRES_IMAGE one of the operand's, for the tests of
 // upgrades.
 package tests
 

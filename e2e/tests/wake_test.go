@@ -82,9 +82,7 @@ func (s *story) staysAsleep(c *cnpgv1.Cluster, during time.Duration, why string)
 // trust writes the cluster's CA to the client's pod and returns the settings of a client that verifies everything.
 func (s *story) trust(c *cnpgv1.Cluster) string {
 	s.Helper()
-	var secret corev1.Secret
-	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-ca"}, &secret))
-	_, err := kube.Client(s.ctx, c.Namespace, fmt.Sprintf("cat >/tmp/%s.crt <<'END'\n%s\nEND", c.Name, secret.Data["ca.crt"]))
+	_, err := kube.Client(s.ctx, c.Namespace, fmt.Sprintf("cat >/tmp/%s.crt <<'END'\n%s\nEND", c.Name, s.authority(c)))
 	s.must(err)
 	return fmt.Sprintf("sslmode=verify-full sslrootcert=/tmp/%s.crt channel_binding=require", c.Name)
 }
@@ -126,6 +124,14 @@ func TestWakeOnConnect(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// authority is the certificate of the cluster's CA.
+func (s *story) authority(c *cnpgv1.Cluster) string {
+	s.Helper()
+	var secret corev1.Secret
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-ca"}, &secret))
+	return string(secret.Data["ca.crt"])
 }
 
 // tellsWho demands that the Cluster and an Event name the client that woke it.

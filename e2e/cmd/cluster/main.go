@@ -18,6 +18,7 @@ const usage = `usage: cluster COMMAND
   down                                remove it
   status                              show it; fails unless all of it runs
   kubeconfig, postgres-image          print where its kubeconfig is, and the name of its PostgreSQL image
+  drivers-image                       make an image of clients in several languages, load it, and print its name
   load ARCHIVE...                     import archives of images
   tag IMAGE OTHER                     give an image another name
   kubectl [--] ARGUMENT...            run kubectl as its administrator
@@ -68,6 +69,16 @@ func run(ctx context.Context, arguments []string) error {
 			return err
 		}
 		fmt.Println(image)
+		return nil
+	case "drivers-image":
+		archive, name, err := layout.DriversImage(ctx, progress)
+		if err != nil {
+			return err
+		}
+		if err := layout.Load(ctx, archive); err != nil {
+			return err
+		}
+		fmt.Println(name)
 		return nil
 	case "load":
 		return layout.Load(ctx, rest...)
