@@ -3,6 +3,7 @@ package tests
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,18 +34,18 @@ func TestDrivers(t *testing.T) {
 	const java = `printf '%%s' '` + javaClient + `' >/tmp/Client.java; exec java -cp "%s/usr/share/java/*" /tmp/Client.java "jdbc:postgresql://%s-rw/app%s"`
 	for name, rows := range map[string][]struct{ rule, script string }{
 		"python-node": {
-			{"psycopg 3", `exec python3 -c 'import os, psycopg; print(psycopg.connect("host=%[1]s-rw user=app dbname=app").execute("select %%s", ["answered"]).fetchone()[0])'`},
-			{"node-postgres", `NODE_PATH=/usr/share/nodejs exec node -e 'const {Client} = require("pg"); (async () => { const c = new Client({host: "%[1]s-rw", user: "app", database: "app", password: process.env.PGPASSWORD}); await c.connect(); console.log((await c.query("select $1 as a", ["answered"])).rows[0].a); await c.end() })().catch(e => { console.error(e); process.exit(1) })'`},
-			{"node-postgres with TLS", `NODE_PATH=/usr/share/nodejs exec node -e 'const {Client} = require("pg"); (async () => { const c = new Client({host: "%[1]s-rw", user: "app", database: "app", password: process.env.PGPASSWORD, ssl: {ca: require("fs").readFileSync("/tmp/ca.crt"), servername: "%[1]s-rw"}}); await c.connect(); console.log((await c.query("select $1 as a", ["answered"])).rows[0].a); await c.end() })().catch(e => { console.error(e); process.exit(1) })'`},
+			{"psycopg 3", `exec python3 -c 'import os, psycopg; print(psycopg.connect("host=CLUSTER-rw user=app dbname=app").execute("select %s", ["answered"]).fetchone()[0])'`},
+			{"node-postgres", `NODE_PATH=/usr/share/nodejs exec node -e 'const {Client} = require("pg"); (async () => { const c = new Client({host: "CLUSTER-rw", user: "app", database: "app", password: process.env.PGPASSWORD}); await c.connect(); console.log((await c.query("select $1 as a", ["answered"])).rows[0].a); await c.end() })().catch(e => { console.error(e); process.exit(1) })'`},
+			{"node-postgres with TLS", `NODE_PATH=/usr/share/nodejs exec node -e 'const {Client} = require("pg"); (async () => { const c = new Client({host: "CLUSTER-rw", user: "app", database: "app", password: process.env.PGPASSWORD, ssl: {ca: require("fs").readFileSync("/tmp/ca.crt"), servername: "CLUSTER-rw"}}); await c.connect(); console.log((await c.query("select $1 as a", ["answered"])).rows[0].a); await c.end() })().catch(e => { console.error(e); process.exit(1) })'`},
 		},
 		"java": {
-			{"pgjdbc 42.7.7", fmt.Sprintf(java, "", "%[1]s", "")},
-			{"pgjdbc 42.7.7, sslmode=prefer", fmt.Sprintf(java, "", "%[1]s", "?sslmode=prefer")},
-			{"pgjdbc 42.7.7, sslmode=verify-full", fmt.Sprintf(java, "", "%[1]s", "?sslmode=verify-full&sslrootcert=/tmp/ca.crt")},
+			{"pgjdbc 42.7.7", fmt.Sprintf(java, "", "CLUSTER", "")},
+			{"pgjdbc 42.7.7, sslmode=prefer", fmt.Sprintf(java, "", "CLUSTER", "?sslmode=prefer")},
+			{"pgjdbc 42.7.7, sslmode=verify-full", fmt.Sprintf(java, "", "CLUSTER", "?sslmode=verify-full&sslrootcert=/tmp/ca.crt")},
 		},
 		"java-others": {
-			{"pgjdbc 42.5.5", fmt.Sprintf(java, "/opt/bookworm", "%[1]s", "")},
-			{"pgjdbc 42.7.14", fmt.Sprintf(java, "/opt/forky", "%[1]s", "")},
+			{"pgjdbc 42.5.5", fmt.Sprintf(java, "/opt/bookworm", "CLUSTER", "")},
+			{"pgjdbc 42.7.14", fmt.Sprintf(java, "/opt/forky", "CLUSTER", "")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +56,7 @@ func TestDrivers(t *testing.T) {
 			for _, row := range rows {
 				s.sleeps(c)
 				start := time.Now()
-				script := fmt.Sprintf("export PGPASSWORD=%s; "+row.script, s.password(c), c.Name)
+				script := "export PGPASSWORD=" + s.password(c) + "; " + strings.ReplaceAll(row.script, "CLUSTER", c.Name)
 				out, err := kube.Exec(s.ctx, s.namespace, "drivers", "drivers", "bash", "-c", script)
 				t.Logf("%s: answered after %.2fs", row.rule, time.Since(start).Seconds())
 				if err != nil || out != "answered\n" {
