@@ -1,0 +1,88 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lingerFor is how long a client may take to end its direction when the server has ended its own. A server does so only at its
+// end, and a client in a pool may notice at its next use only; the kernel's own tcp_fin_timeout is as long.
+const lingerFor = time.Minute
+
+// session passes bytes between two connections.
+type session struct {
+	// broken tells that one side did not end in order.
+	broken atomic.Bool
+}
+
+// splice passes bytes both ways until both sides have ended, or until cut ends, and closes both. Go moves the bytes with
+// splice(2): they stay in the kernel. An end of one direction is passed on alone, as clients of COPY and of replication may
+// need, and so is a reset.
+func splice(cut context.Context, client, server *net.TCPConn) {
+	stop := context.AfterFunc(cut, func() { _ = client.Close(); _ = server.Close() })
+	defer stop()
+	var s session
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		s.pass(client, server)
+		_ = client.SetReadDeadline(time.Now().Add(lingerFor))
+	}()
+	s.pass(server, client)
+	<-back
+	if s.broken.Load() {
+		reset(client, server)
+	}
+	_ = client.Close()
+	_ = server.Close()
+}
+
+// pass passes one direction.
+func (s *session) pass(to, from *net.TCPConn) {
+	_, err := io.Copy(to, from)
+	switch {
+	case err == nil:
+		_ = to.CloseWrite() // the other side may have gone meanwhile
+		return
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return
+	}
+	s.broken.Store(true)
+	if !gone(to) {
+		// It was from that broke: the other direction would wait for to, which knows nothing.
+		reset(to, from)
+	}
+	// Else the other direction passes on what to had said before it broke, and then ends by itself.
+}
+
+// reset closes both in the way that shows the other end a reset.
+func reset(both ...*net.TCPConn) {
+	for _, conn := range both {
+		_ = conn.SetLinger(0)
+		_ = conn.Close()
+	}
+}
+
+// stateClosed is TCP_CLOSE of the kernel's net/tcp_states.h: nothing can be sent or received any more.
+const stateClosed = 7
+
+// gone tells whether the connection has broken.
+func gone(conn *net.TCPConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	closed := true
+	_ = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		closed = err != nil || info.State == stateClosed
+	}) // a connection that was closed here has gone, too
+	return closed
+}
