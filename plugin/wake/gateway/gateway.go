@@ -79,8 +79,9 @@ func (g *Gateway) Open(service Service, listener net.Listener) {
 	g.work.Go(func() { g.accept(d) })
 }
 
-// Close stops serving the Service. Clients that are held are told to come again, sessions that pass through go on. A Service
-// that is not served is none of its business.
+// Close stops serving the Service. Clients that are held are told to come again, sessions that pass through go on; so a Service
+// whose cluster has woken should first get no new clients, and be closed when nobody is held any more. Closing one that is
+// not served does nothing.
 func (g *Gateway) Close(uid types.UID) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()

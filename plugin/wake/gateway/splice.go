@@ -24,8 +24,8 @@ type session struct {
 
 // splice passes bytes both ways until both sides have ended, or until cut ends, and closes both. Go moves the bytes with
 // splice(2): they stay in the kernel. An end of one direction is passed on alone, as clients of COPY and of replication may
-// need, and so is a reset.
-func splice(cut context.Context, client, server *net.TCPConn) {
+// need, and so is a reset. A client that does not end its direction when the server has ended its own is let go after linger.
+func splice(cut context.Context, linger time.Duration, client, server *net.TCPConn) {
 	stop := context.AfterFunc(cut, func() { _ = client.Close(); _ = server.Close() })
 	defer stop()
 	var s session
@@ -33,7 +33,7 @@ func splice(cut context.Context, client, server *net.TCPConn) {
 	go func() {
 		defer close(back)
 		s.pass(client, server)
-		_ = client.SetReadDeadline(time.Now().Add(lingerFor))
+		_ = client.SetReadDeadline(time.Now().Add(linger))
 	}()
 	s.pass(server, client)
 	<-back

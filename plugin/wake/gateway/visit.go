@@ -41,7 +41,7 @@ func (v *visit) serve() {
 	opening = startup.Opening{} // a session may last for days
 	v.logger.Debug("a session passes through", "instance", server.RemoteAddr().String())
 	v.observer.Spliced(service, 1)
-	splice(v.cut, v.client, server)
+	splice(v.cut, lingerFor, v.client, server)
 	v.observer.Spliced(service, -1)
 	v.logger.Debug("a session ended")
 }
