@@ -27,7 +27,7 @@ func TestWhatIsNoClientWakesNothing(t *testing.T) {
 		{"a connection that says nothing", nil, false, "ignored timeout"},
 		{"garbage", []byte("GET / HTTP/1.1\r\n\r\n"), false, "ignored garbage"},
 		{"half a startup packet", startupPacket[:10], true, "ignored incomplete"},
-		{"SSLRequest alone, as pg_isready of a scanner sends it", startup.SSLRequest, true, "ignored incomplete"},
+		{"SSLRequest alone", startup.SSLRequest, true, "ignored incomplete"},
 		{"bytes ahead of the answer to SSLRequest", append(append([]byte{}, startup.SSLRequest...), 22, 3, 1), false, "ignored pipelined"},
 		{"a CancelRequest for a sleeping cluster", cancelPacket, false, "ignored cancel"},
 		{"a startup packet that asks for replication", replicationPacket, false, "refused replication"},

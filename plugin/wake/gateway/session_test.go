@@ -131,16 +131,39 @@ func TestACancelRequestIsPassedToEveryInstance(t *testing.T) {
 	}
 }
 
-func TestAClientThatDoesNotNoticeTheEndIsLetGo(t *testing.T) {
-	t.Parallel()
+// pairs makes connections on either side of a splice.
+func pairs(t *testing.T) func() (near, far *net.TCPConn) {
 	listener := listen(t)
-	defer func() { _ = listener.Close() }()
-	pair := func() (near, far *net.TCPConn) {
+	t.Cleanup(func() { _ = listener.Close() })
+	return func() (near, far *net.TCPConn) {
 		far = dial(t, listener.Addr().String())
 		conn, err := listener.Accept()
 		must(t, err)
 		return conn.(*net.TCPConn), far
 	}
+}
+
+// TestTheServersLastWordsOutliveItsReset holds it for a client that was sending meanwhile: it is the writing that fails first.
+func TestTheServersLastWordsOutliveItsReset(t *testing.T) {
+	t.Parallel()
+	pair := pairs(t)
+	for range 100 {
+		client, outside := pair()
+		server, backend := pair()
+		send(t, backend, []byte("last words"))
+		must(t, backend.SetLinger(0))
+		must(t, backend.Close())
+		send(t, outside, []byte("a query"))
+		splice(t.Context(), time.Minute, client, server)
+		if got, err := io.ReadAll(outside); string(got) != "last words" || !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("the client read %q and %v", got, err)
+		}
+	}
+}
+
+func TestAClientThatDoesNotNoticeTheEndIsLetGo(t *testing.T) {
+	t.Parallel()
+	pair := pairs(t)
 	client, outside := pair()
 	server, backend := pair()
 	must(t, backend.CloseWrite())
