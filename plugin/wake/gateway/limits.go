@@ -31,7 +31,8 @@ func DefaultLimits() Limits {
 		OpeningFor: 10 * time.Second, // a client on a bad line retransmits three times within it (1, 2 and 4 s)
 		HeldFor:    5 * time.Minute,  // DESIGN section 6
 		DialFor:    3 * time.Second,  // one lost SYN (1 s) and its answer
-		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup), a startup packet at most 10,000 bytes.
-		OpeningBytes: 64 << 10,
+		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup) and fits in one record of TLS; a startup
+		// packet has at most 10,000 bytes. Clients that send the most they may take 128 MiB when every place is held.
+		OpeningBytes: 16 << 10,
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -25,8 +27,10 @@ type sleeping struct {
 	running
 	director *fakeDirector
 	server   *postgrestest.Server
-	wanted   chan struct{}
-	awake    chan struct{}
+	// wanted is closed when a client is there, awake when the server accepts sessions.
+	wanted, awake chan struct{}
+	// mistaken makes the director say once that the server accepts sessions.
+	mistaken atomic.Bool
 }
 
 // sleep gives the server TLS, the roles ann, who has a password, and certified, who has a certificate, and stops it.
@@ -48,6 +52,9 @@ func sleep(t *testing.T, server *postgrestest.Server) *sleeping {
 	target := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), server.Port)
 	var once sync.Once
 	s.director = &fakeDirector{running: []netip.AddrPort{target}, resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
+		if s.mistaken.CompareAndSwap(true, false) {
+			return target, nil
+		}
 		once.Do(func() { close(s.wanted) })
 		select {
 		case <-s.awake:
@@ -196,6 +203,34 @@ func TestACancelRequestCancelsAQuery(t *testing.T) {
 		var refused *pgconn.PgError
 		if err := <-done; !errors.As(err, &refused) || refused.Code != "57014" {
 			t.Errorf("the query ended with %v", err)
+		}
+	})
+}
+
+// TestAServerThatShutsDownIsWaitedFor gives the gateway a server that answers 57P03, since its shutdown waits for a session. The
+// client hears of it only what comes from the server that is started next.
+func TestAServerThatShutsDownIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, server *postgrestest.Server) {
+		s := sleep(t, server)
+		server.Start(t)
+		last := server.Connect(t, "postgres", "postgres")
+		must(t, server.Signal(syscall.SIGTERM)) // a smart shutdown
+		for !strings.Contains(server.Log(), "received smart shutdown request") {
+			runtime.Gosched()
+		}
+		s.mistaken.Store(true)
+		answer := make(chan string, 1)
+		go func() {
+			got, err := s.psql(t, "user=ann sslmode=disable", "select 'answer'")
+			answer <- fmt.Sprint(got, err)
+		}()
+		<-s.wanted
+		must(t, last.Close(t.Context()))
+		<-server.Ended()
+		s.wake(t, 1)
+		if got := <-answer; got != "answer<nil>" {
+			t.Errorf("psql got %s", got)
 		}
 	})
 }
