@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -256,4 +255,4 @@ func must(t testing.TB, err error) {
 	}
 }
 
-var errOther = fmt.Errorf("something else")
+var errOther = errors.New("something else")

@@ -257,6 +257,18 @@ func TestDrainWaitsForSessionsAndThenCutsThem(t *testing.T) {
 	}
 }
 
+func TestDrainSendsHeldClientsElsewhere(t *testing.T) {
+	t.Parallel()
+	gateway := run(t, &fakeDirector{}, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	gateway.ledger.await(t, "held", 1)
+	must(t, gateway.Drain(t.Context()))
+	if said := expectEnd(t, conn); said != refusedWith(t, errClosed) {
+		t.Errorf("it was told %q", said)
+	}
+}
+
 func TestDrainEndsWithTheLastSession(t *testing.T) {
 	t.Parallel()
 	gateway := run(t, &fakeDirector{resolve: to(instance(t, trusting(echo)))}, nil)

@@ -36,6 +36,25 @@ func TestAHeldClientThatSendsTooMuchIsRefused(t *testing.T) {
 	gateway.ledger.await(t, "refused sent_ahead", 1)
 }
 
+func TestAClientThatHangsUpLeavesNoSessionBehind(t *testing.T) {
+	t.Parallel()
+	asked, ended := make(chan struct{}), make(chan error, 1)
+	gateway := run(t, &fakeDirector{resolve: to(instance(t, func(conn *net.TCPConn) {
+		_, _ = io.ReadFull(conn, make([]byte, len(startupPacket)))
+		close(asked)
+		_, err := conn.Read(make([]byte, 1)) // it never answers
+		ended <- err
+	}))}, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	<-asked
+	must(t, conn.Close())
+	if err := <-ended; !errors.Is(err, io.EOF) {
+		t.Errorf("the instance read %v", err)
+	}
+	gateway.ledger.await(t, "refused hung_up", 1)
+}
+
 // TestEndsPassThrough holds that each side learns how the other ended.
 func TestEndsPassThrough(t *testing.T) {
 	t.Parallel()
