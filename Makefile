@@ -68,8 +68,9 @@ lint: ## Check style, module files and known vulnerabilities
 	go run $(GOVULNCHECK) ./...
 
 .PHONY: fuzz
-fuzz: ## Fuzz every parser and the decision (FUZZTIME each), and read ten million random histories
+fuzz: ## Fuzz every parser and the decision (FUZZTIME each), and read ten million random histories and damaged openings
 	go test ./sidecar/idle -run '^TestHistories$$' -timeout 2h -args -histories 10000000
+	go test ./plugin/wake/startup -run '^TestDamagedOpenings$$' -timeout 2h -args -openings 10000000
 	@for package in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 		for name in $$(grep -hoE '^func Fuzz[A-Za-z0-9]+' $$package/*_test.go | cut -c6-); do \
 			echo "$$package $$name"; (cd $$package && go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) .) || exit 1; \

@@ -254,6 +254,20 @@ func (s *Server) EnableTLS(t *testing.T) {
 	}
 }
 
+// Stop ends the server and its sessions, in order.
+func (s *Server) Stop(t *testing.T) {
+	t.Helper()
+	must(t, s.Signal(syscall.SIGINT)) // a fast shutdown
+	<-s.ended
+}
+
+// Start starts a server that was stopped.
+func (s *Server) Start(t *testing.T) {
+	t.Helper()
+	s.ended = make(chan struct{})
+	s.run(t)
+}
+
 // Ended is closed when the server has ended.
 func (s *Server) Ended() <-chan struct{} { return s.ended }
 

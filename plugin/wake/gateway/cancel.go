@@ -1,0 +1,43 @@
+package gateway
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+)
+
+// cancelMost is how many instances one cancel request is sent to: each is a connection, and a cluster has a few.
+const cancelMost = 16
+
+// cancel passes a CancelRequest to every instance that runs: the key in it is known to one of them only. It returns when they
+// have taken it, since the client takes the end of its connection for that. It never wakes a cluster, which has nothing to
+// cancel.
+func (v *visit) cancel(packet []byte) {
+	running := v.director.Running(v.door.service)
+	if len(running) == 0 {
+		v.ignore(ignoredCancel)
+		return
+	}
+	ctx, stop := context.WithTimeout(v.door.open, v.limits.DialFor)
+	defer stop()
+	var sent sync.WaitGroup
+	for _, target := range running[:min(len(running), cancelMost)] {
+		sent.Go(func() { v.cancelAt(ctx, target, packet) })
+	}
+	sent.Wait()
+}
+
+// cancelAt passes the packet to one instance, which hangs up when it has taken it.
+func (v *visit) cancelAt(ctx context.Context, target netip.AddrPort, packet []byte) {
+	server, err := v.dial(ctx, target)
+	if err != nil {
+		v.logger.Debug("a cancel request cannot be passed on", "instance", target.String(), "error", err.Error())
+		return
+	}
+	defer func() { _ = server.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = server.SetDeadline(longAgo) })()
+	if _, err := server.Write(packet); err != nil {
+		return // the instance has gone, and with it what was to be cancelled
+	}
+	_, _ = server.Read(make([]byte, 1))
+}

@@ -1,0 +1,258 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds what a test waits for.
+const patience = 30 * time.Second
+
+var demo = Service{Namespace: "shop", Name: "orders-rw", UID: "uid-1", Cluster: "orders"}
+
+// fakeDirector says what a test sets; without anything the cluster sleeps for ever.
+type fakeDirector struct {
+	refuses func(netip.AddrPort) Refusal
+	resolve func(context.Context, Client) (netip.AddrPort, error)
+	running []netip.AddrPort
+
+	resolved   atomic.Int64
+	mutex      sync.Mutex
+	introduced map[netip.AddrPort]netip.AddrPort // by the local address
+}
+
+func (d *fakeDirector) Refuses(_ Service, peer netip.AddrPort) Refusal {
+	if d.refuses == nil {
+		return ""
+	}
+	return d.refuses(peer)
+}
+
+func (d *fakeDirector) Resolve(ctx context.Context, _ Service, client Client) (netip.AddrPort, error) {
+	d.resolved.Add(1)
+	if d.resolve == nil {
+		<-ctx.Done()
+		return netip.AddrPort{}, ctx.Err()
+	}
+	return d.resolve(ctx, client)
+}
+
+func (d *fakeDirector) Running(Service) []netip.AddrPort { return d.running }
+
+func (d *fakeDirector) Introduce(_ context.Context, _, local, peer netip.AddrPort) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.introduced == nil {
+		d.introduced = map[netip.AddrPort]netip.AddrPort{}
+	}
+	d.introduced[local] = peer
+}
+
+// to resolves to one address at once.
+func to(target netip.AddrPort) func(context.Context, Client) (netip.AddrPort, error) {
+	return func(context.Context, Client) (netip.AddrPort, error) { return target, nil }
+}
+
+// ledger is an observer that can be waited for.
+type ledger struct {
+	mutex   sync.Mutex
+	counts  map[string]int
+	changed chan struct{}
+}
+
+func newLedger() *ledger { return &ledger{counts: map[string]int{}, changed: make(chan struct{})} }
+
+func (l *ledger) add(key string, change int) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.counts[key] += change
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *ledger) Ignored(_ Service, reason string)             { l.add("ignored "+reason, 1) }
+func (l *ledger) Refused(_ Service, reason RefusedReason)      { l.add("refused "+string(reason), 1) }
+func (l *ledger) Held(_ Service, change int)                   { l.add("held", change) }
+func (l *ledger) Spliced(_ Service, change int)                { l.add("spliced", change) }
+func (l *ledger) Took(_ Service, phase Phase, _ time.Duration) { l.add("took "+string(phase), 1) }
+
+// state returns the count, and a channel that is closed at the next change.
+func (l *ledger) state(key string) (count int, c chan struct{}) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return l.counts[key], l.changed
+}
+
+// await waits until the count is what is wanted.
+func (l *ledger) await(t testing.TB, key string, want int) {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		got, changed := l.state(key)
+		if got == want {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			t.Fatalf("%s is %d, want %d", key, got, want)
+		}
+	}
+}
+
+// running is a gateway that serves one Service.
+type running struct {
+	*Gateway
+	ledger  *ledger
+	address string
+}
+
+// run serves demo, until the test ends.
+func run(t testing.TB, director Director, edit func(*Limits)) running {
+	t.Helper()
+	limits := DefaultLimits()
+	if edit != nil {
+		edit(&limits)
+	}
+	r := running{ledger: newLedger()}
+	r.Gateway = New(limits, director, r.ledger, slog.New(slog.DiscardHandler))
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = r.Drain(ended)
+		for _, key := range []string{"held", "spliced"} {
+			if left, _ := r.ledger.state(key); left != 0 {
+				t.Errorf("%d clients are %s when nothing runs any more", left, key)
+			}
+		}
+		for name, places := range map[string]*places{"opening": r.opening, "held": r.held, "spliced": r.spliced} {
+			if places.taken != 0 || len(places.perCluster) != 0 {
+				t.Errorf("places of %s are left: %d, %v", name, places.taken, places.perCluster)
+			}
+		}
+	})
+	listener := listen(t)
+	r.address = listener.Addr().String()
+	r.Open(demo, listener)
+	return r
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	return listener
+}
+
+// dial connects, until the test ends.
+func dial(t testing.TB, address string) *net.TCPConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	must(t, conn.SetDeadline(time.Now().Add(patience)))
+	return conn.(*net.TCPConn)
+}
+
+// instance is a fake server: every connection is handled by the function, and closed when that returns.
+func instance(t testing.TB, handle func(*net.TCPConn)) netip.AddrPort {
+	t.Helper()
+	listener := listen(t)
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			work.Go(func() {
+				defer func() { _ = conn.Close() }()
+				_ = conn.SetDeadline(time.Now().Add(patience))
+				handle(conn.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); work.Wait() })
+	return addrPort(listener.Addr())
+}
+
+// startupPacket is ann's, and okay is the answer of a server that trusts her.
+var (
+	startupPacket = []byte("\x00\x00\x00\x12\x00\x03\x00\x00user\x00ann\x00\x00")
+	// replicationPacket is the same with replication=1.
+	replicationPacket = []byte("\x00\x00\x00\x20\x00\x03\x00\x00user\x00ann\x00replication\x001\x00\x00")
+	okay              = []byte("R\x00\x00\x00\x08\x00\x00\x00\x00")
+	cancelPacket      = []byte("\x00\x00\x00\x10\x04\xd2\x16\x2e\x00\x00\x00\x01key.")
+)
+
+// trusting takes a startup packet, answers and goes on as the test says.
+func trusting(then func(*net.TCPConn)) func(*net.TCPConn) {
+	return func(conn *net.TCPConn) {
+		got := make([]byte, len(startupPacket))
+		if _, err := io.ReadFull(conn, got); err != nil || string(got) != string(startupPacket) {
+			return
+		}
+		_, _ = conn.Write(okay)
+		then(conn)
+	}
+}
+
+func echo(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }
+
+// send writes, and expect reads exactly the answer.
+func send(t testing.TB, conn net.Conn, content []byte) {
+	t.Helper()
+	_, err := conn.Write(content)
+	must(t, err)
+}
+
+func expect(t testing.TB, conn net.Conn, want []byte) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(conn, got); err != nil || string(got) != string(want) {
+		t.Fatalf("read %q and %v, want %q", got[:n], err, want)
+	}
+}
+
+// expectEnd reads until the connection ends, and returns what came.
+func expectEnd(t testing.TB, conn net.Conn) string {
+	t.Helper()
+	got, err := io.ReadAll(conn)
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		t.Fatalf("the connection goes on after %q", got)
+	}
+	return string(got)
+}
+
+// refusedWith is what a plaintext client reads when it is refused.
+func refusedWith(t testing.TB, err error) string {
+	t.Helper()
+	told := explain(err, demo)
+	packet, err := startup.Refuse(told.state, told.message)
+	must(t, err)
+	return string(packet)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var errOther = errors.New("something else")

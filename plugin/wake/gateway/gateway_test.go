@@ -1,0 +1,303 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
+)
+
+// TestWhatIsNoClientWakesNothing holds that a connection which is not a client is closed, counted and never reaches Resolve.
+func TestWhatIsNoClientWakesNothing(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		send   []byte
+		hangUp bool
+		want   string
+	}{
+		{"a bare connect", nil, true, "ignored bare_connect"},
+		{"a connection that says nothing", nil, false, "ignored timeout"},
+		{"garbage", []byte("GET / HTTP/1.1\r\n\r\n"), false, "ignored garbage"},
+		{"half a startup packet", startupPacket[:10], true, "ignored incomplete"},
+		{"SSLRequest alone", startup.SSLRequest, true, "ignored incomplete"},
+		{"bytes ahead of the answer to SSLRequest", append(append([]byte{}, startup.SSLRequest...), 22, 3, 1), false, "ignored pipelined"},
+		{"a CancelRequest for a sleeping cluster", cancelPacket, false, "ignored cancel"},
+		{"a startup packet that asks for replication", replicationPacket, false, "refused replication"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			director := &fakeDirector{}
+			gateway := run(t, director, func(l *Limits) {
+				if row.want == "ignored timeout" {
+					l.OpeningFor = time.Millisecond
+				}
+			})
+			conn := dial(t, gateway.address)
+			send(t, conn, row.send)
+			if row.hangUp {
+				must(t, conn.CloseWrite())
+			}
+			expectEnd(t, conn)
+			gateway.ledger.await(t, row.want, 1)
+			if asked := director.resolved.Load(); asked != 0 {
+				t.Errorf("Resolve was asked %d times", asked)
+			}
+		})
+	}
+}
+
+func TestAPeerThatIsRefusedIsClosedUnread(t *testing.T) {
+	t.Parallel()
+	director := &fakeDirector{refuses: func(peer netip.AddrPort) Refusal {
+		if !peer.Addr().Is4() {
+			return ""
+		}
+		return RefusalInstance
+	}}
+	gateway := run(t, director, nil)
+	if said := expectEnd(t, dial(t, gateway.address)); said != "" {
+		t.Errorf("it was told %q", said)
+	}
+	gateway.ledger.await(t, "ignored instance", 1)
+}
+
+// TestARefusedClientIsToldWhy holds what a plaintext client reads for every error.
+func TestARefusedClientIsToldWhy(t *testing.T) {
+	t.Parallel()
+	nobody := func() netip.AddrPort {
+		listener := listen(t)
+		defer func() { _ = listener.Close() }()
+		return addrPort(listener.Addr())
+	}()
+	for _, row := range []struct {
+		rule    string
+		resolve error
+		told    error
+		text    string
+	}{
+		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "kubectl annotate"},
+		{"reconnect", ErrReconnect, ErrReconnect, "connect again"},
+		{"timeout", ErrTimeout, ErrTimeout, "did not wake in time"},
+		{"any other error", errOther, errOther, "could not be woken"},
+		{"an instance that is not there", nil, errUnreachable, "does not accept"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			director := &fakeDirector{resolve: func(context.Context, Client) (netip.AddrPort, error) { return nobody, row.resolve }}
+			gateway := run(t, director, nil)
+			conn := dial(t, gateway.address)
+			send(t, conn, startupPacket)
+			if said := expectEnd(t, conn); said != refusedWith(t, row.told) || !strings.Contains(said, row.text) || !strings.Contains(said, "57P03") {
+				t.Errorf("it was told %q", said)
+			}
+		})
+	}
+}
+
+func TestAClientIsHeldForALimitedTime(t *testing.T) {
+	t.Parallel()
+	gateway := run(t, &fakeDirector{}, func(l *Limits) { l.HeldFor = time.Millisecond })
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	if said := expectEnd(t, conn); said != refusedWith(t, ErrTimeout) {
+		t.Errorf("it was told %q", said)
+	}
+}
+
+// TestAClientThatHangsUpWhileHeldGivesItsPlace holds it for an orderly end and for a reset.
+func TestAClientThatHangsUpWhileHeldGivesItsPlace(t *testing.T) {
+	t.Parallel()
+	for rule, hangUp := range map[string]func(*net.TCPConn) error{
+		"an end":  func(conn *net.TCPConn) error { return conn.CloseWrite() },
+		"a reset": func(conn *net.TCPConn) error { return errors.Join(conn.SetLinger(0), conn.Close()) },
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			gateway := run(t, &fakeDirector{}, func(l *Limits) { l.Held = 1 })
+			conn := dial(t, gateway.address)
+			send(t, conn, startupPacket)
+			gateway.ledger.await(t, "held", 1)
+			must(t, hangUp(conn))
+			gateway.ledger.await(t, "held", 0)
+			gateway.ledger.await(t, "refused hung_up", 1)
+		})
+	}
+}
+
+// TestOverALimitTheNewestIsRefused holds it for each limit; the client before the newest stays.
+func TestOverALimitTheNewestIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule    string
+		edit    func(*Limits)
+		refused string
+		told    error
+	}{
+		{"held in all", func(l *Limits) { l.Held = 1 }, "refused too_many_held", errHeld},
+		{"held for one cluster", func(l *Limits) { l.HeldPerCluster = 1 }, "refused too_many_held", errHeld},
+		{"passing through", func(l *Limits) { l.Spliced = 1 }, "refused too_many_spliced", errSpliced},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			gateway := run(t, &fakeDirector{}, row.edit)
+			send(t, dial(t, gateway.address), startupPacket)
+			gateway.ledger.await(t, "held", 1)
+			newest := dial(t, gateway.address)
+			send(t, newest, startupPacket)
+			if said := expectEnd(t, newest); said != refusedWith(t, row.told) || !strings.Contains(said, "53300") {
+				t.Errorf("the newest was told %q", said)
+			}
+			gateway.ledger.await(t, row.refused, 1)
+			gateway.ledger.await(t, "held", 1)
+		})
+	}
+	for rule, edit := range map[string]func(*Limits){
+		"opening in all":          func(l *Limits) { l.Opening = 1 },
+		"opening for one cluster": func(l *Limits) { l.OpeningPerCluster = 1 },
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			gateway := run(t, &fakeDirector{}, edit)
+			send(t, dial(t, gateway.address), startupPacket[:1])
+			if said := expectEnd(t, dial(t, gateway.address)); said != "" {
+				t.Errorf("the newest was told %q", said)
+			}
+			gateway.ledger.await(t, "refused too_many_opening", 1)
+		})
+	}
+}
+
+// TestCloseEndsHeldClientsAndLeavesSessions holds it for a Service, and that another is not touched.
+func TestCloseEndsHeldClientsAndLeavesSessions(t *testing.T) {
+	t.Parallel()
+	target := instance(t, trusting(echo))
+	var asleep atomic.Bool
+	director := &fakeDirector{resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
+		if !asleep.Load() {
+			return target, nil
+		}
+		<-ctx.Done()
+		return netip.AddrPort{}, ctx.Err()
+	}}
+	gateway := run(t, director, nil)
+	other := listen(t)
+	gateway.Open(Service{Namespace: "shop", Name: "stock-rw", UID: "uid-2", Cluster: "stock"}, other)
+
+	session := dial(t, gateway.address)
+	send(t, session, startupPacket)
+	expect(t, session, okay)
+	asleep.Store(true)
+	held, elsewhere, opening := dial(t, gateway.address), dial(t, other.Addr().String()), dial(t, gateway.address)
+	send(t, held, startupPacket)
+	send(t, elsewhere, startupPacket)
+	gateway.ledger.await(t, "held", 2)
+	send(t, opening, startup.SSLRequest)
+	expect(t, opening, []byte("S"))
+
+	gateway.Close(demo.UID)
+	gateway.Close(demo.UID)
+	if said := expectEnd(t, held); said != refusedWith(t, errClosed) {
+		t.Errorf("the held client was told %q", said)
+	}
+	if said := expectEnd(t, opening); said != "" {
+		t.Errorf("who had not said yet what it is was told %q", said)
+	}
+	gateway.ledger.await(t, "ignored closed", 1)
+	if _, err := net.Dial("tcp", gateway.address); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("the port answers: %v", err)
+	}
+	send(t, session, []byte("still here"))
+	expect(t, session, []byte("still here"))
+	gateway.ledger.await(t, "held", 1)
+}
+
+func TestDrainWaitsForSessionsAndThenCutsThem(t *testing.T) {
+	t.Parallel()
+	target := instance(t, trusting(echo))
+	gateway := run(t, &fakeDirector{resolve: to(target)}, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	expect(t, conn, okay)
+
+	ctx, end := context.WithCancel(t.Context())
+	drained := make(chan error, 1)
+	go func() { drained <- gateway.Drain(ctx) }()
+	for { // the listener is the first that ends
+		probe, err := net.Dial("tcp", gateway.address)
+		if err != nil {
+			break
+		}
+		_ = probe.Close()
+	}
+	send(t, conn, []byte("still here"))
+	expect(t, conn, []byte("still here"))
+	select {
+	case err := <-drained:
+		t.Fatalf("drained before the session ended: %v", err)
+	default:
+	}
+	end()
+	if err := <-drained; !errors.Is(err, context.Canceled) {
+		t.Errorf("Drain returned %v", err)
+	}
+	expectEnd(t, conn)
+
+	late := listen(t)
+	gateway.Open(demo, late)
+	if _, err := late.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a drained gateway opens: %v", err)
+	}
+}
+
+func TestDrainSendsHeldClientsElsewhere(t *testing.T) {
+	t.Parallel()
+	gateway := run(t, &fakeDirector{}, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	gateway.ledger.await(t, "held", 1)
+	must(t, gateway.Drain(t.Context()))
+	if said := expectEnd(t, conn); said != refusedWith(t, errClosed) {
+		t.Errorf("it was told %q", said)
+	}
+}
+
+func TestDrainEndsWithTheLastSession(t *testing.T) {
+	t.Parallel()
+	gateway := run(t, &fakeDirector{resolve: to(instance(t, trusting(echo)))}, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	expect(t, conn, okay)
+	drained := make(chan error, 1)
+	go func() { drained <- gateway.Drain(t.Context()) }()
+	must(t, conn.Close())
+	must(t, <-drained)
+}
+
+func TestReasonsAreListedOnce(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	all := IgnoredReasons()
+	for _, reason := range RefusedReasons() {
+		all = append(all, "refused "+string(reason))
+	}
+	for _, phase := range Phases() {
+		all = append(all, "phase "+string(phase))
+	}
+	for _, name := range all {
+		if seen[name] {
+			t.Errorf("%s is listed twice", name)
+		}
+		seen[name] = true
+	}
+	if len(all) != 2+6+3+13+3 {
+		t.Errorf("%d are listed", len(all))
+	}
+}

@@ -1,0 +1,119 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
+)
+
+// keepAlive finds a peer that is gone without a word in two minutes, on both sides of a session. Idle sessions stay in the
+// tables of routers that forget after five minutes.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}
+
+// hold keeps the client until an instance has taken its opening, and returns the connection to that instance.
+func (v *visit) hold(opening startup.Opening) (*net.TCPConn, error) {
+	service := v.door.service
+	defer v.held.give(service.cluster())
+	v.observer.Held(service, 1)
+	defer v.observer.Held(service, -1)
+	v.logger.Debug("a client is held", "kind", opening.Kind.String(), "user", opening.User, "database", opening.Database, "server_name", opening.ServerName)
+	if err := v.client.SetKeepAliveConfig(keepAlive); err != nil {
+		return nil, errHungUp
+	}
+	ctx, cancel := context.WithCancelCause(v.door.open)
+	defer cancel(nil)
+	ctx, stop := context.WithTimeoutCause(ctx, v.limits.HeldFor, ErrTimeout)
+	defer stop()
+
+	patience := watch(v.client, v.limits.OpeningBytes, cancel)
+	reached, err := v.route(ctx, opening)
+	ahead, left := patience.stop()
+	switch {
+	case err != nil:
+		return nil, err
+	case left == nil:
+		left = reached.begin(v.client, ahead)
+	}
+	if left != nil {
+		_ = reached.server.Close()
+		return nil, left
+	}
+	return reached.server, nil
+}
+
+// watching reads from a client that is held. Nobody needs what it sends: it must say nothing before its server does. But only
+// reading shows that it has hung up, and what it sent ahead of its turn is the server's.
+type watching struct {
+	client *net.TCPConn
+	ended  chan struct{}
+	// ahead and left may be read when ended is closed.
+	ahead []byte
+	left  error
+}
+
+// watch begins to read. It calls leave with the reason if the client hangs up or sends more than limit bytes.
+func watch(client *net.TCPConn, limit int, leave context.CancelCauseFunc) *watching {
+	w := &watching{client: client, ended: make(chan struct{})}
+	go func() {
+		defer close(w.ended)
+		if w.left = w.read(limit); w.left != nil {
+			leave(w.left)
+		}
+	}()
+	return w
+}
+
+// read reads until it is stopped, and returns nil then.
+func (w *watching) read(limit int) error {
+	var buffer [64]byte // a client that keeps to the protocol sends nothing
+	for {
+		n, err := w.client.Read(buffer[:])
+		if len(w.ahead)+n > limit {
+			return errAhead
+		}
+		w.ahead = append(w.ahead, buffer[:n]...)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return errHungUp
+		}
+	}
+}
+
+// stop ends the reading and returns what came ahead, or why the client is not to be served any more.
+func (w *watching) stop() (ahead []byte, left error) {
+	_ = w.client.SetReadDeadline(longAgo)
+	<-w.ended
+	if err := w.client.SetReadDeadline(time.Time{}); err != nil {
+		return nil, errHungUp
+	}
+	return w.ahead, w.left
+}
+
+// reached is an instance that has taken the opening.
+type reached struct {
+	server *net.TCPConn
+	// answer is what it has said already.
+	answer []byte
+}
+
+// begin passes on what either side has said meanwhile.
+func (r *reached) begin(client *net.TCPConn, ahead []byte) error {
+	if len(ahead) > 0 {
+		if _, err := r.server.Write(ahead); err != nil {
+			return fmt.Errorf("%w: %w", errUnreachable, err)
+		}
+	}
+	if len(r.answer) > 0 {
+		if _, err := client.Write(r.answer); err != nil {
+			return errHungUp
+		}
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
+)
+
+// refuseFor bounds the writing of a refusal, which fits in the socket's buffer.
+const refuseFor = time.Second
+
+// Why a client gets no session, beside what a director says.
+var (
+	errHeld        = errors.New("too many clients are held")
+	errSpliced     = errors.New("too many sessions pass through")
+	errReplication = errors.New("replication does not wake a cluster")
+	errUnreachable = errors.New("the instance does not accept the session")
+	errNoTLS       = errors.New("the instance serves no TLS")
+	errClosed      = errors.New("the Service is not served any more")
+	errHungUp      = errors.New("the client has hung up")
+	errAhead       = errors.New("the client sent too much ahead of its turn")
+)
+
+// refusal is what a client is told.
+type refusal struct {
+	reason  RefusedReason
+	state   startup.SQLSTATE
+	message string
+}
+
+// explain puts the error in words for the client's user.
+func explain(err error, service Service) refusal {
+	cluster := fmt.Sprintf("cluster %q", service.Cluster)
+	now := startup.CannotConnectNow
+	switch {
+	case errors.Is(err, errHeld):
+		return refusal{RefusedHeld, startup.TooManyConnections, "too many clients wait for " + cluster + " to wake; try again later"}
+	case errors.Is(err, errSpliced):
+		return refusal{RefusedSpliced, startup.TooManyConnections, "too many sessions pass through the gateway that wakes " + cluster + "; try again later"}
+	case errors.Is(err, errReplication):
+		return refusal{RefusedReplication, now, cluster + " sleeps, and a replication connection does not wake it"}
+	case errors.Is(err, ErrAsleepByHand):
+		return refusal{RefusedAsleepByHand, now, fmt.Sprintf(
+			"%s was put to sleep by hand; to wake it: kubectl annotate --overwrite -n %s clusters.postgresql.cnpg.io/%s cnpg.io/hibernation=off",
+			cluster, service.Namespace, service.Cluster)}
+	case errors.Is(err, ErrReconnect):
+		return refusal{RefusedReconnect, now, cluster + " is awake now, and its rules need your own address; connect again"}
+	case errors.Is(err, ErrTimeout):
+		return refusal{RefusedTimeout, now, cluster + " did not wake in time; try again"}
+	case errors.Is(err, errUnreachable):
+		return refusal{RefusedUnreachable, now, cluster + " is awake but does not accept connections yet; try again"}
+	case errors.Is(err, errNoTLS):
+		return refusal{RefusedNoTLS, now, cluster + " serves no TLS"}
+	case errors.Is(err, errClosed):
+		return refusal{RefusedClosed, now, "the gateway that wakes " + cluster + " stops; connect again"}
+	case errors.Is(err, errHungUp):
+		return refusal{RefusedHungUp, now, ""}
+	case errors.Is(err, errAhead):
+		return refusal{RefusedAhead, now, "too much was sent before " + cluster + " woke; wait for the server's answer"}
+	default:
+		return refusal{RefusedFailed, now, cluster + " could not be woken; try again"}
+	}
+}
+
+// refuse tells the client why it gets no session, if it can be told: inside TLS only its server could.
+func (v *visit) refuse(kind startup.Kind, why error) {
+	told := explain(why, v.door.service)
+	v.observer.Refused(v.door.service, told.reason)
+	v.logger.Debug("a client is refused", "reason", string(told.reason), "error", why.Error())
+	if kind != startup.Plain || told.reason == RefusedHungUp {
+		return
+	}
+	packet, err := startup.Refuse(told.state, told.message)
+	if err != nil {
+		v.logger.Error("a refusal cannot be encoded", "error", err.Error())
+		return
+	}
+	_ = v.client.SetWriteDeadline(time.Now().Add(refuseFor))
+	_, _ = v.client.Write(packet) // one that has gone need not be told
+}

@@ -1,0 +1,177 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
+)
+
+const (
+	// attempts is how often an instance is tried that was said to accept sessions: it may have gone between the two.
+	attempts = 5
+	// attemptPause is the pause behind the first attempt, and grows with each: 1.5 s in all.
+	attemptPause = 150 * time.Millisecond
+	// introduceFor bounds what a session waits for the instance to learn whose it is.
+	introduceFor = time.Second
+	// answerMost bounds, in bytes, an ErrorResponse that is looked into; the server's own are a few hundred.
+	answerMost = 8 << 10
+)
+
+// route asks the director where the session goes, and takes the opening there.
+func (v *visit) route(ctx context.Context, opening startup.Opening) (*reached, error) {
+	if opening.Replication != startup.NoReplication {
+		return v.routeReplication(ctx, opening)
+	}
+	client := Client{
+		Peer: v.peer, TLS: opening.Kind.Encrypted(), User: opening.User, Database: opening.Database, Application: opening.Application,
+	}
+	for attempt := 1; ; attempt++ {
+		asked := time.Now()
+		target, err := v.director.Resolve(ctx, v.door.service, client)
+		if err != nil {
+			return nil, causeOr(ctx, err)
+		}
+		answered := time.Now()
+		reached, err := v.reach(ctx, target, opening)
+		if err == nil {
+			v.observer.Took(v.door.service, PhaseResolve, answered.Sub(asked))
+			v.observer.Took(v.door.service, PhaseConnect, time.Since(answered))
+			return reached, nil
+		}
+		if attempt == attempts || !errors.Is(err, errUnreachable) {
+			return nil, err
+		}
+		v.logger.Debug("the instance does not accept the session", "instance", target.String(), "attempt", attempt, "error", err.Error())
+		pause(ctx, time.Duration(attempt)*attemptPause)
+	}
+}
+
+// routeReplication passes replication through to an instance that runs. It is no reason to wake a cluster: what replicates is
+// there all day.
+func (v *visit) routeReplication(ctx context.Context, opening startup.Opening) (*reached, error) {
+	running := v.director.Running(v.door.service)
+	if len(running) == 0 {
+		return nil, errReplication
+	}
+	return v.reach(ctx, running[rand.IntN(len(running))], opening)
+}
+
+// reach connects to an instance and gives it the opening. The error is errUnreachable if another attempt may help.
+func (v *visit) reach(ctx context.Context, target netip.AddrPort, opening startup.Opening) (*reached, error) {
+	server, err := v.dial(ctx, target)
+	if err != nil {
+		return nil, causeOr(ctx, fmt.Errorf("%w: %w", errUnreachable, err))
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.SetDeadline(longAgo) })
+	introduction, done := context.WithTimeout(ctx, introduceFor)
+	v.director.Introduce(introduction, target, addrPort(server.LocalAddr()), v.peer)
+	done()
+	answer, err := replay(server, opening)
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = server.Close()
+		return nil, err
+	}
+	return &reached{server: server, answer: answer}, nil
+}
+
+// dial connects to an instance.
+func (v *visit) dial(ctx context.Context, target netip.AddrPort) (*net.TCPConn, error) {
+	dialer := net.Dialer{Timeout: v.limits.DialFor, KeepAliveConfig: keepAlive}
+	return dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, target)
+}
+
+// replay says to the instance what the client said, and returns what the instance has answered so far that is the client's.
+func replay(server *net.TCPConn, opening startup.Opening) ([]byte, error) {
+	if opening.Kind == startup.TLS {
+		if err := askTLS(server); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := server.Write(opening.Bytes); err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	if opening.Kind != startup.Plain {
+		return nil, nil // only the client can read the answer
+	}
+	return firstAnswer(server)
+}
+
+// askTLS asks the instance for TLS, as the client has asked and been promised. Behind the one byte of the answer it must say
+// nothing before the ClientHello, so reading no more is not the gateway's to check.
+func askTLS(server *net.TCPConn) error {
+	if _, err := server.Write(startup.SSLRequest); err != nil {
+		return fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	var answer [1]byte
+	if _, err := io.ReadFull(server, answer[:]); err != nil {
+		return fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	if answer[0] != 'S' {
+		return fmt.Errorf("%w: it answered %q", errNoTLS, answer[0])
+	}
+	return nil
+}
+
+// firstAnswer reads the instance's first answer to a startup packet. One that starts or stops says 57P03; nothing of it has
+// reached the client, so another attempt is possible.
+func firstAnswer(server io.Reader) ([]byte, error) {
+	const header = 5 // type and length; the length counts itself
+	answer, need := make([]byte, 0, 512), 1
+	for len(answer) < need {
+		if len(answer) == cap(answer) {
+			answer = append(make([]byte, 0, answerMost), answer...)
+		}
+		n, err := server.Read(answer[len(answer):cap(answer)])
+		answer = answer[:len(answer)+n]
+		if n == 0 && err != nil {
+			return nil, fmt.Errorf("%w: %w", errUnreachable, err)
+		}
+		if answer[0] != 'E' {
+			return answer, nil
+		}
+		need = header
+		if len(answer) >= header {
+			need = int(binary.BigEndian.Uint32(answer[1:])) + 1
+		}
+		if need > answerMost {
+			return answer, nil // a server that cannot fork says so without a length
+		}
+	}
+	var refused pgproto3.ErrorResponse
+	if need >= header && refused.Decode(bytes.Clone(answer[header:need])) == nil && refused.Code == string(startup.CannotConnectNow) {
+		return nil, fmt.Errorf("%w: %s", errUnreachable, refused.Message)
+	}
+	return answer, nil
+}
+
+// causeOr is why the context ended, if it did, and the error else.
+func causeOr(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// pause waits, or until the context ends.
+func pause(ctx context.Context, duration time.Duration) {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

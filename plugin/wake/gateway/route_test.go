@@ -1,0 +1,210 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
+)
+
+// TestAnInstanceThatDoesNotAcceptIsTriedAgain holds what an instance may do before it takes a session.
+func TestAnInstanceThatDoesNotAcceptIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	starting, err := startup.Refuse(startup.CannotConnectNow, "the database system is starting up")
+	must(t, err)
+	for rule, first := range map[string]func(*net.TCPConn){
+		"it says that it starts":     trusting(func(*net.TCPConn) {}),
+		"it hangs up without a word": func(*net.TCPConn) {},
+		"it resets without a word":   func(conn *net.TCPConn) { _ = conn.SetLinger(0) },
+		"it says so byte by byte":    nil,
+		"it stops after half a header": func(conn *net.TCPConn) {
+			_, _ = io.ReadFull(conn, make([]byte, 18))
+			_, _ = conn.Write([]byte("E\x00"))
+		},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			says := func(conn *net.TCPConn, step int) {
+				_, _ = io.ReadFull(conn, make([]byte, len(startupPacket)))
+				for rest := starting; len(rest) > 0; rest = rest[min(step, len(rest)):] {
+					_, _ = conn.Write(rest[:min(step, len(rest))])
+				}
+			}
+			var came atomic.Int64
+			target := instance(t, func(conn *net.TCPConn) {
+				switch {
+				case came.Add(1) > 1:
+					trusting(echo)(conn)
+				case first == nil:
+					says(conn, 1)
+				case rule == "it says that it starts":
+					says(conn, len(starting))
+				default:
+					first(conn)
+				}
+			})
+			director := &fakeDirector{resolve: to(target)}
+			gateway := run(t, director, nil)
+			conn := dial(t, gateway.address)
+			send(t, conn, startupPacket)
+			expect(t, conn, okay)
+			if asked := director.resolved.Load(); asked != 2 {
+				t.Errorf("Resolve was asked %d times", asked)
+			}
+		})
+	}
+}
+
+// TestTheAnswerOfAnInstanceIsPassedOn holds that every other first answer is the client's.
+func TestTheAnswerOfAnInstanceIsPassedOn(t *testing.T) {
+	t.Parallel()
+	full, err := startup.Refuse(startup.TooManyConnections, "sorry, too many clients already")
+	must(t, err)
+	for rule, answer := range map[string]string{
+		"an error of another class":             string(full),
+		"an error of a server that cannot fork": "Ecould not fork new process\n\x00",
+		"an error that is malformed":            "E\x00\x00\x00\x05?",
+		"an error with an impossible length":    "E\x00\x00\x00\x00",
+		"a request for a password":              "R\x00\x00\x00\x08\x00\x00\x00\x03",
+		"an older protocol":                     "v\x00\x00\x00\x0c\x00\x03\x00\x00\x00\x00\x00\x00",
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			gateway := run(t, &fakeDirector{resolve: to(instance(t, func(conn *net.TCPConn) {
+				_, _ = io.ReadFull(conn, make([]byte, len(startupPacket)))
+				_, _ = conn.Write([]byte(answer))
+			}))}, nil)
+			conn := dial(t, gateway.address)
+			send(t, conn, startupPacket)
+			if said := expectEnd(t, conn); said != answer {
+				t.Errorf("it was told %q, want %q", said, answer)
+			}
+		})
+	}
+}
+
+func TestReplicationPassesToAnInstanceThatRuns(t *testing.T) {
+	t.Parallel()
+	director := &fakeDirector{running: []netip.AddrPort{instance(t, func(conn *net.TCPConn) { _, _ = conn.Write(okay); echo(conn) })}}
+	gateway := run(t, director, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, replicationPacket)
+	expect(t, conn, append(append([]byte{}, okay...), replicationPacket...))
+	if director.resolved.Load() != 0 {
+		t.Error("Resolve was asked")
+	}
+}
+
+func TestTheInstanceLearnsWhoseTheSessionIs(t *testing.T) {
+	t.Parallel()
+	asked := make(chan netip.AddrPort, 1)
+	target := instance(t, trusting(func(conn *net.TCPConn) { asked <- addrPort(conn.RemoteAddr()); echo(conn) }))
+	seen := make(chan Client, 1)
+	director := &fakeDirector{resolve: func(_ context.Context, client Client) (netip.AddrPort, error) {
+		seen <- client
+		return target, nil
+	}}
+	gateway := run(t, director, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	expect(t, conn, okay)
+	director.mutex.Lock()
+	defer director.mutex.Unlock()
+	peer := addrPort(conn.LocalAddr())
+	if got := director.introduced[<-asked]; got != peer {
+		t.Errorf("introduced %v, want %v", got, peer)
+	}
+	if got, want := <-seen, (Client{Peer: peer, User: "ann", Database: "ann"}); got != want {
+		t.Errorf("resolved for %+v, want %+v", got, want)
+	}
+}
+
+// clientHello is what pgx sent once, after SSLRequest.
+func clientHello(t *testing.T) []byte {
+	t.Helper()
+	content, err := os.ReadFile("../startup/testdata/pgx-require.txt")
+	must(t, err)
+	_, line, _ := strings.Cut(string(content), "server S\nclient ")
+	line, _, _ = strings.Cut(line, "\n")
+	hello, err := hex.DecodeString(line)
+	must(t, err)
+	return hello
+}
+
+// TestATLSClientHearsNothingButItsServer holds what a client that was promised TLS reads.
+func TestATLSClientHearsNothingButItsServer(t *testing.T) {
+	t.Parallel()
+	hello := clientHello(t)
+	for _, row := range []struct {
+		rule   string
+		answer string
+		counts string
+		hears  string
+	}{
+		{"an instance with TLS gets SSLRequest, and the ClientHello when it has answered", "S", "took connect", "server hello"},
+		{"an instance without TLS ends the session", "N", "refused no_tls", ""},
+		{"an instance that answers an error ends the session", "E", "refused no_tls", ""},
+		{"an instance that never answers is given up", "", "refused unreachable", ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			gateway := run(t, &fakeDirector{resolve: to(instance(t, func(conn *net.TCPConn) {
+				got := make([]byte, len(startup.SSLRequest))
+				if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, startup.SSLRequest) {
+					t.Errorf("the instance read %x and %v", got, err)
+				}
+				_, _ = conn.Write([]byte(row.answer))
+				if row.answer != "S" {
+					return
+				}
+				got = make([]byte, len(hello))
+				if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, hello) {
+					t.Errorf("the instance read %x and %v", got, err)
+				}
+				_, _ = conn.Write([]byte("server hello"))
+			}))}, nil)
+			conn := dial(t, gateway.address)
+			send(t, conn, startup.SSLRequest)
+			expect(t, conn, []byte("S"))
+			send(t, conn, hello)
+			if heard := expectEnd(t, conn); heard != row.hears {
+				t.Errorf("the client read %q", heard)
+			}
+			gateway.ledger.await(t, row.counts, 1)
+		})
+	}
+}
+
+// FuzzFirstAnswer holds that nothing that an instance says makes the gateway panic or keep much, and that what it passes on is
+// what was said.
+func FuzzFirstAnswer(f *testing.F) {
+	starting, err := startup.Refuse(startup.CannotConnectNow, "starting")
+	must(f, err)
+	for _, seed := range [][]byte{starting, okay, []byte("E\x00\x00\x00\x00"), []byte("E\xff\xff\xff\xff"), []byte("E")} {
+		f.Add(seed, false)
+		f.Add(seed, true)
+	}
+	f.Fuzz(func(t *testing.T, said []byte, slowly bool) {
+		var from io.Reader = bytes.NewReader(said)
+		if slowly {
+			from = iotest.OneByteReader(from)
+		}
+		answer, err := firstAnswer(from)
+		if err != nil && !errors.Is(err, errUnreachable) {
+			t.Fatal(err)
+		}
+		if !bytes.HasPrefix(said, answer) || cap(answer) > answerMost {
+			t.Fatalf("passes on %q of %q", answer, said)
+		}
+	})
+}
