@@ -83,6 +83,9 @@ func recallOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 	if err != nil {
 		return "", err
 	}
+	if err := awaitLooking(ctx, kube, pods); err != nil {
+		return "", err
+	}
 	background, stop := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	reference := 0
@@ -138,6 +141,22 @@ func instancesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Clust
 		return nil, fmt.Errorf("list the instances: %w", err)
 	}
 	return pods.Items, nil
+}
+
+// awaitLooking waits until every sidecar's idle clock runs: what was before it is unknown, which is not idle either.
+func awaitLooking(ctx context.Context, kube *scenario.Kubernetes, pods []corev1.Pod) error {
+	for _, pod := range pods {
+		for deadline := time.Now().Add(toHealthy); ; rest(ctx, 50*time.Millisecond) {
+			page, err := kube.Page(ctx, pod.Namespace, pod.Name, "9189", "activity")
+			if err == nil && strings.Contains(page, `"idleSince"`) {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("the sidecar of %s does not look: %s (%w)", pod.Name, page, err)
+			}
+		}
+	}
+	return nil
 }
 
 // notices tells whether an instance's newest activity is not older than the end of a session. While a sidecar knows of more
