@@ -24,6 +24,8 @@ const (
 	// referenceQuery is its query.
 	referenceQuery = `SELECT count(*) FROM pg_stat_activity WHERE state IN ('active', 'idle', 'idle in transaction')
 		AND pid != pg_backend_pid() AND usename != 'streaming_replica'`
+	// toNotice is how long after its end a session must have been noticed.
+	toNotice = 3 * time.Second
 	// scrapeEvery is how often the operator's exporter is scraped meanwhile.
 	scrapeEvery = 15 * time.Second
 )
@@ -81,6 +83,9 @@ func recallOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 	if err != nil {
 		return "", err
 	}
+	if err := awaitLooking(ctx, kube, pods); err != nil {
+		return "", err
+	}
 	background, stop := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	reference := 0
@@ -93,15 +98,15 @@ func recallOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 			stop()
 			return "", err
 		}
-		rest(ctx, 1200*time.Millisecond+rand.N(600*time.Millisecond))
-		newest, err := newestActivity(ctx, kube, pods)
+		noticed, err := notices(ctx, kube, pods, ended)
 		if err != nil {
 			stop()
 			return "", err
 		}
-		if !newest.Before(ended) {
+		if noticed {
 			seen++
 		}
+		rest(ctx, rand.N(800*time.Millisecond))
 	}
 	stop()
 	group.Wait()
@@ -136,6 +141,43 @@ func instancesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Clust
 		return nil, fmt.Errorf("list the instances: %w", err)
 	}
 	return pods.Items, nil
+}
+
+// awaitLooking waits until every sidecar's idle clock runs: what was before it is unknown, which is not idle either.
+func awaitLooking(ctx context.Context, kube *scenario.Kubernetes, pods []corev1.Pod) error {
+	for _, pod := range pods {
+		for deadline := time.Now().Add(toHealthy); ; rest(ctx, 50*time.Millisecond) {
+			page, err := kube.Page(ctx, pod.Namespace, pod.Name, "9189", "activity")
+			if err == nil && strings.Contains(page, `"idleSince"`) {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("the sidecar of %s does not look: %s (%w)", pod.Name, page, err)
+			}
+		}
+	}
+	return nil
+}
+
+// notices tells whether an instance's newest activity is not older than the end of a session. While a sidecar knows of more
+// use than it can date, it is given the time to.
+func notices(ctx context.Context, kube *scenario.Kubernetes, pods []corev1.Pod, ended time.Time) (bool, error) {
+	var newest time.Time
+	for deadline := time.Now().Add(toNotice); time.Now().Before(deadline); rest(ctx, 50*time.Millisecond) {
+		var err error
+		if newest, err = newestActivity(ctx, kube, pods); err != nil {
+			return false, err
+		}
+		if !newest.Before(ended) {
+			return true, nil
+		}
+	}
+	fmt.Printf("missed: a session that ended at %s; the newest activity was %s before\n", ended.Format(time.StampMilli), ended.Sub(newest))
+	for _, pod := range pods {
+		page, err := kube.Page(ctx, pod.Namespace, pod.Name, "9189", "activity")
+		fmt.Printf("missed: %s says %s (%v)\n", pod.Name, page, err)
+	}
+	return false, nil
 }
 
 // newestActivity is the newest that any instance has seen.
