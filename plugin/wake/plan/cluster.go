@@ -62,7 +62,7 @@ func Owned(fields []metav1.ManagedFieldsEntry) bool {
 				Annotations map[string]json.RawMessage `json:"f:annotations"`
 			} `json:"f:metadata"`
 		}
-		if json.Unmarshal(fields[i].FieldsV1.Raw, &owned) != nil {
+		if json.Unmarshal(fields[i].FieldsV1.GetRawBytes(), &owned) != nil {
 			continue
 		}
 		if _, is := owned.Metadata.Annotations["f:"+idle.KeyHibernation]; is {

@@ -21,6 +21,8 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func owner(uid string) Owner { return Owner{UID: types.UID(uid), Namespace: "shop", Name: uid} }
 
+func nobody() (Named, error) { return nil, nil }
+
 func TestParseRange(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -161,14 +163,14 @@ func TestStore(t *testing.T) {
 	c := api(t, &writes)
 	store := &Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 29999}}
 	owners := []Owner{owner("rw"), owner("r")}
-	first, err := store.Assign(t.Context(), "shop/orders", owners, nil, now)
+	first, err := store.Assign(t.Context(), "shop/orders", owners, nobody, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if writes != 1 || len(first) != 2 || first["rw"] == first["r"] {
 		t.Errorf("%d writes for %v: the Services of a cluster take one", writes, first)
 	}
-	again, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 29999}}).Assign(t.Context(), "shop/orders", owners, nil, now)
+	again, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 29999}}).Assign(t.Context(), "shop/orders", owners, nobody, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,10 +193,10 @@ func TestAnotherRangeLeavesWhatIsWritten(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := api(t, &writes)
-	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 10000}}).Assign(t.Context(), "shop/orders", []Owner{owner("a")}, nil, now); err != nil {
+	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 10000}}).Assign(t.Context(), "shop/orders", []Owner{owner("a")}, nobody, now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10001, 10499}}).Assign(t.Context(), "shop/orders", []Owner{owner("b")}, nil, now); err != nil {
+	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10001, 10499}}).Assign(t.Context(), "shop/orders", []Owner{owner("b")}, nobody, now); err != nil {
 		t.Fatal(err)
 	}
 	if port, has, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 10499}}).Port(t.Context(), "a", "shop/orders"); port != 10000 || !has || err != nil {
@@ -219,7 +221,7 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 		group.Go(func() {
 			for i := range clusters {
 				uid := fmt.Sprintf("uid-%d", i)
-				ports, err := store.Assign(t.Context(), "shop", []Owner{owner(uid)}, nil, now)
+				ports, err := store.Assign(t.Context(), "shop", []Owner{owner(uid)}, nobody, now)
 				if err != nil {
 					t.Error(err)
 					return
@@ -241,7 +243,7 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 		byPort[result.port], byUID[result.uid] = result.uid, result.port
 	}
 	store := &Store{Client: c, Live: c, Namespace: "system", Range: Range{20000, 20009}}
-	_, err := store.Assign(t.Context(), "shop", []Owner{owner("x"), owner("y"), owner("z")}, nil, now)
+	_, err := store.Assign(t.Context(), "shop", []Owner{owner("x"), owner("y"), owner("z")}, nobody, now)
 	if !errors.Is(err, ErrNoPort) {
 		t.Errorf("with every port taken: %v", err)
 	}

@@ -60,7 +60,8 @@ func (s *Store) Port(ctx context.Context, uid types.UID, home string) (uint16, b
 
 // Assign gives every owner its port; it writes nothing where each has one. home, the cluster, says which block is looked at
 // first, so that its Services share a ConfigMap and clusters seldom do. Errors are [ErrNoPort] and the API server's.
-func (s *Store) Assign(ctx context.Context, home string, owners []Owner, named Named, now time.Time) (map[types.UID]uint16, error) {
+// named is asked only if a port has to be given.
+func (s *Store) Assign(ctx context.Context, home string, owners []Owner, named func() (Named, error), now time.Time) (map[types.UID]uint16, error) {
 	assigned := make(map[types.UID]uint16, len(owners))
 	var missing []Owner
 	for _, owner := range owners {
@@ -79,8 +80,12 @@ func (s *Store) Assign(ctx context.Context, home string, owners []Owner, named N
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
+	held, err := named()
+	if err != nil {
+		return nil, err
+	}
 	for _, block := range s.blocks(home) {
-		left, err := s.assignIn(ctx, block, missing, named, now, assigned)
+		left, err := s.assignIn(ctx, block, missing, held, now, assigned)
 		if err != nil {
 			return nil, err
 		}

@@ -118,7 +118,7 @@ func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 // Resolve wakes the cluster if it sleeps, and returns an instance behind the Service that accepts sessions. Errors are
 // [gateway.ErrAsleepByHand], [gateway.ErrReconnect], [gateway.ErrTimeout], [ErrGone] and those of the context.
 func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gateway.Client) (netip.AddrPort, error) {
-	found := w.finding.DoChan(string(service.UID), func() (any, error) {
+	found := w.finding.DoChan(string(service.UID), func() (any, error) { //nolint:contextcheck // the search is everybody's who waits, not this client's
 		limited, cancel := context.WithTimeoutCause(w.Base, w.Limit, gateway.ErrTimeout)
 		defer cancel()
 		wake := &wake{Waker: w, service: service, client: client, phases: phases{began: time.Now()}}
