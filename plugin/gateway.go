@@ -8,12 +8,12 @@ import (
 	"net/http"
 	"strconv"
 
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
-	"github.com/cnpg-i/scale-to-zero/plugin/rights"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
@@ -24,12 +24,13 @@ import (
 // wakeGateway is the gateway with what it needs.
 type wakeGateway struct {
 	controller *wake.Controller
+	director   *waker.Waker
 	metrics    *metrics.Wake
 }
 
 // newWakeGateway makes the gateway and its controller; nil where the settings leave it off. The context must outlive the
 // sessions that are drained when the plugin stops.
-func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager, logger *slog.Logger) (*wakeGateway, error) {
+func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
 	if c == nil {
 		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
 		return nil, nil
@@ -45,7 +46,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	director := &waker.Waker{
 		Informers: reader, Live: manager.GetAPIReader(), Client: manager.GetClient(), Bell: bell, Knock: waker.Knock,
 		HTTP:     &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, // the sidecars are many, and each is told once
-		Recorder: manager.GetEventRecorderFor(rights.LabelValue),                    //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
+		Recorder: recorder,
 		Observer: counts, Logger: logger, Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
 	}
 	controller := &wake.Controller{
@@ -66,7 +67,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err
 	}
-	return &wakeGateway{controller: controller, metrics: counts}, nil
+	return &wakeGateway{controller: controller, director: director, metrics: counts}, nil
 }
 
 // sweep frees ports until the context ends, once the informers are in sync.

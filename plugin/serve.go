@@ -59,7 +59,8 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	// What runs goes on while the gateway drains: held clients wait for clusters that the operator wakes with our help.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	woken, err := newWakeGateway(running, c.Gateway, manager, logger)
+	recorder := manager.GetEventRecorderFor(rights.LabelValue) //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
+	woken, err := newWakeGateway(running, c.Gateway, manager, recorder, logger)
 	if err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 			},
 			Observer: &observer{
 				Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource,
-				recorder: manager.GetEventRecorderFor(rights.LabelValue), //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
+				recorder: recorder,
 			},
 			Logger: logger,
 		})
