@@ -3,6 +3,7 @@ package wake
 import (
 	"context"
 	"fmt"
+	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,9 @@ import (
 // atOnce is how many clusters are looked at at once: most of the time goes into waiting for the API server.
 const atOnce = 16
 
+// lookTakes bounds a look at a cluster: a stop of the plugin waits for those that go on.
+const lookTakes = 10 * time.Second
+
 // SetupWithManager watches Clusters, their Services, slices and pods, and the plugin's own pods.
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(manager).Named("wake").
@@ -31,7 +35,7 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&corev1.Pod{}, c.podHandler()).
-		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce, ReconciliationTimeout: lookTakes}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("set up the controller of the gateway: %w", err)
