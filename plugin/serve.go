@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"sync/atomic"
@@ -40,6 +41,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/reconciler"
 	"github.com/cnpg-i/scale-to-zero/plugin/rights"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 )
 
 // queued is how many clusters the operator's hook may enqueue before more are left to the informers, which see them anyway.
@@ -51,6 +53,14 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	resource := schema.GroupVersion{Group: c.Group, Version: c.Version}
 	var ready atomic.Bool
 	manager, err := newManager(c, resource, &ready)
+	if err != nil {
+		return err
+	}
+	// What runs goes on while the gateway drains: held clients wait for clusters that the operator wakes with our help.
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	recorder := manager.GetEventRecorderFor(rights.LabelValue) //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
+	woken, err := newWakeGateway(running, c.Gateway, manager, recorder, logger)
 	if err != nil {
 		return err
 	}
@@ -72,7 +82,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 			},
 			Observer: &observer{
 				Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource,
-				recorder: manager.GetEventRecorderFor(rights.LabelValue), //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
+				recorder: recorder,
 			},
 			Logger: logger,
 		})
@@ -85,12 +95,21 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		}})
 	}}
 	logger.Info("the plugin starts", "version", version, "sidecar", c.SidecarImage)
-	return runParts(ctx, c, manager, server, &ready)
+	defer context.AfterFunc(ctx, func() {
+		if woken != nil {
+			woken.controller.Stop(running)
+		}
+		stop()
+	})()
+	return runParts(running, c, manager, server, woken, &ready)
 }
 
 // runParts runs the parts together; the first that fails ends the others.
-func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *grpcserver.Server, ready *atomic.Bool) error {
+func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *grpcserver.Server, woken *wakeGateway, ready *atomic.Bool) error {
 	group, ctx := errgroup.WithContext(ctx)
+	if woken != nil {
+		group.Go(func() error { return woken.sweep(ctx, manager) })
+	}
 	group.Go(func() error {
 		if err := manager.Start(ctx); err != nil {
 			return fmt.Errorf("run the controllers: %w", err)
@@ -125,10 +144,17 @@ func newManager(c config.Config, resource schema.GroupVersion, ready *atomic.Boo
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w", err)
 	}
+	// No limit of our own: when a fleet wakes, or its gateway starts, thousands of requests are due at once, and the API
+	// server shares itself out fairly. The default of 20 a second would make the last of 500 clients wait for half a minute.
+	restConfig.QPS = -1
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{rights.Label: rights.LabelValue})}
+	kept := map[client.Object]cache.ByObject{&rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours}
+	if c.Gateway != nil {
+		maps.Copy(kept, informers.ByObject(c.Gateway.Replica.Namespace))
+	}
 	manager, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme, HealthProbeBindAddress: "0",
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours}},
+		Cache: cache.Options{ByObject: kept},
 		Metrics: metricsserver.Options{BindAddress: c.MetricsAddress, ExtraHandlers: map[string]http.Handler{
 			"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) }),
 			"/readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -9,12 +9,17 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"regexp"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 )
 
 // Config is what the plugin works with.
@@ -32,6 +37,20 @@ type Config struct {
 	MetricsAddress string
 	// Group and Version are those of the Cluster resource.
 	Group, Version string
+	// Gateway is what the wake gateway works with; nil: it is off, since the pod does not say which one it is.
+	Gateway *Gateway
+}
+
+// Gateway is what the wake gateway works with.
+type Gateway struct {
+	// Ports are those that the gateway listens on, Allow the addresses of clients that it serves.
+	Ports ports.Range
+	Allow []netip.Prefix
+	// WakeTimeout bounds a wake, DrainTimeout the sessions' time when the plugin stops. HandoverWait is how long other nodes'
+	// kube-proxies are given before a cluster may sleep.
+	WakeTimeout, HandoverWait, DrainTimeout time.Duration
+	// Replica is the pod that this is.
+	Replica slices.Replica
 }
 
 // setting is a value that may come from a flag or from the environment; the flag wins.
@@ -56,6 +75,16 @@ var settings = []setting{
 	{"client-cert", "CLIENT_CERT", "", "file of the certificate that the operator must present"},
 	{"plugin-socket-dir", "PLUGIN_SOCKET_DIR", "", "the operator's plugin directory, to serve on a Unix socket"},
 	{"metrics-address", "METRICS_ADDRESS", ":8080", "address of /metrics, /healthz and /readyz"},
+	{"gateway-ports", "GATEWAY_PORTS", "10000-29999", "ports of the wake gateway, one for each Service"},
+	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "addresses of clients that the wake gateway serves"},
+	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a wake may take"},
+	{"handover-wait", "HANDOVER_WAIT", "2s", "how long other nodes are given to lead to the gateway before a cluster may sleep"},
+	{"drain-timeout", "DRAIN_TIMEOUT", "20s", "how long sessions through the gateway are given when the plugin stops"},
+	{"pod-name", "POD_NAME", "", "name of the plugin's pod; without it the wake gateway is off"},
+	{"pod-namespace", "POD_NAMESPACE", "", "namespace of the plugin's pod"},
+	{"pod-uid", "POD_UID", "", "UID of the plugin's pod"},
+	{"pod-ips", "POD_IPS", "", "addresses of the plugin's pod, separated by commas"},
+	{"node-name", "NODE_NAME", "", "node of the plugin's pod"},
 	{"custom-cnpg-group", "CUSTOM_CNPG_GROUP", "postgresql.cnpg.io", "API group of the Cluster resource"},
 	{"custom-cnpg-version", "CUSTOM_CNPG_VERSION", "v1", "API version of the Cluster resource"},
 }
@@ -126,6 +155,7 @@ func (r *reader) config() Config {
 	r.atMost("SIDECAR_CPU_REQUEST", "SIDECAR_CPU_LIMIT", c.SidecarResources, corev1.ResourceCPU)
 	r.atMost("SIDECAR_MEMORY_REQUEST", "SIDECAR_MEMORY_LIMIT", c.SidecarResources, corev1.ResourceMemory)
 	r.serving(c)
+	c.Gateway = r.gateway(c)
 	if problems := validation.IsDNS1123Subdomain(c.Group); len(problems) != 0 {
 		r.bad("CUSTOM_CNPG_GROUP", "it must be a DNS name such as postgresql.cnpg.io")
 	}

@@ -2,11 +2,21 @@ package config
 
 import (
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// pod are the settings of a pod that says which one it is, some of them changed.
+func pod(change map[string]string) map[string]string {
+	settings := map[string]string{
+		"POD_NAME": "scale-to-zero-1", "POD_NAMESPACE": "cnpg-system", "POD_UID": "u", "POD_IPS": "10.0.0.1,fd00::1", "NODE_NAME": "n",
+	}
+	maps.Copy(settings, change)
+	return settings
+}
 
 func TestParse(t *testing.T) {
 	t.Parallel()
@@ -38,6 +48,14 @@ func TestParse(t *testing.T) {
 		{"a socket alone is enough", map[string]string{"SERVER_ADDRESS": "", "PLUGIN_SOCKET_DIR": directory}, nil, nil},
 		{"certificates must exist", map[string]string{"SERVER_KEY": "/none", "CLIENT_CERT": ""}, nil, []string{"SERVER_KEY", "CLIENT_CERT"}},
 		{"every bad setting is named at once", map[string]string{"LOG_LEVEL": "loud", "METRICS_ADDRESS": "8080", "CUSTOM_CNPG_GROUP": "!"}, nil, []string{"LOG_LEVEL", "METRICS_ADDRESS", "CUSTOM_CNPG_GROUP"}},
+		{"a pod that says which one it is has a gateway", pod(nil), nil, nil},
+		{"a pod has addresses", pod(map[string]string{"POD_IPS": "10.0.0.1;10.0.0.2"}), nil, []string{"POD_IPS"}},
+		{"a pod has a namespace and a UID", pod(map[string]string{"POD_NAMESPACE": "", "POD_UID": ""}), nil, []string{"POD_NAMESPACE", "POD_UID"}},
+		{"the gateway's ports are a range", map[string]string{"GATEWAY_PORTS": "10000"}, nil, []string{"GATEWAY_PORTS"}},
+		{"the gateway's ports are not those of outgoing connections", pod(map[string]string{"GATEWAY_PORTS": "1024-65535"}), nil, []string{"GATEWAY_PORTS"}},
+		{"the gateway's ports are not the plugin's own", pod(map[string]string{"GATEWAY_PORTS": "9090-9090"}), nil, []string{"GATEWAY_PORTS"}},
+		{"clients are allowed by ranges", map[string]string{"GATEWAY_ALLOW": "10.0.0.0/8, everybody"}, nil, []string{"GATEWAY_ALLOW"}},
+		{"durations have bounds", map[string]string{"WAKE_TIMEOUT": "1h", "HANDOVER_WAIT": "-1s", "DRAIN_TIMEOUT": "20"}, nil, []string{"WAKE_TIMEOUT", "HANDOVER_WAIT", "DRAIN_TIMEOUT"}},
 		{"words that are no flags are not passed over", nil, []string{"extra"}, []string{"extra"}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -56,6 +74,9 @@ func TestParse(t *testing.T) {
 				}
 				if config.SidecarImage == "" || !config.KeepsGuaranteed() {
 					t.Errorf("got %+v", config)
+				}
+				if named := row.change["POD_NAME"] != ""; named != (config.Gateway != nil) || named && len(config.Gateway.Replica.Addresses) != 2 {
+					t.Errorf("the gateway is %+v", config.Gateway)
 				}
 				return
 			}

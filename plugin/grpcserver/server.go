@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// gracefulStop bounds the wait for calls in flight; the pod's grace period is 30 seconds.
+// gracefulStop bounds the wait for calls in flight; it comes last in the pod's grace period of 60 seconds.
 const gracefulStop = 25 * time.Second
 
 // Files are the certificates, as files that may change.

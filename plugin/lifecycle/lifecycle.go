@@ -2,7 +2,7 @@
 //
 // The operator asks twice. EVALUATE is asked when a pod is planned and whenever drift is looked for; its answers are
 // compared with each other, so it is given a constant form. CREATE is asked when a pod is made; it replaces the constant
-// form by the real one. An error of either would keep pods from being made, so none is ever returned for reasons of ours.
+// form by the real one, and shortens the startup probe's period, for which no running cluster is rolled. An error of either would keep pods from being made, so none is ever returned for reasons of ours.
 package lifecycle
 
 import (
@@ -94,6 +94,9 @@ func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation li
 		}
 		logger.Error("the sidecar is not injected", "error", err.Error())
 		return nil, ResultMissing
+	}
+	if operation == lifecycle.OperatorOperationType_TYPE_CREATE && !OwnStartupProbe(request.GetClusterDefinition()) {
+		Quicken(injected)
 	}
 	patch, err := object.CreatePatch(injected, &pod)
 	if err != nil {

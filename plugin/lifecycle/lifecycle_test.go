@@ -231,6 +231,67 @@ func TestHook(t *testing.T) {
 	}
 }
 
+func TestQuicken(t *testing.T) {
+	t.Parallel()
+	probe := func(delay, period, threshold int32) *corev1.Probe {
+		return &corev1.Probe{InitialDelaySeconds: delay, PeriodSeconds: period, FailureThreshold: threshold, TimeoutSeconds: 5}
+	}
+	for _, row := range []struct {
+		rule       string
+		have, want *corev1.Probe
+	}{
+		{"the time allowed stays the same", probe(0, 10, 360), probe(0, 1, 3600)},
+		{"a delay becomes part of it", probe(30, 5, 6), probe(0, 1, 60)},
+		{"what is not set is Kubernetes' default", probe(0, 0, 0), probe(0, 1, 30)},
+		{"a probe of one second stays", probe(0, 1, 7), probe(0, 1, 7)},
+		{"without a probe there is none", nil, nil},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			pod := instance(t)
+			pod.Spec.Containers[0].StartupProbe = row.have
+			Quicken(pod)
+			if diff := cmp.Diff(row.want, pod.Spec.Containers[0].StartupProbe); diff != "" {
+				t.Errorf("probe (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The probe of a new pod is quick, unless the user configured it; that of a plan stays, or every instance would be rolled.
+func TestWhoseStartupProbe(t *testing.T) {
+	t.Parallel()
+	body, err := json.Marshal(instance(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		rule, cluster string
+		operation     lifecycle.OperatorOperationType_Type
+		quick         bool
+	}{
+		{"a new pod's is quick", `{"spec":{"instances":1}}`, lifecycle.OperatorOperationType_TYPE_CREATE, true},
+		{"a plan's is not", `{"spec":{"instances":1}}`, lifecycle.OperatorOperationType_TYPE_EVALUATE, false},
+		{"the user's own stays", `{"spec":{"probes":{"startup":{"periodSeconds":5}}}}`, lifecycle.OperatorOperationType_TYPE_CREATE, false},
+		{"another probe of the user's does not matter", `{"spec":{"probes":{"readiness":{"periodSeconds":5}}}}`, lifecycle.OperatorOperationType_TYPE_CREATE, true},
+		{"a definition that cannot be read may have one", `{`, lifecycle.OperatorOperationType_TYPE_CREATE, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			server := &Server{Sidecar: configured(), Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+			answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
+				ObjectDefinition: body, ClusterDefinition: []byte(row.cluster), OperationType: &lifecycle.OperatorOperationType{Type: row.operation},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(string(answer.GetJsonPatch()), "startupProbe"); got != row.quick {
+				t.Errorf("the probe is changed: %t, want %t: %s", got, row.quick, answer.GetJsonPatch())
+			}
+		})
+	}
+}
+
 func FuzzHookNeverFails(f *testing.F) {
 	body, err := json.Marshal(instance(f))
 	if err != nil {

@@ -21,6 +21,9 @@ const (
 	KeyWake = Prefix + "wake"
 	// KeyKeepAwakeUntil is a time until which the cluster stays awake.
 	KeyKeepAwakeUntil = Prefix + "keep-awake-until"
+	// KeyGatewayAddress says whether clients may be led through the gateway, whose address PostgreSQL then sees, although
+	// rules tell addresses apart: "accept" or "reject".
+	KeyGatewayAddress = Prefix + "gateway-address"
 )
 
 // Annotations that the parts write.

@@ -37,6 +37,8 @@ type Policy struct {
 	KeepAwakeUntil time.Time
 	// Manual says that only people wake the cluster.
 	Manual bool
+	// AcceptGateway says that PostgreSQL may see the gateway's address although rules tell addresses apart.
+	AcceptGateway bool
 }
 
 // LongestKeepAwake is how far ahead a time until which a cluster is kept awake may be.
@@ -65,7 +67,8 @@ const (
 	allowedIgnore    = `allowed is a list such as "user=monitoring application=datadog*; client=10.0.0.0/8"`
 	allowedKeepAwake = `allowed is a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
 	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
-	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, activity, ignore, keep-awake, keep-awake-until, wake and database"
+	allowedGateway   = `allowed are "accept" and "reject"`
+	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, activity, ignore, keep-awake, keep-awake-until, wake, gateway-address and database"
 )
 
 // decimal is digits with an optional fraction: no sign, exponent, space or hexadecimal, which ParseFloat would take.
@@ -117,6 +120,11 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 			return allowedWake
 		}
 		p.Manual = value == "manual"
+	case KeyGatewayAddress:
+		if value != "accept" && value != "reject" {
+			return allowedGateway
+		}
+		p.AcceptGateway = value == "accept"
 	case KeyIgnore:
 		patterns, err := parsePatterns(value)
 		if err != nil {

@@ -35,6 +35,9 @@ func TestParsePolicy(t *testing.T) {
 		{"annotations of others are passed over", map[string]string{"xata.io/other": "x", "cnpg.io/hibernation": "on"}, Policy{Threshold: 30 * time.Minute}, nil},
 		{"what the parts write is passed over", map[string]string{KeyAsleepSince: "x", KeyGatewayReady: "y"}, Policy{Threshold: 30 * time.Minute}, nil},
 		{"the ways of waking are known", map[string]string{KeyWake: "manual", KeyActivity: "connections"}, Policy{Threshold: 30 * time.Minute, Manual: true}, nil},
+		{"the gateway's address may be accepted", map[string]string{KeyGatewayAddress: "accept"}, Policy{Threshold: 30 * time.Minute, AcceptGateway: true}, nil},
+		{"or not", map[string]string{KeyGatewayAddress: "reject"}, Policy{Threshold: 30 * time.Minute}, nil},
+		{"and nothing else", map[string]string{KeyGatewayAddress: "yes"}, Policy{Threshold: 30 * time.Minute}, []string{KeyGatewayAddress}},
 		{"statements instead of connections may count", map[string]string{KeyActivity: "queries"}, Policy{Threshold: 30 * time.Minute, Queries: true}, nil},
 		{"sessions may be ignored", map[string]string{KeyIgnore: "user=a application=b*; client=10.1.2.3/8,database=d"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
 			{User: "a", Application: "b*"}, {Client: netip.MustParsePrefix("10.0.0.0/8")}, {Database: "d"},

@@ -1,0 +1,107 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+)
+
+// What the durations may be. Whoever waits longer than a quarter of an hour has gone, an announcement lasts half a minute, and
+// Kubernetes ends a pod after its grace period.
+const (
+	longestWake, longestHandover, longestDrain = 15 * time.Minute, 15 * time.Second, 10 * time.Minute
+)
+
+// gateway checks what the wake gateway is to work with; nil if no pod is named.
+func (r *reader) gateway(c Config) *Gateway {
+	gateway := &Gateway{
+		Ports: r.ports(c), Allow: r.prefixes("GATEWAY_ALLOW"),
+		WakeTimeout: r.duration("WAKE_TIMEOUT", time.Second, longestWake), HandoverWait: r.duration("HANDOVER_WAIT", 0, longestHandover),
+		DrainTimeout: r.duration("DRAIN_TIMEOUT", 0, longestDrain),
+		Replica: slices.Replica{
+			Pod: r.values["POD_NAME"], Namespace: r.values["POD_NAMESPACE"], UID: types.UID(r.values["POD_UID"]), Node: r.values["NODE_NAME"],
+		},
+	}
+	if gateway.Replica.Pod == "" {
+		return nil
+	}
+	for _, name := range []string{"POD_NAMESPACE", "POD_UID"} {
+		if r.values[name] == "" {
+			r.bad(name, "it must be set, since POD_NAME is")
+		}
+	}
+	for text := range strings.SplitSeq(r.values["POD_IPS"], ",") {
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			r.bad("POD_IPS", "it must be addresses separated by commas, since POD_NAME is set")
+			break
+		}
+		gateway.Replica.Addresses = append(gateway.Replica.Addresses, address.Unmap())
+	}
+	return gateway
+}
+
+// ports checks that nobody else uses the gateway's ports.
+func (r *reader) ports(c Config) ports.Range {
+	const name = "GATEWAY_PORTS"
+	of, err := ports.ParseRange(r.values[name])
+	if err != nil {
+		r.bad(name, "it must be a range within 1024-65535, such as 10000-29999")
+		return of
+	}
+	if r.values["POD_NAME"] == "" {
+		return of
+	}
+	ephemeral, err := ports.Ephemeral()
+	if err == nil {
+		err = of.CheckFree(ephemeral, listening(c.ServerAddress, c.MetricsAddress))
+	}
+	if err != nil {
+		r.bad(name, err.Error())
+	}
+	return of
+}
+
+// listening are the ports of addresses such as :8080.
+func listening(addresses ...string) []uint16 {
+	var found []uint16
+	for _, address := range addresses {
+		_, text, err := net.SplitHostPort(address)
+		if err != nil {
+			continue // it is not served, or named as a bad setting elsewhere
+		}
+		if number, err := strconv.ParseUint(text, 10, 16); err == nil {
+			found = append(found, uint16(number))
+		}
+	}
+	return found
+}
+
+func (r *reader) prefixes(name string) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for text := range strings.SplitSeq(r.values[name], ",") {
+		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			r.bad(name, "it must be ranges of addresses separated by commas, such as 10.0.0.0/8,fd00::/8")
+			return nil
+		}
+		prefixes = append(prefixes, prefix.Masked())
+	}
+	return prefixes
+}
+
+func (r *reader) duration(name string, shortest, longest time.Duration) time.Duration {
+	d, err := time.ParseDuration(r.values[name])
+	if err != nil || d < shortest || d > longest {
+		r.bad(name, fmt.Sprintf("it must be a duration from %s to %s, such as 20s", shortest, longest))
+	}
+	return d
+}

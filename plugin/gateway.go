@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/config"
+	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+)
+
+// wakeGateway is the gateway with what it needs.
+type wakeGateway struct {
+	controller *wake.Controller
+	director   *waker.Waker
+	metrics    *metrics.Wake
+}
+
+// newWakeGateway makes the gateway and its controller; nil where the settings leave it off. The context must outlive the
+// sessions that are drained when the plugin stops.
+func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
+	if c == nil {
+		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
+		return nil, nil
+	}
+	if err := informers.Index(ctx, manager.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
+	var listen net.ListenConfig
+	var dialer net.Dialer
+	reader := informers.Reader{Reader: manager.GetClient()}
+	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
+	bell := &waker.Bell{}
+	director := &waker.Waker{
+		Informers: reader, Live: manager.GetAPIReader(), Client: manager.GetClient(), Bell: bell, Knock: waker.Knock,
+		HTTP:     &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, // the sidecars are many, and each is told once
+		Recorder: recorder,
+		Observer: counts, Logger: logger, Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
+	}
+	controller := &wake.Controller{
+		Settings: wake.Settings{
+			Replica: c.Replica, HandoverWait: c.HandoverWait, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
+		},
+		Client: manager.GetClient(), Informers: reader, Live: manager.GetAPIReader(),
+		Ports:   &ports.Store{Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports},
+		Gateway: gateway.New(gateway.DefaultLimits(), director, counts, logger),
+		Listen: func(ctx context.Context, port uint16) (net.Listener, error) {
+			return listen.Listen(ctx, "tcp", ":"+strconv.Itoa(int(port)))
+		},
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		},
+		Bell: bell, Logger: logger,
+	}
+	if err := controller.SetupWithManager(manager); err != nil {
+		return nil, err
+	}
+	return &wakeGateway{controller: controller, director: director, metrics: counts}, nil
+}
+
+// sweep frees ports until the context ends, once the informers are in sync.
+func (g *wakeGateway) sweep(ctx context.Context, manager ctrl.Manager) error {
+	if !manager.GetCache().WaitForCacheSync(ctx) {
+		return nil
+	}
+	if err := g.controller.Sweep(ctx, g.metrics.PortsUsed); err != nil {
+		return fmt.Errorf("free ports: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,385 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/cloudnative-pg/cloudnative-pg/pkg/specs"
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/config"
+	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+const account = "system:serviceaccount:cnpg-system:cnpg-scale-to-zero-plugin"
+
+// kubernetesProgram is the program that the end-to-end tests build, which is an API server and etcd among others; TEST_KUBERNETES
+// names it where it is not in their cache. Without it the test is skipped.
+func kubernetesProgram(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("TEST_KUBERNETES"); path != "" {
+		return path
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Skip(err)
+	}
+	found, err := filepath.Glob(filepath.Join(cache, "cnpg-i-scale-to-zero", "kubernetes-*"))
+	if err != nil || len(found) == 0 {
+		t.Skip("the end-to-end tests have built no Kubernetes")
+	}
+	return found[len(found)-1]
+}
+
+// apiServer starts an API server with the operator's resources.
+func apiServer(t *testing.T) *rest.Config {
+	t.Helper()
+	program := kubernetesProgram(t)
+	part := func(name string) string {
+		path := filepath.Join(t.TempDir(), name)
+		script := fmt.Sprintf("#!/bin/sh\nexec %q %s \"$@\"\n", program, name)
+		if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions := filepath.Join(strings.TrimSpace(string(module)), "config", "crd", "bases")
+	environment := &envtest.Environment{
+		CRDDirectoryPaths: []string{
+			filepath.Join(definitions, "postgresql.cnpg.io_clusters.yaml"), filepath.Join(definitions, "postgresql.cnpg.io_scheduledbackups.yaml"),
+		},
+		ErrorIfCRDPathMissing: true,
+	}
+	environment.ControlPlane.Etcd = &envtest.Etcd{Path: part("etcd")}
+	environment.ControlPlane.APIServer = &envtest.APIServer{Path: part("kube-apiserver")}
+	restConfig, err := environment.Start()
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return restConfig
+}
+
+// asPlugin writes a kubeconfig of the plugin's service account and has the plugin use it.
+func asPlugin(t *testing.T, c *rest.Config) {
+	t.Helper()
+	kubeconfig := clientcmdapi.NewConfig()
+	kubeconfig.Clusters["c"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: c.CAData}
+	kubeconfig.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData, Impersonate: account}
+	kubeconfig.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	kubeconfig.CurrentContext = "x"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*kubeconfig, path); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", path)
+}
+
+// grant applies the rights that are shipped.
+func grant(t *testing.T, admin client.Client) {
+	t.Helper()
+	shipped, err := os.ReadFile("../manifests/base/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range bytes.Split(shipped, []byte("\n---\n")) {
+		var object unstructured.Unstructured
+		if err := yaml.Unmarshal(document, &object.Object); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(object.GetKind(), "Cluster") {
+			object.SetNamespace("cnpg-system")
+		}
+		if subjects, has, _ := unstructured.NestedSlice(object.Object, "subjects"); has {
+			subjects[0].(map[string]any)["namespace"] = "cnpg-system"
+			if err := unstructured.SetNestedSlice(object.Object, subjects, "subjects"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := admin.Create(t.Context(), &object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// fleet is the API server as people, the operator and the kubelet change it.
+type fleet struct {
+	t     *testing.T
+	admin client.Client
+}
+
+func (f *fleet) create(object client.Object) {
+	f.t.Helper()
+	status, _ := object.DeepCopyObject().(*corev1.Pod)
+	if err := f.admin.Create(f.t.Context(), object); err != nil {
+		f.t.Fatal(err)
+	}
+	if pod, is := object.(*corev1.Pod); is {
+		pod.Status = status.Status
+		if err := f.admin.Status().Update(f.t.Context(), pod); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// annotate patches the Cluster as a field manager.
+func (f *fleet) annotate(manager, annotations string) {
+	f.t.Helper()
+	cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders"}}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":`+annotations+`}}`))
+	if err := f.admin.Patch(f.t.Context(), cluster, patch, client.FieldOwner(manager)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fleet) annotation(key string) string {
+	f.t.Helper()
+	var cluster cnpgv1.Cluster
+	if err := f.admin.Get(f.t.Context(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &cluster); err != nil {
+		f.t.Fatal(err)
+	}
+	return cluster.Annotations[key]
+}
+
+func (f *fleet) slices() []discoveryv1.EndpointSlice {
+	f.t.Helper()
+	var all discoveryv1.EndpointSliceList
+	if err := f.admin.List(f.t.Context(), &all, client.InNamespace("shop"), client.MatchingLabels{discoveryv1.LabelManagedBy: slices.ManagedBy}); err != nil {
+		f.t.Fatal(err)
+	}
+	return all.Items
+}
+
+// comes waits for something that the plugin does; it fails the test after a while.
+func (f *fleet) comes(what string, come func() bool) {
+	f.t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !come() {
+		select {
+		case <-deadline.C:
+			f.t.Fatalf("it does not come that %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func pod(namespace, name, address string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.org/c"}}},
+		Status: corev1.PodStatus{
+			PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}, Phase: corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}},
+		},
+	}
+}
+
+// cluster makes a Cluster with its Services.
+func (f *fleet) cluster() gateway.Service {
+	f.t.Helper()
+	cluster := &cnpgv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", Annotations: map[string]string{idle.KeyEnabled: "true"}},
+		Spec: cnpgv1.ClusterSpec{
+			Instances: 1, ImageName: "example.org/postgresql:17.5", Plugins: []cnpgv1.PluginConfiguration{{Name: identity.PluginName}},
+			StorageConfiguration: cnpgv1.StorageConfiguration{Size: "1Gi"},
+		},
+	}
+	f.create(cluster)
+	cluster.Status.CurrentPrimary, cluster.Status.TargetPrimary = "orders-1", "orders-1"
+	if err := f.admin.Status().Update(f.t.Context(), cluster); err != nil {
+		f.t.Fatal(err)
+	}
+	var rw gateway.Service
+	for _, service := range []*corev1.Service{specs.CreateClusterReadWriteService(*cluster), specs.CreateClusterReadService(*cluster)} {
+		service.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "postgresql.cnpg.io/v1", Kind: "Cluster", Name: "orders", UID: cluster.UID, Controller: ptr.To(true),
+		}}
+		f.create(service)
+		if service.Name == "orders-rw" {
+			rw = gateway.Service{Namespace: "shop", Name: service.Name, UID: service.UID, Cluster: "orders"}
+		}
+	}
+	return rw
+}
+
+func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUBECONFIG
+	restConfig := apiServer(t)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin, err := client.New(restConfig, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{t: t, admin: admin}
+	for _, name := range []string{"cnpg-system", "shop"} {
+		f.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	grant(t, admin)
+	own := pod("cnpg-system", "scale-to-zero-1", "10.1.0.1", nil)
+	f.create(own)
+	rw := f.cluster()
+
+	asPlugin(t, restConfig)
+	ctrl.SetLogger(logr.Discard())
+	var logged bytes.Buffer
+	logger := slog.New(slog.NewJSONHandler(&logged, nil))
+	settings := &config.Gateway{
+		Ports: ports.Range{First: 21000, Last: 21999}, Allow: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
+		WakeTimeout: time.Minute, HandoverWait: 100 * time.Millisecond, DrainTimeout: time.Second,
+		Replica: slices.Replica{Namespace: "cnpg-system", Pod: own.Name, UID: own.UID, Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}},
+	}
+	var ready atomic.Bool
+	manager, err := newManager(config.Config{MetricsAddress: "0", Gateway: settings}, schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"}, &ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	woken, err := newWakeGateway(ctx, settings, manager, record.NewFakeRecorder(10), logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken.director.Knock = func(context.Context, netip.AddrPort) bool { return true }
+	woken.controller.Dial = func(ctx context.Context, _ string) (net.Conn, error) { // there is no kube-proxy
+		var dialer net.Dialer
+		for _, slice := range f.slices() { //nolint:contextcheck // the test's own question
+			if conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", slices.PortOf(&slice))); err == nil {
+				_ = conn.Close()
+			}
+		}
+		return nil, context.DeadlineExceeded
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- manager.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(logged.String())
+		}
+	})
+
+	announcement := "pod-uid " + time.Now().Add(25*time.Second).UTC().Format(time.RFC3339Nano)
+	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:%q}`, idle.KeyAnnounced, announcement))
+	f.comes("the announcement is acknowledged", func() bool { return f.annotation(idle.KeyGatewayReady) == announcement })
+	before := f.slices()
+	if len(before) != 2 {
+		t.Fatalf("%d slices, want 2", len(before))
+	}
+
+	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:"on",%q:"2026-03-01T00:00:00Z",%q:null}`, idle.KeyHibernation, idle.KeyAsleepSince, idle.KeyAnnounced))
+	resolved := make(chan error, 1)
+	go func() {
+		address, err := woken.director.Resolve(ctx, rw, gateway.Client{Peer: netip.MustParseAddrPort("192.0.2.1:4000"), User: "app"})
+		if err == nil && address.String() != "10.0.0.1:5432" {
+			err = fmt.Errorf("led to %s", address)
+		}
+		resolved <- err
+	}()
+	var cluster cnpgv1.Cluster
+	if err := admin.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &cluster); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Status.Conditions = []metav1.Condition{{Type: idle.KeyHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated", LastTransitionTime: metav1.Now()}}
+	if err := admin.Status().Update(t.Context(), &cluster); err != nil {
+		t.Fatal(err)
+	}
+	f.comes("the switch is off", func() bool {
+		return f.annotation(idle.KeyHibernation) == "" && strings.Contains(f.annotation(idle.KeyLastWake), "192.0.2.1")
+	})
+	f.create(pod("shop", "orders-1", "10.0.0.1", map[string]string{slices.LabelCluster: "orders", slices.LabelPodRole: "instance"}))
+	if err := <-resolved; err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(versions(before), versions(f.slices())); diff != "" {
+		t.Errorf("slices were written on the way (-before +after):\n%s", diff)
+	}
+	for _, name := range []string{"orders-rw", "orders-r"} {
+		f.create(&discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name + "-own", Labels: map[string]string{discoveryv1.LabelServiceName: name, slices.LabelCluster: "orders"}},
+			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
+		})
+	}
+	f.comes("nothing of ours is left", func() bool { return len(f.slices()) == 0 })
+
+	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:"on"}`, idle.KeyHibernation))
+	f.comes("it is armed again", func() bool { return len(f.slices()) == 2 })
+	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:null}`, idle.KeyHibernation))
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"on"}`, idle.KeyHibernation))
+	f.comes("a person's hibernation disarms it", func() bool { return len(f.slices()) == 0 })
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, idle.KeyHibernation))
+	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:"on"}`, idle.KeyHibernation))
+	f.comes("it is armed for the third time", func() bool { return len(f.slices()) == 2 })
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"manual"}`, idle.KeyWake))
+	f.comes("wake=manual disarms it", func() bool { return len(f.slices()) == 0 })
+	f.comes("an Event says how to wake it", func() bool {
+		var events corev1.EventList
+		return admin.List(t.Context(), &events, client.InNamespace("shop")) == nil && len(events.Items) == 1 && events.Items[0].Reason == "WakesByHandOnly"
+	})
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, idle.KeyWake))
+	f.comes("it is armed for the fourth time", func() bool { return len(f.slices()) == 2 })
+	woken.controller.Stop(ctx)
+	if left := f.slices(); len(left) != 0 {
+		t.Errorf("%d slices are left of a plugin that stopped", len(left))
+	}
+}
+
+// versions are what the API server counts writes by.
+func versions(all []discoveryv1.EndpointSlice) map[string]string {
+	found := map[string]string{}
+	for i := range all {
+		found[all[i].Name] = all[i].ResourceVersion
+	}
+	return found
+}

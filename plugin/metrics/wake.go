@@ -1,0 +1,107 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+)
+
+// triggerConnection is what wakes clusters by this plugin: a client's connection.
+const triggerConnection = "connection"
+
+// Wake shows what the wake gateway does.
+type Wake struct {
+	wakes            *prometheus.CounterVec
+	duration         prometheus.Histogram
+	held, spliced    prometheus.Gauge
+	ignored, refused *prometheus.CounterVec
+	phases           *prometheus.HistogramVec
+	used             prometheus.Gauge
+}
+
+var _ gateway.Observer = (*Wake)(nil)
+
+// seconds are the buckets of what a client waits for: a wake takes some seconds, and what else there is milliseconds.
+var seconds = []float64{0.001, 0.005, 0.025, 0.1, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 15, 20, 30, 60, 120, 300}
+
+// NewWake makes the metrics, preset to zero for everything that can happen. limit is how many ports the gateway has; how many
+// are used is not shown before it is known.
+func NewWake(registerer prometheus.Registerer, limit int) *Wake {
+	w := &Wake{
+		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "wakes_total", Help: "Wakes that clients asked for, by what began them and how they ended.",
+		}, []string{"trigger", "result"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: prefix + "wake_duration_seconds", Help: "How long wakes took, from the first client to PostgreSQL accepting sessions.",
+			Buckets: seconds[5:],
+		}),
+		held: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: prefix + "held_connections", Help: "Connections of clients that wait for their cluster.",
+		}),
+		spliced: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: prefix + "spliced_connections", Help: "Connections that go through the gateway to an instance.",
+		}),
+		ignored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "ignored_connections_total", Help: "Connections to sleeping clusters that wake nobody, by what they are.",
+		}, []string{"reason"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "refused_connections_total", Help: "Connections that the gateway did not serve, by why.",
+		}, []string{"reason"}),
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: prefix + "connection_phase_seconds", Help: "How long the parts of a client's wait took, of clients that got their session.",
+			Buckets: seconds,
+		}, []string{"phase"}),
+		used: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: prefix + "gateway_ports_used", Help: "Ports of the gateway that belong to a Service.",
+		}),
+	}
+	for _, result := range []waker.Result{waker.ResultSuccess, waker.ResultTimeout, waker.ResultByHand} {
+		w.wakes.WithLabelValues(triggerConnection, string(result))
+	}
+	for _, reason := range gateway.IgnoredReasons() {
+		w.ignored.WithLabelValues(reason)
+	}
+	for _, reason := range gateway.RefusedReasons() {
+		w.refused.WithLabelValues(string(reason))
+	}
+	for _, phase := range gateway.Phases() {
+		w.phases.WithLabelValues(string(phase))
+	}
+	ports := prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "gateway_ports_limit", Help: "Ports that the gateway has."})
+	ports.Set(float64(limit))
+	registerer.MustRegister(w.wakes, w.duration, w.held, w.spliced, w.ignored, w.refused, w.phases, w.used, ports)
+	return w
+}
+
+// Woke counts a wake; the time counts for those that came to an end.
+func (w *Wake) Woke(result waker.Result, took time.Duration) {
+	w.wakes.WithLabelValues(triggerConnection, string(result)).Inc()
+	if result == waker.ResultSuccess {
+		w.duration.Observe(took.Seconds())
+	}
+}
+
+// PortsUsed shows how many ports belong to a Service.
+func (w *Wake) PortsUsed(count int) { w.used.Set(float64(count)) }
+
+// Held counts clients that wait, by how many there are more or less.
+func (w *Wake) Held(_ gateway.Service, change int) { w.held.Add(float64(change)) }
+
+// Spliced counts sessions that go through, by how many there are more or less.
+func (w *Wake) Spliced(_ gateway.Service, change int) { w.spliced.Add(float64(change)) }
+
+// Ignored counts a connection that wakes nobody.
+func (w *Wake) Ignored(_ gateway.Service, reason string) { w.ignored.WithLabelValues(reason).Inc() }
+
+// Refused counts a client that got no session.
+func (w *Wake) Refused(_ gateway.Service, reason gateway.RefusedReason) {
+	w.refused.WithLabelValues(string(reason)).Inc()
+}
+
+// Took observes a part of a client's wait.
+func (w *Wake) Took(_ gateway.Service, phase gateway.Phase, duration time.Duration) {
+	w.phases.WithLabelValues(string(phase)).Observe(duration.Seconds())
+}

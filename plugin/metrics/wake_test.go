@@ -1,0 +1,87 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+)
+
+func TestWake(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewPedanticRegistry()
+	w := NewWake(registry, 20000)
+	w.Woke(waker.ResultSuccess, 2500*time.Millisecond)
+	w.Woke(waker.ResultTimeout, 5*time.Minute)
+	w.PortsUsed(7)
+	w.Held(gateway.Service{}, 3)
+	w.Held(gateway.Service{}, -1)
+	w.Spliced(gateway.Service{}, 2)
+	w.Ignored(gateway.Service{}, "instance")
+	w.Refused(gateway.Service{}, gateway.RefusedNoTLS)
+	want := `
+# HELP cnpg_scale_to_zero_gateway_ports_limit Ports that the gateway has.
+# TYPE cnpg_scale_to_zero_gateway_ports_limit gauge
+cnpg_scale_to_zero_gateway_ports_limit 20000
+# HELP cnpg_scale_to_zero_gateway_ports_used Ports of the gateway that belong to a Service.
+# TYPE cnpg_scale_to_zero_gateway_ports_used gauge
+cnpg_scale_to_zero_gateway_ports_used 7
+# HELP cnpg_scale_to_zero_held_connections Connections of clients that wait for their cluster.
+# TYPE cnpg_scale_to_zero_held_connections gauge
+cnpg_scale_to_zero_held_connections 2
+# HELP cnpg_scale_to_zero_ignored_connections_total Connections to sleeping clusters that wake nobody, by what they are.
+# TYPE cnpg_scale_to_zero_ignored_connections_total counter
+cnpg_scale_to_zero_ignored_connections_total{reason="bare_connect"} 0
+cnpg_scale_to_zero_ignored_connections_total{reason="cancel"} 0
+cnpg_scale_to_zero_ignored_connections_total{reason="closed"} 0
+cnpg_scale_to_zero_ignored_connections_total{reason="garbage"} 0
+cnpg_scale_to_zero_ignored_connections_total{reason="ignored_client"} 0
+cnpg_scale_to_zero_ignored_connections_total{reason="incomplete"} 0
+cnpg_scale_to_zero_ignored_connections_total{reason="instance"} 1
+cnpg_scale_to_zero_ignored_connections_total{reason="not_allowed"} 0
+cnpg_scale_to_zero_ignored_connections_total{reason="pipelined"} 0
+cnpg_scale_to_zero_ignored_connections_total{reason="timeout"} 0
+cnpg_scale_to_zero_ignored_connections_total{reason="too_large"} 0
+# HELP cnpg_scale_to_zero_refused_connections_total Connections that the gateway did not serve, by why.
+# TYPE cnpg_scale_to_zero_refused_connections_total counter
+cnpg_scale_to_zero_refused_connections_total{reason="asleep_by_hand"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="closed"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="failed"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="hung_up"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="no_tls"} 1
+cnpg_scale_to_zero_refused_connections_total{reason="reconnect"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="replication"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="sent_ahead"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="timeout"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="too_many_held"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="too_many_opening"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="too_many_spliced"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="unreachable"} 0
+# HELP cnpg_scale_to_zero_spliced_connections Connections that go through the gateway to an instance.
+# TYPE cnpg_scale_to_zero_spliced_connections gauge
+cnpg_scale_to_zero_spliced_connections 2
+# HELP cnpg_scale_to_zero_wakes_total Wakes that clients asked for, by what began them and how they ended.
+# TYPE cnpg_scale_to_zero_wakes_total counter
+cnpg_scale_to_zero_wakes_total{result="by_hand",trigger="connection"} 0
+cnpg_scale_to_zero_wakes_total{result="success",trigger="connection"} 1
+cnpg_scale_to_zero_wakes_total{result="timeout",trigger="connection"} 1
+`
+	var names []string
+	for line := range strings.Lines(want) {
+		if rest, is := strings.CutPrefix(line, "# TYPE "); is {
+			name, _, _ := strings.Cut(rest, " ")
+			names = append(names, name)
+		}
+	}
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) != 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
+}

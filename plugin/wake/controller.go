@@ -1,0 +1,288 @@
+package wake
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+)
+
+// Gateway serves the listeners; it is [gateway.Gateway].
+type Gateway interface {
+	Open(service gateway.Service, listener net.Listener)
+	Close(uid types.UID)
+	Drain(ctx context.Context) error
+}
+
+// Settings are the controller's.
+type Settings struct {
+	// Replica is the pod that this is.
+	Replica slices.Replica
+	// HandoverWait is how long other nodes' kube-proxies are given before an announcement is acknowledged.
+	HandoverWait time.Duration
+	// WakeTimeout is how long the gateway stands in for a woken cluster's Service that does not get ready.
+	WakeTimeout time.Duration
+	// DrainTimeout is how long sessions are given when the plugin stops.
+	DrainTimeout time.Duration
+}
+
+// Controller carries the plans of all clusters out.
+type Controller struct {
+	Settings Settings
+	// Client writes; Informers are read; Live reads from the API server.
+	Client    client.Client
+	Informers informers.Reader
+	Live      client.Reader
+	// Ports says which port belongs to which Service.
+	Ports *ports.Store
+	// Gateway serves the clients.
+	Gateway Gateway
+	// Listen opens a port, and Dial connects to a Service; they are the network's outside of tests.
+	Listen func(ctx context.Context, port uint16) (net.Listener, error)
+	Dial   func(ctx context.Context, address string) (net.Conn, error)
+	// Bell tells those who wait for a cluster that it has changed.
+	Bell *waker.Bell
+	// Logger tells.
+	Logger *slog.Logger
+
+	doors    doors
+	handover handovers
+	waking   sync.Map // until when the gateway stands in, by cluster: time.Time
+	// going is held for reading by whoever changes slices, and for writing to stop that.
+	going   sync.RWMutex
+	stopped bool
+}
+
+// sight is what is known of a cluster.
+type sight struct {
+	name     types.NamespacedName
+	cluster  *cnpgv1.Cluster // nil: it is gone
+	services []corev1.Service
+	slices   []discoveryv1.EndpointSlice
+	replicas replicas
+}
+
+// Reconcile makes the plan of a cluster and carries it out. Nothing is written if everything is as planned.
+func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	c.going.RLock()
+	defer c.going.RUnlock()
+	if c.stopped {
+		return ctrl.Result{}, nil
+	}
+	seen, err := c.look(ctx, request.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	now := time.Now()
+	planned := c.plan(seen, now)
+	again := newAlarm(now)
+	again.at(planned.Next)
+	led, failed := c.lead(ctx, seen, planned, now)
+	if err := c.reduce(ctx, seen, planned, led, again); err != nil {
+		failed = errors.Join(failed, err)
+	}
+	if failed != nil {
+		return ctrl.Result{}, failed
+	}
+	if planned.Reason != plan.ReasonAnnounced {
+		c.handover.forget(seen.name)
+	}
+	if planned.Acknowledge != "" && len(led) != 0 && len(led) == len(planned.Lead) {
+		c.beginHandover(ctx, seen, planned.Acknowledge, led)
+	}
+	return ctrl.Result{RequeueAfter: again.after()}, nil
+}
+
+// look reads what is known of the cluster.
+func (c *Controller) look(ctx context.Context, name types.NamespacedName) (*sight, error) {
+	seen := &sight{name: name}
+	cluster, err := c.Informers.Cluster(ctx, name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	if err == nil {
+		services, err := c.Informers.Services(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		seen.cluster = cluster
+		for i := range services {
+			if slices.Eligible(&services[i], cluster) {
+				seen.services = append(seen.services, services[i])
+			}
+		}
+	}
+	if seen.slices, err = c.Informers.Slices(ctx, name); err != nil {
+		return nil, err
+	}
+	seen.replicas, err = c.readReplicas(ctx)
+	return seen, err
+}
+
+// plan decides what is to be done.
+func (c *Controller) plan(seen *sight, now time.Time) plan.Plan {
+	if seen.cluster == nil {
+		c.waking.Delete(seen.name)
+		return plan.Plan{Reason: plan.ReasonGone}
+	}
+	state := plan.State{Cluster: plan.View(seen.cluster, now)}
+	led := map[types.UID]bool{}
+	for i := range seen.slices {
+		if slices.IsOurs(&seen.slices[i]) {
+			led[slices.ServiceOf(&seen.slices[i])] = true
+		}
+	}
+	for i := range seen.services {
+		service := &seen.services[i]
+		state.Services = append(state.Services, plan.Service{
+			UID: service.UID, Led: led[service.UID], Ready: len(slices.Ready(service, seen.slices)) != 0,
+		})
+	}
+	if state.Cluster.Switched || len(led) == 0 {
+		c.waking.Delete(seen.name)
+	} else {
+		until, _ := c.waking.LoadOrStore(seen.name, now.Add(c.Settings.WakeTimeout))
+		state.WakingUntil, _ = until.(time.Time)
+	}
+	return plan.Decide(state, now)
+}
+
+// lead opens a door for each planned Service and puts the slices in place that lead there. It returns those that are led;
+// without a port, or while this replica is not ready, none is.
+func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, now time.Time) ([]led, error) {
+	var services []*corev1.Service
+	for i := range seen.services {
+		service := &seen.services[i]
+		if contains(planned.Lead, service.UID) && (seen.replicas.ready(c.Settings.Replica.UID) || c.hasSlice(seen, service.UID)) {
+			services = append(services, service)
+		}
+	}
+	if len(services) == 0 {
+		return nil, nil
+	}
+	if err := c.openDoors(ctx, seen, services, now); err != nil {
+		return nil, err
+	}
+	var leds []led
+	for _, service := range services {
+		door := c.doors.of(seen.name, service.UID)
+		wanted := slices.Wanted(service, c.Settings.Replica, door.port)
+		for i := range wanted {
+			if err := c.ensureSlice(ctx, seen, &wanted[i]); err != nil {
+				return nil, err
+			}
+		}
+		leds = append(leds, led{service: service, door: door, wanted: wanted})
+	}
+	return leds, nil
+}
+
+// led is a Service that leads to this replica.
+type led struct {
+	service *corev1.Service
+	door    *door
+	wanted  []discoveryv1.EndpointSlice
+}
+
+// hasSlice tells whether a slice of this replica leads here already, as after a restart of its container.
+func (c *Controller) hasSlice(seen *sight, service types.UID) bool {
+	for i := range seen.slices {
+		slice := &seen.slices[i]
+		if slices.IsOurs(slice) && slices.ReplicaOf(slice) == c.Settings.Replica.UID && slices.ServiceOf(slice) == service {
+			return true
+		}
+	}
+	return false
+}
+
+func contains(uids []types.UID, uid types.UID) bool {
+	for _, other := range uids {
+		if other == uid {
+			return true
+		}
+	}
+	return false
+}
+
+// openDoors opens those that are not open yet.
+func (c *Controller) openDoors(ctx context.Context, seen *sight, services []*corev1.Service, now time.Time) error {
+	var owners []ports.Owner
+	for _, service := range services {
+		if !c.doors.reopen(seen.name, service.UID) {
+			owners = append(owners, ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name})
+		}
+	}
+	if len(owners) == 0 {
+		return nil
+	}
+	assigned, err := c.Ports.Assign(ctx, seen.name.String(), owners, func() (ports.Named, error) { return c.named(ctx) }, now)
+	if err != nil {
+		return err
+	}
+	for _, owner := range owners {
+		port := assigned[owner.UID]
+		listener, err := c.Listen(ctx, port)
+		if err != nil {
+			return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
+		}
+		opened := &door{port: port, arrivals: newArrivals(listener)}
+		c.doors.add(seen.name, owner.UID, opened)
+		c.Gateway.Open(gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: seen.name.Name}, opened.arrivals)
+		c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", seen.name.Name, "service", owner.Name, "port", port)
+	}
+	return nil
+}
+
+// named are the ports that slices of ours name, of all clusters and replicas.
+func (c *Controller) named(ctx context.Context) (ports.Named, error) {
+	all, err := c.Informers.AllSlices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	named := ports.Named{}
+	for i := range all {
+		if port := slices.PortOf(&all[i]); slices.IsOurs(&all[i]) && port != 0 {
+			named[port] = slices.ServiceOf(&all[i])
+		}
+	}
+	return named, nil
+}
+
+// alarm is when to look again: the earliest of several times.
+type alarm struct{ now, next time.Time }
+
+func newAlarm(now time.Time) *alarm { return &alarm{now: now} }
+
+// at asks for a look at that time; zero: none.
+func (a *alarm) at(when time.Time) {
+	if !when.IsZero() && (a.next.IsZero() || when.Before(a.next)) {
+		a.next = when
+	}
+}
+
+// after is how long until then; 0: never.
+func (a *alarm) after() time.Duration {
+	if a.next.IsZero() {
+		return 0
+	}
+	return cmp.Or(max(a.next.Sub(a.now), 0), time.Millisecond)
+}

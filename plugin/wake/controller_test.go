@@ -1,0 +1,369 @@
+package wake
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// in runs a test in which time passes only when everybody waits.
+func in(t *testing.T, do func(*testing.T, *world)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { do(t, newWorld(t)) })
+}
+
+// pass lets time pass.
+func pass(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-t.Context().Done():
+	case <-time.After(d):
+	}
+	synctest.Wait()
+}
+
+func (w *world) wants(rule string, want map[string][]string) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, w.led()); diff != "" {
+		w.t.Errorf("%s: who is led where (-want +got):\n%s", rule, diff)
+	}
+}
+
+func (w *world) wantsWritten(rule string, want ...string) {
+	w.t.Helper()
+	if diff := cmp.Diff(want, w.wrote()); diff != "" {
+		w.t.Errorf("%s: written (-want +got):\n%s", rule, diff)
+	}
+}
+
+var (
+	nowhere = map[string][]string{}
+	toA     = map[string][]string{"a": {"orders-r", "orders-rw"}}
+	toBoth  = map[string][]string{"a": {"orders-r", "orders-rw"}, "b": {"orders-r", "orders-rw"}}
+)
+
+func asleep(c *cnpgv1.Cluster) {
+	delete(c.Annotations, idle.KeyAnnounced)
+	c.Annotations[idle.KeyHibernation], c.Annotations[idle.KeyAsleepSince] = "on", "2026-03-01T00:00:00Z"
+}
+
+func TestADayOfACluster(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.endpoint("orders-rw", true)
+		w.endpoint("orders-r", true)
+		a.look()
+		w.wants("an awake cluster has nothing of ours", nowhere)
+		w.wantsWritten("nothing is written for an awake cluster")
+
+		announcement := announced(20 * time.Second)
+		w.cluster(annotated(idle.KeyAnnounced, announcement))
+		again := a.look()
+		w.wants("an announcement leads the Services here", toA)
+		w.wantsWritten("ports and slices are written", "create ConfigMap", "create EndpointSlice", "create EndpointSlice")
+		if again != 20*time.Second {
+			t.Errorf("the next look is in %s, want at the deadline", again)
+		}
+		pass(t, 1900*time.Millisecond)
+		if got := w.cluster(nil).Annotations[idle.KeyGatewayReady]; got != "" {
+			t.Errorf("acknowledged %q before the other nodes could know", got)
+		}
+		pass(t, 500*time.Millisecond)
+		if got := w.cluster(nil).Annotations[idle.KeyGatewayReady]; got != announcement {
+			t.Errorf("acknowledged %q, want %q", got, announcement)
+		}
+		w.wantsWritten("the acknowledgement is one patch", "patch Cluster")
+		a.look()
+		w.wantsWritten("an acknowledged announcement needs nothing")
+
+		w.cluster(asleep)
+		w.endpoint("orders-rw", false)
+		w.endpoint("orders-r", false)
+		if again := a.look(); again != 0 {
+			t.Errorf("a sleeping cluster is looked at again in %s", again)
+		}
+		w.wants("a sleeping cluster's Services lead here", toA)
+		w.wantsWritten("nothing is written at rest")
+
+		w.cluster(func(c *cnpgv1.Cluster) {
+			delete(c.Annotations, idle.KeyHibernation)
+			delete(c.Annotations, idle.KeyGatewayReady)
+		})
+		a.look()
+		w.wants("a woken cluster's do until they are ready", toA)
+		w.endpoint("orders-rw", true)
+		again = a.look()
+		w.wants("each goes when it has an endpoint of its own", map[string][]string{"a": {"orders-r"}})
+		if len(a.network.open()) != 2 || again != linger {
+			t.Errorf("%d listeners, the next look in %s: the listener stays a moment", len(a.network.open()), again)
+		}
+		w.endpoint("orders-r", true)
+		a.look()
+		pass(t, linger)
+		if again := a.look(); again != 0 || len(a.network.open()) != 0 {
+			t.Errorf("%d listeners are left, the next look in %s", len(a.network.open()), again)
+		}
+		w.wants("then nothing of ours is left", nowhere)
+	})
+}
+
+func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		before func(*world)
+		after  func(*world) // the announcement was seen
+		want   string       // "announcement": as it is
+	}{
+		{"one whose Services do not lead here is not", func(w *world) { w.unrouted = true }, func(*world) {}, ""},
+		{"one that is taken back is not", func(*world) {}, func(w *world) { w.cluster(annotated(idle.KeyAnnounced, "")) }, ""},
+		{"one that another follows is not", func(*world) {}, func(w *world) { w.cluster(annotated(idle.KeyAnnounced, announced(25*time.Second))) }, ""},
+		{"one that wake=manual follows is not", func(*world) {}, func(w *world) { w.cluster(annotated(idle.KeyWake, "manual")) }, ""},
+		{"one that another replica acknowledged is not again", func(*world) {}, func(w *world) {
+			c := w.cluster(nil)
+			w.cluster(annotated(idle.KeyGatewayReady, c.Annotations[idle.KeyAnnounced]))
+		}, "announcement"},
+		{"one of a cluster without Services is not", func(w *world) {
+			if err := w.api.DeleteAllOf(w.t.Context(), &corev1.Service{}, client.InNamespace(orders.Namespace)); err != nil {
+				w.t.Fatal(err)
+			}
+		}, func(*world) {}, ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a := w.replica("a", "10.1.0.1")
+				announcement := announced(20 * time.Second)
+				w.cluster(annotated(idle.KeyAnnounced, announcement))
+				row.before(w)
+				a.look()
+				pass(t, time.Second)
+				row.after(w)
+				w.wrote()
+				pass(t, 10*time.Second)
+				got := w.cluster(nil).Annotations[idle.KeyGatewayReady]
+				if want := strings.ReplaceAll(row.want, "announcement", announcement); got != want {
+					t.Errorf("acknowledged %q, want %q", got, want)
+				}
+				w.wantsWritten("no acknowledgement is written")
+			})
+		})
+	}
+}
+
+func TestAPassedDeadlineTakesTheSlicesAway(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.cluster(annotated(idle.KeyAnnounced, announced(20*time.Second)))
+		a.look()
+		w.wants("while it is announced", toA)
+		pass(t, 20*time.Second)
+		a.look()
+		w.wants("after the deadline", nowhere)
+	})
+}
+
+func TestARestartOfTheContainerWritesNothing(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		before := w.replica("a", "10.1.0.1")
+		before.look()
+		w.wants("before", toA)
+		open := before.network.open()
+		before.network.close()
+		again := w.replica("a", "10.1.0.1")
+		w.pod("a", corev1.ConditionFalse) // it has just started
+		again.look()
+		w.wantsWritten("what is there is taken over, also by one that is not ready yet")
+		if diff := cmp.Diff(open, again.network.open()); diff != "" {
+			t.Errorf("ports (-before +after):\n%s", diff)
+		}
+	})
+}
+
+func TestReplicas(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		w.pod("b", corev1.ConditionFalse)
+		a.look()
+		b.look()
+		w.wants("a replica that is not ready leads nobody to itself", toA)
+		w.pod("b", corev1.ConditionTrue)
+		w.wrote()
+		b.look()
+		w.wants("one that is does", toBoth)
+		if diff := cmp.Diff(a.network.open(), b.network.open()); diff != "" {
+			t.Errorf("the replicas' ports (-a +b):\n%s", diff)
+		}
+		w.wantsWritten("ports are written once", "create EndpointSlice", "create EndpointSlice")
+
+		w.pod("b", corev1.ConditionUnknown) // its node is lost
+		if again := a.look(); again != unreadyFor {
+			t.Errorf("the next look is in %s, want %s", again, unreadyFor)
+		}
+		w.wants("a moment's weakness takes nothing away", toBoth)
+		pass(t, unreadyFor)
+		a.look()
+		w.wants("what leads to a dead replica goes", toA)
+
+		w.pod("b", corev1.ConditionTrue)
+		b.look()
+		w.wants("when it is back it leads there again", toBoth)
+		pass(t, time.Minute)
+		w.pod("a", corev1.ConditionFalse)
+		if err := w.api.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "b"}}); err != nil {
+			t.Fatal(err)
+		}
+		a.look()
+		w.wants("who is not ready does not judge", toBoth)
+		w.pod("a", corev1.ConditionTrue)
+		a.look()
+		w.wants("a pod that is gone is dead", toA)
+	})
+}
+
+func TestWhatDisarmsASleepingCluster(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, key, value, says string
+	}{
+		{"wake=manual does", idle.KeyWake, "manual", "says manual"},
+		{"enabled=false does", idle.KeyEnabled, "false", "turned off"},
+		{"a bad annotation does", idle.KeyActivity, "everything", "not understood"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+				w.cluster(asleep)
+				a.look()
+				b.look()
+				w.wants("before", toBoth)
+				w.cluster(annotated(row.key, row.value))
+				a.look()
+				b.look()
+				w.wants("after", nowhere)
+				var events corev1.EventList
+				if err := w.api.List(t.Context(), &events); err != nil {
+					t.Fatal(err)
+				}
+				if len(events.Items) != 1 || !strings.Contains(events.Items[0].Message, row.says) ||
+					!strings.Contains(events.Items[0].Message, "kubectl annotate -n shop clusters.postgresql.cnpg.io orders cnpg.io/hibernation-") {
+					t.Errorf("events: %+v", events.Items)
+				}
+				w.wrote()
+				a.look()
+				w.wantsWritten("nothing is written again")
+			})
+		})
+	}
+	t.Run("a person's hibernation has nothing of ours", func(t *testing.T) {
+		in(t, func(_ *testing.T, w *world) {
+			a := w.replica("a", "10.1.0.1")
+			w.cluster(asleep)
+			a.look()
+			w.manager = "kubectl-annotate"
+			a.look()
+			w.wants("after off and on by a person", nowhere)
+		})
+	})
+	t.Run("a deleted Cluster has nothing of ours", func(t *testing.T) {
+		in(t, func(t *testing.T, w *world) {
+			a := w.replica("a", "10.1.0.1")
+			w.cluster(asleep)
+			a.look()
+			if err := w.api.Delete(t.Context(), w.cluster(nil)); err != nil {
+				t.Fatal(err)
+			}
+			a.look()
+			pass(t, linger)
+			a.look()
+			w.wants("after", nowhere)
+			if len(a.network.open()) != 0 {
+				t.Error("a listener is left")
+			}
+		})
+	})
+}
+
+func TestStop(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		w.cluster(asleep)
+		a.look()
+		b.look()
+		var ledThen map[string][]string
+		a.network.onDrain = func() []string { ledThen = w.led(); return nil }
+		began := time.Now()
+		a.Stop(t.Context())
+		if diff := cmp.Diff(map[string][]string{"b": {"orders-r", "orders-rw"}}, ledThen); diff != "" {
+			t.Errorf("who was led where when the sessions were drained (-want +got):\n%s", diff)
+		}
+		if took := time.Since(began); took != linger {
+			t.Errorf("it took %s, want %s", took, linger)
+		}
+		a.look()
+		w.wants("a replica that stops leads nobody to itself again", map[string][]string{"b": {"orders-r", "orders-rw"}})
+	})
+}
+
+func TestSweep(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.cluster(asleep)
+		a.look()
+		w.wrote()
+		if used, err := a.sweep(t.Context()); used != 2 || err != nil {
+			t.Errorf("%d ports, %v, want 2", used, err)
+		}
+		w.wantsWritten("nothing is written while every Service is there")
+		var service corev1.Service
+		key := client.ObjectKey{Namespace: "shop", Name: "orders-rw"}
+		if err := w.api.Get(t.Context(), key, &service); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.api.Delete(t.Context(), &service); err != nil {
+			t.Fatal(err)
+		}
+		service.ResourceVersion = ""
+		if err := w.api.Create(t.Context(), &service); err != nil { // its UID is its name, as before
+			t.Fatal(err)
+		}
+		service.UID = "another"
+		if err := w.api.Update(t.Context(), &service); err != nil {
+			t.Fatal(err)
+		}
+		w.wrote()
+		if used, err := a.sweep(t.Context()); used != 1 || err != nil {
+			t.Errorf("%d ports, %v, want 1", used, err)
+		}
+		w.wantsWritten("the port of a Service that was made anew is freed", "update ConfigMap")
+	})
+}
+
+func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		a.Ports.Range.Last = a.Ports.Range.First
+		w.cluster(annotated(idle.KeyAnnounced, announced(20*time.Second)))
+		_, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders})
+		if err == nil || !strings.Contains(err.Error(), "no_port") {
+			t.Errorf("got %v", err)
+		}
+		pass(t, 10*time.Second)
+		if got := w.cluster(nil).Annotations[idle.KeyGatewayReady]; got != "" {
+			t.Errorf("acknowledged %q", got)
+		}
+		w.wants("and no slice is left behind", nowhere)
+	})
+}

@@ -1,0 +1,198 @@
+package wake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"golang.org/x/sync/errgroup"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+const (
+	// answersWithin is how long a Service is given to lead here.
+	answersWithin = 3 * time.Second
+	// tryEvery spaces the connections that try it, tryTakes bounds one: kube-proxy chooses among all endpoints at random.
+	tryEvery, tryTakes = 25 * time.Millisecond, 300 * time.Millisecond
+)
+
+// ErrNotLed says that a Service does not lead to this replica although it has the slice. A cluster that is put to sleep all
+// the same could not be woken.
+var ErrNotLed = errors.New("no connection through the Service has arrived")
+
+// handovers are the announcements that are being answered, or have been, by cluster.
+type handovers struct {
+	mutex   sync.Mutex
+	current map[types.NamespacedName]handover
+	running sync.WaitGroup
+}
+
+type handover struct {
+	announcement string
+	cancel       context.CancelFunc
+}
+
+// begin tells whether the announcement is new, and remembers it. An older one of the cluster is given up.
+func (h *handovers) begin(cluster types.NamespacedName, announcement string, cancel context.CancelFunc) bool {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	if before, is := h.current[cluster]; is {
+		if before.announcement == announcement {
+			return false
+		}
+		before.cancel()
+	}
+	if h.current == nil {
+		h.current = map[types.NamespacedName]handover{}
+	}
+	h.current[cluster] = handover{announcement, cancel}
+	return true
+}
+
+// forget gives up what is being answered: nothing is announced any more.
+func (h *handovers) forget(cluster types.NamespacedName) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	if before, is := h.current[cluster]; is {
+		before.cancel()
+		delete(h.current, cluster)
+	}
+}
+
+// stop gives everything up and waits for its end.
+func (h *handovers) stop() {
+	h.mutex.Lock()
+	for _, current := range h.current {
+		current.cancel()
+	}
+	h.mutex.Unlock()
+	h.running.Wait()
+}
+
+// beginHandover answers an announcement once, beside the controller's own work.
+func (c *Controller) beginHandover(ctx context.Context, seen *sight, announcement string, leds []led) {
+	parsed, err := plan.ParseAnnouncement(announcement)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), parsed.Deadline)
+	if !c.handover.begin(seen.name, announcement, cancel) {
+		cancel()
+		return
+	}
+	c.handover.running.Go(func() {
+		defer cancel()
+		logger := c.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name)
+		switch err := c.handOver(ctx, seen, announcement, leds); {
+		case err == nil:
+			logger.Info("the announcement is acknowledged")
+		case errors.Is(err, errNotMeant), errors.Is(err, context.Canceled):
+			logger.Debug("the announcement needs no answer any more")
+		default:
+			logger.Warn("the announcement is not acknowledged: the cluster stays awake", "error", err.Error())
+		}
+	})
+}
+
+// handOver proves that every Service leads here, gives the other nodes time, and acknowledges.
+func (c *Controller) handOver(ctx context.Context, seen *sight, announcement string, leds []led) error {
+	group, tries := errgroup.WithContext(ctx)
+	for _, l := range leds {
+		for _, address := range wakeslices.Addresses(l.service) {
+			if !hasFamily(l.wanted, address.Addr()) {
+				continue
+			}
+			group.Go(func() error {
+				if err := c.arrives(tries, l.door.arrivals, address); err != nil {
+					return fmt.Errorf("reach the gateway through Service %s at %s: %w", l.service.Name, address, err)
+				}
+				return nil
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the other nodes: %w", ctx.Err())
+	case <-time.After(c.Settings.HandoverWait):
+	}
+	return c.acknowledge(ctx, seen.name, announcement)
+}
+
+// hasFamily tells whether one of the slices is of the address's family.
+func hasFamily(wanted []discoveryv1.EndpointSlice, address netip.Addr) bool {
+	family := discoveryv1.AddressTypeIPv6
+	if address.Is4() {
+		family = discoveryv1.AddressTypeIPv4
+	}
+	return slices.ContainsFunc(wanted, func(s discoveryv1.EndpointSlice) bool { return s.AddressType == family })
+}
+
+// arrives connects to the Service until a connection has arrived, whosever it is. What is sent is nothing: such a connection
+// wakes nobody, and PostgreSQL logs nothing of it.
+func (c *Controller) arrives(ctx context.Context, at *arrivals, address netip.AddrPort) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, ErrNotLed)
+	defer cancel()
+	arrived := at.Next()
+	for {
+		c.try(ctx, address)
+		timer := time.NewTimer(tryEvery)
+		select {
+		case <-arrived:
+			timer.Stop()
+			return nil
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+	}
+}
+
+// try connects once. Where nobody answers, the next try may be led elsewhere.
+func (c *Controller) try(ctx context.Context, address netip.AddrPort) {
+	ctx, cancel := context.WithTimeout(ctx, tryTakes)
+	defer cancel()
+	if conn, err := c.Dial(ctx, address.String()); err == nil {
+		_ = conn.Close()
+	}
+}
+
+// errNotMeant says that the announcement was taken back, has passed, or was acknowledged by another replica.
+var errNotMeant = errors.New("the announcement is not the Cluster's any more, or is acknowledged")
+
+// acknowledge writes the acknowledgement of exactly that announcement, on the state that was read.
+func (c *Controller) acknowledge(ctx context.Context, name types.NamespacedName, announcement string) error {
+	cluster, err := c.Informers.Cluster(ctx, name)
+	if err != nil {
+		return err
+	}
+	for {
+		view := plan.View(cluster, time.Now())
+		if plan.Decide(plan.State{Cluster: view}, time.Now()).Acknowledge != announcement {
+			return errNotMeant
+		}
+		err := waker.Annotate(ctx, c.Client, cluster, map[string]*string{idle.KeyGatewayReady: &announcement})
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		cluster = new(cnpgv1.Cluster)
+		if err := c.Live.Get(ctx, name, cluster); err != nil {
+			return fmt.Errorf("read Cluster %s: %w", name, err)
+		}
+	}
+}

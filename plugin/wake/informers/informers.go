@@ -1,0 +1,255 @@
+// Package informers says what the plugin keeps in memory of the objects that it watches, and how it finds them. A fleet has
+// tens of thousands of Services, pods and EndpointSlices, so that nothing is kept that no decision needs.
+package informers
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// Indices of the informers.
+const (
+	// byCluster finds what carries a cluster's label, byReplica the slices of a gateway's pod, byAddress pods by address.
+	byCluster = "cluster"
+	byReplica = "replica"
+	byAddress = "address"
+)
+
+// ByObject says what is watched and kept. namespace is the plugin's own, where every pod is watched: the gateways' carry no
+// label that is sure to be there, since they may be the operator's.
+//
+// What is read from these informers is shared and must not be changed.
+func ByObject(namespace string) map[client.Object]cache.ByObject {
+	cluster := labels.NewSelector()
+	if has, err := labels.NewRequirement(slices.LabelCluster, "exists", nil); err == nil {
+		cluster = cluster.Add(*has)
+	}
+	shared := ptr.To(true)
+	return map[client.Object]cache.ByObject{
+		&cnpgv1.Cluster{}: {Transform: keep(clusters)},
+		&corev1.Service{}: {Label: cluster, Transform: keep(services), UnsafeDisableDeepCopy: shared},
+		&corev1.Pod{}: {
+			Namespaces: map[string]cache.Config{
+				cache.AllNamespaces: {LabelSelector: cluster}, namespace: {LabelSelector: labels.Everything()},
+			},
+			Transform: keep(pods), UnsafeDisableDeepCopy: shared,
+		},
+		// Kubernetes copies a Service's labels to its slices.
+		&discoveryv1.EndpointSlice{}: {Label: cluster, Transform: keep(endpoints), UnsafeDisableDeepCopy: shared},
+		&corev1.ConfigMap{}: {
+			Namespaces:            map[string]cache.Config{namespace: {LabelSelector: labels.SelectorFromSet(labels.Set{ports.Label: ports.LabelValue})}},
+			UnsafeDisableDeepCopy: shared,
+		},
+	}
+}
+
+// keep makes an informers' transformation of a function of one type.
+func keep[T any](part func(T) any) func(any) (any, error) {
+	return func(object any) (any, error) {
+		if typed, is := object.(T); is {
+			return part(typed), nil
+		}
+		return object, nil // an informer's marker of something that was missed
+	}
+}
+
+// identity is what tells an object and its state.
+func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Generation: o.Generation,
+		DeletionTimestamp: o.DeletionTimestamp, CreationTimestamp: o.CreationTimestamp,
+	}
+}
+
+// clusters leaves out who changed what, which is most of the object, except for the switch; and what the operator reports of
+// other objects.
+func clusters(c *cnpgv1.Cluster) any {
+	if plan.Owned(c.ManagedFields) {
+		c.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, FieldsV1: switchField}}
+	} else {
+		c.ManagedFields = nil
+	}
+	delete(c.Annotations, corev1.LastAppliedConfigAnnotation)
+	status := cnpgv1.ClusterStatus{
+		Phase: c.Status.Phase, CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
+		Conditions: c.Status.Conditions, Instances: c.Status.Instances, ReadyInstances: c.Status.ReadyInstances,
+	}
+	c.Status = status
+	return c
+}
+
+// switchField is the part of a field manager's entry that says whose the switch is.
+var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + idle.KeyHibernation + `":{}}}}`)}
+
+func services(s *corev1.Service) any {
+	kept := &corev1.Service{ObjectMeta: identity(&s.ObjectMeta)}
+	kept.OwnerReferences = s.OwnerReferences
+	kept.Labels = map[string]string{slices.LabelCluster: s.Labels[slices.LabelCluster]}
+	kept.Spec = corev1.ServiceSpec{
+		Type: s.Spec.Type, ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs, IPFamilies: s.Spec.IPFamilies,
+		Ports: s.Spec.Ports, Selector: s.Spec.Selector, PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
+	}
+	return kept
+}
+
+func pods(p *corev1.Pod) any {
+	kept := &corev1.Pod{ObjectMeta: identity(&p.ObjectMeta)}
+	for key, value := range p.Labels {
+		if strings.HasPrefix(key, "cnpg.io/") || key == "role" { // what the Services' selectors ask for
+			if kept.Labels == nil {
+				kept.Labels = map[string]string{}
+			}
+			kept.Labels[key] = value
+		}
+	}
+	kept.Status = corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs}
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			kept.Status.Conditions = []corev1.PodCondition{{
+				Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
+			}}
+		}
+	}
+	return kept
+}
+
+func endpoints(s *discoveryv1.EndpointSlice) any {
+	if slices.IsOurs(s) {
+		s.ManagedFields = nil
+		return s
+	}
+	kept := &discoveryv1.EndpointSlice{ObjectMeta: identity(&s.ObjectMeta), AddressType: s.AddressType}
+	kept.Labels = map[string]string{
+		slices.LabelCluster: s.Labels[slices.LabelCluster], discoveryv1.LabelServiceName: s.Labels[discoveryv1.LabelServiceName],
+	}
+	for _, endpoint := range s.Endpoints {
+		kept.Endpoints = append(kept.Endpoints, discoveryv1.Endpoint{
+			Addresses: endpoint.Addresses, Conditions: discoveryv1.EndpointConditions{Ready: endpoint.Conditions.Ready},
+		})
+	}
+	return kept
+}
+
+// Indices are what the informers have to be asked by.
+func Indices() map[client.Object]map[string]client.IndexerFunc {
+	cluster := func(o client.Object) []string { return []string{o.GetLabels()[slices.LabelCluster]} }
+	return map[client.Object]map[string]client.IndexerFunc{
+		&corev1.Service{}: {byCluster: cluster},
+		&corev1.Pod{}:     {byCluster: cluster, byAddress: addressesOf},
+		&discoveryv1.EndpointSlice{}: {byCluster: cluster, byReplica: func(o client.Object) []string {
+			return []string{o.GetLabels()[slices.LabelReplica]}
+		}},
+	}
+}
+
+func addressesOf(o client.Object) []string {
+	pod, is := o.(*corev1.Pod)
+	if !is {
+		return nil
+	}
+	var addresses []string
+	for _, ip := range pod.Status.PodIPs {
+		addresses = append(addresses, ip.IP)
+	}
+	return addresses
+}
+
+// Index makes the informers keep the indices.
+func Index(ctx context.Context, indexer client.FieldIndexer) error {
+	for object, functions := range Indices() {
+		for name, function := range functions {
+			if err := indexer.IndexField(ctx, object, name, function); err != nil {
+				return fmt.Errorf("index %T by %s: %w", object, name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Reader finds objects.
+type Reader struct{ client.Reader }
+
+func list[L client.ObjectList](ctx context.Context, from client.Reader, into L, options ...client.ListOption) (L, error) {
+	if err := from.List(ctx, into, options...); err != nil {
+		return into, fmt.Errorf("list %T: %w", into, err)
+	}
+	return into, nil
+}
+
+func of(cluster types.NamespacedName) []client.ListOption {
+	return []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingFields{byCluster: cluster.Name}}
+}
+
+// Cluster reads a Cluster.
+func (r Reader) Cluster(ctx context.Context, name types.NamespacedName) (*cnpgv1.Cluster, error) {
+	var cluster cnpgv1.Cluster
+	if err := r.Get(ctx, name, &cluster); err != nil {
+		return nil, fmt.Errorf("read Cluster %s: %w", name, err)
+	}
+	return &cluster, nil
+}
+
+// Services are those that carry the cluster's label.
+func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]corev1.Service, error) {
+	found, err := list(ctx, r, &corev1.ServiceList{}, of(cluster)...)
+	return found.Items, err
+}
+
+// Pods are the instances of the cluster, those that are being deleted too.
+func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev1.Pod, error) {
+	found, err := list(ctx, r, &corev1.PodList{}, of(cluster)...)
+	var instances []corev1.Pod
+	for i := range found.Items {
+		if slices.IsInstance(&found.Items[i]) {
+			instances = append(instances, found.Items[i])
+		}
+	}
+	return instances, err
+}
+
+// Slices are the EndpointSlices of the cluster's Services, ours and the Services' own.
+func (r Reader) Slices(ctx context.Context, cluster types.NamespacedName) ([]discoveryv1.EndpointSlice, error) {
+	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, of(cluster)...)
+	return found.Items, err
+}
+
+// SlicesOf are the slices of ours that lead to a replica, of whatever cluster.
+func (r Reader) SlicesOf(ctx context.Context, replica types.UID) ([]discoveryv1.EndpointSlice, error) {
+	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, client.MatchingFields{byReplica: string(replica)})
+	return found.Items, err
+}
+
+// PodsAt are the pods of the namespace that have the address.
+func (r Reader) PodsAt(ctx context.Context, namespace string, address netip.Addr) ([]corev1.Pod, error) {
+	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{byAddress: address.Unmap().String()})
+	return found.Items, err
+}
+
+// PodsIn are the pods of a namespace that are watched: in the plugin's own all of them.
+func (r Reader) PodsIn(ctx context.Context, namespace string) ([]corev1.Pod, error) {
+	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace))
+	return found.Items, err
+}
+
+// AllSlices are all EndpointSlices of all clusters.
+func (r Reader) AllSlices(ctx context.Context) ([]discoveryv1.EndpointSlice, error) {
+	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{})
+	return found.Items, err
+}

@@ -1,0 +1,148 @@
+package informers
+
+import (
+	"encoding/json"
+	"testing"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+)
+
+var meta = metav1.ObjectMeta{
+	Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7", OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", UID: "c"}},
+	Labels:        map[string]string{"cnpg.io/cluster": "orders", "cnpg.io/instanceRole": "primary", "role": "primary", "team": "x", discoveryv1.LabelServiceName: "orders-rw"},
+	Annotations:   map[string]string{"cnpg.io/podSpec": "very long", corev1.LastAppliedConfigAnnotation: "as long", "xata.io/scale-to-zero-enabled": "true"},
+	ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}},
+}
+
+// through passes an object through the transformation of its type.
+func through[T client.Object](t *testing.T, object T) T {
+	t.Helper()
+	for kind, options := range ByObject("system") {
+		if _, is := kind.(T); is {
+			kept, err := options.Transform(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kept.(T)
+		}
+	}
+	t.Fatalf("%T is not watched", object)
+	return object
+}
+
+func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
+	t.Parallel()
+	t.Run("of a pod the labels that Services select by, its addresses and whether it is ready", func(t *testing.T) {
+		t.Parallel()
+		got := through(t, &corev1.Pod{
+			ObjectMeta: *meta.DeepCopy(), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "postgres"}}},
+			Status: corev1.PodStatus{
+				PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}, HostIP: "192.0.2.1",
+				Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled}, {Type: corev1.PodReady, Status: "True", Message: "long"}},
+			},
+		})
+		want := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7",
+				Labels: map[string]string{"cnpg.io/cluster": "orders", "cnpg.io/instanceRole": "primary", "role": "primary"},
+			},
+			Status: corev1.PodStatus{
+				PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}},
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: "True"}},
+			},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("pod (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("of a Service whose it is, what it selects and where it is reached", func(t *testing.T) {
+		t.Parallel()
+		spec := corev1.ServiceSpec{
+			Type: "ClusterIP", ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1"}, IPFamilies: []corev1.IPFamily{"IPv4"},
+			Ports: []corev1.ServicePort{{Name: "postgres", Port: 5432, TargetPort: intstr.FromInt32(5432)}}, Selector: map[string]string{"a": "b"},
+		}
+		full := spec.DeepCopy()
+		full.SessionAffinity, full.LoadBalancerSourceRanges = "None", []string{"10.0.0.0/8"}
+		got := through(t, &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: *full})
+		want := &corev1.Service{Spec: spec, ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7", OwnerReferences: meta.OwnerReferences, Labels: map[string]string{"cnpg.io/cluster": "orders"},
+		}}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("Service (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("of a Service's own slice which endpoints are ready", func(t *testing.T) {
+		t.Parallel()
+		got := through(t, &discoveryv1.EndpointSlice{
+			ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("n"), Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true)}}},
+		})
+		want := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7",
+				Labels: map[string]string{"cnpg.io/cluster": "orders", discoveryv1.LabelServiceName: "orders-rw"},
+			},
+			AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("slice (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("a slice of ours stays whole, to be compared", func(t *testing.T) {
+		t.Parallel()
+		have := &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(7))}}}
+		have.Labels[discoveryv1.LabelManagedBy] = slices.ManagedBy
+		want := have.DeepCopy()
+		want.ManagedFields = nil
+		if diff := cmp.Diff(want, through(t, have)); diff != "" {
+			t.Errorf("slice (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWhoseTheSwitchIsStaysKnown(t *testing.T) {
+	t.Parallel()
+	for rule, manager := range map[string]string{"ours": plan.FieldManager, "a person's": "kubectl-annotate"} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			have := &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy()}
+			have.ManagedFields = append(have.ManagedFields, metav1.ManagedFieldsEntry{
+				Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{".":{},"f:cnpg.io/hibernation":{},"f:other":{}}}}`),
+			})
+			have.Status = cnpgv1.ClusterStatus{CurrentPrimary: "orders-1", InstanceNames: []string{"orders-1"}}
+			owned := plan.Owned(have.ManagedFields)
+			got := through(t, have)
+			if plan.Owned(got.ManagedFields) != owned || owned != (manager == plan.FieldManager) {
+				t.Errorf("it is ours: %t, want %t", plan.Owned(got.ManagedFields), owned)
+			}
+			if got.Status.CurrentPrimary == "" || got.Status.InstanceNames != nil || got.Annotations[corev1.LastAppliedConfigAnnotation] != "" {
+				body, _ := json.Marshal(got)
+				t.Errorf("kept: %s", body)
+			}
+		})
+	}
+}
+
+func TestAMissedDeletionIsHandedOn(t *testing.T) {
+	t.Parallel()
+	marker := toolscache.DeletedFinalStateUnknown{Key: "shop/x"}
+	for kind, options := range ByObject("system") {
+		if options.Transform == nil {
+			continue
+		}
+		if got, err := options.Transform(marker); err != nil || got != any(marker) {
+			t.Errorf("%T: got %v, %v", kind, got, err)
+		}
+	}
+}

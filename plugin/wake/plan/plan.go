@@ -1,0 +1,107 @@
+// Package plan decides which Services of a cluster lead to the gateway. It reads no clock and does no input or output.
+//
+// They do while an instance announces that it is about to put the cluster to sleep, while the cluster sleeps because this
+// project put it to sleep, and after a wake until the Service has a ready endpoint of its own: a Service that clients use
+// must never be without any. In every other case nothing of ours is between a client and PostgreSQL.
+package plan
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Reason says why the Services of a cluster lead to the gateway, or do not. The list is closed.
+type Reason string
+
+// The reasons.
+const (
+	// ReasonAnnounced says that the cluster is about to sleep.
+	ReasonAnnounced Reason = "announced"
+	// ReasonAsleep says that it sleeps and a connection wakes it.
+	ReasonAsleep Reason = "asleep"
+	// ReasonWaking says that it was woken, and that a Service has no ready endpoint of its own yet.
+	ReasonWaking Reason = "waking"
+	// ReasonAwake says that it is awake.
+	ReasonAwake Reason = "awake"
+	// ReasonGone says that the Cluster is being deleted.
+	ReasonGone Reason = "gone"
+	// ReasonNotListed says that the Cluster does not list the plugin, or has turned it off.
+	ReasonNotListed Reason = "not_listed"
+	// ReasonInvalid says that an annotation is not understood.
+	ReasonInvalid Reason = "invalid_annotation"
+	// ReasonDisabled says that the feature is off for the cluster.
+	ReasonDisabled Reason = "disabled"
+	// ReasonManual says that only people wake it.
+	ReasonManual Reason = "manual"
+	// ReasonByHand says that a person put it to sleep.
+	ReasonByHand Reason = "by_hand"
+)
+
+// Service is what a decision needs to know of a Service.
+type Service struct {
+	UID types.UID
+	// Led says that an EndpointSlice of ours exists, Ready that the Service has a ready endpoint of its own.
+	Led, Ready bool
+}
+
+// State is what a decision is made from.
+type State struct {
+	Cluster  Cluster
+	Services []Service
+	// WakingUntil is how long the gateway stands in for Services of a woken cluster that do not get ready.
+	WakingUntil time.Time
+}
+
+// Plan is what the gateway is to do.
+type Plan struct {
+	// Lead are the Services that are to lead to the gateway, and no others.
+	Lead []types.UID
+	// Reason says why.
+	Reason Reason
+	// Acknowledge is the announcement that is to be acknowledged once they do; empty: none, or it has been.
+	Acknowledge string
+	// Stranded says that the cluster sleeps because of this project and that no connection wakes it any more.
+	Stranded bool
+	// Next is when to look again without anything having changed; zero: never.
+	Next time.Time
+}
+
+// Decide makes the plan.
+func Decide(state State, now time.Time) Plan {
+	cluster := state.Cluster
+	if obstacle := cluster.Obstacle(); obstacle != "" {
+		stranded := cluster.Switched && cluster.Ours && obstacle != ReasonGone
+		return Plan{Reason: obstacle, Stranded: stranded}
+	}
+	if cluster.Switched {
+		return Plan{Lead: all(state.Services), Reason: ReasonAsleep}
+	}
+	if announcement, err := ParseAnnouncement(cluster.Announced); err == nil {
+		live, change := announcement.Live(now)
+		switch {
+		case !live:
+			return Plan{Reason: ReasonAwake, Next: change}
+		case cluster.Acknowledged == cluster.Announced:
+			return Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change}
+		default:
+			return Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change, Acknowledge: cluster.Announced}
+		}
+	}
+	plan := Plan{Reason: ReasonAwake}
+	for _, service := range state.Services {
+		if service.Led && !service.Ready && now.Before(state.WakingUntil) {
+			plan.Lead = append(plan.Lead, service.UID)
+			plan.Reason, plan.Next = ReasonWaking, state.WakingUntil
+		}
+	}
+	return plan
+}
+
+func all(services []Service) []types.UID {
+	uids := make([]types.UID, 0, len(services))
+	for _, service := range services {
+		uids = append(uids, service.UID)
+	}
+	return uids
+}

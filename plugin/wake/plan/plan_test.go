@@ -1,0 +1,115 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func announcement(ahead time.Duration) string {
+	return "pod-uid " + now.Add(ahead).Format(time.RFC3339Nano)
+}
+
+func by(manager string) []metav1.ManagedFieldsEntry {
+	return []metav1.ManagedFieldsEntry{
+		{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}},
+		{Manager: manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`)}},
+	}
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	both := []types.UID{"rw", "r"}
+	live := announcement(20 * time.Second)
+	asleep := func(c *cnpgv1.Cluster) {
+		c.Annotations[idle.KeyHibernation] = "on"
+		c.ManagedFields = by(FieldManager)
+	}
+	annotate := func(key, value string) func(*cnpgv1.Cluster) {
+		return func(c *cnpgv1.Cluster) { c.Annotations[key] = value }
+	}
+	led := func(ready ...bool) []Service {
+		return []Service{{UID: "rw", Led: true, Ready: ready[0]}, {UID: "r", Led: true, Ready: ready[1]}}
+	}
+	for _, row := range []struct {
+		rule     string
+		changes  []func(*cnpgv1.Cluster)
+		services []Service
+		want     Plan
+	}{
+		{"an awake cluster has nothing of ours", nil, nil, Plan{Reason: ReasonAwake}},
+		{"an announcement leads every Service here and is acknowledged", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live)}, nil,
+			Plan{Lead: both, Reason: ReasonAnnounced, Acknowledge: live, Next: now.Add(20 * time.Second)}},
+		{"one that was acknowledged is not again", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live), annotate(idle.KeyGatewayReady, live)}, nil,
+			Plan{Lead: both, Reason: ReasonAnnounced, Next: now.Add(20 * time.Second)}},
+		{"an older acknowledgement is not one of this announcement", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live), annotate(idle.KeyGatewayReady, announcement(time.Second))}, nil,
+			Plan{Lead: both, Reason: ReasonAnnounced, Acknowledge: live, Next: now.Add(20 * time.Second)}},
+		{"after the deadline the slices go", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, announcement(0))}, led(true, true), Plan{Reason: ReasonAwake}},
+		{"after the deadline they go even where a Service is not ready", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, announcement(-time.Second))}, led(false, true), Plan{Reason: ReasonAwake}},
+		{"a deadline more than 30 s ahead does not count yet", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, announcement(31*time.Second))}, nil,
+			Plan{Reason: ReasonAwake, Next: now.Add(time.Second)}},
+		{"what is no announcement is none", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, "soon")}, nil, Plan{Reason: ReasonAwake}},
+		{"a cluster that we put to sleep is woken by connections", []func(*cnpgv1.Cluster){asleep}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
+		{"one that a person put to sleep is not", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, led(false, false), Plan{Reason: ReasonByHand}},
+		{"a woken cluster's Services lead here until each is ready", nil, led(true, false), Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
+		{"an announcement that was taken back leaves nothing", nil, led(true, true), Plan{Reason: ReasonAwake}},
+		{"a Service that is not ready on an awake cluster is not led here", nil, []Service{{UID: "rw"}}, Plan{Reason: ReasonAwake}},
+		{"wake=manual disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyWake, "manual")}, led(false, false), Plan{Reason: ReasonManual, Stranded: true}},
+		{"wake=manual needs no acknowledgement", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live), annotate(idle.KeyWake, "manual")}, nil, Plan{Reason: ReasonManual}},
+		{"enabled=false disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyEnabled, "false")}, nil, Plan{Reason: ReasonDisabled, Stranded: true}},
+		{"a bad annotation disarms it", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyActivity, "x")}, nil, Plan{Reason: ReasonInvalid, Stranded: true}},
+		{"a plugin that is turned off disarms it", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.Spec.Plugins[0].Enabled = ptr.To(false) }}, nil, Plan{Reason: ReasonNotListed, Stranded: true}},
+		{"a cluster that is being deleted has nothing of ours", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.DeletionTimestamp = &metav1.Time{Time: now} }}, nil, Plan{Reason: ReasonGone}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{idle.KeyEnabled: "true"}}}
+			cluster.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}
+			for _, change := range row.changes {
+				change(cluster)
+			}
+			services := row.services
+			if services == nil {
+				services = []Service{{UID: "rw", Ready: true}, {UID: "r", Ready: true}}
+			}
+			state := State{Cluster: View(cluster, now), Services: services, WakingUntil: now.Add(time.Minute)}
+			if diff := cmp.Diff(row.want, Decide(state, now)); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("a Service that does not get ready is given up", func(t *testing.T) {
+		t.Parallel()
+		state := State{Cluster: Cluster{Listed: true, Policy: idle.Policy{Enabled: true}}, Services: led(false, false), WakingUntil: now}
+		if diff := cmp.Diff(Plan{Reason: ReasonAwake}, Decide(state, now)); diff != "" {
+			t.Errorf("plan (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func FuzzParseAnnouncement(f *testing.F) {
+	f.Add("uid 2026-03-01T18:00:00.5Z")
+	f.Add(" ")
+	f.Fuzz(func(t *testing.T, value string) {
+		announced, err := ParseAnnouncement(value)
+		if err != nil {
+			return
+		}
+		if live, change := announced.Live(now); live && (change.Sub(now) > furthestDeadline || !change.After(now)) {
+			t.Errorf("%q counts until %s", value, change)
+		}
+		if announced.Pod == "" {
+			t.Errorf("%q is of nobody", value)
+		}
+	})
+}

@@ -1,0 +1,265 @@
+package ports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func owner(uid string) Owner { return Owner{UID: types.UID(uid), Namespace: "shop", Name: uid} }
+
+func nobody() (Named, error) { return nil, nil }
+
+func TestParseRange(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, value string
+		good        bool
+	}{
+		{"the default is good", "10000-29999", true},
+		{"a single port is a range", "1024-1024", true},
+		{"the highest port is a port", "65000-65535", true},
+		{"privileged ports are not for it", "1023-2000", false},
+		{"there is no port 65536", "65000-65536", false},
+		{"a range goes up", "2000-1999", false},
+		{"a single number is no range", "10000", false},
+		{"spaces are not understood", "10000 - 20000", false},
+		{"nothing is no range", "", false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			got, err := ParseRange(row.value)
+			if (err == nil) != row.good || err != nil && !errors.Is(err, ErrNotARange) {
+				t.Fatalf("got %v, %v", got, err)
+			}
+			if row.good && got.String() != row.value {
+				t.Errorf("got %s, want %s", got, row.value)
+			}
+		})
+	}
+}
+
+func TestCheckFree(t *testing.T) {
+	t.Parallel()
+	r, kernel := Range{10000, 29999}, Range{32768, 60999}
+	for _, row := range []struct {
+		rule      string
+		ephemeral Range
+		own       []uint16
+		free      bool
+	}{
+		{"Linux' default leaves it free", kernel, []uint16{8080, 9090}, true},
+		{"ports of outgoing connections are not for it", Range{29999, 60999}, nil, false},
+		{"nor where they are within it", Range{15000, 15001}, nil, false},
+		{"nor those that the plugin listens on", kernel, []uint16{10000}, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			if err := r.CheckFree(row.ephemeral, row.own); (err == nil) != row.free || err != nil && !errors.Is(err, ErrOverlap) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	if r, err := Ephemeral(); err != nil || r.Count() < 1 {
+		t.Errorf("this machine's are %v, %v", r, err)
+	}
+}
+
+func TestAssign(t *testing.T) {
+	t.Parallel()
+	const gone = "gone shop/gone freed "
+	ago := func(d time.Duration) string { return gone + now.Add(-d).Format(time.RFC3339) }
+	for _, row := range []struct {
+		rule  string
+		data  map[string]string
+		named Named
+		want  uint16 // 0: none
+		same  bool   // nothing is written
+	}{
+		{"the first port is given first", nil, nil, 7000, false},
+		{"a Service keeps its port", map[string]string{"7001": "a shop/a"}, nil, 7001, true},
+		{"a port that another Service has is not given", map[string]string{"7000": "b shop/b"}, nil, 7001, false},
+		{"a port whose Service has gone rests", map[string]string{"7000": ago(9 * time.Minute), "7001": "b shop/b"}, nil, 0, true},
+		{"for ten minutes", map[string]string{"7000": ago(10 * time.Minute), "7001": "b shop/b"}, nil, 7000, false},
+		{"and while a slice names it", map[string]string{"7000": ago(time.Hour), "7001": "b shop/b"}, Named{7000: "gone"}, 0, true},
+		{"one that nobody has had is better", map[string]string{"7000": ago(time.Hour)}, nil, 7001, false},
+		{"a Service that is there after all keeps it", map[string]string{"7001": "a shop/a freed 2026-03-01T11:59:00Z"}, nil, 7001, false},
+		{"where the ledger was lost the slices say whose it is", nil, Named{7000: "b", 7001: "a"}, 7001, false},
+		{"what is not understood is somebody's", map[string]string{"7000": "?", "7001": "x y freed soon"}, nil, 0, true},
+		{"entries out of the range do not matter", map[string]string{"6999": "a shop/a", "x": "a shop/a"}, nil, 7000, false},
+		{"if every port is taken there is none", map[string]string{"7000": "b shop/b", "7001": "c shop/c"}, nil, 0, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			before := ReadLedger(Range{7000, 7001}, row.data)
+			after, port, err := before.Assign(owner("a"), row.named, now)
+			if port != row.want || (err == nil) == (row.want == 0) || err != nil && !errors.Is(err, ErrNoPort) {
+				t.Fatalf("got %d, %v, want %d", port, err, row.want)
+			}
+			if same := cmp.Equal(before.Data(), after.Data()); same != row.same {
+				t.Errorf("unchanged: %t, want %t: %v", same, row.same, after.Data())
+			}
+		})
+	}
+}
+
+func TestFree(t *testing.T) {
+	t.Parallel()
+	before := ReadLedger(Range{7000, 7009}, map[string]string{"7000": "a shop/a", "7001": "b shop/b", "7002": "c shop/c freed 2026-01-01T00:00:00Z"})
+	after, marked := before.Free([]types.UID{"b", "c"}, now)
+	want := map[string]string{"7000": "a shop/a", "7001": "b shop/b freed 2026-03-01T12:00:00Z", "7002": "c shop/c freed 2026-01-01T00:00:00Z"}
+	if diff := cmp.Diff(want, after.Data()); diff != "" || !marked {
+		t.Errorf("ledger (-want +got):\n%s", diff)
+	}
+	if _, marked := after.Free([]types.UID{"b"}, now.Add(time.Hour)); marked {
+		t.Error("a port was freed twice")
+	}
+	if before.Used() != 2 || after.Used() != 1 {
+		t.Errorf("used: %d before, %d after", before.Used(), after.Used())
+	}
+}
+
+// api is a fake API server that counts writes.
+func api(t *testing.T, writes *int) client.Client {
+	t.Helper()
+	var mutex sync.Mutex
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	count := func() {
+		mutex.Lock()
+		defer mutex.Unlock()
+		*writes++
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			count()
+			return c.Create(ctx, o, options...)
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+			count()
+			return c.Update(ctx, o, options...)
+		},
+	}).Build()
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := api(t, &writes)
+	store := &Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 29999}}
+	owners := []Owner{owner("rw"), owner("r")}
+	first, err := store.Assign(t.Context(), "shop/orders", owners, nobody, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if writes != 1 || len(first) != 2 || first["rw"] == first["r"] {
+		t.Errorf("%d writes for %v: the Services of a cluster take one", writes, first)
+	}
+	again, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 29999}}).Assign(t.Context(), "shop/orders", owners, nobody, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(first, again); diff != "" || writes != 1 {
+		t.Errorf("after a restart, with %d writes (-first +again):\n%s", writes, diff)
+	}
+	if err := store.Free(t.Context(), []types.UID{"rw"}, now); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Free(t.Context(), []types.UID{"rw", "unknown"}, now); err != nil {
+		t.Fatal(err)
+	}
+	left, err := store.Owners(t.Context())
+	if diff := cmp.Diff([]Owner{owner("r")}, left); diff != "" || err != nil || writes != 2 {
+		t.Errorf("%v, %d writes, owners (-want +got):\n%s", err, writes, diff)
+	}
+}
+
+func TestAnotherRangeLeavesWhatIsWritten(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := api(t, &writes)
+	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 10000}}).Assign(t.Context(), "shop/orders", []Owner{owner("a")}, nobody, now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10001, 10499}}).Assign(t.Context(), "shop/orders", []Owner{owner("b")}, nobody, now); err != nil {
+		t.Fatal(err)
+	}
+	if port, has, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 10499}}).Port(t.Context(), "a", "shop/orders"); port != 10000 || !has || err != nil {
+		t.Errorf("got %d, %t, %v", port, has, err)
+	}
+}
+
+// Replicas that give ports at once, each on what it has read, give each port once.
+func TestReplicasNeverShareAPort(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := api(t, &writes)
+	const replicas, clusters = 3, 8
+	type given struct {
+		uid  types.UID
+		port uint16
+	}
+	results := make(chan given, replicas*clusters)
+	var group sync.WaitGroup
+	for range replicas {
+		store := &Store{Client: c, Live: c, Namespace: "system", Range: Range{20000, 20009}}
+		group.Go(func() {
+			for i := range clusters {
+				uid := fmt.Sprintf("uid-%d", i)
+				ports, err := store.Assign(t.Context(), "shop", []Owner{owner(uid)}, nobody, now)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				results <- given{types.UID(uid), ports[types.UID(uid)]}
+			}
+		})
+	}
+	group.Wait()
+	close(results)
+	byPort, byUID := map[uint16]types.UID{}, map[types.UID]uint16{}
+	for result := range results {
+		if other, taken := byPort[result.port]; taken && other != result.uid {
+			t.Errorf("port %d belongs to %s and to %s", result.port, other, result.uid)
+		}
+		if other, has := byUID[result.uid]; has && other != result.port {
+			t.Errorf("%s has the ports %d and %d", result.uid, other, result.port)
+		}
+		byPort[result.port], byUID[result.uid] = result.uid, result.port
+	}
+	store := &Store{Client: c, Live: c, Namespace: "system", Range: Range{20000, 20009}}
+	_, err := store.Assign(t.Context(), "shop", []Owner{owner("x"), owner("y"), owner("z")}, nobody, now)
+	if !errors.Is(err, ErrNoPort) {
+		t.Errorf("with every port taken: %v", err)
+	}
+}
+
+func FuzzReadLedger(f *testing.F) {
+	f.Add("7000", "a shop/a")
+	f.Add("7001", "a shop/a freed 2026-03-01T12:00:00Z")
+	f.Fuzz(func(t *testing.T, key, value string) {
+		ledger := ReadLedger(Range{7000, 7001}, map[string]string{key: value})
+		_, port, err := ledger.Assign(owner("mine"), nil, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, taken := ledger.entries[port]; taken && e.owner.UID != "mine" && now.Sub(e.freed) < keptAfter {
+			t.Errorf("port %d is given away although it says %q", port, value)
+		}
+	})
+}

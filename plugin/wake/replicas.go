@@ -1,0 +1,64 @@
+package wake
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+)
+
+// unreadyFor is how long a replica may be not ready, and how old a slice must be whose pod is not known, before the others
+// remove what leads there: not for a moment's weakness, nor because an informer is late.
+const unreadyFor = 3 * time.Second
+
+// replicas are the pods of the plugin's namespace, by UID; the gateways' are among them.
+type replicas map[types.UID]*corev1.Pod
+
+func (c *Controller) readReplicas(ctx context.Context) (replicas, error) {
+	pods, err := c.Informers.PodsIn(ctx, c.Settings.Replica.Namespace)
+	found := make(replicas, len(pods))
+	for i := range pods {
+		found[pods[i].UID] = &pods[i]
+	}
+	return found, err
+}
+
+// ready tells whether the kubelet says that a replica serves.
+func (r replicas) ready(uid types.UID) bool {
+	pod, is := r[uid]
+	return is && podReady(pod)
+}
+
+func podReady(pod *corev1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// dead tells whether what a slice leads to serves no longer, and if not, when it has to be asked again; zero: only when
+// something changes.
+func (r replicas) dead(slice *discoveryv1.EndpointSlice, now time.Time) (bool, time.Time) {
+	pod, is := r[slices.ReplicaOf(slice)]
+	since := slice.CreationTimestamp.Time
+	if is {
+		if podReady(pod) {
+			return false, time.Time{}
+		}
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.LastTransitionTime.After(since) {
+				since = condition.LastTransitionTime.Time
+			}
+		}
+	}
+	if until := since.Add(unreadyFor); now.Before(until) {
+		return false, until
+	}
+	return true, time.Time{}
+}

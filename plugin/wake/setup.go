@@ -1,0 +1,109 @@
+package wake
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+)
+
+// atOnce is how many clusters are looked at at once: most of the time goes into waiting for the API server.
+const atOnce = 16
+
+// lookTakes bounds a look at a cluster: a stop of the plugin waits for those that go on.
+const lookTakes = 10 * time.Second
+
+// SetupWithManager watches Clusters, their Services, slices and pods, and the plugin's own pods.
+func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(manager).Named("wake").
+		Watches(&cnpgv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+			return c.changed(client.ObjectKeyFromObject(o))
+		})).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
+		Watches(&corev1.Pod{}, c.podHandler()).
+		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce, ReconciliationTimeout: lookTakes}).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("set up the controller of the gateway: %w", err)
+	}
+	return nil
+}
+
+// changed rings for those who wait for the cluster, and asks for a look at it.
+func (c *Controller) changed(cluster types.NamespacedName) []reconcile.Request {
+	c.Bell.Ring(cluster)
+	return []reconcile.Request{{NamespacedName: cluster}}
+}
+
+// ofCluster is the cluster whose label an object carries.
+func (c *Controller) ofCluster(_ context.Context, o client.Object) []reconcile.Request {
+	name := o.GetLabels()[slices.LabelCluster]
+	if name == "" {
+		return nil
+	}
+	return c.changed(types.NamespacedName{Namespace: o.GetNamespace(), Name: name})
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// podHandler rings for a cluster's pods, of which no plan depends, and has the clusters looked at that a replica matters to
+// when it becomes ready, stops being it or goes.
+func (c *Controller) podHandler() handler.EventHandler {
+	one := func(ctx context.Context, o client.Object, q queue) {
+		c.ofCluster(ctx, o)
+		c.replicaChanged(ctx, o, q)
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { one(ctx, e.Object, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { one(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			c.ofCluster(ctx, e.ObjectNew)
+			before, is := e.ObjectOld.(*corev1.Pod)
+			after, also := e.ObjectNew.(*corev1.Pod)
+			if is && also && podReady(before) != podReady(after) {
+				c.replicaChanged(ctx, after, q)
+			}
+		},
+	}
+}
+
+// replicaChanged asks for a look at every cluster if the pod is this replica's own, and at those that it leads clients of if
+// it is another's.
+func (c *Controller) replicaChanged(ctx context.Context, pod client.Object, q queue) {
+	if pod.GetNamespace() != c.Settings.Replica.Namespace {
+		return
+	}
+	if pod.GetUID() == c.Settings.Replica.UID {
+		var clusters cnpgv1.ClusterList
+		if err := c.Informers.List(ctx, &clusters); err != nil {
+			c.Logger.Warn("the Clusters could not be listed", "error", err.Error())
+			return
+		}
+		for i := range clusters.Items {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+		}
+		return
+	}
+	led, err := c.Informers.SlicesOf(ctx, pod.GetUID())
+	if err != nil {
+		c.Logger.Warn("the EndpointSlices of a replica could not be listed", "pod", pod.GetName(), "error", err.Error())
+		return
+	}
+	for i := range led {
+		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: led[i].Namespace, Name: led[i].Labels[slices.LabelCluster]}})
+	}
+}

@@ -1,0 +1,150 @@
+// Package slices says which Services of a cluster lead to the gateway while it sleeps, and by which EndpointSlices. All of
+// it are functions of values.
+package slices
+
+import (
+	"net/netip"
+	"slices"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Labels of the operator (1.30: pkg/utils/labels_annotations.go).
+const (
+	// LabelCluster names the cluster on its Services and pods, and so on the Services' EndpointSlices.
+	LabelCluster = "cnpg.io/cluster"
+	// LabelPodRole tells instances from poolers.
+	LabelPodRole = "cnpg.io/podRole"
+	// LabelInstanceRole is the role of an instance. The operator sets it some seconds after a pod has started.
+	LabelInstanceRole = "cnpg.io/instanceRole"
+
+	labelPooler   = "cnpg.io/poolerName"
+	labelOldRole  = "role" // the deprecated form of LabelInstanceRole
+	roleInstance  = "instance"
+	rolePrimary   = "primary"
+	roleReplica   = "replica"
+	portPostgres  = 5432
+	namePostgres  = "postgresql" // of the port of the instances' container
+	headless      = "None"
+	kindOfCluster = "Cluster"
+)
+
+// Eligible tells whether clients of the Service may be led to the gateway: it belongs to the cluster, has an address of its
+// own and selects instances by what they are. A pooler's Service does not, and one that selects replicas does not while
+// there are none. A headless Service's clients use the port of the instances, which no other endpoint has.
+func Eligible(service *corev1.Service, cluster *cnpgv1.Cluster) bool {
+	spec := &service.Spec
+	switch {
+	case !service.DeletionTimestamp.IsZero() || !ownedBy(service, cluster):
+		return false
+	case spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == "" || spec.ClusterIP == headless:
+		return false
+	case spec.PublishNotReadyAddresses: // the Service -any, which is not for clients
+		return false
+	case spec.Selector[LabelCluster] != cluster.Name || spec.Selector[labelPooler] != "":
+		return false
+	case len(portNames(service)) == 0:
+		return false
+	}
+	selector := labels.SelectorFromSet(spec.Selector)
+	return selector.Matches(instance(cluster.Name, rolePrimary)) ||
+		cluster.Spec.Instances > 1 && selector.Matches(instance(cluster.Name, roleReplica))
+}
+
+func ownedBy(service *corev1.Service, cluster *cnpgv1.Cluster) bool {
+	return slices.ContainsFunc(service.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Kind == kindOfCluster && o.UID == cluster.UID
+	})
+}
+
+// instance are the labels of an instance of that role.
+func instance(cluster, role string) labels.Set {
+	return labels.Set{LabelCluster: cluster, LabelPodRole: roleInstance, LabelInstanceRole: role, labelOldRole: role}
+}
+
+// IsInstance tells whether the pod is an instance of its cluster.
+func IsInstance(pod *corev1.Pod) bool { return pod.Labels[LabelPodRole] == roleInstance }
+
+// Selects tells whether the Service leads to the pod, once it is ready. A role that the operator has not written yet is the
+// one that it will write: that of the current primary, unless another is about to become it.
+func Selects(service *corev1.Service, pod *corev1.Pod, cluster *cnpgv1.Cluster) bool {
+	if len(service.Spec.Selector) == 0 || !IsInstance(pod) {
+		return false
+	}
+	set := labels.Set(pod.Labels)
+	if set[LabelInstanceRole] == "" {
+		status := &cluster.Status
+		if status.CurrentPrimary == "" || status.TargetPrimary != "" && status.TargetPrimary != status.CurrentPrimary {
+			return false
+		}
+		role := roleReplica
+		if pod.Name == status.CurrentPrimary {
+			role = rolePrimary
+		}
+		set = labels.Merge(set, labels.Set{LabelInstanceRole: role, labelOldRole: role})
+	}
+	return labels.SelectorFromSet(service.Spec.Selector).Matches(set)
+}
+
+// portNames are the names of the Service's ports that lead to PostgreSQL.
+func portNames(service *corev1.Service) []string {
+	var names []string
+	for _, port := range service.Spec.Ports {
+		if port.Protocol != "" && port.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		target := port.TargetPort
+		postgres := target.Type == intstr.Int && target.IntVal == portPostgres ||
+			target.Type == intstr.String && target.StrVal == namePostgres ||
+			target == intstr.IntOrString{} && port.Port == portPostgres // unset means the same number
+		if postgres {
+			names = append(names, port.Name)
+		}
+	}
+	return names
+}
+
+// Addresses are where clients reach the Service's PostgreSQL within the Kubernetes cluster.
+func Addresses(service *corev1.Service) []netip.AddrPort {
+	names := portNames(service)
+	var addresses []netip.AddrPort
+	for _, ip := range service.Spec.ClusterIPs {
+		address, err := netip.ParseAddr(ip)
+		if err != nil {
+			continue
+		}
+		for _, port := range service.Spec.Ports {
+			if slices.Contains(names, port.Name) {
+				addresses = append(addresses, netip.AddrPortFrom(address, uint16(port.Port)))
+			}
+		}
+	}
+	return addresses
+}
+
+// Ready are the addresses of a Service's own ready endpoints among the EndpointSlices, that is of those that are not ours.
+func Ready(service *corev1.Service, all []discoveryv1.EndpointSlice) []netip.Addr {
+	var ready []netip.Addr
+	for i := range all {
+		slice := &all[i]
+		if IsOurs(slice) || slice.Labels[discoveryv1.LabelServiceName] != service.Name {
+			continue
+		}
+		for _, endpoint := range slice.Endpoints {
+			if endpoint.Conditions.Ready != nil && !*endpoint.Conditions.Ready {
+				continue
+			}
+			for _, text := range endpoint.Addresses {
+				if address, err := netip.ParseAddr(text); err == nil {
+					ready = append(ready, address)
+				}
+			}
+		}
+	}
+	return ready
+}

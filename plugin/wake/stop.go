@@ -1,0 +1,76 @@
+package wake
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+)
+
+const (
+	// removeWithin bounds the removal of this replica's slices when it stops; those that are left the others remove.
+	removeWithin = 8 * time.Second
+	// removeAtOnce is in how many namespaces slices are removed at once.
+	removeAtOnce = 16
+)
+
+// Stop takes this replica's slices away, so that nobody is led here any more, and then gives the sessions that are left the
+// time to end. The informers must go on meanwhile: held clients wait for their clusters.
+func (c *Controller) Stop(ctx context.Context) {
+	c.going.Lock()
+	c.stopped = true
+	c.going.Unlock()
+	c.handover.stop()
+	if err := c.removeAll(ctx); err != nil {
+		c.Logger.Warn("not every EndpointSlice of this replica could be removed; the other replicas will", "error", err.Error())
+	}
+	pause := time.NewTimer(linger) // other nodes' kube-proxies hear of it later
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+	case <-pause.C:
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Settings.DrainTimeout)
+	defer cancel()
+	if err := c.Gateway.Drain(ctx); err != nil {
+		c.Logger.Warn("sessions were cut", "error", err.Error())
+	}
+}
+
+// removeAll removes this replica's slices, with one request in each namespace.
+func (c *Controller) removeAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, removeWithin)
+	defer cancel()
+	namespaces := map[string]bool{}
+	for _, namespace := range c.doors.namespaces() { // the informers may not have told of the newest slices
+		namespaces[namespace] = true
+	}
+	own, err := c.Informers.SlicesOf(ctx, c.Settings.Replica.UID)
+	if err != nil {
+		return err
+	}
+	for i := range own {
+		namespaces[own[i].Namespace] = true
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(removeAtOnce)
+	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+		group.Go(func() error {
+			err := c.Client.DeleteAllOf(ctx, &discoveryv1.EndpointSlice{}, client.InNamespace(namespace), client.MatchingLabels{
+				discoveryv1.LabelManagedBy: wakeslices.ManagedBy, wakeslices.LabelReplica: string(c.Settings.Replica.UID),
+			})
+			if err != nil {
+				return fmt.Errorf("delete this replica's EndpointSlices in %s: %w", namespace, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}

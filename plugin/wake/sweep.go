@@ -1,0 +1,86 @@
+package wake
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+)
+
+// sweepEvery is how often the Services that have a port are looked for.
+const sweepEvery = time.Minute
+
+// Sweep frees the ports of Services that are gone, every minute until the context ends. used is told how many ports belong to
+// Services that are there.
+func (c *Controller) Sweep(ctx context.Context, used func(int)) error {
+	for {
+		count, err := c.sweep(ctx)
+		if err != nil && ctx.Err() == nil {
+			c.Logger.Warn("the ports of Services that are gone could not be freed", "error", err.Error())
+		} else {
+			used(count)
+		}
+		timer := time.NewTimer(sweepEvery)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// sweep frees the ports of the Services that the informers do not know and the API server neither.
+func (c *Controller) sweep(ctx context.Context) (int, error) {
+	owners, err := c.Ports.Owners(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var services corev1.ServiceList
+	if err := c.Informers.List(ctx, &services); err != nil {
+		return 0, fmt.Errorf("list Services: %w", err)
+	}
+	there := make(map[types.UID]bool, len(services.Items))
+	for i := range services.Items {
+		there[services.Items[i].UID] = true
+	}
+	var gone []types.UID
+	for _, owner := range owners {
+		if there[owner.UID] {
+			continue
+		}
+		is, err := c.isGone(ctx, owner)
+		if err != nil {
+			return 0, err
+		}
+		if is {
+			gone = append(gone, owner.UID)
+		}
+	}
+	if len(gone) == 0 {
+		return len(owners), nil
+	}
+	if err := c.Ports.Free(ctx, gone, time.Now()); err != nil {
+		return 0, err
+	}
+	return len(owners) - len(gone), nil
+}
+
+// isGone asks the API server: the informers may be late, or pass over a Service that lost its label.
+func (c *Controller) isGone(ctx context.Context, owner ports.Owner) (bool, error) {
+	var service corev1.Service
+	err := c.Live.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}, &service)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read Service %s/%s: %w", owner.Namespace, owner.Name, err)
+	}
+	return service.UID != owner.UID, nil
+}

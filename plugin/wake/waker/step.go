@@ -1,0 +1,132 @@
+package waker
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/hba"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+)
+
+// postgresPort is where CloudNativePG's instances listen (1.30: pkg/postgres, ServerPort).
+const postgresPort = 5432
+
+// step is what a wake does next.
+type step int
+
+const (
+	// stepAwait waits for an instance that is there, or is to come.
+	stepAwait step = iota
+	// stepHold waits for the operator to have deleted every pod: turning the switch off before made it fail over.
+	stepHold
+	// stepSwitch turns the switch off.
+	stepSwitch
+	// stepGiveUp ends: only people wake the cluster.
+	stepGiveUp
+)
+
+// next says what a wake does, by the Cluster and the number of its pods that are left.
+func next(cluster plan.Cluster, pods int) step {
+	switch {
+	case !cluster.Switched:
+		return stepAwait
+	case cluster.Obstacle() != "":
+		return stepGiveUp
+	case !cluster.Hibernated || pods != 0:
+		return stepHold
+	default:
+		return stepSwitch
+	}
+}
+
+// sight is what is known of a Service and its cluster.
+type sight struct {
+	cluster *cnpgv1.Cluster
+	view    plan.Cluster
+	service *corev1.Service
+	pods    []corev1.Pod
+	slices  []discoveryv1.EndpointSlice
+}
+
+// candidates are the instances that may serve the Service's clients, in a stable order: those that its selector will lead
+// to, else those that it leads to now.
+func (s *sight) candidates() []netip.AddrPort {
+	var found []netip.AddrPort
+	for i := range s.pods {
+		pod := &s.pods[i]
+		address, err := netip.ParseAddr(pod.Status.PodIP)
+		if err == nil && pod.DeletionTimestamp.IsZero() && wakeslices.Selects(s.service, pod, s.cluster) {
+			found = append(found, netip.AddrPortFrom(address, postgresPort))
+		}
+	}
+	if len(found) == 0 {
+		for _, address := range wakeslices.Ready(s.service, s.slices) {
+			found = append(found, netip.AddrPortFrom(address, postgresPort))
+		}
+	}
+	slices.SortFunc(found, netip.AddrPort.Compare)
+	return found
+}
+
+// ready are the candidates that the kubelet says are ready.
+func (s *sight) ready() []netip.AddrPort {
+	return slices.DeleteFunc(s.candidates(), func(candidate netip.AddrPort) bool {
+		return !slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool {
+			return pod.Status.PodIP == candidate.Addr().String() && podReady(&pod)
+		})
+	})
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp.IsZero() && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// sendsAway tells whether clients must come again, directly: rules tell addresses apart, and PostgreSQL would see ours.
+func (s *sight) sendsAway() bool {
+	spec := &s.cluster.Spec
+	return !s.view.Policy.AcceptGateway &&
+		(len(spec.PodSelectorRefs) != 0 || hba.TellsAddressesApart(spec.PostgresConfiguration.PgHBA))
+}
+
+// How often PostgreSQL is asked: often while most wakes come to an end, and then seldom, since each answer during recovery is
+// a line in its log.
+const (
+	askOften, askSeldom = 100 * time.Millisecond, time.Second
+	oftenFor            = 5 * time.Second
+	// lookAgain is after how long the informers are read again even if nothing was told.
+	lookAgain = time.Second
+)
+
+// pause is how long to wait before PostgreSQL is asked again; asked is how long ago it was first asked, 0: not yet.
+func pause(candidates int, asked time.Duration) time.Duration {
+	switch {
+	case candidates == 0:
+		return lookAgain
+	case asked < oftenFor:
+		return askOften
+	default:
+		return askSeldom
+	}
+}
+
+// phases is when the parts of a wake ended.
+type phases struct {
+	began, hibernated, switched, found, ready time.Time
+}
+
+// durations are how long each part took. A part that another replica did took no time here.
+func (p phases) durations() (hold, patch, pod, postgres time.Duration) {
+	hibernated := cmp.Or(p.hibernated, p.began)
+	switched := cmp.Or(p.switched, hibernated)
+	found := cmp.Or(p.found, p.ready)
+	return hibernated.Sub(p.began), switched.Sub(hibernated), found.Sub(switched), p.ready.Sub(found)
+}

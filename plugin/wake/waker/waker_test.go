@@ -1,0 +1,476 @@
+package waker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/cloudnative-pg/cloudnative-pg/pkg/specs"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const namespace, name = "shop", "orders"
+
+// world is a Kubernetes cluster with one Cluster, as the waker sees it.
+type world struct {
+	t        *testing.T
+	api      client.Client
+	bell     *Bell
+	recorder *record.FakeRecorder
+	waker    *Waker
+
+	mutex   sync.Mutex
+	patches []string
+	knocks  int
+	results []Result
+
+	manager  atomic.Value // who turned the switch on
+	postgres atomic.Bool  // PostgreSQL accepts sessions
+	conflict atomic.Int32 // so many patches meet another's change
+}
+
+func (w *world) Woke(result Result, _ time.Duration) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.results = append(w.results, result)
+}
+
+func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *world {
+	t.Helper()
+	cluster := &cnpgv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "cluster", Annotations: map[string]string{
+			idle.KeyEnabled: "true", idle.KeyHibernation: "on", idle.KeyAsleepSince: "x", idle.KeyAsleepReason: "x", idle.KeyGatewayReady: "x",
+		}},
+		Spec:   cnpgv1.ClusterSpec{Instances: 2, ImageName: "example.org/postgresql:17.5", Plugins: []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}},
+		Status: cnpgv1.ClusterStatus{CurrentPrimary: "orders-1", TargetPrimary: "orders-1"},
+	}
+	hibernated(cluster)
+	change(cluster)
+	objects := []client.Object{cluster}
+	for _, service := range []*corev1.Service{
+		specs.CreateClusterReadWriteService(*cluster), specs.CreateClusterReadOnlyService(*cluster), specs.CreateClusterReadService(*cluster),
+	} {
+		service.UID = types.UID(service.Name)
+		objects = append(objects, service)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{t: t, bell: &Bell{}, recorder: record.NewFakeRecorder(100)}
+	w.manager.Store(plan.FieldManager)
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			err := c.Get(ctx, key, o, options...)
+			if manager := w.manager.Load().(string); o.GetAnnotations()[idle.KeyHibernation] != "" {
+				o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: &metav1.FieldsV1{
+					Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
+				}}})
+			}
+			return err
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if w.conflict.Add(-1) >= 0 {
+				w.touch() //nolint:contextcheck // somebody else's change
+			}
+			if err := c.Patch(ctx, o, patch, options...); err != nil {
+				return err
+			}
+			body, err := patch.Data(o)
+			w.mutex.Lock()
+			defer w.mutex.Unlock()
+			w.patches = append(w.patches, string(body))
+			return err
+		},
+	})
+	for object, functions := range informers.Indices() {
+		for index, function := range functions {
+			builder = builder.WithIndex(object, index, function)
+		}
+	}
+	w.api = builder.Build()
+	base, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	w.waker = &Waker{
+		Informers: informers.Reader{Reader: w.api}, Live: w.api, Client: w.api, Bell: w.bell, HTTP: http.DefaultClient, Recorder: w.recorder,
+		Observer: w, Logger: slog.New(slog.DiscardHandler), Limit: limit, Base: base,
+		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		Knock: func(context.Context, netip.AddrPort) bool {
+			w.mutex.Lock()
+			defer w.mutex.Unlock()
+			w.knocks++
+			return w.postgres.Load()
+		},
+	}
+	return w
+}
+
+func hibernated(c *cnpgv1.Cluster) {
+	c.Status.Conditions = []metav1.Condition{{Type: idle.KeyHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated"}}
+}
+
+func awake(c *cnpgv1.Cluster) {
+	delete(c.Annotations, idle.KeyHibernation)
+	c.Status.Conditions = nil
+}
+
+// change changes the Cluster, as the operator or a person does.
+func (w *world) change(change func(*cnpgv1.Cluster)) {
+	w.t.Helper()
+	var cluster cnpgv1.Cluster
+	if err := w.api.Get(w.t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &cluster); err != nil {
+		w.t.Error(err)
+	}
+	change(&cluster)
+	if err := w.api.Update(w.t.Context(), &cluster); err != nil {
+		w.t.Error(err)
+	}
+	w.bell.Ring(types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+// touch changes something that means nothing.
+func (w *world) touch() {
+	w.change(func(c *cnpgv1.Cluster) { c.Annotations["team"] += "x" })
+}
+
+// pod makes an instance, or changes it if it is there.
+func (w *world) pod(pod, address string, change func(*corev1.Pod)) {
+	w.t.Helper()
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod, Labels: map[string]string{"cnpg.io/cluster": name, "cnpg.io/podRole": "instance"}},
+		Status:     corev1.PodStatus{PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}},
+	}
+	change(p)
+	goes := !p.DeletionTimestamp.IsZero()
+	if err := w.api.Create(w.t.Context(), p); err != nil {
+		w.t.Error(err)
+	}
+	if goes {
+		if err := w.api.Delete(w.t.Context(), p); err != nil {
+			w.t.Error(err)
+		}
+	}
+	w.bell.Ring(types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+func (w *world) endpoint(service, address string) {
+	w.t.Helper()
+	err := w.api.Create(w.t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: service + "-abc", Labels: map[string]string{
+			"cnpg.io/cluster": name, discoveryv1.LabelServiceName: service,
+		}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}},
+	})
+	if err != nil {
+		w.t.Error(err)
+	}
+	w.bell.Ring(types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+func same(*corev1.Pod) {}
+
+// terminating gives a pod a finalizer and a deletion, so that it stays until it is removed.
+func terminating(p *corev1.Pod) {
+	p.Finalizers = []string{"test/stays"}
+	p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+}
+
+func service(suffix string) gateway.Service {
+	return gateway.Service{Namespace: namespace, Name: name + suffix, UID: types.UID(name + suffix), Cluster: name}
+}
+
+var by = gateway.Client{Peer: netip.MustParseAddrPort("[::ffff:10.1.2.3]:4711"), User: "app", Database: "shop"}
+
+// operate does what the operator does once the switch is off.
+func (w *world) operate() {
+	for {
+		rung := w.bell.Listen(types.NamespacedName{Namespace: namespace, Name: name})
+		var cluster cnpgv1.Cluster
+		if err := w.api.Get(w.t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &cluster); err != nil {
+			return
+		}
+		if cluster.Annotations[idle.KeyHibernation] == "" {
+			break
+		}
+		select {
+		case <-w.t.Context().Done():
+			return
+		case <-rung:
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	wait := func(d time.Duration) bool {
+		select {
+		case <-w.t.Context().Done():
+			return false
+		case <-time.After(d):
+			return true
+		}
+	}
+	if !wait(2 * time.Second) {
+		return
+	}
+	w.change(awake)
+	w.pod("orders-1", "10.0.0.1", same)
+	if wait(time.Second) {
+		w.postgres.Store(true)
+	}
+}
+
+func (w *world) seen() (patches []string, results []Result, knocks int, events []string) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	for len(w.recorder.Events) != 0 {
+		events = append(events, <-w.recorder.Events)
+	}
+	return w.patches, w.results, w.knocks, events
+}
+
+func TestTwoHundredClientsMakeOneWake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		go w.operate()
+		var answered atomic.Int32
+		var group sync.WaitGroup
+		for i := range 200 {
+			group.Go(func() {
+				address, err := w.waker.Resolve(t.Context(), service([]string{"-rw", "-r"}[i%2]), by)
+				if err != nil || address != netip.MustParseAddrPort("10.0.0.1:5432") {
+					t.Errorf("got %s, %v", address, err)
+				}
+				answered.Add(1)
+			})
+		}
+		group.Wait()
+		patches, results, knocks, events := w.seen()
+		if answered.Load() != 200 || len(patches) != 1 {
+			t.Fatalf("%d answers by %d patches, want 200 by one", answered.Load(), len(patches))
+		}
+		if diff := cmp.Diff([]Result{ResultSuccess}, results); diff != "" {
+			t.Errorf("results (-want +got):\n%s", diff)
+		}
+		if knocks > 2*12 { // a second of asking every 100 ms, for each Service
+			t.Errorf("PostgreSQL was asked %d times", knocks)
+		}
+		if len(events) != 1 || !strings.Contains(events[0], "Woken") || !strings.Contains(events[0], `10.1.2.3 (user "app", database "shop")`) {
+			t.Errorf("events: %v", events)
+		}
+		var cluster cnpgv1.Cluster
+		if err := w.api.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &cluster); err != nil {
+			t.Fatal(err)
+		}
+		var told lastWake
+		if err := json.Unmarshal([]byte(cluster.Annotations[idle.KeyLastWake]), &told); err != nil {
+			t.Fatal(err)
+		}
+		if told.By != "10.1.2.3" || told.User != "app" || told.Database != "shop" || told.At == "" || !strings.HasPrefix(told.Service, name) {
+			t.Errorf("last-wake says %+v", told)
+		}
+		delete(cluster.Annotations, idle.KeyLastWake)
+		if diff := cmp.Diff(map[string]string{idle.KeyEnabled: "true"}, cluster.Annotations); diff != "" {
+			t.Errorf("annotations (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	unchanged := func(*cnpgv1.Cluster) {}
+	primary := netip.MustParseAddrPort("10.0.0.1:5432")
+	for _, row := range []struct {
+		rule    string
+		cluster func(*cnpgv1.Cluster)
+		service string
+		before  func(*world) // before the client comes
+		later   func(*world) // a second after that
+		want    netip.AddrPort
+		err     error
+		patches int
+		result  []Result
+	}{
+		{"an awake cluster is not patched", awake, "-rw", func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, nil, primary, nil, 0, nil},
+		{"an awake cluster's instance is waited for", awake, "-rw", nil, func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, primary, nil, 0, nil},
+		{"-ro waits for a replica", awake, "-ro", func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) },
+			func(w *world) { w.pod("orders-2", "10.0.0.2", same) }, netip.MustParseAddrPort("10.0.0.2:5432"), nil, 0, nil},
+		{"what the Service offers serves where no pod is known", awake, "-ro", func(w *world) { w.postgres.Store(true); w.endpoint("orders-ro", "10.0.0.9") }, nil,
+			netip.MustParseAddrPort("10.0.0.9:5432"), nil, 0, nil},
+		{"until pods are deleted it is passed through to one that answers", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
+			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, nil, primary, nil, 0, nil},
+		{"while pods are being deleted the switch stays", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
+			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", terminating) }, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
+		{"a condition of before does not count while there are pods", unchanged, "-rw",
+			func(w *world) { w.pod("orders-1", "10.0.0.1", terminating) }, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
+		{"without the condition the switch stays", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
+		{"once it is there the switch is turned off", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil,
+			func(w *world) { w.change(hibernated); go w.operate() }, primary, nil, 1, []Result{ResultSuccess}},
+		{"a person's hibernation is not undone", unchanged, "-rw", func(w *world) { w.manager.Store("kubectl-annotate") }, nil, netip.AddrPort{}, gateway.ErrAsleepByHand, 0, []Result{ResultByHand}},
+		{"a person who switches meanwhile ends the wake", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil,
+			func(w *world) { w.manager.Store("kubectl-annotate"); w.touch() }, netip.AddrPort{}, gateway.ErrAsleepByHand, 0, []Result{ResultByHand}},
+		{"wake=manual is obeyed", func(c *cnpgv1.Cluster) { c.Annotations[idle.KeyWake] = "manual" }, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrAsleepByHand, 0, []Result{ResultByHand}},
+		{"a conflict is read again", unchanged, "-rw", func(w *world) { w.conflict.Store(3); go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
+		{"a cluster that another replica woke is waited for", unchanged, "-rw", nil, func(w *world) { w.change(awake); go w.operate() }, primary, nil, 0, nil},
+		{"a wake that does not come ends", unchanged, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrTimeout, 1, []Result{ResultTimeout}},
+		{"rules that tell addresses apart send the client away once it is awake", func(c *cnpgv1.Cluster) {
+			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
+		}, "-rw", func(w *world) { go w.operate() }, func(w *world) { w.later(5*time.Second, func() { w.endpoint("orders-rw", "10.0.0.1") }) },
+			netip.AddrPort{}, gateway.ErrReconnect, 1, []Result{ResultSuccess}},
+		{"so do selected pods", func(c *cnpgv1.Cluster) {
+			awake(c)
+			c.Spec.PodSelectorRefs = []cnpgv1.PodSelectorRef{{Name: "app"}}
+		}, "-rw", func(w *world) { w.endpoint("orders-rw", "10.0.0.1") }, nil, netip.AddrPort{}, gateway.ErrReconnect, 0, nil},
+		{"unless an annotation accepts the gateway's address", func(c *cnpgv1.Cluster) {
+			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
+			c.Annotations[idle.KeyGatewayAddress] = "accept"
+		}, "-rw", func(w *world) { go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
+		{"a Service that is gone serves nobody", awake, "-gone", nil, nil, netip.AddrPort{}, ErrGone, 0, nil},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 30*time.Second, row.cluster)
+				if strings.Contains(row.rule, "another replica woke") { // it has the switch off before this one can
+					w.change(func(c *cnpgv1.Cluster) { c.Status.Conditions = nil })
+				}
+				if strings.Contains(row.rule, "does not come") {
+					w.later(time.Second, func() { w.pod("orders-1", "10.0.0.1", same) })
+				}
+				if row.before != nil {
+					row.before(w)
+				}
+				if row.later != nil {
+					w.later(time.Second, func() { row.later(w) })
+				}
+				got, err := w.waker.Resolve(t.Context(), service(row.service), by)
+				if got != row.want || !errors.Is(err, row.err) {
+					t.Errorf("got %s, %v, want %s, %v", got, err, row.want, row.err)
+				}
+				patches, results, knocks, events := w.seen()
+				if len(patches) != row.patches {
+					t.Errorf("%d patches, want %d: %v", len(patches), row.patches, patches)
+				}
+				if diff := cmp.Diff(row.result, results); diff != "" {
+					t.Errorf("results (-want +got):\n%s", diff)
+				}
+				if knocks > 51+30 {
+					t.Errorf("PostgreSQL was asked %d times in half a minute", knocks)
+				}
+				if said := strings.Join(events, "\n"); errors.Is(row.err, gateway.ErrTimeout) != strings.Contains(said, "WakeTimedOut") {
+					t.Errorf("events: %s", said)
+				}
+			})
+		})
+	}
+}
+
+// later does something after a while, within the test.
+func (w *world) later(d time.Duration, do func()) {
+	go func() {
+		select {
+		case <-w.t.Context().Done():
+		case <-time.After(d):
+			do()
+		}
+	}()
+}
+
+func TestAClientThatLeavesDoesNotEndTheWake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		go w.operate()
+		impatient, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		if _, err := w.waker.Resolve(impatient, service("-rw"), by); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); err != nil {
+			t.Error(err)
+		}
+		if patches, _, _, _ := w.seen(); len(patches) != 1 {
+			t.Errorf("%d patches, want one", len(patches))
+		}
+	})
+}
+
+func TestRefuses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
+		c.Annotations[idle.KeyIgnore] = "client=10.9.0.0/16; user=x client=10.8.0.0/16"
+	})
+	w.pod("orders-1", "10.0.0.1", same)
+	w.pod("going-1", "10.0.0.2", terminating)
+	w.pod("pooler-1", "10.0.0.3", func(p *corev1.Pod) { p.Labels["cnpg.io/podRole"] = "pooler" })
+	w.pod("invoices-1", "10.0.0.4", func(p *corev1.Pod) { p.Labels["cnpg.io/cluster"] = "invoices" })
+	for _, row := range []struct {
+		rule, address string
+		want          gateway.Refusal
+	}{
+		{"a client is served", "10.1.2.3", ""},
+		{"also where IPv4 comes as IPv6", "::ffff:10.1.2.3", ""},
+		{"an instance of the cluster is not", "10.0.0.1", gateway.RefusalInstance},
+		{"nor one that is being deleted", "10.0.0.2", gateway.RefusalInstance},
+		{"a pooler is a client", "10.0.0.3", ""},
+		{"an instance of another cluster is a client", "10.0.0.4", ""},
+		{"an ignored address is not served", "10.9.1.1", gateway.RefusalIgnored},
+		{"a pattern that asks for more than the address ignores nobody here", "10.8.1.1", ""},
+		{"an address that is not allowed is not served", "192.0.2.1", gateway.RefusalNotAllowed},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			if got := w.waker.Refuses(service("-rw"), netip.AddrPortFrom(netip.MustParseAddr(row.address), 1)); got != row.want {
+				t.Errorf("got %q, want %q", got, row.want)
+			}
+		})
+	}
+}
+
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, time.Minute, awake)
+	ready := func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	w.pod("orders-1", "10.0.0.1", ready)
+	w.pod("orders-2", "10.0.0.2", same)
+	w.pod("orders-3", "10.0.0.3", func(p *corev1.Pod) { ready(p); terminating(p) })
+	for suffix, want := range map[string]int{"-rw": 1, "-ro": 0, "-r": 1, "-gone": 0} {
+		if got := w.waker.Running(service(suffix)); len(got) != want {
+			t.Errorf("%s: got %v, want %d", suffix, got, want)
+		}
+	}
+	if _, _, knocks, _ := w.seen(); knocks != 0 {
+		t.Error("PostgreSQL was asked")
+	}
+}

@@ -1,0 +1,421 @@
+package wake
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/cloudnative-pg/cloudnative-pg/pkg/specs"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const system = "cnpg-system"
+
+var orders = types.NamespacedName{Namespace: "shop", Name: "orders"}
+
+// world is a Kubernetes cluster: an API server, and what kube-proxy does with its EndpointSlices.
+type world struct {
+	t   *testing.T
+	api client.Client
+
+	mutex    sync.Mutex
+	writes   []string // verb and kind of what was written
+	manager  string   // who turned the switch on
+	unrouted bool     // this network passes our slices over
+	turn     int
+	networks []*network
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	cluster := &cnpgv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: orders.Name, UID: "cluster", Annotations: map[string]string{idle.KeyEnabled: "true"}},
+		Spec:       cnpgv1.ClusterSpec{Instances: 1, ImageName: "example.org/postgresql:17.5", Plugins: []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}},
+	}
+	objects := []client.Object{cluster}
+	for i, service := range []*corev1.Service{
+		specs.CreateClusterReadWriteService(*cluster), specs.CreateClusterReadOnlyService(*cluster), specs.CreateClusterReadService(*cluster),
+		specs.CreateClusterAnyService(*cluster),
+	} {
+		service.UID = types.UID(service.Name)
+		service.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: orders.Name, UID: "cluster"}}
+		service.Spec.ClusterIP = "10.96.0." + strconv.Itoa(i+1)
+		service.Spec.ClusterIPs = []string{service.Spec.ClusterIP}
+		service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+		objects = append(objects, service)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{t: t, manager: plan.FieldManager}
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(w.intercept())
+	for object, functions := range informers.Indices() {
+		for index, function := range functions {
+			builder = builder.WithIndex(object, index, function)
+		}
+	}
+	w.api = builder.Build()
+	t.Cleanup(func() {
+		for _, n := range w.networks {
+			n.close()
+		}
+	})
+	return w
+}
+
+// intercept records writes, and says who turned the switch on.
+func (w *world) intercept() interceptor.Funcs {
+	note := func(verb string, o client.Object) {
+		w.mutex.Lock()
+		defer w.mutex.Unlock()
+		kind := "Cluster"
+		switch o.(type) {
+		case *discoveryv1.EndpointSlice:
+			kind = "EndpointSlice"
+		case *corev1.ConfigMap:
+			kind = "ConfigMap"
+		case *corev1.Event:
+			kind = "Event"
+		}
+		w.writes = append(w.writes, verb+" "+kind)
+	}
+	return interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			err := c.Get(ctx, key, o, options...)
+			if _, is := o.(*cnpgv1.Cluster); is && o.GetAnnotations()[idle.KeyHibernation] != "" {
+				o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: w.manager, FieldsV1: metav1.NewFieldsV1(
+					`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`)}})
+			}
+			return err
+		},
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			note("create", o)
+			o.SetUID(types.UID(o.GetName()))
+			o.SetCreationTimestamp(metav1.Now())
+			return c.Create(ctx, o, options...)
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+			note("update", o)
+			return c.Update(ctx, o, options...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			note("patch", o)
+			return c.Patch(ctx, o, patch, options...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+			note("delete", o)
+			return c.Delete(ctx, o, options...)
+		},
+		DeleteAllOf: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteAllOfOption) error {
+			note("delete all", o)
+			return c.DeleteAllOf(ctx, o, options...)
+		},
+	}
+}
+
+// wrote are the writes since it was last asked.
+func (w *world) wrote() []string {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	wrote := w.writes
+	w.writes = nil
+	slices.Sort(wrote)
+	return wrote
+}
+
+// cluster changes the Cluster, as a sidecar, the operator or a person does.
+func (w *world) cluster(change func(*cnpgv1.Cluster)) *cnpgv1.Cluster {
+	w.t.Helper()
+	var cluster cnpgv1.Cluster
+	if err := w.api.Get(w.t.Context(), orders, &cluster); err != nil {
+		w.t.Fatal(err)
+	}
+	if change != nil {
+		change(&cluster)
+		if err := w.api.Update(w.t.Context(), &cluster); err != nil {
+			w.t.Fatal(err)
+		}
+		w.wrote()
+	}
+	return &cluster
+}
+
+func annotated(key, value string) func(*cnpgv1.Cluster) {
+	return func(c *cnpgv1.Cluster) {
+		if value == "" {
+			delete(c.Annotations, key)
+		} else {
+			c.Annotations[key] = value
+		}
+	}
+}
+
+func announced(ahead time.Duration) string {
+	return "pod-uid " + time.Now().Add(ahead).UTC().Format(time.RFC3339Nano)
+}
+
+// endpoint gives the Service an endpoint of its own.
+func (w *world) endpoint(service string, ready bool) {
+	w.t.Helper()
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: service + "-own", Labels: map[string]string{
+			"cnpg.io/cluster": orders.Name, discoveryv1.LabelServiceName: service,
+		}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+	}
+	w.put(slice)
+}
+
+// put makes an object in place of what was there.
+func (w *world) put(o client.Object) {
+	w.t.Helper()
+	if err := client.IgnoreNotFound(w.api.Delete(w.t.Context(), o)); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.api.Create(w.t.Context(), o); err != nil {
+		w.t.Fatal(err)
+	}
+	w.wrote()
+}
+
+// led are the Services that lead to each replica, by the slices.
+func (w *world) led() map[string][]string {
+	w.t.Helper()
+	var all discoveryv1.EndpointSliceList
+	if err := w.api.List(w.t.Context(), &all); err != nil {
+		w.t.Fatal(err)
+	}
+	led := map[string][]string{}
+	for i := range all.Items {
+		if slice := &all.Items[i]; wakeslices.IsOurs(slice) {
+			replica := string(wakeslices.ReplicaOf(slice))
+			led[replica] = append(led[replica], slice.Labels[discoveryv1.LabelServiceName])
+			slices.Sort(led[replica])
+		}
+	}
+	return led
+}
+
+// replica is a plugin's pod, with its controller.
+type replica struct {
+	*Controller
+	network *network
+	world   *world
+}
+
+// replica starts a replica. One of the same name is the same pod, whose container was started again.
+func (w *world) replica(name, address string) *replica {
+	w.t.Helper()
+	w.pod(name, corev1.ConditionTrue)
+	n := &network{listening: map[uint16]*listener{}, served: map[types.UID]net.Listener{}}
+	w.networks = append(w.networks, n)
+	r := &replica{network: n, world: w}
+	r.Controller = &Controller{
+		Settings: Settings{
+			Replica:      wakeslices.Replica{Namespace: system, Pod: name, UID: types.UID(name), Node: "node", Addresses: []netip.Addr{netip.MustParseAddr(address)}},
+			HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
+		},
+		Client: w.api, Informers: informers.Reader{Reader: w.api}, Live: w.api,
+		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Range: ports.Range{First: 10000, Last: 10999}},
+		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Logger: slog.New(slog.DiscardHandler),
+	}
+	return r
+}
+
+// pod makes a replica's pod, or changes whether it is ready.
+func (w *world) pod(name string, ready corev1.ConditionStatus) {
+	w.t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name, UID: types.UID(name)},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.Now()}}},
+	}
+	w.put(pod)
+}
+
+// look has the replica look at the cluster.
+func (r *replica) look() time.Duration {
+	r.world.t.Helper()
+	result, err := r.Reconcile(r.world.t.Context(), ctrl.Request{NamespacedName: orders})
+	if err != nil {
+		r.world.t.Fatal(err)
+	}
+	return result.RequeueAfter
+}
+
+// dial is kube-proxy: the addresses take turns.
+func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	var services corev1.ServiceList
+	var all discoveryv1.EndpointSliceList
+	if err := errors.Join(w.api.List(ctx, &services), w.api.List(ctx, &all)); err != nil {
+		return nil, err
+	}
+	var behind []*listener
+	for i := range services.Items {
+		if !strings.HasPrefix(address, services.Items[i].Spec.ClusterIP+":") || w.unrouted {
+			continue
+		}
+		for j := range all.Items {
+			if slice := &all.Items[j]; wakeslices.ServiceOf(slice) == services.Items[i].UID {
+				for _, n := range w.networks {
+					if l := n.at(wakeslices.PortOf(slice)); l != nil {
+						behind = append(behind, l)
+					}
+				}
+			}
+		}
+	}
+	if len(behind) == 0 {
+		return nil, errors.New("connection refused")
+	}
+	w.turn++
+	return behind[w.turn%len(behind)].connect()
+}
+
+// network is what a replica listens on, and its gateway.
+type network struct {
+	mutex     sync.Mutex
+	listening map[uint16]*listener
+	served    map[types.UID]net.Listener
+	drained   []string // what was still led here when the gateway was told to drain
+	onDrain   func() []string
+}
+
+func (n *network) at(port uint16) *listener {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.listening[port]
+}
+
+func (n *network) listen(_ context.Context, port uint16) (net.Listener, error) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if n.listening[port] != nil {
+		return nil, errors.New("address already in use")
+	}
+	l := &listener{came: make(chan net.Conn), closed: make(chan struct{})}
+	l.free = func() {
+		n.mutex.Lock()
+		defer n.mutex.Unlock()
+		delete(n.listening, port)
+	}
+	n.listening[port] = l
+	return l, nil
+}
+
+// open are the ports that are listened on.
+func (n *network) open() []uint16 {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return slices.Sorted(maps.Keys(n.listening))
+}
+
+func (n *network) Open(service gateway.Service, l net.Listener) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	n.served[service.UID] = l
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+}
+
+func (n *network) Close(uid types.UID) {
+	n.mutex.Lock()
+	l := n.served[uid]
+	delete(n.served, uid)
+	n.mutex.Unlock()
+	if l != nil {
+		_ = l.Close()
+	}
+}
+
+func (n *network) Drain(context.Context) error {
+	if n.onDrain != nil {
+		n.drained = n.onDrain()
+	}
+	return nil
+}
+
+func (n *network) close() {
+	n.mutex.Lock()
+	uids := slices.Collect(maps.Keys(n.served))
+	n.mutex.Unlock()
+	for _, uid := range uids {
+		n.Close(uid)
+	}
+}
+
+// listener is a listener without a network.
+type listener struct {
+	came   chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+	free   func()
+}
+
+func (l *listener) connect() (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case l.came <- there:
+		return here, nil
+	case <-l.closed:
+		return nil, errors.New("connection refused")
+	}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.came:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed); l.free() })
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
