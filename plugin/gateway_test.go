@@ -291,6 +291,7 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	woken.director.Knock = func(context.Context, netip.AddrPort) bool { return true }
 	woken.controller.Dial = func(ctx context.Context, _ string) (net.Conn, error) { // there is no kube-proxy
 		var dialer net.Dialer
+		ctx = context.WithoutCancel(ctx)   // this machine may be slower than a network has to be
 		for _, slice := range f.slices() { //nolint:contextcheck // the test's own question
 			if conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", slices.PortOf(&slice))); err == nil {
 				_ = conn.Close()
