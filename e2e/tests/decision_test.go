@@ -295,4 +295,7 @@ func (s *story) webhooksFail(policy admissionv1.FailurePolicyType) {
 		weakened.Webhooks[i].FailurePolicy = &policy
 	}
 	s.must(kube.Patch(s.ctx, weakened, client.MergeFrom(validating)))
+	if policy == admissionv1.Fail { // only now it can be seen whether they answer
+		s.awaitOperator()
+	}
 }

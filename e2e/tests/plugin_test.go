@@ -93,11 +93,17 @@ func environment(deployment *appsv1.Deployment, name string) string {
 
 func (s *story) setSidecarImage(deployment *appsv1.Deployment, image string) {
 	s.Helper()
+	s.setEnvironment(deployment, corev1.EnvVar{Name: "SIDECAR_IMAGE", Value: image})
+}
+
+// setEnvironment gives a variable of the plugin another value.
+func (s *story) setEnvironment(deployment *appsv1.Deployment, variable corev1.EnvVar) {
+	s.Helper()
 	changed := deployment.DeepCopy()
 	env := changed.Spec.Template.Spec.Containers[0].Env
 	for i := range env {
-		if env[i].Name == "SIDECAR_IMAGE" {
-			env[i].Value = image
+		if env[i].Name == variable.Name {
+			env[i] = variable
 		}
 	}
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(deployment)))

@@ -297,9 +297,10 @@ func TestSettingsHoldAsleep(t *testing.T) {
 func TestNoGatewayNoSleep(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "ungated", 1, never))
-	replicas := *s.plugin().Spec.Replicas
-	s.scalePlugin(0)
-	t.Cleanup(func() { s.ctx = cleanup(t); s.scalePlugin(replicas) })
+	off := corev1.EnvVar{Name: "POD_NAME"} // the plugin serves the operator, and has no gateway
+	on := corev1.EnvVar{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
+	s.setEnvironment(s.plugin(), off)
+	t.Cleanup(func() { s.ctx = cleanup(t); s.setEnvironment(s.plugin(), on) })
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awake(c, threshold+40*time.Second, "no gateway")
 	message, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", 10*time.Second)
@@ -307,7 +308,7 @@ func TestNoGatewayNoSleep(t *testing.T) {
 	if !strings.Contains(message, "gateway_unavailable") {
 		t.Errorf("the Event does not say why: %s", message)
 	}
-	s.scalePlugin(replicas)
+	s.setEnvironment(s.plugin(), on)
 	at, err := kube.AwaitCluster(s.ctx, c, "asleep once there is a gateway", 3*time.Minute, scenario.SwitchedOn)
 	s.must(err)
 	s.hibernated(c, at)
