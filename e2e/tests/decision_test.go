@@ -24,6 +24,7 @@ type report struct {
 	Blockers     []string  `json:"blockers"`
 	Events       bool      `json:"events"`
 	IdleSince    time.Time `json:"idleSince"`
+	SampledAt    time.Time `json:"sampledAt"`
 	LastActivity time.Time `json:"lastActivity"`
 }
 

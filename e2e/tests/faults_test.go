@@ -123,7 +123,10 @@ func TestContainerKilled(t *testing.T) {
 	if len(processes) == 0 {
 		t.Skip("the processes of the node cannot be seen from here")
 	}
-	idle := s.awaitReport(c, pod.Name, "idle", time.Minute, func(r report) bool { return r.Known && !r.IdleSince.IsZero() })
+	// A use that no look has followed yet makes what is kept worthless: the running of the test begins with one.
+	idle := s.awaitReport(c, pod.Name, "idle", time.Minute, func(r report) bool {
+		return r.Known && !r.IdleSince.IsZero() && !r.SampledAt.Before(r.IdleSince)
+	})
 	killed := time.Now()
 	for _, process := range processes {
 		_ = syscall.Kill(process, syscall.SIGKILL)

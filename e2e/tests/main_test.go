@@ -66,7 +66,7 @@ type story struct {
 func begin(t *testing.T) *story {
 	t.Helper()
 	ctx := t.Context()
-	prefix := strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))
+	prefix := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "/", "-")
 	if len(prefix) > 40 {
 		prefix = prefix[:40]
 	}
