@@ -31,7 +31,7 @@ func TestDrivers(t *testing.T) {
 		t.Skip("DRIVERS_IMAGE is not set: it is an image with psycopg, node-postgres and pgjdbc")
 	}
 	t.Parallel()
-	const java = `printf '%%s' '` + javaClient + `' >/tmp/Client.java; exec java -cp "%s/usr/share/java/*" /tmp/Client.java "jdbc:postgresql://%s-rw/app%s"`
+	const java = "cat >/tmp/Client.java <<'END'\n" + javaClient + "\nEND\n" + `exec java -cp "%s/usr/share/java/*" /tmp/Client.java "jdbc:postgresql://%s-rw/app%s"`
 	for name, rows := range map[string][]struct{ rule, script string }{
 		"python-node": {
 			{"psycopg 3", `exec python3 -c 'import os, psycopg; print(psycopg.connect("host=CLUSTER-rw user=app dbname=app").execute("select %s", ["answered"]).fetchone()[0])'`},
