@@ -175,7 +175,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 	s.awaitSlices(c, 30*time.Second)
 }
 
-// A hundred clients at once are one wake, and each of them is answered.
+// Two hundred clients at once are one wake, and each of them is answered.
 func TestManyClientsAreOneWake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -184,10 +184,10 @@ func TestManyClientsAreOneWake(t *testing.T) {
 	s.running(c)
 	s.sleeps(c)
 	script := `echo 'select 1' >/tmp/one.sql
-PGPASSWORD=%s pgbench -n -c 100 -j 100 -t 1 -f /tmp/one.sql "host=crowded-rw user=app dbname=app connect_timeout=60" 2>&1`
+PGPASSWORD=%s pgbench -n -c 200 -j 200 -t 1 -f /tmp/one.sql "host=crowded-rw user=app dbname=app connect_timeout=60" 2>&1`
 	out, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(script, s.password(c)))
 	s.must(err)
-	if !strings.Contains(out, "number of transactions actually processed: 100/100") {
+	if !strings.Contains(out, "number of transactions actually processed: 200/200") {
 		t.Errorf("pgbench: %s", out)
 	}
 	var events corev1.EventList

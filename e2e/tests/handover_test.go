@@ -1,0 +1,206 @@
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// between is the longest time for which a cluster may be neither awake without the gateway nor asleep with it.
+const between = 30 * time.Second
+
+// announced waits until the cluster is about to sleep.
+func (s *story) announced(c *cnpgv1.Cluster) {
+	s.Helper()
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	_, err := kube.AwaitCluster(s.ctx, c, "announced", threshold+time.Minute, func(c *cnpgv1.Cluster) bool {
+		return c.Annotations[scenario.Announced] != ""
+	})
+	s.must(err)
+}
+
+// settled demands that the cluster is soon awake without slices or asleep with them, and says which.
+func (s *story) settled(c *cnpgv1.Cluster) {
+	s.Helper()
+	start := time.Now()
+	for {
+		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+		asleep, led := scenario.SwitchedOn(c), len(s.slices(c)) != 0
+		if asleep == led && c.Annotations[scenario.Announced] == "" {
+			s.Logf("settled after %.1fs: asleep %t", time.Since(start).Seconds(), asleep)
+			return
+		}
+		if time.Since(start) > between+toAct {
+			s.Fatalf("after %s: asleep %t, the gateway stands before it %t, announced %q", time.Since(start), asleep, led, c.Annotations[scenario.Announced])
+		}
+	}
+}
+
+// answers demands that a client that tries again is served.
+func (s *story) answers(c *cnpgv1.Cluster) {
+	s.Helper()
+	var err error
+	for deadline := time.Now().Add(2 * toWake); time.Now().Before(deadline); {
+		var answer string
+		if answer, err = kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1"); err == nil && answer == "1" {
+			return
+		}
+	}
+	s.Fatalf("no answer: %v", err)
+}
+
+// A sidecar that dies in the middle of the handover leaves a working cluster, and the next attempt succeeds.
+func TestSidecarDiesWhileItHandsOver(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "broken-off", 1, never))
+	pod := s.instances(c)[0]
+	if len(processesOf(pod, "worker")) == 0 {
+		t.Skip("the processes of the node cannot be seen from here")
+	}
+	s.announced(c)
+	for _, process := range processesOf(pod, "worker") {
+		_ = syscall.Kill(process, syscall.SIGKILL)
+	}
+	s.settled(c)
+	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", 2*time.Minute, scenario.Hibernated)
+	s.must(err)
+	s.annotate(c, scenario.InactivityMinutes, never)
+	s.settled(c)
+	s.answers(c)
+}
+
+// Every replica of the gateway dies at once, before it has acknowledged and after the switch: the cluster stays awake, or it
+// sleeps and is woken by the next ones. This test and the next end the plugin's pods and so do not run beside others.
+func TestGatewaysDieInTheHandover(t *testing.T) {
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "deserted", 1, never))
+	s.announced(c)
+	s.killPlugin()
+	s.settled(c)
+	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", 3*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	s.killPlugin()
+	s.annotate(c, scenario.InactivityMinutes, never)
+	s.answers(c)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.awaitSlices(c, between)
+}
+
+// killPlugin ends every pod of the plugin without a grace period.
+func (s *story) killPlugin() {
+	s.Helper()
+	var pods corev1.PodList
+	s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)))
+	zero := int64(0)
+	for i := range pods.Items {
+		s.must(client.IgnoreNotFound(kube.Delete(s.ctx, &pods.Items[i], &client.DeleteOptions{GracePeriodSeconds: &zero})))
+	}
+}
+
+// Clusters that share a user and a password, while the gateways restart again and again: nobody reaches another's data.
+func TestTenantsStayApart(t *testing.T) {
+	const tenants, rounds = 5, 3
+	s := begin(t)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "shared"}, Type: corev1.SecretTypeBasicAuth,
+		StringData: map[string]string{"username": "app", "password": "the-same-everywhere"},
+	}
+	s.must(kube.Create(s.ctx, secret))
+	var clusters []*cnpgv1.Cluster
+	for i := range tenants {
+		c := kube.NewCluster(s.namespace, fmt.Sprintf("tenant-%d", i), 1, never)
+		c.Spec.Bootstrap = &cnpgv1.BootstrapConfiguration{InitDB: &cnpgv1.BootstrapInitDB{
+			Database: "app", Owner: "app", Secret: &cnpgv1.LocalObjectReference{Name: secret.Name},
+			PostInitApplicationSQL: []string{"create table me as select '" + c.Name + "'::text as name", "grant select on me to app"},
+		}}
+		s.must(kube.Create(s.ctx, c))
+		clusters = append(clusters, c)
+	}
+	for _, c := range clusters {
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	}
+	s.must(kube.StartClient(s.ctx, clusters[0]))
+	for range rounds {
+		for _, c := range clusters {
+			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+		}
+		for _, c := range clusters {
+			_, err := kube.AwaitCluster(s.ctx, c, "asleep", 3*time.Minute, scenario.Hibernated)
+			s.must(err)
+			s.annotate(c, scenario.InactivityMinutes, never)
+		}
+		s.killPlugin()
+		var group sync.WaitGroup
+		for _, c := range clusters {
+			group.Go(func() {
+				out, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(`export PGPASSWORD=the-same-everywhere
+until psql -XAtq "host=%s-rw user=app dbname=app connect_timeout=60" -c 'select name from me' 2>/dev/null; do sleep 0.1; done`, c.Name))
+				if got := strings.TrimSpace(out); err != nil || got != c.Name {
+					t.Errorf("through %s-rw the client reached %q (%v)", c.Name, got, err)
+				}
+			})
+		}
+		group.Wait()
+		for _, c := range clusters {
+			s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+		}
+	}
+}
+
+// With rules that tell addresses apart a client wakes the cluster and must come again: it gets in by its own address or not at
+// all.
+func TestRulesByAddress(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "addressed", 1, never)
+	c.Spec.PostgresConfiguration.PgHBA = []string{"host app app 192.0.2.0/24 reject"}
+	s.running(c)
+	s.sleeps(c)
+	if out, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" sslmode=disable", "select 1"); err == nil || !strings.Contains(err.Error(), "again") {
+		t.Errorf("held, the client got %q (%v), want to be told to connect again", out, err)
+	}
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	if scenario.SwitchedOn(c) {
+		t.Error("the client did not wake the cluster")
+	}
+	s.answers(c)
+
+	c.Spec.PostgresConfiguration.PgHBA = []string{"host app app 0.0.0.0/1 reject", "host app app 128.0.0.0/1 reject"}
+	other := kube.NewCluster(s.namespace, "barred", 1, never)
+	s.must(kube.Create(s.ctx, other))
+	s.must(kube.AwaitHealthy(s.ctx, other, toHealthy))
+	barred := other.DeepCopy()
+	barred.Spec.PostgresConfiguration.PgHBA = c.Spec.PostgresConfiguration.PgHBA
+	s.must(kube.Patch(s.ctx, barred, client.MergeFrom(other)))
+	refused := func(when string) {
+		s.Helper()
+		for deadline := time.Now().Add(20 * time.Second); ; {
+			out, err := kube.QueryAs(s.ctx, other, "rw", fromAfar, "select 1")
+			if err != nil && strings.Contains(err.Error(), "pg_hba.conf rejects") {
+				return
+			}
+			if time.Now().After(deadline) {
+				s.Fatalf("%s: the client that the rules bar got %q (%v)", when, out, err)
+			}
+		}
+	}
+	refused("awake")
+	s.sleeps(other)
+	for range 3 {
+		if out, err := kube.QueryAs(s.ctx, other, "rw", fromAfar, "select 1"); err == nil {
+			t.Fatalf("through the gateway the client that the rules bar got %q", out)
+		}
+	}
+	refused("woken")
+}
