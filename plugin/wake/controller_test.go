@@ -134,6 +134,19 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 			c := w.cluster(nil)
 			w.cluster(annotated(idle.KeyGatewayReady, c.Annotations[idle.KeyAnnounced]))
 		}, "announcement"},
+		{"one with a Service whose family of addresses this replica has not is not", func(w *world) {
+			var services corev1.ServiceList
+			if err := w.api.List(w.t.Context(), &services); err != nil {
+				w.t.Fatal(err)
+			}
+			for i := range services.Items {
+				services.Items[i].Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
+				services.Items[i].Spec.ClusterIP, services.Items[i].Spec.ClusterIPs = "fd00::1", []string{"fd00::1"}
+				if err := w.api.Update(w.t.Context(), &services.Items[i]); err != nil {
+					w.t.Fatal(err)
+				}
+			}
+		}, func(*world) {}, ""},
 		{"one of a cluster without Services is not", func(w *world) {
 			if err := w.api.DeleteAllOf(w.t.Context(), &corev1.Service{}, client.InNamespace(orders.Namespace)); err != nil {
 				w.t.Fatal(err)
