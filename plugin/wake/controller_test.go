@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -379,4 +380,22 @@ func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 		}
 		w.wants("and no slice is left behind", nowhere)
 	})
+}
+
+func TestRetriesAreNotFarApart(t *testing.T) {
+	t.Parallel()
+	limiter := retries()
+	var wait, longest time.Duration
+	for range 100 { // as in an outage of the API server
+		wait = limiter.When(ctrl.Request{NamespacedName: orders})
+		longest = max(longest, wait)
+	}
+	if wait != lastRetry || longest != lastRetry {
+		t.Errorf("the wait comes to %s, %s at most, want %s", wait, longest, lastRetry)
+	}
+	for i := range 10_000 { // a fleet that fails at once
+		if wait := limiter.When(ctrl.Request{NamespacedName: client.ObjectKey{Name: strconv.Itoa(i)}}); wait != firstRetry {
+			t.Fatalf("cluster %d waits for %s", i, wait)
+		}
+	}
 }
