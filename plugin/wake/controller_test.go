@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -362,6 +363,20 @@ func TestSweep(t *testing.T) {
 			t.Errorf("%d ports, %v, want 1", used, err)
 		}
 		w.wantsWritten("the port of a Service that was made anew is freed", "update ConfigMap")
+	})
+}
+
+func TestSweepPassesOverWhatIsNotUnderstood(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.put(&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "scale-to-zero-ports-10000", Labels: map[string]string{ports.Label: ports.LabelValue}},
+			Data:       map[string]string{"10000": "mine", "10001": "", "10002": "gone-uid shop/gone"},
+		})
+		if used, err := a.sweep(t.Context()); used != 2 || err != nil {
+			t.Errorf("%d ports, %v, want 2", used, err)
+		}
+		w.wantsWritten("the port of a Service that is gone is freed all the same", "update ConfigMap")
 	})
 }
 
