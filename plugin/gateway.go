@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"strconv"
 
 	"k8s.io/client-go/tools/record"
@@ -45,8 +44,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	bell := &waker.Bell{}
 	director := &waker.Waker{
 		Informers: reader, Live: manager.GetAPIReader(), Client: manager.GetClient(), Bell: bell, Knock: waker.Knock,
-		HTTP:     &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, // the sidecars are many, and each is told once
-		Recorder: recorder,
+		HTTP: waker.NewHTTP(), Recorder: recorder,
 		Observer: counts, Logger: logger, Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
 	}
 	controller := &wake.Controller{

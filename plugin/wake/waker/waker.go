@@ -60,7 +60,7 @@ type Waker struct {
 	Bell *Bell
 	// Knock asks an instance whether it accepts sessions; it is [Knock] outside of tests.
 	Knock func(context.Context, netip.AddrPort) bool
-	// HTTP tells sidecars.
+	// HTTP tells sidecars; it is of [NewHTTP] outside of tests.
 	HTTP *http.Client
 	// Recorder writes Events, Observer counts, Logger tells.
 	Recorder record.EventRecorder
