@@ -67,8 +67,9 @@ func Refusals() []Refusal { return []Refusal{RefusalIgnored, RefusalInstance, Re
 
 // What Resolve may return. A client is told SQLSTATE 57P03 for every error, and in words which it is.
 var (
-	// ErrAsleepByHand says that a person put the cluster to sleep, whom a connection does not overrule.
-	ErrAsleepByHand = errors.New("the cluster was put to sleep by hand")
+	// ErrAsleepByHand says that only people wake the cluster: one of them put it to sleep, or its annotations say so, and no
+	// connection overrules that.
+	ErrAsleepByHand = errors.New("only people wake the cluster")
 	// ErrReconnect says that the cluster is awake but that this session must not come from the gateway's address.
 	ErrReconnect = errors.New("the session must not pass through the gateway")
 	// ErrTimeout says that the cluster did not wake in time.
