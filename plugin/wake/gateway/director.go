@@ -44,6 +44,8 @@ type Director interface {
 	Resolve(ctx context.Context, service Service, client Client) (netip.AddrPort, error)
 	// Running returns the instances behind the Service that accept sessions now. It never wakes.
 	Running(service Service) []netip.AddrPort
+	// SendsAway tells whether a session of the Service must not come from the gateway's address; Resolve says so by itself.
+	SendsAway(service Service) bool
 	// Introduce tells the instance at target that the session that will come from local is the peer's, before its first byte
 	// is sent. Best effort.
 	Introduce(ctx context.Context, target, local, peer netip.AddrPort)

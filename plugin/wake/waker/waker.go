@@ -115,6 +115,12 @@ func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	return seen.ready()
 }
 
+// SendsAway tells whether sessions must not come from the gateway's address. While that cannot be read, they must not.
+func (w *Waker) SendsAway(service gateway.Service) bool {
+	seen, err := w.look(w.Base, service)
+	return err != nil || seen.sendsAway()
+}
+
 // Resolve wakes the cluster if it sleeps, and returns an instance behind the Service that accepts sessions. Errors are
 // [gateway.ErrAsleepByHand], [gateway.ErrReconnect], [gateway.ErrTimeout], [ErrGone] and those of the context.
 func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gateway.Client) (netip.AddrPort, error) {

@@ -471,6 +471,22 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+func TestSendsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, time.Minute, awake)
+	for suffix, want := range map[string]bool{"-rw": false, "-gone": true} {
+		if got := w.waker.SendsAway(service(suffix)); got != want {
+			t.Errorf("%s: got %t, want %t", suffix, got, want)
+		}
+	}
+	w.change(func(c *cnpgv1.Cluster) {
+		c.Spec.PostgresConfiguration.PgHBA = []string{"host replication streaming_replica 10.0.0.0/8 md5"}
+	})
+	if !w.waker.SendsAway(service("-rw")) {
+		t.Error("rules that tell addresses apart do not send a session away")
+	}
+}
+
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, time.Minute, awake)
