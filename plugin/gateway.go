@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"strconv"
 
 	"k8s.io/client-go/tools/record"
@@ -45,8 +44,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	bell := &waker.Bell{}
 	director := &waker.Waker{
 		Informers: reader, Live: manager.GetAPIReader(), Client: manager.GetClient(), Bell: bell, Knock: waker.Knock,
-		HTTP:     &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, // the sidecars are many, and each is told once
-		Recorder: recorder,
+		HTTP: waker.NewHTTP(), Recorder: recorder,
 		Observer: counts, Logger: logger, Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
 	}
 	controller := &wake.Controller{
@@ -55,7 +53,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 		},
 		Client: manager.GetClient(), Informers: reader, Live: manager.GetAPIReader(),
 		Ports:   &ports.Store{Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports},
-		Gateway: gateway.New(gateway.DefaultLimits(), director, counts, logger),
+		Gateway: gateway.New(limits(c), director, counts, logger),
 		Listen: func(ctx context.Context, port uint16) (net.Listener, error) {
 			return listen.Listen(ctx, "tcp", ":"+strconv.Itoa(int(port)))
 		},
@@ -68,6 +66,13 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 		return nil, err
 	}
 	return &wakeGateway{controller: controller, director: director, metrics: counts}, nil
+}
+
+// limits are the gateway's own, but that a client is held for as long as a wake may take.
+func limits(c *config.Gateway) gateway.Limits {
+	limits := gateway.DefaultLimits()
+	limits.HeldFor = c.WakeTimeout
+	return limits
 }
 
 // sweep frees ports until the context ends, once the informers are in sync.

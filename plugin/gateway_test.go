@@ -384,3 +384,10 @@ func versions(all []discoveryv1.EndpointSlice) map[string]string {
 	}
 	return found
 }
+
+func TestAClientIsHeldForAsLongAsAWakeMayTake(t *testing.T) {
+	t.Parallel()
+	if got := limits(&config.Gateway{WakeTimeout: 12 * time.Minute}).HeldFor; got != 12*time.Minute {
+		t.Errorf("held for %s, want 12m", got)
+	}
+}

@@ -167,14 +167,20 @@ func (c *Controller) plan(seen *sight, now time.Time) plan.Plan {
 }
 
 // lead opens a door for each planned Service and puts the slices in place that lead there. It returns those that are led;
-// without a port, or while this replica is not ready, none is.
+// without a port, or while this replica is not ready, none is, and none whose family of addresses this replica has not.
 func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, now time.Time) ([]led, error) {
 	var services []*corev1.Service
 	for i := range seen.services {
 		service := &seen.services[i]
-		if contains(planned.Lead, service.UID) && (seen.replicas.ready(c.Settings.Replica.UID) || c.hasSlice(seen, service.UID)) {
-			services = append(services, service)
+		if !contains(planned.Lead, service.UID) || !seen.replicas.ready(c.Settings.Replica.UID) && !c.hasSlice(seen, service.UID) {
+			continue
 		}
+		if len(slices.Wanted(service, c.Settings.Replica, 0)) == 0 {
+			c.Logger.Warn("a Service cannot lead to the gateway: this pod has no address of its family", "namespace", seen.name.Namespace,
+				"cluster", seen.name.Name, "service", service.Name, "families", service.Spec.IPFamilies, "addresses", c.Settings.Replica.Addresses)
+			continue
+		}
+		services = append(services, service)
 	}
 	if len(services) == 0 {
 		return nil, nil

@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -134,6 +136,19 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 			c := w.cluster(nil)
 			w.cluster(annotated(idle.KeyGatewayReady, c.Annotations[idle.KeyAnnounced]))
 		}, "announcement"},
+		{"one with a Service whose family of addresses this replica has not is not", func(w *world) {
+			var services corev1.ServiceList
+			if err := w.api.List(w.t.Context(), &services); err != nil {
+				w.t.Fatal(err)
+			}
+			for i := range services.Items {
+				services.Items[i].Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
+				services.Items[i].Spec.ClusterIP, services.Items[i].Spec.ClusterIPs = "fd00::1", []string{"fd00::1"}
+				if err := w.api.Update(w.t.Context(), &services.Items[i]); err != nil {
+					w.t.Fatal(err)
+				}
+			}
+		}, func(*world) {}, ""},
 		{"one of a cluster without Services is not", func(w *world) {
 			if err := w.api.DeleteAllOf(w.t.Context(), &corev1.Service{}, client.InNamespace(orders.Namespace)); err != nil {
 				w.t.Fatal(err)
@@ -351,6 +366,20 @@ func TestSweep(t *testing.T) {
 	})
 }
 
+func TestSweepPassesOverWhatIsNotUnderstood(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.put(&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "scale-to-zero-ports-10000", Labels: map[string]string{ports.Label: ports.LabelValue}},
+			Data:       map[string]string{"10000": "mine", "10001": "", "10002": "gone-uid shop/gone"},
+		})
+		if used, err := a.sweep(t.Context()); used != 2 || err != nil {
+			t.Errorf("%d ports, %v, want 2", used, err)
+		}
+		w.wantsWritten("the port of a Service that is gone is freed all the same", "update ConfigMap")
+	})
+}
+
 func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
@@ -366,4 +395,22 @@ func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 		}
 		w.wants("and no slice is left behind", nowhere)
 	})
+}
+
+func TestRetriesAreNotFarApart(t *testing.T) {
+	t.Parallel()
+	limiter := retries()
+	var wait, longest time.Duration
+	for range 100 { // as in an outage of the API server
+		wait = limiter.When(ctrl.Request{NamespacedName: orders})
+		longest = max(longest, wait)
+	}
+	if wait != lastRetry || longest != lastRetry {
+		t.Errorf("the wait comes to %s, %s at most, want %s", wait, longest, lastRetry)
+	}
+	for i := range 10_000 { // a fleet that fails at once
+		if wait := limiter.When(ctrl.Request{NamespacedName: client.ObjectKey{Name: strconv.Itoa(i)}}); wait != firstRetry {
+			t.Fatalf("cluster %d waits for %s", i, wait)
+		}
+	}
 }

@@ -26,6 +26,14 @@ const atOnce = 16
 // lookTakes bounds a look at a cluster: a stop of the plugin waits for those that go on.
 const lookTakes = 10 * time.Second
 
+// firstRetry and lastRetry bound the wait after a look that failed: a cluster must not be without its slices for longer than
+// what has kept them from being written. The framework's own limit is a quarter of an hour.
+const firstRetry, lastRetry = 5 * time.Millisecond, 10 * time.Second
+
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
+}
+
 // SetupWithManager watches Clusters, their Services, slices and pods, and the plugin's own pods.
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(manager).Named("wake").
@@ -35,7 +43,7 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&corev1.Pod{}, c.podHandler()).
-		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce, ReconciliationTimeout: lookTakes}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce, ReconciliationTimeout: lookTakes, RateLimiter: retries()}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("set up the controller of the gateway: %w", err)

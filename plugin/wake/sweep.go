@@ -72,8 +72,12 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 	return len(owners) - len(gone), nil
 }
 
-// isGone asks the API server: the informers may be late, or pass over a Service that lost its label.
+// isGone asks the API server: the informers may be late, or pass over a Service that lost its label. Of an owner that is not
+// understood nobody can say so.
 func (c *Controller) isGone(ctx context.Context, owner ports.Owner) (bool, error) {
+	if owner.Namespace == "" || owner.Name == "" {
+		return false, nil
+	}
 	var service corev1.Service
 	err := c.Live.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}, &service)
 	if apierrors.IsNotFound(err) {

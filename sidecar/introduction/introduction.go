@@ -20,7 +20,7 @@ const (
 	Version = 1
 	// MaximumBody bounds an introduction in bytes.
 	MaximumBody = 1 << 10
-	// maximumKept bounds the memory that introductions take; the gateway splices fewer sessions.
+	// maximumKept bounds the memory that introductions take; what comes beyond it counts as the gateway's own.
 	maximumKept = 4096
 	// comesWithin is how long an introduced session may take to come.
 	comesWithin = time.Minute

@@ -44,6 +44,8 @@ type Director interface {
 	Resolve(ctx context.Context, service Service, client Client) (netip.AddrPort, error)
 	// Running returns the instances behind the Service that accept sessions now. It never wakes.
 	Running(service Service) []netip.AddrPort
+	// SendsAway tells whether a session of the Service must not come from the gateway's address; Resolve says so by itself.
+	SendsAway(service Service) bool
 	// Introduce tells the instance at target that the session that will come from local is the peer's, before its first byte
 	// is sent. Best effort.
 	Introduce(ctx context.Context, target, local, peer netip.AddrPort)
@@ -67,8 +69,9 @@ func Refusals() []Refusal { return []Refusal{RefusalIgnored, RefusalInstance, Re
 
 // What Resolve may return. A client is told SQLSTATE 57P03 for every error, and in words which it is.
 var (
-	// ErrAsleepByHand says that a person put the cluster to sleep, whom a connection does not overrule.
-	ErrAsleepByHand = errors.New("the cluster was put to sleep by hand")
+	// ErrAsleepByHand says that only people wake the cluster: one of them put it to sleep, or its annotations say so, and no
+	// connection overrules that.
+	ErrAsleepByHand = errors.New("only people wake the cluster")
 	// ErrReconnect says that the cluster is awake but that this session must not come from the gateway's address.
 	ErrReconnect = errors.New("the session must not pass through the gateway")
 	// ErrTimeout says that the cluster did not wake in time.

@@ -29,6 +29,7 @@ type fakeDirector struct {
 	refuses func(netip.AddrPort) Refusal
 	resolve func(context.Context, Client) (netip.AddrPort, error)
 	running []netip.AddrPort
+	away    bool
 
 	resolved   atomic.Int64
 	mutex      sync.Mutex
@@ -52,6 +53,8 @@ func (d *fakeDirector) Resolve(ctx context.Context, _ Service, client Client) (n
 }
 
 func (d *fakeDirector) Running(Service) []netip.AddrPort { return d.running }
+
+func (d *fakeDirector) SendsAway(Service) bool { return d.away }
 
 func (d *fakeDirector) Introduce(_ context.Context, _, local, peer netip.AddrPort) {
 	d.mutex.Lock()

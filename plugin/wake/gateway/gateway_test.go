@@ -83,7 +83,7 @@ func TestARefusedClientIsToldWhy(t *testing.T) {
 		told    error
 		text    string
 	}{
-		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "kubectl annotate"},
+		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "sleeps, and only people wake it; to wake it: kubectl annotate"},
 		{"reconnect", ErrReconnect, ErrReconnect, "connect again"},
 		{"timeout", ErrTimeout, ErrTimeout, "did not wake in time"},
 		{"any other error", errOther, errOther, "could not be woken"},

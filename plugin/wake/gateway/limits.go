@@ -29,7 +29,7 @@ func DefaultLimits() Limits {
 		Opening: 2048, OpeningPerCluster: 512,
 		Spliced:    6144,
 		OpeningFor: 10 * time.Second, // a client on a bad line retransmits three times within it (1, 2 and 4 s)
-		HeldFor:    5 * time.Minute,  // DESIGN section 6
+		HeldFor:    5 * time.Minute,  // as long as a wake may take
 		DialFor:    3 * time.Second,  // one lost SYN (1 s) and its answer
 		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup) and fits in one record of TLS; a startup
 		// packet has at most 10,000 bytes. Clients that send the most they may take 128 MiB when every place is held.

@@ -43,7 +43,7 @@ func explain(err error, service Service) refusal {
 		return refusal{RefusedReplication, now, cluster + " sleeps, and a replication connection does not wake it"}
 	case errors.Is(err, ErrAsleepByHand):
 		return refusal{RefusedAsleepByHand, now, fmt.Sprintf(
-			"%s was put to sleep by hand; to wake it: kubectl annotate --overwrite -n %s clusters.postgresql.cnpg.io/%s cnpg.io/hibernation=off",
+			"%s sleeps, and only people wake it; to wake it: kubectl annotate --overwrite -n %s clusters.postgresql.cnpg.io/%s cnpg.io/hibernation=off",
 			cluster, service.Namespace, service.Cluster)}
 	case errors.Is(err, ErrReconnect):
 		return refusal{RefusedReconnect, now, cluster + " is awake now, and its rules need your own address; connect again"}

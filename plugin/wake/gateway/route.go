@@ -61,8 +61,11 @@ func (v *visit) route(ctx context.Context, opening startup.Opening) (*reached, e
 // there all day.
 func (v *visit) routeReplication(ctx context.Context, opening startup.Opening) (*reached, error) {
 	running := v.director.Running(v.door.service)
-	if len(running) == 0 {
+	switch {
+	case len(running) == 0:
 		return nil, errReplication
+	case v.director.SendsAway(v.door.service):
+		return nil, ErrReconnect
 	}
 	return v.reach(ctx, running[rand.IntN(len(running))], opening)
 }

@@ -105,6 +105,17 @@ func TestReplicationPassesToAnInstanceThatRuns(t *testing.T) {
 	}
 }
 
+func TestReplicationKeepsToRulesThatTellAddressesApart(t *testing.T) {
+	t.Parallel()
+	instance := instance(t, func(*net.TCPConn) { t.Error("a session came from the gateway's address") })
+	gateway := run(t, &fakeDirector{running: []netip.AddrPort{instance}, away: true}, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, replicationPacket)
+	if said := expectEnd(t, conn); said != refusedWith(t, ErrReconnect) {
+		t.Errorf("it was told %q", said)
+	}
+}
+
 func TestTheInstanceLearnsWhoseTheSessionIs(t *testing.T) {
 	t.Parallel()
 	asked := make(chan netip.AddrPort, 1)

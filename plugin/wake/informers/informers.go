@@ -161,7 +161,7 @@ func Indices() map[client.Object]map[string]client.IndexerFunc {
 
 func addressesOf(o client.Object) []string {
 	pod, is := o.(*corev1.Pod)
-	if !is {
+	if !is || slices.HasEnded(pod) {
 		return nil
 	}
 	var addresses []string

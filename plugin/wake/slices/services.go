@@ -70,6 +70,12 @@ func instance(cluster, role string) labels.Set {
 // IsInstance tells whether the pod is an instance of its cluster.
 func IsInstance(pod *corev1.Pod) bool { return pod.Labels[LabelPodRole] == roleInstance }
 
+// HasEnded tells whether every container of the pod has ended for good, as after an eviction. Its object keeps an address that
+// another pod may have by now.
+func HasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
 // Selects tells whether the Service leads to the pod, once it is ready. A role that the operator has not written yet is the
 // one that it will write: that of the current primary, unless another is about to become it.
 func Selects(service *corev1.Service, pod *corev1.Pod, cluster *cnpgv1.Cluster) bool {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"time"
@@ -17,6 +19,15 @@ const (
 	// introductionVersion is of the form of what is told.
 	introductionVersion = 1
 )
+
+// NewHTTP makes the client that tells sidecars: they are many, and each is told once. It follows nobody elsewhere, since what
+// answers in a pod is its owner's, who may not send the plugin through a network that only the plugin reaches.
+func NewHTTP() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
 
 // introduction tells the sidecar who is behind a connection of the gateway's.
 type introduction struct {
@@ -54,5 +65,8 @@ func (w *Waker) post(ctx context.Context, url string, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return response.Body.Close()
+	if response.StatusCode/100 != 2 {
+		err = fmt.Errorf("the answer is %s", response.Status)
+	}
+	return errors.Join(err, response.Body.Close())
 }

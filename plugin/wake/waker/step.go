@@ -56,19 +56,30 @@ type sight struct {
 }
 
 // candidates are the instances that may serve the Service's clients, in a stable order: those that its selector will lead
-// to, else those that it leads to now.
+// to, else those that it leads to now. An address counts only while a pod of the cluster has it: an endpoint may be older than
+// what has become of its address since, which may be another cluster's.
 func (s *sight) candidates() []netip.AddrPort {
 	var found []netip.AddrPort
+	held := map[netip.Addr]bool{}
 	for i := range s.pods {
 		pod := &s.pods[i]
-		address, err := netip.ParseAddr(pod.Status.PodIP)
-		if err == nil && pod.DeletionTimestamp.IsZero() && wakeslices.Selects(s.service, pod, s.cluster) {
+		if !pod.DeletionTimestamp.IsZero() || wakeslices.HasEnded(pod) {
+			continue
+		}
+		for _, ip := range pod.Status.PodIPs {
+			if address, err := netip.ParseAddr(ip.IP); err == nil {
+				held[address] = true
+			}
+		}
+		if address, err := netip.ParseAddr(pod.Status.PodIP); err == nil && wakeslices.Selects(s.service, pod, s.cluster) {
 			found = append(found, netip.AddrPortFrom(address, postgresPort))
 		}
 	}
 	if len(found) == 0 {
 		for _, address := range wakeslices.Ready(s.service, s.slices) {
-			found = append(found, netip.AddrPortFrom(address, postgresPort))
+			if held[address] {
+				found = append(found, netip.AddrPortFrom(address, postgresPort))
+			}
 		}
 	}
 	slices.SortFunc(found, netip.AddrPort.Compare)

@@ -60,7 +60,7 @@ type Waker struct {
 	Bell *Bell
 	// Knock asks an instance whether it accepts sessions; it is [Knock] outside of tests.
 	Knock func(context.Context, netip.AddrPort) bool
-	// HTTP tells sidecars.
+	// HTTP tells sidecars; it is of [NewHTTP] outside of tests.
 	HTTP *http.Client
 	// Recorder writes Events, Observer counts, Logger tells.
 	Recorder record.EventRecorder
@@ -113,6 +113,12 @@ func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 		return nil
 	}
 	return seen.ready()
+}
+
+// SendsAway tells whether sessions must not come from the gateway's address. While that cannot be read, they must not.
+func (w *Waker) SendsAway(service gateway.Service) bool {
+	seen, err := w.look(w.Base, service)
+	return err != nil || seen.sendsAway()
 }
 
 // Resolve wakes the cluster if it sleeps, and returns an instance behind the Service that accepts sessions. Errors are

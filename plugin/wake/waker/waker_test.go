@@ -200,6 +200,9 @@ func (w *world) endpoint(service, address string) {
 
 func same(*corev1.Pod) {}
 
+// ended is a pod that was evicted: it keeps the address that another pod may have by now.
+func ended(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
+
 // terminating gives a pod a finalizer and a deletion, so that it stays until it is removed.
 func terminating(p *corev1.Pod) {
 	p.Finalizers = []string{"test/stays"}
@@ -324,8 +327,18 @@ func TestResolve(t *testing.T) {
 		{"an awake cluster's instance is waited for", awake, "-rw", nil, func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, primary, nil, 0, nil},
 		{"-ro waits for a replica", awake, "-ro", func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) },
 			func(w *world) { w.pod("orders-2", "10.0.0.2", same) }, netip.MustParseAddrPort("10.0.0.2:5432"), nil, 0, nil},
-		{"what the Service offers serves where no pod is known", awake, "-ro", func(w *world) { w.postgres.Store(true); w.endpoint("orders-ro", "10.0.0.9") }, nil,
-			netip.MustParseAddrPort("10.0.0.9:5432"), nil, 0, nil},
+		{"what the Service offers serves where no instance has the role", awake, "-ro",
+			func(w *world) {
+				w.postgres.Store(true)
+				w.pod("orders-1", "10.0.0.1", same)
+				w.endpoint("orders-ro", "10.0.0.1")
+			}, nil, primary, nil, 0, nil},
+		{"an endpoint that is no instance's may be another cluster's by now", awake, "-rw", func(w *world) { w.postgres.Store(true); w.endpoint("orders-rw", "10.0.0.9") },
+			func(w *world) { w.pod("orders-1", "10.0.0.1", same) }, primary, nil, 0, nil},
+		{"such an endpoint does not keep the cluster asleep", unchanged, "-rw",
+			func(w *world) { w.postgres.Store(true); w.endpoint("orders-rw", "10.0.0.9"); go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
+		{"an instance that has ended has lost its address", awake, "-r", func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", ended) },
+			func(w *world) { w.pod("orders-2", "10.0.0.2", same) }, netip.MustParseAddrPort("10.0.0.2:5432"), nil, 0, nil},
 		{"until pods are deleted it is passed through to one that answers", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
 			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, nil, primary, nil, 0, nil},
 		{"while pods are being deleted the switch stays", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
@@ -431,6 +444,7 @@ func TestRefuses(t *testing.T) {
 	})
 	w.pod("orders-1", "10.0.0.1", same)
 	w.pod("going-1", "10.0.0.2", terminating)
+	w.pod("ended-1", "10.0.0.5", ended)
 	w.pod("pooler-1", "10.0.0.3", func(p *corev1.Pod) { p.Labels["cnpg.io/podRole"] = "pooler" })
 	w.pod("invoices-1", "10.0.0.4", func(p *corev1.Pod) { p.Labels["cnpg.io/cluster"] = "invoices" })
 	for _, row := range []struct {
@@ -441,6 +455,7 @@ func TestRefuses(t *testing.T) {
 		{"also where IPv4 comes as IPv6", "::ffff:10.1.2.3", ""},
 		{"an instance of the cluster is not", "10.0.0.1", gateway.RefusalInstance},
 		{"nor one that is being deleted", "10.0.0.2", gateway.RefusalInstance},
+		{"the address of one that has ended may be a client's", "10.0.0.5", ""},
 		{"a pooler is a client", "10.0.0.3", ""},
 		{"an instance of another cluster is a client", "10.0.0.4", ""},
 		{"an ignored address is not served", "10.9.1.1", gateway.RefusalIgnored},
@@ -453,6 +468,22 @@ func TestRefuses(t *testing.T) {
 				t.Errorf("got %q, want %q", got, row.want)
 			}
 		})
+	}
+}
+
+func TestSendsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, time.Minute, awake)
+	for suffix, want := range map[string]bool{"-rw": false, "-gone": true} {
+		if got := w.waker.SendsAway(service(suffix)); got != want {
+			t.Errorf("%s: got %t, want %t", suffix, got, want)
+		}
+	}
+	w.change(func(c *cnpgv1.Cluster) {
+		c.Spec.PostgresConfiguration.PgHBA = []string{"host replication streaming_replica 10.0.0.0/8 md5"}
+	})
+	if !w.waker.SendsAway(service("-rw")) {
+		t.Error("rules that tell addresses apart do not send a session away")
 	}
 }
 

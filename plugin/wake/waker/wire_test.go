@@ -95,3 +95,15 @@ func TestIntroduce(t *testing.T) {
 	cancel()
 	w.Introduce(gone, netip.MustParseAddrPort("127.0.0.1:5432"), netip.AddrPort{}, netip.AddrPort{}) // nobody to tell: no harm
 }
+
+func TestAnIntroductionGoesNowhereElse(t *testing.T) {
+	t.Parallel()
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a sidecar sent the plugin elsewhere") }))
+	defer elsewhere.Close()
+	sidecar := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer sidecar.Close()
+	w := &Waker{HTTP: NewHTTP(), Logger: slog.New(slog.DiscardHandler)}
+	if err := w.post(t.Context(), sidecar.URL, []byte("{}")); err == nil {
+		t.Error("what is no sidecar's answer is taken for one")
+	}
+}
