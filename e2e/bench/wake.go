@@ -85,7 +85,7 @@ func wake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, byC
 		}
 	}
 	for {
-		err := answer(ctx, d)
+		err := answer(ctx, d, patience[byConnection])
 		if err == nil {
 			break
 		}
@@ -109,9 +109,13 @@ func fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluste
 	return kube.Annotate(ctx, c, scenario.InactivityMinutes, &long)
 }
 
+// patience is for how long a client waits that is woken for, and one that must try again and again: with kube-proxy's iptables
+// mode a connection hangs that begins at the moment at which a Service gets its first endpoint.
+var patience = map[bool]time.Duration{true: toAnswer, false: time.Second}
+
 // answer connects and runs a query.
-func answer(ctx context.Context, d database) error {
-	ctx, cancel := context.WithTimeout(ctx, toAnswer)
+func answer(ctx context.Context, d database, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	conn, err := d.patient(ctx)
 	if err != nil {
@@ -210,7 +214,7 @@ func cycles(ctx context.Context, kube *scenario.Kubernetes, namespace string, ro
 func knock(ctx context.Context, d database, seen *outcomes) {
 	var group sync.WaitGroup
 	for end := time.Now().Add(knockLasts); time.Now().Before(end) && ctx.Err() == nil; {
-		group.Go(func() { seen.add(answer(ctx, d)) })
+		group.Go(func() { seen.add(answer(ctx, d, toAnswer)) })
 		rest(ctx, 5*time.Millisecond+time.Duration(rand.Int64N(int64(495*time.Millisecond))))
 	}
 	group.Wait()
