@@ -332,6 +332,37 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// A replica that has just started may not have its slices yet: whoever stops waits for them, and not for ever.
+func TestStopWaitsForAnother(t *testing.T) {
+	for _, row := range []struct {
+		rule  string
+		comes bool
+		takes time.Duration
+	}{
+		{"until another leads the clients", true, 3 * time.Second},
+		{"for ten seconds if none does", false, takeOverWithin},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+				w.cluster(asleep)
+				a.look()
+				go func() {
+					time.Sleep(3 * time.Second) // the bubble's clock
+					if row.comes {
+						b.look()
+					}
+				}()
+				began := time.Now()
+				a.Stop(t.Context())
+				if took := time.Since(began) - linger; took < row.takes || took > row.takes+takeOverEvery {
+					t.Errorf("it waited for %s, want %s", took, row.takes)
+				}
+			})
+		})
+	}
+}
+
 func TestSweep(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")

@@ -9,12 +9,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 )
 
 const (
+	// takeOverWithin is how long another replica is given to lead the clients of the same Services: one that has just started,
+	// as in a rollout, has its slices to make first. A Service of a sleeping cluster must not be without any.
+	takeOverWithin, takeOverEvery = 10 * time.Second, 200 * time.Millisecond
 	// removeWithin bounds the removal of this replica's slices when it stops; those that are left the others remove.
 	removeWithin = 8 * time.Second
 	// removeAtOnce is in how many namespaces slices are removed at once.
@@ -28,6 +32,7 @@ func (c *Controller) Stop(ctx context.Context) {
 	c.stopped = true
 	c.going.Unlock()
 	c.handover.stop()
+	c.awaitOthers(ctx)
 	if err := c.removeAll(ctx); err != nil {
 		c.Logger.Warn("not every EndpointSlice of this replica could be removed; the other replicas will", "error", err.Error())
 	}
@@ -42,6 +47,45 @@ func (c *Controller) Stop(ctx context.Context) {
 	if err := c.Gateway.Drain(ctx); err != nil {
 		c.Logger.Warn("sessions were cut", "error", err.Error())
 	}
+}
+
+// awaitOthers waits until every Service that leads here leads to another replica too, for a while.
+func (c *Controller) awaitOthers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, takeOverWithin)
+	defer cancel()
+	for ctx.Err() == nil {
+		alone, err := c.ledHereOnly(ctx)
+		if err == nil && alone == 0 {
+			return
+		}
+		timer := time.NewTimer(takeOverEvery)
+		select {
+		case <-ctx.Done():
+			c.Logger.Warn("Services lead to no other replica; their clients are refused until one leads them", "services", alone)
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// ledHereOnly is how many Services lead to this replica and to no other.
+func (c *Controller) ledHereOnly(ctx context.Context) (int, error) {
+	all, err := c.Informers.AllSlices(ctx)
+	if err != nil {
+		return 0, err
+	}
+	here, elsewhere := map[types.UID]bool{}, map[types.UID]bool{}
+	for i := range all {
+		switch slice := &all[i]; {
+		case !wakeslices.IsOurs(slice):
+		case wakeslices.ReplicaOf(slice) == c.Settings.Replica.UID:
+			here[wakeslices.ServiceOf(slice)] = true
+		default:
+			elsewhere[wakeslices.ServiceOf(slice)] = true
+		}
+	}
+	maps.DeleteFunc(here, func(service types.UID, _ bool) bool { return elsewhere[service] })
+	return len(here), nil
 }
 
 // removeAll removes this replica's slices, with one request in each namespace.

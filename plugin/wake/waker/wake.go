@@ -28,7 +28,6 @@ type wake struct {
 	client  gateway.Client
 
 	cluster *cnpgv1.Cluster // as it was last seen
-	slept   bool            // it was asleep, or on its way
 	woke    bool            // it was this search that turned the switch off
 	from    string          // the resourceVersion on which it did
 	asked   time.Time       // when PostgreSQL was first asked
@@ -73,16 +72,14 @@ func (w *wake) advance(ctx context.Context, seen *sight) (*answer, time.Duration
 		return found, 0, nil
 	}
 	switch next(seen.view, len(seen.pods)) {
-	case stepAwait:
+	case stepAwait, stepHold:
 	case stepGiveUp:
 		return &answer{err: gateway.ErrAsleepByHand}, 0, nil
-	case stepHold:
-		w.slept = true
 	case stepSwitch:
 		if w.woke && w.from == seen.cluster.ResourceVersion {
 			break // the informers have not told yet
 		}
-		w.slept, w.phases.hibernated = true, time.Now()
+		w.phases.hibernated = time.Now()
 		did, err := w.switchOff(ctx, seen, w.service, w.client)
 		if err != nil {
 			return nil, wait, err
