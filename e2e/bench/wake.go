@@ -27,7 +27,9 @@ const (
 	// toAnswer is after how long a client that was not answered is taken to hang.
 	toAnswer = 30 * time.Second
 	// knockLasts is for how long clients knock around each transition.
-	knockLasts = 12 * time.Second
+	knockLasts = 8 * time.Second
+	// side is how many clusters go through their cycles side by side.
+	side = 3
 )
 
 // wakes compares the first query after sleep: a client that just connects against a person who turns the stock operator's
@@ -165,49 +167,68 @@ func kindOf(err error) string {
 	}
 }
 
-// cycles lets a cluster fall asleep again and again, and has clients connect at random moments around every transition, 5 to
+// cycles lets clusters fall asleep again and again, and has clients connect at random moments around every transition, 5 to
 // 500 ms apart, from a random moment of the handover on.
 func cycles(ctx context.Context, kube *scenario.Kubernetes, namespace string, rounds int) error {
-	c := kube.NewCluster(namespace, "cycled", 1, soon)
-	if err := kube.Create(ctx, c); err != nil {
-		return fmt.Errorf("create cluster %s: %w", c.Name, err)
-	}
-	if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
-		return err
-	}
-	d, err := databaseOf(ctx, kube, c, "rw")
-	if err != nil {
-		return err
-	}
 	seen := &outcomes{counts: map[string]int{}, last: map[string]string{}}
-	slept := 0
-	for attempt := 0; slept < rounds && attempt < 4*rounds; attempt++ {
-		_, err := kube.AwaitCluster(ctx, c, "announced", 2*time.Minute, func(c *cnpgv1.Cluster) bool {
-			return c.Annotations[scenario.Announced] != "" || scenario.SwitchedOn(c)
+	slept, failures := make([]int, side), make([]error, side)
+	var group sync.WaitGroup
+	for i := range side {
+		group.Go(func() {
+			slept[i], failures[i] = cyclesOf(ctx, kube, kube.NewCluster(namespace, fmt.Sprintf("cycled-%d", i), 1, soon), (rounds+side-1)/side, seen)
 		})
-		if err != nil {
-			return err
-		}
-		rest(ctx, time.Duration(rand.Int64N(int64(5*time.Second)))) // the handover takes two to three seconds
-		if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
-			return fmt.Errorf("read the Cluster: %w", err)
-		}
-		if scenario.SwitchedOn(c) {
-			slept++
-		}
-		knock(ctx, d, seen)
-		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
-			return err
-		}
 	}
-	fmt.Printf("\n%d sleeps and wakes under clients that connect 5 to 500 ms apart around them:\n\n| a connection was | how often |\n|---|---|\n", slept)
+	group.Wait()
+	total := 0
+	for _, count := range slept {
+		total += count
+	}
+	fmt.Printf("\n%d sleeps and wakes under clients that connect 5 to 500 ms apart around them:\n\n| a connection was | how often |\n|---|---|\n", total)
 	for kind, count := range seen.counts {
 		fmt.Printf("| %s | %d |\n", kind, count)
 	}
 	for kind, text := range seen.last {
 		fmt.Printf("the last that was %s: %s\n", kind, text)
 	}
-	return kube.Delete(ctx, c)
+	return errors.Join(failures...)
+}
+
+// cyclesOf does so with one cluster, and returns how often it slept.
+func cyclesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, rounds int, seen *outcomes) (int, error) {
+	if err := kube.Create(ctx, c); err != nil {
+		return 0, fmt.Errorf("create cluster %s: %w", c.Name, err)
+	}
+	if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+		return 0, err
+	}
+	d, err := databaseOf(ctx, kube, c, "rw")
+	if err != nil {
+		return 0, err
+	}
+	slept := 0
+	for attempt := 0; slept < rounds && attempt < 4*rounds; attempt++ {
+		_, err := kube.AwaitCluster(ctx, c, "announced", 2*time.Minute, func(c *cnpgv1.Cluster) bool {
+			return c.Annotations[scenario.Announced] != "" || scenario.SwitchedOn(c)
+		})
+		if err != nil {
+			return slept, err
+		}
+		rest(ctx, time.Duration(rand.Int64N(int64(5*time.Second)))) // the handover takes two to three seconds
+		if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
+			return slept, fmt.Errorf("read the Cluster: %w", err)
+		}
+		if scenario.SwitchedOn(c) {
+			slept++
+		}
+		knock(ctx, d, seen)
+		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+			return slept, err
+		}
+	}
+	if err := kube.Delete(ctx, c); err != nil {
+		return slept, fmt.Errorf("delete cluster %s: %w", c.Name, err)
+	}
+	return slept, nil
 }
 
 // knock connects at random moments for a while.
