@@ -20,7 +20,7 @@ func TestSettings(t *testing.T) {
 		bad    []string
 	}{
 		{"good settings are taken", nil, nil},
-		{"every bad one is named at once", map[string]string{"POD_NAME": "", "PGPORT": "0", "LOG_LEVEL": "loud", "METRICS_ADDRESS": "9189", "PGHOST": "run"}, []string{"POD_NAME", "PGPORT", "LOG_LEVEL", "METRICS_ADDRESS", "PGHOST"}},
+		{"every bad one is named at once", map[string]string{"POD_NAME": "", "PGPORT": "0", "LOG_LEVEL": "loud", "METRICS_ADDRESS": "9189", "PGHOST": "run", "FAREWELL_FILE": "run/x"}, []string{"POD_NAME", "PGPORT", "LOG_LEVEL", "METRICS_ADDRESS", "PGHOST", "FAREWELL_FILE"}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()

@@ -25,6 +25,7 @@ type settings struct {
 	address  string
 	port     uint16 // of the address; that of the other instances is the same
 	level    slog.Level
+	farewell string // the file that tells PostgreSQL's preStop hook; empty: none
 }
 
 // readSettings reads the environment and names every bad variable at once, its value and what is allowed.
@@ -51,7 +52,10 @@ func readSettings(lookup func(string) string) (settings, error) {
 			Group: optional("CUSTOM_CNPG_GROUP", "postgresql.cnpg.io"), Version: optional("CUSTOM_CNPG_VERSION", "v1"),
 		},
 		server:  postgres.Server{SocketDirectory: required("PGHOST")},
-		address: optional("METRICS_ADDRESS", ":9189"),
+		address: optional("METRICS_ADDRESS", ":9189"), farewell: lookup("FAREWELL_FILE"),
+	}
+	if s.farewell != "" && !filepath.IsAbs(s.farewell) {
+		bad("FAREWELL_FILE", "it must be an absolute path")
 	}
 	if s.server.SocketDirectory != "" && !filepath.IsAbs(s.server.SocketDirectory) {
 		bad("PGHOST", "it must be the absolute path of the directory of PostgreSQL's socket")

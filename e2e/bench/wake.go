@@ -221,9 +221,6 @@ func cyclesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 			slept++
 		}
 		knock(ctx, d, seen)
-		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
-			return slept, err
-		}
 	}
 	if err := kube.Delete(ctx, c); err != nil {
 		return slept, fmt.Errorf("delete cluster %s: %w", c.Name, err)

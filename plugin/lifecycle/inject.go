@@ -147,6 +147,7 @@ func environment(postgres *corev1.Container, socket corev1.VolumeMount, sidecar 
 		field("POD_NAME", "metadata.name"),
 		field("POD_UID", "metadata.uid"),
 		{Name: "PGHOST", Value: socket.MountPath},
+		{Name: "FAREWELL_FILE", Value: path.Join(socket.MountPath, farewellFile)},
 		{Name: "LOG_LEVEL", Value: sidecar.LogLevel},
 		{Name: "CUSTOM_CNPG_GROUP", Value: sidecar.Group},
 		{Name: "CUSTOM_CNPG_VERSION", Value: sidecar.Version},

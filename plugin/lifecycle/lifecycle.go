@@ -95,8 +95,11 @@ func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation li
 		logger.Error("the sidecar is not injected", "error", err.Error())
 		return nil, ResultMissing
 	}
-	if operation == lifecycle.OperatorOperationType_TYPE_CREATE && !OwnStartupProbe(request.GetClusterDefinition()) {
-		Quicken(injected)
+	if operation == lifecycle.OperatorOperationType_TYPE_CREATE {
+		if !OwnStartupProbe(request.GetClusterDefinition()) {
+			Quicken(injected)
+		}
+		Linger(injected)
 	}
 	patch, err := object.CreatePatch(injected, &pod)
 	if err != nil {

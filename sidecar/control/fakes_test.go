@@ -73,7 +73,14 @@ type world struct {
 	gatewayTakes time.Duration // until it does
 
 	introductions *introduction.Book
+	note          note
 }
+
+// note is the file that tells PostgreSQL's container.
+type note struct{ left atomic.Bool }
+
+func (n *note) Leave() error    { n.left.Store(true); return nil }
+func (n *note) TakeBack() error { n.left.Store(false); return nil }
 
 func (w *world) with(change func(*world)) {
 	w.mutex.Lock()
@@ -354,7 +361,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 			prepare(w)
 		}
 		loop := New(Parts{
-			Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Pod: "c-1", PodUID: "pod-uid",
+			Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Farewell: &w.note, Pod: "c-1", PodUID: "pod-uid",
 			Logger: slog.New(slog.DiscardHandler), OpenReports: w.openReports,
 			OpenTerminator: func(context.Context) (Terminator, error) { return w, nil },
 			Listen: func(_ string, notify func(postgres.Notification), failed func(error)) Listener {

@@ -35,6 +35,7 @@ type Parts struct {
 	Evidence   Evidence
 	// Introductions are what the wake gateway says of the sessions that it passes on.
 	Introductions Introductions
+	Farewell      Farewell
 	Observer      Observer
 	Logger        *slog.Logger
 	// OpenTerminator opens a session that may end others.
@@ -137,6 +138,7 @@ func (l *Loop) Run(ctx context.Context) {
 	defer l.leave()
 	defer l.stopListening()
 	defer l.closeSessions()
+	l.stay() // an earlier worker may have left something
 	l.step(ctx)
 	timer := time.NewTimer(time.Until(l.next()))
 	defer timer.Stop()

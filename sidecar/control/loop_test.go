@@ -113,9 +113,11 @@ func TestAConflictIsTriedAgain(t *testing.T) {
 		wait(33 * time.Second)
 		expect(t, w, "asleep", false, asleep)
 		expect(t, w, "resumed meanwhile", true, func(w *world) bool { return w.resumed > 1 })
+		expect(t, w, "a farewell is left", false, func(w *world) bool { return w.note.left.Load() })
 		w.with(func(w *world) { w.conflict = false })
 		wait(10 * time.Second)
 		expect(t, w, "asleep", true, asleep)
+		expect(t, w, "a farewell is left", true, func(w *world) bool { return w.note.left.Load() })
 	})
 }
 

@@ -55,6 +55,12 @@ type Introductions interface {
 	Ended(peer netip.AddrPort)
 }
 
+// Farewell tells PostgreSQL's container that its pod will be deleted to sleep.
+type Farewell interface {
+	Leave() error
+	TakeBack() error
+}
+
 // Evidence outlives the worker.
 type Evidence interface {
 	Save(e evidence.Evidence) error

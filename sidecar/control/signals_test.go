@@ -334,6 +334,7 @@ func TestTheSwitchIsWithdrawn(t *testing.T) {
 				loop.See(asked(w, row.condition))
 				wait(row.after)
 				expect(t, w, "withdrawn", row.withdrawn, func(w *world) int { return w.withdrawn })
+				expect(t, w, "a farewell is left", row.withdrawn == 0, func(w *world) bool { return w.note.left.Load() })
 				if row.withdrawn != 0 {
 					expect(t, w, "an Event tells", true, func(w *world) bool { return slices.Contains(w.events, "SleepWithdrawn") })
 					expect(t, w, "resumed", true, func(w *world) bool { return w.resumed > 0 })

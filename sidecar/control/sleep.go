@@ -173,7 +173,11 @@ func (l *Loop) turnOn(ctx context.Context) error {
 	}
 	since := l.status.State.IdleSince
 	reason := "idle since " + since.UTC().Format(time.RFC3339)
+	if err := l.parts.Farewell.Leave(); err != nil {
+		l.parts.Logger.Warn("PostgreSQL will not wait for the nodes before it shuts down", "error", err.Error())
+	}
 	if err := l.parts.Kubernetes.Hibernate(ctx, view, now, reason); err != nil {
+		l.stay()
 		return err
 	}
 	l.switched = time.Now()
@@ -188,6 +192,13 @@ func (l *Loop) turnOn(ctx context.Context) error {
 			since.UTC().Format(time.RFC3339), l.status.Policy.Threshold, suspended, ended),
 	}, now)
 	return nil
+}
+
+// stay takes the farewell back: the pod is not deleted to sleep.
+func (l *Loop) stay() {
+	if err := l.parts.Farewell.TakeBack(); err != nil {
+		l.parts.Logger.Warn("the next end of the pod may take two seconds longer", "error", err.Error())
+	}
 }
 
 // announcement says that the cluster is about to sleep.

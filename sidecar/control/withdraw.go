@@ -43,6 +43,7 @@ func (l *Loop) reconsider(ctx context.Context) {
 	case err != nil:
 		l.parts.Logger.Warn("the switch could not be withdrawn", "error", err.Error())
 	default:
+		l.stay()
 		l.status.View.Hibernating = false
 		l.resuming.ask()
 		l.parts.Observer.Attempted(ResultWithdrawn)
