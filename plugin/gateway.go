@@ -54,7 +54,9 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 			Replica: c.Replica, HandoverWait: c.HandoverWait, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
 		},
 		Client: manager.GetClient(), Informers: reader, Live: manager.GetAPIReader(),
-		Ports:   &ports.Store{Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports},
+		Ports: &ports.Store{
+			Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
+		},
 		Gateway: gateway.New(gateway.DefaultLimits(), director, counts, logger),
 		Listen: func(ctx context.Context, port uint16) (net.Listener, error) {
 			return listen.Listen(ctx, "tcp", ":"+strconv.Itoa(int(port)))

@@ -225,16 +225,17 @@ func contains(uids []types.UID, uid types.UID) bool {
 
 // openDoors opens those that are not open yet.
 func (c *Controller) openDoors(ctx context.Context, seen *sight, services []*corev1.Service, now time.Time) error {
-	var owners []ports.Owner
+	var owners []ports.Wish
 	for _, service := range services {
 		if !c.doors.reopen(seen.name, service.UID) {
-			owners = append(owners, ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name})
+			owner := ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name}
+			owners = append(owners, ports.Wish{Owner: owner, Led: seen.port(service.UID)})
 		}
 	}
 	if len(owners) == 0 {
 		return nil
 	}
-	assigned, err := c.Ports.Assign(ctx, seen.name.String(), owners, func() (ports.Named, error) { return c.named(ctx) }, now)
+	assigned, err := c.Ports.Assign(ctx, owners, now)
 	if err != nil {
 		return err
 	}
@@ -252,19 +253,14 @@ func (c *Controller) openDoors(ctx context.Context, seen *sight, services []*cor
 	return nil
 }
 
-// named are the ports that slices of ours name, of all clusters and replicas.
-func (c *Controller) named(ctx context.Context) (ports.Named, error) {
-	all, err := c.Informers.AllSlices(ctx)
-	if err != nil {
-		return nil, err
-	}
-	named := ports.Named{}
-	for i := range all {
-		if port := slices.PortOf(&all[i]); slices.IsOurs(&all[i]) && port != 0 {
-			named[port] = slices.ServiceOf(&all[i])
+// port is the port that slices of ours name for a Service, 0 if there are none.
+func (s *sight) port(service types.UID) uint16 {
+	for i := range s.slices {
+		if slice := &s.slices[i]; slices.IsOurs(slice) && slices.ServiceOf(slice) == service {
+			return slices.PortOf(slice)
 		}
 	}
-	return named, nil
+	return 0
 }
 
 // alarm is when to look again: the earliest of several times.

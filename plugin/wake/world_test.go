@@ -250,7 +250,7 @@ func (w *world) replica(name, address string) *replica {
 			HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
 		},
 		Client: w.api, Informers: informers.Reader{Reader: w.api}, Live: w.api,
-		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Range: ports.Range{First: 10000, Last: 10999}},
+		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Named: informers.Reader{Reader: w.api}.Naming, Range: ports.Range{First: 10000, Last: 10999}},
 		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Logger: slog.New(slog.DiscardHandler),
 	}
 	return r

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -26,9 +27,11 @@ import (
 
 // Indices of the informers.
 const (
-	// byCluster finds what carries a cluster's label, byReplica the slices of a gateway's pod, byAddress pods by address.
+	// byCluster finds what carries a cluster's label, byReplica the slices of a gateway's pod, byPort those that name a port
+	// of the gateways, byAddress pods by address.
 	byCluster = "cluster"
 	byReplica = "replica"
+	byPort    = "port"
 	byAddress = "address"
 )
 
@@ -153,11 +156,25 @@ func Indices() map[client.Object]map[string]client.IndexerFunc {
 	return map[client.Object]map[string]client.IndexerFunc{
 		&corev1.Service{}: {byCluster: cluster},
 		&corev1.Pod{}:     {byCluster: cluster, byAddress: addressesOf},
-		&discoveryv1.EndpointSlice{}: {byCluster: cluster, byReplica: func(o client.Object) []string {
-			return []string{o.GetLabels()[slices.LabelReplica]}
-		}},
+		&discoveryv1.EndpointSlice{}: {
+			byCluster: cluster,
+			byReplica: ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[slices.LabelReplica] }),
+			byPort:    ofOurs(func(s *discoveryv1.EndpointSlice) string { return portKey(slices.PortOf(s)) }),
+		},
 	}
 }
+
+// ofOurs makes an index of the slices that gateways made.
+func ofOurs(key func(*discoveryv1.EndpointSlice) string) client.IndexerFunc {
+	return func(o client.Object) []string {
+		if slice, is := o.(*discoveryv1.EndpointSlice); is && slices.IsOurs(slice) {
+			return []string{key(slice)}
+		}
+		return nil
+	}
+}
+
+func portKey(port uint16) string { return strconv.Itoa(int(port)) }
 
 func addressesOf(o client.Object) []string {
 	pod, is := o.(*corev1.Pod)
@@ -248,8 +265,12 @@ func (r Reader) PodsIn(ctx context.Context, namespace string) ([]corev1.Pod, err
 	return found.Items, err
 }
 
-// AllSlices are all EndpointSlices of all clusters.
-func (r Reader) AllSlices(ctx context.Context) ([]discoveryv1.EndpointSlice, error) {
-	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{})
-	return found.Items, err
+// Naming are the Services whose slices of ours name a port of the gateways.
+func (r Reader) Naming(ctx context.Context, port uint16) ([]types.UID, error) {
+	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, client.MatchingFields{byPort: portKey(port)})
+	var services []types.UID
+	for i := range found.Items {
+		services = append(services, slices.ServiceOf(&found.Items[i]))
+	}
+	return services, err
 }
