@@ -33,17 +33,18 @@ func Lists(cluster *cnpgv1.Cluster) bool {
 
 // Role permits what the sidecar does and nothing else. RBAC cannot restrict create, nor list to some names.
 func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {
-	return &rbacv1.Role{
-		ObjectMeta: objectMeta(cluster, resource),
-		Rules: []rbacv1.PolicyRule{
-			{
-				APIGroups: []string{resource.Group}, Resources: []string{"clusters"}, ResourceNames: []string{cluster.Name},
-				Verbs: []string{"get", "list", "watch", "patch"},
-			},
-			{APIGroups: []string{resource.Group}, Resources: []string{"scheduledbackups"}, Verbs: []string{"list", "patch"}},
-			{APIGroups: []string{resource.Group}, Resources: []string{"backups"}, Verbs: []string{"list"}},
-			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+	return &rbacv1.Role{ObjectMeta: objectMeta(cluster, resource), Rules: rules(cluster.Name, resource.Group)}
+}
+
+func rules(cluster, group string) []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{
+			APIGroups: []string{group}, Resources: []string{"clusters"}, ResourceNames: []string{cluster},
+			Verbs: []string{"get", "list", "watch", "patch"},
 		},
+		{APIGroups: []string{group}, Resources: []string{"scheduledbackups"}, Verbs: []string{"list", "patch"}},
+		{APIGroups: []string{group}, Resources: []string{"backups"}, Verbs: []string{"list"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 	}
 }
 
