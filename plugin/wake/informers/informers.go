@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unique"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +47,7 @@ func ByObject(namespace string) map[client.Object]cache.ByObject {
 	}
 	shared := ptr.To(true)
 	return map[client.Object]cache.ByObject{
-		&cnpgv1.Cluster{}: {Transform: keep(clusters)},
+		&cnpgv1.Cluster{}: {Transform: keep(clusters), UnsafeDisableDeepCopy: shared},
 		&corev1.Service{}: {Label: cluster, Transform: keep(services), UnsafeDisableDeepCopy: shared},
 		&corev1.Pod{}: {
 			Namespaces: map[string]cache.Config{
@@ -81,22 +82,40 @@ func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// clusters leaves out who changed what, which is most of the object, except for the switch; and what the operator reports of
-// other objects.
+// clusters keeps the annotations that are understood, what the plan, the wake and the sidecars' rights depend on, and of who
+// changed what only the switch.
 func clusters(c *cnpgv1.Cluster) any {
+	kept := &cnpgv1.Cluster{ObjectMeta: identity(&c.ObjectMeta)}
+	for key, value := range c.Annotations {
+		if strings.HasPrefix(key, idle.Prefix) || key == idle.KeyHibernation {
+			if kept.Annotations == nil {
+				kept.Annotations = map[string]string{}
+			}
+			kept.Annotations[key] = value
+		}
+	}
 	if plan.Owned(c.ManagedFields) {
-		c.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, FieldsV1: switchField}}
-	} else {
-		c.ManagedFields = nil
+		kept.ManagedFields = switchOurs
 	}
-	delete(c.Annotations, corev1.LastAppliedConfigAnnotation)
-	status := cnpgv1.ClusterStatus{
-		Phase: c.Status.Phase, CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
-		Conditions: c.Status.Conditions, Instances: c.Status.Instances, ReadyInstances: c.Status.ReadyInstances,
+	for _, plugin := range c.Spec.Plugins {
+		kept.Spec.Plugins = append(kept.Spec.Plugins, cnpgv1.PluginConfiguration{Name: unique.Make(plugin.Name).Value(), Enabled: plugin.Enabled})
 	}
-	c.Status = status
-	return c
+	kept.Spec.Instances, kept.Spec.ServiceAccountName = c.Spec.Instances, c.Spec.ServiceAccountName
+	kept.Spec.PodSelectorRefs, kept.Spec.PostgresConfiguration.PgHBA = c.Spec.PodSelectorRefs, c.Spec.PostgresConfiguration.PgHBA
+	kept.Status.CurrentPrimary, kept.Status.TargetPrimary = c.Status.CurrentPrimary, c.Status.TargetPrimary
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
+			kept.Status.Conditions = []metav1.Condition{{
+				Type: idle.KeyHibernation, Status: condition.Status, Reason: unique.Make(condition.Reason).Value(),
+				LastTransitionTime: condition.LastTransitionTime,
+			}}
+		}
+	}
+	return kept
 }
+
+// switchOurs is what remains of who changed what.
+var switchOurs = []metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, FieldsV1: switchField}}
 
 // switchField is the part of a field manager's entry that says whose the switch is.
 var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + idle.KeyHibernation + `":{}}}}`)}
