@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strconv"
 
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -38,7 +37,10 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	if err := informers.Index(ctx, manager.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
-	var listen net.ListenConfig
+	listeners := ports.NewListeners()
+	if listeners.Most() < c.Ports.Count() {
+		logger.Warn("the limit of file descriptors, RLIMIT_NOFILE, is too low for every port of GATEWAY_PORTS", "ports", c.Ports.Count(), "descriptors", listeners.Most())
+	}
 	var dialer net.Dialer
 	reader := informers.Reader{Reader: manager.GetClient()}
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
@@ -58,9 +60,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 			Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
 		Gateway: gateway.New(gateway.DefaultLimits(), director, counts, logger),
-		Listen: func(ctx context.Context, port uint16) (net.Listener, error) {
-			return listen.Listen(ctx, "tcp", ":"+strconv.Itoa(int(port)))
-		},
+		Listen:  listeners.Listen,
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},

@@ -67,6 +67,8 @@ type Controller struct {
 	doors    doors
 	handover handovers
 	waking   sync.Map // until when the gateway stands in, by cluster: time.Time
+	made     sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
+	starved  sync.Map // the clusters without a port, that is said once of each
 	// going is held for reading by whoever changes slices, and for writing to stop that.
 	going   sync.RWMutex
 	stopped bool
@@ -96,7 +98,8 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	planned := c.plan(seen, now)
 	again := newAlarm(now)
 	again.at(planned.Next)
-	led, failed := c.lead(ctx, seen, planned, now)
+	led, failed := c.lead(ctx, seen, planned, again)
+	failed = c.unlessStarved(seen.name, failed, again)
 	if err := c.reduce(ctx, seen, planned, led, again); err != nil {
 		failed = errors.Join(failed, err)
 	}
@@ -168,7 +171,7 @@ func (c *Controller) plan(seen *sight, now time.Time) plan.Plan {
 
 // lead opens a door for each planned Service and puts the slices in place that lead there. It returns those that are led;
 // without a port, or while this replica is not ready, none is.
-func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, now time.Time) ([]led, error) {
+func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, again *alarm) ([]led, error) {
 	var services []*corev1.Service
 	for i := range seen.services {
 		service := &seen.services[i]
@@ -179,7 +182,7 @@ func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, n
 	if len(services) == 0 {
 		return nil, nil
 	}
-	if err := c.openDoors(ctx, seen, services, now); err != nil {
+	if err := c.openDoors(ctx, seen, services, again.now); err != nil {
 		return nil, err
 	}
 	var leds []led
@@ -187,13 +190,34 @@ func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, n
 		door := c.doors.of(seen.name, service.UID)
 		wanted := slices.Wanted(service, c.Settings.Replica, door.port)
 		for i := range wanted {
-			if err := c.ensureSlice(ctx, seen, &wanted[i]); err != nil {
+			if err := c.ensureSlice(ctx, seen, &wanted[i], again); err != nil {
 				return nil, err
 			}
 		}
 		leds = append(leds, led{service: service, door: door, wanted: wanted})
 	}
 	return leds, nil
+}
+
+// starvedFor is after how long a cluster for which there was no port is looked at again. Whatever changes of it has it looked
+// at, too.
+const starvedFor = time.Minute
+
+// unlessStarved returns the error unless it says that there is no port, or no file descriptor, for the cluster: that is no
+// failure to be tried again at once, and others are not to wait for it. A cluster that was to sleep stays awake, one that
+// sleeps can be woken by hand.
+func (c *Controller) unlessStarved(cluster types.NamespacedName, err error, again *alarm) error {
+	if !errors.Is(err, ports.ErrNoPort) && !errors.Is(err, ports.ErrNoDescriptor) {
+		if err == nil {
+			c.starved.Delete(cluster)
+		}
+		return err
+	}
+	again.at(again.now.Add(starvedFor))
+	if _, said := c.starved.Swap(cluster, true); !said {
+		c.Logger.Warn("a cluster cannot be woken by connections, and stays awake if it is", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
+	}
+	return nil
 }
 
 // led is a Service that leads to this replica.

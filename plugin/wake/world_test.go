@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -55,6 +56,7 @@ type world struct {
 	unrouted bool     // this network passes our slices over
 	turn     int
 	networks []*network
+	logged   bytes.Buffer
 }
 
 func newWorld(t *testing.T) *world {
@@ -251,7 +253,7 @@ func (w *world) replica(name, address string) *replica {
 		},
 		Client: w.api, Informers: informers.Reader{Reader: w.api}, Live: w.api,
 		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Named: informers.Reader{Reader: w.api}.Naming, Range: ports.Range{First: 10000, Last: 10999}},
-		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Logger: slog.New(slog.DiscardHandler),
+		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	}
 	return r
 }
