@@ -14,6 +14,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
@@ -37,9 +38,12 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	if err := informers.Index(ctx, manager.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
-	listeners := ports.NewListeners()
-	if listeners.Most() < c.Ports.Count() {
-		logger.Warn("the limit of file descriptors, RLIMIT_NOFILE, is too low for every port of GATEWAY_PORTS", "ports", c.Ports.Count(), "descriptors", listeners.Most())
+	entry, err := entrance.New()
+	if err != nil {
+		return nil, err
+	}
+	if entry.Most() < c.Ports.Count() {
+		logger.Warn("the limit of file descriptors, RLIMIT_NOFILE, is too low for every port of GATEWAY_PORTS", "ports", c.Ports.Count(), "descriptors", entry.Most())
 	}
 	var dialer net.Dialer
 	reader := informers.Reader{Reader: manager.GetClient()}
@@ -60,7 +64,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 			Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
 		Gateway: gateway.New(gateway.DefaultLimits(), director, counts, logger),
-		Listen:  listeners.Listen,
+		Listen:  func(ctx context.Context, port uint16) (gateway.Listener, error) { return entry.Listen(ctx, port) },
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -28,7 +29,7 @@ import (
 
 // Gateway serves the listeners; it is [gateway.Gateway].
 type Gateway interface {
-	Open(service gateway.Service, listener net.Listener)
+	Open(service gateway.Service, listener gateway.Listener) error
 	Close(uid types.UID)
 	Drain(ctx context.Context) error
 }
@@ -57,7 +58,7 @@ type Controller struct {
 	// Gateway serves the clients.
 	Gateway Gateway
 	// Listen opens a port, and Dial connects to a Service; they are the network's outside of tests.
-	Listen func(ctx context.Context, port uint16) (net.Listener, error)
+	Listen func(ctx context.Context, port uint16) (gateway.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	// Bell tells those who wait for a cluster that it has changed.
 	Bell *waker.Bell
@@ -207,7 +208,7 @@ const starvedFor = time.Minute
 // failure to be tried again at once, and others are not to wait for it. A cluster that was to sleep stays awake, one that
 // sleeps can be woken by hand.
 func (c *Controller) unlessStarved(cluster types.NamespacedName, err error, again *alarm) error {
-	if !errors.Is(err, ports.ErrNoPort) && !errors.Is(err, ports.ErrNoDescriptor) {
+	if !errors.Is(err, ports.ErrNoPort) && !errors.Is(err, entrance.ErrNoDescriptor) {
 		if err == nil {
 			c.starved.Delete(cluster)
 		}
@@ -270,8 +271,11 @@ func (c *Controller) openDoors(ctx context.Context, seen *sight, services []*cor
 			return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
 		}
 		opened := &door{port: port, arrivals: newArrivals(listener)}
+		of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: seen.name.Name}
+		if err := c.Gateway.Open(of, opened.arrivals); err != nil {
+			return fmt.Errorf("serve port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
+		}
 		c.doors.add(seen.name, owner.UID, opened)
-		c.Gateway.Open(gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: seen.name.Name}, opened.arrivals)
 		c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", seen.name.Name, "service", owner.Name, "port", port)
 	}
 	return nil

@@ -324,7 +324,7 @@ func (n *network) at(port uint16) *listener {
 	return n.listening[port]
 }
 
-func (n *network) listen(_ context.Context, port uint16) (net.Listener, error) {
+func (n *network) listen(_ context.Context, port uint16) (gateway.Listener, error) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	if n.listening[port] != nil {
@@ -347,7 +347,7 @@ func (n *network) open() []uint16 {
 	return slices.Sorted(maps.Keys(n.listening))
 }
 
-func (n *network) Open(service gateway.Service, l net.Listener) {
+func (n *network) Open(service gateway.Service, l gateway.Listener) error {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	n.served[service.UID] = l
@@ -360,6 +360,7 @@ func (n *network) Open(service gateway.Service, l net.Listener) {
 			_ = conn.Close()
 		}
 	}()
+	return nil
 }
 
 func (n *network) Close(uid types.UID) {
@@ -405,6 +406,8 @@ func (l *listener) connect() (net.Conn, error) {
 		return nil, errors.New("connection refused")
 	}
 }
+
+func (l *listener) Announce(func()) error { return nil }
 
 func (l *listener) Accept() (net.Conn, error) {
 	select {

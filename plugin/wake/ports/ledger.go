@@ -15,9 +15,6 @@ import (
 // ErrNoPort says that every port is taken. The cluster gets no acknowledgement and stays awake.
 var ErrNoPort = errors.New("no_port: every port of the gateway's range belongs to a Service")
 
-// ErrNoDescriptor says that the process has no file descriptor left for another port.
-var ErrNoDescriptor = errors.New("no_descriptor: every file descriptor that ports may take is taken; the limit is RLIMIT_NOFILE")
-
 // keptAfter is how long a port stays its last Service's after that has gone. Routes to it, in other nodes' kube-proxies or
 // in DNS, are gone long before.
 const keptAfter = 10 * time.Minute

@@ -268,32 +268,6 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 	}
 }
 
-func TestListenersLeaveFileDescriptors(t *testing.T) {
-	t.Parallel()
-	if most := NewListeners().Most(); most < 0 || most > 1<<30 {
-		t.Errorf("this process may open %d ports", most)
-	}
-	listeners := &Listeners{most: 1}
-	first, err := listeners.Listen(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listeners.Listen(t.Context(), 0); !errors.Is(err, ErrNoDescriptor) {
-		t.Errorf("one too many: %v", err)
-	}
-	for range 2 { // closed twice it counts once
-		_ = first.Close()
-	}
-	again, err := listeners.Listen(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = again.Close() }()
-	if _, err := listeners.Listen(t.Context(), 0); !errors.Is(err, ErrNoDescriptor) {
-		t.Errorf("one too many after one was closed twice: %v", err)
-	}
-}
-
 func FuzzReadLedger(f *testing.F) {
 	f.Add("7000", "a shop/a")
 	f.Add("7001", "a shop/a freed 2026-03-01T12:00:00Z")
