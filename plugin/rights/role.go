@@ -6,8 +6,11 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 )
@@ -17,6 +20,12 @@ const (
 	Label      = "app.kubernetes.io/managed-by"
 	LabelValue = "cnpg-i-scale-to-zero"
 )
+
+// ByObject says what is watched and kept: what this package made, without who changed it when.
+func ByObject() map[client.Object]cache.ByObject {
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{Label: LabelValue}), Transform: cache.TransformStripManagedFields()}
+	return map[client.Object]cache.ByObject{&rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours}
+}
 
 // suffix is what the names add to the cluster's.
 const suffix = "-scale-to-zero"
@@ -33,18 +42,17 @@ func Lists(cluster *cnpgv1.Cluster) bool {
 
 // Role permits what the sidecar does and nothing else. RBAC cannot restrict create, nor list to some names.
 func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {
-	return &rbacv1.Role{ObjectMeta: objectMeta(cluster, resource), Rules: rules(cluster.Name, resource.Group)}
-}
-
-func rules(cluster, group string) []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{
-		{
-			APIGroups: []string{group}, Resources: []string{"clusters"}, ResourceNames: []string{cluster},
-			Verbs: []string{"get", "list", "watch", "patch"},
+	return &rbacv1.Role{
+		ObjectMeta: objectMeta(cluster, resource),
+		Rules: []rbacv1.PolicyRule{
+			{
+				APIGroups: []string{resource.Group}, Resources: []string{"clusters"}, ResourceNames: []string{cluster.Name},
+				Verbs: []string{"get", "list", "watch", "patch"},
+			},
+			{APIGroups: []string{resource.Group}, Resources: []string{"scheduledbackups"}, Verbs: []string{"list", "patch"}},
+			{APIGroups: []string{resource.Group}, Resources: []string{"backups"}, Verbs: []string{"list"}},
+			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 		},
-		{APIGroups: []string{group}, Resources: []string{"scheduledbackups"}, Verbs: []string{"list", "patch"}},
-		{APIGroups: []string{group}, Resources: []string{"backups"}, Verbs: []string{"list"}},
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 	}
 }
 

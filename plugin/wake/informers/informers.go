@@ -28,11 +28,11 @@ import (
 
 // Indices of the informers.
 const (
-	// byCluster finds what carries a cluster's label, byReplica the slices of a gateway's pod, byPort those that name a port
-	// of the gateways, byAddress pods by address.
+	// byCluster finds what carries a cluster's label, byReplica the slices of a gateway's pod, byPorts those that name one of
+	// some ports of the gateways, byAddress pods by address.
 	byCluster = "cluster"
 	byReplica = "replica"
-	byPort    = "port"
+	byPorts   = "ports"
 	byAddress = "address"
 )
 
@@ -74,10 +74,30 @@ func keep[T any](part func(T) any) func(any) (any, error) {
 	}
 }
 
+// one is the only copy in memory of a text that many objects hold.
+func one(text string) string { return unique.Make(text).Value() }
+
+func oneOfEach(texts map[string]string) map[string]string {
+	kept := make(map[string]string, len(texts))
+	for key, value := range texts {
+		kept[one(key)] = one(value)
+	}
+	return kept
+}
+
+func owners(references []metav1.OwnerReference) []metav1.OwnerReference {
+	var kept []metav1.OwnerReference
+	for _, r := range references {
+		r.APIVersion, r.Kind, r.Name, r.UID = one(r.APIVersion), one(r.Kind), one(r.Name), types.UID(one(string(r.UID)))
+		kept = append(kept, r)
+	}
+	return kept
+}
+
 // identity is what tells an object and its state.
 func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Generation: o.Generation,
+		Namespace: one(o.Namespace), Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Generation: o.Generation,
 		DeletionTimestamp: o.DeletionTimestamp, CreationTimestamp: o.CreationTimestamp,
 	}
 }
@@ -91,14 +111,14 @@ func clusters(c *cnpgv1.Cluster) any {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
-			kept.Annotations[key] = value
+			kept.Annotations[one(key)] = one(value)
 		}
 	}
 	if plan.Owned(c.ManagedFields) {
 		kept.ManagedFields = switchOurs
 	}
 	for _, plugin := range c.Spec.Plugins {
-		kept.Spec.Plugins = append(kept.Spec.Plugins, cnpgv1.PluginConfiguration{Name: unique.Make(plugin.Name).Value(), Enabled: plugin.Enabled})
+		kept.Spec.Plugins = append(kept.Spec.Plugins, cnpgv1.PluginConfiguration{Name: one(plugin.Name), Enabled: plugin.Enabled})
 	}
 	kept.Spec.Instances, kept.Spec.ServiceAccountName = c.Spec.Instances, c.Spec.ServiceAccountName
 	kept.Spec.PodSelectorRefs, kept.Spec.PostgresConfiguration.PgHBA = c.Spec.PodSelectorRefs, c.Spec.PostgresConfiguration.PgHBA
@@ -106,7 +126,7 @@ func clusters(c *cnpgv1.Cluster) any {
 	for _, condition := range c.Status.Conditions {
 		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
 			kept.Status.Conditions = []metav1.Condition{{
-				Type: idle.KeyHibernation, Status: condition.Status, Reason: unique.Make(condition.Reason).Value(),
+				Type: idle.KeyHibernation, Status: condition.Status, Reason: one(condition.Reason),
 				LastTransitionTime: condition.LastTransitionTime,
 			}}
 		}
@@ -122,11 +142,11 @@ var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{
 
 func services(s *corev1.Service) any {
 	kept := &corev1.Service{ObjectMeta: identity(&s.ObjectMeta)}
-	kept.OwnerReferences = s.OwnerReferences
-	kept.Labels = map[string]string{slices.LabelCluster: s.Labels[slices.LabelCluster]}
+	kept.OwnerReferences = owners(s.OwnerReferences)
+	kept.Labels = map[string]string{slices.LabelCluster: one(s.Labels[slices.LabelCluster])}
 	kept.Spec = corev1.ServiceSpec{
 		Type: s.Spec.Type, ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs, IPFamilies: s.Spec.IPFamilies,
-		Ports: s.Spec.Ports, Selector: s.Spec.Selector, PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
+		Ports: s.Spec.Ports, Selector: oneOfEach(s.Spec.Selector), PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
 	}
 	return kept
 }
@@ -155,11 +175,12 @@ func pods(p *corev1.Pod) any {
 func endpoints(s *discoveryv1.EndpointSlice) any {
 	if slices.IsOurs(s) {
 		s.ManagedFields = nil
+		s.Labels, s.OwnerReferences = oneOfEach(s.Labels), owners(s.OwnerReferences)
 		return s
 	}
 	kept := &discoveryv1.EndpointSlice{ObjectMeta: identity(&s.ObjectMeta), AddressType: s.AddressType}
 	kept.Labels = map[string]string{
-		slices.LabelCluster: s.Labels[slices.LabelCluster], discoveryv1.LabelServiceName: s.Labels[discoveryv1.LabelServiceName],
+		slices.LabelCluster: one(s.Labels[slices.LabelCluster]), discoveryv1.LabelServiceName: one(s.Labels[discoveryv1.LabelServiceName]),
 	}
 	for _, endpoint := range s.Endpoints {
 		kept.Endpoints = append(kept.Endpoints, discoveryv1.Endpoint{
@@ -178,7 +199,7 @@ func Indices() map[client.Object]map[string]client.IndexerFunc {
 		&discoveryv1.EndpointSlice{}: {
 			byCluster: cluster,
 			byReplica: ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[slices.LabelReplica] }),
-			byPort:    ofOurs(func(s *discoveryv1.EndpointSlice) string { return portKey(slices.PortOf(s)) }),
+			byPorts:   ofOurs(func(s *discoveryv1.EndpointSlice) string { return portsKey(slices.PortOf(s)) }),
 		},
 	}
 }
@@ -193,7 +214,8 @@ func ofOurs(key func(*discoveryv1.EndpointSlice) string) client.IndexerFunc {
 	}
 }
 
-func portKey(port uint16) string { return strconv.Itoa(int(port)) }
+// portsKey is the same for 64 neighbours: a key of its own for each port takes 400 bytes.
+func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
 
 func addressesOf(o client.Object) []string {
 	pod, is := o.(*corev1.Pod)
@@ -286,10 +308,12 @@ func (r Reader) PodsIn(ctx context.Context, namespace string) ([]corev1.Pod, err
 
 // Naming are the Services whose slices of ours name a port of the gateways.
 func (r Reader) Naming(ctx context.Context, port uint16) ([]types.UID, error) {
-	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, client.MatchingFields{byPort: portKey(port)})
+	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, client.MatchingFields{byPorts: portsKey(port)})
 	var services []types.UID
 	for i := range found.Items {
-		services = append(services, slices.ServiceOf(&found.Items[i]))
+		if slices.PortOf(&found.Items[i]) == port {
+			services = append(services, slices.ServiceOf(&found.Items[i]))
+		}
 	}
 	return services, err
 }
