@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -138,8 +140,7 @@ func (c *clients) lost() int {
 	lost := 0
 	for _, conn := range c.open {
 		_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
-		_, err := conn.Read(make([]byte, 1))
-		if timeout, is := err.(net.Error); !is || !timeout.Timeout() {
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			lost++
 		}
 	}
