@@ -64,7 +64,7 @@ func (f *fleet) start(pod *corev1.Pod, log string, environment ...string) (*proc
 		p.command.Path, p.command.Args = "/bin/sh", []string{"sh", "-c", program}
 	}
 	p.command.Env = append([]string{
-		"KUBECONFIG=" + f.kubeconfig, "PLUGIN_SOCKET_DIR=" + socket, "LOG_LEVEL=info", "GOMEMLIMIT=200MiB", "SIDECAR_IMAGE=example.org/sidecar",
+		"KUBECONFIG=" + f.kubeconfig, "PLUGIN_SOCKET_DIR=" + socket, "LOG_LEVEL=info", "GOMEMLIMIT=400MiB", "SIDECAR_IMAGE=example.org/sidecar",
 		"POD_NAME=" + pod.Name, "POD_NAMESPACE=" + pod.Namespace, "POD_UID=" + string(pod.UID), "POD_IPS=" + address, "NODE_NAME=node",
 	}, environment...)
 	p.began = time.Now()
