@@ -39,6 +39,11 @@ bench: ## Measure what the sidecar and the plugin cost
 	@ls -l build/plugin.tar build/sidecar.tar 2>/dev/null || true
 	go test -run '^$$' -bench . -benchmem ./plugin/... ./sidecar/...
 	@./e2e/on-cluster.sh go -C e2e run ./bench $(BENCHFLAGS)
+	@$(MAKE) fleet
+
+.PHONY: fleet
+fleet: ## Measure the wake gateway with 10,000 sleeping clusters; needs no cluster (FLEETFLAGS)
+	go -C e2e run ./bench/fleet $(FLEETFLAGS)
 
 .PHONY: images
 images: ## Write build/plugin.tar and build/sidecar.tar without Docker (TAG, REGISTRY)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strconv"
 
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -14,6 +13,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
@@ -37,7 +37,13 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	if err := informers.Index(ctx, manager.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
-	var listen net.ListenConfig
+	entry, err := entrance.New()
+	if err != nil {
+		return nil, err
+	}
+	if entry.Most() < c.Ports.Count() {
+		logger.Warn("the limit of file descriptors, RLIMIT_NOFILE, is too low for every port of GATEWAY_PORTS", "ports", c.Ports.Count(), "descriptors", entry.Most())
+	}
 	var dialer net.Dialer
 	reader := informers.Reader{Reader: manager.GetClient()}
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
@@ -52,11 +58,11 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 			Replica: c.Replica, HandoverWait: c.HandoverWait, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
 		},
 		Client: manager.GetClient(), Informers: reader, Live: manager.GetAPIReader(),
-		Ports:   &ports.Store{Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports},
-		Gateway: gateway.New(limits(c), director, counts, logger),
-		Listen: func(ctx context.Context, port uint16) (net.Listener, error) {
-			return listen.Listen(ctx, "tcp", ":"+strconv.Itoa(int(port)))
+		Ports: &ports.Store{
+			Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
+		Gateway: gateway.New(limits(c), director, counts, logger),
+		Listen:  func(ctx context.Context, port uint16) (gateway.Listener, error) { return entry.Listen(ctx, port) },
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},

@@ -29,11 +29,8 @@ func (l Layout) prepare(ctx context.Context, progress *Progress) (artefacts, err
 		return artefacts{}, fmt.Errorf("install Debian packages: %w", err)
 	}
 	var a artefacts
-	const stamp = "k8s.io/component-base/version"
-	flags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=v%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=34 -X %[1]s.gitTreeState=clean -X %[1]s.buildDate=2026-01-01T00:00:00Z",
-		stamp, kubernetesVersion)
 	var err error
-	if a.kubernetes, err = l.build(ctx, progress, "kubernetes-"+kubernetesVersion, "kubernetes", ".", flags); err != nil {
+	if a.kubernetes, err = l.Kubernetes(ctx, progress); err != nil {
 		return a, err
 	}
 	if a.node, err = l.build(ctx, progress, "node-services", "node", ".", "-s -w"); err != nil {
@@ -60,6 +57,17 @@ func (l Layout) prepare(ctx context.Context, progress *Progress) (artefacts, err
 	a.postgresImage, a.archives = postgresImage, []string{pauseArchive, operatorArchive, postgresArchive}
 	a.manifest, err = l.operatorManifest(ctx)
 	return a, err
+}
+
+// Kubernetes is the program that is every component of Kubernetes, and etcd; it is made if the cache does not have it.
+func (l Layout) Kubernetes(ctx context.Context, progress *Progress) (string, error) {
+	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache: %w", err)
+	}
+	const stamp = "k8s.io/component-base/version"
+	flags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=v%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=34 -X %[1]s.gitTreeState=clean -X %[1]s.buildDate=2026-01-01T00:00:00Z",
+		stamp, kubernetesVersion)
+	return l.build(ctx, progress, "kubernetes-"+kubernetesVersion, "kubernetes", ".", flags)
 }
 
 // build compiles a program of one of the modules under build/, unless the cache has it.

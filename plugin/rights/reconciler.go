@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -27,11 +28,16 @@ type Reconciler struct {
 	Enqueued <-chan event.GenericEvent
 }
 
+// atOnce is how many clusters are looked at at once: an API server takes about 100 ms for each Role that is written, since it
+// first makes sure that the writer holds what it grants.
+const atOnce = 16
+
 // SetupWithManager watches Clusters, what is made for them, and what the operator's hook enqueues.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(manager).Named("rights").For(&cnpgv1.Cluster{}).
 		Owns(&rbacv1.Role{}).Owns(&rbacv1.RoleBinding{}).
 		WatchesRawSource(source.Channel(r.Enqueued, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up the controller of rights: %w", err)

@@ -6,8 +6,11 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 )
@@ -17,6 +20,12 @@ const (
 	Label      = "app.kubernetes.io/managed-by"
 	LabelValue = "cnpg-i-scale-to-zero"
 )
+
+// ByObject says what is watched and kept: what this package made, without who changed it when.
+func ByObject() map[client.Object]cache.ByObject {
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{Label: LabelValue}), Transform: cache.TransformStripManagedFields()}
+	return map[client.Object]cache.ByObject{&rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours}
+}
 
 // suffix is what the names add to the cluster's.
 const suffix = "-scale-to-zero"

@@ -3,6 +3,7 @@ package wake
 import (
 	"context"
 	"fmt"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,10 +14,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 )
 
+// toldWithin is how long the informers are given to tell of a slice that was made, before it is made again.
+const toldWithin = 2 * time.Second
+
 // ensureSlice makes or mends a slice; it writes nothing if the slice is as wanted.
-func (c *Controller) ensureSlice(ctx context.Context, seen *sight, want *discoveryv1.EndpointSlice) error {
+func (c *Controller) ensureSlice(ctx context.Context, seen *sight, want *discoveryv1.EndpointSlice, again *alarm) error {
+	name := types.NamespacedName{Namespace: want.Namespace, Name: want.Name}
 	for i := range seen.slices {
 		if have := &seen.slices[i]; have.Name == want.Name {
+			c.made.Delete(name)
 			if slices.Same(have, want) {
 				return nil
 			}
@@ -28,8 +34,17 @@ func (c *Controller) ensureSlice(ctx context.Context, seen *sight, want *discove
 			return nil
 		}
 	}
+	if made, is := c.made.Load(name); is {
+		at, _ := made.(time.Time)
+		if until := at.Add(toldWithin); again.now.Before(until) {
+			again.at(until)
+			return nil
+		}
+	}
+	c.made.Store(name, again.now)
 	// It may be there already: the informers tell later. Then they tell of it too.
 	if err := c.Client.Create(ctx, want.DeepCopy()); err != nil && !apierrors.IsAlreadyExists(err) {
+		c.made.Delete(name)
 		return fmt.Errorf("create EndpointSlice %s/%s: %w", want.Namespace, want.Name, err)
 	}
 	return nil

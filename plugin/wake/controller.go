@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -28,7 +29,7 @@ import (
 
 // Gateway serves the listeners; it is [gateway.Gateway].
 type Gateway interface {
-	Open(service gateway.Service, listener net.Listener)
+	Open(service gateway.Service, listener gateway.Listener) error
 	Close(uid types.UID)
 	Drain(ctx context.Context) error
 }
@@ -57,7 +58,7 @@ type Controller struct {
 	// Gateway serves the clients.
 	Gateway Gateway
 	// Listen opens a port, and Dial connects to a Service; they are the network's outside of tests.
-	Listen func(ctx context.Context, port uint16) (net.Listener, error)
+	Listen func(ctx context.Context, port uint16) (gateway.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	// Bell tells those who wait for a cluster that it has changed.
 	Bell *waker.Bell
@@ -67,6 +68,8 @@ type Controller struct {
 	doors    doors
 	handover handovers
 	waking   sync.Map // until when the gateway stands in, by cluster: time.Time
+	made     sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
+	starved  sync.Map // the clusters without a port, that is said once of each
 	// going is held for reading by whoever changes slices, and for writing to stop that.
 	going   sync.RWMutex
 	stopped bool
@@ -96,7 +99,8 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	planned := c.plan(seen, now)
 	again := newAlarm(now)
 	again.at(planned.Next)
-	led, failed := c.lead(ctx, seen, planned, now)
+	led, failed := c.lead(ctx, seen, planned, again)
+	failed = c.unlessStarved(seen.name, failed, again)
 	if err := c.reduce(ctx, seen, planned, led, again); err != nil {
 		failed = errors.Join(failed, err)
 	}
@@ -168,7 +172,7 @@ func (c *Controller) plan(seen *sight, now time.Time) plan.Plan {
 
 // lead opens a door for each planned Service and puts the slices in place that lead there. It returns those that are led;
 // without a port, or while this replica is not ready, none is, and none whose family of addresses this replica has not.
-func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, now time.Time) ([]led, error) {
+func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, again *alarm) ([]led, error) {
 	var services []*corev1.Service
 	for i := range seen.services {
 		service := &seen.services[i]
@@ -185,7 +189,7 @@ func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, n
 	if len(services) == 0 {
 		return nil, nil
 	}
-	if err := c.openDoors(ctx, seen, services, now); err != nil {
+	if err := c.openDoors(ctx, seen, services, again.now); err != nil {
 		return nil, err
 	}
 	var leds []led
@@ -193,13 +197,34 @@ func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, n
 		door := c.doors.of(seen.name, service.UID)
 		wanted := slices.Wanted(service, c.Settings.Replica, door.port)
 		for i := range wanted {
-			if err := c.ensureSlice(ctx, seen, &wanted[i]); err != nil {
+			if err := c.ensureSlice(ctx, seen, &wanted[i], again); err != nil {
 				return nil, err
 			}
 		}
 		leds = append(leds, led{service: service, door: door, wanted: wanted})
 	}
 	return leds, nil
+}
+
+// starvedFor is after how long a cluster for which there was no port is looked at again. Whatever changes of it has it looked
+// at, too.
+const starvedFor = time.Minute
+
+// unlessStarved returns the error unless it says that there is no port, or no file descriptor, for the cluster: that is no
+// failure to be tried again at once, and others are not to wait for it. A cluster that was to sleep stays awake, one that
+// sleeps can be woken by hand.
+func (c *Controller) unlessStarved(cluster types.NamespacedName, err error, again *alarm) error {
+	if !errors.Is(err, ports.ErrNoPort) && !errors.Is(err, entrance.ErrNoDescriptor) {
+		if err == nil {
+			c.starved.Delete(cluster)
+		}
+		return err
+	}
+	again.at(again.now.Add(starvedFor))
+	if _, said := c.starved.Swap(cluster, true); !said {
+		c.Logger.Warn("a cluster cannot be woken by connections, and stays awake if it is", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
+	}
+	return nil
 }
 
 // led is a Service that leads to this replica.
@@ -231,16 +256,17 @@ func contains(uids []types.UID, uid types.UID) bool {
 
 // openDoors opens those that are not open yet.
 func (c *Controller) openDoors(ctx context.Context, seen *sight, services []*corev1.Service, now time.Time) error {
-	var owners []ports.Owner
+	var owners []ports.Wish
 	for _, service := range services {
 		if !c.doors.reopen(seen.name, service.UID) {
-			owners = append(owners, ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name})
+			owner := ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name}
+			owners = append(owners, ports.Wish{Owner: owner, Led: seen.port(service.UID)})
 		}
 	}
 	if len(owners) == 0 {
 		return nil
 	}
-	assigned, err := c.Ports.Assign(ctx, seen.name.String(), owners, func() (ports.Named, error) { return c.named(ctx) }, now)
+	assigned, err := c.Ports.Assign(ctx, owners, now)
 	if err != nil {
 		return err
 	}
@@ -251,26 +277,24 @@ func (c *Controller) openDoors(ctx context.Context, seen *sight, services []*cor
 			return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
 		}
 		opened := &door{port: port, arrivals: newArrivals(listener)}
+		of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: seen.name.Name}
+		if err := c.Gateway.Open(of, opened.arrivals); err != nil {
+			return fmt.Errorf("serve port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
+		}
 		c.doors.add(seen.name, owner.UID, opened)
-		c.Gateway.Open(gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: seen.name.Name}, opened.arrivals)
 		c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", seen.name.Name, "service", owner.Name, "port", port)
 	}
 	return nil
 }
 
-// named are the ports that slices of ours name, of all clusters and replicas.
-func (c *Controller) named(ctx context.Context) (ports.Named, error) {
-	all, err := c.Informers.AllSlices(ctx)
-	if err != nil {
-		return nil, err
-	}
-	named := ports.Named{}
-	for i := range all {
-		if port := slices.PortOf(&all[i]); slices.IsOurs(&all[i]) && port != 0 {
-			named[port] = slices.ServiceOf(&all[i])
+// port is the port that slices of ours name for a Service, 0 if there are none.
+func (s *sight) port(service types.UID) uint16 {
+	for i := range s.slices {
+		if slice := &s.slices[i]; slices.IsOurs(slice) && slices.ServiceOf(slice) == service {
+			return slices.PortOf(slice)
 		}
 	}
-	return named, nil
+	return 0
 }
 
 // alarm is when to look again: the earliest of several times.

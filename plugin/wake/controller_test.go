@@ -416,9 +416,13 @@ func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 		a := w.replica("a", "10.1.0.1")
 		a.Ports.Range.Last = a.Ports.Range.First
 		w.cluster(annotated(idle.KeyAnnounced, announced(20*time.Second)))
-		_, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders})
-		if err == nil || !strings.Contains(err.Error(), "no_port") {
-			t.Errorf("got %v", err)
+		for range 3 {
+			if again := a.look(); again <= 0 || again > starvedFor {
+				t.Errorf("the next look is in %s", again)
+			}
+		}
+		if said := strings.Count(w.logged.String(), "no_port"); said != 1 {
+			t.Errorf("it was said %d times, want once: %s", said, &w.logged)
 		}
 		pass(t, 10*time.Second)
 		if got := w.cluster(nil).Annotations[idle.KeyGatewayReady]; got != "" {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 )
 
 // linger is how long a listener stays after its slices have gone: other nodes' kube-proxies still lead there.
@@ -92,12 +94,12 @@ func (d *doors) namespaces() []string {
 
 // arrivals is a listener that tells of the connections that come.
 type arrivals struct {
-	net.Listener
+	gateway.Listener
 	mutex   sync.Mutex
 	arrived chan struct{}
 }
 
-func newArrivals(listener net.Listener) *arrivals {
+func newArrivals(listener gateway.Listener) *arrivals {
 	return &arrivals{Listener: listener, arrived: make(chan struct{})}
 }
 

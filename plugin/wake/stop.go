@@ -70,14 +70,13 @@ func (c *Controller) awaitOthers(ctx context.Context) {
 
 // ledHereOnly is how many Services lead to this replica and to no other.
 func (c *Controller) ledHereOnly(ctx context.Context) (int, error) {
-	all, err := c.Informers.AllSlices(ctx)
-	if err != nil {
-		return 0, err
+	var all discoveryv1.EndpointSliceList
+	if err := c.Informers.List(ctx, &all, client.MatchingLabels{discoveryv1.LabelManagedBy: wakeslices.ManagedBy}); err != nil {
+		return 0, fmt.Errorf("list the gateways' EndpointSlices: %w", err)
 	}
 	here, elsewhere := map[types.UID]bool{}, map[types.UID]bool{}
-	for i := range all {
-		switch slice := &all[i]; {
-		case !wakeslices.IsOurs(slice):
+	for i := range all.Items {
+		switch slice := &all.Items[i]; {
 		case wakeslices.ReplicaOf(slice) == c.Settings.Replica.UID:
 			here[wakeslices.ServiceOf(slice)] = true
 		default:

@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -55,6 +56,7 @@ type world struct {
 	unrouted bool     // this network passes our slices over
 	turn     int
 	networks []*network
+	logged   bytes.Buffer
 }
 
 func newWorld(t *testing.T) *world {
@@ -250,8 +252,8 @@ func (w *world) replica(name, address string) *replica {
 			HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
 		},
 		Client: w.api, Informers: informers.Reader{Reader: w.api}, Live: w.api,
-		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Range: ports.Range{First: 10000, Last: 10999}},
-		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Logger: slog.New(slog.DiscardHandler),
+		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Named: informers.Reader{Reader: w.api}.Naming, Range: ports.Range{First: 10000, Last: 10999}},
+		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	}
 	return r
 }
@@ -322,7 +324,7 @@ func (n *network) at(port uint16) *listener {
 	return n.listening[port]
 }
 
-func (n *network) listen(_ context.Context, port uint16) (net.Listener, error) {
+func (n *network) listen(_ context.Context, port uint16) (gateway.Listener, error) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	if n.listening[port] != nil {
@@ -345,7 +347,7 @@ func (n *network) open() []uint16 {
 	return slices.Sorted(maps.Keys(n.listening))
 }
 
-func (n *network) Open(service gateway.Service, l net.Listener) {
+func (n *network) Open(service gateway.Service, l gateway.Listener) error {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	n.served[service.UID] = l
@@ -358,6 +360,7 @@ func (n *network) Open(service gateway.Service, l net.Listener) {
 			_ = conn.Close()
 		}
 	}()
+	return nil
 }
 
 func (n *network) Close(uid types.UID) {
@@ -403,6 +406,8 @@ func (l *listener) connect() (net.Conn, error) {
 		return nil, errors.New("connection refused")
 	}
 }
+
+func (l *listener) Announce(func()) error { return nil }
 
 func (l *listener) Accept() (net.Conn, error) {
 	select {

@@ -11,20 +11,39 @@ import (
 // memory left.
 const acceptPause = time.Second
 
-// accept takes connections until the listener is closed.
+// Listener is a port. It says when somebody comes, so that nobody has to wait in Accept.
+type Listener interface {
+	net.Listener
+	// Announce has the function called when a connection waits to be accepted, and again only after it has returned, until
+	// the listener is closed.
+	Announce(come func()) error
+}
+
+// accept takes the connection that waits.
 func (g *Gateway) accept(d *door) {
-	for {
-		conn, err := d.listener.Accept()
-		switch {
-		case err == nil:
-			g.admit(d, conn)
-		case errors.Is(err, net.ErrClosed):
-			return
-		default:
-			g.logger.Warn("a connection cannot be accepted", "namespace", d.service.Namespace, "service", d.service.Name, "error", err.Error())
-			pause(d.open, acceptPause)
-		}
+	if !g.enter() {
+		return
 	}
+	defer g.work.Done()
+	conn, err := d.listener.Accept()
+	switch {
+	case err == nil:
+		g.admit(d, conn)
+	case errors.Is(err, net.ErrClosed):
+	default:
+		g.logger.Warn("a connection cannot be accepted", "namespace", d.service.Namespace, "service", d.service.Name, "error", err.Error())
+		pause(d.open, acceptPause)
+	}
+}
+
+// enter counts a goroutine, unless the gateway drains and waits for those that were.
+func (g *Gateway) enter() bool {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	if !g.draining {
+		g.work.Add(1)
+	}
+	return !g.draining
 }
 
 // admit gives the connection a place among those that open, and a goroutine.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
@@ -148,10 +150,21 @@ func run(t testing.TB, director Director, edit func(*Limits)) running {
 			}
 		}
 	})
-	listener := listen(t)
-	r.address = listener.Addr().String()
-	r.Open(demo, listener)
+	var listener Listener
+	listener, r.address = opened(t)
+	must(t, r.Open(demo, listener))
 	return r
+}
+
+// opened is a port of a gateway, and where it is reached.
+func opened(t testing.TB) (Listener, string) {
+	t.Helper()
+	way, err := entrance.New()
+	must(t, err)
+	t.Cleanup(func() { _ = way.Close() })
+	listener, err := way.Listen(t.Context(), 0)
+	must(t, err)
+	return listener, fmt.Sprintf("127.0.0.1:%d", addrPort(listener.Addr()).Port())
 }
 
 func listen(t testing.TB) net.Listener {

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -45,7 +44,7 @@ type Gateway struct {
 // door is a listener of a Service.
 type door struct {
 	service  Service
-	listener net.Listener
+	listener Listener
 	// open ends when the Service is not served any more, with errClosed as its cause.
 	open context.Context
 	shut context.CancelCauseFunc
@@ -65,18 +64,23 @@ func New(limits Limits, director Director, observer Observer, logger *slog.Logge
 }
 
 // Open serves the Service on the listener, of which a Service may have several: one for each address family. The listener
-// is the gateway's from then on. After Drain it is closed at once.
-func (g *Gateway) Open(service Service, listener net.Listener) {
+// is the gateway's from then on. After Drain it is closed at once, and so it is where nobody can wait at it, which is the error.
+func (g *Gateway) Open(service Service, listener Listener) error {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
 	if g.draining {
 		_ = listener.Close()
-		return
+		return nil
 	}
 	open, shut := context.WithCancelCause(g.cut)
 	d := &door{service: service, listener: listener, open: open, shut: shut}
+	if err := listener.Announce(func() { g.accept(d) }); err != nil {
+		_ = listener.Close()
+		shut(errClosed)
+		return err
+	}
 	g.doors[service.UID] = append(g.doors[service.UID], d)
-	g.work.Go(func() { g.accept(d) })
+	return nil
 }
 
 // Close stops serving the Service. Clients that are held are told to come again, sessions that pass through go on; so a Service

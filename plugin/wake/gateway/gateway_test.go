@@ -188,14 +188,14 @@ func TestCloseEndsHeldClientsAndLeavesSessions(t *testing.T) {
 		return netip.AddrPort{}, ctx.Err()
 	}}
 	gateway := run(t, director, nil)
-	other := listen(t)
-	gateway.Open(Service{Namespace: "shop", Name: "stock-rw", UID: "uid-2", Cluster: "stock"}, other)
+	other, address := opened(t)
+	must(t, gateway.Open(Service{Namespace: "shop", Name: "stock-rw", UID: "uid-2", Cluster: "stock"}, other))
 
 	session := dial(t, gateway.address)
 	send(t, session, startupPacket)
 	expect(t, session, okay)
 	asleep.Store(true)
-	held, elsewhere, opening := dial(t, gateway.address), dial(t, other.Addr().String()), dial(t, gateway.address)
+	held, elsewhere, opening := dial(t, gateway.address), dial(t, address), dial(t, gateway.address)
 	send(t, held, startupPacket)
 	send(t, elsewhere, startupPacket)
 	gateway.ledger.await(t, "held", 2)
@@ -250,8 +250,8 @@ func TestDrainWaitsForSessionsAndThenCutsThem(t *testing.T) {
 	}
 	expectEnd(t, conn)
 
-	late := listen(t)
-	gateway.Open(demo, late)
+	late, _ := opened(t)
+	must(t, gateway.Open(demo, late))
 	if _, err := late.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a drained gateway opens: %v", err)
 	}

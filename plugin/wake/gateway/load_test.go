@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -19,6 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
@@ -93,19 +93,20 @@ func TestAFloodWakesNothing(t *testing.T) {
 // BenchmarkListeners measures the resident memory of a listener at rest: 20,000 of them, or as many as the process may have
 // file descriptors for.
 func BenchmarkListeners(b *testing.B) {
-	const wanted, spare = 20_000, 200
-	descriptors := unix.Rlimit{Cur: wanted + spare, Max: wanted + spare}
+	const wanted = 20_000
+	descriptors := unix.Rlimit{Cur: wanted + entrance.KeptBack, Max: wanted + entrance.KeptBack}
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &descriptors) // only root may
-	must(b, unix.Getrlimit(unix.RLIMIT_NOFILE, &descriptors))
-	count := min(wanted, int(descriptors.Cur)-spare)
+	way, err := entrance.New()
+	must(b, err)
+	defer func() { _ = way.Close() }()
+	count := min(wanted, way.Most())
 	for b.Loop() {
 		gateway := New(DefaultLimits(), &fakeDirector{}, newLedger(), slog.New(slog.DiscardHandler))
 		before := resident(b)
 		for i := range count {
-			address := fmt.Sprintf("127.0.%d.1:0", i/1000) // one address has fewer ports
-			listener, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", address)
+			listener, err := way.Listen(b.Context(), 0)
 			must(b, err)
-			gateway.Open(Service{UID: types.UID(strconv.Itoa(i)), Cluster: "orders"}, listener)
+			must(b, gateway.Open(Service{UID: types.UID(strconv.Itoa(i)), Cluster: "orders"}, listener))
 		}
 		after := resident(b)
 		b.ReportMetric(float64(after-before)/float64(count), "resident-bytes/listener")

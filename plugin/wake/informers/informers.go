@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
+	"unique"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,9 +28,11 @@ import (
 
 // Indices of the informers.
 const (
-	// byCluster finds what carries a cluster's label, byReplica the slices of a gateway's pod, byAddress pods by address.
+	// byCluster finds what carries a cluster's label, byReplica the slices of a gateway's pod, byPorts those that name one of
+	// some ports of the gateways, byAddress pods by address.
 	byCluster = "cluster"
 	byReplica = "replica"
+	byPorts   = "ports"
 	byAddress = "address"
 )
 
@@ -43,7 +47,7 @@ func ByObject(namespace string) map[client.Object]cache.ByObject {
 	}
 	shared := ptr.To(true)
 	return map[client.Object]cache.ByObject{
-		&cnpgv1.Cluster{}: {Transform: keep(clusters)},
+		&cnpgv1.Cluster{}: {Transform: keep(clusters), UnsafeDisableDeepCopy: shared},
 		&corev1.Service{}: {Label: cluster, Transform: keep(services), UnsafeDisableDeepCopy: shared},
 		&corev1.Pod{}: {
 			Namespaces: map[string]cache.Config{
@@ -70,41 +74,79 @@ func keep[T any](part func(T) any) func(any) (any, error) {
 	}
 }
 
+// one is the only copy in memory of a text that many objects hold.
+func one(text string) string { return unique.Make(text).Value() }
+
+func oneOfEach(texts map[string]string) map[string]string {
+	kept := make(map[string]string, len(texts))
+	for key, value := range texts {
+		kept[one(key)] = one(value)
+	}
+	return kept
+}
+
+func owners(references []metav1.OwnerReference) []metav1.OwnerReference {
+	var kept []metav1.OwnerReference
+	for _, r := range references {
+		r.APIVersion, r.Kind, r.Name, r.UID = one(r.APIVersion), one(r.Kind), one(r.Name), types.UID(one(string(r.UID)))
+		kept = append(kept, r)
+	}
+	return kept
+}
+
 // identity is what tells an object and its state.
 func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Generation: o.Generation,
+		Namespace: one(o.Namespace), Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Generation: o.Generation,
 		DeletionTimestamp: o.DeletionTimestamp, CreationTimestamp: o.CreationTimestamp,
 	}
 }
 
-// clusters leaves out who changed what, which is most of the object, except for the switch; and what the operator reports of
-// other objects.
+// clusters keeps the annotations that are understood, what the plan, the wake and the sidecars' rights depend on, and of who
+// changed what only the switch.
 func clusters(c *cnpgv1.Cluster) any {
+	kept := &cnpgv1.Cluster{ObjectMeta: identity(&c.ObjectMeta)}
+	for key, value := range c.Annotations {
+		if strings.HasPrefix(key, idle.Prefix) || key == idle.KeyHibernation {
+			if kept.Annotations == nil {
+				kept.Annotations = map[string]string{}
+			}
+			kept.Annotations[one(key)] = one(value)
+		}
+	}
 	if plan.Owned(c.ManagedFields) {
-		c.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, FieldsV1: switchField}}
-	} else {
-		c.ManagedFields = nil
+		kept.ManagedFields = switchOurs
 	}
-	delete(c.Annotations, corev1.LastAppliedConfigAnnotation)
-	status := cnpgv1.ClusterStatus{
-		Phase: c.Status.Phase, CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
-		Conditions: c.Status.Conditions, Instances: c.Status.Instances, ReadyInstances: c.Status.ReadyInstances,
+	for _, plugin := range c.Spec.Plugins {
+		kept.Spec.Plugins = append(kept.Spec.Plugins, cnpgv1.PluginConfiguration{Name: one(plugin.Name), Enabled: plugin.Enabled})
 	}
-	c.Status = status
-	return c
+	kept.Spec.Instances, kept.Spec.ServiceAccountName = c.Spec.Instances, c.Spec.ServiceAccountName
+	kept.Spec.PodSelectorRefs, kept.Spec.PostgresConfiguration.PgHBA = c.Spec.PodSelectorRefs, c.Spec.PostgresConfiguration.PgHBA
+	kept.Status.CurrentPrimary, kept.Status.TargetPrimary = c.Status.CurrentPrimary, c.Status.TargetPrimary
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
+			kept.Status.Conditions = []metav1.Condition{{
+				Type: idle.KeyHibernation, Status: condition.Status, Reason: one(condition.Reason),
+				LastTransitionTime: condition.LastTransitionTime,
+			}}
+		}
+	}
+	return kept
 }
+
+// switchOurs is what remains of who changed what.
+var switchOurs = []metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, FieldsV1: switchField}}
 
 // switchField is the part of a field manager's entry that says whose the switch is.
 var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + idle.KeyHibernation + `":{}}}}`)}
 
 func services(s *corev1.Service) any {
 	kept := &corev1.Service{ObjectMeta: identity(&s.ObjectMeta)}
-	kept.OwnerReferences = s.OwnerReferences
-	kept.Labels = map[string]string{slices.LabelCluster: s.Labels[slices.LabelCluster]}
+	kept.OwnerReferences = owners(s.OwnerReferences)
+	kept.Labels = map[string]string{slices.LabelCluster: one(s.Labels[slices.LabelCluster])}
 	kept.Spec = corev1.ServiceSpec{
 		Type: s.Spec.Type, ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs, IPFamilies: s.Spec.IPFamilies,
-		Ports: s.Spec.Ports, Selector: s.Spec.Selector, PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
+		Ports: s.Spec.Ports, Selector: oneOfEach(s.Spec.Selector), PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
 	}
 	return kept
 }
@@ -133,11 +175,12 @@ func pods(p *corev1.Pod) any {
 func endpoints(s *discoveryv1.EndpointSlice) any {
 	if slices.IsOurs(s) {
 		s.ManagedFields = nil
+		s.Labels, s.OwnerReferences = oneOfEach(s.Labels), owners(s.OwnerReferences)
 		return s
 	}
 	kept := &discoveryv1.EndpointSlice{ObjectMeta: identity(&s.ObjectMeta), AddressType: s.AddressType}
 	kept.Labels = map[string]string{
-		slices.LabelCluster: s.Labels[slices.LabelCluster], discoveryv1.LabelServiceName: s.Labels[discoveryv1.LabelServiceName],
+		slices.LabelCluster: one(s.Labels[slices.LabelCluster]), discoveryv1.LabelServiceName: one(s.Labels[discoveryv1.LabelServiceName]),
 	}
 	for _, endpoint := range s.Endpoints {
 		kept.Endpoints = append(kept.Endpoints, discoveryv1.Endpoint{
@@ -153,11 +196,26 @@ func Indices() map[client.Object]map[string]client.IndexerFunc {
 	return map[client.Object]map[string]client.IndexerFunc{
 		&corev1.Service{}: {byCluster: cluster},
 		&corev1.Pod{}:     {byCluster: cluster, byAddress: addressesOf},
-		&discoveryv1.EndpointSlice{}: {byCluster: cluster, byReplica: func(o client.Object) []string {
-			return []string{o.GetLabels()[slices.LabelReplica]}
-		}},
+		&discoveryv1.EndpointSlice{}: {
+			byCluster: cluster,
+			byReplica: ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[slices.LabelReplica] }),
+			byPorts:   ofOurs(func(s *discoveryv1.EndpointSlice) string { return portsKey(slices.PortOf(s)) }),
+		},
 	}
 }
+
+// ofOurs makes an index of the slices that gateways made.
+func ofOurs(key func(*discoveryv1.EndpointSlice) string) client.IndexerFunc {
+	return func(o client.Object) []string {
+		if slice, is := o.(*discoveryv1.EndpointSlice); is && slices.IsOurs(slice) {
+			return []string{key(slice)}
+		}
+		return nil
+	}
+}
+
+// portsKey is the same for 64 neighbours: a key of its own for each port takes 400 bytes.
+func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
 
 func addressesOf(o client.Object) []string {
 	pod, is := o.(*corev1.Pod)
@@ -248,8 +306,14 @@ func (r Reader) PodsIn(ctx context.Context, namespace string) ([]corev1.Pod, err
 	return found.Items, err
 }
 
-// AllSlices are all EndpointSlices of all clusters.
-func (r Reader) AllSlices(ctx context.Context) ([]discoveryv1.EndpointSlice, error) {
-	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{})
-	return found.Items, err
+// Naming are the Services whose slices of ours name a port of the gateways.
+func (r Reader) Naming(ctx context.Context, port uint16) ([]types.UID, error) {
+	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, client.MatchingFields{byPorts: portsKey(port)})
+	var services []types.UID
+	for i := range found.Items {
+		if slices.PortOf(&found.Items[i]) == port {
+			services = append(services, slices.ServiceOf(&found.Items[i]))
+		}
+	}
+	return services, err
 }

@@ -35,20 +35,32 @@ type entry struct {
 type Ledger struct {
 	of      Range
 	entries map[uint16]entry
+	byUID   map[types.UID]uint16 // the lowest if there should be several
 }
 
 // ReadLedger reads what a ConfigMap of the range holds. What is not understood belongs to somebody unknown, so that its port
 // is given to nobody.
 func ReadLedger(of Range, data map[string]string) Ledger {
-	ledger := Ledger{of: of, entries: make(map[uint16]entry, len(data))}
+	ledger := Ledger{of: of, entries: make(map[uint16]entry, len(data)), byUID: make(map[types.UID]uint16, len(data))}
 	for key, value := range data {
 		port, err := strconv.ParseUint(key, 10, 16)
 		if err != nil || !of.Contains(uint16(port)) {
 			continue
 		}
-		ledger.entries[uint16(port)] = readEntry(value)
+		ledger.put(uint16(port), readEntry(value))
 	}
 	return ledger
+}
+
+func (l Ledger) put(port uint16, e entry) {
+	before, taken := l.entries[port]
+	if taken && l.byUID[before.owner.UID] == port {
+		delete(l.byUID, before.owner.UID)
+	}
+	l.entries[port] = e
+	if other, has := l.byUID[e.owner.UID]; !has || port < other {
+		l.byUID[e.owner.UID] = port
+	}
 }
 
 // Data is what the ConfigMap is to hold: by port, "UID namespace/name" and, where the Service is gone, since when.
@@ -79,13 +91,8 @@ func readEntry(value string) entry {
 
 // Of is the port of a Service, the lowest if there should be several.
 func (l Ledger) Of(uid types.UID) (uint16, bool) {
-	found, has := uint16(0), false
-	for port, e := range l.entries {
-		if e.owner.UID == uid && (!has || port < found) {
-			found, has = port, true
-		}
-	}
-	return found, has
+	port, has := l.byUID[uid]
+	return port, has
 }
 
 // Owners are the Services that have a port and are not known to be gone.
@@ -102,39 +109,72 @@ func (l Ledger) Owners() []Owner {
 // Used is how many ports belong to Services that are there.
 func (l Ledger) Used() int { return len(l.Owners()) }
 
-// Named are the ports that EndpointSlices of ours name, by the Service that the slice is of. They hold even where the
-// ledger has been lost.
-type Named map[uint16]types.UID
+// Wish is a Service that needs a port.
+type Wish struct {
+	Owner
+	// Led is the port that a slice of the Service names; 0: none. It holds even where the ledger has been lost.
+	Led uint16
+}
 
-// Assign gives the Service its port: the one that it has, one that a slice of it names, one that nobody has had, or one
-// whose Service has been gone for ten minutes and which no slice names. The ledger that is returned is the same if nothing had
-// to be written. Errors are [ErrNoPort].
-func (l Ledger) Assign(owner Owner, named Named, now time.Time) (Ledger, uint16, error) {
-	if port, has := l.Of(owner.UID); has {
+// Free tells whether no slice of ours names the port but those of the Service.
+type Free func(port uint16, of types.UID) (bool, error)
+
+// Age says which ports may be given.
+type Age int
+
+const (
+	// Fresh are those that nobody has had; Rested, besides, those whose Service has been gone for ten minutes.
+	Fresh Age = iota
+	Rested
+)
+
+// Assign gives the Service its port: the one that it has, the one that a slice of it names, or one of that age which no
+// slice names. The ledger that is returned is the same if nothing had to be written. Errors are [ErrNoPort] and free's.
+func (l Ledger) Assign(wish Wish, age Age, free Free, now time.Time) (Ledger, uint16, error) {
+	if port, has := l.Of(wish.UID); has {
 		if l.entries[port].freed.IsZero() {
 			return l, port, nil
 		}
-		return l.with(port, entry{owner: owner}), port, nil
+		return l.with(port, entry{owner: wish.Owner}), port, nil
 	}
-	best, found, again := uint16(0), false, false
+	candidates := []uint16{wish.Led}
 	for p := int(l.of.First); p <= int(l.of.Last); p++ {
-		port := uint16(p)
-		e, taken := l.entries[port]
-		by, isNamed := named[port]
-		switch {
-		case isNamed && by == owner.UID && (!taken || e.reusable(now)):
-			return l.with(port, entry{owner: owner}), port, nil
-		case isNamed:
-		case !taken && (!found || again):
-			best, found, again = port, true, false
-		case taken && !found && e.reusable(now):
-			best, found, again = port, true, true
+		if _, taken := l.entries[uint16(p)]; !taken {
+			candidates = append(candidates, uint16(p))
 		}
 	}
-	if !found {
-		return l, 0, fmt.Errorf("assign a port to Service %s/%s: %w", owner.Namespace, owner.Name, ErrNoPort)
+	if age == Rested {
+		candidates = append(candidates, slices.Sorted(maps.Keys(l.entries))...)
 	}
-	return l.with(best, entry{owner: owner}), best, nil
+	for _, port := range candidates {
+		if e, taken := l.entries[port]; !l.of.Contains(port) || taken && !e.reusable(now) {
+			continue
+		}
+		is, err := free(port, wish.UID)
+		if err != nil {
+			return l, 0, err
+		}
+		if is {
+			return l.with(port, entry{owner: wish.Owner}), port, nil
+		}
+	}
+	return l, 0, fmt.Errorf("assign a port to Service %s/%s: %w", wish.Namespace, wish.Name, ErrNoPort)
+}
+
+// Gives tells whether there is a port of that age.
+func (l Ledger) Gives(age Age, now time.Time) bool {
+	if len(l.entries) < l.of.Count() {
+		return true
+	}
+	if age == Fresh {
+		return false
+	}
+	for _, e := range l.entries {
+		if e.reusable(now) {
+			return true
+		}
+	}
+	return false
 }
 
 // reusable tells whether another Service may have the port.
@@ -157,7 +197,7 @@ func (l Ledger) Free(gone []types.UID, now time.Time) (Ledger, bool) {
 }
 
 func (l Ledger) with(port uint16, e entry) Ledger {
-	entries := maps.Clone(l.entries)
-	entries[port] = e
-	return Ledger{of: l.of, entries: entries}
+	changed := Ledger{of: l.of, entries: maps.Clone(l.entries), byUID: maps.Clone(l.byUID)}
+	changed.put(port, e)
+	return changed
 }

@@ -21,7 +21,26 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func owner(uid string) Owner { return Owner{UID: types.UID(uid), Namespace: "shop", Name: uid} }
 
-func nobody() (Named, error) { return nil, nil }
+func wish(uid string) Wish { return Wish{Owner: owner(uid)} }
+
+func nobody(context.Context, uint16) ([]types.UID, error) { return nil, nil }
+
+// named are the ports that slices name.
+type named map[uint16]types.UID
+
+func (n named) free(port uint16, of types.UID) (bool, error) {
+	by, is := n[port]
+	return !is || by == of, nil
+}
+
+func (n named) by(uid types.UID) uint16 {
+	for port, by := range n {
+		if by == uid {
+			return port
+		}
+	}
+	return 0
+}
 
 func TestParseRange(t *testing.T) {
 	t.Parallel()
@@ -85,7 +104,7 @@ func TestAssign(t *testing.T) {
 	for _, row := range []struct {
 		rule  string
 		data  map[string]string
-		named Named
+		named named
 		want  uint16 // 0: none
 		same  bool   // nothing is written
 	}{
@@ -94,10 +113,10 @@ func TestAssign(t *testing.T) {
 		{"a port that another Service has is not given", map[string]string{"7000": "b shop/b"}, nil, 7001, false},
 		{"a port whose Service has gone rests", map[string]string{"7000": ago(9 * time.Minute), "7001": "b shop/b"}, nil, 0, true},
 		{"for ten minutes", map[string]string{"7000": ago(10 * time.Minute), "7001": "b shop/b"}, nil, 7000, false},
-		{"and while a slice names it", map[string]string{"7000": ago(time.Hour), "7001": "b shop/b"}, Named{7000: "gone"}, 0, true},
+		{"and while a slice names it", map[string]string{"7000": ago(time.Hour), "7001": "b shop/b"}, named{7000: "gone"}, 0, true},
 		{"one that nobody has had is better", map[string]string{"7000": ago(time.Hour)}, nil, 7001, false},
 		{"a Service that is there after all keeps it", map[string]string{"7001": "a shop/a freed 2026-03-01T11:59:00Z"}, nil, 7001, false},
-		{"where the ledger was lost the slices say whose it is", nil, Named{7000: "b", 7001: "a"}, 7001, false},
+		{"where the ledger was lost the slices say whose it is", nil, named{7000: "b", 7001: "a"}, 7001, false},
 		{"what is not understood is somebody's", map[string]string{"7000": "?", "7001": "x y freed soon"}, nil, 0, true},
 		{"entries out of the range do not matter", map[string]string{"6999": "a shop/a", "x": "a shop/a"}, nil, 7000, false},
 		{"if every port is taken there is none", map[string]string{"7000": "b shop/b", "7001": "c shop/c"}, nil, 0, true},
@@ -105,7 +124,7 @@ func TestAssign(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			before := ReadLedger(Range{7000, 7001}, row.data)
-			after, port, err := before.Assign(owner("a"), row.named, now)
+			after, port, err := before.Assign(Wish{owner("a"), row.named.by("a")}, Rested, row.named.free, now)
 			if port != row.want || (err == nil) == (row.want == 0) || err != nil && !errors.Is(err, ErrNoPort) {
 				t.Fatalf("got %d, %v, want %d", port, err, row.want)
 			}
@@ -161,16 +180,16 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := api(t, &writes)
-	store := &Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 29999}}
-	owners := []Owner{owner("rw"), owner("r")}
-	first, err := store.Assign(t.Context(), "shop/orders", owners, nobody, now)
+	store := &Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10000, 29999}}
+	wishes := []Wish{wish("rw"), wish("r")}
+	first, err := store.Assign(t.Context(), wishes, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if writes != 1 || len(first) != 2 || first["rw"] == first["r"] {
 		t.Errorf("%d writes for %v: the Services of a cluster take one", writes, first)
 	}
-	again, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 29999}}).Assign(t.Context(), "shop/orders", owners, nobody, now)
+	again, err := (&Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10000, 29999}}).Assign(t.Context(), wishes, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,13 +212,13 @@ func TestAnotherRangeLeavesWhatIsWritten(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := api(t, &writes)
-	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 10000}}).Assign(t.Context(), "shop/orders", []Owner{owner("a")}, nobody, now); err != nil {
+	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10000, 10000}}).Assign(t.Context(), []Wish{wish("a")}, now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10001, 10499}}).Assign(t.Context(), "shop/orders", []Owner{owner("b")}, nobody, now); err != nil {
+	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10001, 10499}}).Assign(t.Context(), []Wish{wish("b")}, now); err != nil {
 		t.Fatal(err)
 	}
-	if port, has, err := (&Store{Client: c, Live: c, Namespace: "system", Range: Range{10000, 10499}}).Port(t.Context(), "a", "shop/orders"); port != 10000 || !has || err != nil {
+	if port, has, err := (&Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10000, 10499}}).Port(t.Context(), "a"); port != 10000 || !has || err != nil {
 		t.Errorf("got %d, %t, %v", port, has, err)
 	}
 }
@@ -217,11 +236,11 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 	results := make(chan given, replicas*clusters)
 	var group sync.WaitGroup
 	for range replicas {
-		store := &Store{Client: c, Live: c, Namespace: "system", Range: Range{20000, 20009}}
+		store := &Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
 		group.Go(func() {
 			for i := range clusters {
 				uid := fmt.Sprintf("uid-%d", i)
-				ports, err := store.Assign(t.Context(), "shop", []Owner{owner(uid)}, nobody, now)
+				ports, err := store.Assign(t.Context(), []Wish{wish(uid)}, now)
 				if err != nil {
 					t.Error(err)
 					return
@@ -242,8 +261,8 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 		}
 		byPort[result.port], byUID[result.uid] = result.uid, result.port
 	}
-	store := &Store{Client: c, Live: c, Namespace: "system", Range: Range{20000, 20009}}
-	_, err := store.Assign(t.Context(), "shop", []Owner{owner("x"), owner("y"), owner("z")}, nobody, now)
+	store := &Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
+	_, err := store.Assign(t.Context(), []Wish{wish("x"), wish("y"), wish("z")}, now)
 	if !errors.Is(err, ErrNoPort) {
 		t.Errorf("with every port taken: %v", err)
 	}
@@ -254,7 +273,7 @@ func FuzzReadLedger(f *testing.F) {
 	f.Add("7001", "a shop/a freed 2026-03-01T12:00:00Z")
 	f.Fuzz(func(t *testing.T, key, value string) {
 		ledger := ReadLedger(Range{7000, 7001}, map[string]string{key: value})
-		_, port, err := ledger.Assign(owner("mine"), nil, now)
+		_, port, err := ledger.Assign(wish("mine"), Rested, named(nil).free, now)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,9 +2,10 @@ package ports
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -39,15 +40,35 @@ type Store struct {
 	// Namespace is the plugin's own, Range the ports.
 	Namespace string
 	Range     Range
+	// Named tells whose slices of ours name a port, of all clusters and replicas.
+	Named func(ctx context.Context, port uint16) ([]types.UID, error)
 
 	// One change at a time: the replicas' changes may meet, those of one replica need not.
-	mutex sync.Mutex
+	changing sync.Mutex
+
+	mutex  sync.Mutex
+	joined *batch            // what waits for its turn to be written
+	known  map[Range]knowing // what has been read from the informers
+}
+
+// knowing is a block as the informers had it.
+type knowing struct {
+	version string
+	ledger  Ledger
+}
+
+// batch are Services that get their ports in one write: when a fleet arms, it is thousands at once.
+type batch struct {
+	wishes   []Wish
+	assigned map[types.UID]uint16
+	err      error
+	written  chan struct{}
 }
 
 // Port is the port of a Service as far as the informers know.
-func (s *Store) Port(ctx context.Context, uid types.UID, home string) (uint16, bool, error) {
-	for _, block := range s.blocks(home) {
-		ledger, _, err := s.read(ctx, s.Client, block)
+func (s *Store) Port(ctx context.Context, uid types.UID) (uint16, bool, error) {
+	for _, block := range s.blocks() {
+		ledger, err := s.cached(ctx, block)
 		if err != nil {
 			return 0, false, err
 		}
@@ -58,79 +79,150 @@ func (s *Store) Port(ctx context.Context, uid types.UID, home string) (uint16, b
 	return 0, false, nil
 }
 
-// Assign gives every owner its port; it writes nothing where each has one. home, the cluster, says which block is looked at
-// first, so that its Services share a ConfigMap and clusters seldom do. Errors are [ErrNoPort] and the API server's.
-// named is asked only if a port has to be given.
-func (s *Store) Assign(ctx context.Context, home string, owners []Owner, named func() (Named, error), now time.Time) (map[types.UID]uint16, error) {
-	assigned := make(map[types.UID]uint16, len(owners))
-	var missing []Owner
-	for _, owner := range owners {
-		port, has, err := s.Port(ctx, owner.UID, home)
+// Assign gives every Service its port; it writes nothing where each has one. Errors are [ErrNoPort] and the API server's.
+func (s *Store) Assign(ctx context.Context, wishes []Wish, now time.Time) (map[types.UID]uint16, error) {
+	assigned := make(map[types.UID]uint16, len(wishes))
+	var missing []Wish
+	for _, wish := range wishes {
+		port, has, err := s.Port(ctx, wish.UID)
 		if err != nil {
 			return nil, err
 		}
 		if has {
-			assigned[owner.UID] = port
+			assigned[wish.UID] = port
 		} else {
-			missing = append(missing, owner)
+			missing = append(missing, wish)
 		}
 	}
 	if len(missing) == 0 {
 		return assigned, nil
 	}
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	held, err := named()
+	given, err := s.join(ctx, missing, now)
 	if err != nil {
 		return nil, err
 	}
-	for _, block := range s.blocks(home) {
-		left, err := s.assignIn(ctx, block, missing, held, now, assigned)
-		if err != nil {
-			return nil, err
+	for _, wish := range missing {
+		port, has := given[wish.UID]
+		if !has {
+			return nil, fmt.Errorf("assign a port to Service %s/%s: %w", wish.Namespace, wish.Name, ErrNoPort)
 		}
-		if missing = left; len(missing) == 0 {
-			return assigned, nil
-		}
+		assigned[wish.UID] = port
 	}
-	return nil, fmt.Errorf("assign a port to Service %s/%s: %w", missing[0].Namespace, missing[0].Name, ErrNoPort)
+	return assigned, nil
 }
 
-// assignIn gives ports of one block, in one write, and returns the owners that got none.
-func (s *Store) assignIn(ctx context.Context, block Range, owners []Owner, named Named, now time.Time, assigned map[types.UID]uint16) (left []Owner, err error) {
-	err = s.change(ctx, block, func(ledger Ledger) (Ledger, bool) {
-		before, after := len(ledger.entries), ledger
+// join adds to the batch that waits, if there is one, and returns what the whole batch was given. Whoever begins a batch
+// writes it, when the one before has been written.
+func (s *Store) join(ctx context.Context, missing []Wish, now time.Time) (map[types.UID]uint16, error) {
+	s.mutex.Lock()
+	b := s.joined
+	begins := b == nil
+	if begins {
+		b = &batch{assigned: map[types.UID]uint16{}, written: make(chan struct{})}
+		s.joined = b
+	}
+	b.wishes = append(b.wishes, missing...)
+	s.mutex.Unlock()
+	if !begins {
+		select {
+		case <-b.written:
+			return b.assigned, b.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.mutex.Lock()
+	s.joined = nil
+	s.mutex.Unlock()
+	b.err = s.give(ctx, b, now)
+	close(b.written)
+	return b.assigned, b.err
+}
+
+// give gives as many ports as there are: those that the Services have had or that slices name, then the lowest that nobody
+// has had, so that replicas look in the same order and find what another has given, and then those that have rested. Blocks
+// that have nothing to give, as far as the informers know, are passed over.
+func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
+	left := b.wishes
+	for _, round := range []struct {
+		age  Age
+		asks func(Ledger, Wish) bool
+	}{
+		{Fresh, func(l Ledger, w Wish) bool { _, had := l.Of(w.UID); return had || l.of.Contains(w.Led) }},
+		{Fresh, func(l Ledger, _ Wish) bool { return l.Gives(Fresh, now) }},
+		{Rested, func(l Ledger, _ Wish) bool { return l.Gives(Rested, now) }},
+	} {
+		for _, block := range s.blocks() {
+			ledger, err := s.cached(ctx, block)
+			if err != nil {
+				return err
+			}
+			asks := func(w Wish) bool { return round.asks(ledger, w) }
+			if left, err = s.giveIn(ctx, block, round.age, left, asks, b.assigned, now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// giveIn gives ports of one block, in one write, and returns the Services that got none.
+func (s *Store) giveIn(
+	ctx context.Context, block Range, age Age, wishes []Wish, asks func(Wish) bool, assigned map[types.UID]uint16, now time.Time,
+) (left []Wish, err error) {
+	if !slices.ContainsFunc(wishes, asks) {
+		return wishes, nil
+	}
+	free := func(port uint16, of types.UID) (bool, error) {
+		naming, err := s.Named(ctx, port)
+		return !slices.ContainsFunc(naming, func(uid types.UID) bool { return uid != of }), err
+	}
+	err = s.change(ctx, block, func(ledger Ledger) (Ledger, bool, error) {
+		after := ledger
 		left = nil
 		changed := false
-		for _, owner := range owners {
-			had, has := after.Of(owner.UID)
-			freed := has && !after.entries[had].freed.IsZero()
-			next, port, err := after.Assign(owner, named, now)
-			if err != nil {
-				left = append(left, owner)
+		for _, wish := range wishes {
+			if !asks(wish) {
+				left = append(left, wish)
 				continue
 			}
+			had, has := after.Of(wish.UID)
+			freed := has && !after.entries[had].freed.IsZero()
+			next, port, err := after.Assign(wish, age, free, now)
+			switch {
+			case errors.Is(err, ErrNoPort):
+				left = append(left, wish)
+				continue
+			case err != nil:
+				return ledger, false, err
+			}
 			changed = changed || !has || freed
-			after, assigned[owner.UID] = next, port
+			after, assigned[wish.UID] = next, port
 		}
-		return after, changed || len(after.entries) != before
+		return after, changed, nil
 	})
 	return left, err
 }
 
 // Free marks the ports of Services that are gone.
 func (s *Store) Free(ctx context.Context, gone []types.UID, now time.Time) error {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	for _, block := range s.blocks("") {
-		cached, exists, err := s.read(ctx, s.Client, block)
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	for _, block := range s.blocks() {
+		cached, err := s.cached(ctx, block)
 		if err != nil {
 			return err
 		}
-		if _, marked := cached.Free(gone, now); exists == nil || !marked {
+		if _, marked := cached.Free(gone, now); !marked {
 			continue
 		}
-		if err := s.change(ctx, block, func(ledger Ledger) (Ledger, bool) { return ledger.Free(gone, now) }); err != nil {
+		err = s.change(ctx, block, func(ledger Ledger) (Ledger, bool, error) {
+			after, marked := ledger.Free(gone, now)
+			return after, marked, nil
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -140,8 +232,8 @@ func (s *Store) Free(ctx context.Context, gone []types.UID, now time.Time) error
 // Owners are the Services that have a port and are not known to be gone.
 func (s *Store) Owners(ctx context.Context) ([]Owner, error) {
 	var owners []Owner
-	for _, block := range s.blocks("") {
-		ledger, _, err := s.read(ctx, s.Client, block)
+	for _, block := range s.blocks() {
+		ledger, err := s.cached(ctx, block)
 		if err != nil {
 			return nil, err
 		}
@@ -152,7 +244,7 @@ func (s *Store) Owners(ctx context.Context) ([]Owner, error) {
 
 // change applies a change to a block on the state that the API server has, until no other replica comes between. The change
 // may be computed several times; it says whether there is anything to write.
-func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool)) error {
+func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) error {
 	var err error
 	for range attempts {
 		var again bool
@@ -164,14 +256,14 @@ func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (L
 }
 
 // tryChange tells whether the change has to be tried again because another replica came between.
-func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool)) (bool, error) {
-	ledger, have, err := s.read(ctx, s.Live, block)
+func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (bool, error) {
+	have, err := s.read(ctx, s.Live, block)
 	if err != nil {
 		return false, err
 	}
-	after, changed := compute(ledger)
-	if !changed {
-		return false, nil
+	after, changed, err := compute(ledgerOf(block, have))
+	if err != nil || !changed {
+		return false, err
 	}
 	if have == nil {
 		err := s.Client.Create(ctx, &corev1.ConfigMap{
@@ -200,22 +292,52 @@ func wrap(verb string, block Range, err error) error {
 	return fmt.Errorf("%s ConfigMap %s: %w", verb, nameOf(block), err)
 }
 
-// read reads a block; one that is not there is empty.
-func (s *Store) read(ctx context.Context, from client.Reader, block Range) (Ledger, *corev1.ConfigMap, error) {
+// cached is a block as the informers have it. It is parsed again only if it has changed.
+func (s *Store) cached(ctx context.Context, block Range) (Ledger, error) {
+	have, err := s.read(ctx, s.Client, block)
+	if err != nil {
+		return Ledger{}, err
+	}
+	version := ""
+	if have != nil {
+		version = have.ResourceVersion
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if known, is := s.known[block]; is && known.version == version {
+		return known.ledger, nil
+	}
+	ledger := ledgerOf(block, have)
+	if s.known == nil {
+		s.known = map[Range]knowing{}
+	}
+	s.known[block] = knowing{version, ledger}
+	return ledger, nil
+}
+
+func ledgerOf(block Range, have *corev1.ConfigMap) Ledger {
+	if have == nil {
+		return ReadLedger(block, nil)
+	}
+	return ReadLedger(block, have.Data)
+}
+
+// read reads a block; nil: it is not there.
+func (s *Store) read(ctx context.Context, from client.Reader, block Range) (*corev1.ConfigMap, error) {
 	var have corev1.ConfigMap
 	err := from.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: nameOf(block)}, &have)
 	if apierrors.IsNotFound(err) {
-		return ReadLedger(block, nil), nil, nil
+		return nil, nil
 	}
 	if err != nil {
-		return Ledger{}, nil, fmt.Errorf("read ConfigMap %s: %w", nameOf(block), err)
+		return nil, fmt.Errorf("read ConfigMap %s: %w", nameOf(block), err)
 	}
-	return ReadLedger(block, have.Data), &have, nil
+	return &have, nil
 }
 
-// blocks are the parts of the range, beginning with the home's. Their bounds do not depend on the range's ends, so that
-// another range finds the same ConfigMaps.
-func (s *Store) blocks(home string) []Range {
+// blocks are the parts of the range, the lowest first. Their bounds do not depend on the range's ends, so that another range
+// finds the same ConfigMaps.
+func (s *Store) blocks() []Range {
 	first, last := int(s.Range.First)/perBlock, int(s.Range.Last)/perBlock
 	blocks := make([]Range, 0, last-first+1)
 	for i := first; i <= last; i++ {
@@ -223,10 +345,7 @@ func (s *Store) blocks(home string) []Range {
 			First: uint16(max(i*perBlock, int(s.Range.First))), Last: uint16(min((i+1)*perBlock-1, int(s.Range.Last))),
 		})
 	}
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(home))
-	at := int(hash.Sum32() % uint32(len(blocks)))
-	return append(blocks[at:len(blocks):len(blocks)], blocks[:at]...)
+	return blocks
 }
 
 // nameOf is the ConfigMap of a block.

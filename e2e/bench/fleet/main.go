@@ -1,0 +1,105 @@
+// Command fleet measures the wake gateway with a fleet of sleeping clusters: how soon all of them can be woken after the
+// plugin has started, what it needs at rest, and how soon 500 of them are woken at once.
+//
+// It needs no cluster: it runs a real etcd and API server, and the real plugin as a process with the rights and the
+// environment that its Deployment gives it. The operator, kubelet and kube-proxy are missing: their objects are made as they
+// make them. All of it runs in a network of its own, so that it meets nobody's ports; that needs root or user namespaces.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
+)
+
+// options are the choices of a run.
+type options struct {
+	clusters, namespaces, wakes int
+	rest                        time.Duration
+	logs                        string
+	programs                    programs
+	inside                      bool
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.clusters, "clusters", 10_000, "how many clusters sleep")
+	flag.IntVar(&o.namespaces, "namespaces", 300, "in how many namespaces they are")
+	flag.IntVar(&o.wakes, "wakes", 500, "how many are woken at once")
+	flag.DurationVar(&o.rest, "rest", time.Minute, "how long the plugin is watched at rest")
+	flag.StringVar(&o.logs, "logs", "", "folder to keep the logs in; otherwise they are removed")
+	flag.StringVar(&o.programs.kubernetes, "kubernetes", "", "program that is etcd and kube-apiserver; made if empty")
+	flag.StringVar(&o.programs.plugin, "plugin", "", "the plugin; made from this tree if empty")
+	flag.StringVar(&o.programs.definitions, "definitions", "", "folder of the operator's CRDs; its module's if empty")
+	flag.BoolVar(&o.inside, "inside", false, "the network is this command's own already")
+	flag.Parse()
+	log.SetLogger(logr.Discard())
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "fleet:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	progress := cluster.NewProgress(os.Stderr)
+	if !o.inside {
+		temporary, err := os.MkdirTemp("", "fleet-")
+		if err != nil {
+			return fmt.Errorf("make a temporary directory: %w", err)
+		}
+		defer func() { _ = os.RemoveAll(temporary) }()
+		if err := o.programs.prepare(ctx, progress, temporary); err != nil {
+			return err
+		}
+		if o.logs == "" {
+			o.logs = temporary
+		}
+		return enclose(ctx, o)
+	}
+	if err := raiseLoopback(); err != nil {
+		return err
+	}
+	return measure(ctx, progress, o)
+}
+
+// measure makes the fleet and takes every figure.
+func measure(ctx context.Context, progress *cluster.Progress, o options) (err error) {
+	if fit := fitting(); o.clusters > fit {
+		progress.Say("the limit of %d file descriptors leaves ports for %d clusters, not %d", descriptors(), fit, o.clusters)
+		o.clusters = fit
+	}
+	o.wakes = min(o.wakes, o.clusters)
+	server, err := startServer(o.programs, o.logs)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	f := &fleet{options: o, server: server, progress: progress}
+	if err := f.populate(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("| %d sleeping clusters, %d namespaces | |\n|---|---|\n", o.clusters, o.namespaces)
+	for _, part := range []func(context.Context) error{f.writeLimit, f.lives, f.tooFewPorts, f.tooFewDescriptors} {
+		if err := part(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// row prints a figure.
+func row(what, format string, values ...any) {
+	fmt.Printf("| %s | %s |\n", what, fmt.Sprintf(format, values...))
+}
