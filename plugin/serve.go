@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	identityapi "github.com/cloudnative-pg/cnpg-i/pkg/identity"
@@ -71,7 +72,11 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
 		return err
 	}
-	if err := ctrlmetrics.Registry.Register(metrics.NewFleet(manager.GetCache())); err != nil {
+	sources := metrics.Sources{Objects: manager.GetCache(), SidecarImage: lifecycle.SidecarImage, Now: time.Now}
+	if woken != nil {
+		sources.Instances = informers.Reader{Reader: manager.GetCache()}.Pods
+	}
+	if err := ctrlmetrics.Registry.Register(metrics.NewFleet(sources)); err != nil {
 		return fmt.Errorf("register the metrics: %w", err)
 	}
 	server := &grpcserver.Server{Logger: logger, Register: func(registrar grpc.ServiceRegistrar) {
