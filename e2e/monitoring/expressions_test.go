@@ -3,6 +3,7 @@ package monitoring
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -100,8 +101,28 @@ func expressions(t *testing.T) map[string]string {
 		}
 		found["variable "+v.Name] = "count by (" + asks[2] + ") (" + asks[1] + ")"
 	}
+	for i, text := range quoted(t) {
+		found[fmt.Sprintf("README %d", i+1)] = text
+	}
 	for _, rule := range alerts(t) {
 		found["alert "+rule.Alert] = rule.Expr.String()
+	}
+	return found
+}
+
+// quoted are the expressions of the README.
+func quoted(t *testing.T) []string {
+	t.Helper()
+	body, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, line := range regexp.MustCompile(`(?m)^    (.*cnpg_scale_to_zero_.*)$`).FindAllStringSubmatch(string(body), -1) {
+		found = append(found, line[1])
+	}
+	if len(found) == 0 {
+		t.Fatal("the README has no expression")
 	}
 	return found
 }

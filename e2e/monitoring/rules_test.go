@@ -1,6 +1,7 @@
 package monitoring
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,6 +103,28 @@ func TestAlertsFire(t *testing.T) {
 	directory := extracted(t)
 	run(t, directory, tool, "check", "rules", "--lint-fatal", "rules.yaml")
 	run(t, directory, tool, "test", "rules", "alerts.yaml", "alerts-week.yaml")
+}
+
+// TestSavedTimeCountsOnce has promtool add up a day of sleep of a cluster that requests one core, as the README and the
+// dashboard do, while pods of the plugin come and go: p's container is started anew after six hours and p's pod is replaced
+// after twelve, and q stays.
+func TestSavedTimeCountsOnce(t *testing.T) {
+	t.Parallel()
+	tool := promtool(t)
+	test := "evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n"
+	for pod, values := range map[string]string{"p1": "0+60x360 0+60x358 stale", "p2": "_x720 0+60x720", "q": "0+60x1440"} {
+		test += fmt.Sprintf("      - series: 'cnpg_scale_to_zero_saved_cpu_seconds_total{namespace=\"shop\", cluster=\"blue\", pod=%q}'\n        values: %q\n", pod, values)
+	}
+	test += "    promql_expr_test:\n"
+	hours := over("cnpg_scale_to_zero_saved_cpu_seconds_total") + " / 3600"
+	for _, expression := range append(quoted(t), grafana.Replace(hours)) {
+		test += fmt.Sprintf("      - expr: %q\n        eval_time: 1d\n        exp_samples: [{value: 24}]\n", "round(10 * ("+expression+")) / 10")
+	}
+	directory := t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, "saved.yaml"), []byte(test), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, directory, tool, "test", "rules", "saved.yaml")
 }
 
 // TestPagesPassPromtool has Prometheus' own linter read what the programs export.
