@@ -72,11 +72,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
 		return err
 	}
-	sources := metrics.Sources{Objects: manager.GetCache(), SidecarImage: lifecycle.SidecarImage, Now: time.Now}
-	if woken != nil {
-		sources.Instances = informers.Reader{Reader: manager.GetCache()}.Pods
-	}
-	if err := ctrlmetrics.Registry.Register(metrics.NewFleet(sources)); err != nil {
+	if err := ctrlmetrics.Registry.Register(newFleet(manager, woken)); err != nil {
 		return fmt.Errorf("register the metrics: %w", err)
 	}
 	server := &grpcserver.Server{Logger: logger, Register: func(registrar grpc.ServiceRegistrar) {
@@ -107,6 +103,16 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		stop()
 	})()
 	return runParts(running, c, manager, server, woken, &ready)
+}
+
+// newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
+// have the informers keep every pod there is.
+func newFleet(manager ctrl.Manager, woken *wakeGateway) *metrics.Fleet {
+	sources := metrics.Sources{Objects: manager.GetCache(), SidecarImage: lifecycle.SidecarImage, Now: time.Now}
+	if woken != nil {
+		sources.Instances = informers.Reader{Reader: manager.GetCache()}.Pods
+	}
+	return metrics.NewFleet(sources)
 }
 
 // runParts runs the parts together; the first that fails ends the others.
