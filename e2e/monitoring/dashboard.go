@@ -139,7 +139,8 @@ func timeline(title, description string, values map[string]result, query asked) 
 	p.FieldConfig.Defaults.Custom = options{"fillOpacity": 80, "lineWidth": 0}
 	p.Options = options{
 		"mergeValues": true, "showValue": "auto", "alignValue": "left", "rowHeight": 0.8,
-		"legend": options{"displayMode": "list", "placement": "bottom", "showLegend": true}, "tooltip": options{"mode": "single", "sort": "none"},
+		"legend":  options{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []string{}},
+		"tooltip": options{"mode": "single", "sort": "none"},
 	}
 	return p
 }

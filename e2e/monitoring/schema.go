@@ -2,7 +2,8 @@
 // two programs export.
 package monitoring
 
-// The types are the part of Grafana's dashboard schema that the dashboard uses, by the names of its JSON.
+// The types are the part of Grafana's dashboard schema that the dashboard uses, by the names of its JSON. Grafana publishes
+// types of its own (grafana-foundation-sdk), which the Go module proxy did not have when this was written.
 
 type dashboard struct {
 	UID           string     `json:"uid"`
@@ -113,28 +114,17 @@ type fieldConfig struct {
 }
 
 type defaults struct {
-	Unit     string      `json:"unit,omitempty"`
-	Min      *float64    `json:"min,omitempty"`
-	Mappings []mapping   `json:"mappings,omitempty"`
-	Color    *color      `json:"color,omitempty"`
-	Custom   options     `json:"custom,omitempty"`
-	NoValue  string      `json:"noValue,omitempty"`
-	Steps    *thresholds `json:"thresholds,omitempty"`
+	Unit     string    `json:"unit,omitempty"`
+	Min      *float64  `json:"min,omitempty"`
+	Mappings []mapping `json:"mappings,omitempty"`
+	Color    *color    `json:"color,omitempty"`
+	Custom   options   `json:"custom,omitempty"`
+	NoValue  string    `json:"noValue,omitempty"`
 }
 
 type color struct {
 	Mode       string `json:"mode"`
 	FixedColor string `json:"fixedColor,omitempty"`
-}
-
-type thresholds struct {
-	Mode  string `json:"mode"`
-	Steps []step `json:"steps"`
-}
-
-type step struct {
-	Color string   `json:"color"`
-	Value *float64 `json:"value"`
 }
 
 type mapping struct {
