@@ -28,7 +28,8 @@ test: unit e2e ## Run every test
 unit: ## Run the tests that need no Kubernetes; PostgreSQL 15, 17 and 18 are real
 	@roots="$$($(CLUSTER) postgres-files 15 17 18)" && \
 	REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" go test -race -shuffle=on ./...
-	go -C e2e test -race -shuffle=on ./cluster/... ./images/... ./install/...
+	@promtool="$$($(CLUSTER) promtool)" && \
+	PROMTOOL="$$promtool" go -C e2e test -race -shuffle=on ./cluster/... ./images/... ./install/... ./monitoring/...
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made here)
@@ -54,6 +55,10 @@ manifest: ## Write build/install.yaml for the images of TAG
 	go -C e2e run ./cmd/manifest -tag '$(TAG)' -registry '$(REGISTRY)'
 
 manifests: manifest ## The same as manifest
+
+.PHONY: dashboard
+dashboard: ## Write the Grafana dashboard of manifests/components/monitoring
+	go -C e2e run ./cmd/dashboard
 
 .PHONY: cluster-up cluster-down
 cluster-up: images manifest ## Make a cluster on this machine and install the plugin on it

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,6 +20,8 @@ import (
 	"github.com/cloudnative-pg/cloudnative-pg/pkg/specs"
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -248,6 +251,18 @@ func (f *fleet) cluster() gateway.Service {
 	return rw
 }
 
+// shown compares some of what a scrape shows, with the rights that are shipped and what the informers keep.
+func (f *fleet) shown(collector prometheus.Collector, want string) {
+	f.t.Helper()
+	var names []string
+	for _, found := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(want, -1) {
+		names = append(names, found[1])
+	}
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want), names...); err != nil {
+		f.t.Error(err)
+	}
+}
+
 func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUBECONFIG
 	restConfig := apiServer(t)
 	scheme := runtime.NewScheme()
@@ -339,7 +354,9 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	f.comes("the switch is off", func() bool {
 		return f.annotation(idle.KeyHibernation) == "" && strings.Contains(f.annotation(idle.KeyLastWake), "192.0.2.1")
 	})
-	f.create(pod("shop", "orders-1", "10.0.0.1", map[string]string{slices.LabelCluster: "orders", slices.LabelPodRole: "instance"}))
+	instance := pod("shop", "orders-1", "10.0.0.1", map[string]string{slices.LabelCluster: "orders", slices.LabelPodRole: "instance"})
+	instance.Spec.Containers = append(instance.Spec.Containers, corev1.Container{Name: "scale-to-zero", Image: "example.org/sidecar:v7"})
+	f.create(instance)
 	if err := <-resolved; err != nil {
 		t.Fatal(err)
 	}
@@ -353,6 +370,17 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 		})
 	}
 	f.comes("nothing of ours is left", func() bool { return len(f.slices()) == 0 })
+	f.shown(newFleet(manager, woken), `
+# HELP cnpg_scale_to_zero_instance_pods Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.
+# TYPE cnpg_scale_to_zero_instance_pods gauge
+cnpg_scale_to_zero_instance_pods{cluster="orders",namespace="shop",sidecar_image="example.org/sidecar:v7"} 1
+# HELP cnpg_scale_to_zero_suspended_schedules ScheduledBackups of the cluster that are suspended because it sleeps.
+# TYPE cnpg_scale_to_zero_suspended_schedules gauge
+cnpg_scale_to_zero_suspended_schedules{cluster="orders",namespace="shop"} 0
+# HELP cnpg_scale_to_zero_wakes_on_connect Whether a connection wakes the cluster when it sleeps, as its settings and whoever put it to sleep have it.
+# TYPE cnpg_scale_to_zero_wakes_on_connect gauge
+cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
+`)
 
 	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:"on"}`, idle.KeyHibernation))
 	f.comes("it is armed again", func() bool { return len(f.slices()) == 2 })

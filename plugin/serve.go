@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	identityapi "github.com/cloudnative-pg/cnpg-i/pkg/identity"
@@ -68,7 +69,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
 		return err
 	}
-	if err := ctrlmetrics.Registry.Register(metrics.NewFleet(manager.GetCache())); err != nil {
+	if err := ctrlmetrics.Registry.Register(newFleet(manager, woken)); err != nil {
 		return fmt.Errorf("register the metrics: %w", err)
 	}
 	server := &grpcserver.Server{Logger: logger, Register: func(registrar grpc.ServiceRegistrar) {
@@ -99,6 +100,16 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		stop()
 	})()
 	return runParts(running, c, manager, server, woken, &ready)
+}
+
+// newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
+// have the informers keep every pod there is.
+func newFleet(manager ctrl.Manager, woken *wakeGateway) *metrics.Fleet {
+	sources := metrics.Sources{Objects: manager.GetCache(), SidecarImage: lifecycle.SidecarImage, Now: time.Now}
+	if woken != nil {
+		sources.Instances = informers.Reader{Reader: manager.GetCache()}.Pods
+	}
+	return metrics.NewFleet(sources)
 }
 
 // runParts runs the parts together; the first that fails ends the others.

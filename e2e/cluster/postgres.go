@@ -107,6 +107,30 @@ APT::Install-Recommends "false"; APT::Architecture "` + runtime.GOARCH + `"; APT
 
 // download gets packages and everything that they need.
 func download(ctx context.Context, work, suite string, names ...string) ([]string, error) {
+	apt, err := newApt(ctx, work, suite)
+	if err != nil {
+		return nil, err
+	}
+	if err := apt(ctx, work, append([]string{"install", "-y", "--no-install-recommends", "--download-only"}, names...)...); err != nil {
+		return nil, err
+	}
+	return filepath.Glob(filepath.Join(work, "cache/archives/*.deb"))
+}
+
+// downloadAlone gets packages without what they need.
+func downloadAlone(ctx context.Context, work, suite string, names ...string) ([]string, error) {
+	apt, err := newApt(ctx, work, suite)
+	if err != nil {
+		return nil, err
+	}
+	if err := apt(ctx, work, append([]string{"download"}, names...)...); err != nil {
+		return nil, err
+	}
+	return filepath.Glob(filepath.Join(work, "*.deb"))
+}
+
+// newApt reads what a suite has, and returns how to run apt-get on it in a directory.
+func newApt(ctx context.Context, work, suite string) (func(ctx context.Context, directory string, arguments ...string) error, error) {
 	uri, err := source()
 	if err != nil {
 		return nil, err
@@ -125,17 +149,16 @@ func download(ctx context.Context, work, suite string, names ...string) ([]strin
 			return nil, err
 		}
 	}
-	for _, arguments := range [][]string{
-		{"update"},
-		append([]string{"install", "-y", "--no-install-recommends", "--download-only"}, names...),
-	} {
+	apt := func(ctx context.Context, directory string, arguments ...string) error {
 		command := exec.CommandContext(ctx, "apt-get", arguments...)
+		command.Dir = directory
 		command.Env = append(os.Environ(), "APT_CONFIG="+filepath.Join(work, "apt.conf"))
 		if out, err := command.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("apt-get %s: %w: %s", arguments[0], err, out)
+			return fmt.Errorf("apt-get %s: %w: %s", arguments[0], err, out)
 		}
+		return nil
 	}
-	return filepath.Glob(filepath.Join(work, "cache/archives/*.deb"))
+	return apt, apt(ctx, work, "update")
 }
 
 // unpack makes a root filesystem of packages without running anything of theirs.

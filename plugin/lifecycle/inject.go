@@ -51,6 +51,24 @@ func Placeholder() Sidecar {
 	}
 }
 
+// SidecarImage is the image of the pod's sidecar; empty: the pod has none.
+func SidecarImage(pod *corev1.Pod) string {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == containerName {
+			return pod.Spec.Containers[i].Image
+		}
+	}
+	return ""
+}
+
+// OnlySidecar is what there is to know of the pod's sidecar for SidecarImage, and nothing else.
+func OnlySidecar(pod *corev1.Pod) []corev1.Container {
+	if image := SidecarImage(pod); image != "" {
+		return []corev1.Container{{Name: containerName, Image: image}}
+	}
+	return nil
+}
+
 // MissingError says what the pod would have to have for the sidecar to be injected.
 type MissingError struct{ What string }
 

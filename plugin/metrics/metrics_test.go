@@ -1,76 +1,225 @@
 package metrics
 
 import (
+	"context"
+	"errors"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-func TestFleet(t *testing.T) {
-	t.Parallel()
-	cluster := func(name string, listed bool, annotations map[string]string, conditions ...metav1.Condition) *cnpgv1.Cluster {
-		c := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Annotations: annotations}}
-		if listed {
-			c.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}
-		}
-		c.Status.Conditions = conditions
-		return c
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// noon is when the plugin of these tests began.
+var noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.UTC)
+
+// cluster lists the plugin, and has two instances that request half a core and 1 GiB each.
+func cluster(name string, annotations map[string]string, conditions ...metav1.Condition) *cnpgv1.Cluster {
+	c := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Annotations: annotations}}
+	c.Spec.Instances = 2
+	c.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}
+	c.Spec.Resources.Requests = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("1Gi"),
 	}
-	on := map[string]string{idle.KeyEnabled: "true"}
-	asleep := metav1.Condition{Type: idle.KeyHibernation, Status: metav1.ConditionTrue}
+	c.Status.Conditions = conditions
+	return c
+}
+
+// asleep is the operator's condition when the last pod has gone.
+func asleep(since time.Time) metav1.Condition {
+	return metav1.Condition{Type: idle.KeyHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated", LastTransitionTime: metav1.NewTime(since)}
+}
+
+// on has the feature on, and annotations more.
+func on(more ...string) map[string]string {
+	annotations := map[string]string{idle.KeyEnabled: "true"}
+	for i := 0; i < len(more); i += 2 {
+		annotations[more[i]] = more[i+1]
+	}
+	return annotations
+}
+
+// ours lets the switch be set by this project.
+func ours(c *cnpgv1.Cluster) *cnpgv1.Cluster {
+	c.ManagedFields = []metav1.ManagedFieldsEntry{{
+		Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "postgresql.cnpg.io/v1", FieldsType: "FieldsV1",
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
+	}}
+	return c
+}
+
+func schedule(name, of string, annotations map[string]string, suspend bool) *cnpgv1.ScheduledBackup {
+	s := &cnpgv1.ScheduledBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Annotations: annotations}}
+	s.Spec.Cluster.Name, s.Spec.Suspend = of, ptr.To(suspend)
+	return s
+}
+
+// world is a fleet whose clock the test sets.
+type world struct {
+	client.Client
+	*Fleet
+	now time.Time
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := cnpgv1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	clusters := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-		cluster("awake", true, on), cluster("asleep", true, map[string]string{idle.KeyEnabled: "true", idle.KeyHibernation: "on"}, asleep),
-		cluster("falling", true, map[string]string{idle.KeyEnabled: "true", idle.KeyHibernation: "on"}),
-		cluster("mistaken", true, map[string]string{idle.KeyEnabled: "yes"}), cluster("stranger", false, on),
-	).Build()
-	want := `
-# HELP cnpg_scale_to_zero_settings_invalid How many annotations of the cluster are not understood.
-# TYPE cnpg_scale_to_zero_settings_invalid gauge
-cnpg_scale_to_zero_settings_invalid{cluster="asleep",namespace="shop"} 0
-cnpg_scale_to_zero_settings_invalid{cluster="awake",namespace="shop"} 0
-cnpg_scale_to_zero_settings_invalid{cluster="falling",namespace="shop"} 0
-cnpg_scale_to_zero_settings_invalid{cluster="mistaken",namespace="shop"} 1
-`
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(NewFleet(clusters))
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "cnpg_scale_to_zero_settings_invalid"); err != nil {
-		t.Error(err)
+	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithReturnManagedFields().Build(), now: noon}
+	w.Fleet = NewFleet(Sources{
+		Objects: w, SidecarImage: lifecycle.SidecarImage, Now: func() time.Time { return w.now },
+		Instances: func(_ context.Context, of types.NamespacedName) ([]corev1.Pod, error) { return podsOf(of.Name) },
+	})
+	return w
+}
+
+// podsOf are the instances of a cluster: one rolls out, one is asleep, one cannot be read.
+func podsOf(cluster string) ([]corev1.Pod, error) {
+	pod := func(containers ...corev1.Container) corev1.Pod {
+		return corev1.Pod{Spec: corev1.PodSpec{Containers: append([]corev1.Container{{Name: "postgres", Image: "postgresql:18"}}, containers...)}}
 	}
-	families, err := registry.Gather()
+	sidecar := func(tag string) corev1.Container {
+		return corev1.Container{Name: "scale-to-zero", Image: "sidecar:" + tag}
+	}
+	switch cluster {
+	case "awake":
+		return []corev1.Pod{pod(sidecar("v1")), pod(sidecar("v2")), pod(sidecar("v2")), pod()}, nil
+	case "mistaken":
+		return nil, errors.New("the informer is not in sync")
+	default:
+		return nil, nil
+	}
+}
+
+// page is what a scrape shows.
+func page(t *testing.T, gatherer prometheus.Gatherer) string {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if answer.Code != http.StatusOK {
+		t.Fatalf("the page is answered with %d: %s", answer.Code, answer.Body)
+	}
+	return answer.Body.String()
+}
+
+// TestThePageIsGolden shows every metric of the plugin, in a fleet that has everything.
+func TestThePageIsGolden(t *testing.T) {
+	t.Parallel()
+	byLimit := cluster("asleep-by-hand", on(idle.KeyHibernation, "on"), asleep(noon.Add(time.Minute)))
+	byLimit.Spec.Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}}
+	stranger := cluster("stranger", on())
+	stranger.Spec.Plugins = nil
+	w := newWorld(t,
+		cluster("awake", on()), cluster("disabled", nil), cluster("falling", on(idle.KeyHibernation, "on")),
+		cluster("mistaken", map[string]string{idle.KeyEnabled: "yes"}), stranger, byLimit,
+		ours(cluster("asleep", on(idle.KeyHibernation, "on", idle.KeyAsleepSince, "2026-03-02T11:59:58Z"), asleep(noon.Add(-time.Hour)))),
+		schedule("nightly", "asleep", map[string]string{idle.KeySuspended: "2026-03-02T11:00:00Z"}, true),
+		schedule("weekly", "asleep", map[string]string{idle.KeySuspended: "2026-03-02T11:00:00Z"}, true),
+		schedule("a person's", "asleep", nil, true), schedule("resumed by hand", "awake", map[string]string{idle.KeySuspended: "x"}, false),
+	)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(w.Fleet)
+	injections := NewInjections(registry)
+	injections.Count("TYPE_CREATE", lifecycle.ResultInjected)
+	wakes := NewWake(registry, 20000)
+	wakes.Woke(waker.ResultSuccess, 2500*time.Millisecond)
+	wakes.Took(gateway.Service{}, gateway.PhaseResolve, 2400*time.Millisecond)
+	wakes.PortsUsed(3)
+	w.now = noon.Add(2 * time.Minute)
+
+	got := page(t, registry)
+	const path = "testdata/plugin.metrics"
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := map[string]string{}
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			labels := map[string]string{}
-			for _, label := range metric.GetLabel() {
-				labels[label.GetName()] = label.GetValue()
-			}
-			if state, is := labels["state"]; is && metric.GetGauge().GetValue() == 1 {
-				in[labels["cluster"]] += state
-			}
-		}
-	}
-	for name, state := range map[string]string{"awake": stateAwake, "asleep": stateAsleep, "falling": stateHibernating, "mistaken": stateDisabled, "stranger": ""} {
-		if in[name] != state {
-			t.Errorf("%s is %q, want %q", name, in[name], state)
-		}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
 	}
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) != 0 {
 		t.Errorf("lint: %v %v", problems, err)
+	}
+}
+
+func TestSeriesGoWithTheirCluster(t *testing.T) {
+	t.Parallel()
+	gone := cluster("gone", on(idle.KeyHibernation, "on"), asleep(noon))
+	w := newWorld(t, gone, cluster("stays", on()))
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(w.Fleet)
+	w.now = noon.Add(time.Hour)
+	if got := page(t, registry); !strings.Contains(got, `hibernated_seconds_total{cluster="gone",namespace="shop"} 3600`) {
+		t.Errorf("an hour of sleep is not shown:\n%s", got)
+	}
+	if err := w.Delete(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	got := page(t, registry)
+	if strings.Contains(got, `cluster="gone"`) || !strings.Contains(got, `cluster="stays"`) || len(w.ledger.accounts) != 1 {
+		t.Errorf("%d accounts, and the page:\n%s", len(w.ledger.accounts), got)
+	}
+	again := cluster("gone", on(idle.KeyHibernation, "on"), asleep(w.now))
+	again.UID = "another"
+	if err := w.Create(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Minute)
+	if got := page(t, registry); !strings.Contains(got, `hibernated_seconds_total{cluster="gone",namespace="shop"} 60`) {
+		t.Errorf("another cluster of the name has not begun anew:\n%s", got)
+	}
+}
+
+func TestWhatCannotBeReadIsAbsent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, cluster("awake", on()))
+	w.sources.Objects = fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build() // it knows no Clusters
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(w.Fleet)
+	if got := page(t, registry); got != "" {
+		t.Errorf("shown:\n%s", got)
+	}
+}
+
+func TestWithoutAGatewayNobodyIsWokenByAConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, cluster("awake", on()))
+	w.sources.Instances = nil
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(w.Fleet)
+	got := page(t, registry)
+	if !strings.Contains(got, `wakes_on_connect{cluster="awake",namespace="shop"} 0`) || strings.Contains(got, "instance_pods") {
+		t.Errorf("shown:\n%s", got)
 	}
 }

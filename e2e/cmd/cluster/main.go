@@ -23,6 +23,7 @@ const usage = `usage: cluster COMMAND
   tag IMAGE OTHER                     give an image another name
   kubectl [--] ARGUMENT...            run kubectl as its administrator
   postgres-files MAJOR...             make the files of PostgreSQL and print where they are, as MAJOR=DIRECTORY:...
+  promtool                            get Prometheus' tool that tests rules, and print where it is
 SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs.
 `
 
@@ -92,6 +93,13 @@ func run(ctx context.Context, arguments []string) error {
 			rest = rest[1:]
 		}
 		return layout.BecomeKubectl(rest)
+	case "promtool":
+		path, err := layout.Promtool(ctx, progress)
+		if err != nil {
+			return err
+		}
+		fmt.Println(path)
+		return nil
 	case "postgres-files":
 		return postgresFiles(ctx, layout, progress, rest)
 	default:

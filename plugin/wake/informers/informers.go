@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
@@ -161,6 +162,7 @@ func pods(p *corev1.Pod) any {
 			kept.Labels[key] = value
 		}
 	}
+	kept.Spec.Containers = lifecycle.OnlySidecar(p) // a metric shows which version runs where
 	kept.Status = corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs}
 	for _, condition := range p.Status.Conditions {
 		if condition.Type == corev1.PodReady {

@@ -43,10 +43,12 @@ func through[T client.Object](t *testing.T, object T) T {
 
 func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 	t.Parallel()
-	t.Run("of a pod the labels that Services select by, its addresses and whether it is ready", func(t *testing.T) {
+	t.Run("of a pod the labels that Services select by, its addresses, whether it is ready and the image of its sidecar", func(t *testing.T) {
 		t.Parallel()
 		got := through(t, &corev1.Pod{
-			ObjectMeta: *meta.DeepCopy(), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "postgres"}}},
+			ObjectMeta: *meta.DeepCopy(), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "postgres"}, {
+				Name: "scale-to-zero", Image: "sidecar:1", Env: []corev1.EnvVar{{Name: "PGHOST"}},
+			}}},
 			Status: corev1.PodStatus{
 				PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}, HostIP: "192.0.2.1",
 				Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled}, {Type: corev1.PodReady, Status: "True", Message: "long"}},
@@ -57,6 +59,7 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 				Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7",
 				Labels: map[string]string{"cnpg.io/cluster": "orders", "cnpg.io/instanceRole": "primary", "role": "primary"},
 			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "scale-to-zero", Image: "sidecar:1"}}},
 			Status: corev1.PodStatus{
 				PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}},
 				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: "True"}},

@@ -1,0 +1,116 @@
+package monitoring
+
+import (
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the README's tables anew")
+
+// root is the repository.
+const root = "../.."
+
+// family is a metric as a program exports it: for each of its labels the values that were seen.
+type family struct {
+	help, kind string
+	labels     map[string]map[string]bool
+}
+
+var (
+	comment = regexp.MustCompile(`^# (HELP|TYPE) (\S+) (.*)$`)
+	sample  = regexp.MustCompile(`^([a-z0-9_]+)(?:\{(.*)\})? \S+$`)
+	pair    = regexp.MustCompile(`([a-zA-Z_]+)="((?:[^"\\]|\\.)*)"`)
+)
+
+// exported reads the golden pages that the tests of a program compare its /metrics with.
+func exported(t *testing.T, pattern string) map[string]*family {
+	t.Helper()
+	pages, err := filepath.Glob(filepath.Join(root, pattern))
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no page is %s: %v", pattern, err)
+	}
+	families := map[string]*family{}
+	for _, page := range pages {
+		body, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(body)) {
+			read(t, families, strings.TrimSpace(line))
+		}
+	}
+	return families
+}
+
+func read(t *testing.T, families map[string]*family, line string) {
+	t.Helper()
+	if found := comment.FindStringSubmatch(line); found != nil {
+		if families[found[2]] == nil {
+			families[found[2]] = &family{labels: map[string]map[string]bool{}}
+		}
+		if found[1] == "HELP" {
+			families[found[2]].help = found[3]
+		} else {
+			families[found[2]].kind = found[3]
+		}
+		return
+	}
+	found := sample.FindStringSubmatch(line)
+	if found == nil {
+		t.Fatalf("the line is not understood: %s", line)
+	}
+	of := families[base(families, found[1])]
+	for _, label := range pair.FindAllStringSubmatch(found[2], -1) {
+		if of.labels[label[1]] == nil {
+			of.labels[label[1]] = map[string]bool{}
+		}
+		of.labels[label[1]][label[2]] = true
+	}
+}
+
+// base is the name of the metric that a series is part of.
+func base(families map[string]*family, series string) string {
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		if name, is := strings.CutSuffix(series, suffix); is && families[name] != nil && families[name].kind == "histogram" {
+			return name
+		}
+	}
+	return series
+}
+
+func sidecarPages(t *testing.T) map[string]*family {
+	return exported(t, "sidecar/server/testdata/*.metrics")
+}
+func pluginPages(t *testing.T) map[string]*family {
+	return exported(t, "plugin/metrics/testdata/*.metrics")
+}
+
+// foreign are CloudNativePG's metrics that the dashboard uses, with its labels.
+func foreign() map[string]*family {
+	return map[string]*family{"cnpg_collector_up": {kind: "gauge", labels: map[string]map[string]bool{"cluster": {}}}}
+}
+
+// available is everything that an expression may name.
+func available(t *testing.T) map[string]*family {
+	t.Helper()
+	all := foreign()
+	for _, program := range []map[string]*family{sidecarPages(t), pluginPages(t)} {
+		for name, f := range program {
+			if all[name] != nil {
+				t.Errorf("%s is exported by both programs", name)
+			}
+			all[name] = f
+		}
+	}
+	return all
+}
+
+func labelsOf(f *family) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(f.labels)), func(label string) bool { return label == "le" })
+}

@@ -1,0 +1,215 @@
+package monitoring
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+const dashboardFile = root + "/manifests/components/monitoring/dashboard.json"
+
+func TestTheDashboardIsWhatTheGeneratorWrites(t *testing.T) {
+	t.Parallel()
+	want, err := Dashboard()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(want, got) {
+		t.Errorf("%s is another one; make dashboard writes it", filepath.Base(dashboardFile))
+	}
+}
+
+// committed is the dashboard as Grafana reads it.
+func committed(t *testing.T) dashboard {
+	t.Helper()
+	body, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dashboard
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestTheDashboardHoldsTogether(t *testing.T) {
+	t.Parallel()
+	d := committed(t)
+	var names []string
+	for _, v := range d.Templating.List {
+		names = append(names, v.Name)
+	}
+	if want := []string{"datasource", "operatorNamespace", "namespace", "cluster"}; !slices.Equal(names, want) {
+		t.Errorf("its variables are %v, want %v", names, want)
+	}
+	ids, titles, taken := map[int]bool{}, map[string]bool{}, map[[2]int]string{}
+	for _, p := range d.Panels {
+		if ids[p.ID] || titles[p.Title] {
+			t.Errorf("%q: its id %d or title is another's too", p.Title, p.ID)
+		}
+		ids[p.ID], titles[p.Title] = true, true
+		if p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
+			t.Errorf("%q has no description or asks for nothing", p.Title)
+		}
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= columns {
+					t.Fatalf("%q lies over %q or outside", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+	}
+}
+
+// labelValues is how Grafana asks for the values of a label.
+var labelValues = regexp.MustCompile(`^label_values\((.*), ([a-z_]+)\)$`)
+
+// expressions are all that are asked of Prometheus, by where they are.
+func expressions(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	d := committed(t)
+	for _, p := range d.Panels {
+		for _, query := range p.Targets {
+			found["panel "+p.Title+" "+query.RefID] = query.Expr
+		}
+	}
+	for _, v := range d.Templating.List {
+		if v.Type != "query" {
+			continue
+		}
+		asks := labelValues.FindStringSubmatch(v.Definition)
+		if asks == nil {
+			t.Fatalf("the variable %s asks %q", v.Name, v.Definition)
+		}
+		found["variable "+v.Name] = "count by (" + asks[2] + ") (" + asks[1] + ")"
+	}
+	for i, text := range quoted(t) {
+		found[fmt.Sprintf("README %d", i+1)] = text
+	}
+	for _, rule := range alerts(t) {
+		found["alert "+rule.Alert] = rule.Expr.String()
+	}
+	return found
+}
+
+// quoted are the expressions of the README.
+func quoted(t *testing.T) []string {
+	t.Helper()
+	body, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, line := range regexp.MustCompile(`(?m)^    (.*cnpg_scale_to_zero_.*)$`).FindAllStringSubmatch(string(body), -1) {
+		found = append(found, line[1])
+	}
+	if len(found) == 0 {
+		t.Fatal("the README has no expression")
+	}
+	return found
+}
+
+// grafana puts in what Grafana does.
+var grafana = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1d", "$namespace", ".*", "$cluster", ".*", "$operatorNamespace", ".*")
+
+// fromTarget are the labels that Prometheus gives every series that it scrapes from a pod.
+var fromTarget = []string{"namespace", "pod", "container", "job", "instance"}
+
+// free are labels whose values are not a closed list.
+var free = []string{"namespace", "cluster", "pod", "version", "sidecar_image", "le"}
+
+// TestExpressionsNameWhatIsExported holds every expression against the golden pages of the programs: the metrics, their labels,
+// and the values of the labels that have a closed list of them.
+func TestExpressionsNameWhatIsExported(t *testing.T) {
+	t.Parallel()
+	families := available(t)
+	asked := map[string]bool{}
+	for where, text := range expressions(t) {
+		expression, err := parser.ParseExpr(grafana.Replace(text))
+		if err != nil {
+			t.Errorf("%s: %v", where, err)
+			continue
+		}
+		parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
+			switch n := node.(type) {
+			case *parser.VectorSelector:
+				name := base(families, n.Name)
+				asked[name] = true
+				if families[name] == nil {
+					t.Errorf("%s: nobody exports %s", where, n.Name)
+					return nil
+				}
+				for _, m := range n.LabelMatchers {
+					matches(t, where, name, families[name], m)
+				}
+			case *parser.AggregateExpr:
+				groups(t, where, families, n)
+			}
+			return nil
+		})
+	}
+	for name := range foreign() {
+		if !asked[name] {
+			t.Errorf("%s is listed and not used", name)
+		}
+	}
+}
+
+// matches holds a matcher against the labels of a metric.
+func matches(t *testing.T, where, name string, f *family, m *labels.Matcher) {
+	t.Helper()
+	if m.Name == labels.MetricName {
+		return
+	}
+	values := f.labels[m.Name]
+	if values == nil && !slices.Contains(fromTarget, m.Name) {
+		t.Errorf("%s: %s has no label %s", where, name, m.Name)
+	}
+	if values == nil || slices.Contains(free, m.Name) {
+		return
+	}
+	for value := range strings.SplitSeq(m.Value, "|") {
+		if !values[value] {
+			t.Errorf("%s: %s has never %s=%q", where, name, m.Name, value)
+		}
+	}
+}
+
+// groups holds the labels that an aggregation keeps against those of what it aggregates.
+func groups(t *testing.T, where string, families map[string]*family, n *parser.AggregateExpr) {
+	t.Helper()
+	has := slices.Clone(fromTarget)
+	parser.Inspect(n.Expr, func(node parser.Node, _ []parser.Node) error {
+		if selector, is := node.(*parser.VectorSelector); is {
+			if f := families[base(families, selector.Name)]; f != nil {
+				for label := range f.labels {
+					has = append(has, label)
+				}
+			}
+		}
+		return nil
+	})
+	for _, label := range n.Grouping {
+		if !slices.Contains(has, label) {
+			t.Errorf("%s: %s is kept by an aggregation of what has no such label", where, label)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package monitoring
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const component = root + "/manifests/components/monitoring"
+
+// rules are those that are shipped, in the operator's own types: a field that it does not know is an error.
+func rules(t *testing.T) monitoringv1.PrometheusRule {
+	t.Helper()
+	body, err := os.ReadFile(component + "/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shipped monitoringv1.PrometheusRule
+	if err := yaml.UnmarshalStrict(body, &shipped); err != nil {
+		t.Fatal(err)
+	}
+	return shipped
+}
+
+func alerts(t *testing.T) []monitoringv1.Rule {
+	t.Helper()
+	var all []monitoringv1.Rule
+	for _, group := range rules(t).Spec.Groups {
+		all = append(all, group.Rules...)
+	}
+	return all
+}
+
+func TestEveryAlertSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, alert := range alerts(t) {
+		if alert.Alert == "" || seen[alert.Alert] {
+			t.Errorf("%q has no name or another's", alert.Alert)
+		}
+		seen[alert.Alert] = true
+		if !slices.Contains([]string{"critical", "warning", "info"}, alert.Labels["severity"]) {
+			t.Errorf("%s has the severity %q", alert.Alert, alert.Labels["severity"])
+		}
+		for _, key := range []string{"summary", "description"} {
+			if text := alert.Annotations[key]; !strings.HasSuffix(text, ".") {
+				t.Errorf("%s: its %s is no sentence: %q", alert.Alert, key, text)
+			}
+		}
+		if want := "https://github.com/cnpg-i/scale-to-zero/blob/main/README.md#alerts"; alert.Annotations["runbook_url"] != want {
+			t.Errorf("%s leads to %q, want %s", alert.Alert, alert.Annotations["runbook_url"], want)
+		}
+	}
+}
+
+// promtool is Prometheus' own tool; make unit gets it.
+func promtool(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("PROMTOOL")
+	if path == "" {
+		t.Skip("PROMTOOL is not set: it is the path that `go -C e2e run ./cmd/cluster promtool` prints")
+	}
+	return path
+}
+
+func run(t *testing.T, directory, name string, arguments ...string) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), name, arguments...)
+	command.Dir = directory
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Errorf("%s %s: %v\n%s", filepath.Base(name), strings.Join(arguments, " "), err, out)
+	}
+}
+
+// extracted writes the rules as Prometheus reads them, beside their tests.
+func extracted(t *testing.T) string {
+	t.Helper()
+	directory := t.TempDir()
+	body, err := yaml.Marshal(rules(t).Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(directory, os.DirFS("testdata")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(directory, "rules.yaml"), body, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return directory
+}
+
+func TestAlertsFire(t *testing.T) {
+	t.Parallel()
+	tool := promtool(t)
+	directory := extracted(t)
+	run(t, directory, tool, "check", "rules", "--lint-fatal", "rules.yaml")
+	run(t, directory, tool, "test", "rules", "alerts.yaml", "alerts-week.yaml")
+}
+
+// TestSavedTimeCountsOnce has promtool add up a day of sleep of a cluster that requests one core, as the README and the
+// dashboard do, while pods of the plugin come and go: p's container is started anew after six hours and p's pod is replaced
+// after twelve, and q stays.
+func TestSavedTimeCountsOnce(t *testing.T) {
+	t.Parallel()
+	tool := promtool(t)
+	test := "evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n"
+	for pod, values := range map[string]string{"p1": "0+60x360 0+60x358 stale", "p2": "_x720 0+60x720", "q": "0+60x1440"} {
+		test += fmt.Sprintf("      - series: 'cnpg_scale_to_zero_saved_cpu_seconds_total{namespace=\"shop\", cluster=\"blue\", pod=%q}'\n        values: %q\n", pod, values)
+	}
+	test += "    promql_expr_test:\n"
+	hours := over("cnpg_scale_to_zero_saved_cpu_seconds_total") + " / 3600"
+	for _, expression := range append(quoted(t), grafana.Replace(hours)) {
+		test += fmt.Sprintf("      - expr: %q\n        eval_time: 1d\n        exp_samples: [{value: 24}]\n", "round(10 * ("+expression+")) / 10")
+	}
+	directory := t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, "saved.yaml"), []byte(test), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, directory, tool, "test", "rules", "saved.yaml")
+}
+
+// TestPagesPassPromtool has Prometheus' own linter read what the programs export.
+func TestPagesPassPromtool(t *testing.T) {
+	t.Parallel()
+	tool := promtool(t)
+	for _, pattern := range []string{"sidecar/server/testdata/*.metrics", "plugin/metrics/testdata/*.metrics"} {
+		pages, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(pages) == 0 {
+			t.Fatalf("no page is %s: %v", pattern, err)
+		}
+		for _, page := range pages {
+			run(t, ".", "sh", "-c", `"$0" check metrics <"$1"`, tool, page)
+		}
+	}
+}
+
+// unitTests are what promtool is given.
+type unitTests struct {
+	Tests []struct {
+		Series []struct {
+			Series string `json:"series"`
+		} `json:"input_series"`
+		Alerts []struct {
+			Name     string `json:"alertname"`
+			Expected []any  `json:"exp_alerts"`
+		} `json:"alert_rule_test"`
+	} `json:"tests"`
+}
+
+// TestEveryAlertIsTestedBothWays looks that the tests for promtool have each alert fire and be silent, on series that are
+// exported.
+func TestEveryAlertIsTestedBothWays(t *testing.T) {
+	t.Parallel()
+	fires, silent, families := map[string]bool{}, map[string]bool{}, available(t)
+	name := regexp.MustCompile(`^[a-z0-9_]+`)
+	for _, path := range []string{"testdata/alerts.yaml", "testdata/alerts-week.yaml"} {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file unitTests
+		if err := yaml.Unmarshal(body, &file); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range file.Tests {
+			for _, alert := range test.Alerts {
+				fires[alert.Name] = fires[alert.Name] || len(alert.Expected) != 0
+				silent[alert.Name] = silent[alert.Name] || len(alert.Expected) == 0
+			}
+			for _, series := range test.Series {
+				if metric := name.FindString(series.Series); families[base(families, metric)] == nil {
+					t.Errorf("a test has %s, which nobody exports", metric)
+				}
+			}
+		}
+	}
+	for _, alert := range alerts(t) {
+		if !fires[alert.Alert] || !silent[alert.Alert] {
+			t.Errorf("%s: tested to fire: %t, to be silent: %t", alert.Alert, fires[alert.Alert], silent[alert.Alert])
+		}
+	}
+	if len(fires) != len(alerts(t)) {
+		t.Errorf("%d alerts are tested, and there are %d", len(fires), len(alerts(t)))
+	}
+}

@@ -1,0 +1,218 @@
+package metrics
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/rights"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// collectTimeout bounds a scrape; what is read comes from the informers.
+const collectTimeout = 5 * time.Second
+
+// States of a cluster.
+const (
+	stateDisabled    = "disabled"
+	stateAwake       = "awake"
+	stateHibernating = "hibernating"
+	stateAsleep      = "asleep"
+)
+
+// noSidecar stands for the image in a pod that has no sidecar.
+const noSidecar = "none"
+
+// Sources are what the series of the clusters are made from; all of it comes from the informers.
+type Sources struct {
+	// Objects has the Clusters and their ScheduledBackups.
+	Objects client.Reader
+	// Instances finds a cluster's pods; nil where the wake gateway is off, since then no pod is watched.
+	Instances func(context.Context, types.NamespacedName) ([]corev1.Pod, error)
+	// SidecarImage is the image in an instance's pod; empty: it has none.
+	SidecarImage func(*corev1.Pod) string
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Fleet makes the series of every cluster that lists the plugin, at each scrape anew: those of a cluster that has gone are
+// gone with it.
+type Fleet struct {
+	sources   Sources
+	described fleetDescriptions
+
+	mutex  sync.Mutex // scrapes may overlap
+	ledger ledger
+}
+
+type fleetDescriptions struct {
+	state, since, slept, cpu, memory, invalid, onConnect, suspended, pods *prometheus.Desc
+}
+
+// NewFleet makes the collector. What it counts begins now.
+func NewFleet(sources Sources) *Fleet {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prefix+name, help, append([]string{"namespace", "cluster"}, labels...), nil)
+	}
+	return &Fleet{
+		sources: sources, ledger: newLedger(sources.Now()),
+		described: fleetDescriptions{
+			state:     describe("cluster_state", "In which state the cluster is: 1 for the one it is in.", "state"),
+			since:     describe("asleep_since_timestamp_seconds", "When the last pod of the sleeping cluster was gone; absent while it is awake."),
+			slept:     describe("hibernated_seconds_total", "For how long this process has known the cluster to be asleep."),
+			cpu:       describe("saved_cpu_seconds_total", "CPU that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
+			memory:    describe("saved_memory_byte_seconds_total", "Memory that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
+			invalid:   describe("settings_invalid", "How many annotations of the cluster are not understood."),
+			onConnect: describe("wakes_on_connect", "Whether a connection wakes the cluster when it sleeps, as its settings and whoever put it to sleep have it."),
+			suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),
+			pods:      describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", "sidecar_image"),
+		},
+	}
+}
+
+// Describe sends the descriptions.
+func (f *Fleet) Describe(descriptions chan<- *prometheus.Desc) {
+	d := f.described
+	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.cpu, d.memory, d.invalid, d.onConnect, d.suspended, d.pods} {
+		descriptions <- description
+	}
+}
+
+// Collect sends the series of every cluster. What cannot be read has none.
+func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
+	defer cancel()
+	var clusters cnpgv1.ClusterList
+	if err := f.sources.Objects.List(ctx, &clusters); err != nil {
+		return
+	}
+	suspended := f.suspended(ctx)
+	now := f.sources.Now()
+	for i := range clusters.Items {
+		cluster := &clusters.Items[i]
+		if !rights.Lists(cluster) {
+			continue
+		}
+		send := sender(metrics, cluster)
+		f.sendState(send, cluster, now)
+		f.sendSleep(send, f.ledger.book(cluster, now))
+		f.sendPods(ctx, send, cluster)
+		if suspended != nil {
+			send(f.described.suspended, prometheus.GaugeValue, float64(suspended[client.ObjectKeyFromObject(cluster)]))
+		}
+	}
+	f.ledger.close()
+}
+
+// send sends a figure of a cluster.
+type send func(description *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string)
+
+func sender(metrics chan<- prometheus.Metric, cluster *cnpgv1.Cluster) send {
+	return func(description *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		labels = append([]string{cluster.Namespace, cluster.Name}, labels...)
+		metrics <- prometheus.MustNewConstMetric(description, kind, value, labels...)
+	}
+}
+
+func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, now time.Time) {
+	view := plan.View(cluster, now)
+	send(f.described.invalid, prometheus.GaugeValue, float64(view.Problems))
+	in := stateOf(cluster, view.Policy)
+	for _, state := range []string{stateDisabled, stateAwake, stateHibernating, stateAsleep} {
+		send(f.described.state, prometheus.GaugeValue, number(state == in), state)
+	}
+	send(f.described.onConnect, prometheus.GaugeValue, number(f.sources.Instances != nil && view.Obstacle() == ""))
+	if since, asleep := asleepSince(cluster); asleep {
+		send(f.described.since, prometheus.GaugeValue, float64(since.Unix()))
+	}
+}
+
+func (f *Fleet) sendSleep(send send, a *account) {
+	send(f.described.slept, prometheus.CounterValue, a.slept)
+	if a.requests.cpu > 0 {
+		send(f.described.cpu, prometheus.CounterValue, a.cpu)
+	}
+	if a.requests.memory > 0 {
+		send(f.described.memory, prometheus.CounterValue, a.memory)
+	}
+}
+
+func (f *Fleet) sendPods(ctx context.Context, send send, cluster *cnpgv1.Cluster) {
+	if f.sources.Instances == nil {
+		return
+	}
+	pods, err := f.sources.Instances(ctx, client.ObjectKeyFromObject(cluster))
+	if err != nil {
+		return
+	}
+	images := map[string]int{}
+	for i := range pods {
+		image := f.sources.SidecarImage(&pods[i])
+		if image == "" {
+			image = noSidecar
+		}
+		images[image]++
+	}
+	for image, count := range images {
+		send(f.described.pods, prometheus.GaugeValue, float64(count), image)
+	}
+}
+
+// suspended counts the ScheduledBackups that carry our mark, by cluster; nil if they cannot be read.
+func (f *Fleet) suspended(ctx context.Context) map[types.NamespacedName]int {
+	var schedules cnpgv1.ScheduledBackupList
+	if err := f.sources.Objects.List(ctx, &schedules); err != nil {
+		return nil
+	}
+	counts := map[types.NamespacedName]int{}
+	for i := range schedules.Items {
+		schedule := &schedules.Items[i]
+		_, marked := schedule.Annotations[idle.KeySuspended]
+		if marked && schedule.Spec.Suspend != nil && *schedule.Spec.Suspend {
+			counts[types.NamespacedName{Namespace: schedule.Namespace, Name: schedule.Spec.Cluster.Name}]++
+		}
+	}
+	return counts
+}
+
+// stateOf tells the state: hibernation by the operator's condition, since phase and readiness stay as they were.
+func stateOf(cluster *cnpgv1.Cluster, policy idle.Policy) string {
+	hibernated := hibernation(cluster)
+	switch {
+	case hibernated != nil && hibernated.Status == metav1.ConditionTrue:
+		return stateAsleep
+	case cluster.Annotations[idle.KeyHibernation] == "on":
+		return stateHibernating
+	case !policy.Enabled:
+		return stateDisabled
+	default:
+		return stateAwake
+	}
+}
+
+// hibernation is the operator's condition; nil without one.
+func hibernation(cluster *cnpgv1.Cluster) *metav1.Condition {
+	for i := range cluster.Status.Conditions {
+		if cluster.Status.Conditions[i].Type == idle.KeyHibernation { // the operator names the condition like the annotation
+			return &cluster.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func number(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}

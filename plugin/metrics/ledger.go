@@ -1,0 +1,100 @@
+package metrics
+
+import (
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ledger adds up for how long the clusters sleep, and what they do not request meanwhile.
+//
+// It counts what this process has seen, from zero. To begin at the age of the present sleep would look better after a restart
+// and be wrong: Prometheus takes a counter that fell for one that began anew, and would count that sleep's past twice. For
+// the same reason nothing is guessed: since the last scrape a cluster slept from the beginning of its present sleep, which the
+// operator's condition tells, and a sleep that ended between two scrapes counts up to the first of them. When a sleep began is
+// a gauge of its own.
+type ledger struct {
+	began    time.Time
+	accounts map[key]*account
+	booked   map[key]bool // since the last close
+}
+
+func newLedger(began time.Time) ledger {
+	return ledger{began: began, accounts: map[key]*account{}, booked: map[key]bool{}}
+}
+
+// key tells clusters apart that had the same name one after the other.
+type key struct {
+	uid  types.UID
+	name types.NamespacedName
+}
+
+// account is what one cluster has come to. slept is in seconds, cpu in core-seconds, memory in byte-seconds.
+type account struct {
+	slept, cpu, memory float64
+	requests           requests
+	until              time.Time
+}
+
+// book brings the cluster's account up to now.
+func (l *ledger) book(cluster *cnpgv1.Cluster, now time.Time) *account {
+	of := key{cluster.UID, types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}}
+	a, known := l.accounts[of]
+	if !known {
+		a = &account{until: l.began}
+		l.accounts[of] = a
+	}
+	l.booked[of] = true
+	a.requests = requestsOf(cluster)
+	if since, asleep := asleepSince(cluster); asleep {
+		from := a.until
+		if since.After(from) {
+			from = since
+		}
+		if slept := now.Sub(from).Seconds(); slept > 0 { // the condition's time is by another clock
+			a.slept += slept
+			a.cpu += slept * a.requests.cpu
+			a.memory += slept * a.requests.memory
+		}
+	}
+	a.until = now
+	return a
+}
+
+// close forgets the clusters that were not booked.
+func (l *ledger) close() {
+	for of := range l.accounts {
+		if !l.booked[of] {
+			delete(l.accounts, of)
+		}
+	}
+	clear(l.booked)
+}
+
+// asleepSince tells since when no pod of the cluster has been left. It is the time of the operator's condition and not that of
+// our annotation, which is older by the shutdown, and is not there when a person put the cluster to sleep.
+func asleepSince(cluster *cnpgv1.Cluster) (time.Time, bool) {
+	condition := hibernation(cluster)
+	if condition == nil || condition.Status != metav1.ConditionTrue || condition.LastTransitionTime.IsZero() {
+		return time.Time{}, false
+	}
+	return condition.LastTransitionTime.Time, true
+}
+
+// requests are those of the PostgreSQL containers of all instances; zero: none.
+type requests struct{ cpu, memory float64 }
+
+func requestsOf(cluster *cnpgv1.Cluster) requests {
+	instances := float64(cluster.Spec.Instances)
+	of := func(name corev1.ResourceName) float64 {
+		quantity, given := cluster.Spec.Resources.Requests[name]
+		if !given { // then Kubernetes takes the limit
+			quantity = cluster.Spec.Resources.Limits[name]
+		}
+		return quantity.AsApproximateFloat64() * instances
+	}
+	return requests{cpu: of(corev1.ResourceCPU), memory: of(corev1.ResourceMemory)}
+}
