@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -43,15 +44,7 @@ func Start(t *testing.T, plurals ...string) *rest.Config {
 		}
 		return path
 	}
-	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	environment := &envtest.Environment{ErrorIfCRDPathMissing: true}
-	for _, plural := range plurals {
-		definition := filepath.Join(strings.TrimSpace(string(module)), "config", "crd", "bases", "postgresql.cnpg.io_"+plural+".yaml")
-		environment.CRDDirectoryPaths = append(environment.CRDDirectoryPaths, definition)
-	}
+	environment := &envtest.Environment{CRDInstallOptions: definitions(t, plurals), ControlPlaneStartTimeout: time.Minute, ControlPlaneStopTimeout: time.Minute}
 	environment.ControlPlane.Etcd = &envtest.Etcd{Path: part("etcd")}
 	environment.ControlPlane.APIServer = &envtest.APIServer{Path: part("kube-apiserver")}
 	config, err := environment.Start()
@@ -64,4 +57,25 @@ func Start(t *testing.T, plurals ...string) *rest.Config {
 		t.Fatal(err)
 	}
 	return config
+}
+
+// Define adds the operator's resources of those plural names.
+func Define(t *testing.T, config *rest.Config, plurals ...string) {
+	t.Helper()
+	if _, err := envtest.InstallCRDs(config, definitions(t, plurals)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func definitions(t *testing.T, plurals []string) envtest.CRDInstallOptions {
+	t.Helper()
+	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := envtest.CRDInstallOptions{ErrorIfPathMissing: true}
+	for _, plural := range plurals {
+		options.Paths = append(options.Paths, filepath.Join(strings.TrimSpace(string(module)), "config", "crd", "bases", "postgresql.cnpg.io_"+plural+".yaml"))
+	}
+	return options
 }

@@ -135,7 +135,7 @@ func (s *server) annotate(name string, annotations map[string]any, options ...cl
 
 func TestAnnotationsPolicy(t *testing.T) {
 	t.Parallel()
-	s := begin(t)
+	s := begin(t, resources...)
 	stale := cluster("shop", "stale", "")
 	stale.Annotations[idle.KeyWake], stale.Annotations[idle.Prefix+"typo"] = "maybe", "x"
 	s.create(stale)

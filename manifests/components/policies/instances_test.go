@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/rights"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
@@ -110,7 +111,7 @@ func (s *server) sidecar(cluster, pod string) *kubernetes.Client {
 // settled is a server with clusters that list the plugin, one that does not, and two that share an account.
 func settled(t *testing.T) *server {
 	t.Helper()
-	s := begin(t)
+	s := begin(t, resources...)
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "vault"}})
 	for _, c := range []*cnpgv1.Cluster{
 		cluster("shop", "orders", "", identity.PluginName), cluster("shop", "payments", "", identity.PluginName),
@@ -149,6 +150,26 @@ func TestInstancesPolicies(t *testing.T) {
 	t.Run("what the instance manager does", s.leavesTheInstanceManager)
 	t.Run("the primary moves", s.followsThePrimary)
 	t.Run("rights of others and rights that stay", s.followsTheRights)
+}
+
+// A policy whose parameters are of a kind that comes later is out of order for half a minute, for everybody.
+func TestPoliciesBeforeTheOperator(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.install("instances")
+	apiservertest.Define(t, s.config, resources...)
+	s.enrol(cluster("shop", "orders", "", identity.PluginName))
+	for _, object := range []client.Object{cluster("shop", "orders", ""), nightly("orders")} {
+		red, blue := write{object: object, patch: `{"metadata":{"labels":{"a":"red"}}}`}, write{object: object, patch: `{"metadata":{"labels":{"a":"blue"}}}`}
+		inside := s.inside("orders-2")
+		s.comes("an instance is limited", func() bool {
+			err := red.try(t.Context(), inside, client.DryRunAll)
+			return err != nil && strings.Contains(err.Error(), "labels")
+		})
+		if err := blue.try(t.Context(), s.admin); err != nil {
+			t.Errorf("a person cannot write: %v", err)
+		}
+	}
 }
 
 func (s *server) refusesForbidden(t *testing.T) {

@@ -35,11 +35,13 @@ type server struct {
 	admin  client.Client
 }
 
-// begin starts an API server with a namespace; install adds the policies to what is there by then.
-func begin(t *testing.T) *server {
+// resources are those of the operator that the tests need.
+var resources = []string{"clusters", "scheduledbackups", "backups", "databases"}
+
+// begin starts an API server with resources and a namespace; install adds the policies to what is there by then.
+func begin(t *testing.T, resources ...string) *server {
 	t.Helper()
-	s := &server{t: t, scheme: runtime.NewScheme()}
-	s.config = apiservertest.Start(t, "clusters", "scheduledbackups", "backups", "databases")
+	s := &server{t: t, scheme: runtime.NewScheme(), config: apiservertest.Start(t, resources...)}
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {
 		s.must(add(s.scheme))
 	}
