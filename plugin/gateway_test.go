@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -37,9 +36,9 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
@@ -50,61 +49,6 @@ import (
 )
 
 const account = "system:serviceaccount:cnpg-system:cnpg-scale-to-zero-plugin"
-
-// kubernetesProgram is the program that the end-to-end tests build, which is an API server and etcd among others; TEST_KUBERNETES
-// names it where it is not in their cache. Without it the test is skipped.
-func kubernetesProgram(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv("TEST_KUBERNETES"); path != "" {
-		return path
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Skip(err)
-	}
-	found, err := filepath.Glob(filepath.Join(cache, "cnpg-i-scale-to-zero", "kubernetes-*"))
-	if err != nil || len(found) == 0 {
-		t.Skip("the end-to-end tests have built no Kubernetes")
-	}
-	return found[len(found)-1]
-}
-
-// apiServer starts an API server with the operator's resources.
-func apiServer(t *testing.T) *rest.Config {
-	t.Helper()
-	program := kubernetesProgram(t)
-	part := func(name string) string {
-		path := filepath.Join(t.TempDir(), name)
-		script := fmt.Sprintf("#!/bin/sh\nexec %q %s \"$@\"\n", program, name)
-		if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	definitions := filepath.Join(strings.TrimSpace(string(module)), "config", "crd", "bases")
-	environment := &envtest.Environment{
-		CRDDirectoryPaths: []string{
-			filepath.Join(definitions, "postgresql.cnpg.io_clusters.yaml"), filepath.Join(definitions, "postgresql.cnpg.io_scheduledbackups.yaml"),
-		},
-		ErrorIfCRDPathMissing: true,
-	}
-	environment.ControlPlane.Etcd = &envtest.Etcd{Path: part("etcd")}
-	environment.ControlPlane.APIServer = &envtest.APIServer{Path: part("kube-apiserver")}
-	restConfig, err := environment.Start()
-	t.Cleanup(func() {
-		if err := environment.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return restConfig
-}
 
 // asPlugin writes a kubeconfig of the plugin's service account and has the plugin use it.
 func asPlugin(t *testing.T, c *rest.Config) {
@@ -264,7 +208,7 @@ func (f *fleet) shown(collector prometheus.Collector, want string) {
 }
 
 func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUBECONFIG
-	restConfig := apiServer(t)
+	restConfig := apiservertest.Start(t, "clusters", "scheduledbackups")
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {
 		if err := add(scheme); err != nil {

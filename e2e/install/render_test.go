@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -33,5 +34,35 @@ func TestRenderedManifests(t *testing.T) {
 	if strings.Count(string(got), "image: example.org/team/cnpg-i-scale-to-zero:v1\n") != 2 ||
 		!strings.Contains(string(got), "value: example.org/team/cnpg-i-scale-to-zero-sidecar:v1\n") {
 		t.Error("not every image has the name that was asked for")
+	}
+}
+
+// The component of all policies brings its two parts along.
+func TestPoliciesComponent(t *testing.T) {
+	t.Parallel()
+	directory, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifests, err := filepath.Rel(directory, filepath.Join(here, "..", "..", "manifests"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + manifests + "/base]\ncomponents: [" + manifests + "/components/policies]\n"
+	if err := os.WriteFile(filepath.Join(directory, "kustomization.yaml"), []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Render(directory, "example.org/team", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
+		if count := strings.Count(string(got), "\nkind: "+kind+"\n"); count != 4 {
+			t.Errorf("%d of kind %s, want 4", count, kind)
+		}
 	}
 }

@@ -1,0 +1,81 @@
+// Package apiservertest starts an API server for a test: the program that the end-to-end tests build, with its own etcd.
+package apiservertest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// Program is the program that is an API server and etcd among others; TEST_KUBERNETES names it where it is not in the cache
+// of the end-to-end tests. Without it the test is skipped.
+func Program(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("TEST_KUBERNETES"); path != "" {
+		return path
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Skip(err)
+	}
+	found, err := filepath.Glob(filepath.Join(cache, "cnpg-i-scale-to-zero", "kubernetes-*"))
+	if err != nil || len(found) == 0 {
+		t.Skip("the end-to-end tests have built no Kubernetes")
+	}
+	return found[len(found)-1]
+}
+
+// Start starts an API server with the operator's resources of those plural names. It ends with the test.
+func Start(t *testing.T, plurals ...string) *rest.Config {
+	t.Helper()
+	program := Program(t)
+	part := func(name string) string {
+		path := filepath.Join(t.TempDir(), name)
+		script := fmt.Sprintf("#!/bin/sh\nexec %q %s \"$@\"\n", program, name)
+		if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	environment := &envtest.Environment{CRDInstallOptions: definitions(t, plurals), ControlPlaneStartTimeout: time.Minute, ControlPlaneStopTimeout: time.Minute}
+	environment.ControlPlane.Etcd = &envtest.Etcd{Path: part("etcd")}
+	environment.ControlPlane.APIServer = &envtest.APIServer{Path: part("kube-apiserver")}
+	config, err := environment.Start()
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// Define adds the operator's resources of those plural names.
+func Define(t *testing.T, config *rest.Config, plurals ...string) {
+	t.Helper()
+	if _, err := envtest.InstallCRDs(config, definitions(t, plurals)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func definitions(t *testing.T, plurals []string) envtest.CRDInstallOptions {
+	t.Helper()
+	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := envtest.CRDInstallOptions{ErrorIfPathMissing: true}
+	for _, plural := range plurals {
+		options.Paths = append(options.Paths, filepath.Join(strings.TrimSpace(string(module)), "config", "crd", "bases", "postgresql.cnpg.io_"+plural+".yaml"))
+	}
+	return options
+}
