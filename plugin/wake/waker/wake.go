@@ -206,7 +206,8 @@ func (w *Waker) patch(ctx context.Context, cluster *cnpgv1.Cluster, service gate
 	wakes := string(told)
 	return Annotate(ctx, w.Client, cluster, map[string]*string{
 		idle.KeyHibernation: nil, idle.KeyAsleepSince: nil, idle.KeyAsleepReason: nil, idle.KeyAnnounced: nil, idle.KeyGatewayReady: nil,
-		idle.KeyLastWake: &wakes,
+		idle.KeySleepRequested: nil, // of somebody who has been refused since
+		idle.KeyLastWake:       &wakes,
 	})
 }
 
