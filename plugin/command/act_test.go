@@ -146,7 +146,7 @@ func TestSleep(t *testing.T) {
 					row.prepare(w)
 				}
 				golden(t, "sleep-"+name+".txt", w.run(t.Context(), "sleep", "orders"))
-				if left := w.annotations("orders")[idle.KeySleepRequested]; left != row.left {
+				if left := w.annotations()[idle.KeySleepRequested]; left != row.left {
 					t.Errorf("the annotation is left: %q, want %q", left, row.left)
 				}
 				for _, patch := range w.patches {
@@ -176,7 +176,7 @@ func TestSleep(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(3*time.Second, cancel)
 			golden(t, "sleep-interrupted.txt", w.run(ctx, "sleep", "orders"))
-			if left := w.annotations("orders")[idle.KeySleepRequested]; left != "" {
+			if left := w.annotations()[idle.KeySleepRequested]; left != "" {
 				t.Errorf("the annotation is left: %q", left)
 			}
 		})
@@ -276,7 +276,7 @@ func TestWake(t *testing.T) {
 					row.prepare(w)
 				}
 				golden(t, "wake-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
-				left := w.annotations("orders")
+				left := w.annotations()
 				if _, still := left[idle.KeyHibernation]; still != row.still {
 					t.Errorf("the switch is left: %t, want %t", still, row.still)
 				}
@@ -320,7 +320,7 @@ func TestKeepAwakeAndRelease(t *testing.T) {
 				w := newWorld(t, orders)
 				w.conflicts = row.conflicts
 				golden(t, "keep-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
-				got := w.annotations("orders")[idle.KeyKeepAwakeUntil]
+				got := w.annotations()[idle.KeyKeepAwakeUntil]
 				if diff := cmp.Diff(row.want, got); diff != "" {
 					t.Errorf("until (-want +got):\n%s", diff)
 				}

@@ -75,7 +75,7 @@ func Run(ctx context.Context, arguments []string, streams Streams) int {
 }
 
 func (p *program) run(ctx context.Context, arguments []string, flags *genericclioptions.ConfigFlags) int {
-	root := p.root()
+	root := p.root() //nolint:contextcheck // cobra hands the context to the command that runs
 	flags.AddFlags(root.PersistentFlags())
 	root.SetArgs(arguments)
 	err := root.ExecuteContext(ctx)

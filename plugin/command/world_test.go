@@ -234,10 +234,10 @@ func (w *world) change(name string, change func(*cnpgv1.Cluster)) {
 	}
 }
 
-// annotations are those of a Cluster now.
-func (w *world) annotations(name string) map[string]string {
+// annotations are those of the Cluster orders now.
+func (w *world) annotations() map[string]string {
 	var c cnpgv1.Cluster
-	if err := w.api.Get(context.Background(), types.NamespacedName{Namespace: "shop", Name: name}, &c); err != nil {
+	if err := w.api.Get(context.Background(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &c); err != nil {
 		w.t.Error(err)
 	}
 	return c.Annotations

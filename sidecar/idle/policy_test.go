@@ -192,10 +192,13 @@ func FuzzParsePolicy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, enabled, minutes, activity, ignore, awake, until string) {
 		policy, problems := ParsePolicy(map[string]string{
 			KeyEnabled: enabled, KeyInactivityMinutes: minutes, KeyActivity: activity, KeyIgnore: ignore, KeyKeepAwake: awake,
-			KeyKeepAwakeUntil: until,
+			KeyKeepAwakeUntil: until, KeySleepRequested: until,
 		}, midnight)
 		if len(problems) != 0 && policy.Enabled {
 			t.Error("a policy with problems is enabled")
+		}
+		if at := policy.SleepRequested; !at.IsZero() && (at.After(midnight) || at.Before(midnight.Add(-OldestRequest))) {
+			t.Errorf("%q asks for sleep at %s", until, at)
 		}
 		if policy.Threshold <= 0 {
 			t.Errorf("the threshold is %s", policy.Threshold)
