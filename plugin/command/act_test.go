@@ -332,7 +332,7 @@ func TestKeepAwakeAndRelease(t *testing.T) {
 	}
 }
 
-// The outcome is the API server's word even where its Conflict and Not Found are wrapped.
+// What the API server refuses is final; what it cannot do now is asked again.
 func TestPassing(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

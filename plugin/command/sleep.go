@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// sleepTakes is what a handover takes at most, twice.
+	// sleepTakes is several times what a handover and the operator take.
 	sleepTakes = 2 * time.Minute
 	// requestLasts is for how long a sidecar that has seen a request goes on trying (sidecar/idle).
 	requestLasts = 10 * time.Minute
