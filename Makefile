@@ -60,6 +60,12 @@ manifests: manifest ## The same as manifest
 dashboard: ## Write the Grafana dashboard of manifests/components/monitoring
 	go -C e2e run ./cmd/dashboard
 
+.PHONY: kubectl-plugin
+kubectl-plugin: ## Write build/kubectl-scale_to_zero for this machine, and what kubectl completes its arguments with
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(TAG)' -o build/kubectl-scale_to_zero ./plugin
+	printf '#!/bin/sh\nexec kubectl scale_to_zero __complete "$$@"\n' >build/kubectl_complete-scale_to_zero
+	chmod +x build/kubectl_complete-scale_to_zero
+
 .PHONY: cluster-up cluster-down
 cluster-up: images manifest ## Make a cluster on this machine and install the plugin on it
 	$(CLUSTER) up

@@ -1,5 +1,6 @@
 // Command plugin is the CNPG-I plugin. `plugin plugin` serves the operator; `plugin certificates` makes and renews the two
-// Secrets that both sides prove themselves with; `plugin version` prints the version.
+// Secrets that both sides prove themselves with; `plugin kubectl` is the command line for people, which the program is as well
+// when it is called kubectl-scale_to_zero; `plugin version` prints the version.
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -19,15 +21,24 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/certificates"
+	"github.com/cnpg-i/scale-to-zero/plugin/command"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 )
 
 // version is set when the program is linked.
 var version = "development"
 
-const usage = "plugin: the first argument must be plugin, certificates or version"
+const usage = "plugin: the first argument must be plugin, certificates, kubectl or version"
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(commandLine(os.Args), os.Stdout, os.Stderr)) }
+
+// commandLine is what follows the program's name, and kubectl where that name asks for it.
+func commandLine(arguments []string) []string {
+	if strings.TrimSuffix(filepath.Base(arguments[0]), ".exe") == command.Name {
+		return append([]string{"kubectl"}, arguments[1:]...)
+	}
+	return arguments[1:]
+}
 
 func run(arguments []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -37,15 +48,17 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	var err error
-	switch command, rest := arguments[0], arguments[1:]; command {
+	switch part, rest := arguments[0], arguments[1:]; part {
 	case "plugin":
 		err = serveOperator(ctx, rest, stdout, stderr)
 	case "certificates":
 		err = makeCertificates(ctx, rest, stdout, stderr)
+	case "kubectl":
+		return command.Run(ctx, rest, command.Streams{Out: stdout, Err: stderr, Getenv: os.Getenv})
 	case "version":
 		_, _ = fmt.Fprintln(stdout, version)
 	default:
-		_, _ = fmt.Fprintf(stderr, "%s, not %q\n", usage, command)
+		_, _ = fmt.Fprintf(stderr, "%s, not %q\n", usage, part)
 		return 2
 	}
 	if err != nil {

@@ -48,6 +48,8 @@ type Report struct {
 	LastUnseenClient string `json:"lastUnseenClient,omitempty"`
 	// Rules are what the sessions are judged by.
 	Rules ReportedRules `json:"rules"`
+	// Requests says that this program obeys the annotation that asks for sleep; an older one takes it as a mistake.
+	Requests bool `json:"requests"`
 	// Reason is the first of what keeps the cluster awake, and Blockers everything.
 	Reason   string   `json:"reason"`
 	Blockers []string `json:"blockers"`

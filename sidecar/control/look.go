@@ -84,7 +84,8 @@ func (l *Loop) observe(sample postgres.Sample) idle.Observation {
 	seen := idle.Observation{
 		Began: sample.Began, Ended: sample.Ended, InUse: sample.Tally.InUse(), Used: l.memory.used,
 		Gap:      l.memory.gap || before.started != 0 && before.started != sample.Started,
-		Reported: l.ears.reports != nil || l.ears.deaf, Local: sample.Tally.Local(), Requested: l.requested,
+		Reported: l.ears.reports != nil || l.ears.deaf, Local: sample.Tally.Local(),
+		Requested: later(l.requested, l.status.Policy.SleepRequested),
 	}
 	if (before.uncertain || !seen.Reported) && (before.ledger == nil && before.uncertain || before.ledger != nil && before.ledger.Rose(sample.Ledger)) {
 		seen.Used = sample.Ended

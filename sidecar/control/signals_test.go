@@ -219,6 +219,68 @@ func TestTheControlChannel(t *testing.T) {
 	})
 }
 
+func TestTheAnnotationThatAsksForSleep(t *testing.T) {
+	t.Parallel()
+	// ask sets it, as somebody whose clock is off by as much.
+	ask := func(w *world, loop *Loop, off time.Duration) {
+		w.with(func(w *world) {
+			w.view.Annotations[idle.KeySleepRequested] = time.Now().Add(off).UTC().Format(time.RFC3339)
+		})
+		loop.See(w.seen())
+	}
+	hour := func(w *world) { w.view.Annotations[idle.KeyInactivityMinutes] = "60" }
+	for _, row := range []struct {
+		rule   string
+		make   func(*world)
+		up     time.Duration
+		off    time.Duration
+		after  time.Duration
+		asleep bool
+		reason idle.Reason
+	}{
+		{"it does not wait for the threshold", hour, 6 * time.Minute, 0, 2 * time.Second, true, ""},
+		{"nor with a clock that is a little ahead", hour, 6 * time.Minute, 4 * time.Minute, 2 * time.Second, true, ""},
+		{"nor with one that is a little behind", hour, 6 * time.Minute, -4 * time.Minute, 2 * time.Second, true, ""},
+		{"one that is old asks for nothing", hour, 6 * time.Minute, -6 * time.Minute, 10 * time.Minute, false, idle.ReasonWaiting},
+		{"one from the future is a mistake", hour, 6 * time.Minute, 6 * time.Minute, 2 * time.Second, false, idle.ReasonInvalidAnnotation},
+		{"never before the cluster has been up for five minutes", hour, time.Minute, 0, 3 * time.Minute, false, idle.ReasonMinimumUptime},
+		{"but then", hour, time.Minute, 0, 5 * time.Minute, true, ""},
+		{"never over a session", func(w *world) { hour(w); w.inUse = true }, 6 * time.Minute, 0, 10 * time.Minute, false, idle.ReasonActive},
+		{"never over a Backup", func(w *world) { hour(w); w.backups = []string{"b"} }, 6 * time.Minute, 0, 2 * time.Second, false, idle.ReasonBackupRunning},
+		{"never over a blocker", func(w *world) { hour(w); w.standing = []idle.Reason{idle.ReasonPreparedTransaction} }, 6 * time.Minute, 0, 2 * time.Second, false, idle.ReasonPreparedTransaction},
+		{"never without a wake gateway", func(w *world) { hour(w); w.gatewayAway = true }, 6 * time.Minute, 0, time.Minute, false, idle.ReasonGatewayUnavailable},
+		{"only the primary obeys", func(w *world) { hour(w); w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2" }, 6 * time.Minute, 0, time.Minute, false, idle.ReasonNotPrimary},
+		{"it wakes nothing up where the feature is off", func(w *world) { w.view.Annotations[idle.KeyEnabled] = "false" }, 6 * time.Minute, 0, time.Minute, false, idle.ReasonDisabled},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, row.make, func(t *testing.T, w *world, loop *Loop) {
+				loop.See(w.seen())
+				wait(row.up)
+				ask(w, loop, row.off)
+				wait(row.after)
+				expect(t, w, "asleep", row.asleep, asleep)
+				if !row.asleep {
+					expect(t, w, "reason", row.reason, func(w *world) idle.Reason { return w.status.Decision.Reason })
+				}
+			})
+		})
+	}
+	t.Run("it is forgotten after ten minutes", func(t *testing.T) {
+		t.Parallel()
+		live(t, func(t *testing.T, w *world, loop *Loop) {
+			w.with(func(w *world) { hour(w); w.inUse = true })
+			loop.See(w.seen())
+			wait(6 * time.Minute)
+			ask(w, loop, 0)
+			wait(11 * time.Minute)
+			w.leave()
+			wait(10 * time.Minute)
+			expect(t, w, "asleep", false, asleep)
+		})
+	})
+}
+
 // report is what another instance says.
 func reportOf(pod, confirmed string, idleFor time.Duration, active bool) siblings.Answer {
 	seconds := idleFor.Seconds()

@@ -24,6 +24,9 @@ const (
 	// KeyGatewayAddress says whether clients may be led through the gateway, whose address PostgreSQL then sees, although
 	// rules tell addresses apart: "accept" or "reject".
 	KeyGatewayAddress = Prefix + "gateway-address"
+	// KeySleepRequested asks for sleep as soon as nothing is in use, with the time of the request in RFC 3339. It counts while
+	// it is at most [OldestRequest] old.
+	KeySleepRequested = Prefix + "sleep-requested"
 )
 
 // Annotations that the parts write.

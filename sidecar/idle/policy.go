@@ -35,6 +35,8 @@ type Policy struct {
 	KeepAwake []Window
 	// KeepAwakeUntil is a time until which there is no sleep; zero: none.
 	KeepAwakeUntil time.Time
+	// SleepRequested is when somebody asked for sleep as soon as nothing is in use; zero: nobody has, or too long ago.
+	SleepRequested time.Time
 	// Manual says that only people wake the cluster.
 	Manual bool
 	// AcceptGateway says that PostgreSQL may see the gateway's address although rules tell addresses apart.
@@ -43,6 +45,10 @@ type Policy struct {
 
 // LongestKeepAwake is how far ahead a time until which a cluster is kept awake may be.
 const LongestKeepAwake = 7 * 24 * time.Hour
+
+// OldestRequest is for how long a request to sleep counts before it is seen, and how far ahead of this clock the requester's
+// may be. An older one is no mistake: it has been answered, or came to nothing.
+const OldestRequest = 5 * time.Minute
 
 // Problem is an annotation that is not understood.
 type Problem struct {
@@ -67,8 +73,9 @@ const (
 	allowedIgnore    = `allowed is a list such as "user=monitoring application=datadog*; client=10.0.0.0/8"`
 	allowedKeepAwake = `allowed is a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
 	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
+	allowedRequest   = `allowed is a time of RFC 3339, at most 5 minutes ahead, such as "2026-03-01T18:00:00Z"`
 	allowedGateway   = `allowed are "accept" and "reject"`
-	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, activity, ignore, keep-awake, keep-awake-until, wake, gateway-address and database"
+	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake, gateway-address and database"
 )
 
 // decimal is digits with an optional fraction: no sign, exponent, space or hexadecimal, which ParseFloat would take.
@@ -143,11 +150,26 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 			return allowedUntil
 		}
 		p.KeepAwakeUntil = until
+	case KeySleepRequested:
+		requested, err := time.Parse(time.RFC3339, value)
+		if err != nil || requested.After(now.Add(OldestRequest)) {
+			return allowedRequest
+		}
+		if !requested.Before(now.Add(-OldestRequest)) {
+			p.SleepRequested = earliest(requested, now)
+		}
 	case KeyAnnounced, KeyGatewayReady, KeyAsleepSince, KeyAsleepReason, KeyLastWake, KeySuspended:
 	default:
 		return unknownKey
 	}
 	return ""
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 func parseMinutes(value string) (time.Duration, bool) {

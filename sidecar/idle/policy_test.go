@@ -47,6 +47,11 @@ func TestParsePolicy(t *testing.T) {
 		}}, nil},
 		{"a time until which it stays awake may be seven days ahead", map[string]string{KeyKeepAwakeUntil: "2026-03-08T00:00:00Z"}, Policy{Threshold: 30 * time.Minute, KeepAwakeUntil: midnight.AddDate(0, 0, 7)}, nil},
 		{"it may not be further ahead", map[string]string{KeyKeepAwakeUntil: "2026-03-08T00:00:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{KeyKeepAwakeUntil}},
+		{"sleep may be asked for", map[string]string{KeySleepRequested: "2026-02-28T23:57:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight.Add(-3 * time.Minute)}, nil},
+		{"five minutes later it still counts", map[string]string{KeySleepRequested: "2026-02-28T23:55:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight.Add(-5 * time.Minute)}, nil},
+		{"and then no longer, which is no mistake", map[string]string{KeyEnabled: "true", KeySleepRequested: "2026-02-28T23:54:59Z"}, Policy{Enabled: true, Threshold: 30 * time.Minute}, nil},
+		{"of a clock that is a little ahead it counts from now", map[string]string{KeySleepRequested: "2026-03-01T00:05:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight}, nil},
+		{"one from further ahead is a mistake", map[string]string{KeyEnabled: "true", KeySleepRequested: "2026-03-01T00:05:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{KeySleepRequested}},
 		{"windows may be given", map[string]string{KeyKeepAwake: "Mon-Wed,Sun 08:00-24:00 UTC"}, Policy{Threshold: 30 * time.Minute, KeepAwake: []Window{
 			{Days: [7]bool{true, true, true, true}, From: 480, To: 1440, Zone: time.UTC},
 		}}, nil},
@@ -94,6 +99,7 @@ func TestWhatIsNotUnderstoodIsRefused(t *testing.T) {
 		KeyKeepAwake: {"", "Mon", "Mon 08:00-09:00", "mon 08:00-09:00 UTC", "Mon 8:00-9:00 UTC", "Mon 08:00-08:00 UTC", "Mon 24:00-01:00 UTC",
 			"Mon 08:00-24:01 UTC", "Mon 08:00-29:00 UTC", "Mon 08:00-09:00 Local", "Mon 08:00-09:00 CET/Nowhere", "Mon- 08:00-09:00 UTC", "Mon 08:00-09:00 UTC;",
 			"Mon 08:00-09:00 ../../etc/passwd"},
+		KeySleepRequested: {"", "now", "true", "2026-03-01"},
 		KeyKeepAwakeUntil: {"", "tomorrow", "2026-03-01", "2026-03-01 10:00:00", "2026-13-01T00:00:00Z"},
 	} {
 		for _, value := range values {
@@ -186,10 +192,13 @@ func FuzzParsePolicy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, enabled, minutes, activity, ignore, awake, until string) {
 		policy, problems := ParsePolicy(map[string]string{
 			KeyEnabled: enabled, KeyInactivityMinutes: minutes, KeyActivity: activity, KeyIgnore: ignore, KeyKeepAwake: awake,
-			KeyKeepAwakeUntil: until,
+			KeyKeepAwakeUntil: until, KeySleepRequested: until,
 		}, midnight)
 		if len(problems) != 0 && policy.Enabled {
 			t.Error("a policy with problems is enabled")
+		}
+		if at := policy.SleepRequested; !at.IsZero() && (at.After(midnight) || at.Before(midnight.Add(-OldestRequest))) {
+			t.Errorf("%q asks for sleep at %s", until, at)
 		}
 		if policy.Threshold <= 0 {
 			t.Errorf("the threshold is %s", policy.Threshold)

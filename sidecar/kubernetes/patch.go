@@ -58,6 +58,7 @@ func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason str
 		ResourceVersion: v.ResourceVersion,
 		Annotations: map[string]*string{
 			idle.KeyHibernation: &on, idle.KeyAsleepSince: &since, idle.KeyAsleepReason: &reason, idle.KeyAnnounced: nil,
+			idle.KeySleepRequested: nil, // it is fulfilled, and must not outlast a wake
 		},
 	}})
 }

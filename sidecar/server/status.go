@@ -30,13 +30,13 @@ func (m *Metrics) Report(cluster, pod string) activity.Report {
 	status, stepped := m.newest()
 	if !stepped {
 		unknown := string(idle.ReasonUnknown)
-		return activity.Report{Cluster: cluster, Pod: pod, Reason: unknown, Blockers: []string{unknown}}
+		return activity.Report{Cluster: cluster, Pod: pod, Requests: true, Reason: unknown, Blockers: []string{unknown}}
 	}
 	report := activity.Report{
 		Cluster: cluster, Pod: pod, Known: status.Known,
 		SampledAt: unlessZero(status.SampledAt), LastActivity: unlessZero(status.State.LastActivity),
 		Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
-		Confirmed: status.Confirmed, Events: status.Reported,
+		Confirmed: status.Confirmed, Events: status.Reported, Requests: true,
 		Rules: rulesOf(status),
 	}
 	if status.LastPeer.IsValid() {

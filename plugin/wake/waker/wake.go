@@ -182,28 +182,18 @@ func (w *wake) event(kind, reason, message string) {
 	}
 }
 
-// lastWake is the annotation that tells who woke the cluster.
-type lastWake struct {
-	At       string `json:"at"`
-	By       string `json:"by"`
-	User     string `json:"user,omitempty"`
-	Database string `json:"database,omitempty"`
-	Service  string `json:"service"`
-}
-
 // patch turns the switch off, in one patch with what goes with it, on the state that was read.
 func (w *Waker) patch(ctx context.Context, cluster *cnpgv1.Cluster, service gateway.Service, by gateway.Client) error {
-	told, err := json.Marshal(lastWake{
-		At: time.Now().UTC().Format(time.RFC3339), By: by.Peer.Addr().Unmap().String(),
-		User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
-	})
+	told, err := plan.LastWake{
+		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
+	}.Encode()
 	if err != nil {
-		return fmt.Errorf("encode who wakes: %w", err)
+		return err
 	}
-	wakes := string(told)
 	return Annotate(ctx, w.Client, cluster, map[string]*string{
 		idle.KeyHibernation: nil, idle.KeyAsleepSince: nil, idle.KeyAsleepReason: nil, idle.KeyAnnounced: nil, idle.KeyGatewayReady: nil,
-		idle.KeyLastWake: &wakes,
+		idle.KeySleepRequested: nil, // of somebody who has been refused since
+		idle.KeyLastWake:       &told,
 	})
 }
 

@@ -2,7 +2,6 @@ package waker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -294,11 +293,11 @@ func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 		if err := w.api.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &cluster); err != nil {
 			t.Fatal(err)
 		}
-		var told lastWake
-		if err := json.Unmarshal([]byte(cluster.Annotations[idle.KeyLastWake]), &told); err != nil {
+		told, err := plan.ParseLastWake(cluster.Annotations[idle.KeyLastWake])
+		if err != nil {
 			t.Fatal(err)
 		}
-		if told.By != "10.1.2.3" || told.User != "app" || told.Database != "shop" || told.At == "" || !strings.HasPrefix(told.Service, name) {
+		if told.By != "10.1.2.3" || told.User != "app" || told.Database != "shop" || told.At.IsZero() || !strings.HasPrefix(told.Service, name) {
 			t.Errorf("last-wake says %+v", told)
 		}
 		delete(cluster.Annotations, idle.KeyLastWake)

@@ -1,0 +1,269 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/rights"
+	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+)
+
+const (
+	// activityPort is that of the sidecars.
+	activityPort = 9189
+	// askWithin bounds a question to one sidecar, askAllWithin all of them, and askAtOnce how many are open.
+	askWithin, askAllWithin, askAtOnce = 3 * time.Second, 15 * time.Second, 32
+	// maximumAnswer bounds, in bytes, what is read of an answer.
+	maximumAnswer = 64 << 10
+	// tries is how often a patch is tried that meets another's.
+	tries = 5
+)
+
+// errAnswer says that an answer is not one of the instance that was asked.
+var errAnswer = errors.New("unusable answer")
+
+// access is what the commands do through the API server.
+type access struct {
+	client    client.Client
+	namespace string
+	resource  schema.GroupVersion
+	// report reads what the sidecar of an instance last saw.
+	report func(ctx context.Context, i instance) (activity.Report, error)
+}
+
+// instance is a pod of a cluster.
+type instance struct{ namespace, cluster, pod string }
+
+// connect reads the flags and the kubeconfig. It asks nothing yet.
+func connect(flags *genericclioptions.ConfigFlags, getenv func(string) string) (*access, error) {
+	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("find the namespace: %w", err)
+	}
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.QPS = -1 // how many questions are open is bounded, and the API server shares itself out fairly
+	resource := schema.GroupVersion{
+		Group:   cmp.Or(getenv("CUSTOM_CNPG_GROUP"), cnpgv1.SchemeGroupVersion.Group),
+		Version: cmp.Or(getenv("CUSTOM_CNPG_VERSION"), cnpgv1.SchemeGroupVersion.Version),
+	}
+	return newAccess(config, resource, namespace)
+}
+
+func newAccess(config *rest.Config, resource schema.GroupVersion, namespace string) (*access, error) {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register the Kubernetes types: %w", err)
+	}
+	scheme.AddKnownTypes(resource, &cnpgv1.Cluster{}, &cnpgv1.ClusterList{})
+	metav1.AddToGroupVersion(scheme, resource)
+	// What is asked for is known: nothing has to be discovered.
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{resource, corev1.SchemeGroupVersion})
+	mapper.Add(resource.WithKind("Cluster"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	c, err := client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	core := rest.CopyConfig(config)
+	core.APIPath, core.GroupVersion, core.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion, clientgoscheme.Codecs.WithoutConversion()
+	pods, err := rest.RESTClientFor(core)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return &access{client: c, namespace: namespace, resource: resource, report: func(ctx context.Context, i instance) (activity.Report, error) {
+		return throughProxy(ctx, pods, i)
+	}}, nil
+}
+
+// throughProxy asks a sidecar through the API server's proxy of its pod.
+func throughProxy(ctx context.Context, pods rest.Interface, i instance) (activity.Report, error) {
+	body, err := pods.Get().Namespace(i.namespace).Resource("pods").Name(net.JoinHostPort(i.pod, strconv.Itoa(activityPort))).
+		SubResource("proxy").Suffix("activity").MaxRetries(0).Stream(ctx)
+	if err != nil {
+		return activity.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
+	}
+	defer func() { _ = body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(body, maximumAnswer+1))
+	if err != nil {
+		return activity.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
+	}
+	report, err := activity.DecodeReport(answer)
+	if err != nil {
+		return activity.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
+	}
+	if report.Cluster != i.cluster || report.Pod != i.pod {
+		return activity.Report{}, fmt.Errorf("ask %s: %w: it is %q of %q", i.pod, errAnswer, report.Pod, report.Cluster)
+	}
+	return report, nil
+}
+
+// answer is what a sidecar said, or why it did not.
+type answer struct {
+	report activity.Report
+	err    error
+}
+
+// ask asks one sidecar.
+func (a *access) ask(ctx context.Context, i instance) answer {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	report, err := a.report(ctx, i)
+	return answer{report, err}
+}
+
+// askAll asks sidecars at once, each for a while and all for a while; the answers are in their order.
+func (a *access) askAll(ctx context.Context, instances []instance) []answer {
+	ctx, cancel := context.WithTimeout(ctx, askAllWithin)
+	defer cancel()
+	answers := make([]answer, len(instances))
+	var group errgroup.Group
+	group.SetLimit(askAtOnce)
+	for n, i := range instances {
+		group.Go(func() error { answers[n] = a.ask(ctx, i); return nil })
+	}
+	_ = group.Wait() // none returns an error
+	return answers
+}
+
+// because says in a few words why a sidecar did not answer.
+func because(err error) string {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it did not answer in time"
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return "you may not ask it (get pods/proxy)"
+	case apierrors.IsNotFound(err):
+		return "there is no such pod, or no sidecar in it"
+	case apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && status(err) >= http.StatusInternalServerError:
+		return "the API server does not reach it"
+	default:
+		return err.Error()
+	}
+}
+
+// status is the HTTP status of the API server's answer, if the error is one.
+func status(err error) int32 {
+	var answered apierrors.APIStatus
+	if !errors.As(err, &answered) {
+		return 0
+	}
+	return answered.Status().Code
+}
+
+// cluster reads one Cluster, which must list the plugin.
+func (a *access) cluster(ctx context.Context, name string) (*cnpgv1.Cluster, error) {
+	var cluster cnpgv1.Cluster
+	err := a.client.Get(ctx, types.NamespacedName{Namespace: a.namespace, Name: name}, &cluster)
+	switch {
+	case err == nil && !rights.Lists(&cluster):
+		return nil, fmt.Errorf("the Cluster %q in the namespace %q does not list the plugin %s", name, a.namespace, identity.PluginName)
+	case err == nil:
+		return &cluster, nil
+	case a.unknown(err):
+		return nil, fmt.Errorf("the API server knows no Clusters of %s; CUSTOM_CNPG_GROUP and CUSTOM_CNPG_VERSION name others", a.resource)
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no Cluster %q in the namespace %q: %w", name, a.namespace, err)
+	default:
+		return nil, fmt.Errorf("read the Cluster %q in the namespace %q: %w", name, a.namespace, err)
+	}
+}
+
+// unknown tells whether the kind of object does not exist, rather than the object.
+func (a *access) unknown(err error) bool {
+	var answered apierrors.APIStatus
+	return apierrors.IsNotFound(err) && errors.As(err, &answered) && (answered.Status().Details == nil || answered.Status().Details.Name == "")
+}
+
+// clusters reads the Clusters that list the plugin, of one namespace or, if it is empty, of all.
+func (a *access) clusters(ctx context.Context, namespace string) ([]cnpgv1.Cluster, error) {
+	var list cnpgv1.ClusterList
+	err := a.client.List(ctx, &list, client.InNamespace(namespace))
+	switch {
+	case err == nil:
+		return slices.DeleteFunc(list.Items, func(c cnpgv1.Cluster) bool { return !rights.Lists(&c) }), nil
+	case a.unknown(err):
+		return nil, fmt.Errorf("the API server knows no Clusters of %s; CUSTOM_CNPG_GROUP and CUSTOM_CNPG_VERSION name others", a.resource)
+	case namespace == "":
+		return nil, fmt.Errorf("list the Clusters of all namespaces: %w", err)
+	default:
+		return nil, fmt.Errorf("list the Clusters of the namespace %q: %w", namespace, err)
+	}
+}
+
+// pods reads the instances' pods of one cluster or, if it is empty, of all of them; and of all namespaces if that is empty.
+func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.Pod, error) {
+	labels := client.MatchingLabels{wakeslices.LabelPodRole: "instance"}
+	if cluster != "" {
+		labels[wakeslices.LabelCluster] = cluster
+	}
+	var list corev1.PodList
+	if err := a.client.List(ctx, &list, client.InNamespace(namespace), labels); err != nil {
+		return nil, fmt.Errorf("list the instances' pods: %w", err)
+	}
+	return list.Items, nil
+}
+
+// annotate sets annotations of a Cluster, and removes those without a value, on the state that was read. The switch must not
+// become this project's by it: the field manager is the program's own.
+func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotations map[string]*string) error {
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion, "annotations": annotations},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the patch of the Cluster %q: %w", cluster.Name, err)
+	}
+	target := &cnpgv1.Cluster{}
+	target.Namespace, target.Name = cluster.Namespace, cluster.Name
+	if err := a.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(Name)); err != nil {
+		return fmt.Errorf("patch the Cluster %q in the namespace %q: %w", cluster.Name, cluster.Namespace, err)
+	}
+	return nil
+}
+
+// change reads a Cluster and annotates it as the function says, anew if somebody else was faster. A function that returns no
+// annotations changes nothing.
+func (a *access) change(ctx context.Context, name string, decide func(*cnpgv1.Cluster) map[string]*string) error {
+	for try := 1; ; try++ {
+		cluster, err := a.cluster(ctx, name)
+		if err != nil {
+			return err
+		}
+		annotations := decide(cluster)
+		if annotations == nil {
+			return nil
+		}
+		err = a.annotate(ctx, cluster, annotations)
+		if !apierrors.IsConflict(err) || try == tries {
+			return err
+		}
+	}
+}

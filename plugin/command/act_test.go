@@ -1,0 +1,353 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// requested tells whether a patch asks for sleep.
+func requested(annotations map[string]*string) bool {
+	value, there := annotations[idle.KeySleepRequested]
+	return there && value != nil
+}
+
+// obey puts the cluster to sleep as the sidecar and the operator do: the switch, then the pods, then the condition.
+func (w *world) obey(after time.Duration) func(map[string]*string) {
+	return func(annotations map[string]*string) {
+		if !requested(annotations) {
+			return
+		}
+		time.Sleep(after) // the bubble's clock
+		w.change("orders", func(c *cnpgv1.Cluster) {
+			asleep(c)
+			condition("DeletingPods")(c)
+			delete(c.Annotations, idle.KeySleepRequested)
+		})
+		time.Sleep(2 * time.Second)
+		w.change("orders", condition("Hibernated"))
+	}
+}
+
+func TestSleep(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		change  func(*cnpgv1.Cluster)
+		prepare func(*world)
+		// left is what the annotation says at the end.
+		left string
+	}{
+		"asleep": {nil, func(w *world) { w.patched = w.obey(3 * time.Second) }, ""},
+		"asleep-after-a-blocker": {nil, func(w *world) {
+			w.reports["orders-1"] = busy("active")
+			w.patched = func(annotations map[string]*string) {
+				if !requested(annotations) {
+					return
+				}
+				time.Sleep(5 * time.Second)
+				w.mutex.Lock()
+				w.reports["orders-1"] = withBlockers(idling(0), "minimum_uptime")
+				w.mutex.Unlock()
+				w.obey(5 * time.Second)(annotations)
+			}
+		}, ""},
+		"blocked":            {nil, func(w *world) { w.reports["orders-1"] = busy("active", "backup_running") }, ""},
+		"nothing-in-the-way": {nil, func(*world) {}, ""},
+		"withdrawn": {nil, func(w *world) {
+			w.patched = func(annotations map[string]*string) {
+				if !requested(annotations) {
+					return
+				}
+				w.change("orders", func(c *cnpgv1.Cluster) { c.Annotations[idle.KeyHibernation] = "on" })
+				time.Sleep(1500 * time.Millisecond)
+				w.change("orders", func(c *cnpgv1.Cluster) { delete(c.Annotations, idle.KeyHibernation) })
+			}
+		}, ""},
+		"operator-away": {nil, func(w *world) {
+			w.patched = func(annotations map[string]*string) {
+				if requested(annotations) {
+					w.change("orders", func(c *cnpgv1.Cluster) { c.Annotations[idle.KeyHibernation] = "on" })
+				}
+			}
+		}, ""},
+		"refused-annotation": {nil, func(w *world) {
+			w.patched = func(annotations map[string]*string) {
+				if requested(annotations) {
+					w.mutex.Lock()
+					w.reports["orders-1"] = busy("invalid_annotation")
+					w.mutex.Unlock()
+				}
+			}
+		}, ""},
+		"already":         {asleep, nil, ""},
+		"already-by-hand": {byHand, nil, ""},
+		"already-going":   {func(c *cnpgv1.Cluster) { asleep(c); condition("DeletingPods")(c) }, nil, ""},
+		"older-sidecar": {nil, func(w *world) {
+			older := idling(time.Minute)
+			older.Requests = false
+			w.reports["orders-1"] = older
+		}, ""},
+		"silent-sidecar": {nil, func(w *world) { w.hangs["orders-1"] = true }, ""},
+		"disabled":       {with(map[string]string{idle.KeyEnabled: "false"}), nil, ""},
+		"bad":            {with(map[string]string{idle.KeyWake: "maybe"}), nil, ""},
+		"primaryless":    {func(c *cnpgv1.Cluster) { c.Status = cnpgv1.ClusterStatus{} }, nil, ""},
+		"conflicts":      {nil, func(w *world) { w.conflicts, w.patched = 3, w.obey(time.Second) }, ""},
+		"conflicts-on":   {nil, func(w *world) { w.conflicts = 1000 }, ""},
+		"api-restarts": {nil, func(w *world) {
+			w.patched = func(annotations map[string]*string) {
+				w.mutex.Lock()
+				w.lost = 3
+				w.mutex.Unlock()
+				time.Sleep(4 * time.Second)
+				w.obey(0)(annotations)
+			}
+		}, ""},
+		"somebody-asks-anew": {nil, func(w *world) {
+			w.patched = func(annotations map[string]*string) {
+				if requested(annotations) {
+					w.annotate("orders", map[string]*string{idle.KeySleepRequested: &later})
+				}
+			}
+		}, later},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				orders := cluster("orders")
+				if row.change != nil {
+					row.change(orders)
+				}
+				w := newWorld(t, orders)
+				w.managers[client.ObjectKeyFromObject(orders)] = plan.FieldManager
+				if name == "already-by-hand" {
+					w.managers[client.ObjectKeyFromObject(orders)] = "kubectl"
+				}
+				if name == "already-going" {
+					go func() {
+						time.Sleep(3 * time.Second) // the bubble's clock
+						w.change("orders", condition("Hibernated"))
+					}()
+				}
+				w.reports["orders-1"] = idling(time.Minute)
+				if row.prepare != nil {
+					row.prepare(w)
+				}
+				golden(t, "sleep-"+name+".txt", w.run(t.Context(), "sleep", "orders"))
+				if left := w.annotations()[idle.KeySleepRequested]; left != row.left {
+					t.Errorf("the annotation is left: %q, want %q", left, row.left)
+				}
+				for _, patch := range w.patches {
+					if strings.Contains(patch, idle.KeyHibernation) {
+						t.Errorf("it turned the switch: %s", patch)
+					}
+				}
+			})
+		})
+	}
+	t.Run("for programs", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, cluster("orders"))
+			w.managers[client.ObjectKeyFromObject(cluster("orders"))] = plan.FieldManager
+			w.reports["orders-1"] = busy("active")
+			blocked := w.run(t.Context(), "sleep", "orders", "-o", "json", "--timeout", "10s")
+			w.reports["orders-1"], w.patched = idling(0), w.obey(time.Second)
+			golden(t, "sleep.json", blocked+w.run(t.Context(), "sleep", "orders", "-o", "json"))
+		})
+	})
+	t.Run("interrupted it takes the annotation away", func(t *testing.T) {
+		t.Parallel()
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, cluster("orders"))
+			w.reports["orders-1"] = busy("active")
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(3*time.Second, cancel)
+			golden(t, "sleep-interrupted.txt", w.run(ctx, "sleep", "orders"))
+			if left := w.annotations()[idle.KeySleepRequested]; left != "" {
+				t.Errorf("the annotation is left: %q", left)
+			}
+		})
+	})
+}
+
+var later = "2000-01-01T00:00:05Z"
+
+func TestNextStepOfAWake(t *testing.T) {
+	t.Parallel()
+	there := *pod("orders", "orders-1", time.Hour, true)
+	going := there
+	going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	on := func(c *cnpgv1.Cluster) { c.Annotations[idle.KeyHibernation] = "on" }
+	for _, row := range []struct {
+		rule    string
+		changes []func(*cnpgv1.Cluster)
+		pods    []corev1.Pod
+		unknown bool
+		want    step
+	}{
+		{"a switch that is off is left alone", nil, []corev1.Pod{there}, false, stepDone},
+		{"once every pod has gone it is turned off", []func(*cnpgv1.Cluster){asleep}, nil, false, stepSwitch},
+		{"a person's too", []func(*cnpgv1.Cluster){byHand}, nil, false, stepSwitch},
+		{"not while a pod is left", []func(*cnpgv1.Cluster){asleep}, []corev1.Pod{going}, false, stepHold},
+		{"not while the operator deletes pods", []func(*cnpgv1.Cluster){on, condition("DeletingPods")}, []corev1.Pod{there}, false, stepHold},
+		{"nor while it waits for one", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, []corev1.Pod{going}, false, stepHold},
+		{"nor between the last pod and the condition", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, nil, false, stepHold},
+		{"before the operator has begun it is", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there}, false, stepSwitch},
+		{"and while it waits for a healthy cluster", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepSwitch},
+		{"unless a pod is being deleted already", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there, going}, false, stepHold},
+		{"what is not known is waited for", []func(*cnpgv1.Cluster){asleep}, nil, true, stepHold},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			if got := see(cluster("orders", row.changes...), row.pods, !row.unknown, time.Now()).next(); got != row.want {
+				t.Errorf("step %d, want %d", got, row.want)
+			}
+		})
+	}
+}
+
+func TestWake(t *testing.T) {
+	t.Parallel()
+	// start makes the pod as the operator does, once the switch is off.
+	start := func(w *world) func(map[string]*string) {
+		return func(annotations map[string]*string) {
+			if _, there := annotations[idle.KeyHibernation]; !there {
+				return
+			}
+			time.Sleep(500 * time.Millisecond) // the bubble's clock
+			w.change("orders", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil })
+			made := pod("orders", "orders-1", 0, false)
+			if err := w.api.Create(context.Background(), made); err != nil {
+				w.t.Error(err)
+			}
+			time.Sleep(3 * time.Second)
+			made.Status.Conditions[0].Status = corev1.ConditionTrue
+			if err := w.api.Status().Update(context.Background(), made); err != nil {
+				w.t.Error(err)
+			}
+		}
+	}
+	for name, row := range map[string]struct {
+		change    func(*cnpgv1.Cluster)
+		pods      []client.Object
+		prepare   func(*world)
+		arguments string
+		still     bool // the switch is on at the end
+	}{
+		"asleep":      {asleep, nil, nil, "wake orders", false},
+		"by-hand":     {byHand, nil, nil, "wake orders", false},
+		"and-wait":    {asleep, nil, func(w *world) { w.patched = start(w) }, "wake orders --wait", false},
+		"json":        {asleep, nil, func(w *world) { w.patched = start(w) }, "wake orders --wait -o json", false},
+		"never-ready": {asleep, nil, nil, "wake orders --wait --timeout 1m", false},
+		"awake":       {nil, []client.Object{pod("orders", "orders-1", time.Hour, true)}, nil, "wake orders --wait", false},
+		"while-pods-go": {func(c *cnpgv1.Cluster) { asleep(c); condition("WaitingPodsDeletion")(c) }, nil, func(w *world) {
+			go func() {
+				time.Sleep(5 * time.Second) // the bubble's clock
+				w.change("orders", condition("Hibernated"))
+			}()
+		}, "wake orders", false},
+		"pods-stay":         {func(c *cnpgv1.Cluster) { asleep(c); condition("WaitingPodsDeletion")(c) }, nil, nil, "wake orders --timeout 30s", true},
+		"before-it-began":   {func(c *cnpgv1.Cluster) { asleep(c); c.Status.Conditions = nil }, []client.Object{pod("orders", "orders-1", time.Hour, true)}, nil, "wake orders --wait", false},
+		"conflicts":         {asleep, nil, func(w *world) { w.conflicts = 2 }, "wake orders", false},
+		"pods-are-a-secret": {asleep, nil, func(w *world) { w.denied = true }, "wake orders", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				orders := cluster("orders")
+				if row.change != nil {
+					row.change(orders)
+				}
+				w := newWorld(t, append([]client.Object{orders}, row.pods...)...)
+				if row.prepare != nil {
+					row.prepare(w)
+				}
+				golden(t, "wake-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
+				left := w.annotations()
+				if _, still := left[idle.KeyHibernation]; still != row.still {
+					t.Errorf("the switch is left: %t, want %t", still, row.still)
+				}
+				if _, mark := left[idle.KeyAsleepSince]; !row.still && mark {
+					t.Errorf("a mark is left: %v", left)
+				}
+			})
+		})
+	}
+}
+
+func TestKeepAwakeAndRelease(t *testing.T) {
+	t.Parallel()
+	const tomorrow = "2000-01-02T00:00:00Z"
+	for name, row := range map[string]struct {
+		change    func(*cnpgv1.Cluster)
+		conflicts int
+		arguments string
+		want      string
+	}{
+		"two-hours":      {nil, 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
+		"json":           {nil, 0, "keep-awake orders 90m -o json", "2000-01-01T01:30:00Z"},
+		"a-week":         {nil, 0, "keep-awake orders 168h", "2000-01-07T23:59:00Z"},
+		"less":           {with(map[string]string{idle.KeyKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 2h", tomorrow},
+		"more":           {with(map[string]string{idle.KeyKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 48h", "2000-01-03T00:00:00Z"},
+		"over-a-mistake": {with(map[string]string{idle.KeyKeepAwakeUntil: "x"}), 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
+		"asleep":         {asleep, 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
+		"disabled":       {with(map[string]string{idle.KeyEnabled: "false"}), 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
+		"conflicts":      {nil, 2, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
+		"release":        {with(map[string]string{idle.KeyKeepAwakeUntil: tomorrow}), 0, "release orders", ""},
+		"release-json":   {with(map[string]string{idle.KeyKeepAwakeUntil: tomorrow}), 0, "release orders -o json", ""},
+		"release-none":   {nil, 0, "release orders", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				orders := cluster("orders")
+				if row.change != nil {
+					row.change(orders)
+				}
+				w := newWorld(t, orders)
+				w.conflicts = row.conflicts
+				golden(t, "keep-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
+				got := w.annotations()[idle.KeyKeepAwakeUntil]
+				if diff := cmp.Diff(row.want, got); diff != "" {
+					t.Errorf("until (-want +got):\n%s", diff)
+				}
+				if _, problems := idle.ParsePolicy(map[string]string{idle.KeyKeepAwakeUntil: got}, time.Now().Add(-30*time.Second)); got != "" && len(problems) != 0 {
+					t.Errorf("a sidecar whose clock is behind does not understand it: %v", problems)
+				}
+			})
+		})
+	}
+}
+
+// What the API server refuses is final; what it cannot do now is asked again.
+func TestPassing(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		err  error
+		want bool
+	}{
+		{apierrors.NewServiceUnavailable("x"), true},
+		{apierrors.NewTooManyRequestsError("x"), true},
+		{apierrors.NewUnauthorized("x"), false},
+		{context.DeadlineExceeded, true},
+		{errors.New("x"), false},
+		{activity.ErrReport, false},
+	} {
+		if got := passing(row.err); got != row.want {
+			t.Errorf("%v passes: %t", row.err, got)
+		}
+	}
+}

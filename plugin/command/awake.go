@@ -1,0 +1,114 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// clocksApart is by how much less than the most may be asked for is written: the sidecar's clock may be behind, and what is
+// further ahead than it allows would turn the feature off.
+const clocksApart = time.Minute
+
+// kept is the answer of keep-awake and release.
+type kept struct {
+	Namespace string `json:"namespace"`
+	Cluster   string `json:"cluster"`
+	State     State  `json:"state"`
+	// Until is until when it is kept awake; absent: it is not.
+	Until *time.Time `json:"until,omitempty"`
+}
+
+func (p *program) keepAwakeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "keep-awake CLUSTER DURATION", Short: "Keep a cluster awake for a time such as 2h, at most 168h",
+		Long: `Keep a cluster awake for a time such as 2h or 90m, at most 168h, from now on. Who asks for less than somebody else has
+before takes nothing from them. A cluster that sleeps is not woken by it.`,
+		Args: exactly("CLUSTER", "DURATION"), ValidArgsFunction: p.completeCluster,
+		RunE: func(c *cobra.Command, arguments []string) error {
+			length, err := parseLength(arguments[1])
+			if err != nil {
+				return err
+			}
+			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, now time.Time) (until time.Time, change bool) {
+				until = now.Add(min(length, idle.LongestKeepAwake-clocksApart)).UTC().Truncate(time.Second)
+				if policy, _ := idle.ParsePolicy(cluster.Annotations, now); policy.KeepAwakeUntil.After(until) {
+					return policy.KeepAwakeUntil.UTC(), false
+				}
+				return until, true
+			})
+		},
+	}
+}
+
+func (p *program) releaseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "release CLUSTER", Short: "Take keep-awake back, whoever asked for it",
+		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
+		RunE: func(c *cobra.Command, arguments []string) error {
+			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, _ time.Time) (time.Time, bool) {
+				_, there := cluster.Annotations[idle.KeyKeepAwakeUntil]
+				return time.Time{}, there
+			})
+		},
+	}
+}
+
+// parseLength reads for how long.
+func parseLength(value string) (time.Duration, error) {
+	length, err := time.ParseDuration(value)
+	if err != nil || length <= 0 || length > idle.LongestKeepAwake {
+		return 0, usage(`the duration is %q; allowed is more than 0s and at most 168h, such as "2h", "90m" or "1h30m"`, value)
+	}
+	return length, nil
+}
+
+// keep writes until when the cluster is kept awake, as the function says.
+func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluster, time.Time) (until time.Time, change bool)) error {
+	a, err := p.connect()
+	if err != nil {
+		return err
+	}
+	var answer kept
+	switched := false
+	err = a.change(c.Context(), name, func(cluster *cnpgv1.Cluster) map[string]*string {
+		now := time.Now()
+		until, change := decide(cluster, now)
+		var changes map[string]*string
+		switch value := until.Format(time.RFC3339); {
+		case !change:
+		case until.IsZero():
+			changes = map[string]*string{idle.KeyKeepAwakeUntil: nil}
+			delete(cluster.Annotations, idle.KeyKeepAwakeUntil)
+		default:
+			changes = map[string]*string{idle.KeyKeepAwakeUntil: &value}
+			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, idle.KeyKeepAwakeUntil, value)
+		}
+		s := see(cluster, nil, false, now) // as it will be: what is replaced may have been a mistake
+		switched = s.view.Switched
+		answer = kept{cluster.Namespace, cluster.Name, s.state(now), unlessZero(until)}
+		return changes
+	})
+	if err != nil {
+		return err
+	}
+	switch {
+	case switched:
+		p.say("It is %s, which this does not change; %s wake -n %s %s does.", answer.State, called, answer.Namespace, answer.Cluster)
+	case answer.State == StateDisabled:
+		p.say("The feature is off for it: nothing puts it to sleep.")
+	}
+	return p.write(answer, func(w io.Writer) {
+		if answer.Until == nil {
+			_, _ = fmt.Fprintf(w, "Cluster %s/%s is not kept awake.\n", answer.Namespace, answer.Cluster)
+			return
+		}
+		_, _ = fmt.Fprintf(w, "Cluster %s/%s is kept awake until %s.\n", answer.Namespace, answer.Cluster, answer.Until.Format(time.RFC3339))
+	})
+}

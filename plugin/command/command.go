@@ -1,0 +1,194 @@
+// Package command is kubectl-scale_to_zero: it shows which clusters sleep and what keeps the others awake, puts them to sleep,
+// wakes them and keeps them awake.
+//
+// It needs nothing but what its user may do: read Clusters and Pods, ask the sidecars through the API server (pods/proxy), and
+// patch Clusters. It turns no switch on: it asks the sidecar, which checks and hands over as ever.
+package command
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// Name is the program that kubectl looks for when it is asked for scale_to_zero.
+const Name = "kubectl-scale_to_zero"
+
+// called is how people call it.
+const called = "kubectl scale_to_zero"
+
+// Exit codes.
+const (
+	exitDone = iota
+	// exitFailed says that something went wrong.
+	exitFailed
+	// exitUsage says that what was asked for is not understood.
+	exitUsage
+	// exitNotReached says that everything worked, and that the cluster did not come to where it was asked to.
+	exitNotReached
+)
+
+// usageError says that what was asked for is not understood.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+func usage(format string, arguments ...any) error {
+	return usageError{fmt.Sprintf(format, arguments...)}
+}
+
+// notReached says that the cluster did not come to where it was asked to.
+type notReached struct{ text string }
+
+func (e notReached) Error() string { return e.text }
+
+// Streams are where the program writes, and what it knows of its surroundings.
+type Streams struct {
+	Out, Err io.Writer
+	Getenv   func(string) string
+}
+
+// program is one run.
+type program struct {
+	Streams
+	connect func() (*access, error)
+	output  string
+}
+
+// Run runs the command line, and returns the exit code.
+func Run(ctx context.Context, arguments []string, streams Streams) int {
+	log.SetLogger(logr.Discard()) // of the client; what went wrong is an error, and told once
+	flags := genericclioptions.NewConfigFlags(true)
+	flags.CacheDir = nil // nothing is discovered
+	p := &program{Streams: streams, connect: func() (*access, error) { return connect(flags, streams.Getenv) }}
+	return p.run(ctx, arguments, flags)
+}
+
+func (p *program) run(ctx context.Context, arguments []string, flags *genericclioptions.ConfigFlags) int {
+	root := p.root() //nolint:contextcheck // cobra hands the context to the command that runs
+	flags.AddFlags(root.PersistentFlags())
+	root.SetArgs(arguments)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	text := printable(err.Error())
+	if errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	}
+	_, _ = fmt.Fprintln(p.Err, Name+":", text)
+	var bad usageError
+	var short notReached
+	switch {
+	case errors.As(err, &bad):
+		return exitUsage
+	case errors.As(err, &short):
+		return exitNotReached
+	default:
+		return exitFailed
+	}
+}
+
+func (p *program) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   Name,
+		Short: "Show which CloudNativePG clusters sleep, and put them to sleep, wake them and keep them awake",
+		Long: `Show which CloudNativePG clusters sleep, and put them to sleep, wake them and keep them awake.
+
+Exit codes: 0 done, 1 something failed, 2 not understood, 3 the cluster did not come to where it was asked to.`,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: called},
+		SilenceErrors: true, SilenceUsage: true,
+		Args: func(c *cobra.Command, arguments []string) error {
+			if len(arguments) == 0 {
+				return nil
+			}
+			var known []string
+			for _, child := range c.Commands() {
+				if child.IsAvailableCommand() {
+					known = append(known, child.Name())
+				}
+			}
+			return usage("there is no command %q; known are %s", arguments[0], strings.Join(known, ", "))
+		},
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return p.checkOutput() },
+	}
+	root.SetOut(p.Out)
+	root.SetErr(p.Err)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage("%v; %s --help lists what is allowed", err, strings.Replace(c.CommandPath(), Name, called, 1))
+	})
+	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", `"json", or empty for people`)
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp)) // it fails only for a flag that does not exist
+	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(), p.releaseCommand())
+	return root
+}
+
+func (p *program) checkOutput() error {
+	if p.output != "" && p.output != "json" {
+		return usage(`--output is %q; allowed is "json", or nothing for people`, p.output)
+	}
+	return nil
+}
+
+// exactly demands an argument for every name.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, arguments []string) error {
+		if len(arguments) == len(names) {
+			return nil
+		}
+		return usage("%s takes %s, not %d arguments", c.Name(), cmp.Or(strings.Join(names, " "), "no arguments"), len(arguments))
+	}
+}
+
+// write writes for a program or for people.
+func (p *program) write(value any, text func(io.Writer)) error {
+	if p.output != "json" {
+		text(p.Out)
+		return nil
+	}
+	encoder := json.NewEncoder(p.Out)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
+// say tells people how it goes on; it is not part of the answer.
+func (p *program) say(format string, arguments ...any) {
+	_, _ = fmt.Fprintln(p.Err, printable(fmt.Sprintf(format, arguments...)))
+}
+
+// completeCluster proposes the names of the clusters that list the plugin, for the first argument.
+func (p *program) completeCluster(c *cobra.Command, arguments []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(arguments) != 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	a, err := p.connect()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), askWithin)
+	defer cancel()
+	clusters, err := a.clusters(ctx, a.namespace)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	names := make([]string, 0, len(clusters))
+	for i := range clusters {
+		names = append(names, clusters[i].Name)
+	}
+	slices.Sort(names)
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,242 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// container is the name of the sidecar's.
+const container = "scale-to-zero"
+
+// explanation is all that is told of a cluster.
+type explanation struct {
+	row
+	// Reason is why it was put to sleep; empty unless it sleeps.
+	Reason string `json:"reason,omitempty"`
+	// Obstacle says why connections do not wake it; empty: they do.
+	Obstacle plan.Reason `json:"obstacle,omitempty"`
+	// Blockers are those of the primary, with their descriptions.
+	Blockers []blocker `json:"blockers"`
+	// Problems are annotations that are not understood.
+	Problems []string `json:"problems"`
+	// Rules are the annotations that say what counts, and when.
+	Rules map[string]string `json:"rules"`
+	// Due is when it would sleep if nothing happens; absent while that is not known.
+	Due *time.Time `json:"due,omitempty"`
+	// Instances are all, with what each last saw.
+	Instances []told `json:"instances"`
+}
+
+// blocker is a reason with its description.
+type blocker struct {
+	Reason      string `json:"reason"`
+	Description string `json:"description"`
+}
+
+// told is what an instance's sidecar last saw, or why it cannot be asked.
+type told struct {
+	Pod     string           `json:"pod"`
+	Primary bool             `json:"primary"`
+	Report  *activity.Report `json:"report,omitempty"`
+	Problem string           `json:"problem,omitempty"`
+}
+
+func (p *program) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "explain CLUSTER", Short: "Say what keeps a cluster awake, by what rules, and when it would sleep",
+		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
+		RunE: func(c *cobra.Command, arguments []string) error {
+			a, err := p.connect()
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			e, err := a.explain(c.Context(), arguments[0], now)
+			if err != nil {
+				return err
+			}
+			return p.write(e, func(w io.Writer) { e.writeText(w, colourful(p.Out, p.Getenv), now) })
+		},
+	}
+}
+
+// explain finds out all that is told. Only a Cluster that cannot be read is an error.
+func (a *access) explain(ctx context.Context, name string, now time.Time) (*explanation, error) {
+	cluster, err := a.cluster(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	pods, problem := a.pods(ctx, cluster.Namespace, cluster.Name)
+	s := see(cluster, pods, problem == nil, now)
+	state := s.state(now)
+	e := &explanation{row: s.row(state), Blockers: []blocker{}, Problems: []string{}, Rules: map[string]string{}, Instances: []told{}}
+	if problem != nil {
+		e.note(problem.Error())
+	}
+	_, problems := idle.ParsePolicy(cluster.Annotations, now)
+	for _, problem := range problems {
+		e.Problems = append(e.Problems, problem.String())
+	}
+	for _, key := range []string{
+		idle.KeyEnabled, idle.KeyInactivityMinutes, idle.KeyActivity, idle.KeyIgnore, idle.KeyKeepAwake, idle.KeyKeepAwakeUntil, idle.KeyWake,
+		idle.KeyGatewayAddress, idle.KeyDatabase, idle.KeySleepRequested,
+	} {
+		if value, there := cluster.Annotations[key]; there {
+			e.Rules[strings.TrimPrefix(key, idle.Prefix)] = value
+		}
+	}
+	if state == StateAsleep || state == StateAsleepByHand {
+		e.Reason, e.Obstacle = cluster.Annotations[idle.KeyAsleepReason], s.view.Obstacle()
+		return e, nil
+	}
+	e.askInstances(ctx, a, s)
+	return e, nil
+}
+
+// askInstances asks every sidecar.
+func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
+	names := slices.Clone(s.cluster.Status.InstanceNames)
+	for i := range s.pods {
+		if !slices.Contains(names, s.pods[i].Name) {
+			names = append(names, s.pods[i].Name)
+		}
+	}
+	slices.Sort(names)
+	asked := make([]instance, 0, len(names))
+	for _, name := range names {
+		asked = append(asked, s.instance(name))
+	}
+	for i, answered := range a.askAll(ctx, asked) {
+		t := told{Pod: names[i], Primary: names[i] == s.cluster.Status.CurrentPrimary}
+		if t.Primary {
+			e.take(asked[i], answered)
+		}
+		if answered.err != nil {
+			t.Problem = because(answered.err)
+		} else {
+			t.Report = &answered.report
+			if t.Primary {
+				e.Due = answered.report.Due
+			}
+		}
+		e.Instances = append(e.Instances, t)
+	}
+	for _, reason := range e.BlockedBy {
+		e.Blockers = append(e.Blockers, blocker{reason, describe(reason)})
+	}
+}
+
+// describe says what a reason means; a newer sidecar may know more of them.
+func describe(reason string) string {
+	return cmp.Or(idle.Reason(reason).Description(), "this program is older than the sidecar and does not know the reason")
+}
+
+// writeText writes for people.
+func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
+	out := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	p := func(format string, arguments ...any) { _, _ = io.WriteString(out, fmt.Sprintf(format, arguments...)) }
+	p("Cluster %s/%s is %s", e.Namespace, e.Cluster, paint(colours, e.State.colour(), string(e.State)))
+	if e.Since != nil {
+		p(", since %s (%s)", e.Since.Format(time.RFC3339), ago(*e.Since, now))
+	}
+	p(".\n")
+	e.writeSleep(p)
+	for _, problem := range e.Problems {
+		p("Not understood: %s.\n", cell(problem))
+	}
+	for _, b := range e.Blockers {
+		p("Awake, because %s (%s).\n", b.Description, cell(b.Reason))
+	}
+	if e.IdleForSeconds != nil && e.ThresholdSeconds != nil {
+		p("The primary is idle for %s; the threshold is %s.\n", long(e.IdleForSeconds), long(e.ThresholdSeconds))
+	}
+	if e.Due != nil {
+		p("If nothing happens, the threshold has passed at %s.\n", e.Due.Format(time.RFC3339))
+	}
+	if e.LastWake != nil {
+		p("Last woken by %s, through Service %s.\n", cell(woken(e.LastWake, now)), cell(e.LastWake.Service))
+	}
+	if e.Note != "" {
+		p("Note: %s.\n", cell(e.Note))
+	}
+	if len(e.Rules) != 0 {
+		p("\nANNOTATION\tVALUE\n")
+	}
+	for _, key := range slices.Sorted(maps.Keys(e.Rules)) {
+		p("%s\t%s\n", key, cell(e.Rules[key]))
+	}
+	e.writeInstances(p, now)
+	_ = out.Flush() // nobody is left to be told
+}
+
+// writeSleep says why it sleeps, and what wakes it.
+func (e *explanation) writeSleep(p func(string, ...any)) {
+	if e.State != StateAsleep && e.State != StateAsleepByHand {
+		return
+	}
+	if e.Reason != "" {
+		p("It was put to sleep: %s.\n", cell(e.Reason))
+	}
+	if e.Obstacle == "" {
+		p("A client that connects wakes it.\n")
+		return
+	}
+	p("No connection wakes it (%s). By hand: %s wake -n %s %s\n", e.Obstacle, called, e.Namespace, e.Cluster)
+}
+
+// writeInstances says what every instance last saw.
+func (e *explanation) writeInstances(p func(string, ...any), now time.Time) {
+	if len(e.Instances) == 0 {
+		return
+	}
+	p("\nINSTANCE\tROLE\tIN USE\tIDLE FOR\tLAST ACTIVITY\tSESSIONS\tNOTE\n")
+	for _, t := range e.Instances {
+		role := "standby"
+		if t.Primary {
+			role = "primary"
+		}
+		if t.Report == nil {
+			p("%s\t%s\t%s\t-\t-\t-\t%s\n", t.Pod, role, "unknown", cell(t.Problem))
+			continue
+		}
+		use, last, note := "unknown", "", ""
+		if t.Report.Known {
+			use = map[bool]string{true: "yes", false: "no"}[t.Report.Active]
+		}
+		if t.Report.LastActivity != nil {
+			last = ago(*t.Report.LastActivity, now)
+		}
+		if t.Report.LastUnseenClient != "" {
+			note = "newest short session: from " + t.Report.LastUnseenClient
+		}
+		p("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Pod, role, use, cell(long(t.Report.IdleForSeconds)), cell(last), cell(sessions(t.Report.Sessions)), cell(note))
+	}
+	p("\nTheir sessions, and which of them count:\n")
+	for _, t := range e.Instances {
+		p("  kubectl exec -n %s %s -c %s -- /sidecar explain\n", e.Namespace, t.Pod, container)
+	}
+}
+
+// sessions are the numbers that are not zero.
+func sessions(by map[string]int) string {
+	var parts []string
+	for _, state := range slices.Sorted(maps.Keys(by)) {
+		if by[state] != 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", by[state], state))
+		}
+	}
+	return strings.Join(parts, ", ")
+}

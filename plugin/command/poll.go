@@ -1,0 +1,60 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// lookEvery is how often the API server is asked while something is waited for.
+const lookEvery = time.Second
+
+// errTooLong says that what was waited for did not come.
+var errTooLong = errors.New("it took too long")
+
+// poll looks until it is done, or the time is over, which is [errTooLong]. An API server that fails is asked again; what it
+// refuses is final.
+func poll(ctx context.Context, timeout time.Duration, look func(context.Context) (done bool, err error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTooLong)
+	defer cancel()
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		done, err := look(ctx)
+		if done || err != nil && ctx.Err() == nil && !passing(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			if cause := context.Cause(ctx); err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+				return cause
+			}
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// passing tells whether an error may go away by itself.
+func passing(err error) bool {
+	var answered apierrors.APIStatus
+	switch {
+	case errors.As(err, &answered):
+		return apierrors.IsConflict(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
+			apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
+	default:
+		var network interface{ Timeout() bool } // of package net, and of the context
+		return errors.As(err, &network)
+	}
+}
+
+// checkTimeout refuses what is no time to wait.
+func checkTimeout(timeout time.Duration) error {
+	if timeout <= 0 {
+		return usage("--timeout is %s; allowed is more than 0s", timeout)
+	}
+	return nil
+}

@@ -1,0 +1,232 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/spf13/cobra"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+const (
+	// sleepTakes is several times what a handover and the operator take.
+	sleepTakes = 2 * time.Minute
+	// requestLasts is for how long a sidecar that has seen a request goes on trying (sidecar/idle).
+	requestLasts = 10 * time.Minute
+	// tidyWithin bounds the removal of the request at the end.
+	tidyWithin = 5 * time.Second
+)
+
+// slept is the answer of sleep.
+type slept struct {
+	Namespace   string     `json:"namespace"`
+	Cluster     string     `json:"cluster"`
+	State       State      `json:"state"`
+	RequestedAt *time.Time `json:"requestedAt,omitempty"`
+	Blockers    []blocker  `json:"blockers"`
+}
+
+func (p *program) sleepCommand() *cobra.Command {
+	timeout := sleepTakes
+	c := &cobra.Command{
+		Use: "sleep CLUSTER", Short: "Ask the sidecar to put a cluster to sleep now, under the usual conditions, and say what came of it",
+		Long: `Ask the sidecar to put a cluster to sleep now: without waiting for the threshold, but never while it is in use, over
+anything else that keeps it awake, without the handover to the wake gateway, or before it has been up for five minutes
+(or the threshold, if that is shorter).
+
+The sidecar goes on trying for ten minutes; keep-awake takes the request back.`,
+		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
+		RunE: func(c *cobra.Command, arguments []string) error {
+			if err := checkTimeout(timeout); err != nil {
+				return err
+			}
+			a, err := p.connect()
+			if err != nil {
+				return err
+			}
+			s := &sleeper{access: a, name: arguments[0], say: p.say}
+			problem := s.sleep(c.Context(), timeout)
+			var short notReached
+			if problem != nil && !errors.As(problem, &short) {
+				return problem
+			}
+			if err := p.write(s.answer, func(w io.Writer) {
+				if problem == nil {
+					_, _ = fmt.Fprintf(w, "Cluster %s/%s is %s.\n", s.answer.Namespace, s.answer.Cluster, s.answer.State)
+				}
+			}); err != nil {
+				return err
+			}
+			return problem
+		},
+	}
+	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait for it")
+	return c
+}
+
+// sleeper is one request.
+type sleeper struct {
+	*access
+	name     string
+	say      func(string, ...any)
+	value    string // of the annotation
+	switched bool   // the switch was seen on
+	answer   slept
+}
+
+// sleep asks, waits, and tidies up.
+func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
+	cluster, err := s.cluster(ctx, s.name)
+	if err != nil {
+		return err
+	}
+	s.take(cluster)
+	now := time.Now()
+	if view := see(cluster, nil, false, now).view; !view.Switched {
+		if err := s.ready(ctx, cluster, now); err != nil {
+			return err
+		}
+		requested := now.UTC().Truncate(time.Second)
+		s.value, s.answer.RequestedAt = requested.Format(time.RFC3339), &requested
+		defer s.tidy(ctx)
+		err := s.change(ctx, s.name, func(*cnpgv1.Cluster) map[string]*string {
+			return map[string]*string{idle.KeySleepRequested: &s.value}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	err = poll(ctx, timeout, s.look)
+	if errors.Is(err, errTooLong) {
+		return s.late(timeout)
+	}
+	return err
+}
+
+// ready refuses what can lead to nothing. A sidecar that does not know the request would take it as a mistake and turn the
+// feature off: so it is asked before, and silence is no consent.
+func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.Time) error {
+	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
+	if len(problems) != 0 {
+		lines := make([]string, 0, len(problems))
+		for _, problem := range problems {
+			lines = append(lines, problem.String())
+		}
+		return fmt.Errorf("the Cluster %q cannot be put to sleep: %s", s.name, strings.Join(lines, "; "))
+	}
+	if !policy.Enabled {
+		return fmt.Errorf("the Cluster %q cannot be put to sleep: the annotation %s is not \"true\"", s.name, idle.KeyEnabled)
+	}
+	primary := cluster.Status.CurrentPrimary
+	if primary == "" {
+		return fmt.Errorf("the Cluster %q cannot be put to sleep: it has no primary", s.name)
+	}
+	asked := s.ask(ctx, instance{cluster.Namespace, cluster.Name, primary})
+	const otherwise = `; NOTIFY scale_to_zero, 'hibernate' in its database asks it too`
+	switch {
+	case asked.err != nil:
+		return fmt.Errorf("the Cluster %q is not asked to sleep, since its sidecar in %s cannot be asked: %s%s", s.name, primary, because(asked.err), otherwise)
+	case !asked.report.Requests:
+		return fmt.Errorf("the sidecar in %s is older than this command and would take the request as a mistake; it is replaced when the pod is next made%s", primary, otherwise)
+	default:
+		return nil
+	}
+}
+
+// look takes in how far it is.
+func (s *sleeper) look(ctx context.Context) (bool, error) {
+	cluster, err := s.cluster(ctx, s.name)
+	if err != nil {
+		return false, err
+	}
+	s.take(cluster)
+	view := see(cluster, nil, false, time.Now()).view
+	switch {
+	case view.Switched && view.Hibernated:
+		s.answer.Blockers = []blocker{}
+		return true, nil
+	case view.Switched:
+		if !s.switched {
+			s.switched = true
+			s.say("The switch is on; the operator stops PostgreSQL.")
+		}
+		return false, nil
+	case s.switched:
+		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: the switch was taken back, by somebody or since a client came; kubectl describe tells", s.name)}
+	}
+	asked := s.ask(ctx, instance{cluster.Namespace, cluster.Name, cluster.Status.CurrentPrimary})
+	if asked.err != nil {
+		return false, nil //nolint:nilerr // it is asked again; the Cluster says what came of the request
+	}
+	return s.hear(asked.report.Blockers)
+}
+
+// hear takes in what keeps the cluster awake, and tells when that has changed.
+func (s *sleeper) hear(reasons []string) (bool, error) {
+	blockers := []blocker{}
+	for _, reason := range reasons {
+		if reason != string(idle.ReasonWaiting) { // it has not seen the request yet
+			blockers = append(blockers, blocker{reason, describe(reason)})
+		}
+	}
+	if slices.Equal(blockers, s.answer.Blockers) {
+		return false, nil
+	}
+	s.answer.Blockers = blockers
+	for _, b := range blockers {
+		s.say("Awake, because %s (%s).", b.Description, b.Reason)
+	}
+	if slices.Contains(reasons, string(idle.ReasonInvalidAnnotation)) {
+		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: its sidecar does not understand an annotation; a clock that is five minutes ahead of the other does that too", s.name)}
+	}
+	return false, nil
+}
+
+// late says what the cluster is awake for after all.
+func (s *sleeper) late(timeout time.Duration) error {
+	if s.switched || s.value == "" {
+		return notReached{fmt.Sprintf("the Cluster %q does not sleep after %s, though the switch is on: the operator has not stopped every pod", s.name, timeout)}
+	}
+	reasons := make([]string, 0, len(s.answer.Blockers))
+	for _, b := range s.answer.Blockers {
+		reasons = append(reasons, b.Reason)
+	}
+	why := "nothing is known to be in the way"
+	if len(reasons) != 0 {
+		why = "it is kept awake by " + strings.Join(reasons, ", ")
+	}
+	until := s.answer.RequestedAt.Add(requestLasts).Format(time.RFC3339)
+	return notReached{fmt.Sprintf("the Cluster %q does not sleep after %s: %s; the sidecar goes on trying until %s, unless keep-awake takes the request back", s.name, timeout, why, until)}
+}
+
+// tidy removes the request: the sidecar remembers it, and an older program would take it as a mistake.
+func (s *sleeper) tidy(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
+	defer cancel()
+	err := s.change(ctx, s.name, func(cluster *cnpgv1.Cluster) map[string]*string {
+		if cluster.Annotations[idle.KeySleepRequested] != s.value {
+			return nil
+		}
+		return map[string]*string{idle.KeySleepRequested: nil}
+	})
+	if err != nil {
+		s.say("The annotation %s could not be removed; in five minutes it means nothing: %v", idle.KeySleepRequested, err)
+	}
+}
+
+// take takes the Cluster in.
+func (s *sleeper) take(cluster *cnpgv1.Cluster) {
+	now := time.Now()
+	s.answer.Namespace, s.answer.Cluster = cluster.Namespace, cluster.Name
+	s.answer.State = see(cluster, nil, false, now).state(now)
+	if s.answer.Blockers == nil {
+		s.answer.Blockers = []blocker{}
+	}
+}

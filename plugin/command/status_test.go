@@ -1,0 +1,209 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+const wakeOf = `{"at":"1999-12-31T22:00:00Z","by":"10.0.0.9","user":"app","database":"shop","service":"orders-rw"}`
+
+// fleet has a cluster in every state, and with everything that can go wrong.
+func fleet(t *testing.T) *world {
+	annotate := func(key, value string) func(*cnpgv1.Cluster) { return with(map[string]string{key: value}) }
+	elsewhere := cluster("away")
+	elsewhere.Namespace = "team"
+	elsewherePod := pod("away", "away-1", time.Hour, true)
+	elsewherePod.Namespace = "team"
+	unlisted := cluster("unlisted")
+	unlisted.Spec.Plugins = nil
+	objects := []client.Object{
+		elsewhere, elsewherePod, unlisted,
+		cluster("orders", annotate(idle.KeyLastWake, wakeOf)), pod("orders", "orders-1", 2*time.Hour, true),
+		cluster("busy"), pod("busy", "busy-1", 50*time.Hour, true),
+		cluster("off", annotate(idle.KeyEnabled, "false")), pod("off", "off-1", time.Hour, true),
+		cluster("bad", annotate(idle.KeyActivity, "some")), pod("bad", "bad-1", time.Hour, true),
+		cluster("night", asleep, annotate(idle.KeyLastWake, "yesterday")),
+		cluster("hand", byHand),
+		cluster("going", annotate(idle.KeyHibernation, "on"), condition("DeletingPods")), pod("going", "going-1", time.Hour, true),
+		cluster("announced", annotate(idle.KeyAnnounced, "uid "+time.Now().Add(20*time.Second).UTC().Format(time.RFC3339))), pod("announced", "announced-1", time.Hour, true),
+		cluster("waking"), pod("waking", "waking-1", 2*time.Second, false),
+		cluster("woken", condition("Hibernated")),
+		cluster("broken"), pod("broken", "broken-1", time.Hour, false),
+		cluster("forbidden", annotate(idle.KeyLastWake, `{"at":"1999-12-31T22:00:00Z","by":"10.0.0.9","user":"\u001b[31mroot\n","service":"x"}`)), pod("forbidden", "forbidden-1", time.Hour, true),
+		cluster("slow"), pod("slow", "slow-1", time.Hour, true),
+		cluster("old"), pod("old", "old-1", time.Hour, true),
+		cluster("primaryless", func(c *cnpgv1.Cluster) { c.Status = cnpgv1.ClusterStatus{} }),
+	}
+	w := newWorld(t, objects...)
+	w.reports["orders-1"], w.reports["busy-1"] = idling(12*time.Minute), busy("active", "backup_running")
+	w.reports["announced-1"], w.reports["away-1"] = idling(29*time.Minute), idling(time.Second)
+	w.silence["forbidden-1"] = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "forbidden-1", errors.New("no"))
+	w.silence["broken-1"] = apierrors.NewServiceUnavailable("dial tcp 10.0.0.3:9189: connection refused")
+	w.hangs["slow-1"] = true
+	return w
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for file, row := range map[string]struct {
+		arguments []string
+		change    func(*world)
+	}{
+		"status.txt":        {[]string{"status"}, nil},
+		"status.json":       {[]string{"status", "-o", "json"}, nil},
+		"status-all.txt":    {[]string{"status", "-A"}, nil},
+		"status-denied.txt": {[]string{"status"}, func(w *world) { w.denied = true }},
+	} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				w := fleet(t)
+				if row.change != nil {
+					row.change(w)
+				}
+				began := time.Now()
+				golden(t, file, w.run(t.Context(), row.arguments...))
+				if took := time.Since(began); took > askWithin {
+					t.Errorf("a sidecar that is silent took %s", took)
+				}
+			})
+		})
+	}
+	t.Run("an empty namespace is no failure", func(t *testing.T) {
+		t.Parallel()
+		golden(t, "status-none.txt", newWorld(t).run(t.Context(), "status"))
+		golden(t, "status-none.json", newWorld(t).run(t.Context(), "status", "-o", "json"))
+	})
+}
+
+// However many sidecars are silent, the table comes.
+func TestSilenceIsBounded(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.hangs["p"] = true
+		a := &access{report: w.report}
+		began := time.Now()
+		answers := a.askAll(t.Context(), make([]instance, 1000))
+		for i := range answers {
+			if answers[i].err == nil {
+				t.Fatal("an answer from nobody")
+			}
+		}
+		instances := make([]instance, 1000)
+		for i := range instances {
+			instances[i].pod = "p"
+		}
+		for _, answered := range a.askAll(t.Context(), instances) {
+			if because(answered.err) != "it did not answer in time" {
+				t.Fatalf("because %s", because(answered.err))
+			}
+		}
+		if took := time.Since(began); took > askAllWithin {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestColours(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		w := fleet(t)
+		answer, err := (&access{client: w.api, report: w.report}).table(t.Context(), "shop", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var colours, none strings.Builder
+		writeRows(&colours, answer.Clusters, false, true, time.Now())
+		writeRows(&none, answer.Clusters, false, false, time.Now())
+		golden(t, "status-colours.txt", colours.String())
+		if strings.Contains(none.String(), "\x1b") {
+			t.Error("there are escapes without colours")
+		}
+	})
+	if colourful(&strings.Builder{}, func(string) string { return "" }) {
+		t.Error("what is no terminal has colours")
+	}
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	three := cluster("three", with(map[string]string{idle.KeyIgnore: "user=monitoring", idle.KeyLastWake: wakeOf}))
+	three.Status.InstanceNames = []string{"three-2", "three-1", "three-3"}
+	for name, row := range map[string]struct {
+		cluster string
+		change  func(*world)
+	}{
+		"idle":        {"orders", nil},
+		"busy":        {"busy", nil},
+		"disabled":    {"off", nil},
+		"bad":         {"bad", func(w *world) { w.reports["bad-1"] = busy("invalid_annotation", "newer_reason") }},
+		"asleep":      {"night", nil},
+		"by-hand":     {"hand", nil},
+		"waking":      {"waking", nil},
+		"silent":      {"slow", nil},
+		"not-listed":  {"unlisted", nil},
+		"none":        {"nobody", nil},
+		"primaryless": {"primaryless", nil},
+		"three":       {"three", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				w := fleet(t)
+				if name == "three" {
+					if err := w.api.Create(t.Context(), three.DeepCopy()); err != nil {
+						t.Fatal(err)
+					}
+					w.change("three", func(c *cnpgv1.Cluster) { c.Status = three.Status })
+					w.reports["three-1"] = idling(31 * time.Minute)
+					w.reports["three-1"] = withBlockers(w.reports["three-1"], "sibling_active")
+					w.reports["three-2"] = busy("not_primary", "active")
+				}
+				if row.change != nil {
+					row.change(w)
+				}
+				golden(t, "explain-"+name+".txt", w.run(t.Context(), "explain", row.cluster))
+				if name == "three" || name == "asleep" {
+					golden(t, "explain-"+name+".json", w.run(t.Context(), "explain", row.cluster, "-o", "json"))
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsNotUnderstood(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	for _, line := range []string{
+		"slep orders", "status orders", "explain", "explain a b", "sleep", "sleep --timeout 0s orders", "wake --timeout -1s orders", "wake --timeout soon orders",
+		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "status --all", "status -o yaml", "release",
+	} {
+		text.WriteString(newWorld(t).run(context.Background(), strings.Fields(line)...))
+	}
+	golden(t, "usage.txt", text.String())
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		w := fleet(t)
+		golden(t, "complete.txt", w.run(t.Context(), "__complete", "wake", "")+w.run(t.Context(), "__complete", "wake", "orders", "")+
+			w.run(t.Context(), "__complete", "status", "-o", ""))
+	})
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if text := newWorld(t).run(t.Context(), "completion", shell); !strings.Contains(text, Name) || !strings.HasSuffix(text, "= 0\n") {
+			t.Errorf("%s has no completion", shell)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// wakeTakes is the plugin's own default for a wake.
+const wakeTakes = 5 * time.Minute
+
+// waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30: pkg/reconciler/hibernation).
+// It writes the condition before it deletes the first pod.
+const waitingForHealthy = "WaitingForHealthy"
+
+// step is what a wake does next.
+type step int
+
+const (
+	// stepDone says that hibernation is not asked for.
+	stepDone step = iota
+	// stepHold waits for the operator to have deleted every pod: turning the switch off before made it fail over.
+	stepHold
+	// stepSwitch turns the switch off.
+	stepSwitch
+)
+
+// next says what a wake does: the switch may go off before the first pod is deleted, and after the last has gone. The patch
+// that does it fails if the operator has begun since.
+func (s seen) next() step {
+	reason, _, _ := s.condition()
+	deleting := slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
+	switch {
+	case !s.view.Switched:
+		return stepDone
+	case !s.podsKnown:
+		return stepHold
+	case s.view.Hibernated && len(s.pods) == 0:
+		return stepSwitch
+	case (reason == "" || reason == waitingForHealthy) && !deleting:
+		return stepSwitch
+	default:
+		return stepHold
+	}
+}
+
+// awake tells whether the primary is ready to serve.
+func (s seen) awake() bool {
+	_, _, hibernation := s.condition()
+	primary := s.primary()
+	return !s.view.Switched && !hibernation && primary != nil && ready(*primary)
+}
+
+// woke is the answer of wake.
+type woke struct {
+	Namespace string `json:"namespace"`
+	Cluster   string `json:"cluster"`
+	State     State  `json:"state"`
+	Ready     bool   `json:"ready"`
+}
+
+func (p *program) wakeCommand() *cobra.Command {
+	wait, timeout := false, wakeTakes
+	c := &cobra.Command{
+		Use: "wake CLUSTER", Short: "Wake a cluster, also one that a person put to sleep",
+		Long: `Wake a cluster, also one that a person put to sleep. While its pods are being deleted it waits until that is over:
+to turn back before would make the operator fail over.`,
+		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
+		RunE: func(c *cobra.Command, arguments []string) error {
+			if err := checkTimeout(timeout); err != nil {
+				return err
+			}
+			a, err := p.connect()
+			if err != nil {
+				return err
+			}
+			w := &waking{access: a, name: arguments[0], say: p.say, wait: wait}
+			if err := w.wake(c.Context(), timeout); err != nil {
+				return err
+			}
+			return p.write(w.answer, func(out io.Writer) {
+				text := string(w.answer.State)
+				if w.answer.Ready {
+					text += ", and its primary is ready"
+				}
+				_, _ = fmt.Fprintf(out, "Cluster %s/%s is %s.\n", w.answer.Namespace, w.answer.Cluster, text)
+			})
+		},
+	}
+	c.Flags().BoolVar(&wait, "wait", false, "wait until the primary is ready")
+	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
+	return c
+}
+
+// waking is one wake.
+type waking struct {
+	*access
+	name   string
+	say    func(string, ...any)
+	wait   bool
+	held   bool
+	answer woke
+}
+
+func (w *waking) wake(ctx context.Context, timeout time.Duration) error {
+	err := poll(ctx, timeout, w.look)
+	if errors.Is(err, errTooLong) {
+		return notReached{fmt.Sprintf("the Cluster %q is %s, not ready after %s: %v", w.name, w.answer.State, timeout, err)}
+	}
+	return err
+}
+
+// look does the next thing.
+func (w *waking) look(ctx context.Context) (bool, error) {
+	cluster, err := w.cluster(ctx, w.name)
+	if err != nil {
+		return false, err
+	}
+	pods, err := w.pods(ctx, cluster.Namespace, cluster.Name)
+	if err != nil {
+		return false, err
+	}
+	now := time.Now()
+	s := see(cluster, pods, true, now)
+	w.answer = woke{cluster.Namespace, cluster.Name, s.state(now), s.awake()}
+	switch s.next() {
+	case stepDone:
+		return !w.wait || w.answer.Ready, nil
+	case stepHold:
+		if !w.held {
+			w.held = true
+			w.say("The pods are being deleted; it is woken when that is over.")
+		}
+		return false, nil
+	case stepSwitch:
+		err := w.annotate(ctx, cluster, map[string]*string{
+			idle.KeyHibernation: nil, idle.KeyAsleepSince: nil, idle.KeyAsleepReason: nil, idle.KeyAnnounced: nil,
+			idle.KeyGatewayReady: nil, idle.KeySleepRequested: nil,
+		})
+		if err != nil {
+			return false, err
+		}
+		w.say("The switch is off.")
+		w.answer.State = StateWaking
+		return !w.wait, nil
+	}
+	return false, nil
+}

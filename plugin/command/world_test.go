@@ -1,0 +1,340 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+// world is a Kubernetes cluster with the operator and sidecars as a test wants them. It lives in a bubble of synctest.
+type world struct {
+	t   *testing.T
+	api client.Client
+
+	mutex     sync.Mutex
+	patches   []string
+	conflicts int // so many patches meet another's
+	managers  map[types.NamespacedName]string
+	reports   map[string]activity.Report // by pod
+	silence   map[string]error           // by pod
+	hangs     map[string]bool
+	denied    bool                          // pods may not be listed
+	lost      int                           // so many reads of a Cluster fail
+	patched   func(map[string]*string)      // is told of annotations, in a goroutine
+	looked    func(*world, *cnpgv1.Cluster) // is called at every read of a Cluster
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, cnpgv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{
+		t: t, managers: map[types.NamespacedName]string{}, reports: map[string]activity.Report{}, silence: map[string]error{}, hangs: map[string]bool{},
+	}
+	for _, o := range objects { // the fake API server keeps field managers of its own
+		for _, entry := range o.GetManagedFields() {
+			w.managers[client.ObjectKeyFromObject(o)] = entry.Manager
+		}
+		o.SetManagedFields(nil)
+	}
+	own := func(c *cnpgv1.Cluster) {
+		if manager := w.managers[client.ObjectKeyFromObject(c)]; manager != "" && c.Annotations[idle.KeyHibernation] != "" {
+			c.ManagedFields = owned(manager)
+		}
+	}
+	w.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&cnpgv1.Cluster{}).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			w.mutex.Lock()
+			lost, looked := w.lost > 0, w.looked
+			w.lost--
+			w.mutex.Unlock()
+			if lost {
+				return apierrors.NewServiceUnavailable("it starts")
+			}
+			if err := c.Get(ctx, key, o, options...); err != nil {
+				return err
+			}
+			if cluster, is := o.(*cnpgv1.Cluster); is {
+				own(cluster)
+				if looked != nil {
+					looked(w, cluster)
+				}
+			}
+			return nil
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, is := list.(*corev1.PodList); is && w.denied {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("no"))
+			}
+			err := c.List(ctx, list, options...)
+			if clusters, is := list.(*cnpgv1.ClusterList); is {
+				for i := range clusters.Items {
+					own(&clusters.Items[i])
+				}
+			}
+			return err
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			w.mutex.Lock()
+			w.conflicts--
+			conflict := w.conflicts >= 0
+			w.mutex.Unlock()
+			if conflict {
+				return apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, o.GetName(), errors.New("changed"))
+			}
+			if err := c.Patch(ctx, o, patch, options...); err != nil {
+				return err
+			}
+			body, err := patch.Data(o)
+			if err != nil {
+				return err
+			}
+			var sent struct {
+				Metadata struct {
+					Annotations map[string]*string `json:"annotations"`
+				} `json:"metadata"`
+			}
+			w.mutex.Lock()
+			w.patches = append(w.patches, string(body))
+			then := w.patched
+			w.mutex.Unlock()
+			if then != nil && json.Unmarshal(body, &sent) == nil {
+				go then(sent.Metadata.Annotations)
+			}
+			return nil
+		},
+	}).Build()
+	return w
+}
+
+// report answers as a sidecar does.
+func (w *world) report(ctx context.Context, i instance) (activity.Report, error) {
+	w.mutex.Lock()
+	report, there := w.reports[i.pod]
+	err, hangs := w.silence[i.pod], w.hangs[i.pod]
+	w.mutex.Unlock()
+	switch {
+	case hangs:
+		<-ctx.Done()
+		return activity.Report{}, fmt.Errorf("ask %s: %w", i.pod, ctx.Err())
+	case err != nil:
+		return activity.Report{}, err
+	case !there:
+		return activity.Report{}, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, i.pod)
+	}
+	report.Cluster, report.Pod = i.cluster, i.pod
+	return report, nil
+}
+
+// run runs a command line and returns what a terminal would show.
+func (w *world) run(ctx context.Context, arguments ...string) string {
+	var out, log strings.Builder
+	p := &program{
+		Streams: Streams{Out: &out, Err: &log, Getenv: func(string) string { return "" }},
+		connect: func() (*access, error) {
+			return &access{client: w.api, namespace: "shop", resource: cnpgv1.SchemeGroupVersion, report: w.report}, nil
+		},
+	}
+	flags := genericclioptions.NewConfigFlags(true)
+	flags.CacheDir = nil
+	code := p.run(ctx, arguments, flags)
+	text := "$ " + called + " " + strings.Join(arguments, " ") + "\n" + out.String()
+	for line := range strings.Lines(log.String()) {
+		text += "! " + line
+	}
+	return text + fmt.Sprintf("= %d\n", code)
+}
+
+// annotate sets annotations, or removes them, as somebody else.
+func (w *world) annotate(name string, annotations map[string]*string) {
+	w.change(name, func(c *cnpgv1.Cluster) {
+		if c.Annotations == nil {
+			c.Annotations = map[string]string{}
+		}
+		for key, value := range annotations {
+			if value == nil {
+				delete(c.Annotations, key)
+			} else {
+				c.Annotations[key] = *value
+			}
+		}
+	})
+}
+
+// change changes a Cluster, its status not least.
+func (w *world) change(name string, change func(*cnpgv1.Cluster)) {
+	ctx := context.Background()
+	var c cnpgv1.Cluster
+	if err := w.api.Get(ctx, types.NamespacedName{Namespace: "shop", Name: name}, &c); err != nil {
+		w.t.Error(err)
+		return
+	}
+	change(&c)
+	status := c.Status
+	if err := w.api.Update(ctx, &c); err != nil {
+		w.t.Error(err)
+	}
+	c.Status = status
+	if err := w.api.Status().Update(ctx, &c); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// annotations are those of the Cluster orders now.
+func (w *world) annotations() map[string]string {
+	var c cnpgv1.Cluster
+	if err := w.api.Get(context.Background(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &c); err != nil {
+		w.t.Error(err)
+	}
+	return c.Annotations
+}
+
+func owned(manager string) []metav1.ManagedFieldsEntry {
+	return []metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: &metav1.FieldsV1{
+		Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
+	}}}
+}
+
+// cluster is an awake one that lists the plugin.
+func cluster(name string, changes ...func(*cnpgv1.Cluster)) *cnpgv1.Cluster {
+	c := &cnpgv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Annotations: map[string]string{idle.KeyEnabled: "true"}},
+		Spec:       cnpgv1.ClusterSpec{Instances: 1, Plugins: []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}},
+		Status:     cnpgv1.ClusterStatus{CurrentPrimary: name + "-1", InstanceNames: []string{name + "-1"}, Phase: cnpgv1.PhaseHealthy},
+	}
+	for _, change := range changes {
+		change(c)
+	}
+	return c
+}
+
+func with(annotations map[string]string) func(*cnpgv1.Cluster) {
+	return func(c *cnpgv1.Cluster) { maps.Copy(c.Annotations, annotations) }
+}
+
+// condition is the operator's, on hibernation.
+func condition(reason string) func(*cnpgv1.Cluster) {
+	status := metav1.ConditionFalse
+	if reason == "Hibernated" {
+		status = metav1.ConditionTrue
+	}
+	return func(c *cnpgv1.Cluster) {
+		c.Status.Conditions = []metav1.Condition{{
+			Type: idle.KeyHibernation, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+		}}
+	}
+}
+
+// asleep is a cluster that this project put to sleep two hours ago.
+func asleep(c *cnpgv1.Cluster) {
+	c.Annotations[idle.KeyHibernation] = "on"
+	c.Annotations[idle.KeyAsleepSince] = time.Now().Add(-2 * time.Hour).UTC().Format(time.RFC3339)
+	c.Annotations[idle.KeyAsleepReason] = "idle since 1999-12-31T21:30:00Z"
+	c.ManagedFields = owned(plan.FieldManager)
+	condition("Hibernated")(c)
+}
+
+// byHand is one that a person did.
+func byHand(c *cnpgv1.Cluster) {
+	c.Annotations[idle.KeyHibernation] = "on"
+	c.ManagedFields = owned("kubectl-annotate")
+	condition("Hibernated")(c)
+}
+
+// pod is an instance of a cluster.
+func pod(cluster, name string, age time.Duration, isReady bool) *corev1.Pod {
+	status := corev1.ConditionFalse
+	if isReady {
+		status = corev1.ConditionTrue
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-age)),
+			Labels: map[string]string{"cnpg.io/cluster": cluster, "cnpg.io/podRole": "instance"},
+		},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}},
+	}
+}
+
+// idling is what a sidecar says of an instance that is idle.
+func idling(since time.Duration) activity.Report {
+	start, due, seconds := time.Now().Add(-since).UTC(), time.Now().Add(30*time.Minute-since).UTC(), since.Seconds()
+	return activity.Report{
+		Version: activity.ReportVersion, Known: true, Events: true, Requests: true, IdleSince: &start, IdleForSeconds: &seconds, LastActivity: &start,
+		Due: &due, Reason: "waiting", Blockers: []string{"waiting"}, Rules: activity.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
+	}
+}
+
+// busy is what one says of an instance that is in use.
+func busy(blockers ...string) activity.Report {
+	now := time.Now().UTC()
+	return activity.Report{
+		Version: activity.ReportVersion, Known: true, Active: true, Events: true, Requests: true, Sessions: map[string]int{"active": 1, "idle": 3, "disabled": 0},
+		LastActivity: &now, LastUnseenClient: "10.0.0.9", Reason: blockers[0], Blockers: blockers,
+	}
+}
+
+// bubble runs a test where only waiting makes time pass; it begins at midnight of the first of January 2000.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, test)
+}
+
+func withBlockers(r activity.Report, blockers ...string) activity.Report {
+	r.Reason, r.Blockers = blockers[0], blockers
+	return r
+}
