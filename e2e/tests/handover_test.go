@@ -91,6 +91,8 @@ func TestGatewaysDieInTheHandover(t *testing.T) {
 	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", 3*time.Minute, scenario.SwitchedOn)
 	s.must(err)
 	s.killPlugin()
+	_, err = kube.AwaitCluster(s.ctx, c, "hibernated", time.Minute, scenario.Hibernated) // until then the instance may answer
+	s.must(err)
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.answers(c)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
