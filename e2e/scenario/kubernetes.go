@@ -72,6 +72,17 @@ func Connect() (*Kubernetes, error) {
 	}, nil
 }
 
+// As returns a client that proves itself with a token.
+func (k *Kubernetes) As(token string) (client.Client, error) {
+	config := rest.AnonymousClientConfig(k.REST)
+	config.BearerToken = token
+	other, err := client.New(config, client.Options{Scheme: k.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return other, nil
+}
+
 // Namespace makes a namespace of a generated name.
 func (k *Kubernetes) Namespace(ctx context.Context, prefix string) (string, error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}
