@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
@@ -31,6 +32,9 @@ patches:
                 env: [{name: SIDECAR_IMAGE, value: "%[2]s-sidecar:%[3]s"}]
 `
 
+// rendering is held while kustomize works: it keeps what it knows of types in variables of the whole process.
+var rendering sync.Mutex
+
 // Render builds the kustomization of a directory with the images of the registry and tag.
 func Render(directory, registry, tag string) ([]byte, error) {
 	temporary, err := os.MkdirTemp("", "overlay-")
@@ -54,6 +58,8 @@ func Render(directory, registry, tag string) ([]byte, error) {
 	if err := os.WriteFile(filepath.Join(temporary, "kustomization.yaml"), []byte(body), 0o600); err != nil {
 		return nil, fmt.Errorf("write the overlay: %w", err)
 	}
+	rendering.Lock()
+	defer rendering.Unlock()
 	options := krusty.MakeDefaultOptions()
 	options.LoadRestrictions = types.LoadRestrictionsNone
 	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), temporary)
