@@ -145,18 +145,16 @@ func (s *show) fallAsleep(ctx context.Context) error {
 }
 
 func (s *show) wake(ctx context.Context) error {
-	s.say("WAKE    kubectl annotate cluster demo cnpg.io/hibernation-")
-	if err := s.Wake(ctx, s.cluster); err != nil {
-		return err
-	}
-	if err := s.AwaitHealthy(ctx, s.cluster, 5*time.Minute); err != nil {
-		return err
-	}
-	note, err := s.Query(ctx, s.cluster, "rw", "select note from notes")
+	s.say("WAKE    psql connects to demo-rw, as ever")
+	began := time.Now()
+	note, err := s.QueryAs(ctx, s.cluster, "rw", "connect_timeout=120", "select note from notes")
 	if err != nil {
 		return err
 	}
-	s.say("AWAKE   psql reads: %s", note)
+	s.say("AWAKE   after %.1f s psql reads: %s", time.Since(began).Seconds(), note)
+	if err := s.AwaitHealthy(ctx, s.cluster, 5*time.Minute); err != nil {
+		return err
+	}
 	_, err = s.AwaitScheduledBackup(ctx, s.schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
 		return b.Spec.Suspend == nil || !*b.Spec.Suspend
 	})
