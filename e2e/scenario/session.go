@@ -17,8 +17,16 @@ import (
 // clientPod is the name of the pod that psql runs in, one a namespace.
 const clientPod = "client"
 
-// StartClient starts a pod with psql in it, from the image that the cluster runs.
+// StartClient starts a pod with psql in it, from the image that the cluster runs, and waits until it reaches the cluster.
 func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
+	if err := k.StartClientPod(ctx, c); err != nil {
+		return err
+	}
+	return k.AwaitReachable(ctx, c, "rw", time.Minute)
+}
+
+// StartClientPod starts the pod only, for a cluster whose application has another Secret than the usual one.
+func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster) error {
 	zero := int64(0)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: clientPod},
@@ -36,10 +44,7 @@ func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
 	_, err := k.AwaitPod(ctx, pod, "running", time.Minute, func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodRunning
 	})
-	if err != nil {
-		return err
-	}
-	return k.AwaitReachable(ctx, c, "rw", time.Minute)
+	return err
 }
 
 // AwaitReachable waits until a client gets through a Service of the cluster: kube-proxy learns of a ready instance a little

@@ -132,7 +132,7 @@ func TestTenantsStayApart(t *testing.T) {
 	for _, c := range clusters {
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	}
-	s.must(kube.StartClient(s.ctx, clusters[0]))
+	s.must(kube.StartClientPod(s.ctx, clusters[0]))
 	for range rounds {
 		for _, c := range clusters {
 			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
