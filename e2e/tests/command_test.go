@@ -47,10 +47,11 @@ func TestCommandLine(t *testing.T) {
 	}
 	c := s.running(kube.NewCluster(s.namespace, "commanded", 1, "1"))
 	session := s.open(c, "rw")
+	s.awake(c, time.Minute+toAct, "an open session") // the least time that a cluster is up, and from one look to the next
 	if got := state(); got != "awake" {
 		t.Errorf("in use it is %q", got)
 	}
-	if text := run("explain", "commanded"); !strings.Contains(text, "active") {
+	if text := run("explain", "commanded"); !strings.Contains(text, "(active)") {
 		t.Errorf("explain does not say that it is in use:\n%s", text)
 	}
 	run("keep-awake", "commanded", "2h")
@@ -59,7 +60,6 @@ func TestCommandLine(t *testing.T) {
 		t.Errorf("kept awake until %q (%v)", c.Annotations[scenario.KeepAwakeUntil], err)
 	}
 	run("release", "commanded")
-	s.awake(c, time.Minute, "an open session") // the least time that a cluster is up
 	session.Close()
 	began := time.Now()
 	t.Logf("%s", run("sleep", "commanded"))

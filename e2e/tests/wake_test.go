@@ -286,10 +286,7 @@ func TestSettingsHoldAsleep(t *testing.T) {
 		s.annotate(c, row.key, row.back)
 		s.awaitSlices(c, 10*time.Second, "rw", "r")
 	}
-	answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
-	if err != nil || answer != "1" {
-		t.Errorf("armed again it answers %q (%v)", answer, err)
-	}
+	s.answers(c) // kube-proxy learns of the slices a little later
 }
 
 // Without a gateway nothing is put to sleep that only a gateway could wake. This test and the next change the plugin's
