@@ -112,7 +112,7 @@ func (s *story) killPlugin() {
 
 // Clusters that share a user and a password, while the gateways restart again and again: nobody reaches another's data.
 func TestTenantsStayApart(t *testing.T) {
-	const tenants, rounds = 5, 3
+	const tenants, rounds = 4, 2
 	s := begin(t)
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "shared"}, Type: corev1.SecretTypeBasicAuth,
