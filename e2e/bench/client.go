@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,19 @@ func databaseOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluste
 // connect opens a session; mode is libpq's sslmode.
 func (d database) connect(ctx context.Context, mode string) (*pgx.Conn, error) {
 	return d.open(ctx, "sslmode="+mode+"&connect_timeout=5")
+}
+
+// reachable waits until a session can be opened: kube-proxy learns of a ready instance a little later than the Cluster's status.
+func (d database) reachable(ctx context.Context) error {
+	for deadline := time.Now().Add(time.Minute); ; {
+		conn, err := d.connect(ctx, "disable")
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // patient opens a session, however long that takes.

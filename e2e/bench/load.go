@@ -224,6 +224,9 @@ func sleepWith(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster
 	if err != nil {
 		return 0, err
 	}
+	if err := d.reachable(ctx); err != nil {
+		return 0, err
+	}
 	var open []*pgx.Conn
 	for range connections {
 		conn, err := d.connect(ctx, "disable")
