@@ -8,7 +8,7 @@ import (
 const farewellFile = ".scale-to-zero-asleep"
 
 // lingerScript keeps PostgreSQL serving for two seconds if the sidecar has left its file: as long as kube-proxy may take to
-// learn that a Service leads elsewhere (its minimum interval is a second). Every other end of the pod is as quick as ever.
+// learn that a Service leads elsewhere (its minimum interval is a second). At every other end of the pod it only looks for the file.
 const lingerScript = `test ! -e "$PGHOST/` + farewellFile + `" || exec sleep 2`
 
 // Linger adds a preStop hook to the PostgreSQL container, unless it has one. It needs a shell in the image; without one the

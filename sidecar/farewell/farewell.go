@@ -1,6 +1,6 @@
 // Package farewell tells the PostgreSQL container's preStop hook that its pod is about to be deleted because the cluster
 // falls asleep. The hook then lets PostgreSQL serve for a moment longer: until the nodes know that the Service leads elsewhere,
-// clients still arrive, and a server that has begun to shut down would refuse them. Every other deletion is as quick as ever.
+// clients still arrive, and a server that has begun to shut down would refuse them. At every other deletion it only looks for the file.
 package farewell
 
 import (
