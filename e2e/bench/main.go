@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -40,7 +39,7 @@ func main() {
 	sessions := flag.Int("sessions", 1000, "how many short sessions the sidecar has to see, on each of two clusters")
 	wakeRuns := flag.Int("wakes", 20, "how often the first query after sleep is measured")
 	rounds := flag.Int("cycles", 50, "how many sleeps and wakes clients connect around")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, hook, rest, quiet, storms, pgbench, placement, pooled, recall, wakes, cycles, together")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, placement, pooled, recall, wakes, cycles, together")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -81,6 +80,7 @@ func run(ctx context.Context, runs, sessions, wakeRuns, rounds int, rest time.Du
 		measure func() error
 	}{
 		{"shutdown", func() error { return shutdowns(ctx, kube, runs, with, without) }},
+		{"failover", func() error { return failovers(ctx, kube, namespace, runs) }},
 		{"hook", func() error { return hookLatency(ctx, kube, without) }},
 		{"rest", func() error { return atRest(ctx, kube, with, rest) }},
 		{"quiet", func() error { return quiet(ctx, kube, with, rest) }},
@@ -101,42 +101,6 @@ func run(ctx context.Context, runs, sessions, wakeRuns, rounds int, rest time.Du
 		}
 	}
 	return nil
-}
-
-// shutdowns compares what contains a shutdown of PostgreSQL.
-func shutdowns(ctx context.Context, kube *scenario.Kubernetes, runs int, with, without *cnpgv1.Cluster) error {
-	fmt.Println("| what | with (s) | without (s) | ratio |\n|---|---|---|---|")
-	for _, m := range []struct {
-		what    string
-		measure measurement
-	}{
-		{"PostgreSQL's shutdown in a hibernation", shutdownIn(hibernate)},
-		{"hibernation as a whole: switch to condition Hibernated", hibernate},
-		{"PostgreSQL's shutdown in an in-place restart", shutdownIn(restart)},
-		{"in-place restart as a whole: max_connections changed to a new postmaster", restart},
-	} {
-		if err := compare(ctx, kube, m.what, runs, with, without, m.measure); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// measurement does something to a cluster and returns how long it took.
-type measurement func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error)
-
-// shutdownIn measures PostgreSQL's own shutdown while something that contains one is done.
-func shutdownIn(act measurement) measurement {
-	return func(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
-		took, err := kube.Shutdown(ctx, c.Namespace, c.Status.CurrentPrimary)
-		if err != nil {
-			return 0, err
-		}
-		if _, err := act(ctx, kube, c); err != nil {
-			return 0, err
-		}
-		return took()
-	}
 }
 
 // compare runs the measurement on both clusters in turn and prints the medians and their ratio.
@@ -162,62 +126,6 @@ func compare(
 func median(times []time.Duration) time.Duration {
 	sorted := slices.Sorted(slices.Values(times))
 	return sorted[len(sorted)/2]
-}
-
-func hibernate(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
-	on := "on"
-	start := time.Now()
-	if err := kube.Annotate(ctx, c, scenario.Hibernation, &on); err != nil {
-		return 0, err
-	}
-	done, err := kube.AwaitCluster(ctx, c, "hibernated", 5*time.Minute, scenario.Hibernated)
-	if err != nil {
-		return 0, err
-	}
-	if err := kube.Wake(ctx, c); err != nil {
-		return 0, err
-	}
-	return done.Sub(start), kube.AwaitHealthy(ctx, c, toHealthy)
-}
-
-// restart changes max_connections, up and down in turn, and waits until another postmaster answers.
-func restart(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
-	before, err := postmaster(ctx, kube, c)
-	if err != nil {
-		return 0, err
-	}
-	changed := c.DeepCopy()
-	if changed.Spec.PostgresConfiguration.Parameters == nil {
-		changed.Spec.PostgresConfiguration.Parameters = map[string]string{}
-	}
-	parameters := changed.Spec.PostgresConfiguration.Parameters
-	if parameters["max_connections"] == "120" {
-		parameters["max_connections"] = "100"
-	} else {
-		parameters["max_connections"] = "120"
-	}
-	start := time.Now()
-	if err := kube.Patch(ctx, changed, client.MergeFrom(c)); err != nil {
-		return 0, fmt.Errorf("change max_connections: %w", err)
-	}
-	limited, cancel := context.WithTimeoutCause(ctx, 5*time.Minute, errors.New("no new postmaster within 5 minutes"))
-	defer cancel()
-	for {
-		after, err := postmaster(limited, kube, c)
-		if err == nil && after != before {
-			took := time.Since(start)
-			return took, kube.AwaitHealthy(ctx, c, toHealthy)
-		}
-		if limited.Err() != nil {
-			return 0, context.Cause(limited)
-		}
-	}
-}
-
-func postmaster(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (string, error) {
-	out, err := kube.Exec(ctx, c.Namespace, c.Status.CurrentPrimary, "postgres",
-		"psql", "-XAtq", "-U", "postgres", "-c", "select pg_postmaster_start_time()", "postgres")
-	return strings.TrimSpace(out), err
 }
 
 // atRest prints the resident memory and the processor time of each process of the sidecar.

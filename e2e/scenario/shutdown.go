@@ -15,9 +15,11 @@ import (
 // ErrNoShutdown says that the log ended without a whole shutdown in it.
 var ErrNoShutdown = errors.New("no shutdown of PostgreSQL in the log")
 
-// Shutdown follows the log of an instance from now on and returns how long PostgreSQL's next shutdown takes: from the request
-// to the last line that it writes.
-func (k *Kubernetes) Shutdown(ctx context.Context, namespace, pod string) (func() (time.Duration, error), error) {
+// Shutdown is one of PostgreSQL, by the clock of its node: the request that it logged and the last line that it wrote.
+type Shutdown struct{ Requested, Ended time.Time }
+
+// Shutdown follows the log of an instance from now on and returns PostgreSQL's next shutdown.
+func (k *Kubernetes) Shutdown(ctx context.Context, namespace, pod string) (func() (Shutdown, error), error) {
 	since := int64(1)
 	stream, err := k.Clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{
 		Container: "postgres", Follow: true, SinceSeconds: &since,
@@ -25,7 +27,7 @@ func (k *Kubernetes) Shutdown(ctx context.Context, namespace, pod string) (func(
 	if err != nil {
 		return nil, fmt.Errorf("follow the log of %s: %w", pod, err)
 	}
-	return func() (time.Duration, error) {
+	return func() (Shutdown, error) {
 		defer func() { _ = stream.Close() }()
 		var requested time.Time
 		lines := bufio.NewScanner(stream)
@@ -44,9 +46,9 @@ func (k *Kubernetes) Shutdown(ctx context.Context, namespace, pod string) (func(
 			case strings.HasPrefix(message, "received") && strings.HasSuffix(message, "shutdown request") && requested.IsZero():
 				requested = line.At
 			case message == "database system is shut down" && !requested.IsZero():
-				return line.At.Sub(requested), nil
+				return Shutdown{Requested: requested, Ended: line.At}, nil
 			}
 		}
-		return 0, ErrNoShutdown
+		return Shutdown{}, ErrNoShutdown
 	}, nil
 }
