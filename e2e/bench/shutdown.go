@@ -14,6 +14,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
+// toReply bounds one question to an instance.
+const toReply = 10 * time.Second
+
 // shutdowns compares what contains a shutdown of PostgreSQL.
 func shutdowns(ctx context.Context, kube *scenario.Kubernetes, runs int, with, without *cnpgv1.Cluster) error {
 	fmt.Println("| what | with (s) | without (s) | ratio |\n|---|---|---|---|")
@@ -110,7 +113,11 @@ func anew(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, bef
 	}
 }
 
+// postmaster tells when the postmaster began. A stream that was opened while the server went down was once seen not to end, so
+// a question has a limit of its own.
 func postmaster(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, toReply)
+	defer cancel()
 	out, err := kube.Exec(ctx, c.Namespace, c.Status.CurrentPrimary, "postgres",
 		"psql", "-XAtq", "-U", "postgres", "-c", "select pg_postmaster_start_time()", "postgres")
 	return strings.TrimSpace(out), err

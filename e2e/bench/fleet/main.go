@@ -66,6 +66,9 @@ func run(ctx context.Context, o options) error {
 		if o.logs == "" {
 			o.logs = temporary
 		}
+		if err := os.MkdirAll(o.logs, 0o755); err != nil {
+			return fmt.Errorf("make the folder of -logs: %w", err)
+		}
 		return enclose(ctx, o)
 	}
 	if err := raiseLoopback(); err != nil {
