@@ -26,6 +26,8 @@ type Cluster struct {
 	// Policy is what the annotations ask for, Problems how many of them are not understood.
 	Policy   idle.Policy
 	Problems int
+	// UnderstoodFrom is when they all will be, as nobody changes them; zero: never.
+	UnderstoodFrom time.Time
 	// Switched says that the hibernation switch is on, Ours that it was this project that turned it on, Hibernated that
 	// the operator has deleted every pod.
 	Switched, Ours, Hibernated bool
@@ -38,6 +40,7 @@ func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
 	view := Cluster{
 		Listed: rights.Lists(cluster), Gone: !cluster.DeletionTimestamp.IsZero(), Policy: policy, Problems: len(problems),
+		UnderstoodFrom: idle.UnderstoodFrom(problems),
 		Switched:  cluster.Annotations[idle.KeyHibernation] == on,
 		Announced: cluster.Annotations[idle.KeyAnnounced], Acknowledged: cluster.Annotations[idle.KeyGatewayReady],
 	}

@@ -68,6 +68,10 @@ func TestDecide(t *testing.T) {
 		{"wake=manual needs no acknowledgement", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live), annotate(idle.KeyWake, "manual")}, nil, Plan{Reason: ReasonManual}},
 		{"enabled=false disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyEnabled, "false")}, nil, Plan{Reason: ReasonDisabled, Stranded: true}},
 		{"a bad annotation disarms it", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyActivity, "x")}, nil, Plan{Reason: ReasonInvalid, Stranded: true}},
+		{"a time too far ahead disarms it until it has come near enough", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339))}, nil,
+			Plan{Reason: ReasonInvalid, Stranded: true, Next: now.Add(24 * time.Hour)}},
+		{"but not where another annotation is bad as well", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339)), annotate(idle.KeyActivity, "x")}, nil,
+			Plan{Reason: ReasonInvalid, Stranded: true}},
 		{"a plugin that is turned off disarms it", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.Spec.Plugins[0].Enabled = ptr.To(false) }}, nil, Plan{Reason: ReasonNotListed, Stranded: true}},
 		{"a cluster that is being deleted has nothing of ours", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.DeletionTimestamp = &metav1.Time{Time: now} }}, nil, Plan{Reason: ReasonGone}},
 	} {
