@@ -61,6 +61,11 @@ func TestDecide(t *testing.T) {
 		{"what is no announcement is none", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, "soon")}, nil, Plan{Reason: ReasonAwake}},
 		{"a cluster that we put to sleep is woken by connections", []func(*cnpgv1.Cluster){asleep}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
 		{"one that a person put to sleep is not", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, led(false, false), Plan{Reason: ReasonByHand}},
+		{"nor one whose sleep somebody applies beside us", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) {
+			theirs := by("argocd-controller")[1]
+			theirs.Operation = metav1.ManagedFieldsOperationApply
+			c.ManagedFields = append(c.ManagedFields, theirs)
+		}}, led(false, false), Plan{Reason: ReasonByHand}},
 		{"a woken cluster's Services lead here until each is ready", nil, led(true, false), Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
 		{"an announcement that was taken back leaves nothing", nil, led(true, true), Plan{Reason: ReasonAwake}},
 		{"a Service that is not ready on an awake cluster is not led here", nil, []Service{{UID: "rw"}}, Plan{Reason: ReasonAwake}},
