@@ -14,6 +14,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
@@ -48,9 +49,11 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	reader := informers.Reader{Reader: manager.GetClient()}
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
 	bell := &waker.Bell{}
+	tell := events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
+	journal := &waker.Journal{Events: tell}
 	director := &waker.Waker{
 		Informers: reader, Live: manager.GetAPIReader(), Client: manager.GetClient(), Bell: bell, Knock: waker.Knock,
-		HTTP: waker.NewHTTP(), Recorder: recorder,
+		HTTP: waker.NewHTTP(), Journal: journal, Recorder: recorder,
 		Observer: counts, Logger: logger, Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
 	}
 	controller := &wake.Controller{
@@ -66,7 +69,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		Bell: bell, Logger: logger,
+		Bell: bell, Events: tell, Journal: journal, Logger: logger,
 	}
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err

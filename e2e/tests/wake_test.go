@@ -366,4 +366,7 @@ for i in $(seq 20); do (
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	s.awaitSlices(c, 30*time.Second)
+	message, err := kube.AwaitEvent(s.ctx, c, "Woken", time.Minute) // also if it was the dead replica that asked for the wake
+	s.must(err)
+	t.Log(message)
 }

@@ -41,8 +41,8 @@ func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	view := Cluster{
 		Listed: rights.Lists(cluster), Gone: !cluster.DeletionTimestamp.IsZero(), Policy: policy, Problems: len(problems),
 		UnderstoodFrom: idle.UnderstoodFrom(problems),
-		Switched:  cluster.Annotations[idle.KeyHibernation] == on,
-		Announced: cluster.Annotations[idle.KeyAnnounced], Acknowledged: cluster.Annotations[idle.KeyGatewayReady],
+		Switched:       cluster.Annotations[idle.KeyHibernation] == on,
+		Announced:      cluster.Annotations[idle.KeyAnnounced], Acknowledged: cluster.Annotations[idle.KeyGatewayReady],
 	}
 	view.Ours = view.Switched && Owned(cluster.ManagedFields)
 	for _, condition := range cluster.Status.Conditions {
