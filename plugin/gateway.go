@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -45,6 +46,10 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	if entry.Most() < c.Ports.Count() {
 		logger.Warn("the limit of file descriptors, RLIMIT_NOFILE, is too low for every port of GATEWAY_PORTS", "ports", c.Ports.Count(), "descriptors", entry.Most())
 	}
+	kind, err := events.KindOf(&cnpgv1.Cluster{}, manager.GetClient())
+	if err != nil {
+		return nil, err
+	}
 	var dialer net.Dialer
 	reader := informers.Reader{Reader: manager.GetClient()}
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
@@ -64,7 +69,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 		Ports: &ports.Store{
 			Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
-		Gateway: gateway.New(limits(c), director, counts, logger),
+		Gateway: gateway.New(limits(c), "clusters."+kind.Group, director, counts, logger),
 		Listen:  func(ctx context.Context, port uint16) (gateway.Listener, error) { return entry.Listen(ctx, port) },
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
