@@ -39,7 +39,7 @@ func main() {
 	sessions := flag.Int("sessions", 1000, "how many short sessions the sidecar has to see, on each of two clusters")
 	wakeRuns := flag.Int("wakes", 20, "how often the first query after sleep is measured")
 	rounds := flag.Int("cycles", 50, "how many sleeps and wakes clients connect around")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, placement, pooled, recall, wakes, cycles, together")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, placement, pooled, recall, wakes, cycles, together")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -86,6 +86,7 @@ func run(ctx context.Context, runs, sessions, wakeRuns, rounds int, rest time.Du
 		{"quiet", func() error { return quiet(ctx, kube, with, rest) }},
 		{"storms", func() error { return storms(ctx, kube, with) }},
 		{"pgbench", func() error { return pgbench(ctx, kube, with, without, runs) }},
+		{"awake", func() error { return awake(ctx, kube, with, without, runs) }},
 		{"placement", func() error { return placements(ctx, kube, with, runs) }},
 		{"pooled", func() error { return pooled(ctx, kube, namespace, runs) }},
 		{"recall", func() error { return recall(ctx, kube, namespace, sessions) }},
