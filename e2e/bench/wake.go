@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -137,6 +138,19 @@ type outcomes struct {
 	last   map[string]string
 }
 
+func newOutcomes() *outcomes { return &outcomes{counts: map[string]int{}, last: map[string]string{}} }
+
+// print writes a table of them.
+func (o *outcomes) print() {
+	fmt.Println("\n| a connection was | how often |\n|---|---|")
+	for _, kind := range slices.Sorted(maps.Keys(o.counts)) {
+		fmt.Printf("| %s | %d |\n", kind, o.counts[kind])
+	}
+	for _, kind := range slices.Sorted(maps.Keys(o.last)) {
+		fmt.Printf("the last that was %s: %s\n", kind, o.last[kind])
+	}
+}
+
 func (o *outcomes) add(err error) {
 	kind := kindOf(err)
 	o.mutex.Lock()
@@ -170,7 +184,7 @@ func kindOf(err error) string {
 // cycles lets clusters fall asleep again and again, and has clients connect at random moments around every transition, 5 to
 // 500 ms apart, from a random moment of the handover on.
 func cycles(ctx context.Context, kube *scenario.Kubernetes, namespace string, rounds int) error {
-	seen := &outcomes{counts: map[string]int{}, last: map[string]string{}}
+	seen := newOutcomes()
 	slept, failures := make([]int, side), make([]error, side)
 	var group sync.WaitGroup
 	for i := range side {
@@ -183,13 +197,8 @@ func cycles(ctx context.Context, kube *scenario.Kubernetes, namespace string, ro
 	for _, count := range slept {
 		total += count
 	}
-	fmt.Printf("\n%d sleeps and wakes under clients that connect 5 to 500 ms apart around them:\n\n| a connection was | how often |\n|---|---|\n", total)
-	for kind, count := range seen.counts {
-		fmt.Printf("| %s | %d |\n", kind, count)
-	}
-	for kind, text := range seen.last {
-		fmt.Printf("the last that was %s: %s\n", kind, text)
-	}
+	fmt.Printf("\n%d sleeps and wakes under clients that connect 5 to 500 ms apart around them:\n", total)
+	seen.print()
 	return errors.Join(failures...)
 }
 
