@@ -294,7 +294,11 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 	if err := errors.Join(failures...); err != nil {
 		return err
 	}
-	fmt.Printf("\n%d clusters woken at once: answered after %.1f to %.1f s, median %.1f s\n", count,
+	woken, err := wokenBy(ctx, kube, clusters)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n%d clusters woken at once, each by its client: %d wakes, answered after %.1f to %.1f s, median %.1f s\n", count, woken,
 		slices.Min(times).Seconds(), slices.Max(times).Seconds(), median(times).Seconds())
 	for _, c := range clusters {
 		if err := kube.Delete(ctx, c); err != nil {
@@ -302,4 +306,25 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 		}
 	}
 	return nil
+}
+
+// wokenBy is how many wakes of the clusters Events tell of, and demands that there is one of each.
+func wokenBy(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Cluster) (int, error) {
+	for _, c := range clusters {
+		if _, err := kube.AwaitEvent(ctx, c, "Woken", 30*time.Second); err != nil {
+			return 0, err
+		}
+	}
+	var events corev1.EventList
+	if err := kube.List(ctx, &events, client.InNamespace(clusters[0].Namespace)); err != nil {
+		return 0, fmt.Errorf("list the Events: %w", err)
+	}
+	woken := 0
+	for i := range events.Items {
+		about := events.Items[i].InvolvedObject.Name
+		if events.Items[i].Reason == "Woken" && slices.ContainsFunc(clusters, func(c *cnpgv1.Cluster) bool { return c.Name == about }) {
+			woken += int(max(events.Items[i].Count, 1))
+		}
+	}
+	return woken, nil
 }
