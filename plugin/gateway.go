@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -14,6 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
@@ -44,13 +46,19 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	if entry.Most() < c.Ports.Count() {
 		logger.Warn("the limit of file descriptors, RLIMIT_NOFILE, is too low for every port of GATEWAY_PORTS", "ports", c.Ports.Count(), "descriptors", entry.Most())
 	}
+	kind, err := events.KindOf(&cnpgv1.Cluster{}, manager.GetClient())
+	if err != nil {
+		return nil, err
+	}
 	var dialer net.Dialer
 	reader := informers.Reader{Reader: manager.GetClient()}
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
 	bell := &waker.Bell{}
+	tell := events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
+	journal := &waker.Journal{Events: tell}
 	director := &waker.Waker{
 		Informers: reader, Live: manager.GetAPIReader(), Client: manager.GetClient(), Bell: bell, Knock: waker.Knock,
-		HTTP: waker.NewHTTP(), Recorder: recorder,
+		HTTP: waker.NewHTTP(), Journal: journal, Recorder: recorder,
 		Observer: counts, Logger: logger, Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
 	}
 	controller := &wake.Controller{
@@ -61,12 +69,12 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 		Ports: &ports.Store{
 			Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
-		Gateway: gateway.New(limits(c), director, counts, logger),
+		Gateway: gateway.New(limits(c), "clusters."+kind.Group, director, counts, logger),
 		Listen:  func(ctx context.Context, port uint16) (gateway.Listener, error) { return entry.Listen(ctx, port) },
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		Bell: bell, Logger: logger,
+		Bell: bell, Events: tell, Journal: journal, Logger: logger,
 	}
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err

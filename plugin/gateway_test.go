@@ -338,7 +338,14 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	f.comes("wake=manual disarms it", func() bool { return len(f.slices()) == 0 })
 	f.comes("an Event says how to wake it", func() bool {
 		var events corev1.EventList
-		return admin.List(t.Context(), &events, client.InNamespace("shop")) == nil && len(events.Items) == 1 && events.Items[0].Reason == "WakesByHandOnly"
+		if admin.List(t.Context(), &events, client.InNamespace("shop")) != nil {
+			return false
+		}
+		told := map[string]int{}
+		for i := range events.Items {
+			told[events.Items[i].Reason]++
+		}
+		return told["WakesByHandOnly"] == 1 && told["Woken"] == 1
 	})
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, idle.KeyWake))
 	f.comes("it is armed for the fourth time", func() bool { return len(f.slices()) == 2 })

@@ -18,15 +18,20 @@ import (
 type database struct{ address, password string }
 
 func databaseOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, service string) (database, error) {
-	var s corev1.Service
-	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-" + service}, &s); err != nil {
-		return database{}, fmt.Errorf("read the Service: %w", err)
-	}
 	var secret corev1.Secret
 	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-app"}, &secret); err != nil {
 		return database{}, fmt.Errorf("read the application's Secret: %w", err)
 	}
-	return database{address: s.Spec.ClusterIP, password: string(secret.Data["password"])}, nil
+	return databaseWith(ctx, kube, c, service, string(secret.Data["password"]))
+}
+
+// databaseWith is one whose application's user has a password of the caller's choice.
+func databaseWith(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, service, password string) (database, error) {
+	var s corev1.Service
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-" + service}, &s); err != nil {
+		return database{}, fmt.Errorf("read the Service: %w", err)
+	}
+	return database{address: s.Spec.ClusterIP, password: password}, nil
 }
 
 // connect opens a session; mode is libpq's sslmode.

@@ -1,7 +1,8 @@
 // Command bench measures on a real cluster what the sidecar and the plugin cost: PostgreSQL's shutdown with the sidecar
 // against without it, side by side, its own memory and processor time at rest, how quickly the plugin answers the operator,
 // what another place in the pod would cost, how many of a thousand short sessions are seen, what storms of them, and
-// pgbench, cost, and how long a client waits that wakes a cluster. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
+// pgbench, cost, how long a client waits that wakes a cluster, and whether clients reach their own cluster while the gateways
+// restart, which the last part does: it is not for a cluster that others use. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
 // names; memory, processor time and the plugin's answers need the node to be this machine.
 package main
 
@@ -39,18 +40,19 @@ func main() {
 	sessions := flag.Int("sessions", 1000, "how many short sessions the sidecar has to see, on each of two clusters")
 	wakeRuns := flag.Int("wakes", 20, "how often the first query after sleep is measured")
 	rounds := flag.Int("cycles", 50, "how many sleeps and wakes clients connect around")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, placement, pooled, recall, wakes, cycles, together")
+	tenantCount := flag.Int("tenants", 50, "how many sleeping clusters share a password while the gateways restart")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, placement, pooled, recall, wakes, cycles, together, tenants")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *runs, *sessions, *wakeRuns, *rounds, *rest, *only); err != nil {
+	if err := run(ctx, *runs, *sessions, *wakeRuns, *rounds, *tenantCount, *rest, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, runs, sessions, wakeRuns, rounds int, rest time.Duration, only string) error {
+func run(ctx context.Context, runs, sessions, wakeRuns, rounds, tenantCount int, rest time.Duration, only string) error {
 	kube, err := scenario.Connect()
 	if err != nil {
 		return err
@@ -86,12 +88,14 @@ func run(ctx context.Context, runs, sessions, wakeRuns, rounds int, rest time.Du
 		{"quiet", func() error { return quiet(ctx, kube, with, rest) }},
 		{"storms", func() error { return storms(ctx, kube, with) }},
 		{"pgbench", func() error { return pgbench(ctx, kube, with, without, runs) }},
+		{"awake", func() error { return awake(ctx, kube, with, without, runs) }},
 		{"placement", func() error { return placements(ctx, kube, with, runs) }},
 		{"pooled", func() error { return pooled(ctx, kube, namespace, runs) }},
 		{"recall", func() error { return recall(ctx, kube, namespace, sessions) }},
 		{"wakes", func() error { return wakes(ctx, kube, with, without, wakeRuns) }},
 		{"cycles", func() error { return cycles(ctx, kube, namespace, rounds) }},
 		{"together", func() error { return together(ctx, kube, namespace, 20) }},
+		{"tenants", func() error { return tenants(ctx, kube, namespace, tenantCount) }},
 	} {
 		if only != "" && !slices.Contains(strings.Split(only, ","), part.name) {
 			continue

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -137,6 +138,19 @@ type outcomes struct {
 	last   map[string]string
 }
 
+func newOutcomes() *outcomes { return &outcomes{counts: map[string]int{}, last: map[string]string{}} }
+
+// print writes a table of them.
+func (o *outcomes) print() {
+	fmt.Println("\n| a connection was | how often |\n|---|---|")
+	for _, kind := range slices.Sorted(maps.Keys(o.counts)) {
+		fmt.Printf("| %s | %d |\n", kind, o.counts[kind])
+	}
+	for _, kind := range slices.Sorted(maps.Keys(o.last)) {
+		fmt.Printf("the last that was %s: %s\n", kind, o.last[kind])
+	}
+}
+
 func (o *outcomes) add(err error) {
 	kind := kindOf(err)
 	o.mutex.Lock()
@@ -170,7 +184,7 @@ func kindOf(err error) string {
 // cycles lets clusters fall asleep again and again, and has clients connect at random moments around every transition, 5 to
 // 500 ms apart, from a random moment of the handover on.
 func cycles(ctx context.Context, kube *scenario.Kubernetes, namespace string, rounds int) error {
-	seen := &outcomes{counts: map[string]int{}, last: map[string]string{}}
+	seen := newOutcomes()
 	slept, failures := make([]int, side), make([]error, side)
 	var group sync.WaitGroup
 	for i := range side {
@@ -183,13 +197,8 @@ func cycles(ctx context.Context, kube *scenario.Kubernetes, namespace string, ro
 	for _, count := range slept {
 		total += count
 	}
-	fmt.Printf("\n%d sleeps and wakes under clients that connect 5 to 500 ms apart around them:\n\n| a connection was | how often |\n|---|---|\n", total)
-	for kind, count := range seen.counts {
-		fmt.Printf("| %s | %d |\n", kind, count)
-	}
-	for kind, text := range seen.last {
-		fmt.Printf("the last that was %s: %s\n", kind, text)
-	}
+	fmt.Printf("\n%d sleeps and wakes under clients that connect 5 to 500 ms apart around them:\n", total)
+	seen.print()
 	return errors.Join(failures...)
 }
 
@@ -285,7 +294,11 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 	if err := errors.Join(failures...); err != nil {
 		return err
 	}
-	fmt.Printf("\n%d clusters woken at once: answered after %.1f to %.1f s, median %.1f s\n", count,
+	woken, err := wokenBy(ctx, kube, clusters)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n%d clusters woken at once, each by its client: %d wakes, answered after %.1f to %.1f s, median %.1f s\n", count, woken,
 		slices.Min(times).Seconds(), slices.Max(times).Seconds(), median(times).Seconds())
 	for _, c := range clusters {
 		if err := kube.Delete(ctx, c); err != nil {
@@ -293,4 +306,25 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 		}
 	}
 	return nil
+}
+
+// wokenBy is how many wakes of the clusters Events tell of, and demands that there is one of each.
+func wokenBy(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Cluster) (int, error) {
+	for _, c := range clusters {
+		if _, err := kube.AwaitEvent(ctx, c, "Woken", 30*time.Second); err != nil {
+			return 0, err
+		}
+	}
+	var events corev1.EventList
+	if err := kube.List(ctx, &events, client.InNamespace(clusters[0].Namespace)); err != nil {
+		return 0, fmt.Errorf("list the Events: %w", err)
+	}
+	woken := 0
+	for i := range events.Items {
+		about := events.Items[i].InvolvedObject.Name
+		if events.Items[i].Reason == "Woken" && slices.ContainsFunc(clusters, func(c *cnpgv1.Cluster) bool { return c.Name == about }) {
+			woken += int(max(events.Items[i].Count, 1))
+		}
+	}
+	return woken, nil
 }

@@ -50,6 +50,33 @@ func TestPooler(t *testing.T) {
 	}
 }
 
+// A client of a Pooler wakes the cluster behind it and is answered: PgBouncer waits with a connection of its own, and the client
+// for PgBouncer, which tries again after server_login_retry where its patience ends before PostgreSQL has started.
+func TestPoolerWakes(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "behind", 1, never))
+	pooler := kube.NewPooler(c, c.Name+"-pooler")
+	s.must(kube.Create(s.ctx, pooler))
+	s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
+	for _, row := range []struct{ rule, parameter, value string }{
+		{"PgBouncer's defaults", "server_idle_timeout", "1"},
+		{"a PgBouncer that gives up sooner", "server_connect_timeout", "1"},
+	} {
+		s.setPoolerParameter(pooler, row.parameter, row.value)
+		s.must(kube.AwaitReachable(s.ctx, c, "pooler", time.Minute))
+		s.sleeps(c)
+		s.staysAsleep(c, 10*time.Second, "a pooler without clients")
+		start := time.Now()
+		answer, err := kube.QueryAs(s.ctx, c, "pooler", fromAfar, "select 'answered'")
+		t.Logf("%s: %q after %.2fs", row.rule, answer, time.Since(start).Seconds())
+		if err != nil || answer != "answered" {
+			t.Errorf("%s: %q (%v)", row.rule, answer, err)
+		}
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	}
+}
+
 // poolerSessions lists whom PgBouncer is connected as; psql asks as the superuser, over the socket.
 func (s *story) poolerSessions(c *cnpgv1.Cluster) string {
 	s.Helper()
@@ -63,6 +90,9 @@ func (s *story) setPoolerParameter(pooler *cnpgv1.Pooler, name, value string) {
 	s.Helper()
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(pooler), pooler))
 	changed := pooler.DeepCopy()
-	changed.Spec.PgBouncer.Parameters = map[string]string{name: value}
+	if changed.Spec.PgBouncer.Parameters == nil {
+		changed.Spec.PgBouncer.Parameters = map[string]string{}
+	}
+	changed.Spec.PgBouncer.Parameters[name] = value
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(pooler)))
 }

@@ -10,6 +10,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -264,6 +265,24 @@ func TestAPersonsHibernation(t *testing.T) {
 	s.annotate(c, scenario.Hibernation, "off")
 	s.annotate(c, scenario.Hibernation, "on")
 	refused("off and on by a person after we had put it to sleep")
+
+	s.annotate(c, scenario.Hibernation, "off")
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", time.Minute))
+	s.sleeps(c)
+	s.applies(c, scenario.Hibernation, "on")
+	refused("applied by a person after we had put it to sleep")
+}
+
+// applies sets an annotation of the cluster as kubectl apply --server-side does.
+func (s *story) applies(c *cnpgv1.Cluster, key, value string) {
+	s.Helper()
+	declared := &unstructured.Unstructured{}
+	declared.SetGroupVersionKind(cnpgv1.SchemeGroupVersion.WithKind("Cluster"))
+	declared.SetNamespace(c.Namespace)
+	declared.SetName(c.Name)
+	declared.SetAnnotations(map[string]string{key: value})
+	s.must(kube.Apply(s.ctx, client.ApplyConfigurationFromUnstructured(declared), client.FieldOwner("a-person")))
 }
 
 // What the annotations say holds while the cluster sleeps.
@@ -347,4 +366,7 @@ for i in $(seq 20); do (
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	s.awaitSlices(c, 30*time.Second)
+	message, err := kube.AwaitEvent(s.ctx, c, "Woken", time.Minute) // also if it was the dead replica that asked for the wake
+	s.must(err)
+	t.Log(message)
 }

@@ -81,13 +81,8 @@ func (c *Controller) reduce(ctx context.Context, seen *sight, planned plan.Plan,
 			return err
 		}
 	}
-	if stranded {
-		if err := c.tellStranded(ctx, seen.cluster, planned.Reason, again.now); err != nil {
-			return err
-		}
-	}
 	c.closeDoors(seen.name, func(uid types.UID) bool { return contains(planned.Lead, uid) }, again)
-	return nil
+	return c.tellStranded(ctx, seen, planned, stranded, again.now)
 }
 
 func (c *Controller) closeDoors(cluster types.NamespacedName, keep func(types.UID) bool, again *alarm) {

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -62,6 +63,9 @@ type Controller struct {
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	// Bell tells those who wait for a cluster that it has changed.
 	Bell *waker.Bell
+	// Events tell people, and Journal who woke a cluster.
+	Events  events.Writer
+	Journal *waker.Journal
 	// Logger tells.
 	Logger *slog.Logger
 
@@ -70,6 +74,8 @@ type Controller struct {
 	waking   sync.Map // until when the gateway stands in, by cluster: time.Time
 	made     sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
 	starved  sync.Map // the clusters without a port, that is said once of each
+	untold   sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
+	serving  sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
 	// going is held for reading by whoever changes slices, and for writing to stop that.
 	going   sync.RWMutex
 	stopped bool
@@ -102,6 +108,9 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	led, failed := c.lead(ctx, seen, planned, again)
 	failed = c.unlessStarved(seen.name, failed, again)
 	if err := c.reduce(ctx, seen, planned, led, again); err != nil {
+		failed = errors.Join(failed, err)
+	}
+	if err := c.tellWoken(ctx, seen, again); err != nil {
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil {

@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
@@ -58,6 +59,11 @@ var (
 func asleep(c *cnpgv1.Cluster) {
 	delete(c.Annotations, idle.KeyAnnounced)
 	c.Annotations[idle.KeyHibernation], c.Annotations[idle.KeyAsleepSince] = "on", "2026-03-01T00:00:00Z"
+}
+
+func awake(c *cnpgv1.Cluster) {
+	delete(c.Annotations, idle.KeyHibernation)
+	c.Status.Conditions = nil
 }
 
 func TestADayOfACluster(t *testing.T) {
@@ -268,13 +274,10 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 				a.look()
 				b.look()
 				w.wants("after", nowhere)
-				var events corev1.EventList
-				if err := w.api.List(t.Context(), &events); err != nil {
-					t.Fatal(err)
-				}
-				if len(events.Items) != 1 || !strings.Contains(events.Items[0].Message, row.says) ||
-					!strings.Contains(events.Items[0].Message, "kubectl annotate -n shop clusters.postgresql.cnpg.io orders cnpg.io/hibernation-") {
-					t.Errorf("events: %+v", events.Items)
+				events := w.events()
+				if len(events) != 1 || !strings.Contains(events[0].Message, row.says) ||
+					!strings.Contains(events[0].Message, "kubectl annotate -n shop clusters.postgresql.cnpg.io orders cnpg.io/hibernation-") {
+					t.Errorf("events: %+v", events)
 				}
 				w.wrote()
 				a.look()
@@ -282,6 +285,29 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 			})
 		})
 	}
+	t.Run("what cannot be told at once is told later", func(t *testing.T) {
+		in(t, func(t *testing.T, w *world) {
+			a := w.replica("a", "10.1.0.1")
+			w.cluster(asleep)
+			a.look()
+			w.cluster(annotated(idle.KeyWake, "manual"))
+			w.eventless = true
+			for range 2 {
+				if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil {
+					t.Error("it is not tried again")
+				}
+				w.wants("all the same", nowhere)
+			}
+			w.eventless = false
+			a.look()
+			if events := w.events(); len(events) != 1 || events[0].Reason != "WakesByHandOnly" {
+				t.Errorf("events: %+v", events)
+			}
+			w.wrote()
+			a.look()
+			w.wantsWritten("nothing is written again")
+		})
+	})
 	t.Run("a person's hibernation has nothing of ours", func(t *testing.T) {
 		in(t, func(_ *testing.T, w *world) {
 			a := w.replica("a", "10.1.0.1")
@@ -309,6 +335,60 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestWhoWokeItIsTold(t *testing.T) {
+	t.Parallel()
+	told := func(ago time.Duration, service string) func(*cnpgv1.Cluster) {
+		return func(c *cnpgv1.Cluster) {
+			awake(c)
+			value, err := plan.LastWake{At: time.Now().Add(-ago), By: "10.0.0.9", User: "app", Database: "shop", Service: service}.Encode()
+			if err != nil {
+				t.Error(err)
+			}
+			c.Annotations[idle.KeyLastWake] = value
+		}
+	}
+	for _, row := range []struct {
+		rule  string
+		woken func(*cnpgv1.Cluster)
+		ready string
+		after time.Duration
+		want  int
+	}{
+		{"once the Service is ready, of a replica that did not", told(0, "orders-rw"), "orders-rw", wakerWithin, 1},
+		{"not before that replica had the time to", told(0, "orders-rw"), "orders-rw", wakerWithin - time.Millisecond, 0},
+		{"not before the Service is ready", told(0, "orders-rw"), "orders-r", time.Minute, 0},
+		{"not of a wake of long ago", told(5*time.Minute+time.Second, "orders-rw"), "orders-rw", wakerWithin, 0},
+		{"not of a Service that is gone", told(0, "orders-gone"), "orders-rw", wakerWithin, 0},
+		{"not of a wake by hand", awake, "orders-rw", wakerWithin, 0},
+		{"not of what somebody else wrote", func(c *cnpgv1.Cluster) { awake(c); c.Annotations[idle.KeyLastWake] = "me" }, "orders-rw", wakerWithin, 0},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+				w.cluster(asleep)
+				a.look()
+				w.cluster(row.woken)
+				w.endpoint(row.ready, true)
+				a.look()
+				b.look()
+				pass(t, row.after)
+				a.look()
+				b.look()
+				events := w.events()
+				if len(events) != row.want {
+					t.Fatalf("%d Events, want %d: %+v", len(events), row.want, events)
+				}
+				if row.want != 0 && (events[0].Reason != "Woken" || !strings.HasPrefix(events[0].Message, `Woken by 10.0.0.9 (user "app", database "shop") through Service orders-rw;`)) {
+					t.Errorf("it says %s: %s", events[0].Reason, events[0].Message)
+				}
+				w.wrote()
+				a.look()
+				w.wantsWritten("nothing is written again")
+			})
+		})
+	}
 }
 
 func TestStop(t *testing.T) {

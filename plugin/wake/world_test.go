@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -50,13 +51,14 @@ type world struct {
 	t   *testing.T
 	api client.Client
 
-	mutex    sync.Mutex
-	writes   []string // verb and kind of what was written
-	manager  string   // who turned the switch on
-	unrouted bool     // this network passes our slices over
-	turn     int
-	networks []*network
-	logged   bytes.Buffer
+	mutex     sync.Mutex
+	writes    []string // verb and kind of what was written
+	manager   string   // who turned the switch on
+	unrouted  bool     // this network passes our slices over
+	eventless bool     // no Event can be written
+	turn      int
+	networks  []*network
+	logged    bytes.Buffer
 }
 
 func newWorld(t *testing.T) *world {
@@ -126,6 +128,9 @@ func (w *world) intercept() interceptor.Funcs {
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			note("create", o)
+			if _, is := o.(*corev1.Event); is && w.eventless {
+				return errors.New("no Events today")
+			}
 			o.SetUID(types.UID(o.GetName()))
 			o.SetCreationTimestamp(metav1.Now())
 			return c.Create(ctx, o, options...)
@@ -190,6 +195,16 @@ func announced(ahead time.Duration) string {
 	return "pod-uid " + time.Now().Add(ahead).UTC().Format(time.RFC3339Nano)
 }
 
+// events are those about the cluster.
+func (w *world) events() []corev1.Event {
+	w.t.Helper()
+	var all corev1.EventList
+	if err := w.api.List(w.t.Context(), &all); err != nil {
+		w.t.Fatal(err)
+	}
+	return all.Items
+}
+
 // endpoint gives the Service an endpoint of its own.
 func (w *world) endpoint(service string, ready bool) {
 	w.t.Helper()
@@ -246,6 +261,7 @@ func (w *world) replica(name, address string) *replica {
 	n := &network{listening: map[uint16]*listener{}, served: map[types.UID]net.Listener{}}
 	w.networks = append(w.networks, n)
 	r := &replica{network: n, world: w}
+	tell := events.Writer{Client: w.api, Pod: name}
 	r.Controller = &Controller{
 		Settings: Settings{
 			Replica:      wakeslices.Replica{Namespace: system, Pod: name, UID: types.UID(name), Node: "node", Addresses: []netip.Addr{netip.MustParseAddr(address)}},
@@ -253,7 +269,7 @@ func (w *world) replica(name, address string) *replica {
 		},
 		Client: w.api, Informers: informers.Reader{Reader: w.api}, Live: w.api,
 		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Named: informers.Reader{Reader: w.api}.Naming, Range: ports.Range{First: 10000, Last: 10999}},
-		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
+		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Events: tell, Journal: &waker.Journal{Events: tell}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	}
 	return r
 }

@@ -268,6 +268,9 @@ func (l *Loop) step(ctx context.Context) {
 // finish plans the next look and leaves behind what others need.
 func (l *Loop) finish(announced string) {
 	l.due = l.status.Decision.Next
+	if from := idle.UnderstoodFrom(l.status.Problems); !from.IsZero() {
+		l.due = from
+	}
 	if !l.due.IsZero() && l.attempt.next.After(time.Now()) && l.attempt.next.Before(l.due) {
 		l.due = l.attempt.next
 	}

@@ -76,6 +76,20 @@ func TestWhatKeepsItAwake(t *testing.T) {
 	}
 }
 
+func TestATimeTooFarAheadComesNearer(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		view := healthy()
+		view.Annotations[idle.KeyKeepAwakeUntil] = time.Now().Add(idle.LongestKeepAwake + time.Hour).UTC().Format(time.RFC3339)
+		loop.See(view)
+		wait(time.Minute)
+		reason := func(w *world) idle.Reason { return w.status.Decision.Reason }
+		expect(t, w, "reason", idle.ReasonInvalidAnnotation, reason)
+		wait(time.Hour)
+		expect(t, w, "reason once it is near enough", idle.ReasonKeepAwakeUntil, reason)
+	})
+}
+
 func TestASessionAtTheLastMomentWins(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {

@@ -65,6 +65,24 @@ func (p Problem) String() string {
 	return fmt.Sprintf("annotation %s has the value %q: %s", p.Key, p.Value, p.Allowed)
 }
 
+// UnderstoodFrom is when the problems will be gone without anybody having changed an annotation: a time that lies too far ahead
+// comes nearer. Zero: there are none, or they stay.
+func UnderstoodFrom(problems []Problem) time.Time {
+	var from time.Time
+	for _, p := range problems {
+		limits := map[string]time.Duration{KeyKeepAwakeUntil: LongestKeepAwake, KeySleepRequested: OldestRequest}
+		at, err := time.Parse(time.RFC3339, p.Value)
+		limit, is := limits[p.Key]
+		if err != nil || !is {
+			return time.Time{}
+		}
+		if nearEnough := at.Add(-limit); nearEnough.After(from) {
+			from = nearEnough
+		}
+	}
+	return from
+}
+
 const (
 	allowedEnabled   = `allowed are "true" and "false"`
 	allowedMinutes   = `allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`

@@ -86,6 +86,33 @@ func TestParsePolicy(t *testing.T) {
 	}
 }
 
+func TestUnderstoodFrom(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule        string
+		annotations map[string]string
+		want        time.Time
+	}{
+		{"without problems there is nothing to wait for", map[string]string{KeyEnabled: "true"}, time.Time{}},
+		{"a time that lies too far ahead comes nearer", map[string]string{KeyKeepAwakeUntil: "2026-03-09T06:00:00Z"}, midnight.Add(30 * time.Hour)},
+		{"the last of several counts", map[string]string{KeyKeepAwakeUntil: "2026-03-09T06:00:00Z", KeySleepRequested: "2026-03-03T00:05:00Z"}, midnight.Add(48 * time.Hour)},
+		{"what is no time stays a mistake", map[string]string{KeyKeepAwakeUntil: "tomorrow"}, time.Time{}},
+		{"and so does anything else beside it", map[string]string{KeyKeepAwakeUntil: "2026-03-09T06:00:00Z", KeyActivity: "x"}, time.Time{}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			_, problems := ParsePolicy(row.annotations, midnight)
+			got := UnderstoodFrom(problems)
+			if !got.Equal(row.want) {
+				t.Fatalf("got %s, want %s", got, row.want)
+			}
+			if _, left := ParsePolicy(row.annotations, got); !got.IsZero() && len(left) != 0 {
+				t.Errorf("then there still are %v", left)
+			}
+		})
+	}
+}
+
 // equal compares what has no fields to look at.
 var equal = []cmp.Option{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),

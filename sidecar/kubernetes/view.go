@@ -34,8 +34,8 @@ type View struct {
 	Addresses map[string]netip.Addr
 	// ApplicationDatabase is the database that the Cluster was made with; empty when it names none.
 	ApplicationDatabase string
-	// Hibernating says that the switch is on, and Ours that our field manager owns it: it was turned on by us, and nobody
-	// has turned it off and on since.
+	// Hibernating says that the switch is on, and Ours that our field manager alone owns it: it was turned on by us, and nobody
+	// has turned it off and on since, or applied the same on the server's side.
 	Hibernating, Ours bool
 	// Hibernation is the reason of the operator's condition: how far it has got; empty without one.
 	Hibernation string
@@ -129,8 +129,9 @@ type cluster struct {
 
 // managedFields is the part of a field manager's entry that is decoded: the annotations that it owns.
 type managedFields struct {
-	Manager string `json:"manager"`
-	Fields  struct {
+	Manager   string `json:"manager"`
+	Operation string `json:"operation"`
+	Fields    struct {
 		Metadata struct {
 			Annotations map[string]json.RawMessage `json:"f:annotations"`
 		} `json:"f:metadata"`
@@ -140,6 +141,21 @@ type managedFields struct {
 func (m *managedFields) owns(annotation string) bool {
 	_, owned := m.Fields.Metadata.Annotations["f:"+annotation]
 	return owned
+}
+
+// switchedByUs tells whether the switch is ours alone: somebody who applies the same value on the server's side wants it too.
+func (c *cluster) switchedByUs() bool {
+	ours := false
+	for i := range c.Metadata.ManagedFields {
+		switch entry := &c.Metadata.ManagedFields[i]; {
+		case !entry.owns(idle.KeyHibernation):
+		case entry.Manager == FieldManager:
+			ours = true
+		case entry.Operation == "Apply":
+			return false
+		}
+	}
+	return ours
 }
 
 type databaseOf struct {
@@ -168,10 +184,7 @@ func (c *cluster) view() View {
 		Maintenance:            c.Spec.NodeMaintenanceWindow != nil && c.Spec.NodeMaintenanceWindow.InProgress,
 		ReconciliationDisabled: annotations["cnpg.io/reconciliationLoop"] == "disabled",
 	}
-	for i := range c.Metadata.ManagedFields {
-		entry := &c.Metadata.ManagedFields[i]
-		view.Ours = view.Ours || view.Hibernating && entry.Manager == FieldManager && entry.owns(idle.KeyHibernation)
-	}
+	view.Ours = view.Hibernating && c.switchedByUs()
 	view.AsleepSince, _ = time.Parse(time.RFC3339, annotations[idle.KeyAsleepSince]) // zero if a person wrote something else
 	for name, state := range c.Status.InstancesReportedState {
 		if address, err := netip.ParseAddr(state.IP); err == nil {

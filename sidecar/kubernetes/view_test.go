@@ -142,3 +142,34 @@ func FuzzDecodeView(f *testing.F) {
 		}
 	})
 }
+
+func TestWhoseTheSwitchIs(t *testing.T) {
+	t.Parallel()
+	const on = `, "cnpg.io/hibernation": "on"}, "managedFields": [%s], "x": {"y": "z"`
+	entry := func(manager, operation, annotation string) string {
+		return `{"manager": "` + manager + `", "operation": "` + operation + `", "fieldsV1": {"f:metadata": {"f:annotations": {"f:` + annotation + `": {}}}}}`
+	}
+	ours := entry(FieldManager, "Update", idle.KeyHibernation)
+	for _, row := range []struct {
+		rule   string
+		fields []string
+		want   bool
+	}{
+		{"what we set is ours", []string{ours}, true},
+		{"what a person set is not", []string{entry("kubectl-annotate", "Update", idle.KeyHibernation)}, false},
+		{"what somebody applies beside us is not ours alone", []string{ours, entry("argocd-controller", "Apply", idle.KeyHibernation)}, false},
+		{"in whatever order", []string{entry("argocd-controller", "Apply", idle.KeyHibernation), ours}, false},
+		{"who applies something else takes nothing away", []string{ours, entry("argocd-controller", "Apply", idle.KeyEnabled)}, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			got, err := decodeView([]byte(clusterWith("annotations", strings.Replace(on, "%s", strings.Join(row.fields, ","), 1))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !got.Hibernating || got.Ours != row.want {
+				t.Errorf("hibernating %t, ours %t, want %t", got.Hibernating, got.Ours, row.want)
+			}
+		})
+	}
+}

@@ -119,6 +119,9 @@ func (l *ledger) await(t testing.TB, key string, want int) {
 	}
 }
 
+// kind is what kubectl calls Clusters of a build of the operator under another API group.
+const kind = "clusters.example.org"
+
 // running is a gateway that serves one Service.
 type running struct {
 	*Gateway
@@ -134,7 +137,7 @@ func run(t testing.TB, director Director, edit func(*Limits)) running {
 		edit(&limits)
 	}
 	r := running{ledger: newLedger()}
-	r.Gateway = New(limits, director, r.ledger, slog.New(slog.DiscardHandler))
+	r.Gateway = New(limits, kind, director, r.ledger, slog.New(slog.DiscardHandler))
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -258,7 +261,7 @@ func expectEnd(t testing.TB, conn net.Conn) string {
 // refusedWith is what a plaintext client reads when it is refused.
 func refusedWith(t testing.TB, err error) string {
 	t.Helper()
-	told := explain(err, demo)
+	told := explain(err, kind, demo)
 	packet, err := startup.Refuse(told.state, told.message)
 	must(t, err)
 	return string(packet)

@@ -24,6 +24,7 @@ import (
 // Gateway serves any number of Services.
 type Gateway struct {
 	limits   Limits
+	clusters string
 	director Director
 	observer Observer
 	logger   *slog.Logger
@@ -50,11 +51,12 @@ type door struct {
 	shut context.CancelCauseFunc
 }
 
-// New makes a gateway that serves nothing yet.
-func New(limits Limits, director Director, observer Observer, logger *slog.Logger) *Gateway {
+// New makes a gateway that serves nothing yet. clusters is what kubectl calls the Cluster's kind, such as
+// "clusters.postgresql.cnpg.io": people are told how to wake one.
+func New(limits Limits, clusters string, director Director, observer Observer, logger *slog.Logger) *Gateway {
 	cut, cutAll := context.WithCancel(context.Background())
 	return &Gateway{
-		limits: limits, director: director, observer: observer, logger: logger,
+		limits: limits, clusters: clusters, director: director, observer: observer, logger: logger,
 		opening: newPlaces(limits.Opening, limits.OpeningPerCluster),
 		held:    newPlaces(limits.Held, limits.HeldPerCluster),
 		spliced: newPlaces(limits.Spliced, math.MaxInt),

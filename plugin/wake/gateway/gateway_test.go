@@ -83,7 +83,7 @@ func TestARefusedClientIsToldWhy(t *testing.T) {
 		told    error
 		text    string
 	}{
-		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "sleeps, and only people wake it; to wake it: kubectl annotate"},
+		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "sleeps, and only people wake it; to wake it: kubectl annotate --overwrite -n shop clusters.example.org/orders cnpg.io/hibernation=off"},
 		{"reconnect", ErrReconnect, ErrReconnect, "connect again"},
 		{"timeout", ErrTimeout, ErrTimeout, "did not wake in time"},
 		{"any other error", errOther, errOther, "could not be woken"},

@@ -101,7 +101,7 @@ func BenchmarkListeners(b *testing.B) {
 	defer func() { _ = way.Close() }()
 	count := min(wanted, way.Most())
 	for b.Loop() {
-		gateway := New(DefaultLimits(), &fakeDirector{}, newLedger(), slog.New(slog.DiscardHandler))
+		gateway := New(DefaultLimits(), kind, &fakeDirector{}, newLedger(), slog.New(slog.DiscardHandler))
 		before := resident(b)
 		for i := range count {
 			listener, err := way.Listen(b.Context(), 0)

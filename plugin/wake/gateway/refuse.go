@@ -30,8 +30,8 @@ type refusal struct {
 	message string
 }
 
-// explain puts the error in words for the client's user.
-func explain(err error, service Service) refusal {
+// explain puts the error in words for the client's user. clusters is what kubectl calls the Cluster's kind.
+func explain(err error, clusters string, service Service) refusal {
 	cluster := fmt.Sprintf("cluster %q", service.Cluster)
 	now := startup.CannotConnectNow
 	switch {
@@ -43,8 +43,8 @@ func explain(err error, service Service) refusal {
 		return refusal{RefusedReplication, now, cluster + " sleeps, and a replication connection does not wake it"}
 	case errors.Is(err, ErrAsleepByHand):
 		return refusal{RefusedAsleepByHand, now, fmt.Sprintf(
-			"%s sleeps, and only people wake it; to wake it: kubectl annotate --overwrite -n %s clusters.postgresql.cnpg.io/%s cnpg.io/hibernation=off",
-			cluster, service.Namespace, service.Cluster)}
+			"%s sleeps, and only people wake it; to wake it: kubectl annotate --overwrite -n %s %s/%s cnpg.io/hibernation=off",
+			cluster, service.Namespace, clusters, service.Cluster)}
 	case errors.Is(err, ErrReconnect):
 		return refusal{RefusedReconnect, now, cluster + " is awake now, and its rules need your own address; connect again"}
 	case errors.Is(err, ErrTimeout):
@@ -66,7 +66,7 @@ func explain(err error, service Service) refusal {
 
 // refuse tells the client why it gets no session, if it can be told: inside TLS only its server could.
 func (v *visit) refuse(kind startup.Kind, why error) {
-	told := explain(why, v.door.service)
+	told := explain(why, v.clusters, v.door.service)
 	v.observer.Refused(v.door.service, told.reason)
 	v.logger.Debug("a client is refused", "reason", string(told.reason), "error", why.Error())
 	if kind != startup.Plain || told.reason == RefusedHungUp {

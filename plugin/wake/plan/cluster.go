@@ -26,6 +26,8 @@ type Cluster struct {
 	// Policy is what the annotations ask for, Problems how many of them are not understood.
 	Policy   idle.Policy
 	Problems int
+	// UnderstoodFrom is when they all will be, as nobody changes them; zero: never.
+	UnderstoodFrom time.Time
 	// Switched says that the hibernation switch is on, Ours that it was this project that turned it on, Hibernated that
 	// the operator has deleted every pod.
 	Switched, Ours, Hibernated bool
@@ -38,8 +40,9 @@ func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
 	view := Cluster{
 		Listed: rights.Lists(cluster), Gone: !cluster.DeletionTimestamp.IsZero(), Policy: policy, Problems: len(problems),
-		Switched:  cluster.Annotations[idle.KeyHibernation] == on,
-		Announced: cluster.Annotations[idle.KeyAnnounced], Acknowledged: cluster.Annotations[idle.KeyGatewayReady],
+		UnderstoodFrom: idle.UnderstoodFrom(problems),
+		Switched:       cluster.Annotations[idle.KeyHibernation] == on,
+		Announced:      cluster.Annotations[idle.KeyAnnounced], Acknowledged: cluster.Annotations[idle.KeyGatewayReady],
 	}
 	view.Ours = view.Switched && Owned(cluster.ManagedFields)
 	for _, condition := range cluster.Status.Conditions {
@@ -50,26 +53,37 @@ func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	return view
 }
 
-// Owned tells whether the switch, as it is, was set by this project. The value stays ours when a person sets the same again,
-// and becomes theirs when they turn it off and on.
+// Owned tells whether the switch, as it is, was set by this project alone. The value stays ours when a person sets the same
+// again, which Kubernetes does not record, and becomes theirs when they turn it off and on, or when they apply the same on the
+// server's side: whoever does that declares that it is to be so.
 func Owned(fields []metav1.ManagedFieldsEntry) bool {
+	ours := false
 	for i := range fields {
-		if fields[i].Manager != FieldManager || fields[i].FieldsV1 == nil {
-			continue
-		}
-		var owned struct {
-			Metadata struct {
-				Annotations map[string]json.RawMessage `json:"f:annotations"`
-			} `json:"f:metadata"`
-		}
-		if json.Unmarshal(fields[i].FieldsV1.GetRawBytes(), &owned) != nil {
-			continue
-		}
-		if _, is := owned.Metadata.Annotations["f:"+idle.KeyHibernation]; is {
-			return true
+		switch {
+		case !ownsSwitch(&fields[i]):
+		case fields[i].Manager == FieldManager:
+			ours = true
+		case fields[i].Operation == metav1.ManagedFieldsOperationApply:
+			return false
 		}
 	}
-	return false
+	return ours
+}
+
+func ownsSwitch(entry *metav1.ManagedFieldsEntry) bool {
+	if entry.FieldsV1 == nil {
+		return false
+	}
+	var owned struct {
+		Metadata struct {
+			Annotations map[string]json.RawMessage `json:"f:annotations"`
+		} `json:"f:metadata"`
+	}
+	if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) != nil {
+		return false
+	}
+	_, is := owned.Metadata.Annotations["f:"+idle.KeyHibernation]
+	return is
 }
 
 // Obstacle says why connections do not wake the cluster while it sleeps; empty: they do.

@@ -72,7 +72,11 @@ func Decide(state State, now time.Time) Plan {
 	cluster := state.Cluster
 	if obstacle := cluster.Obstacle(); obstacle != "" {
 		stranded := cluster.Switched && cluster.Ours && obstacle != ReasonGone
-		return Plan{Reason: obstacle, Stranded: stranded}
+		plan := Plan{Reason: obstacle, Stranded: stranded}
+		if obstacle == ReasonInvalid {
+			plan.Next = cluster.UnderstoodFrom
+		}
+		return plan
 	}
 	if cluster.Switched {
 		return Plan{Lead: all(state.Services), Reason: ReasonAsleep}

@@ -61,6 +61,11 @@ func TestDecide(t *testing.T) {
 		{"what is no announcement is none", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, "soon")}, nil, Plan{Reason: ReasonAwake}},
 		{"a cluster that we put to sleep is woken by connections", []func(*cnpgv1.Cluster){asleep}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
 		{"one that a person put to sleep is not", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, led(false, false), Plan{Reason: ReasonByHand}},
+		{"nor one whose sleep somebody applies beside us", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) {
+			theirs := by("argocd-controller")[1]
+			theirs.Operation = metav1.ManagedFieldsOperationApply
+			c.ManagedFields = append(c.ManagedFields, theirs)
+		}}, led(false, false), Plan{Reason: ReasonByHand}},
 		{"a woken cluster's Services lead here until each is ready", nil, led(true, false), Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
 		{"an announcement that was taken back leaves nothing", nil, led(true, true), Plan{Reason: ReasonAwake}},
 		{"a Service that is not ready on an awake cluster is not led here", nil, []Service{{UID: "rw"}}, Plan{Reason: ReasonAwake}},
@@ -68,6 +73,10 @@ func TestDecide(t *testing.T) {
 		{"wake=manual needs no acknowledgement", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live), annotate(idle.KeyWake, "manual")}, nil, Plan{Reason: ReasonManual}},
 		{"enabled=false disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyEnabled, "false")}, nil, Plan{Reason: ReasonDisabled, Stranded: true}},
 		{"a bad annotation disarms it", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyActivity, "x")}, nil, Plan{Reason: ReasonInvalid, Stranded: true}},
+		{"a time too far ahead disarms it until it has come near enough", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339))}, nil,
+			Plan{Reason: ReasonInvalid, Stranded: true, Next: now.Add(24 * time.Hour)}},
+		{"but not where another annotation is bad as well", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339)), annotate(idle.KeyActivity, "x")}, nil,
+			Plan{Reason: ReasonInvalid, Stranded: true}},
 		{"a plugin that is turned off disarms it", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.Spec.Plugins[0].Enabled = ptr.To(false) }}, nil, Plan{Reason: ReasonNotListed, Stranded: true}},
 		{"a cluster that is being deleted has nothing of ours", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.DeletionTimestamp = &metav1.Time{Time: now} }}, nil, Plan{Reason: ReasonGone}},
 	} {

@@ -30,6 +30,7 @@ type wake struct {
 	cluster *cnpgv1.Cluster // as it was last seen
 	woke    bool            // it was this search that turned the switch off
 	from    string          // the resourceVersion on which it did
+	told    string          // what it wrote into the annotation that tells who woke the cluster
 	asked   time.Time       // when PostgreSQL was first asked
 	phases  phases
 }
@@ -80,12 +81,12 @@ func (w *wake) advance(ctx context.Context, seen *sight) (*answer, time.Duration
 			break // the informers have not told yet
 		}
 		w.phases.hibernated = time.Now()
-		did, err := w.switchOff(ctx, seen, w.service, w.client)
+		told, err := w.switchOff(ctx, seen, w.service, w.client)
 		if err != nil {
 			return nil, wait, err
 		}
-		if did {
-			w.woke, w.from, w.phases.switched = true, seen.cluster.ResourceVersion, time.Now()
+		if told != "" {
+			w.woke, w.told, w.from, w.phases.switched = true, told, seen.cluster.ResourceVersion, time.Now()
 		}
 	}
 	return nil, wait, nil
@@ -154,9 +155,22 @@ func (w *wake) report(err error) {
 		w.Observer.Woke(ResultSuccess, took)
 		hold, patch, pod, postgres := w.phases.durations()
 		logger.Info("the cluster was woken", "took", took, "waitedForHibernated", hold, "patch", patch, "pod", pod, "postgres", postgres)
-		w.event(corev1.EventTypeNormal, "Woken", fmt.Sprintf(
+		message := fmt.Sprintf(
 			"Woken by %s through Service %s in %s: the operator had deleted every pod after %s, the switch was off %s later, a pod had an address %s later, PostgreSQL accepted sessions %s later",
-			who(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod), rounded(postgres)))
+			whoIs(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod), rounded(postgres))
+		go w.tell(message, time.Now()) // the client does not wait for it
+	}
+}
+
+// tellTakes bounds the writing of an Event.
+const tellTakes = 10 * time.Second
+
+// tell writes who woke the cluster. What cannot be written the controllers write later, with less to say.
+func (w *wake) tell(message string, now time.Time) {
+	ctx, cancel := context.WithTimeout(w.Base, tellTakes)
+	defer cancel()
+	if err := w.Journal.write(ctx, w.cluster, w.told, message, now); err != nil {
+		w.Logger.Warn("who woke a cluster cannot be told yet", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 	}
 }
 
@@ -167,13 +181,15 @@ const maximumName = 63
 
 func shorten(name string) string { return strings.ToValidUTF8(name[:min(len(name), maximumName)], "") }
 
-// who describes a client as far as it can be seen.
-func who(c gateway.Client) string {
-	text := c.Peer.Addr().Unmap().String()
-	if c.User != "" {
-		text += fmt.Sprintf(" (user %q, database %q)", shorten(c.User), shorten(cmp.Or(c.Database, c.User)))
+// whoIs describes a client as far as it can be seen.
+func whoIs(c gateway.Client) string { return who(c.Peer.Addr().Unmap().String(), c.User, c.Database) }
+
+// who describes the client of an address; what TLS hides is empty.
+func who(address, user, database string) string {
+	if user == "" {
+		return address
 	}
-	return text
+	return fmt.Sprintf("%s (user %q, database %q)", address, shorten(user), shorten(cmp.Or(database, user)))
 }
 
 func (w *wake) event(kind, reason, message string) {
@@ -182,18 +198,19 @@ func (w *wake) event(kind, reason, message string) {
 	}
 }
 
-// patch turns the switch off, in one patch with what goes with it, on the state that was read.
-func (w *Waker) patch(ctx context.Context, cluster *cnpgv1.Cluster, service gateway.Service, by gateway.Client) error {
-	told, err := plan.LastWake{
+// lastWake is what the annotation says of a wake.
+func lastWake(service gateway.Service, by gateway.Client) (string, error) {
+	return plan.LastWake{
 		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
 	}.Encode()
-	if err != nil {
-		return err
-	}
+}
+
+// patch turns the switch off, in one patch with what goes with it, on the state that was read.
+func (w *Waker) patch(ctx context.Context, cluster *cnpgv1.Cluster, lastWake string) error {
 	return Annotate(ctx, w.Client, cluster, map[string]*string{
 		idle.KeyHibernation: nil, idle.KeyAsleepSince: nil, idle.KeyAsleepReason: nil, idle.KeyAnnounced: nil, idle.KeyGatewayReady: nil,
 		idle.KeySleepRequested: nil, // of somebody who has been refused since
-		idle.KeyLastWake:       &told,
+		idle.KeyLastWake:       &lastWake,
 	})
 }
 

@@ -62,7 +62,8 @@ type Waker struct {
 	Knock func(context.Context, netip.AddrPort) bool
 	// HTTP tells sidecars; it is of [NewHTTP] outside of tests.
 	HTTP *http.Client
-	// Recorder writes Events, Observer counts, Logger tells.
+	// Journal tells who woke a cluster, Recorder writes other Events, Observer counts, Logger tells.
+	Journal  *Journal
 	Recorder record.EventRecorder
 	Observer Observer
 	Logger   *slog.Logger
@@ -168,16 +169,23 @@ func (w *Waker) look(ctx context.Context, service gateway.Service) (*sight, erro
 	return seen, err
 }
 
-// switchOff turns the switch off, on the state that was read, and tells whether it was this call that did. Meanwhile
-// another replica or a person may have, or may have had a different wish: then nothing is written.
-func (w *Waker) switchOff(ctx context.Context, seen *sight, service gateway.Service, client gateway.Client) (bool, error) {
-	did := false // by this call: another that waits for it has not
+// switchOff turns the switch off, on the state that was read, and returns what it wrote of who woke the cluster, nothing if it
+// was not this call that did. Meanwhile another replica or a person may have, or may have had a different wish: then nothing is
+// written.
+func (w *Waker) switchOff(ctx context.Context, seen *sight, service gateway.Service, client gateway.Client) (string, error) {
+	told := "" // of this call: another that waits for it has written nothing
 	_, err, _ := w.switching.Do(clusterOf(service).String(), func() (any, error) {
+		value, err := lastWake(service, client)
+		if err != nil {
+			return nil, err
+		}
 		cluster, pods := seen.cluster, len(seen.pods)
 		for next(plan.View(cluster, time.Now()), pods) == stepSwitch {
-			err := w.patch(ctx, cluster, service, client)
+			err := w.patch(ctx, cluster, value)
+			if err == nil {
+				told = value
+			}
 			if !apierrors.IsConflict(err) {
-				did = err == nil
 				return nil, err
 			}
 			cluster = new(cnpgv1.Cluster)
@@ -187,5 +195,5 @@ func (w *Waker) switchOff(ctx context.Context, seen *sight, service gateway.Serv
 		}
 		return nil, nil
 	})
-	return did, err
+	return told, err
 }

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -122,7 +123,8 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 	base, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	w.waker = &Waker{
-		Informers: informers.Reader{Reader: w.api}, Live: w.api, Client: w.api, Bell: w.bell, HTTP: http.DefaultClient, Recorder: w.recorder,
+		Informers: informers.Reader{Reader: w.api}, Live: w.api, Client: w.api, Bell: w.bell, HTTP: http.DefaultClient,
+		Journal: &Journal{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
 		Observer: w, Logger: slog.New(slog.DiscardHandler), Limit: limit, Base: base,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 		Knock: func(context.Context, netip.AddrPort) bool {
@@ -259,6 +261,21 @@ func (w *world) seen() (patches []string, results []Result, knocks int, events [
 	return w.patches, w.results, w.knocks, events
 }
 
+// woken are the messages of the Events that say who woke the cluster, once nothing is on its way any more.
+func (w *world) woken() []string {
+	w.t.Helper()
+	synctest.Wait()
+	var all corev1.EventList
+	if err := w.api.List(w.t.Context(), &all); err != nil {
+		w.t.Fatal(err)
+	}
+	var messages []string
+	for i := range all.Items {
+		messages = append(messages, all.Items[i].Message)
+	}
+	return messages
+}
+
 func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -276,7 +293,7 @@ func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 			})
 		}
 		group.Wait()
-		patches, results, knocks, events := w.seen()
+		patches, results, knocks, _ := w.seen()
 		if answered.Load() != 200 || len(patches) != 1 {
 			t.Fatalf("%d answers by %d patches, want 200 by one", answered.Load(), len(patches))
 		}
@@ -286,8 +303,9 @@ func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 		if knocks > 2*12 { // a second of asking every 100 ms, for each Service
 			t.Errorf("PostgreSQL was asked %d times", knocks)
 		}
-		if len(events) != 1 || !strings.Contains(events[0], "Woken") || !strings.Contains(events[0], `10.1.2.3 (user "app", database "shop")`) {
-			t.Errorf("events: %v", events)
+		messages := w.woken()
+		if len(messages) != 1 || !strings.HasPrefix(messages[0], `Woken by 10.1.2.3 (user "app", database "shop") through Service orders-r`) {
+			t.Errorf("events: %v", messages)
 		}
 		var cluster cnpgv1.Cluster
 		if err := w.api.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &cluster); err != nil {
@@ -299,6 +317,14 @@ func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 		}
 		if told.By != "10.1.2.3" || told.User != "app" || told.Database != "shop" || told.At.IsZero() || !strings.HasPrefix(told.Service, name) {
 			t.Errorf("last-wake says %+v", told)
+		}
+		value := cluster.Annotations[idle.KeyLastWake]
+		survivor := &Journal{Events: events.Writer{Client: w.api, Pod: "b"}}
+		if err := survivor.Woken(t.Context(), &cluster, value, told, time.Now()); err != nil || !w.waker.Journal.Told(client.ObjectKeyFromObject(&cluster), value) {
+			t.Errorf("another replica tells of it too: %v", err)
+		}
+		if diff := cmp.Diff(messages, w.woken()); diff != "" {
+			t.Errorf("what another replica tells (-before +after):\n%s", diff)
 		}
 		delete(cluster.Annotations, idle.KeyLastWake)
 		if diff := cmp.Diff(map[string]string{idle.KeyEnabled: "true"}, cluster.Annotations); diff != "" {

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// gatewaySlices is the label of the gateway's EndpointSlices.
+const gatewaySlices = "scale-to-zero.cnpg-i.io"
+
+var errInBetween = errors.New("the gateway stands before an awake cluster")
+
+// awake compares transactions a second through the -rw Service, from a pod beside the clusters and over TLS, and demands that
+// nothing of ours stands in between.
+func awake(ctx context.Context, kube *scenario.Kubernetes, with, without *cnpgv1.Cluster, runs int) error {
+	if err := kube.StartClientPod(ctx, with); err != nil {
+		return err
+	}
+	passwords := map[*cnpgv1.Cluster]string{}
+	for _, c := range []*cnpgv1.Cluster{with, without} {
+		d, err := databaseOf(ctx, kube, c, "rw")
+		if err != nil {
+			return err
+		}
+		if err := d.reachable(ctx); err != nil {
+			return err
+		}
+		passwords[c] = d.password
+	}
+	run := func(c *cnpgv1.Cluster, arguments string) (string, error) {
+		out, err := kube.Client(ctx, c.Namespace, fmt.Sprintf(`PGPASSWORD=%s %s %s "host=%s-rw user=app dbname=app sslmode=require" 2>&1`,
+			passwords[c], pgbenchProgram, arguments, c.Name))
+		if err != nil {
+			return out, fmt.Errorf("%w: %s", err, out)
+		}
+		return out, nothingBetween(ctx, kube, c)
+	}
+	fmt.Println("\n| pgbench through -rw, transactions a second | with | without | ratio |\n|---|---|---|---|")
+	if err := rates(with, without, runs, run); err != nil {
+		return err
+	}
+	doomed := &corev1.Pod{}
+	doomed.Namespace, doomed.Name = with.Namespace, "client"
+	return kube.Delete(ctx, doomed)
+}
+
+// nothingBetween demands that no EndpointSlice of the gateway belongs to a Service of the cluster.
+func nothingBetween(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
+	var list discoveryv1.EndpointSliceList
+	if err := kube.List(ctx, &list, client.InNamespace(c.Namespace), client.MatchingLabels{discoveryv1.LabelManagedBy: gatewaySlices}); err != nil {
+		return fmt.Errorf("list the gateways' EndpointSlices: %w", err)
+	}
+	for i := range list.Items {
+		if service := list.Items[i].Labels[discoveryv1.LabelServiceName]; strings.HasPrefix(service, c.Name+"-") {
+			return fmt.Errorf("%w: Service %s", errInBetween, service)
+		}
+	}
+	return nil
+}

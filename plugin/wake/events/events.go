@@ -1,0 +1,73 @@
+// Package events writes Events about Clusters under names that are made of what they tell: however many replicas of the plugin
+// have the same to tell, and however often, there is one Event of it.
+package events
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"strings"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+)
+
+// Event is something that happened to a Cluster once.
+type Event struct {
+	// Reason and Message are what people read.
+	Reason, Message string
+	// Occasion tells it apart from what happened to the Cluster at other times, for the same reason.
+	Occasion string
+}
+
+// Writer writes for one replica.
+type Writer struct {
+	Client client.Client
+	// Pod is the replica's name.
+	Pod string
+}
+
+// Write writes the Event, unless there is one of the same reason and occasion already.
+func (w Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e Event, now time.Time) error {
+	kind, err := KindOf(cluster, w.Client)
+	if err != nil {
+		return err
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(string(cluster.UID) + " " + e.Occasion))
+	at := metav1.NewTime(now)
+	err = w.Client.Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cluster.Namespace, Name: cluster.Name + "." + strings.ToLower(e.Reason) + "-" + strconv.FormatUint(hash.Sum64(), 36),
+		},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: cluster.Namespace, Name: cluster.Name, UID: cluster.UID,
+			ResourceVersion: cluster.ResourceVersion,
+		},
+		Type: corev1.EventTypeNormal, Reason: e.Reason, Message: e.Message,
+		Source: corev1.EventSource{Component: plan.FieldManager, Host: w.Pod}, ReportingController: plan.FieldManager,
+		ReportingInstance: w.Pod, FirstTimestamp: at, LastTimestamp: at, Count: 1,
+	})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create an Event on Cluster %s: %w", cluster.Name, err)
+	}
+	return nil
+}
+
+// KindOf is what the API server calls a Cluster; builds of the operator may have an API group of their own.
+func KindOf(cluster *cnpgv1.Cluster, c client.Client) (schema.GroupVersionKind, error) {
+	kind, err := apiutil.GVKForObject(cluster, c.Scheme())
+	if err != nil {
+		return kind, fmt.Errorf("tell what kind a Cluster is: %w", err)
+	}
+	return kind, nil
+}

@@ -1,0 +1,78 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func newClient(t *testing.T, functions interceptor.Funcs) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), cnpgv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(functions).Build()
+}
+
+func TestWrite(t *testing.T) {
+	t.Parallel()
+	orders := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "one"}}
+	anew := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "two"}}
+	woken := Event{Reason: "Woken", Message: "Woken by 10.0.0.9", Occasion: "noon"}
+	for _, row := range []struct {
+		rule    string
+		cluster *cnpgv1.Cluster
+		event   Event
+		want    int
+	}{
+		{"what two replicas tell is one Event", orders, woken, 1},
+		{"also where they know more or less of it", orders, Event{Reason: "Woken", Message: "Woken by somebody", Occasion: "noon"}, 1},
+		{"another time is another one", orders, Event{Reason: "Woken", Occasion: "evening"}, 2},
+		{"and so is something else at that time", orders, Event{Reason: "WakesByHandOnly", Occasion: "noon"}, 2},
+		{"and what happens to another Cluster of that name", anew, woken, 2},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			api := newClient(t, interceptor.Funcs{})
+			if err := (Writer{Client: api, Pod: "a"}).Write(t.Context(), orders, woken, now); err != nil {
+				t.Fatal(err)
+			}
+			if err := (Writer{Client: api, Pod: "b"}).Write(t.Context(), row.cluster, row.event, now.Add(time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			var all corev1.EventList
+			if err := api.List(t.Context(), &all); err != nil {
+				t.Fatal(err)
+			}
+			if len(all.Items) != row.want {
+				t.Errorf("%d Events, want %d", len(all.Items), row.want)
+			}
+			for _, e := range all.Items {
+				if e.InvolvedObject.Kind != "Cluster" || e.InvolvedObject.APIVersion != "postgresql.cnpg.io/v1" || e.InvolvedObject.Name != "orders" || e.Count != 1 {
+					t.Errorf("it is about %+v, %d times", e.InvolvedObject, e.Count)
+				}
+			}
+		})
+	}
+	t.Run("what cannot be written is an error", func(t *testing.T) {
+		t.Parallel()
+		refused := errors.New("no")
+		api := newClient(t, interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return refused }})
+		if err := (Writer{Client: api}).Write(t.Context(), orders, woken, now); !errors.Is(err, refused) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
