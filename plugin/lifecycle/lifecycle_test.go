@@ -232,6 +232,53 @@ func TestHook(t *testing.T) {
 	}
 }
 
+// A new image rolls the clusters that asked for that, and no other.
+func TestWhatRolls(t *testing.T) {
+	t.Parallel()
+	body, err := json.Marshal(instance(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotated := func(value string) string {
+		return `{"metadata":{"annotations":{"xata.io/scale-to-zero-sidecar-update":"` + value + `"}}}`
+	}
+	for _, row := range []struct {
+		rule, cluster string
+		atOnce, rolls bool
+	}{
+		{"by default nothing does", `{}`, false, false},
+		{"the plugin's setting holds for every cluster", `{}`, true, true},
+		{"a cluster may ask for it", annotated("immediate"), false, true},
+		{"or against it", annotated("on-restart"), true, false},
+		{"what is not understood rolls nothing", annotated("now"), true, false},
+		{"nor what cannot be read", `{`, true, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			plan := func(image string) string {
+				sidecar := configured()
+				sidecar.Image = image
+				server := &Server{Sidecar: sidecar, AtOnce: row.atOnce, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+				answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
+					ObjectDefinition: body, ClusterDefinition: []byte(row.cluster),
+					OperationType: &lifecycle.OperatorOperationType{Type: lifecycle.OperatorOperationType_TYPE_EVALUATE},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(answer.GetJsonPatch())
+			}
+			before, after := plan("example.org/sidecar:v7"), plan("example.org/sidecar:v8")
+			if rolls := before != after; rolls != row.rolls {
+				t.Errorf("a new image rolls: %t, want %t", rolls, row.rolls)
+			}
+			if strings.Contains(after, placeholderImage) == row.rolls || strings.Contains(after, "startupProbe") {
+				t.Errorf("the plan is %s", after)
+			}
+		})
+	}
+}
+
 func TestLinger(t *testing.T) {
 	t.Parallel()
 	own := &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 9}}}
