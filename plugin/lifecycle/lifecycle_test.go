@@ -141,6 +141,23 @@ func TestInject(t *testing.T) {
 			t.Errorf("mounts (-want +got):\n%s", diff)
 		}
 	})
+	t.Run("the token is the sidecar's own where the operator mounts one for PostgreSQL only", func(t *testing.T) { // as 1.31 will
+		t.Parallel()
+		pod := instance(t)
+		pod.Spec.AutomountServiceAccountToken = ptr.To(false)
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "kube-api-access"})
+		postgres := &pod.Spec.Containers[0]
+		postgres.VolumeMounts = append(postgres.VolumeMounts, corev1.VolumeMount{Name: "kube-api-access", MountPath: tokenPath})
+		injected := inject(t, pod, configured())
+		for _, mount := range injected.Spec.Containers[len(injected.Spec.Containers)-1].VolumeMounts {
+			if mount.MountPath == tokenPath && mount.Name != volumeToken || mount.Name == "kube-api-access" {
+				t.Errorf("the sidecar mounts %s", mount.Name)
+			}
+		}
+		if token := injected.Spec.Volumes[len(injected.Spec.Volumes)-1]; token.Name != volumeToken || token.Projected.Sources[0].ServiceAccountToken == nil {
+			t.Errorf("the last volume is %+v", token)
+		}
+	})
 	t.Run("the user of the PostgreSQL container is taken over where it has one", func(t *testing.T) {
 		t.Parallel()
 		pod := instance(t)
