@@ -35,9 +35,10 @@ func TestPluginDown(t *testing.T) {
 	s.annotate(used, scenario.InactivityMinutes, thresholdMinutes)
 
 	replicas := *s.plugin().Spec.Replicas
-	s.scalePlugin(0)
-	gone := time.Now()
 	t.Cleanup(func() { s.ctx = cleanup(t); s.scalePlugin(replicas) })
+	s.scalePlugin(0)
+	s.pluginGone()
+	gone := time.Now()
 	lost := bereft.Status.CurrentPrimary
 	s.must(kube.Delete(s.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: lost}}, client.GracePeriodSeconds(0)))
 	s.must(failOver(s.ctx, stranger))
@@ -65,7 +66,7 @@ until psql -XAtq "host=called-rw user=app dbname=app connect_timeout=60" -c 'sel
 	back := time.Now()
 	s.must(<-answered)
 	t.Logf("the client that had called meanwhile was answered %.1fs after the plugin was back", time.Since(back).Seconds())
-	for _, c := range []*cnpgv1.Cluster{summoned, called, bereft, used} {
+	for _, c := range []*cnpgv1.Cluster{used, called, summoned, bereft} {
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 		t.Logf("%s was healthy %.1fs after the plugin was back", c.Name, time.Since(back).Seconds())
 	}
@@ -116,6 +117,18 @@ func (s *story) scalePlugin(replicas int32) {
 	patch := []byte(`{"spec":{"replicas":` + string('0'+replicas) + `}}`)
 	s.must(kube.Patch(s.ctx, deployment, client.RawPatch(types.MergePatchType, patch)))
 	s.rolledOut()
+}
+
+// pluginGone waits until the last of the plugin's pods, which serve for a while when they are told to stop, has ended.
+func (s *story) pluginGone() {
+	s.Helper()
+	for selector := client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels); ; pause(s, 100*time.Millisecond) {
+		var pods corev1.PodList
+		s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), selector))
+		if len(pods.Items) == 0 {
+			return
+		}
+	}
 }
 
 // rolledOut waits until the plugin's Deployment runs what its template says and nothing else.
