@@ -8,6 +8,10 @@ REGISTRY ?= localhost
 GOLANGCI_LINT ?= github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.1.4
 FUZZTIME ?= 30s
+SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown)$$
+# Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
+MATRIX ?=
+MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices)$$
 
 CLUSTER = go -C e2e run ./cmd/cluster
 PLUGIN_IMAGE = $(REGISTRY)/cnpg-i-scale-to-zero:$(TAG)
@@ -29,11 +33,19 @@ unit: ## Run the tests that need no Kubernetes; PostgreSQL 15, 17 and 18 are rea
 	@roots="$$($(CLUSTER) postgres-files 15 17 18)" && \
 	REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" go test -race -shuffle=on ./...
 	@promtool="$$($(CLUSTER) promtool)" && \
-	PROMTOOL="$$promtool" go -C e2e test -race -shuffle=on ./cluster/... ./images/... ./install/... ./monitoring/...
+	PROMTOOL="$$promtool" go -C e2e test -race -shuffle=on ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/...
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made here)
-	@REQUIRE_CLUSTER=1 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 40m -parallel 5 -v ./tests/...
+	@REQUIRE_CLUSTER=1 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 60m -parallel 5 -v ./tests/...
+
+.PHONY: soak
+soak: ## Run the tests of high availability for as long as the README says of them
+	@REQUIRE_CLUSTER=1 SOAK=1 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 60m -v -run '$(SOAKRUN)' ./tests/...
+
+.PHONY: e2e-matrix
+e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn (MATRIX, MATRIXRUN); hours
+	go -C e2e run ./cmd/matrix -combinations '$(MATRIX)' -run '$(MATRIXRUN)'
 
 .PHONY: bench
 bench: ## Measure what the sidecar and the plugin cost

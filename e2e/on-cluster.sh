@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs a command on a cluster with the plugin. With KUBECONFIG set that cluster is used as it is, with images of TAG that it
-# can pull or has; otherwise one is made here for the command and removed afterwards.
+# can pull or has; otherwise one is made here for the command and removed afterwards. CLUSTERFLAGS choose what it is made of.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export TAG=${TAG:-dev} REGISTRY=${REGISTRY:-localhost}
-sidecar=$REGISTRY/cnpg-i-scale-to-zero-sidecar
+plugin=$REGISTRY/cnpg-i-scale-to-zero sidecar=$REGISTRY/cnpg-i-scale-to-zero-sidecar
 
 if [ -n "${KUBECONFIG:-}" ]; then
 	echo "using the cluster of KUBECONFIG=$KUBECONFIG" >&2
@@ -18,12 +18,13 @@ go -C e2e build -o ../build/cluster ./cmd/cluster
 cluster() { (cd e2e && ../build/cluster "$@"); }
 go -C e2e run ./cmd/images -tag "$TAG" -registry "$REGISTRY"
 go -C e2e run ./cmd/manifest -tag "$TAG" -registry "$REGISTRY"
-cluster up
+cluster up ${CLUSTERFLAGS:-}
 trap 'cluster down' EXIT
 trap 'exit 130' INT TERM
 cluster load ../build/plugin.tar ../build/sidecar.tar
+cluster tag "$plugin:$TAG" "$plugin:$TAG-next"
 cluster tag "$sidecar:$TAG" "$sidecar:$TAG-next"
-export NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next
+export NEXT_PLUGIN_IMAGE=$plugin:$TAG-next NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next
 KUBECONFIG=$(cluster kubeconfig) POSTGRES_IMAGE=$(cluster postgres-image)
 export KUBECONFIG POSTGRES_IMAGE PGBOUNCER_IMAGE=$POSTGRES_IMAGE # which has PgBouncer too
 DRIVERS_IMAGE=$(cluster drivers-image)

@@ -78,6 +78,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 			Sidecar: lifecycle.Sidecar{
 				Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
 			},
+			AtOnce: c.UpdateAtOnce,
 			Observer: &observer{
 				Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource,
 				recorder: recorder,

@@ -12,12 +12,6 @@ import (
 	"path/filepath"
 )
 
-// Versions of what is built. The modules under build/ pin them; the names of cached files show them.
-const (
-	kubernetesVersion = "1.34.4"
-	operatorVersion   = "1.30.0"
-)
-
 // Addresses of the cluster. Nothing listens on another interface of the machine, and pods cannot reach the outside.
 const (
 	nodeName     = "node"

@@ -23,26 +23,36 @@ type artefacts struct {
 	postgresImage string
 }
 
+// Prepare builds what a cluster of the versions is made of and the cache does not have, and makes none.
+func (l Layout) Prepare(ctx context.Context, progress *Progress, versions Versions) error {
+	if err := versions.Check(); err != nil {
+		return err
+	}
+	_, err := l.prepare(ctx, progress, versions)
+	return err
+}
+
 // prepare builds what the cache does not have.
-func (l Layout) prepare(ctx context.Context, progress *Progress) (artefacts, error) {
+func (l Layout) prepare(ctx context.Context, progress *Progress, versions Versions) (artefacts, error) {
 	if err := installPackages(ctx, progress); err != nil {
 		return artefacts{}, fmt.Errorf("install Debian packages: %w", err)
 	}
 	var a artefacts
 	var err error
-	if a.kubernetes, err = l.Kubernetes(ctx, progress); err != nil {
+	if a.kubernetes, err = l.kubernetesRelease(ctx, progress, versions.Kubernetes); err != nil {
 		return a, err
 	}
-	if a.node, err = l.build(ctx, progress, "node-services", "node", ".", "-s -w"); err != nil {
+	if a.node, err = l.build(ctx, progress, "node-services", l.module("node"), ".", "-s -w"); err != nil {
 		return a, err
 	}
-	operator, err := l.build(ctx, progress, "operator-"+operatorVersion, "operator",
+	operatorModule := l.moduleOf("operator", versions.Operator, operatorVersions)
+	operator, err := l.build(ctx, progress, "operator-"+versions.Operator, operatorModule,
 		"github.com/cloudnative-pg/cloudnative-pg/cmd/manager",
-		"-s -w -X github.com/cloudnative-pg/cloudnative-pg/pkg/versions.buildVersion="+operatorVersion)
+		"-s -w -X github.com/cloudnative-pg/cloudnative-pg/pkg/versions.buildVersion="+versions.Operator)
 	if err != nil {
 		return a, err
 	}
-	operatorArchive, err := l.operatorImage(operator)
+	operatorArchive, err := operatorImage(operator, versions.Operator)
 	if err != nil {
 		return a, err
 	}
@@ -50,32 +60,36 @@ func (l Layout) prepare(ctx context.Context, progress *Progress) (artefacts, err
 	if err != nil {
 		return a, err
 	}
-	postgresArchive, postgresImage, err := l.PostgresImage(ctx, progress, "17")
+	postgresArchive, postgresImage, err := l.PostgresImage(ctx, progress, versions.Postgres)
 	if err != nil {
 		return a, err
 	}
 	a.postgresImage, a.archives = postgresImage, []string{pauseArchive, operatorArchive, postgresArchive}
-	a.manifest, err = l.operatorManifest(ctx)
+	a.manifest, err = operatorManifest(ctx, operatorModule, versions.Operator)
 	return a, err
 }
 
-// Kubernetes is the program that is every component of Kubernetes, and etcd; it is made if the cache does not have it.
+// Kubernetes is the program that is every component of the usual release of Kubernetes, and etcd; it is made if the cache does
+// not have it.
 func (l Layout) Kubernetes(ctx context.Context, progress *Progress) (string, error) {
+	return l.kubernetesRelease(ctx, progress, Usual().Kubernetes)
+}
+
+func (l Layout) kubernetesRelease(ctx context.Context, progress *Progress, version string) (string, error) {
 	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
 		return "", fmt.Errorf("make the cache: %w", err)
 	}
 	const stamp = "k8s.io/component-base/version"
-	flags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=v%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=34 -X %[1]s.gitTreeState=clean -X %[1]s.buildDate=2026-01-01T00:00:00Z",
-		stamp, kubernetesVersion)
-	return l.build(ctx, progress, "kubernetes-"+kubernetesVersion, "kubernetes", ".", flags)
+	flags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=v%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=%[3]s -X %[1]s.gitTreeState=clean -X %[1]s.buildDate=2026-01-01T00:00:00Z",
+		stamp, version, strings.Split(version, ".")[1])
+	return l.build(ctx, progress, "kubernetes-"+version, l.moduleOf("kubernetes", version, kubernetesVersions), ".", flags)
 }
 
 // build compiles a program of one of the modules under build/, unless the cache has it.
-func (l Layout) build(ctx context.Context, progress *Progress, name, module, program, flags string) (string, error) {
-	directory := filepath.Join(l.Source, "build", module)
-	sources, err := filepath.Glob(filepath.Join(directory, "*"))
+func (l Layout) build(ctx context.Context, progress *Progress, name string, module module, program, flags string) (string, error) {
+	sources, err := module.sources()
 	if err != nil {
-		return "", fmt.Errorf("list the module of %s: %w", name, err)
+		return "", err
 	}
 	binary, err := l.keyed(name, sources, flags)
 	if err != nil {
@@ -85,8 +99,8 @@ func (l Layout) build(ctx context.Context, progress *Progress, name, module, pro
 		return binary, nil
 	}
 	progress.Say("compile %s (minutes when nothing is cached)", name)
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", flags, "-o", binary+".part", program)
-	command.Dir, command.Env = directory, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	command := exec.CommandContext(ctx, "go", "build", "-modfile="+module.file, "-trimpath", "-ldflags", flags, "-o", binary+".part", program)
+	command.Dir, command.Env = module.directory, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("compile %s: %w: %s", name, err, out)
 	}
@@ -98,14 +112,14 @@ func (l Layout) build(ctx context.Context, progress *Progress, name, module, pro
 
 // operatorImage makes the operator's image: it looks for its own programs, of which a name ends with the architecture, under
 // /operator, and the instances run /manager.
-func (l Layout) operatorImage(binary string) (string, error) {
+func operatorImage(binary, version string) (string, error) {
 	archive := binary + ".tar"
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
 	program := "operator/manager_" + runtime.GOARCH
 	config := images.Config{Entrypoint: []string{"/manager"}, User: "65532:65532", WorkingDir: "/"}
-	return archive, images.Write(archive, "localhost/cloudnative-pg:"+operatorVersion, config, images.Files(
+	return archive, images.Write(archive, "localhost/cloudnative-pg:"+version, config, images.Files(
 		images.File{Name: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
 		images.File{Name: "operator", Mode: fs.ModeDir | 0o755},
 		images.File{Name: program, Mode: 0o755, From: binary},
@@ -135,22 +149,22 @@ func (l Layout) pauseImage(ctx context.Context) (string, error) {
 var releaseImage = regexp.MustCompile(`[a-z.]+/cloudnative-pg/cloudnative-pg:[0-9.]+`)
 
 // operatorManifest is the manifest that the operator's own release carries, with the names of our images.
-func (l Layout) operatorManifest(ctx context.Context) (string, error) {
-	command := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg")
-	command.Dir = filepath.Join(l.Source, "build", "operator")
+func operatorManifest(ctx context.Context, pinned module, version string) (string, error) {
+	command := exec.CommandContext(ctx, "go", "list", "-modfile="+pinned.file, "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg")
+	command.Dir, command.Env = pinned.directory, append(os.Environ(), "GOFLAGS=")
 	directory, err := command.Output()
 	if err != nil {
 		return "", fmt.Errorf("find the operator's module: %w", err)
 	}
-	content, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), "releases", "cnpg-"+operatorVersion+".yaml"))
+	content, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), "releases", "cnpg-"+version+".yaml"))
 	if err != nil {
 		return "", fmt.Errorf("read the operator's manifest: %w", err)
 	}
-	return withOurImage(string(content)), nil
+	return withOurImage(string(content), version), nil
 }
 
 // withOurImage lets a manifest use the operator's image that containerd was given.
-func withOurImage(manifest string) string {
-	manifest = releaseImage.ReplaceAllString(manifest, "localhost/cloudnative-pg:"+operatorVersion)
+func withOurImage(manifest, version string) string {
+	manifest = releaseImage.ReplaceAllString(manifest, "localhost/cloudnative-pg:"+version)
 	return strings.ReplaceAll(manifest, "imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
 }

@@ -8,7 +8,7 @@ func TestTheOperatorsManifestUsesOurImage(t *testing.T) {
 		"env: [{name: OPERATOR_IMAGE_NAME, value: registry.example/cloudnative-pg/cloudnative-pg:1.30.0}]\n"
 	const want = "image: localhost/cloudnative-pg:1.30.0\nimagePullPolicy: IfNotPresent\n" +
 		"env: [{name: OPERATOR_IMAGE_NAME, value: localhost/cloudnative-pg:1.30.0}]\n"
-	if got := withOurImage(released); got != want {
+	if got := withOurImage(released, "1.30.0"); got != want {
 		t.Errorf("got\n%s", got)
 	}
 }

@@ -17,6 +17,8 @@ var ErrRunning = errors.New("a cluster is already running: `status` shows it, `d
 type Options struct {
 	// ProxyMode is kube-proxy's: iptables or nftables.
 	ProxyMode string
+	// Versions are those of what it is made of.
+	Versions Versions
 	// Reuse takes a cluster of the same choices that is already up and answers, instead of refusing.
 	Reuse bool
 }
@@ -25,6 +27,9 @@ type Options struct {
 func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (err error) {
 	if options.ProxyMode != "iptables" && options.ProxyMode != "nftables" {
 		return fmt.Errorf("proxy mode %q: allowed are iptables and nftables", options.ProxyMode)
+	}
+	if err := options.Versions.Check(); err != nil {
+		return err
 	}
 	if err := l.checkMachine(ctx); err != nil {
 		return err
@@ -37,7 +42,7 @@ func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (er
 	if found, err := l.alreadyUp(ctx, progress, lock, options); found || err != nil {
 		return err
 	}
-	built, err := l.prepare(ctx, progress)
+	built, err := l.prepare(ctx, progress, options.Versions)
 	if err != nil {
 		return err
 	}
@@ -81,6 +86,10 @@ func (l Layout) alreadyUp(ctx context.Context, progress *Progress, lock claim, o
 	if err != nil || string(mode) != options.ProxyMode {
 		return false, fmt.Errorf("the running cluster has the proxy mode %q, not %q: `down` ends it", mode, options.ProxyMode)
 	}
+	versions, err := os.ReadFile(l.run("versions"))
+	if err != nil || string(versions) != options.Versions.String() {
+		return false, fmt.Errorf("the running cluster has %s, not %s: `down` ends it", versions, options.Versions)
+	}
 	image, err := l.OperandImage()
 	if err != nil {
 		return false, err
@@ -107,6 +116,7 @@ func (l Layout) begin(ctx context.Context, built artefacts, options Options) err
 	}
 	for _, step := range []func() error{
 		func() error { return writeFile(l.run("postgres-image"), built.postgresImage) },
+		func() error { return writeFile(l.run("versions"), options.Versions.String()) },
 		func() error { return writeFile(l.run("proxy-mode"), options.ProxyMode) },
 		func() error { return l.noteTables(ctx) },
 		l.writePKI, func() error { return l.configure(options.ProxyMode) }, cgroups, func() error { return l.network(ctx) },
@@ -123,7 +133,7 @@ func (l Layout) bringUp(ctx context.Context, progress *Progress, built artefacts
 	if err := l.begin(ctx, built, options); err != nil {
 		return err
 	}
-	progress.Say("start Kubernetes %s; the logs are in %s", kubernetesVersion, l.Logs())
+	progress.Say("start Kubernetes %s; the logs are in %s", options.Versions.Kubernetes, l.Logs())
 	for _, c := range l.independent() {
 		if err := l.start(c); err != nil {
 			return err
@@ -143,11 +153,11 @@ func (l Layout) bringUp(ctx context.Context, progress *Progress, built artefacts
 			return err
 		}
 	}
-	return l.populate(ctx, progress, built)
+	return l.populate(ctx, progress, built, options.Versions)
 }
 
 // populate installs what every cluster has: storage, DNS and the operator.
-func (l Layout) populate(ctx context.Context, progress *Progress, built artefacts) error {
+func (l Layout) populate(ctx context.Context, progress *Progress, built artefacts, versions Versions) error {
 	apply := func(ctx context.Context) error {
 		_, err := l.Kubectl(ctx, "", "apply", "--server-side", "-f", l.run("base.yaml"))
 		return err
@@ -169,7 +179,7 @@ func (l Layout) populate(ctx context.Context, progress *Progress, built artefact
 	if err := l.until(ctx, "the operator's webhooks", 2*time.Minute, l.webhook); err != nil {
 		return err
 	}
-	progress.Say("the operator %s answers", operatorVersion)
+	progress.Say("the operator %s answers", versions.Operator)
 	return nil
 }
 

@@ -37,9 +37,9 @@ func TestRenderedManifests(t *testing.T) {
 	}
 }
 
-// The component of all policies brings its two parts along.
-func TestPoliciesComponent(t *testing.T) {
-	t.Parallel()
+// with renders the base with a component.
+func with(t *testing.T, component string) string {
+	t.Helper()
 	directory, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,8 @@ func TestPoliciesComponent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + manifests + "/base]\ncomponents: [" + manifests + "/components/policies]\n"
+	body := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + manifests + "/base]\n" +
+		"components: [" + manifests + "/components/" + component + "]\n"
 	if err := os.WriteFile(filepath.Join(directory, "kustomization.yaml"), []byte(body), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -60,9 +61,24 @@ func TestPoliciesComponent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(got)
+}
+
+// The component of all policies brings its two parts along.
+func TestPoliciesComponent(t *testing.T) {
+	t.Parallel()
+	got := with(t, "policies")
 	for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
-		if count := strings.Count(string(got), "\nkind: "+kind+"\n"); count != 4 {
+		if count := strings.Count(got, "\nkind: "+kind+"\n"); count != 4 {
 			t.Errorf("%d of kind %s, want 4", count, kind)
 		}
+	}
+}
+
+// The component of the priority gives it to the plugin's pods.
+func TestPriorityComponent(t *testing.T) {
+	t.Parallel()
+	if got := with(t, "priority"); strings.Count(got, "\n      priorityClassName: system-cluster-critical\n") != 1 {
+		t.Errorf("the class is not there once:\n%s", got)
 	}
 }

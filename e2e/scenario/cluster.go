@@ -19,6 +19,7 @@ const (
 	Ignore            = "xata.io/scale-to-zero-ignore"
 	KeepAwake         = "xata.io/scale-to-zero-keep-awake"
 	KeepAwakeUntil    = "xata.io/scale-to-zero-keep-awake-until"
+	SidecarUpdate     = "xata.io/scale-to-zero-sidecar-update"
 	Suspended         = "xata.io/scale-to-zero-suspended"
 	WakeBy            = "xata.io/scale-to-zero-wake"
 	Announced         = "xata.io/scale-to-zero-announced"

@@ -1,7 +1,7 @@
 // Package tests proves on a real cluster what the project promises. It runs against whatever KUBECONFIG names: a cluster
 // with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image and PGBOUNCER_IMAGE that of the poolers,
-// DRIVERS_IMAGE one with clients in several languages, NEXT_SIDECAR_IMAGE another name of the sidecar's image and NEXT_POSTGRES_IMAGE one of the operand's, for the tests of
-// upgrades.
+// DRIVERS_IMAGE one with clients in several languages; NEXT_PLUGIN_IMAGE, NEXT_SIDECAR_IMAGE and NEXT_POSTGRES_IMAGE are other
+// names of the plugin's image, the sidecar's and the operand's, for the tests of upgrades.
 package tests
 
 import (
@@ -105,6 +105,18 @@ func (s *story) running(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	s.must(kube.StartClient(s.ctx, c))
 	return c
+}
+
+// together makes clusters at once, waits until all of them are healthy, and starts a client beside them.
+func (s *story) together(clusters ...*cnpgv1.Cluster) {
+	s.Helper()
+	for _, c := range clusters {
+		s.must(kube.Create(s.ctx, c))
+	}
+	for _, c := range clusters {
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	}
+	s.must(kube.StartClient(s.ctx, clusters[0]))
 }
 
 // annotate sets an annotation of the cluster.

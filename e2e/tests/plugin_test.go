@@ -1,75 +1,81 @@
 package tests
 
 import (
-	"os"
+	"fmt"
+	"maps"
 	"testing"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// A new sidecar image restarts no running PostgreSQL; the next pod of the cluster has it. This test and the others of this
-// file change the plugin's Deployment and so do not run beside others.
-func TestNewSidecarImageRollsNothing(t *testing.T) {
-	next := os.Getenv("NEXT_SIDECAR_IMAGE")
-	if next == "" {
-		t.Skip("NEXT_SIDECAR_IMAGE is not set: it is a second name of the sidecar's image")
-	}
-	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "upgraded", 1, never))
-	before := s.instances(c)[0]
-
-	deployment := s.plugin()
-	previous := environment(deployment, "SIDECAR_IMAGE")
-	s.setSidecarImage(deployment, next)
-	t.Cleanup(func() { s.ctx = cleanup(t); s.setSidecarImage(s.plugin(), previous) })
-
-	// The operator looks at every cluster when a plugin's pods change; half a minute is several of its loops.
-	s.awake(c, 30*time.Second, "a new image")
-	after := s.instances(c)[0]
-	if after.UID != before.UID || sidecar(after).Image != previous {
-		t.Errorf("the instance was replaced: %s with %s became %s with %s",
-			before.UID, sidecar(before).Image, after.UID, sidecar(after).Image)
-	}
-
-	session := s.open(c, "rw")
-	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	from, to := session.Close()
-	s.asleepOnTime(c, from, to, threshold)
-	s.annotate(c, scenario.InactivityMinutes, never)
-	s.wake(c)
-	if got := sidecar(s.instances(c)[0]).Image; got != next {
-		t.Errorf("the pod after the wake runs %s, want %s", got, next)
-	}
-}
-
-// With the plugin down the instances go on; when it is back everything recovers by itself.
+// With the plugin entirely down PostgreSQL goes on, and nothing is done for the clusters that list it; when it is back
+// everything recovers by itself, what was asked for meanwhile too. This test and others that change the plugin's Deployment do
+// not run beside others.
 func TestPluginDown(t *testing.T) {
+	down := 40 * time.Second
+	if soaking {
+		down = 2 * time.Minute
+	}
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "orphaned", 1, never))
-	before := s.instances(c)[0]
-	session := s.open(c, "rw")
-	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	used, called, summoned := s.cluster("used", 1), s.cluster("called", 1), s.cluster("summoned", 1)
+	bereft, stranger := s.cluster("bereft", 2), s.cluster("stranger", 2)
+	stranger.Spec.Plugins = nil
+	s.together(used, called, summoned, bereft, stranger)
+	s.sleeps(called)
+	s.sleeps(summoned)
+	session, before := s.open(used, "rw"), s.lives(used)
+	s.annotate(used, scenario.InactivityMinutes, thresholdMinutes)
 
 	replicas := *s.plugin().Spec.Replicas
-	s.scalePlugin(0)
 	t.Cleanup(func() { s.ctx = cleanup(t); s.scalePlugin(replicas) })
-	s.awake(c, 2*threshold, "an open session, the plugin down")
+	s.scalePlugin(0)
+	s.pluginGone()
+	gone := time.Now()
+	lost := bereft.Status.CurrentPrimary
+	s.must(kube.Delete(s.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: lost}}, client.GracePeriodSeconds(0)))
+	s.must(failOver(s.ctx, stranger))
+	t.Logf("the cluster that does not list the plugin failed over %.1fs after it was gone", time.Since(gone).Seconds())
+	s.must(kube.Wake(s.ctx, summoned))
+	answered := make(chan error, 1)
+	go func() {
+		_, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(`export PGPASSWORD=%s
+until psql -XAtq "host=called-rw user=app dbname=app connect_timeout=60" -c 'select 1' 2>/dev/null; do sleep 0.2; done`, s.password(called)))
+		answered <- err
+	}()
+	s.awake(used, time.Until(gone.Add(down)), "an open session, the plugin down")
 	s.must(session.Run("select 1"))
-	s.scalePlugin(replicas)
-
-	after := s.instances(c)[0]
-	if after.UID != before.UID || restarts(after) != restarts(before) {
-		t.Errorf("the instance was restarted: %d restarts, then %d", restarts(before), restarts(after))
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(bereft), bereft))
+	t.Logf("after %.0fs the operator says %q: %s", time.Since(gone).Seconds(), bereft.Status.Phase, bereft.Status.PhaseReason)
+	if bereft.Status.CurrentPrimary != lost || len(s.instances(bereft)) != 1 || len(s.instances(summoned)) != 0 {
+		t.Errorf("without the plugin the operator went on: the primary of %s is %s with %d pods, %s has %d",
+			bereft.Name, bereft.Status.CurrentPrimary, len(s.instances(bereft)), summoned.Name, len(s.instances(summoned)))
 	}
-	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	if after := s.lives(used); !maps.Equal(before, after) {
+		t.Errorf("the instance in use was restarted: %v, then %v", before, after)
+	}
+
+	s.scalePlugin(replicas)
+	back := time.Now()
+	s.must(<-answered)
+	t.Logf("the client that had called meanwhile was answered %.1fs after the plugin was back", time.Since(back).Seconds())
+	for _, c := range []*cnpgv1.Cluster{used, called, summoned, bereft} {
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+		t.Logf("%s was healthy %.1fs after the plugin was back", c.Name, time.Since(back).Seconds())
+	}
+	if bereft.Status.CurrentPrimary == lost {
+		t.Errorf("%s did not fail over", bereft.Name)
+	}
+	s.awaitSlices(called, between)
 	from, to := session.Close()
-	s.asleepOnTime(c, from, to, threshold)
+	s.asleepOnTime(used, from, to, threshold)
 }
 
 func (s *story) plugin() *appsv1.Deployment { return s.deployment(scenario.PluginDeployment) }
@@ -89,11 +95,6 @@ func environment(deployment *appsv1.Deployment, name string) string {
 		}
 	}
 	return ""
-}
-
-func (s *story) setSidecarImage(deployment *appsv1.Deployment, image string) {
-	s.Helper()
-	s.setEnvironment(deployment, corev1.EnvVar{Name: "SIDECAR_IMAGE", Value: image})
 }
 
 // setEnvironment gives a variable of the plugin another value.
@@ -116,6 +117,18 @@ func (s *story) scalePlugin(replicas int32) {
 	patch := []byte(`{"spec":{"replicas":` + string('0'+replicas) + `}}`)
 	s.must(kube.Patch(s.ctx, deployment, client.RawPatch(types.MergePatchType, patch)))
 	s.rolledOut()
+}
+
+// pluginGone waits until the last of the plugin's pods, which serve for a while when they are told to stop, has ended.
+func (s *story) pluginGone() {
+	s.Helper()
+	for selector := client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels); ; pause(s, 100*time.Millisecond) {
+		var pods corev1.PodList
+		s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), selector))
+		if len(pods.Items) == 0 {
+			return
+		}
+	}
 }
 
 // rolledOut waits until the plugin's Deployment runs what its template says and nothing else.

@@ -25,7 +25,7 @@ func Program(t *testing.T) string {
 	if err != nil {
 		t.Skip(err)
 	}
-	found, err := filepath.Glob(filepath.Join(cache, "cnpg-i-scale-to-zero", "kubernetes-*"))
+	found, err := filepath.Glob(filepath.Join(cache, "cnpg-i-scale-to-zero", "kubernetes-*-????????????"))
 	if err != nil || len(found) == 0 {
 		t.Skip("the end-to-end tests have built no Kubernetes")
 	}

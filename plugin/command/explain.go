@@ -92,7 +92,7 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 	}
 	for _, key := range []string{
 		idle.KeyEnabled, idle.KeyInactivityMinutes, idle.KeyActivity, idle.KeyIgnore, idle.KeyKeepAwake, idle.KeyKeepAwakeUntil, idle.KeyWake,
-		idle.KeyGatewayAddress, idle.KeyDatabase, idle.KeySleepRequested,
+		idle.KeyGatewayAddress, idle.KeySidecarUpdate, idle.KeyDatabase, idle.KeySleepRequested,
 	} {
 		if value, there := cluster.Annotations[key]; there {
 			e.Rules[strings.TrimPrefix(key, idle.Prefix)] = value

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // Config is what the plugin works with.
@@ -27,6 +28,8 @@ type Config struct {
 	// SidecarImage is the image of the injected container, SidecarResources its requests and limits.
 	SidecarImage     string
 	SidecarResources corev1.ResourceRequirements
+	// UpdateAtOnce has the operator replace running instances for a new sidecar, where a Cluster does not say otherwise.
+	UpdateAtOnce bool
 	// LogLevel is the level of the plugin and of the sidecars.
 	LogLevel slog.Level
 	// ServerAddress is where TCP is served, empty for not at all; the certificates are paths of files.
@@ -64,6 +67,7 @@ const (
 
 var settings = []setting{
 	{"sidecar-image", "SIDECAR_IMAGE", "", "image of the sidecar"},
+	{"sidecar-update", "SIDECAR_UPDATE", idle.UpdateOnRestart, "when a new sidecar reaches running instances: on-restart or immediate"},
 	{"sidecar-cpu-request", "SIDECAR_CPU_REQUEST", defaultCPU, "CPU request of the sidecar"},
 	{"sidecar-cpu-limit", "SIDECAR_CPU_LIMIT", defaultCPU, "CPU limit of the sidecar"},
 	{"sidecar-memory-request", "SIDECAR_MEMORY_REQUEST", defaultMemory, "memory request of the sidecar"},
@@ -133,13 +137,16 @@ func (r *reader) bad(name, allowed string) {
 
 func (r *reader) config() Config {
 	c := Config{
-		SidecarImage:    r.values["SIDECAR_IMAGE"],
+		SidecarImage: r.values["SIDECAR_IMAGE"], UpdateAtOnce: r.values["SIDECAR_UPDATE"] == idle.UpdateImmediate,
 		SocketDirectory: r.values["PLUGIN_SOCKET_DIR"], MetricsAddress: r.values["METRICS_ADDRESS"],
 		ServerAddress: r.values["SERVER_ADDRESS"], ServerCert: r.values["SERVER_CERT"], ServerKey: r.values["SERVER_KEY"],
 		ClientCert: r.values["CLIENT_CERT"], Group: r.values["CUSTOM_CNPG_GROUP"], Version: r.values["CUSTOM_CNPG_VERSION"],
 	}
 	if !image.MatchString(c.SidecarImage) {
 		r.bad("SIDECAR_IMAGE", "it must be the reference of an image, such as example.org/sidecar:v1")
+	}
+	if !c.UpdateAtOnce && r.values["SIDECAR_UPDATE"] != idle.UpdateOnRestart {
+		r.bad("SIDECAR_UPDATE", "allowed are on-restart and immediate")
 	}
 	if err := c.LogLevel.UnmarshalText([]byte(r.values["LOG_LEVEL"])); err != nil {
 		r.bad("LOG_LEVEL", "allowed are debug, info, warn and error")

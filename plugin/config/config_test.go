@@ -41,6 +41,8 @@ func TestParse(t *testing.T) {
 		{"an image is needed", map[string]string{"SIDECAR_IMAGE": ""}, nil, []string{"SIDECAR_IMAGE"}},
 		{"an image has no spaces", map[string]string{"SIDECAR_IMAGE": "a b"}, nil, []string{"SIDECAR_IMAGE"}},
 		{"a digest is an image", map[string]string{"SIDECAR_IMAGE": "localhost:5000/s@sha256:" + strings.Repeat("a", 64)}, nil, nil},
+		{"a new sidecar may reach running instances", map[string]string{"SIDECAR_UPDATE": "immediate"}, nil, nil},
+		{"now or at their next restart", map[string]string{"SIDECAR_UPDATE": "always"}, nil, []string{"SIDECAR_UPDATE"}},
 		{"a request is at most its limit", map[string]string{"SIDECAR_CPU_REQUEST": "2"}, nil, []string{"SIDECAR_CPU_REQUEST"}},
 		{"a quantity is positive", map[string]string{"SIDECAR_MEMORY_LIMIT": "0", "SIDECAR_MEMORY_REQUEST": "-1"}, nil, []string{"SIDECAR_MEMORY_LIMIT", "SIDECAR_MEMORY_REQUEST"}},
 		{"an empty variable is no default", map[string]string{"SIDECAR_CPU_LIMIT": ""}, nil, []string{"SIDECAR_CPU_LIMIT"}},

@@ -1,8 +1,10 @@
 // Package lifecycle injects the sidecar into the pods of a cluster that lists the plugin.
 //
 // The operator asks twice. EVALUATE is asked when a pod is planned and whenever drift is looked for; its answers are
-// compared with each other, so it is given a constant form. CREATE is asked when a pod is made; it replaces the constant
-// form by the real one, and shortens the startup probe's period, for which no running cluster is rolled. An error of either would keep pods from being made, so none is ever returned for reasons of ours.
+// compared with each other, so it is given a constant form, unless a new sidecar is to reach the running instances of that
+// cluster at once: then it is given the real one. CREATE is asked when a pod is made; it replaces either by the real one, and
+// shortens the startup probe's period, for which no running cluster is rolled. An error of either would keep pods from being
+// made, so none is ever returned for reasons of ours.
 package lifecycle
 
 import (
@@ -42,6 +44,8 @@ type Server struct {
 	lifecycle.UnimplementedOperatorLifecycleServer
 	// Sidecar is what CREATE injects.
 	Sidecar Sidecar
+	// AtOnce has EVALUATE give the real form to every cluster that does not say otherwise.
+	AtOnce bool
 	// Observer counts; Logger tells.
 	Observer Observer
 	Logger   *slog.Logger
@@ -72,7 +76,9 @@ func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation li
 	sidecar := s.Sidecar
 	switch operation {
 	case lifecycle.OperatorOperationType_TYPE_EVALUATE:
-		sidecar = Placeholder()
+		if !RollsFor(request.GetClusterDefinition(), s.AtOnce) {
+			sidecar = Placeholder()
+		}
 	case lifecycle.OperatorOperationType_TYPE_CREATE:
 	default:
 		return nil, ResultSkipped

@@ -141,6 +141,23 @@ func TestInject(t *testing.T) {
 			t.Errorf("mounts (-want +got):\n%s", diff)
 		}
 	})
+	t.Run("the token is the sidecar's own where the operator mounts one for PostgreSQL only", func(t *testing.T) { // as 1.31 will
+		t.Parallel()
+		pod := instance(t)
+		pod.Spec.AutomountServiceAccountToken = ptr.To(false)
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "kube-api-access"})
+		postgres := &pod.Spec.Containers[0]
+		postgres.VolumeMounts = append(postgres.VolumeMounts, corev1.VolumeMount{Name: "kube-api-access", MountPath: tokenPath})
+		injected := inject(t, pod, configured())
+		for _, mount := range injected.Spec.Containers[len(injected.Spec.Containers)-1].VolumeMounts {
+			if mount.MountPath == tokenPath && mount.Name != volumeToken || mount.Name == "kube-api-access" {
+				t.Errorf("the sidecar mounts %s", mount.Name)
+			}
+		}
+		if token := injected.Spec.Volumes[len(injected.Spec.Volumes)-1]; token.Name != volumeToken || token.Projected.Sources[0].ServiceAccountToken == nil {
+			t.Errorf("the last volume is %+v", token)
+		}
+	})
 	t.Run("the user of the PostgreSQL container is taken over where it has one", func(t *testing.T) {
 		t.Parallel()
 		pod := instance(t)
@@ -227,6 +244,53 @@ func TestHook(t *testing.T) {
 			}
 			if (row.want == ResultMissing) != (len(o.missing) == 1) {
 				t.Errorf("missing was told: %v", o.missing)
+			}
+		})
+	}
+}
+
+// A new image rolls the clusters that asked for that, and no other.
+func TestWhatRolls(t *testing.T) {
+	t.Parallel()
+	body, err := json.Marshal(instance(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	annotated := func(value string) string {
+		return `{"metadata":{"annotations":{"xata.io/scale-to-zero-sidecar-update":"` + value + `"}}}`
+	}
+	for _, row := range []struct {
+		rule, cluster string
+		atOnce, rolls bool
+	}{
+		{"by default nothing does", `{}`, false, false},
+		{"the plugin's setting holds for every cluster", `{}`, true, true},
+		{"a cluster may ask for it", annotated("immediate"), false, true},
+		{"or against it", annotated("on-restart"), true, false},
+		{"what is not understood rolls nothing", annotated("now"), true, false},
+		{"nor what cannot be read", `{`, true, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			plan := func(image string) string {
+				sidecar := configured()
+				sidecar.Image = image
+				server := &Server{Sidecar: sidecar, AtOnce: row.atOnce, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+				answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
+					ObjectDefinition: body, ClusterDefinition: []byte(row.cluster),
+					OperationType: &lifecycle.OperatorOperationType{Type: lifecycle.OperatorOperationType_TYPE_EVALUATE},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(answer.GetJsonPatch())
+			}
+			before, after := plan("example.org/sidecar:v7"), plan("example.org/sidecar:v8")
+			if rolls := before != after; rolls != row.rolls {
+				t.Errorf("a new image rolls: %t, want %t", rolls, row.rolls)
+			}
+			if strings.Contains(after, placeholderImage) == row.rolls || strings.Contains(after, "startupProbe") {
+				t.Errorf("the plan is %s", after)
 			}
 		})
 	}

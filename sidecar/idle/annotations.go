@@ -24,6 +24,9 @@ const (
 	// KeyGatewayAddress says whether clients may be led through the gateway, whose address PostgreSQL then sees, although
 	// rules tell addresses apart: "accept" or "reject".
 	KeyGatewayAddress = Prefix + "gateway-address"
+	// KeySidecarUpdate says when a new sidecar reaches the running instances: [UpdateOnRestart] or [UpdateImmediate]. The plugin
+	// obeys it.
+	KeySidecarUpdate = Prefix + "sidecar-update"
 	// KeySleepRequested asks for sleep as soon as nothing is in use, with the time of the request in RFC 3339. It counts while
 	// it is at most [OldestRequest] old.
 	KeySleepRequested = Prefix + "sleep-requested"
@@ -43,6 +46,14 @@ const (
 	KeyLastWake = Prefix + "last-wake"
 	// KeySuspended marks a ScheduledBackup that was suspended by us, with the time in RFC 3339.
 	KeySuspended = Prefix + "suspended"
+)
+
+// Values of [KeySidecarUpdate], and of the plugin's setting that holds where the annotation is not there.
+const (
+	// UpdateOnRestart: with the pod that is made next, for whatever reason.
+	UpdateOnRestart = "on-restart"
+	// UpdateImmediate: the operator replaces the instances for it.
+	UpdateImmediate = "immediate"
 )
 
 // KeyHibernation is CloudNativePG's switch, "on" or "off".

@@ -93,7 +93,8 @@ const (
 	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
 	allowedRequest   = `allowed is a time of RFC 3339, at most 5 minutes ahead, such as "2026-03-01T18:00:00Z"`
 	allowedGateway   = `allowed are "accept" and "reject"`
-	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake, gateway-address and database"
+	allowedUpdate    = `allowed are "on-restart" and "immediate"`
+	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake, gateway-address, sidecar-update and database"
 )
 
 // decimal is digits with an optional fraction: no sign, exponent, space or hexadecimal, which ParseFloat would take.
@@ -150,6 +151,10 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 			return allowedGateway
 		}
 		p.AcceptGateway = value == "accept"
+	case KeySidecarUpdate:
+		if value != UpdateOnRestart && value != UpdateImmediate {
+			return allowedUpdate
+		}
 	case KeyIgnore:
 		patterns, err := parsePatterns(value)
 		if err != nil {

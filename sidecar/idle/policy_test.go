@@ -38,6 +38,8 @@ func TestParsePolicy(t *testing.T) {
 		{"the gateway's address may be accepted", map[string]string{KeyGatewayAddress: "accept"}, Policy{Threshold: 30 * time.Minute, AcceptGateway: true}, nil},
 		{"or not", map[string]string{KeyGatewayAddress: "reject"}, Policy{Threshold: 30 * time.Minute}, nil},
 		{"and nothing else", map[string]string{KeyGatewayAddress: "yes"}, Policy{Threshold: 30 * time.Minute}, []string{KeyGatewayAddress}},
+		{"when a new sidecar comes is the plugin's business", map[string]string{KeySidecarUpdate: UpdateImmediate}, Policy{Threshold: 30 * time.Minute}, nil},
+		{"but a mistake is a mistake", map[string]string{KeySidecarUpdate: "now"}, Policy{Threshold: 30 * time.Minute}, []string{KeySidecarUpdate}},
 		{"statements instead of connections may count", map[string]string{KeyActivity: "queries"}, Policy{Threshold: 30 * time.Minute, Queries: true}, nil},
 		{"sessions may be ignored", map[string]string{KeyIgnore: "user=a application=b*; client=10.1.2.3/8,database=d"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
 			{User: "a", Application: "b*"}, {Client: netip.MustParsePrefix("10.0.0.0/8")}, {Database: "d"},

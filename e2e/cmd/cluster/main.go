@@ -13,8 +13,9 @@ import (
 )
 
 const usage = `usage: cluster COMMAND
-  up [-proxy-mode iptables|nftables] [-reuse]
+  up [-proxy-mode iptables|nftables] [-reuse] [VERSIONS]
                                       make the cluster; with -reuse one that is up already will do
+  prepare [VERSIONS]                  build what a cluster is made of, and make none
   down                                remove it
   status                              show it; fails unless all of it runs
   kubeconfig, postgres-image          print where its kubeconfig is, and the name of its PostgreSQL image
@@ -24,6 +25,7 @@ const usage = `usage: cluster COMMAND
   kubectl [--] ARGUMENT...            run kubectl as its administrator
   postgres-files MAJOR...             make the files of PostgreSQL and print where they are, as MAJOR=DIRECTORY:...
   promtool                            get Prometheus' tool that tests rules, and print where it is
+VERSIONS are -kubernetes and -operator with a release, and -postgres with a major version.
 SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs.
 `
 
@@ -48,13 +50,19 @@ func run(ctx context.Context, arguments []string) error {
 	switch command, rest := arguments[0], arguments[1:]; command {
 	case "up":
 		var options cluster.Options
-		flags := flag.NewFlagSet("up", flag.ContinueOnError)
+		flags := versionFlags(command, &options.Versions)
 		flags.StringVar(&options.ProxyMode, "proxy-mode", "iptables", "iptables or nftables")
 		flags.BoolVar(&options.Reuse, "reuse", false, "take a cluster that is already up")
 		if err := flags.Parse(rest); err != nil {
 			return fmt.Errorf("read the flags: %w", err)
 		}
 		return layout.Up(ctx, progress, options)
+	case "prepare":
+		var versions cluster.Versions
+		if err := versionFlags(command, &versions).Parse(rest); err != nil {
+			return fmt.Errorf("read the flags: %w", err)
+		}
+		return layout.Prepare(ctx, progress, versions)
 	case "down":
 		return layout.Down(ctx, progress)
 	case "status":
@@ -105,6 +113,15 @@ func run(ctx context.Context, arguments []string) error {
 	default:
 		return fmt.Errorf("there is no command %q\n%s", command, usage)
 	}
+}
+
+// versionFlags are the flags of a command that choose versions.
+func versionFlags(command string, versions *cluster.Versions) *flag.FlagSet {
+	flags, usual := flag.NewFlagSet(command, flag.ContinueOnError), cluster.Usual()
+	flags.StringVar(&versions.Kubernetes, "kubernetes", usual.Kubernetes, "release of Kubernetes")
+	flags.StringVar(&versions.Operator, "operator", usual.Operator, "release of CloudNativePG")
+	flags.StringVar(&versions.Postgres, "postgres", usual.Postgres, "major version of PostgreSQL")
+	return flags
 }
 
 func postgresFiles(ctx context.Context, layout cluster.Layout, progress *cluster.Progress, majors []string) error {

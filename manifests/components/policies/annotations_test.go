@@ -48,6 +48,8 @@ var rules = []struct {
 	{idle.KeyWake, bad, []string{"", "maybe", "onconnect", "manual;"}},
 	{idle.KeyGatewayAddress, good, []string{"accept", "reject"}},
 	{idle.KeyGatewayAddress, bad, []string{"", "yes", "Accept"}},
+	{idle.KeySidecarUpdate, good, []string{"on-restart", "immediate"}},
+	{idle.KeySidecarUpdate, bad, []string{"", "now", "Immediate", "on-restart "}},
 	{idle.KeyDatabase, good, []string{"", "orders", "Any Name", "ü;--"}},
 	{idle.KeyIgnore, good, []string{
 		"user=monitoring application=datadog*; client=10.0.0.0/8", "user=a,user=b;;", " user=a\tdatabase=b ", "application=a=b", "user=user=x",

@@ -73,6 +73,7 @@ func forbidden() []write {
 		{"how it is woken", "orders-2", orders, annotation(idle.KeyWake, `"manual"`), noAnnotated + idle.KeyWake},
 		{"whether addresses are told apart", "orders-2", orders, annotation(idle.KeyGatewayAddress, `"accept"`), noAnnotated + idle.KeyGatewayAddress},
 		{"the database of the channel", "orders-2", orders, annotation(idle.KeyDatabase, `""`), noAnnotated + idle.KeyDatabase},
+		{"when a new sidecar comes", "orders-2", orders, annotation(idle.KeySidecarUpdate, `"immediate"`), noAnnotated + idle.KeySidecarUpdate},
 		{"the acknowledgement", "orders-2", orders, annotation(idle.KeyGatewayReady, `"uid 2026"`), noAnnotated + idle.KeyGatewayReady},
 		{"who woke it", "orders-2", orders, annotation(idle.KeyLastWake, `"nobody"`), noAnnotated + idle.KeyLastWake},
 		{"the mark of ScheduledBackups on a Cluster", "orders-2", orders, annotation(idle.KeySuspended, `"x"`), noAnnotated + idle.KeySuspended},

@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestVersionsThatThereAre(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule     string
+		versions Versions
+		bad      []string
+	}{
+		{"the usual ones are there", Usual(), nil},
+		{"others may be chosen", Versions{"1.36.3", "1.28.2", "15"}, nil},
+		{"every one that there is not is named at once", Versions{"1.2.3", "1.29.1", "9"}, []string{`Kubernetes "1.2.3"`, `PostgreSQL "9"`}},
+		{"none is no version", Versions{Kubernetes: "1.34.4", Postgres: "17"}, []string{`CloudNativePG "": there are 1.30.0`}},
+	} {
+		err := row.versions.Check()
+		if (err != nil) != (len(row.bad) != 0) {
+			t.Errorf("%s: %v", row.rule, err)
+		}
+		for _, text := range row.bad {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: %v does not say %s", row.rule, err, text)
+			}
+		}
+	}
+}
+
+// Every version has a module that pins it.
+func TestModulesPinTheVersions(t *testing.T) {
+	t.Parallel()
+	l := Layout{Source: ".."}
+	for _, row := range []struct {
+		name, path string
+		known      []string
+	}{
+		{"kubernetes", "k8s.io/kubernetes", kubernetesVersions},
+		{"operator", "github.com/cloudnative-pg/cloudnative-pg", operatorVersions},
+	} {
+		for _, version := range row.known {
+			m := l.moduleOf(row.name, version, row.known)
+			content, err := os.ReadFile(filepath.Join(m.directory, m.file))
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			if !strings.Contains(string(content), "\t"+row.path+" v"+version) {
+				t.Errorf("%s does not pin %s v%s", m.file, row.path, version)
+			}
+		}
+	}
+	for _, major := range postgresVersions {
+		if suites[major] == "" {
+			t.Errorf("no suite has PostgreSQL %s", major)
+		}
+	}
+}
+
+// What another version is made from does not make the usual one anew.
+func TestOnlyTheOwnFilesDecide(t *testing.T) {
+	t.Parallel()
+	l := Layout{Source: t.TempDir()}
+	known := []string{"2.0", "1.0"}
+	for _, name := range []string{"go.mod", "go.sum", "1.0.mod", "1.0.sum", "main.go"} {
+		if err := writeFile(filepath.Join(l.Source, "build", "operator", name), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for version, want := range map[string][]string{"2.0": {"go.mod", "go.sum", "main.go"}, "1.0": {"1.0.mod", "1.0.sum", "main.go"}} {
+		var got []string
+		for _, source := range must(l.moduleOf("operator", version, known).sources())(t) {
+			got = append(got, filepath.Base(source))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", version, diff)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// soaking has the tests of this file and TestPluginDown run for as long as what the README says of them: make soak.
+var soaking = os.Getenv("SOAK") != ""
+
+// killEvery is how often a replica of the plugin is killed.
+const killEvery = 20 * time.Second
+
+// excused is for how long after the death of a replica without notice a connection may begin that it takes with it: until
+// every kube-proxy leads elsewhere.
+const excused = 5 * time.Second
+
+// One replica of the plugin after the other is killed while clusters fall asleep, are woken by connections and fail over:
+// nothing is stuck, and no client is refused but those whose replica died under them without notice.
+func TestReplicasKilledUnderLoad(t *testing.T) {
+	count, length := 4, time.Minute
+	if soaking {
+		count, length = 10, 5*time.Minute
+	}
+	s := begin(t)
+	var clusters []*cnpgv1.Cluster
+	for i := range count {
+		clusters = append(clusters, s.cluster(fmt.Sprintf("busy-%d", i), 1+i%3/2)) // each third has a standby
+	}
+	s.together(clusters...)
+
+	ctx, stop := context.WithTimeout(s.ctx, length)
+	defer stop()
+	kills := s.killReplicas(ctx)
+	lives := make([]tally, count)
+	var group sync.WaitGroup
+	for i, c := range clusters {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				if err := lives[i].live(s.ctx, c); err != nil {
+					t.Errorf("%s: %v", c.Name, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	s.rolledOut()
+	total, killed := tally{}, kills()
+	for i, c := range clusters {
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+		s.settled(c)
+		total.add(lives[i])
+	}
+	for _, attempt := range total.refused {
+		if !killed.excuse(attempt) {
+			t.Errorf("refused %s after it began, at %s: %v", attempt.end.Sub(attempt.start), attempt.start.Format(time.TimeOnly), attempt.err)
+		}
+	}
+	t.Logf("%d replicas killed, %d of them without notice; %d sleeps, %d failovers, %d wakes, of which %d at a further try; the longest took %.1fs",
+		len(killed), len(killed.abrupt()), total.sleeps, total.failovers, total.wakes, len(total.refused), total.longest.Seconds())
+}
+
+// attempt is a connection that failed.
+type attempt struct {
+	start, end time.Time
+	err        error
+}
+
+// tally is what became of clusters.
+type tally struct {
+	sleeps, wakes, failovers int
+	longest                  time.Duration
+	refused                  []attempt
+}
+
+func (y *tally) add(other tally) {
+	y.sleeps, y.wakes, y.failovers = y.sleeps+other.sleeps, y.wakes+other.wakes, y.failovers+other.failovers
+	y.longest, y.refused = max(y.longest, other.longest), append(y.refused, other.refused...)
+}
+
+// live has a cluster lose its primary if it has a standby, fall asleep, and be woken by a client.
+func (y *tally) live(ctx context.Context, c *cnpgv1.Cluster) error {
+	if c.Spec.Instances > 1 {
+		if err := failOver(ctx, c); err != nil {
+			return err
+		}
+		y.failovers++
+	}
+	soon, later := thresholdMinutes, never
+	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &soon); err != nil {
+		return err
+	}
+	if _, err := kube.AwaitCluster(ctx, c, "asleep", threshold+3*time.Minute, scenario.SwitchedOn); err != nil {
+		return err
+	}
+	y.sleeps++
+	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &later); err != nil {
+		return err
+	}
+	for asleep := true; asleep; asleep = scenario.SwitchedOn(c) { // the instance that goes may still answer
+		begun := time.Now()
+		if err := y.connect(ctx, c, begun.Add(3*time.Minute)); err != nil {
+			return err
+		}
+		y.longest = max(y.longest, time.Since(begun))
+		if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
+			return err
+		}
+	}
+	y.wakes++
+	return kube.AwaitHealthy(ctx, c, toHealthy)
+}
+
+// connect has a client try until it is answered.
+func (y *tally) connect(ctx context.Context, c *cnpgv1.Cluster, deadline time.Time) error {
+	for {
+		start := time.Now()
+		answer, err := kube.QueryAs(ctx, c, "rw", fromAfar, "select 1")
+		if err == nil && answer == "1" {
+			return nil
+		}
+		y.refused = append(y.refused, attempt{start, time.Now(), err})
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no client was answered: %w", err)
+		}
+	}
+}
+
+// failOver kills the primary without notice and waits until another instance leads the whole cluster.
+func failOver(ctx context.Context, c *cnpgv1.Cluster) error {
+	if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
+		return err
+	}
+	primary := &corev1.Pod{}
+	primary.Namespace, primary.Name = c.Namespace, c.Status.CurrentPrimary
+	if err := kube.Delete(ctx, primary, &client.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
+		return err
+	}
+	_, err := kube.AwaitCluster(ctx, c, "failed over", toHealthy, func(c *cnpgv1.Cluster) bool {
+		return c.Status.CurrentPrimary != primary.Name && scenario.Healthy(c)
+	})
+	return err
+}
+
+// kill is the death of a replica of the plugin: with notice, as an eviction is, or without.
+type kill struct {
+	at     time.Time
+	notice bool
+}
+
+type kills []kill
+
+func (k kills) abrupt() (found kills) {
+	for _, one := range k {
+		if !one.notice {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
+// excuse tells whether the failed attempt was begun so that a replica that died without notice may have taken it along.
+func (k kills) excuse(a attempt) bool {
+	for _, one := range k.abrupt() {
+		if one.at.Add(excused).After(a.start) && one.at.Before(a.end) {
+			return true
+		}
+	}
+	return false
+}
+
+// killReplicas kills the older replica of the plugin, in turn with notice and without, as soon as there are two again and at
+// most every [killEvery], until the context ends. The function returned waits for that.
+func (s *story) killReplicas(ctx context.Context) func() kills {
+	selector := client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)
+	done := make(chan kills, 1)
+	go func() {
+		var killed kills
+		defer func() { done <- killed }()
+		ticker := time.NewTicker(killEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			if err := kube.AwaitDeployment(ctx, scenario.OperatorNamespace, scenario.PluginDeployment, time.Minute); err != nil {
+				if !errors.Is(err, context.DeadlineExceeded) {
+					s.Errorf("a replica that was killed is not replaced: %v", err)
+				}
+				return
+			}
+			notice := len(killed)%2 == 0
+			at, err := killOldest(ctx, selector, notice)
+			if err != nil {
+				s.Errorf("kill a replica: %v", err)
+				return
+			}
+			killed = append(killed, kill{at, notice})
+		}
+	}()
+	return func() kills { return <-done }
+}
+
+func killOldest(ctx context.Context, selector client.MatchingLabels, notice bool) (time.Time, error) {
+	var pods corev1.PodList
+	if err := kube.List(ctx, &pods, client.InNamespace(scenario.OperatorNamespace), selector); err != nil {
+		return time.Time{}, err
+	}
+	var oldest *corev1.Pod
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.DeletionTimestamp == nil && (oldest == nil || pod.CreationTimestamp.Before(&oldest.CreationTimestamp)) {
+			oldest = pod
+		}
+	}
+	if oldest == nil {
+		return time.Time{}, errors.New("there is none")
+	}
+	var options client.DeleteOptions
+	if !notice {
+		options.GracePeriodSeconds = ptr.To(int64(0))
+	}
+	at := time.Now()
+	return at, kube.Delete(ctx, oldest, &options)
+}

@@ -1,0 +1,61 @@
+package tests
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// tokens is where Kubernetes mounts the token of a pod's service account.
+const tokens = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// CloudNativePG 1.31 has no token mounted in the pods of instances. A sidecar in a pod without one reads its Cluster with the
+// token that the plugin projects: the container of an instance, in a pod of its own, which nobody is the primary in.
+func TestOwnTokenSuffices(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "tokenless", 1, never))
+	pod := without(s.instances(c)[0])
+	s.must(kube.Create(s.ctx, pod))
+	_, err := kube.AwaitPod(s.ctx, pod, "running", time.Minute, scenario.Ready)
+	s.must(err)
+	if len(pod.Spec.Volumes) != len(pod.Spec.Containers[0].VolumeMounts) {
+		t.Errorf("Kubernetes added a volume: %+v", pod.Spec.Volumes)
+	}
+	mounts := pod.Spec.Containers[0].VolumeMounts
+	if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return m.MountPath == tokens }) {
+		t.Errorf("no token is mounted: %+v", mounts)
+	}
+	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_threshold_seconds{cluster="tokenless"} 36000`, time.Minute)
+	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_blocked{cluster="tokenless",reason="not_primary"} 1`, time.Minute)
+}
+
+// without is a pod with the sidecar of an instance and nothing else, in which nothing is mounted that the sidecar does not ask
+// for.
+func without(instance corev1.Pod) *corev1.Pod {
+	container := *sidecar(instance)
+	for i := range container.Env {
+		if container.Env[i].Name == "CLUSTER_NAME" { // the operator's label must not be on a pod that is none of its own
+			container.Env[i] = corev1.EnvVar{Name: "CLUSTER_NAME", Value: instance.Labels["cnpg.io/cluster"]}
+		}
+	}
+	var volumes []corev1.Volume
+	for _, volume := range instance.Spec.Volumes {
+		if slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume.Name }) {
+			volumes = append(volumes, volume)
+		}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: instance.Namespace, Name: "alone"},
+		Spec: corev1.PodSpec{
+			ServiceAccountName: instance.Spec.ServiceAccountName, AutomountServiceAccountToken: ptr.To(false),
+			SecurityContext: instance.Spec.SecurityContext, Containers: []corev1.Container{container}, Volumes: volumes,
+		},
+	}
+}

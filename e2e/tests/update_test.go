@@ -1,0 +1,211 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// toLook is several of the operator's loops: it looks at every cluster when a plugin's pods change.
+const toLook = 30 * time.Second
+
+// version is a release: the plugin's image and the sidecar's.
+type version struct{ plugin, sidecar string }
+
+// New images of plugin and sidecar restart no running PostgreSQL, there and back; the next pod of a cluster has the new
+// sidecar, and a cluster that asks for it is rolled at once.
+func TestUpgradeRestartsNothing(t *testing.T) {
+	next := version{os.Getenv("NEXT_PLUGIN_IMAGE"), os.Getenv("NEXT_SIDECAR_IMAGE")}
+	if next.plugin == "" || next.sidecar == "" {
+		t.Skip("NEXT_PLUGIN_IMAGE and NEXT_SIDECAR_IMAGE are not set: they are second names of the images")
+	}
+	s := begin(t)
+	previous := s.installed()
+	sleeper, restarted, eager := s.cluster("sleeper", 1), s.cluster("restarted", 1), s.cluster("eager", 1)
+	patient := []*cnpgv1.Cluster{s.cluster("patient", 1), s.cluster("pair", 2)}
+	all := append([]*cnpgv1.Cluster{sleeper, restarted, eager}, patient...)
+	s.together(all...)
+	t.Cleanup(func() { s.ctx = cleanup(t); s.install(previous) })
+
+	before := s.lives(all...)
+	s.install(next)
+	s.untouched(before, "the new version", all...)
+	s.carry(previous.sidecar, all...)
+
+	s.sleeps(sleeper)
+	s.wake(sleeper)
+	pod := s.instances(restarted)[0]
+	s.must(kube.Delete(s.ctx, &pod))
+	s.updated(restarted, next.sidecar)
+	rolls := s.watchInstances(eager)
+	s.annotate(eager, scenario.SidecarUpdate, "immediate")
+	s.updated(eager, next.sidecar)
+	s.untouched(before, "a cluster that asked", patient...)
+	s.carry(next.sidecar, sleeper, restarted)
+	s.counted(eager, next.sidecar, 1)
+	s.counted(patient[1], previous.sidecar, 2)
+
+	rest := append([]*cnpgv1.Cluster{sleeper, restarted}, patient...)
+	before = s.lives(rest...)
+	s.install(previous)
+	s.updated(eager, previous.sidecar)
+	s.untouched(before, "the old version again", rest...)
+	s.carry(next.sidecar, sleeper, restarted)
+	if replaced := rolls(); replaced != 3 {
+		t.Errorf("the cluster that asked for new sidecars had %d pods, want 3: at first, with the new one, with the old one again", replaced)
+	}
+	s.sleeps(sleeper)
+	s.wake(sleeper)
+	s.carry(previous.sidecar, sleeper)
+	s.counted(eager, next.sidecar, 0)
+}
+
+func (s *story) cluster(name string, instances int) *cnpgv1.Cluster {
+	return kube.NewCluster(s.namespace, name, instances, never)
+}
+
+// installed is the version that runs.
+func (s *story) installed() version {
+	s.Helper()
+	deployment := s.plugin()
+	return version{deployment.Spec.Template.Spec.Containers[0].Image, environment(deployment, "SIDECAR_IMAGE")}
+}
+
+// install rolls a version out.
+func (s *story) install(v version) {
+	s.Helper()
+	deployment := s.plugin()
+	changed := deployment.DeepCopy()
+	container := &changed.Spec.Template.Spec.Containers[0]
+	container.Image = v.plugin
+	for i := range container.Env {
+		if container.Env[i].Name == "SIDECAR_IMAGE" {
+			container.Env[i].Value = v.sidecar
+		}
+	}
+	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(deployment)))
+	s.rolledOut()
+}
+
+// life is one run of PostgreSQL: the pod, how often its containers were started again, and when the postmaster started.
+type life struct {
+	pod      types.UID
+	restarts int32
+	started  string
+}
+
+// lives are those of all instances of the clusters, by pod.
+func (s *story) lives(clusters ...*cnpgv1.Cluster) map[string]life {
+	s.Helper()
+	found := map[string]life{}
+	for _, c := range clusters {
+		for _, pod := range s.instances(c) {
+			started, err := kube.Exec(s.ctx, s.namespace, pod.Name, "postgres", "psql", "-XAtqU", "postgres", "-c", "select pg_postmaster_start_time()")
+			s.must(err)
+			found[pod.Name] = life{pod.UID, restarts(pod), strings.TrimSpace(started)}
+		}
+	}
+	return found
+}
+
+// untouched demands that every PostgreSQL of the clusters goes on for a while.
+func (s *story) untouched(before map[string]life, why string, clusters ...*cnpgv1.Cluster) {
+	s.Helper()
+	for deadline := time.Now().Add(toLook); time.Now().Before(deadline); {
+		now := s.lives(clusters...)
+		for pod, life := range now {
+			if life != before[pod] {
+				s.Errorf("%s restarted %s: %+v, then %+v", why, pod, before[pod], life)
+			}
+		}
+		if s.Failed() {
+			return
+		}
+		pause(s, time.Second)
+	}
+}
+
+// carry demands that the sidecars of the clusters are of the image.
+func (s *story) carry(image string, clusters ...*cnpgv1.Cluster) {
+	s.Helper()
+	for _, c := range clusters {
+		if !s.carries(c, image) {
+			s.Errorf("%s has another sidecar than %s", c.Name, image)
+		}
+	}
+}
+
+func (s *story) carries(c *cnpgv1.Cluster, image string) bool {
+	s.Helper()
+	pods := s.instances(c)
+	for _, pod := range pods {
+		if container := sidecar(pod); container == nil || container.Image != image {
+			return false
+		}
+	}
+	return len(pods) == c.Spec.Instances
+}
+
+// updated waits until every instance has the sidecar and serves.
+func (s *story) updated(c *cnpgv1.Cluster, image string) {
+	s.Helper()
+	begun := time.Now()
+	_, err := kube.AwaitCluster(s.ctx, c, "updated to "+image, toHealthy, func(c *cnpgv1.Cluster) bool {
+		return scenario.Healthy(c) && s.carries(c, image)
+	})
+	s.must(err)
+	s.Logf("%s runs %s after %.1fs", c.Name, image, time.Since(begun).Seconds())
+}
+
+// counted demands that every replica of the plugin says soon how many pods of the cluster run the image; 0: no series at all.
+func (s *story) counted(c *cnpgv1.Cluster, image string, pods int) {
+	s.Helper()
+	series := fmt.Sprintf("cnpg_scale_to_zero_instance_pods{cluster=%q,namespace=%q,sidecar_image=%q} ", c.Name, s.namespace, image)
+	var replicas corev1.PodList
+	s.must(kube.List(s.ctx, &replicas, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)))
+	for _, replica := range replicas.Items {
+		if replica.DeletionTimestamp != nil {
+			continue
+		}
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			page, err := kube.Page(s.ctx, replica.Namespace, replica.Name, "8080", "metrics")
+			s.must(err)
+			if pods == 0 && !strings.Contains(page, series) || strings.Contains(page, fmt.Sprintf("%s%d\n", series, pods)) {
+				break
+			}
+			if time.Now().After(deadline) {
+				s.Fatalf("%s does not say that %d pods of %s run %s", replica.Name, pods, c.Name, image)
+			}
+		}
+	}
+}
+
+// watchInstances counts, until the returned function is called, the pods that a cluster has had.
+func (s *story) watchInstances(c *cnpgv1.Cluster) func() int {
+	s.Helper()
+	ctx, cancel := context.WithCancel(s.ctx)
+	stream, err := kube.Watch(ctx, &corev1.PodList{}, client.InNamespace(c.Namespace),
+		client.MatchingLabels{"cnpg.io/cluster": c.Name, "cnpg.io/podRole": "instance"})
+	s.must(err)
+	count := make(chan int, 1)
+	go func() {
+		seen := map[types.UID]bool{}
+		defer func() { count <- len(seen) }()
+		for event := range stream.ResultChan() {
+			if pod, is := event.Object.(*corev1.Pod); is {
+				seen[pod.UID] = true
+			}
+		}
+	}()
+	return func() int { stream.Stop(); cancel(); return <-count }
+}
