@@ -51,7 +51,7 @@ func (l Layout) start(c component) error {
 		return fmt.Errorf("make the log of %s: %w", c.name, err)
 	}
 	defer func() { _ = log.Close() }()
-	command := exec.Command(c.program, c.arguments...)
+	command := exec.Command(c.program, c.arguments...) //nolint:noctx // it outlives this program and every deadline in it
 	command.Stdout, command.Stderr, command.SysProcAttr = log, log, &syscall.SysProcAttr{Setsid: true}
 	if err := command.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", c.name, err)
