@@ -31,11 +31,12 @@ unit: ## Run the tests that need no Kubernetes; PostgreSQL 15, 17 and 18 are rea
 	@roots="$$($(CLUSTER) postgres-files 15 17 18)" && \
 	REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" go test -race -shuffle=on ./...
 	@promtool="$$($(CLUSTER) promtool)" && \
-	PROMTOOL="$$promtool" go -C e2e test -race -shuffle=on ./cluster/... ./images/... ./install/... ./monitoring/...
+	PROMTOOL="$$promtool" go -C e2e test -race -shuffle=on ./audit/... ./cluster/... ./images/... ./install/... ./monitoring/...
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made here)
-	@REQUIRE_CLUSTER=1 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 40m -parallel 5 -v ./tests/...
+	@REQUIRE_CLUSTER=1 ./e2e/on-cluster.sh sh -c \
+		'go -C e2e test -count=1 -timeout 40m -parallel 5 -v ./tests/... && go -C e2e run ./cmd/cluster audit'
 
 .PHONY: bench
 bench: ## Measure what the sidecar and the plugin cost
