@@ -4,9 +4,11 @@ SHELL := /bin/bash
 
 TAG ?= dev
 REGISTRY ?= localhost
-# The release that lint uses; the code is kept clean under it.
+# The releases that lint uses; the code is kept clean under them.
 GOLANGCI_LINT ?= github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.1.4
+ACTIONLINT ?= github.com/rhysd/actionlint/cmd/actionlint@v1.7.9
+GO_LICENSES ?= github.com/google/go-licenses@v1.6.0
 FUZZTIME ?= 30s
 SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
@@ -33,11 +35,12 @@ unit: ## Run the tests that need no Kubernetes; PostgreSQL 15, 17 and 18 are rea
 	@roots="$$($(CLUSTER) postgres-files 15 17 18)" && \
 	REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" go test -race -shuffle=on ./...
 	@promtool="$$($(CLUSTER) promtool)" && \
-	PROMTOOL="$$promtool" go -C e2e test -race -shuffle=on ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/...
+	PROMTOOL="$$promtool" go -C e2e test -race -shuffle=on ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/...
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made here)
-	@REQUIRE_CLUSTER=1 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 60m -parallel 5 -v ./tests/...
+	@REQUIRE_CLUSTER=1 ./e2e/on-cluster.sh sh -c \
+		'go -C e2e test -count=1 -timeout 60m -parallel 5 -v ./tests/... && go -C e2e run ./cmd/cluster audit'
 
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the README says of them
@@ -87,13 +90,37 @@ cluster-up: images manifest ## Make a cluster on this machine and install the pl
 cluster-down: ## Remove the cluster of cluster-up
 	$(CLUSTER) down
 
-.PHONY: lint
-lint: ## Check style, module files and known vulnerabilities
+CHECKS = format vet modules linters workflows licences vulnerabilities
+
+.PHONY: lint $(CHECKS:%=lint-%)
+lint: ## Check style, module files, workflows, licences and known vulnerabilities, and say at the end what failed
+	@failed=; for check in $(CHECKS); do \
+		echo "== $$check"; $(MAKE) --no-print-directory lint-$$check || failed="$$failed $$check"; \
+	done; test -z "$$failed" || { echo "lint: failed:$$failed" >&2; exit 1; }
+
+lint-format:
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
+
+lint-vet:
 	go vet ./... && go -C e2e vet ./...
+
+lint-modules:
 	go mod tidy -diff && go -C e2e mod tidy -diff
+
+lint-linters:
 	go run $(GOLANGCI_LINT) run ./...
-	go run $(GOVULNCHECK) ./...
+	cd e2e && go run $(GOLANGCI_LINT) run ./...
+
+lint-workflows:
+	go run $(ACTIONLINT) -shellcheck= -pyflakes=
+
+# The licences permit to ship binaries under the Apache License 2.0 as long as their notices come along.
+lint-licences:
+	go run $(GO_LICENSES) check --allowed_licenses=Apache-2.0,MIT,ISC,BSD-2-Clause,BSD-3-Clause ./plugin ./sidecar
+
+lint-vulnerabilities:
+	@go run $(GOVULNCHECK) $(GOVULNCHECKFLAGS) ./... || { echo "lint: the code has known vulnerabilities, or \
+	their database could not be read (a copy will do: GOVULNCHECKFLAGS=-db=file:///...): see above" >&2; exit 1; }
 
 .PHONY: fuzz
 fuzz: ## Fuzz every parser and the decision (FUZZTIME each), and read ten million random histories and damaged openings

@@ -42,8 +42,9 @@ func workerOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster)
 	return 0, errNoWorker
 }
 
-// figure is a number of the sidecar's metrics page.
-func figure(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, name string) (float64, error) {
+// samples is how often the sidecar has looked at PostgreSQL, from its metrics page.
+func samples(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (float64, error) {
+	const name = "cnpg_scale_to_zero_samples_total"
 	page, err := kube.Page(ctx, c.Namespace, c.Status.CurrentPrimary, "9189", "metrics")
 	if err != nil {
 		return 0, err
@@ -90,7 +91,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 			return err
 		}},
 	} {
-		looks, err := figure(ctx, kube, c, "cnpg_scale_to_zero_samples_total")
+		looks, err := samples(ctx, kube, c)
 		if err != nil {
 			return err
 		}
@@ -103,7 +104,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 		if err != nil {
 			return err
 		}
-		later, err := figure(ctx, kube, c, "cnpg_scale_to_zero_samples_total")
+		later, err := samples(ctx, kube, c)
 		if err != nil {
 			return err
 		}
@@ -138,12 +139,12 @@ func quiet(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, la
 		return fmt.Errorf("read the Cluster: %w", err)
 	}
 	version := c.ResourceVersion
-	looks, err := figure(ctx, kube, c, "cnpg_scale_to_zero_samples_total")
+	looks, err := samples(ctx, kube, c)
 	if err != nil {
 		return err
 	}
 	rest(ctx, lasts)
-	later, err := figure(ctx, kube, c, "cnpg_scale_to_zero_samples_total")
+	later, err := samples(ctx, kube, c)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func (l Layout) configure(proxyMode string) error {
 		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", cgroupName, "@PODNET@", podNet, "@LOGS@", l.Logs(), "@MODE@", proxyMode, "@PROVISIONER@", provisioner)
 	for name, path := range map[string]string{
 		"containerd.toml": "containerd.toml", "cni.conflist": "cni/10-pods.conflist", "kubelet.yaml": "kubelet.yaml",
-		"proxy.yaml": "proxy.yaml", "Corefile": "Corefile", "base.yaml": "base.yaml",
+		"proxy.yaml": "proxy.yaml", "Corefile": "Corefile", "base.yaml": "base.yaml", "audit-policy.yaml": "audit-policy.yaml",
 	} {
 		content, err := files.ReadFile("files/" + name)
 		if err != nil {
@@ -51,7 +51,7 @@ func (l Layout) start(c component) error {
 		return fmt.Errorf("make the log of %s: %w", c.name, err)
 	}
 	defer func() { _ = log.Close() }()
-	command := exec.Command(c.program, c.arguments...)
+	command := exec.Command(c.program, c.arguments...) //nolint:noctx // it outlives this program and every deadline in it
 	command.Stdout, command.Stderr, command.SysProcAttr = log, log, &syscall.SysProcAttr{Setsid: true}
 	if err := command.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", c.name, err)
@@ -87,6 +87,7 @@ func (l Layout) apiserver() component {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + pki + "/front-client.crt", "--proxy-client-key-file=" + pki + "/front-client.key",
 		"--allow-privileged=true", "--enable-priority-and-fairness=false", "--profiling=false",
+		"--audit-policy-file=" + l.run("audit-policy.yaml"), "--audit-log-path=" + l.auditLog(),
 	}}
 }
 

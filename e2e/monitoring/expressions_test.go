@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
@@ -176,7 +177,7 @@ func TestExpressionsNameWhatIsExported(t *testing.T) {
 // matches holds a matcher against the labels of a metric.
 func matches(t *testing.T, where, name string, f *family, m *labels.Matcher) {
 	t.Helper()
-	if m.Name == labels.MetricName {
+	if m.Name == model.MetricNameLabel {
 		return
 	}
 	values := f.labels[m.Name]

@@ -52,7 +52,7 @@ func (f *fleet) start(pod *corev1.Pod, log string, environment ...string) (*proc
 	if err := os.MkdirAll(socket, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of the socket: %w", err)
 	}
-	p := &process{pod: pod, ended: make(chan struct{}), command: exec.Command(f.programs.plugin, "plugin")}
+	p := &process{pod: pod, ended: make(chan struct{}), command: exec.Command(f.programs.plugin, "plugin")} //nolint:noctx // end ends it, and the kernel when this program is gone
 	var err error
 	if p.log, err = os.Create(filepath.Join(f.folder, log)); err != nil {
 		return nil, fmt.Errorf("make the plugin's log: %w", err)

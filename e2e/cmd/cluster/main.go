@@ -22,6 +22,7 @@ const usage = `usage: cluster COMMAND
   drivers-image                       make an image of clients in several languages, load it, and print its name
   load ARCHIVE...                     import archives of images
   tag IMAGE OTHER                     give an image another name
+  audit                               compare the rights of the project's accounts with what they asked for since up
   kubectl [--] ARGUMENT...            run kubectl as its administrator
   postgres-files MAJOR...             make the files of PostgreSQL and print where they are, as MAJOR=DIRECTORY:...
   promtool                            get Prometheus' tool that tests rules, and print where it is
@@ -96,6 +97,10 @@ func run(ctx context.Context, arguments []string) error {
 			return fmt.Errorf("tag takes two names\n%s", usage)
 		}
 		return layout.Tag(ctx, rest[0], rest[1])
+	case "audit":
+		report, err := layout.Audit(ctx)
+		fmt.Print(report)
+		return err
 	case "kubectl":
 		if len(rest) > 0 && rest[0] == "--" {
 			rest = rest[1:]

@@ -1,0 +1,135 @@
+// Package audit compares what the project's accounts asked of an API server with what their roles permit: a right that is
+// never used is one too many, and a refused request one too few. It reads the API server's audit log, in which the policy of
+// the harness has every request of these accounts.
+package audit
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// Call is what RBAC decides on, apart from names.
+type Call struct{ Verb, Group, Resource, Subresource string }
+
+// String is the call as kubectl writes resources: patch clusters.postgresql.cnpg.io, update services/finalizers.
+func (c Call) String() string {
+	resource := c.Resource
+	if c.Group != "" {
+		resource += "." + c.Group
+	}
+	if c.Subresource != "" {
+		resource += "/" + c.Subresource
+	}
+	return c.Verb + " " + resource
+}
+
+// Request is what the API server noted of one request.
+type Request struct {
+	// User is who asked, and Agent the program, by its own word.
+	User, Agent string
+	Call        Call
+	// Namespace and Name say of which object.
+	Namespace, Name string
+	// Code is the HTTP status of the answer, Message its words if it was a refusal.
+	Code    int
+	Message string
+	// Forbidden says that no role permitted it.
+	Forbidden bool
+	// Grants are the rules of a Role that was written with the request.
+	Grants []rbacv1.PolicyRule
+}
+
+// line is an event of audit.k8s.io/v1, as far as it matters here.
+type line struct {
+	Verb      string `json:"verb"`
+	UserAgent string `json:"userAgent"`
+	User      struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	ObjectRef *struct {
+		APIGroup    string `json:"apiGroup"`
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+	} `json:"objectRef"`
+	ResponseStatus struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	} `json:"responseStatus"`
+	RequestObject struct {
+		Rules []rbacv1.PolicyRule `json:"rules"`
+	} `json:"requestObject"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// Read reads a log, whose last line may still be being written. What asks for no resource, such as discovery, is left out.
+func Read(log io.Reader) ([]Request, error) {
+	var requests []Request
+	decoder := json.NewDecoder(bufio.NewReaderSize(log, 1<<20))
+	for {
+		var l line
+		err := decoder.Decode(&l)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return requests, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the audit log after %d requests: %w", len(requests), err)
+		}
+		if l.ObjectRef == nil {
+			continue
+		}
+		requests = append(requests, Request{
+			User: l.User.Username, Agent: l.UserAgent,
+			Call:      Call{Verb: l.Verb, Group: l.ObjectRef.APIGroup, Resource: l.ObjectRef.Resource, Subresource: l.ObjectRef.Subresource},
+			Namespace: l.ObjectRef.Namespace, Name: l.ObjectRef.Name,
+			Code: l.ResponseStatus.Code, Message: l.ResponseStatus.Message,
+			Forbidden: l.Annotations["authorization.k8s.io/decision"] == "forbid",
+			Grants:    l.RequestObject.Rules,
+		})
+	}
+}
+
+// Granted are the calls that rules permit, each once, in order.
+func Granted(rules []rbacv1.PolicyRule) []Call {
+	var calls []Call
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, name := range rule.Resources {
+				resource, subresource, _ := strings.Cut(name, "/")
+				for _, verb := range rule.Verbs {
+					calls = append(calls, Call{verb, group, resource, subresource})
+				}
+			}
+		}
+	}
+	return ordered(calls)
+}
+
+func ordered(calls []Call) []Call {
+	slices.SortFunc(calls, func(a, b Call) int {
+		return strings.Compare(a.Group+"/"+a.Resource+"/"+a.Subresource+"/"+a.Verb, b.Group+"/"+b.Resource+"/"+b.Subresource+"/"+b.Verb)
+	})
+	return slices.Compact(calls)
+}
+
+// refused tells whether a request met a right that was not there: no role permitted it, or admission did not. In a namespace
+// that is being deleted nothing can be made, by nobody.
+func (r Request) refused() bool {
+	switch {
+	case r.Forbidden:
+		return true
+	case r.Code == http.StatusForbidden:
+		return !strings.Contains(r.Message, "because it is being terminated")
+	default:
+		return strings.Contains(r.Message, "ValidatingAdmissionPolicy")
+	}
+}

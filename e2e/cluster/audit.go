@@ -1,0 +1,82 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/audit"
+)
+
+// ErrAudit says that rights and requests do not fit together; the report says where.
+var ErrAudit = errors.New("the rights of the project's accounts are not those that they use")
+
+// auditLog is written by the API server.
+func (l Layout) auditLog() string { return filepath.Join(l.Logs(), "audit.log") }
+
+// Audit compares what the project's accounts have asked of the API server since Up with what their roles permit, and returns
+// a report. A cluster that was not made here has no log, and the report says that nothing was compared.
+func (l Layout) Audit(ctx context.Context) (string, error) {
+	if named := os.Getenv("KUBECONFIG"); named != "" && named != l.Kubeconfig() {
+		return "audit: left out: the cluster of KUBECONFIG was not made here, and its audit log is not known\n", nil
+	}
+	if err := l.exists(); err != nil {
+		return "", err
+	}
+	log, err := os.Open(l.auditLog())
+	if errors.Is(err, os.ErrNotExist) {
+		return "audit: left out: the cluster was made without an audit log\n", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("open the audit log: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	requests, err := audit.Read(log)
+	if err != nil {
+		return "", err
+	}
+	plugin, err := l.rules(ctx, "clusterrole/"+audit.Plugin, "role/"+audit.Plugin)
+	if err != nil {
+		return "", err
+	}
+	certificates, err := l.rules(ctx, "role/"+audit.Certificates)
+	if err != nil {
+		return "", err
+	}
+	var report strings.Builder
+	ok := true
+	for _, account := range audit.Accounts(requests, plugin, certificates) {
+		finding := audit.Compare(account, requests)
+		report.WriteString(finding.Report(account.Spared))
+		ok = ok && finding.OK()
+	}
+	if !ok {
+		return report.String(), ErrAudit
+	}
+	return report.String(), nil
+}
+
+// rules are those of some roles together, as they are on the cluster.
+func (l Layout) rules(ctx context.Context, roles ...string) ([]rbacv1.PolicyRule, error) {
+	var rules []rbacv1.PolicyRule
+	for _, name := range roles {
+		out, err := l.Kubectl(ctx, "", "-n", audit.Namespace, "get", name, "-o", "json")
+		if err != nil {
+			return nil, err
+		}
+		var role struct {
+			Rules []rbacv1.PolicyRule `json:"rules"`
+		}
+		if err := json.Unmarshal([]byte(out), &role); err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		rules = append(rules, role.Rules...)
+	}
+	return rules, nil
+}
