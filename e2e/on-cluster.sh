@@ -28,7 +28,8 @@ export NEXT_PLUGIN_IMAGE=$plugin:$TAG-next NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next
 KUBECONFIG=$(cluster kubeconfig) POSTGRES_IMAGE=$(cluster postgres-image)
 export KUBECONFIG POSTGRES_IMAGE PGBOUNCER_IMAGE=$POSTGRES_IMAGE # which has PgBouncer too
 DRIVERS_IMAGE=$(cluster drivers-image)
-export DRIVERS_IMAGE
+PROMETHEUS=$(cluster prometheus)
+export DRIVERS_IMAGE PROMETHEUS
 # Another name for the same files is as good as a minor upgrade: the operator replaces the instances.
 export NEXT_POSTGRES_IMAGE=$POSTGRES_IMAGE-1
 cluster tag "$POSTGRES_IMAGE" "$NEXT_POSTGRES_IMAGE"

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -73,5 +74,27 @@ func TestReasonsInTheReadme(t *testing.T) {
 		if row := "| `" + string(reason) + "` | " + reason.Description() + " |"; !strings.Contains(string(readme), row) {
 			t.Errorf("the README has no row %s", row)
 		}
+	}
+}
+
+// The page for those who look for help has an entry for every reason, and none for what is no reason.
+func TestTroubleshootingHasEveryReason(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("TROUBLESHOOTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := map[idle.Reason]string{}
+	for _, entry := range regexp.MustCompile("(?m)^### `(.*)`\n\n(.*)").FindAllStringSubmatch(string(page), -1) {
+		entries[idle.Reason(entry[1])] = entry[2]
+	}
+	for _, reason := range idle.Reasons() {
+		if entries[reason] == "" {
+			t.Errorf("there is no entry %s", reason)
+		}
+		delete(entries, reason)
+	}
+	for reason := range entries {
+		t.Errorf("%s is no reason", reason)
 	}
 }

@@ -40,6 +40,7 @@ func variables() []variable {
 		v := variable{
 			Name: name, Label: label, Description: description, Type: "query", Datasource: &source, Definition: query,
 			Query: variableQuery{query, "PrometheusVariableQueryEditor-VariableQuery"}, Refresh: 2, Sort: 1, IncludeAll: many, Multi: many,
+			Current: current{"", ""}, // the first that is found
 		}
 		if many {
 			v.AllValue, v.Current = ".*", current{[]string{"All"}, []string{"$__all"}}
@@ -47,7 +48,7 @@ func variables() []variable {
 		return v
 	}
 	return []variable{
-		{Name: "datasource", Label: "Datasource", Type: "datasource", Query: "prometheus", Refresh: 1},
+		{Name: "datasource", Label: "Datasource", Type: "datasource", Query: "prometheus", Refresh: 1, Current: current{"default", "default"}},
 		query("operatorNamespace", "Operator Namespace", "Namespace of the operator and the plugin",
 			`label_values(cnpg_scale_to_zero_injections_total, namespace)`, false),
 		query("namespace", "Database Namespace", "Namespace of the clusters", `label_values(cnpg_scale_to_zero_cluster_state, namespace)`, true),

@@ -2,7 +2,6 @@ package monitoring
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,25 +32,9 @@ func TestTheDashboardIsWhatTheGeneratorWrites(t *testing.T) {
 	}
 }
 
-// committed is the dashboard as Grafana reads it.
-func committed(t *testing.T) dashboard {
-	t.Helper()
-	body, err := os.ReadFile(dashboardFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var d dashboard
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&d); err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
 func TestTheDashboardHoldsTogether(t *testing.T) {
 	t.Parallel()
-	d := committed(t)
+	d := shipped(t).dashboard
 	var names []string
 	for _, v := range d.Templating.List {
 		names = append(names, v.Name)
@@ -79,28 +62,16 @@ func TestTheDashboardHoldsTogether(t *testing.T) {
 	}
 }
 
-// labelValues is how Grafana asks for the values of a label.
-var labelValues = regexp.MustCompile(`^label_values\((.*), ([a-z_]+)\)$`)
-
 // expressions are all that are asked of Prometheus, by where they are.
 func expressions(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	d := committed(t)
-	for _, p := range d.Panels {
-		for _, query := range p.Targets {
-			found["panel "+p.Title+" "+query.RefID] = query.Expr
-		}
+	queries, err := shipped(t).Queries()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, v := range d.Templating.List {
-		if v.Type != "query" {
-			continue
-		}
-		asks := labelValues.FindStringSubmatch(v.Definition)
-		if asks == nil {
-			t.Fatalf("the variable %s asks %q", v.Name, v.Definition)
-		}
-		found["variable "+v.Name] = "count by (" + asks[2] + ") (" + asks[1] + ")"
+	for _, query := range queries {
+		found[query.Where] = query.Text
 	}
 	for i, text := range quoted(t) {
 		found[fmt.Sprintf("README %d", i+1)] = text

@@ -14,29 +14,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const component = root + "/manifests/components/monitoring"
-
-// rules are those that are shipped, in the operator's own types: a field that it does not know is an error.
-func rules(t *testing.T) monitoringv1.PrometheusRule {
+func shipped(t *testing.T) Shipped {
 	t.Helper()
-	body, err := os.ReadFile(component + "/rules.yaml")
+	s, err := Read(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var shipped monitoringv1.PrometheusRule
-	if err := yaml.UnmarshalStrict(body, &shipped); err != nil {
-		t.Fatal(err)
-	}
-	return shipped
+	return s
 }
 
 func alerts(t *testing.T) []monitoringv1.Rule {
 	t.Helper()
-	var all []monitoringv1.Rule
-	for _, group := range rules(t).Spec.Groups {
-		all = append(all, group.Rules...)
-	}
-	return all
+	return shipped(t).Alerts()
 }
 
 func TestEveryAlertSaysWhatToDo(t *testing.T) {
@@ -84,7 +73,7 @@ func run(t *testing.T, directory, name string, arguments ...string) {
 func extracted(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
-	body, err := yaml.Marshal(rules(t).Spec)
+	body, err := yaml.Marshal(shipped(t).Rules.Spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +92,28 @@ func TestAlertsFire(t *testing.T) {
 	directory := extracted(t)
 	run(t, directory, tool, "check", "rules", "--lint-fatal", "rules.yaml")
 	run(t, directory, tool, "test", "rules", "alerts.yaml", "alerts-week.yaml")
+}
+
+// TestTheScrapeConfigurationIsUnderstood has Prometheus read what is made of the shipped PodMonitors.
+func TestTheScrapeConfigurationIsUnderstood(t *testing.T) {
+	t.Parallel()
+	tool := promtool(t)
+	directory := extracted(t)
+	body, err := Configuration(shipped(t).Monitors, Access{Host: "api.example.org:6443", TokenFile: "token"}, "rules.yaml", "1s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"prometheus.yaml": body, "token": nil} {
+		if err := os.WriteFile(filepath.Join(directory, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, monitor := range shipped(t).Monitors {
+		if err := os.WriteFile(filepath.Join(directory, TargetsFile(monitor)), []byte("[]"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, directory, tool, "check", "config", "--lint-fatal", "prometheus.yaml")
 }
 
 // TestSavedTimeCountsOnce has promtool add up a day of sleep of a cluster that requests one core, as the README and the

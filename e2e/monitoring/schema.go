@@ -2,8 +2,9 @@
 // two programs export.
 package monitoring
 
-// The types are the part of Grafana's dashboard schema that the dashboard uses, by the names of its JSON. Grafana publishes
-// types of its own (grafana-foundation-sdk), which the Go module proxy did not have when this was written.
+// The types are the part of Grafana's dashboard schema that the dashboard uses, by the names of its JSON. A test reads what
+// they make with those that Grafana publishes (grafana-foundation-sdk), which are generated for every field that there is and
+// say little to a reader.
 
 type dashboard struct {
 	UID           string     `json:"uid"`
@@ -33,6 +34,7 @@ type link struct {
 	Title       string   `json:"title"`
 	Type        string   `json:"type"`
 	Icon        string   `json:"icon"`
+	Tooltip     string   `json:"tooltip"`
 	Tags        []string `json:"tags"`
 	URL         string   `json:"url"`
 	AsDropdown  bool     `json:"asDropdown"`
@@ -67,8 +69,8 @@ type variableQuery struct {
 }
 
 type current struct {
-	Text  any `json:"text,omitempty"`
-	Value any `json:"value,omitempty"`
+	Text  any `json:"text"`
+	Value any `json:"value"`
 }
 
 type datasource struct {

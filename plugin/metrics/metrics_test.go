@@ -28,6 +28,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -86,6 +87,30 @@ type world struct {
 	now time.Time
 }
 
+// informed reads what the plugin's informers keep of the Clusters.
+type informed struct{ client.Client }
+
+func (i informed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	err := i.Client.List(ctx, list, options...)
+	clusters, is := list.(*cnpgv1.ClusterList)
+	if err != nil || !is {
+		return err
+	}
+	for kind, kept := range informers.ByObject("system") {
+		if _, is := kind.(*cnpgv1.Cluster); !is {
+			continue
+		}
+		for n := range clusters.Items {
+			part, err := kept.Transform(clusters.Items[n].DeepCopy())
+			if err != nil {
+				return err
+			}
+			clusters.Items[n] = *part.(*cnpgv1.Cluster)
+		}
+	}
+	return nil
+}
+
 func newWorld(t *testing.T, objects ...client.Object) *world {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -94,7 +119,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithReturnManagedFields().Build(), now: noon}
 	w.Fleet = NewFleet(Sources{
-		Objects: w, SidecarImage: lifecycle.SidecarImage, Now: func() time.Time { return w.now },
+		Objects: informed{w}, SidecarImage: lifecycle.SidecarImage, Now: func() time.Time { return w.now },
 		Instances: func(_ context.Context, of types.NamespacedName) ([]corev1.Pod, error) { return podsOf(of.Name) },
 	})
 	return w

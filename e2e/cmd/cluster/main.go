@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
@@ -25,7 +26,7 @@ const usage = `usage: cluster COMMAND
   audit                               compare the rights of the project's accounts with what they asked for since up
   kubectl [--] ARGUMENT...            run kubectl as its administrator
   postgres-files MAJOR...             make the files of PostgreSQL and print where they are, as MAJOR=DIRECTORY:...
-  promtool                            get Prometheus' tool that tests rules, and print where it is
+  prometheus, promtool                get Prometheus and its tool that tests rules, and print where it is
 VERSIONS are -kubernetes and -operator with a release, and -postgres with a major version.
 SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs.
 `
@@ -106,12 +107,12 @@ func run(ctx context.Context, arguments []string) error {
 			rest = rest[1:]
 		}
 		return layout.BecomeKubectl(rest)
-	case "promtool":
-		path, err := layout.Promtool(ctx, progress)
+	case "prometheus", "promtool":
+		directory, err := layout.Prometheus(ctx, progress)
 		if err != nil {
 			return err
 		}
-		fmt.Println(path)
+		fmt.Println(filepath.Join(directory, command))
 		return nil
 	case "postgres-files":
 		return postgresFiles(ctx, layout, progress, rest)

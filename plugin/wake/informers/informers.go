@@ -103,8 +103,8 @@ func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// clusters keeps the annotations that are understood, what the plan, the wake and the sidecars' rights depend on, and of who
-// changed what only the switch.
+// clusters keeps the annotations that are understood, what the plan, the wake, the sidecars' rights and the metrics depend on,
+// and of who changed what only the switch.
 func clusters(c *cnpgv1.Cluster) any {
 	kept := &cnpgv1.Cluster{ObjectMeta: identity(&c.ObjectMeta)}
 	for key, value := range c.Annotations {
@@ -124,12 +124,27 @@ func clusters(c *cnpgv1.Cluster) any {
 	kept.Spec.Instances, kept.Spec.ServiceAccountName = c.Spec.Instances, c.Spec.ServiceAccountName
 	kept.Spec.PodSelectorRefs, kept.Spec.PostgresConfiguration.PgHBA = c.Spec.PodSelectorRefs, c.Spec.PostgresConfiguration.PgHBA
 	kept.Status.CurrentPrimary, kept.Status.TargetPrimary = c.Status.CurrentPrimary, c.Status.TargetPrimary
+	kept.Spec.Resources = corev1.ResourceRequirements{Requests: saved(c.Spec.Resources.Requests), Limits: saved(c.Spec.Resources.Limits)}
 	for _, condition := range c.Status.Conditions {
 		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
 			kept.Status.Conditions = []metav1.Condition{{
 				Type: idle.KeyHibernation, Status: condition.Status, Reason: one(condition.Reason),
 				LastTransitionTime: condition.LastTransitionTime,
 			}}
+		}
+	}
+	return kept
+}
+
+// saved is what a metric says that a sleeping cluster saves.
+func saved(resources corev1.ResourceList) corev1.ResourceList {
+	var kept corev1.ResourceList
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if quantity, given := resources[name]; given {
+			if kept == nil {
+				kept = corev1.ResourceList{}
+			}
+			kept[name] = quantity
 		}
 	}
 	return kept

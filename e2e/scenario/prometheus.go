@@ -1,0 +1,243 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"syscall"
+	"time"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"github.com/prometheus/client_golang/api"
+	prometheusv1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/monitoring"
+)
+
+// Prometheus is a server, a process of this machine, that scrapes the cluster.
+type Prometheus struct {
+	prometheusv1.API
+	process    *exec.Cmd
+	discovered sync.WaitGroup
+	forget     context.CancelFunc
+}
+
+// scrapeInterval is also how long a scrape may take.
+const scrapeInterval = "2s"
+
+// StartPrometheus starts the program with the monitors and rules, and the interval between two scrapes and two evaluations. It
+// keeps everything in the directory. Whoever starts it stops it. Debian's Prometheus cannot ask Kubernetes for its targets:
+// that is done here, and Prometheus reads them from files.
+func (k *Kubernetes) StartPrometheus(
+	ctx context.Context, program, directory string, monitors []monitoringv1.PodMonitor, rules monitoringv1.PrometheusRuleSpec,
+) (*Prometheus, error) {
+	access, err := k.access(directory)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := yaml.Marshal(rules)
+	if err != nil {
+		return nil, fmt.Errorf("encode the rules: %w", err)
+	}
+	configuration, err := monitoring.Configuration(monitors, access, "rules.yaml", scrapeInterval)
+	if err != nil {
+		return nil, err
+	}
+	for name, body := range map[string][]byte{"rules.yaml": groups, "prometheus.yaml": configuration} {
+		if err := os.WriteFile(filepath.Join(directory, name), body, 0o600); err != nil {
+			return nil, fmt.Errorf("write Prometheus' configuration: %w", err)
+		}
+	}
+	if err := k.discover(ctx, directory, monitors, access); err != nil {
+		return nil, err
+	}
+	log := &prometheusLog{address: make(chan string, 1)}
+	process := exec.CommandContext(context.WithoutCancel(ctx), program, "--config.file="+filepath.Join(directory, "prometheus.yaml"),
+		"--storage.tsdb.path="+filepath.Join(directory, "data"), "--web.listen-address=127.0.0.1:0")
+	process.Stderr = log
+	if err := process.Start(); err != nil {
+		return nil, fmt.Errorf("start Prometheus: %w", err)
+	}
+	discovering, forget := context.WithCancel(ctx)
+	p := &Prometheus{process: process, forget: forget}
+	p.discovered.Go(func() { k.keepDiscovering(discovering, directory, monitors, access) })
+	select {
+	case address := <-log.address:
+		client, err := api.NewClient(api.Config{Address: "http://" + address})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("make a client of Prometheus: %w", err), p.Stop())
+		}
+		p.API = prometheusv1.NewAPI(client)
+		return p, nil
+	case <-time.After(30 * time.Second):
+		return nil, errors.Join(fmt.Errorf("start Prometheus: it does not listen: %s", log), p.Stop())
+	case <-ctx.Done():
+		return nil, errors.Join(fmt.Errorf("start Prometheus: %w", ctx.Err()), p.Stop())
+	}
+}
+
+// Stop ends the process.
+func (p *Prometheus) Stop() error {
+	p.forget()
+	p.discovered.Wait()
+	if err := p.process.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop Prometheus: %w", err)
+	}
+	var ended *exec.ExitError
+	if err := p.process.Wait(); err != nil && !errors.As(err, &ended) {
+		return fmt.Errorf("wait for Prometheus' end: %w", err)
+	}
+	return nil
+}
+
+// Await asks again and again until the expression has a result, and not a number that is none.
+func (p *Prometheus) Await(ctx context.Context, expression string, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		value, _, err := p.Query(ctx, expression, time.Now())
+		if vector, is := value.(model.Vector); err == nil && is && len(vector) != 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("Prometheus has no %s within %s: %w%s", expression, within, errors.Join(ctx.Err(), err), p.failures(ctx))
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// failures are the targets that could not be scraped last.
+func (p *Prometheus) failures(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	targets, err := p.Targets(ctx)
+	if err != nil {
+		return "; its targets cannot be read: " + err.Error()
+	}
+	text := fmt.Sprintf("; it has %d targets", len(targets.Active))
+	for _, target := range targets.Active {
+		if target.Health != prometheusv1.HealthGood {
+			text += fmt.Sprintf("; %s/%s: %s %s", target.Labels["namespace"], target.Labels["pod"], target.Health, target.LastError)
+		}
+	}
+	return text
+}
+
+// keepDiscovering keeps the files of targets up to date. What fails, such as a list while the API server is away, is done anew.
+func (k *Kubernetes) keepDiscovering(ctx context.Context, directory string, monitors []monitoringv1.PodMonitor, access monitoring.Access) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			_ = k.discover(ctx, directory, monitors, access)
+		}
+	}
+}
+
+// discover writes which pods the monitors select now.
+func (k *Kubernetes) discover(ctx context.Context, directory string, monitors []monitoringv1.PodMonitor, access monitoring.Access) error {
+	var pods corev1.PodList
+	if err := k.List(ctx, &pods); err != nil {
+		return fmt.Errorf("list the pods: %w", err)
+	}
+	for _, monitor := range monitors {
+		targets, err := monitoring.Targets(monitor, access, pods.Items)
+		if err != nil {
+			return err
+		}
+		body, err := json.Marshal(targets)
+		if err != nil {
+			return fmt.Errorf("encode the targets: %w", err)
+		}
+		path := filepath.Join(directory, monitoring.TargetsFile(monitor))
+		if err := os.WriteFile(path+".new", body, 0o600); err != nil {
+			return fmt.Errorf("write the targets: %w", err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return fmt.Errorf("replace the targets: %w", err)
+		}
+	}
+	return nil
+}
+
+// access writes what the kubeconfig has to prove itself with into files.
+func (k *Kubernetes) access(directory string) (monitoring.Access, error) {
+	host, err := url.Parse(k.REST.Host)
+	if err != nil {
+		return monitoring.Access{}, fmt.Errorf("read the API server's address: %w", err)
+	}
+	found := monitoring.Access{Host: host.Host}
+	tls := k.REST.TLSClientConfig
+	found.Certificates = monitoring.Certificates{CA: tls.CAFile, Cert: tls.CertFile, Key: tls.KeyFile}
+	found.TokenFile = k.REST.BearerTokenFile
+	for _, proof := range []struct {
+		name    string
+		content []byte
+		file    *string
+	}{
+		{"ca.crt", tls.CAData, &found.Certificates.CA},
+		{"client.crt", tls.CertData, &found.Certificates.Cert},
+		{"client.key", tls.KeyData, &found.Certificates.Key},
+		{"token", []byte(k.REST.BearerToken), &found.TokenFile},
+	} {
+		if len(proof.content) == 0 {
+			continue
+		}
+		*proof.file = filepath.Join(directory, proof.name)
+		if err := os.WriteFile(*proof.file, proof.content, 0o600); err != nil {
+			return monitoring.Access{}, fmt.Errorf("write %s: %w", proof.name, err)
+		}
+	}
+	if found.Certificates.Cert == "" && found.TokenFile == "" {
+		return monitoring.Access{}, ErrNoProof
+	}
+	return found, nil
+}
+
+// ErrNoProof says that a kubeconfig proves its user by a program, which Prometheus cannot run.
+var ErrNoProof = errors.New("the kubeconfig has neither a certificate nor a token of its own")
+
+// prometheusLog keeps what Prometheus writes and finds the address in it.
+type prometheusLog struct {
+	address chan string
+
+	mutex sync.Mutex
+	text  bytes.Buffer
+	found bool
+}
+
+// listening is the line that says which port Prometheus was given.
+var listening = regexp.MustCompile(`msg="Listening on" address=(\S+)`)
+
+// Write never fails.
+func (l *prometheusLog) Write(part []byte) (int, error) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.text.Write(part)
+	if found := listening.FindSubmatch(l.text.Bytes()); found != nil && !l.found {
+		l.found = true
+		l.address <- string(found[1])
+	}
+	return len(part), nil
+}
+
+func (l *prometheusLog) String() string {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return l.text.String()
+}
