@@ -52,8 +52,8 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	s.updated(eager, next.sidecar)
 	s.untouched(before, "a cluster that asked", patient...)
 	s.carry(next.sidecar, sleeper, restarted)
-	s.counted(eager, next.sidecar, 1)
-	s.counted(patient[1], previous.sidecar, 2)
+	s.carriersCounted(eager, next.sidecar, 1)
+	s.carriersCounted(patient[1], previous.sidecar, 2)
 
 	rest := append([]*cnpgv1.Cluster{sleeper, restarted}, patient...)
 	before = s.lives(rest...)
@@ -67,7 +67,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	s.sleeps(sleeper)
 	s.wake(sleeper)
 	s.carry(previous.sidecar, sleeper)
-	s.counted(eager, next.sidecar, 0)
+	s.carriersCounted(eager, next.sidecar, 0)
 }
 
 func (s *story) cluster(name string, instances int) *cnpgv1.Cluster {
@@ -167,8 +167,8 @@ func (s *story) updated(c *cnpgv1.Cluster, image string) {
 	s.Logf("%s runs %s after %.1fs", c.Name, image, time.Since(begun).Seconds())
 }
 
-// counted demands that every replica of the plugin says soon how many pods of the cluster run the image; 0: no series at all.
-func (s *story) counted(c *cnpgv1.Cluster, image string, pods int) {
+// carriersCounted demands that every replica of the plugin says soon how many pods of the cluster run the image; 0: no series at all.
+func (s *story) carriersCounted(c *cnpgv1.Cluster, image string, pods int) {
 	s.Helper()
 	series := fmt.Sprintf("cnpg_scale_to_zero_instance_pods{cluster=%q,namespace=%q,sidecar_image=%q} ", c.Name, s.namespace, image)
 	var replicas corev1.PodList
