@@ -58,6 +58,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	rest := append([]*cnpgv1.Cluster{sleeper, restarted}, patient...)
 	before = s.lives(rest...)
 	s.install(previous)
+	s.annotate(eager, "example.org/look", "again") // operators before 1.30 do not see by themselves that there is another plugin
 	s.updated(eager, previous.sidecar)
 	s.untouched(before, "the old version again", rest...)
 	s.carry(next.sidecar, sleeper, restarted)
