@@ -58,7 +58,7 @@ func samples(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) 
 	return 0, fmt.Errorf("the page has no %s", name)
 }
 
-// storms measures what the worker costs under bare connects and under logins, as fast as this machine makes them.
+// storms measures what the worker costs under bare connects and under logins.
 func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
 	worker, err := workerOf(ctx, kube, c)
 	if err != nil {
@@ -69,26 +69,27 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 	if err != nil {
 		return err
 	}
-	fmt.Println("\n| storm | a second | looks a second | worker, % of a core |\n|---|---|---|---|")
+	pods, err := instancesOf(ctx, kube, c)
+	if err != nil {
+		return err
+	}
+	fmt.Println("\n| storm | offered a second | accepted a second | looks a second | worker, % of a core |\n|---|---|---|---|---|")
 	for _, storm := range []struct {
-		what     string
-		parallel int
-		once     func(context.Context) error
+		what string
+		rage func(context.Context) (offered, accepted int64)
 	}{
-		{"bare TCP connects", 8, func(ctx context.Context) error {
-			var dialer net.Dialer
-			conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(d.address, "5432"))
-			if err == nil {
-				err = conn.Close()
-			}
-			return err
+		{"bare TCP connects", func(ctx context.Context) (int64, int64) {
+			return flood(ctx, net.JoinHostPort(pods[0].Status.PodIP, "5432"))
 		}},
-		{"logins without TLS", 4, func(ctx context.Context) error {
-			conn, err := d.connect(ctx, "disable")
-			if err == nil {
-				err = conn.Close(ctx)
-			}
-			return err
+		{"logins without TLS", func(ctx context.Context) (int64, int64) {
+			done := repeat(ctx, 4, stormLasts, func(ctx context.Context) error {
+				conn, err := d.connect(ctx, "disable")
+				if err == nil {
+					err = conn.Close(ctx)
+				}
+				return err
+			})
+			return done, done
 		}},
 	} {
 		looks, err := samples(ctx, kube, c)
@@ -99,7 +100,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 		if err != nil {
 			return err
 		}
-		done := repeat(ctx, storm.parallel, stormLasts, storm.once)
+		offered, accepted := storm.rage(ctx)
 		after, err := scenario.ProcessorTime(worker)
 		if err != nil {
 			return err
@@ -108,10 +109,39 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 		if err != nil {
 			return err
 		}
-		fmt.Printf("| %s | %.0f | %.2f | %.2f |\n", storm.what, float64(done)/stormLasts.Seconds(), (later-looks)/stormLasts.Seconds(),
-			100*(after-before).Seconds()/stormLasts.Seconds())
+		seconds := stormLasts.Seconds()
+		fmt.Printf("| %s | %.0f | %.0f | %.2f | %.2f |\n", storm.what, float64(offered)/seconds, float64(accepted)/seconds, (later-looks)/seconds,
+			100*(after-before).Seconds()/seconds)
 	}
 	return nil
+}
+
+const (
+	// floodRate is how many connects a second are offered.
+	floodRate = 5000
+	// floodPatience is how long one waits to be accepted: less than until its first packet is sent again, since a server whose
+	// queue is full takes no notice of it.
+	floodPatience = 900 * time.Millisecond
+)
+
+// flood offers connects at their own pace, whether or not those before have been accepted: PostgreSQL forks a process for each,
+// and one that waits for it would offer no more than it takes. It goes to the pod itself, past the Service's address translation.
+func flood(ctx context.Context, address string) (offered, accepted int64) {
+	dialer := net.Dialer{Timeout: floodPatience, KeepAlive: -1}
+	var taken atomic.Int64
+	var group sync.WaitGroup
+	for start := time.Now(); time.Since(start) < stormLasts && ctx.Err() == nil; rest(ctx, time.Millisecond) {
+		for ; offered < int64(time.Since(start).Seconds()*floodRate); offered++ {
+			group.Go(func() {
+				if conn, err := dialer.DialContext(ctx, "tcp", address); err == nil {
+					taken.Add(1)
+					_ = conn.Close()
+				}
+			})
+		}
+	}
+	group.Wait()
+	return offered, taken.Load()
 }
 
 // repeat does something in parallel, again and again, and returns how often it succeeded.

@@ -1,8 +1,9 @@
 // Command bench measures on a real cluster what the sidecar and the plugin cost: PostgreSQL's shutdown with the sidecar
 // against without it, side by side, its own memory and processor time at rest, how quickly the plugin answers the operator,
-// what another place in the pod would cost, how many of a thousand short sessions are seen, what storms of them, and
-// pgbench, cost, how long a client waits that wakes a cluster, and whether clients reach their own cluster while the gateways
-// restart, which the last part does: it is not for a cluster that others use. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
+// what another place in the pod would cost, how many of a thousand short sessions are seen, whether clusters without clients
+// sleep in time, what storms of sessions, and pgbench, cost, how long a client waits that wakes a cluster, and whether clients
+// reach their own cluster while the gateways restart, which the last part does: it is not for a cluster that others use.
+// Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
 // names; memory, processor time and the plugin's answers need the node to be this machine.
 package main
 
@@ -35,24 +36,33 @@ const (
 )
 
 func main() {
-	runs := flag.Int("runs", 5, "how often each shutdown and each start is measured")
-	rest := flag.Duration("rest", time.Minute, "how long the sidecar is watched at rest")
-	sessions := flag.Int("sessions", 1000, "how many short sessions the sidecar has to see, on each of two clusters")
-	wakeRuns := flag.Int("wakes", 20, "how often the first query after sleep is measured")
-	rounds := flag.Int("cycles", 50, "how many sleeps and wakes clients connect around")
-	tenantCount := flag.Int("tenants", 50, "how many sleeping clusters share a password while the gateways restart")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, placement, pooled, recall, wakes, cycles, together, tenants")
+	var much amounts
+	flag.IntVar(&much.runs, "runs", 5, "how often each shutdown and each start is measured")
+	flag.DurationVar(&much.rest, "rest", time.Minute, "how long the sidecar is watched at rest")
+	flag.IntVar(&much.sessions, "sessions", 1000, "how many short sessions the sidecar has to see, on each of two clusters")
+	flag.IntVar(&much.gaps, "gaps", 50, "how many short sessions with gaps around the threshold and above it, on each of two clusters")
+	flag.IntVar(&much.thresholds, "thresholds", 10, "how many thresholds each of four clusters without clients goes through")
+	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after sleep is measured")
+	flag.IntVar(&much.cycles, "cycles", 50, "how many sleeps and wakes clients connect around")
+	flag.IntVar(&much.tenants, "tenants", 50, "how many sleeping clusters share a password while the gateways restart")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, placement, pooled, recall, gaps, infrastructure, wakes, cycles, together, tenants")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *runs, *sessions, *wakeRuns, *rounds, *tenantCount, *rest, *only); err != nil {
+	if err := run(ctx, much, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, runs, sessions, wakeRuns, rounds, tenantCount int, rest time.Duration, only string) error {
+// amounts say how much is measured.
+type amounts struct {
+	runs, sessions, gaps, thresholds, wakes, cycles, tenants int
+	rest                                                     time.Duration
+}
+
+func run(ctx context.Context, much amounts, only string) error {
 	kube, err := scenario.Connect()
 	if err != nil {
 		return err
@@ -81,21 +91,23 @@ func run(ctx context.Context, runs, sessions, wakeRuns, rounds, tenantCount int,
 		name    string
 		measure func() error
 	}{
-		{"shutdown", func() error { return shutdowns(ctx, kube, runs, with, without) }},
-		{"failover", func() error { return failovers(ctx, kube, namespace, runs) }},
+		{"shutdown", func() error { return shutdowns(ctx, kube, much.runs, with, without) }},
+		{"failover", func() error { return failovers(ctx, kube, namespace, much.runs) }},
 		{"hook", func() error { return hookLatency(ctx, kube, without) }},
-		{"rest", func() error { return atRest(ctx, kube, with, rest) }},
-		{"quiet", func() error { return quiet(ctx, kube, with, rest) }},
+		{"rest", func() error { return atRest(ctx, kube, with, much.rest) }},
+		{"quiet", func() error { return quiet(ctx, kube, with, much.rest) }},
 		{"storms", func() error { return storms(ctx, kube, with) }},
-		{"pgbench", func() error { return pgbench(ctx, kube, with, without, runs) }},
-		{"awake", func() error { return awake(ctx, kube, with, without, runs) }},
-		{"placement", func() error { return placements(ctx, kube, with, runs) }},
-		{"pooled", func() error { return pooled(ctx, kube, namespace, runs) }},
-		{"recall", func() error { return recall(ctx, kube, namespace, sessions) }},
-		{"wakes", func() error { return wakes(ctx, kube, with, without, wakeRuns) }},
-		{"cycles", func() error { return cycles(ctx, kube, namespace, rounds) }},
+		{"pgbench", func() error { return pgbench(ctx, kube, with, without, much.runs) }},
+		{"awake", func() error { return awake(ctx, kube, with, without, much.runs) }},
+		{"placement", func() error { return placements(ctx, kube, with, much.runs) }},
+		{"pooled", func() error { return pooled(ctx, kube, namespace, much.runs) }},
+		{"recall", func() error { return recall(ctx, kube, namespace, much.sessions) }},
+		{"gaps", func() error { return gaps(ctx, kube, namespace, much.gaps) }},
+		{"infrastructure", func() error { return infrastructure(ctx, kube, with, much.thresholds) }},
+		{"wakes", func() error { return wakes(ctx, kube, with, without, much.wakes) }},
+		{"cycles", func() error { return cycles(ctx, kube, namespace, much.cycles) }},
 		{"together", func() error { return together(ctx, kube, namespace, 20) }},
-		{"tenants", func() error { return tenants(ctx, kube, namespace, tenantCount) }},
+		{"tenants", func() error { return tenants(ctx, kube, namespace, much.tenants) }},
 	} {
 		if only != "" && !slices.Contains(strings.Split(only, ","), part.name) {
 			continue

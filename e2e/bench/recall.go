@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -121,10 +122,15 @@ func brief(ctx context.Context, d database, mode string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
+	return soonEnded(ctx, conn), nil
+}
+
+// soonEnded ends a session after 1 to 50 ms.
+func soonEnded(ctx context.Context, conn *pgx.Conn) time.Time {
 	rest(ctx, time.Millisecond+rand.N(49*time.Millisecond))
 	ended := time.Now() // a little before: what counts is that nothing after it is missed
 	_ = conn.Close(ctx)
-	return ended, nil
+	return ended
 }
 
 func rest(ctx context.Context, d time.Duration) {
@@ -212,7 +218,9 @@ func countLikeTheReference(ctx context.Context, kube *scenario.Kubernetes, c *cn
 		case <-ctx.Done():
 			return total
 		case <-ticker.C:
-			out, err := kube.Exec(ctx, c.Namespace, c.Status.CurrentPrimary, "postgres", "psql", "-XAtq", "-U", "postgres", "-c",
+			// Under a name that does not count: the sidecar must not see a session of this one's in place of a client's.
+			out, err := kube.Exec(ctx, c.Namespace, c.Status.CurrentPrimary, "postgres",
+				"env", "PGAPPNAME=pg_isready", "psql", "-XAtq", "-U", "postgres", "-c",
 				// Its own session and the sidecar's are not the clients'.
 				referenceQuery+" AND application_name NOT LIKE 'cnpg%'")
 			if count, convert := strconv.Atoi(strings.TrimSpace(out)); err == nil && convert == nil {

@@ -45,13 +45,13 @@ var rootDirectories = []string{"etc", "tmp", "run/postgresql", "var/lib/postgres
 var devices = map[string]int{"null": 1<<8 | 3, "zero": 1<<8 | 5, "random": 1<<8 | 8, "urandom": 1<<8 | 9}
 
 // PostgresFiles makes, unless the cache has it, the root filesystem of a PostgreSQL of the major version. PgBouncer is in it
-// too, so that one image serves for clusters and poolers.
+// too, so that one image serves for clusters and poolers, and pg_cron, an extension with background workers.
 func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major string) (string, error) {
 	suite, known := suites[major]
 	if !known {
 		return "", fmt.Errorf("PostgreSQL %s: there are 15, 17 and 18", major)
 	}
-	names := []string{"postgresql-" + major, "postgresql-client-" + major, "pgbouncer", "base-files", "bash", "dash", "coreutils", "tzdata"}
+	names := []string{"postgresql-" + major, "postgresql-client-" + major, "postgresql-" + major + "-cron", "pgbouncer", "base-files", "bash", "dash", "coreutils", "tzdata"}
 	root, err := l.keyed("postgresql-"+major, nil, fmt.Sprint(suite, names, unneeded, leftOut, rootFiles, rootDirectories, devices))
 	if err != nil {
 		return "", err

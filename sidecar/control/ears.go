@@ -65,6 +65,16 @@ func (e *ears) meet(addresses map[string]netip.Addr, now time.Time) {
 // remember takes in whose the clients of a look were.
 func (e *ears) remember(peers map[netip.AddrPort]activity.Class) { e.peers, e.former = peers, e.peers }
 
+// met tells whether the newest look showed a client that the one before did not: he has logged in since.
+func (e *ears) met() bool {
+	for peer, class := range e.peers {
+		if _, known := e.former[peer]; !known && class != activity.ClassInfrastructure {
+			return true
+		}
+	}
+	return false
+}
+
 // judge tells what an ended session of a client comes to.
 func (l *Loop) judge(ended activity.Ended, client netip.Addr) activity.Verdict {
 	peers := l.ears.peers
@@ -171,7 +181,10 @@ func (l *Loop) take(ended activity.Ended) bool {
 		l.status.LastPeer = client.Addr()
 	case activity.VerdictClient:
 	case activity.VerdictUncertain:
-		l.memory.uncertain = true
+		l.memory.uncertain++
+		return false
+	case activity.VerdictIgnored, activity.VerdictInfrastructure:
+		l.memory.others = true
 		return false
 	default:
 		return false
@@ -213,7 +226,7 @@ func (l *Loop) hear(b batch) {
 			l.status.State.IdleSince = later(l.status.State.IdleSince, l.memory.used)
 		}
 		l.publishUse()
-	case l.memory.uncertain:
+	case l.memory.uncertain != 0:
 		l.soon()
 	}
 }

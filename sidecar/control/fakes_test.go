@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,16 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if port, err := strconv.ParseUint(os.Getenv(stormPort), 10, 16); err == nil { // we are the process that a benchmark watches
+		if err := watch(uint16(port)); err != nil {
+			slog.Error("the watcher failed", "error", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var errAway = errors.New("the API server is away")
 

@@ -19,13 +19,13 @@ func (l *Loop) look(ctx context.Context) idle.Observation {
 	if !l.mayConnect() || !l.accepting(ctx) {
 		l.closeSessions()
 		l.leave()
-		l.memory = memory{gap: true}
+		l.memory, l.account = memory{gap: true}, activity.Account{}
 		return idle.Observation{Unknown: true}
 	}
 	l.join(ctx)
 	sample, err := l.sample(ctx)
 	if err != nil {
-		l.memory = memory{gap: true}
+		l.memory, l.account = memory{gap: true}, activity.Account{}
 		return idle.Observation{Unknown: true}
 	}
 	return l.observe(sample)
@@ -80,6 +80,7 @@ func (l *Loop) observe(sample postgres.Sample) idle.Observation {
 	l.restore(sample)
 	peers := sample.Tally.Peers()
 	l.ears.remember(peers)
+	l.memory.others = l.memory.others || l.ears.met()
 	l.parts.Introductions.Seen(func(peer netip.AddrPort) bool { _, connected := peers[peer]; return connected })
 	seen := idle.Observation{
 		Began: sample.Began, Ended: sample.Ended, InUse: sample.Tally.InUse(), Used: l.memory.used,
@@ -87,9 +88,10 @@ func (l *Loop) observe(sample postgres.Sample) idle.Observation {
 		Reported: l.ears.reports != nil || l.ears.deaf, Local: sample.Tally.Local(),
 		Requested: later(l.requested, l.status.Policy.SleepRequested),
 	}
-	if (before.uncertain || !seen.Reported) && (before.ledger == nil && before.uncertain || before.ledger != nil && before.ledger.Rose(sample.Ledger)) {
+	if !seen.Reported && before.ledger != nil && before.ledger.Rose(sample.Ledger) {
 		seen.Used = sample.Ended
 	}
+	doubt := l.balance(&seen, sample)
 	changed := newestChange(sample.Tally.Doomed())
 	if ago, resting := sample.Tally.LastUse(); resting {
 		last := sample.Ended.Add(-ago)
@@ -100,12 +102,29 @@ func (l *Loop) observe(sample postgres.Sample) idle.Observation {
 		seen.Used = later(seen.Used, last)
 	}
 	l.memory = memory{
-		ledger: sample.Ledger, started: sample.Started, changed: changed, standing: sample.Blockers, doomed: sample.Tally.Doomed(),
+		ledger: sample.Ledger, started: sample.Started, changed: changed, standing: sample.Blockers, doomed: sample.Tally.Doomed(), doubt: doubt,
 	}
 	l.requested = time.Time{}
 	l.status.Known, l.status.Tally, l.status.SampledAt, l.status.InactiveSlots = true, sample.Tally, sample.Ended, sample.InactiveSlots
 	l.status.Reported = seen.Reported
 	return seen
+}
+
+// balance has the counters tell what the sessions were of which the kernel's reports do not tell, and returns whether they
+// cannot yet.
+func (l *Loop) balance(seen *idle.Observation, sample postgres.Sample) (doubt bool) {
+	if !seen.Used.IsZero() || len(seen.InUse) != 0 {
+		l.account.Restart(sample.Ledger, sample.Ended)
+		return false
+	}
+	switch l.account.Take(sample.Ledger, sample.Ended, l.memory.uncertain, l.memory.others || seen.Gap || !seen.Reported) {
+	case activity.FindingUse:
+		seen.Used = sample.Ended
+	case activity.FindingDoubt:
+		return true
+	default:
+	}
+	return false
 }
 
 // newestChange is the newest change of the state of a session that was judged by resting.

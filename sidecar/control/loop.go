@@ -62,6 +62,7 @@ type Loop struct {
 	backups   backupCheck
 	wish      wish
 	memory    memory
+	account   activity.Account
 	requested time.Time // the newest request to sleep since the last look
 	quiet     time.Time // until then no session is kept
 	switched  time.Time // when the switch was turned on by this process
@@ -79,7 +80,9 @@ type Loop struct {
 type memory struct {
 	used      time.Time // the newest proof of a use since the last look
 	gap       bool      // something may have come and gone unseen since the last look
-	uncertain bool      // a session ended of which the counters must tell what it was
+	uncertain int       // sessions that ended of which the counters must tell what they were
+	others    bool      // clients that do not count have logged in
+	doubt     bool      // the counters cannot tell yet
 	ledger    activity.Ledger
 	started   int64
 	changed   int64 // the newest change of the state of a resting session, in microseconds since 1970
@@ -283,7 +286,9 @@ func (l *Loop) finish(announced string) {
 	if !l.listening.running() && l.status.Reported {
 		l.parts.Sampler.Close() // the next look is far away, and a session would hold a shutdown up until it is noticed
 	}
-	if l.status.Known {
+	if l.memory.doubt {
+		l.soon()
+	} else if l.status.Known {
 		l.status.Confirmed = announced
 	}
 	l.status.ListenerConnected = l.listening.connected()
@@ -310,6 +315,9 @@ func (l *Loop) blockers() []idle.Reason {
 	blockers := slices.Concat(l.status.View.Blockers(l.parts.Pod), l.memory.standing)
 	if l.backups.running {
 		blockers = append(blockers, idle.ReasonBackupRunning)
+	}
+	if l.memory.doubt {
+		blockers = append(blockers, idle.ReasonUnknown)
 	}
 	return blockers
 }

@@ -67,6 +67,49 @@ func TestTheCountersDecideWhatIsUncertain(t *testing.T) {
 	})
 }
 
+// The exporter logs in fifteen times whenever it is scraped, while somebody tries wrong passwords over TLS. What it adds is
+// found out, and a login more is told from it.
+func TestTheExporterIsNotTakenForALogin(t *testing.T) {
+	t.Parallel()
+	knock := func(w *world) {
+		w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
+	}
+	rise := func(w *world, by int64) {
+		w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: w.ledger["app"].Sessions + by} })
+	}
+	for _, row := range []struct {
+		rule   string
+		scrape func(*world)
+		asleep bool
+	}{
+		{"scrapes between the knocks", func(w *world) { wait(2 * time.Second); rise(w, 15); wait(3 * time.Second); knock(w) }, true},
+		{"scrapes at the moment of a knock", func(w *world) { wait(5 * time.Second); rise(w, 15); knock(w) }, true},
+		{"a login at each scrape, which is not the same each time", func(w *world) {
+			wait(5 * time.Second)
+			rise(w, 15+time.Now().Unix()/15%2)
+			knock(w)
+		}, false},
+		{"a login at each scrape", func(w *world) { wait(2 * time.Second); rise(w, 15); wait(3 * time.Second); rise(w, 1); knock(w) }, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			live(t, func(t *testing.T, w *world, loop *Loop) {
+				view := healthy()
+				view.Annotations[idle.KeyInactivityMinutes] = "1"
+				loop.See(view)
+				for range 5 { // fifteen seconds each
+					row.scrape(w)
+					wait(5 * time.Second)
+					knock(w)
+					wait(5 * time.Second)
+					knock(w)
+				}
+				expect(t, w, "asleep", row.asleep, asleep)
+			})
+		})
+	}
+}
+
 func TestLostReportsAreActivity(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {

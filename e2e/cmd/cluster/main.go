@@ -19,7 +19,8 @@ const usage = `usage: cluster COMMAND
   prepare [VERSIONS]                  build what a cluster is made of, and make none
   down                                remove it
   status                              show it; fails unless all of it runs
-  kubeconfig, postgres-image          print where its kubeconfig is, and the name of its PostgreSQL image
+  kubeconfig                          print where its kubeconfig is
+  postgres-image [MAJOR]              print the name of its PostgreSQL image; with MAJOR make and load that of 15, 17 or 18
   drivers-image                       make an image of clients in several languages, load it, and print its name
   load ARCHIVE...                     import archives of images
   tag IMAGE OTHER                     give an image another name
@@ -75,6 +76,9 @@ func run(ctx context.Context, arguments []string) error {
 		fmt.Println(layout.Kubeconfig())
 		return nil
 	case "postgres-image":
+		if len(rest) == 1 {
+			return loaded(ctx, layout, func() (string, string, error) { return layout.PostgresImage(ctx, progress, rest[0]) })
+		}
 		image, err := layout.OperandImage()
 		if err != nil {
 			return err
@@ -82,15 +86,7 @@ func run(ctx context.Context, arguments []string) error {
 		fmt.Println(image)
 		return nil
 	case "drivers-image":
-		archive, name, err := layout.DriversImage(ctx, progress)
-		if err != nil {
-			return err
-		}
-		if err := layout.Load(ctx, archive); err != nil {
-			return err
-		}
-		fmt.Println(name)
-		return nil
+		return loaded(ctx, layout, func() (string, string, error) { return layout.DriversImage(ctx, progress) })
 	case "load":
 		return layout.Load(ctx, rest...)
 	case "tag":
@@ -128,6 +124,19 @@ func versionFlags(command string, versions *cluster.Versions) *flag.FlagSet {
 	flags.StringVar(&versions.Operator, "operator", usual.Operator, "release of CloudNativePG")
 	flags.StringVar(&versions.Postgres, "postgres", usual.Postgres, "major version of PostgreSQL")
 	return flags
+}
+
+// loaded makes an image, loads it into the cluster, and prints its name.
+func loaded(ctx context.Context, layout cluster.Layout, make func() (archive, name string, err error)) error {
+	archive, name, err := make()
+	if err != nil {
+		return err
+	}
+	if err := layout.Load(ctx, archive); err != nil {
+		return err
+	}
+	fmt.Println(name)
+	return nil
 }
 
 func postgresFiles(ctx context.Context, layout cluster.Layout, progress *cluster.Progress, majors []string) error {

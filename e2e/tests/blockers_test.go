@@ -1,0 +1,62 @@
+package tests
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// A base backup from outside, and a subscription with the slot that it reads, keep the cluster awake for as long as they run.
+// A slot that nobody reads does not.
+func TestReplicationBlocks(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "read", 1, never)
+	c.Spec.PostgresConfiguration.PgHBA = []string{"host replication saver all scram-sha-256"}
+	s.running(c)
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+
+	s.asSuperuser(c, "app", "create role saver login replication password 'right'")
+	_, err := kube.Client(s.ctx, s.namespace, `PGPASSWORD=right pg_basebackup -d 'host=read-rw user=saver sslmode=require' -D /tmp/base -X none -c fast -r 32k >/tmp/base.log 2>&1 &
+echo $! >/tmp/base.pid`) // it takes some minutes at the lowest rate
+	s.must(err)
+	s.blockedBy(c, time.Minute, "base_backup", "replication_client")
+	_, err = kube.Client(s.ctx, s.namespace, `kill "$(cat /tmp/base.pid)"`)
+	s.must(err)
+
+	s.asSuperuser(c, "app", "create table sold (i int); create publication sales for table sold")
+	s.asSuperuser(c, "app", "select pg_create_logical_replication_slot('sales', 'pgoutput')")
+	s.asSuperuser(c, "postgres", "create database copy")
+	s.asSuperuser(c, "copy", "create table sold (i int)")
+	s.asSuperuser(c, "copy", `create subscription sales connection 'host=/controller/run user=postgres dbname=app' publication sales
+		with (create_slot = false)`)
+	s.blockedBy(c, time.Minute, "subscription", "logical_slot", "replication_client")
+	s.asSuperuser(c, "copy", "alter subscription sales disable")
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep beside a slot that nobody reads", 2*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+}
+
+// A job of pg_cron keeps the cluster awake while it runs; its launcher, which waits for the next one, does not.
+func TestBackgroundWorkerBlocks(t *testing.T) {
+	t.Parallel()
+	if !strings.HasPrefix(kube.PostgresImage, "localhost/postgresql:") {
+		t.Skip("pg_cron is in the images that are made here only")
+	}
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "timed", 1, never)
+	c.Spec.PostgresConfiguration.AdditionalLibraries = []string{"pg_cron"}
+	c.Spec.PostgresConfiguration.Parameters = map[string]string{"cron.database_name": "app", "cron.use_background_workers": "on"}
+	s.running(c)
+	s.asSuperuser(c, "app", "create extension pg_cron; select cron.schedule('nap', '* * * * *', 'select pg_sleep(600)')")
+	s.blockedBy(c, 3*time.Minute, "background_worker")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+toAct, "a job of pg_cron")
+	s.asSuperuser(c, "app", `select cron.unschedule('nap');
+		select pg_terminate_backend(pid) from pg_stat_activity where query = 'select pg_sleep(600)'`)
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep beside pg_cron's launcher", time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+}

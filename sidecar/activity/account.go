@@ -1,0 +1,170 @@
+package activity
+
+import (
+	"maps"
+	"time"
+)
+
+const (
+	// shortWindow is how far two looks may be apart for what the counters rose by between them to be one burst.
+	shortWindow = 3 * time.Second
+	// longestDoubt is for how long a burst is waited for that shows what bursts are like: exporters are scraped once a minute
+	// or more often.
+	longestDoubt = 90 * time.Second
+)
+
+// Finding is what the counters say of sessions that ended and may have been logins.
+type Finding int
+
+// The findings.
+const (
+	// FindingNone says that none of them was a login.
+	FindingNone Finding = iota
+	// FindingDoubt says that it takes another look, a second later, to tell.
+	FindingDoubt
+	// FindingUse says that one of them may have been a login.
+	FindingUse
+)
+
+// Account tells by the databases' counters of sessions whether sessions that ended may have been logins. The operator's
+// exporter logs in as well, a dozen times within a tenth of a second whenever it is scraped, and always as often: what the
+// counters rise by at once while no session over TCP ends is such a burst. A whole number of bursts explains a rise, and
+// nothing else does: one login more is one too many. The maintenance database is left out, since the probes log in there.
+//
+// It is kept from look to look. The zero value has not looked.
+type Account struct {
+	// since is where the rise begins that is to be explained, last the newest look.
+	since, last Ledger
+	lastAt      time.Time
+	// doubtful is how many sessions have ended since then that may have been logins, and began when the first was known of.
+	doubtful int
+	began    time.Time
+	// burst is what the counters of the databases rise by in one; nil: not known.
+	burst  map[string]int64
+	rising rising
+}
+
+// rising is what there is to learn of bursts.
+type rising struct {
+	resting  bool   // no counter rose between the last two looks
+	start    Ledger // where a rise began that goes on; nil: none does
+	doubtful int    // sessions that ended during it and may have been logins
+	// last is the last rise during which such sessions ended, and fruitless says that others ended since, during none.
+	last      map[string]int64
+	fruitless bool
+}
+
+// Restart begins with a look before which nothing has to be explained: the server was in use, and that is known.
+func (a *Account) Restart(now Ledger, at time.Time) {
+	*a = Account{since: now, last: now, lastAt: at, burst: a.burst}
+}
+
+// Take takes a look in, and the number of sessions that ended before it and may have been logins. With others there were
+// logins that do not count, so that this rise is no burst.
+func (a *Account) Take(now Ledger, at time.Time, doubtful int, others bool) Finding {
+	step, comparable := a.last.rise(now)
+	if !comparable {
+		pending := a.doubtful + doubtful
+		*a = Account{since: now, last: now, lastAt: at}
+		if pending != 0 {
+			return FindingUse
+		}
+		return FindingNone
+	}
+	a.learn(now, step, doubtful, !others && at.Sub(a.lastAt) <= shortWindow)
+	a.last, a.lastAt = now, at
+	if doubtful != 0 && a.doubtful == 0 {
+		a.began = at
+	}
+	if a.doubtful += doubtful; a.doubtful == 0 {
+		if others || a.rising.resting {
+			a.since = now
+		}
+		return FindingNone
+	}
+	total, _ := a.since.rise(now)
+	return a.judge(now, total, at)
+}
+
+// judge explains a rise, or does not.
+func (a *Account) judge(now Ledger, total map[string]int64, at time.Time) Finding {
+	burst := false // more has risen than the sessions in doubt can have been
+	for _, rise := range total {
+		burst = burst || rise > int64(a.doubtful)
+	}
+	explained := a.explains(total)
+	if !explained && at.Sub(a.began) < longestDoubt && burst && (!a.rising.resting || a.burst == nil) {
+		return FindingDoubt
+	}
+	a.since, a.doubtful = now, 0
+	if explained {
+		return FindingNone
+	}
+	if burst { // bursts have become others
+		a.burst = nil
+	}
+	return FindingUse
+}
+
+// learn finds out what a burst is: what rises between two looks that show rest. Sessions that may have been logins can have
+// had a part in it if they ended meanwhile, unless the same happens twice and sessions like them were no logins in between.
+func (a *Account) learn(now Ledger, step map[string]int64, doubtful int, watched bool) {
+	r := &a.rising
+	switch {
+	case !watched:
+		r.start = nil
+	case len(step) != 0 && r.resting:
+		r.start, r.doubtful = a.last, doubtful
+	case len(step) != 0:
+		r.doubtful += doubtful
+	case r.start != nil:
+		a.conclude(now)
+	}
+	r.resting = len(step) == 0
+	r.fruitless = r.fruitless || r.resting && doubtful != 0
+}
+
+// conclude ends a rise.
+func (a *Account) conclude(now Ledger) {
+	r := &a.rising
+	whole, _ := r.start.rise(now)
+	r.start = nil
+	if r.doubtful == 0 || r.fruitless && maps.Equal(r.last, whole) {
+		a.burst = whole
+		return
+	}
+	r.last, r.fruitless = whole, false
+}
+
+// explains tells whether a rise is a whole number of bursts.
+func (a *Account) explains(total map[string]int64) bool {
+	if len(total) == 0 {
+		return true
+	}
+	count := int64(0)
+	for name, rise := range a.burst {
+		if count == 0 {
+			count = total[name] / rise
+		}
+		if count == 0 || total[name] != count*rise {
+			return false
+		}
+	}
+	return len(total) == len(a.burst)
+}
+
+// rise is by how much the counters of the databases have risen, the maintenance database and those that have not aside. It is
+// not comparable if a database has come or gone or a counter was reset.
+func (l Ledger) rise(after Ledger) (rises map[string]int64, comparable bool) {
+	rises = map[string]int64{}
+	for name, now := range after {
+		before, known := l[name]
+		if !known || now.Reset != before.Reset || now.Sessions < before.Sessions {
+			return nil, false
+		}
+		if difference := now.Sessions - before.Sessions; difference != 0 && name != maintenanceDatabase {
+			rises[name] = difference
+		}
+	}
+	return rises, len(l) == len(after)
+}

@@ -1,0 +1,189 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
+)
+
+const (
+	// stormPort names the variable by which a benchmark tells a second process of this program which port to watch.
+	stormPort = "STORM_PORT"
+	// stormRate is how many sessions a second come and go.
+	stormRate = 5000
+	// stormSources is how many addresses they come from: the ports of one would not suffice for long.
+	stormSources = 16
+)
+
+// costs is what a watcher has done since it began.
+type costs struct {
+	Looks  int           `json:"looks"`
+	Judged int           `json:"judged"`
+	CPU    time.Duration `json:"cpu"`
+}
+
+// BenchmarkStorm has sessions come and go, 5,000 a second, at a server that does nothing else, so that PostgreSQL is not the
+// limit, while a loop in a process of its own watches it with the kernel's own reports; the database and the API server are
+// fakes. It reports how often the loop looks, how many ends of sessions it is told of, and the processor time of its process.
+func BenchmarkStorm(b *testing.B) {
+	for _, storm := range []struct {
+		what string
+		sent int // bytes that the server sends
+	}{{"bare-connects", 0}, {"logins", 500}} {
+		b.Run(storm.what, func(b *testing.B) {
+			listener, err := net.Listen("tcp4", "127.0.0.1:0")
+			if err != nil {
+				b.Fatal(err)
+			}
+			var group sync.WaitGroup
+			group.Go(func() { answerAll(listener, storm.sent) })
+			ask := watcher(b, listener.Addr().(*net.TCPAddr).Port)
+			var count atomic.Int64
+			b.SetParallelism(stormSources)
+			before, start := ask(), time.Now()
+			b.ResetTimer()
+			b.RunParallel(func(turn *testing.PB) {
+				for turn.Next() {
+					i := count.Add(1)
+					time.Sleep(time.Until(start.Add(time.Duration(i) * time.Second / stormRate))) // the pace
+					if err := comeAndGo(b.Context(), int(i), listener.Addr().String()); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+			seconds, after := time.Since(start).Seconds(), ask()
+			b.ReportMetric(float64(b.N)/seconds, "sessions/s")
+			b.ReportMetric(float64(after.Looks-before.Looks)/seconds, "looks/s")
+			b.ReportMetric(float64(after.Judged-before.Judged)/seconds, "reports/s")
+			b.ReportMetric(100*(after.CPU-before.CPU).Seconds()/seconds, "%-of-a-core")
+			_ = listener.Close()
+			group.Wait()
+		})
+	}
+}
+
+// answerAll sends that many bytes to whoever connects, and hangs up after him. Who asks for TLS is told that there is none.
+func answerAll(listener net.Listener, sent int) {
+	answer := make([]byte, sent)
+	var group sync.WaitGroup
+	defer group.Wait()
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		group.Go(func() {
+			_, _ = conn.Write(answer)
+			if n, _ := conn.Read(make([]byte, 8)); n != 0 {
+				_, _ = conn.Write([]byte{'N'})
+			}
+			_ = conn.Close()
+		})
+	}
+}
+
+// comeAndGo is one session. It does not come from the address of our own tests of the reports.
+func comeAndGo(ctx context.Context, i int, address string) error {
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%stormSources))}}
+	conn, err := dialer.DialContext(ctx, "tcp4", address)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		return fmt.Errorf("end the session: %w", err)
+	}
+	_, _ = io.Copy(io.Discard, conn)
+	return nil
+}
+
+// watcher starts a process that watches the port, and returns how to ask for its costs.
+func watcher(b *testing.B, port int) func() costs {
+	command := exec.Command(os.Args[0])
+	command.Env, command.Stderr = append(os.Environ(), stormPort+"="+strconv.Itoa(port)), os.Stderr
+	questions, err := command.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	answers, err := command.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = questions.Close()
+		if err := command.Wait(); err != nil {
+			b.Error(err)
+		}
+	})
+	decoder := json.NewDecoder(answers)
+	return func() (c costs) {
+		if _, err := fmt.Fprintln(questions); err != nil {
+			b.Fatal(err)
+		}
+		if err := decoder.Decode(&c); err != nil {
+			b.Fatal(err)
+		}
+		return c
+	}
+}
+
+// watch runs a loop that hears of the sessions of a port, and tells its costs whenever it is asked. It begins to answer when
+// the loop has looked for the first time.
+func watch(port uint16) error {
+	debug.SetGCPercent(25) // as the worker
+	w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, introductions: introduction.NewBook()}
+	w.view.Annotations[idle.KeyInactivityMinutes] = "600"
+	looked := make(chan struct{})
+	first := sync.OnceFunc(func() { close(looked) })
+	w.lastLook = func(*world) { first() }
+	loop := New(Parts{
+		Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Farewell: &w.note,
+		Pod: "c-1", PodUID: "pod-uid", Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		OpenReports:    func() (Reports, error) { return sockets.Listen(port) },
+		OpenTerminator: func(context.Context) (Terminator, error) { return w, nil },
+		Listen:         func(string, func(postgres.Notification), func(error)) Listener { return w },
+	})
+	loop.See(w.seen())
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { loop.Run(ctx) })
+	defer group.Wait()
+	defer cancel()
+	<-looked
+	encoder := json.NewEncoder(os.Stdout)
+	for questions := bufio.NewScanner(os.Stdin); questions.Scan(); {
+		var used unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used); err != nil {
+			return fmt.Errorf("read the processor time: %w", err)
+		}
+		var c costs
+		w.with(func(w *world) { c = costs{Looks: w.samples, Judged: len(w.verdicts), CPU: time.Duration(used.Nano())} })
+		if err := encoder.Encode(c); err != nil {
+			return fmt.Errorf("tell the costs: %w", err)
+		}
+	}
+	return nil
+}
