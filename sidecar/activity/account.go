@@ -11,6 +11,9 @@ const (
 	// longestDoubt is for how long a burst is waited for that shows what bursts are like: exporters are scraped once a minute
 	// or more often.
 	longestDoubt = 90 * time.Second
+	// fewestInBurst is how often the exporter logs in to some database at least. A single login may have been anybody's over the
+	// Unix socket, and must not explain another one.
+	fewestInBurst = 2
 )
 
 // Finding is what the counters say of sessions that ended and may have been logins.
@@ -129,11 +132,22 @@ func (a *Account) conclude(now Ledger) {
 	r := &a.rising
 	whole, _ := r.start.rise(now)
 	r.start = nil
+	if largest(whole) < fewestInBurst {
+		return
+	}
 	if r.doubtful == 0 || r.fruitless && maps.Equal(r.last, whole) {
 		a.burst = whole
 		return
 	}
 	r.last, r.fruitless = whole, false
+}
+
+func largest(rises map[string]int64) int64 {
+	var most int64
+	for _, rise := range rises {
+		most = max(most, rise)
+	}
+	return most
 }
 
 // explains tells whether a rise is a whole number of bursts.

@@ -40,6 +40,9 @@ func TestAccount(t *testing.T) {
 		{"nor does one without a burst", append(learned[:4:4], look{60, 1, 1, false, use})},
 		{"half a burst waits for the rest", append(learned[:4:4], look{5, 7, 1, false, doubt}, look{1, 8, 0, false, none})},
 		{"also when its beginning was before the session ended", append(learned[:4:4], look{5, 7, 0, false, none}, look{5, 8, 1, false, none})},
+		{"a single login over the socket is no burst", []look{
+			{1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 1, 0, false, none}, {1, 0, 0, false, none}, {1, 1, 1, false, use},
+		}},
 		{"a login that does not count is no part of a burst", []look{
 			{1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 1, 0, true, none}, {1, 0, 0, false, none}, {1, 1, 1, false, use},
 		}},
