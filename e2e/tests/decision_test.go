@@ -60,11 +60,11 @@ func (s *story) blockedBy(c *cnpgv1.Cluster, within time.Duration, reasons ...st
 	})
 }
 
-// asSuperuser runs statements in the application's database, over the socket of the primary.
-func (s *story) asSuperuser(c *cnpgv1.Cluster, statements string) {
+// asSuperuser runs statements over the socket of the primary.
+func (s *story) asSuperuser(c *cnpgv1.Cluster, database, statements string) {
 	s.Helper()
 	_, err := kube.Exec(s.ctx, s.namespace, c.Status.CurrentPrimary, "postgres",
-		"psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", "app", "-c", statements)
+		"psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database, "-c", statements)
 	s.must(err)
 }
 
@@ -167,7 +167,7 @@ func TestBlockers(t *testing.T) {
 	s.annotate(c, scenario.Activity, "queries")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 
-	s.asSuperuser(c, "begin; create table kept (i int); prepare transaction 'two-phase'")
+	s.asSuperuser(c, "app", "begin; create table kept (i int); prepare transaction 'two-phase'")
 	locker := s.open(c, "rw")
 	s.must(locker.Run("select pg_advisory_lock(1)"))
 	window := time.Now().UTC().Add(-time.Hour).Format("Mon 15:04") + "-" + time.Now().UTC().Add(time.Hour).Format("15:04") + " UTC"
@@ -182,7 +182,7 @@ func TestBlockers(t *testing.T) {
 
 	reader, err := kube.OpenLocalAs(s.ctx, s.namespace, c.Status.CurrentPrimary, "dbname=app replication=database application_name=subscriber")
 	s.must(err)
-	s.asSuperuser(c, "notify scale_to_zero") // makes the sidecar look
+	s.asSuperuser(c, "app", "notify scale_to_zero") // makes the sidecar look
 	s.annotate(c, "looked-at", "now")
 	s.blockedBy(c, time.Minute, "advisory_lock", "prepared_transaction", "replication_client")
 	reader.Close()
@@ -194,7 +194,7 @@ func TestBlockers(t *testing.T) {
 			t.Errorf("explain does not say %q:\n%s", part, text)
 		}
 	}
-	s.asSuperuser(c, "rollback prepared 'two-phase'")
+	s.asSuperuser(c, "app", "rollback prepared 'two-phase'")
 	locker.Close()
 	at, err := kube.AwaitCluster(s.ctx, c, "asleep once nothing blocks", 2*time.Minute, scenario.SwitchedOn)
 	s.must(err)
@@ -208,7 +208,7 @@ func TestControlChannel(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "told", 1, never))
 	functions, err := os.ReadFile("../../sql/functions.sql")
 	s.must(err)
-	s.asSuperuser(c, string(functions))
+	s.asSuperuser(c, "app", string(functions))
 	call := func(statement string) {
 		s.Helper()
 		_, err := kube.Query(s.ctx, c, "rw", statement)
