@@ -18,7 +18,16 @@ func TestRenderedManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const golden = "testdata/install.yaml"
+	compare(t, "testdata/install.yaml", got)
+	if strings.Count(string(got), "image: example.org/team/cnpg-i-scale-to-zero:v1\n") != 2 ||
+		!strings.Contains(string(got), "value: example.org/team/cnpg-i-scale-to-zero-sidecar:v1\n") {
+		t.Error("not every image has the name that was asked for")
+	}
+}
+
+// compare holds what was rendered against the golden file.
+func compare(t *testing.T, golden string, got []byte) {
+	t.Helper()
 	if *update {
 		if err := os.WriteFile(golden, got, 0o600); err != nil {
 			t.Fatal(err)
@@ -29,11 +38,7 @@ func TestRenderedManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("the rendered manifests differ from testdata/install.yaml; go test -update writes it anew")
-	}
-	if strings.Count(string(got), "image: example.org/team/cnpg-i-scale-to-zero:v1\n") != 2 ||
-		!strings.Contains(string(got), "value: example.org/team/cnpg-i-scale-to-zero-sidecar:v1\n") {
-		t.Error("not every image has the name that was asked for")
+		t.Errorf("the rendered manifests differ from %s; go test -update writes it anew", golden)
 	}
 }
 
@@ -73,6 +78,18 @@ func TestPoliciesComponent(t *testing.T) {
 			t.Errorf("%d of kind %s, want 4", count, kind)
 		}
 	}
+}
+
+// The component of network policies brings two.
+func TestNetworkPolicyComponent(t *testing.T) {
+	t.Parallel()
+	var policies []string
+	for document := range strings.SplitSeq(with(t, "network-policy"), "---\n") {
+		if strings.Contains(document, "\nkind: NetworkPolicy\n") {
+			policies = append(policies, document)
+		}
+	}
+	compare(t, "testdata/network-policy.yaml", []byte(strings.Join(policies, "---\n")))
 }
 
 // The component of the priority gives it to the plugin's pods.

@@ -1,5 +1,10 @@
 // Package certificates makes and renews the two Secrets that the operator and the plugin prove themselves with, for
-// installations without cert-manager. Each certificate is its own authority, as CloudNativePG expects of plugins.
+// installations without cert-manager.
+//
+// What either side trusts is the other's tls.crt. The operator learns of a renewed one at once, the plugin's pods when the
+// kubelet refreshes their files, a minute or so later. So that no call is refused in between, each Secret has a small
+// authority of its own that outlives many renewals and stands in tls.crt behind the certificate: whoever still has the last
+// file trusts the next certificate already, and whoever has the next file still trusts the last.
 package certificates
 
 import (
@@ -7,6 +12,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -23,9 +29,15 @@ import (
 const (
 	// life is how long a certificate is valid, and renewal how much of it is left when it is renewed.
 	life, renewal = 90 * 24 * time.Hour, 30 * 24 * time.Hour
+	// authorityLife is how long an authority is valid. One that would not outlive a certificate is made anew, and then calls
+	// are refused until the plugin's pods have the new files.
+	authorityLife = 10 * 365 * 24 * time.Hour
 	// skew is how far the clocks of two machines may be apart.
 	skew = 5 * time.Minute
 )
+
+// Keys of the Secrets for the authority. Its key is read by nobody but this package.
+const authorityCertificate, authorityKey = "ca.crt", "ca.key"
 
 // Names say where the Secrets are and what they certify.
 type Names struct{ Namespace, Service, ServerSecret, ClientSecret string }
@@ -60,7 +72,11 @@ func ensure(ctx context.Context, client kubernetes.Interface, namespace, name st
 	if exists && good(have.Data, dns, now) {
 		return false, nil
 	}
-	data, err := selfSigned(dns, now)
+	var last map[string][]byte
+	if exists {
+		last = have.Data
+	}
+	data, err := issue(last, dns, now)
 	if err != nil {
 		return false, fmt.Errorf("make the certificate of Secret %s: %w", name, err)
 	}
@@ -100,32 +116,74 @@ func good(data map[string][]byte, dns []string, now time.Time) bool {
 	return true
 }
 
-// selfSigned makes a key and a certificate signed with it.
-func selfSigned(dns []string, now time.Time) (map[string][]byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("generate a key: %w", err)
+// issue makes a key and a certificate for it, by the authority of the Secret's last content if that will do.
+func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]byte, error) {
+	authority, err := tls.X509KeyPair(last[authorityCertificate], last[authorityKey])
+	if err != nil || now.Before(authority.Leaf.NotBefore) || now.Add(life).After(authority.Leaf.NotAfter) {
+		if authority, err = newAuthority(dns[0], now); err != nil {
+			return nil, fmt.Errorf("make an authority: %w", err)
+		}
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, fmt.Errorf("draw a serial number: %w", err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: dns[0]}, DNSNames: dns,
-		NotBefore: now.Add(-skew), NotAfter: now.Add(life), BasicConstraintsValid: true, IsCA: true,
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	leaf, err := sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: dns[0]}, DNSNames: dns, NotAfter: now.Add(life), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	}, authority, now)
 	if err != nil {
-		return nil, fmt.Errorf("sign the certificate: %w", err)
+		return nil, err
 	}
-	encoded, err := x509.MarshalPKCS8PrivateKey(key)
+	certificate, key, err := encode(leaf)
 	if err != nil {
-		return nil, fmt.Errorf("encode the key: %w", err)
+		return nil, err
+	}
+	above, aboveKey, err := encode(authority)
+	if err != nil {
+		return nil, err
 	}
 	return map[string][]byte{
-		corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}),
-		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}),
+		corev1.TLSCertKey: append(certificate, above...), corev1.TLSPrivateKeyKey: key,
+		authorityCertificate: above, authorityKey: aboveKey,
 	}, nil
+}
+
+// newAuthority makes one that may sign certificates and no further authorities.
+func newAuthority(name string, now time.Time) (tls.Certificate, error) {
+	return sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: name + " authority"}, NotAfter: now.Add(authorityLife),
+		IsCA: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
+	}, tls.Certificate{}, now)
+}
+
+// sign makes a key and the certificate of the template, signed by the authority; without one, by its own key.
+func sign(template *x509.Certificate, authority tls.Certificate, now time.Time) (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("generate a key: %w", err)
+	}
+	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
+		return tls.Certificate{}, fmt.Errorf("draw a serial number: %w", err)
+	}
+	template.NotBefore, template.BasicConstraintsValid = now.Add(-skew), true
+	parent, signer := authority.Leaf, authority.PrivateKey
+	if parent == nil {
+		parent, signer = template, key
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("sign the certificate: %w", err)
+	}
+	leaf, err := x509.ParseCertificate(signed)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("read the signed certificate: %w", err)
+	}
+	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key, Leaf: leaf}, nil
+}
+
+// encode gives the certificate and its key as PEM.
+func encode(pair tls.Certificate) (certificate, key []byte, err error) {
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode the key: %w", err)
+	}
+	certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Leaf.Raw})
+	return certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }

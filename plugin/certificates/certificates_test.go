@@ -15,12 +15,12 @@ func TestEnsure(t *testing.T) {
 	names := Names{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
 	client := fake.NewClientset()
 	start := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
-	read := func(name string) []byte {
+	read := func(name, key string) []byte {
 		secret, err := client.CoreV1().Secrets("cnpg-system").Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return secret.Data[corev1.TLSCertKey]
+		return secret.Data[key]
 	}
 	step := func(rule string, now time.Time, want int) {
 		t.Helper()
@@ -30,11 +30,14 @@ func TestEnsure(t *testing.T) {
 		}
 	}
 	step("both are made", start, 2)
-	first := read("server")
+	first, key, authority := read("server", corev1.TLSCertKey), read("server", corev1.TLSPrivateKeyKey), read("server", authorityCertificate)
 	step("good ones are left alone", start.Add(24*time.Hour), 0)
 	step("they are renewed before a third of their life is left", start.Add(life-renewal+time.Hour), 2)
-	if bytes.Equal(first, read("server")) {
-		t.Error("the certificate is the same after the renewal")
+	if bytes.Equal(first, read("server", corev1.TLSCertKey)) || bytes.Equal(key, read("server", corev1.TLSPrivateKeyKey)) {
+		t.Error("the certificate or its key is the same after the renewal")
+	}
+	if !bytes.Equal(authority, read("server", authorityCertificate)) {
+		t.Error("the authority is another after the renewal")
 	}
 	secret, err := client.CoreV1().Secrets("cnpg-system").Get(t.Context(), "client", metav1.GetOptions{})
 	if err != nil {
@@ -47,4 +50,9 @@ func TestEnsure(t *testing.T) {
 	step("a spoilt one is made anew", start.Add(life-renewal+2*time.Hour), 1)
 	names.Service = "another"
 	step("another name needs another certificate", start.Add(life-renewal+2*time.Hour), 1)
+	authority = read("server", authorityCertificate)
+	step("an authority that would end before its certificate is made anew", start.Add(authorityLife-life/2), 2)
+	if bytes.Equal(authority, read("server", authorityCertificate)) {
+		t.Error("the authority is the same although it ends soon")
+	}
 }

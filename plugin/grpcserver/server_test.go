@@ -1,6 +1,7 @@
 package grpcserver
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -8,6 +9,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
 	provision "github.com/cnpg-i/scale-to-zero/plugin/certificates"
@@ -50,35 +56,65 @@ func serverOf(service *slow) *Server {
 // secrets makes a pair of Secrets and writes them where the pod would have them.
 func secrets(t *testing.T, directory string) (Files, *tls.Config) {
 	t.Helper()
-	client := fake.NewClientset()
+	pair := renewed(t, fake.NewClientset(), time.Now())
+	files := Files{filepath.Join(directory, "crt"), filepath.Join(directory, "key"), filepath.Join(directory, "client")}
+	pair.mount(t, files)
+	return files, pair.operator(t)
+}
+
+// pair is what the two Secrets hold.
+type pair struct{ server, client map[string][]byte }
+
+// renewed is the pair after it was looked at.
+func renewed(t *testing.T, store kubernetes.Interface, now time.Time) pair {
+	t.Helper()
 	names := provision.Names{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
-	if _, err := provision.Ensure(t.Context(), client, names, time.Now()); err != nil {
+	if _, err := provision.Ensure(t.Context(), store, names, now); err != nil {
 		t.Fatal(err)
 	}
-	data := map[string]map[string][]byte{}
-	for _, name := range []string{"server", "client"} {
-		secret, err := client.CoreV1().Secrets("cnpg-system").Get(t.Context(), name, metav1.GetOptions{})
+	read := func(name string) map[string][]byte {
+		secret, err := store.CoreV1().Secrets("cnpg-system").Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		data[name] = secret.Data
+		return secret.Data
 	}
-	files := Files{filepath.Join(directory, "crt"), filepath.Join(directory, "key"), filepath.Join(directory, "client")}
+	return pair{read("server"), read("client")}
+}
+
+// mount writes the files as the kubelet does.
+func (p pair) mount(t *testing.T, files Files) {
+	t.Helper()
 	for file, content := range map[string][]byte{
-		files.ServerCert: data["server"][corev1.TLSCertKey], files.ServerKey: data["server"][corev1.TLSPrivateKeyKey],
-		files.ClientCert: data["client"][corev1.TLSCertKey],
+		files.ServerCert: p.server[corev1.TLSCertKey], files.ServerKey: p.server[corev1.TLSPrivateKeyKey], files.ClientCert: p.client[corev1.TLSCertKey],
 	} {
 		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 	}
-	pair, err := tls.X509KeyPair(data["client"][corev1.TLSCertKey], data["client"][corev1.TLSPrivateKeyKey])
+}
+
+// operator is what the operator makes of the Secrets.
+func (p pair) operator(t *testing.T) *tls.Config {
+	t.Helper()
+	own, err := tls.X509KeyPair(p.client[corev1.TLSCertKey], p.client[corev1.TLSPrivateKeyKey])
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(data["server"][corev1.TLSCertKey])
-	return files, &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: "scale-to-zero", Certificates: []tls.Certificate{pair}}
+	pool.AppendCertsFromPEM(p.server[corev1.TLSCertKey])
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: "scale-to-zero", Certificates: []tls.Certificate{own}}
+}
+
+// free is an address that nobody listens on.
+func free(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
 }
 
 func probe(t *testing.T, target string, credential credentials.TransportCredentials) error {
@@ -98,14 +134,7 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()
 	files, client := secrets(t, directory)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := free(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serverOf(&slow{}).ServeTCP(ctx, address, files) }()
@@ -117,6 +146,14 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	if probe(t, address, credentials.NewTLS(stranger)) == nil {
 		t.Error("a client without a certificate was served")
 	}
+	older := client.Clone()
+	older.MinVersion, older.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	if conn, err := tls.Dial("tcp", address, older); err == nil || !strings.Contains(err.Error(), "protocol version") {
+		if err == nil {
+			_ = conn.Close()
+		}
+		t.Errorf("a client of TLS 1.2 was not refused for that: %v", err)
+	}
 
 	if err := os.WriteFile(files.ServerKey, []byte("half-written"), 0o600); err != nil {
 		t.Fatal(err)
@@ -124,9 +161,9 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	if err := probe(t, address, credentials.NewTLS(client)); err != nil {
 		t.Errorf("while the certificates are being replaced: %v", err)
 	}
-	_, renewed := secrets(t, directory)
-	if err := probe(t, address, credentials.NewTLS(renewed)); err != nil {
-		t.Errorf("with the renewed certificates: %v", err)
+	_, others := secrets(t, directory)
+	if err := probe(t, address, credentials.NewTLS(others)); err != nil {
+		t.Errorf("with certificates of other authorities: %v", err)
 	}
 	if probe(t, address, credentials.NewTLS(client)) == nil {
 		t.Error("the replaced certificates are still taken")
@@ -134,6 +171,106 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("the end: %v", err)
+	}
+}
+
+// A renewal reaches the operator and the plugin's files at different times. Calls over connections that stay and over new ones
+// go on meanwhile, and none fails.
+func TestARenewalDropsNoCall(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule          string
+		operatorFirst bool
+	}{{"the operator has the new certificates first", true}, {"the plugin has the new certificates first", false}} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			store, directory := fake.NewClientset(), t.TempDir()
+			before := renewed(t, store, time.Now().Add(-61*24*time.Hour)) // still valid, and due
+			files := Files{filepath.Join(directory, "crt"), filepath.Join(directory, "key"), filepath.Join(directory, "client")}
+			before.mount(t, files)
+			address := free(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			served := make(chan error, 1)
+			go func() { served <- serverOf(&slow{}).ServeTCP(ctx, address, files) }()
+
+			var operator atomic.Pointer[tls.Config]
+			operator.Store(before.operator(t))
+			connect := func() *grpc.ClientConn {
+				conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(operator.Load())))
+				if err != nil {
+					panic(err) // it does not dial, and takes whatever it is given
+				}
+				return conn
+			}
+			call := func(conn *grpc.ClientConn, options ...grpc.CallOption) error {
+				_, err := identity.NewIdentityClient(conn).Probe(t.Context(), &identity.ProbeRequest{}, options...)
+				return err
+			}
+			kept := connect()
+			if err := call(kept, grpc.WaitForReady(true)); err != nil {
+				t.Fatal(err)
+			}
+			calling, stop := context.WithCancel(ctx)
+			calls := make(chan error)
+			var callers sync.WaitGroup
+			for range 3 {
+				callers.Go(func() {
+					for calling.Err() == nil {
+						err := call(kept)
+						select {
+						case calls <- err:
+						case <-calling.Done():
+						}
+						conn := connect()
+						err = call(conn)
+						_ = conn.Close()
+						select {
+						case calls <- err:
+						case <-calling.Done():
+						}
+					}
+				})
+			}
+			total := 0
+			during := func(rule string, change func()) {
+				changed := make(chan struct{})
+				go func() { defer close(changed); change() }()
+				for left, waiting := 60, (<-chan struct{})(changed); left > 0; {
+					select {
+					case err := <-calls:
+						total++
+						if err != nil {
+							t.Errorf("%s: %v", rule, err)
+						}
+						if waiting == nil {
+							left--
+						}
+					case <-waiting:
+						waiting = nil
+					}
+				}
+			}
+			during("before the renewal", func() {})
+			after := renewed(t, store, time.Now())
+			if bytes.Equal(after.server[corev1.TLSCertKey], before.server[corev1.TLSCertKey]) {
+				t.Fatal("nothing was renewed")
+			}
+			next := after.operator(t)
+			changes := []func(){func() { operator.Store(next) }, func() { after.mount(t, files) }}
+			if !row.operatorFirst {
+				slices.Reverse(changes)
+			}
+			during("when one side has the new certificates", changes[0])
+			during("when both sides have them", changes[1])
+			t.Logf("%d calls", total)
+			stop()
+			callers.Wait()
+			_ = kept.Close()
+			cancel()
+			if err := <-served; err != nil {
+				t.Errorf("the end: %v", err)
+			}
+		})
 	}
 }
 
