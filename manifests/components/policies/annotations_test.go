@@ -22,6 +22,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle/idletest"
 )
 
+// onlyTheSidecar are annotations of which only the sidecar can tell everything.
+var onlyTheSidecar = []string{idle.KeyIgnore, idle.KeyKeepAwake, idle.KeyKeepAwakeUntil, idle.KeySleepRequested}
+
 // parsed is what the sidecar says of a value, nil if it understands it.
 func parsed(key, value string) *idle.Problem {
 	_, problems := idle.ParsePolicy(map[string]string{key: value}, idletest.Now)
@@ -95,7 +98,7 @@ func TestAnnotationsPolicy(t *testing.T) {
 			switch {
 			case err != nil && problem == nil:
 				t.Errorf("%s=%q is refused: %v", rule.Key, value, err)
-			case err == nil && problem != nil && rule.Key != idle.KeyIgnore && rule.Key != idle.KeyKeepAwake && rule.Key != idle.KeyKeepAwakeUntil:
+			case err == nil && problem != nil && !slices.Contains(onlyTheSidecar, rule.Key):
 				t.Errorf("%s=%q is let through, and the sidecar says %s", rule.Key, value, problem)
 			case err != nil:
 				refused++
