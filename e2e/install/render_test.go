@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,7 +19,16 @@ func TestRenderedManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const golden = "testdata/install.yaml"
+	same(t, got, "testdata/install.yaml")
+	if strings.Count(string(got), "image: example.org/team/cnpg-i-scale-to-zero:v1\n") != 2 ||
+		!strings.Contains(string(got), "value: example.org/team/cnpg-i-scale-to-zero-sidecar:v1\n") {
+		t.Error("not every image has the name that was asked for")
+	}
+}
+
+// same compares with a golden file.
+func same(t *testing.T, got []byte, golden string) {
+	t.Helper()
 	if *update {
 		if err := os.WriteFile(golden, got, 0o600); err != nil {
 			t.Fatal(err)
@@ -29,12 +39,44 @@ func TestRenderedManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("the rendered manifests differ from testdata/install.yaml; go test -update writes it anew")
+		t.Errorf("the rendered manifests differ from %s; go test -update writes it anew", golden)
 	}
-	if strings.Count(string(got), "image: example.org/team/cnpg-i-scale-to-zero:v1\n") != 2 ||
+}
+
+// The plugin goes into the pod of the operator as that is released.
+func TestRenderedInOperator(t *testing.T) {
+	t.Parallel()
+	got, err := RenderInOperator("../../manifests/components/operator-socket", releasedOperator(t), "example.org/team", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, got, "testdata/operator-socket.yaml")
+	if strings.Count(string(got), "image: example.org/team/cnpg-i-scale-to-zero:v1\n") != 1 ||
 		!strings.Contains(string(got), "value: example.org/team/cnpg-i-scale-to-zero-sidecar:v1\n") {
 		t.Error("not every image has the name that was asked for")
 	}
+}
+
+// releasedOperator is the operator's Deployment in the manifest of its release.
+func releasedOperator(t *testing.T) []byte {
+	t.Helper()
+	const module = "github.com/cloudnative-pg/cloudnative-pg"
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", module).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory, version, _ := strings.Cut(strings.TrimSpace(string(out)), " v")
+	manifest, err := os.ReadFile(filepath.Join(directory, "releases", "cnpg-"+version+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range bytes.Split(manifest, []byte("\n---\n")) {
+		if bytes.Contains(document, []byte("\nkind: Deployment\n")) {
+			return document
+		}
+	}
+	t.Fatal("the operator's manifest has no Deployment")
+	return nil
 }
 
 // with renders the base with a component.
