@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export TAG=${TAG:-dev} REGISTRY=${REGISTRY:-localhost}
-plugin=$REGISTRY/cnpg-i-scale-to-zero sidecar=$REGISTRY/cnpg-i-scale-to-zero-sidecar
+plugin=$REGISTRY/cnpg-i-scale-to-zero sidecar=$plugin-sidecar neighbour=$plugin-neighbour
 
 if [ -n "${KUBECONFIG:-}" ]; then
 	echo "using the cluster of KUBECONFIG=$KUBECONFIG" >&2
@@ -16,12 +16,13 @@ fi
 mkdir -p build
 go -C e2e build -o ../build/cluster ./cmd/cluster
 cluster() { (cd e2e && ../build/cluster "$@"); }
-go -C e2e run ./cmd/images -tag "$TAG" -registry "$REGISTRY"
+go -C e2e run ./cmd/images -tag "$TAG" -registry "$REGISTRY" -neighbour
 go -C e2e run ./cmd/manifest -tag "$TAG" -registry "$REGISTRY"
 cluster up ${CLUSTERFLAGS:-}
 trap 'cluster down' EXIT
 trap 'exit 130' INT TERM
-cluster load ../build/plugin.tar ../build/sidecar.tar
+cluster load ../build/plugin.tar ../build/sidecar.tar ../build/neighbour.tar
+export NEIGHBOUR_IMAGE=$neighbour:$TAG
 cluster tag "$plugin:$TAG" "$plugin:$TAG-next"
 cluster tag "$sidecar:$TAG" "$sidecar:$TAG-next"
 export NEXT_PLUGIN_IMAGE=$plugin:$TAG-next NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next

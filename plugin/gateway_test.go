@@ -68,11 +68,15 @@ func asPlugin(t *testing.T, c *rest.Config) {
 // grant applies the rights that are shipped.
 func grant(t *testing.T, admin client.Client) {
 	t.Helper()
-	shipped, err := os.ReadFile("../manifests/base/rbac.yaml")
+	rights, err := os.ReadFile("../manifests/base/rights/rights.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range bytes.Split(shipped, []byte("\n---\n")) {
+	account, err := os.ReadFile("../manifests/base/account.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range append(bytes.Split(rights, []byte("\n---\n")), bytes.Split(account, []byte("\n---\n"))...) {
 		var object unstructured.Unstructured
 		if err := yaml.Unmarshal(document, &object.Object); err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	identityapi "github.com/cloudnative-pg/cnpg-i/pkg/identity"
 	lifecycleapi "github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
+	operatorapi "github.com/cloudnative-pg/cnpg-i/pkg/operator"
 	reconcilerapi "github.com/cloudnative-pg/cnpg-i/pkg/reconciler"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -37,6 +38,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
+	"github.com/cnpg-i/scale-to-zero/plugin/operator"
 	"github.com/cnpg-i/scale-to-zero/plugin/reconciler"
 	"github.com/cnpg-i/scale-to-zero/plugin/rights"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
@@ -73,7 +75,8 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		return fmt.Errorf("register the metrics: %w", err)
 	}
 	server := &grpcserver.Server{Logger: logger, Register: func(registrar grpc.ServiceRegistrar) {
-		identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.Load})
+		identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.Load, Validates: c.ValidateClusters})
+		operatorapi.RegisterOperatorServer(registrar, &operator.Server{Now: time.Now})
 		lifecycleapi.RegisterOperatorLifecycleServer(registrar, &lifecycle.Server{
 			Sidecar: lifecycle.Sidecar{
 				Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,

@@ -12,24 +12,43 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// overlay puts the names of built images into the manifests: the transformer of images reaches containers, the patch the
-// environment variable that names the sidecar's.
+// overlay puts the names of built images into the manifests: the transformer of images reaches containers, a patch the
+// environment variable that names the sidecar's, in a pod of the plugin's own or in the operator's.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%[1]q]
 images:
   - {name: cnpg-i-scale-to-zero, newName: %[2]q, newTag: %[3]q}
 patches:
-  - patch: |
+  - target: {kind: Deployment, name: ^scale-to-zero$}
+    patch: |
       apiVersion: apps/v1
       kind: Deployment
-      metadata: {name: scale-to-zero, namespace: cnpg-system}
+      metadata: {name: scale-to-zero}
       spec:
         template:
           spec:
             containers:
               - name: cnpg-i-scale-to-zero
                 env: [{name: SIDECAR_IMAGE, value: "%[2]s-sidecar:%[3]s"}]
+  - target: {kind: Deployment, name: ^cnpg-controller-manager$}
+    patch: |
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: cnpg-controller-manager}
+      spec:
+        template:
+          spec:
+            initContainers:
+              - name: cnpg-i-scale-to-zero
+                env: [{name: SIDECAR_IMAGE, value: "%[2]s-sidecar:%[3]s"}]
+`
+
+// inOperator adds the plugin to the operator's manifest.
+const inOperator = `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [operator.yaml]
+components: [%q]
 `
 
 // rendering is held while kustomize works: it keeps what it knows of types in variables of the whole process.
@@ -37,23 +56,11 @@ var rendering sync.Mutex
 
 // Render builds the kustomization of a directory with the images of the registry and tag.
 func Render(directory, registry, tag string) ([]byte, error) {
-	temporary, err := os.MkdirTemp("", "overlay-")
+	temporary, relative, err := temporaryBeside(directory)
 	if err != nil {
-		return nil, fmt.Errorf("make a temporary directory: %w", err)
+		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(temporary) }()
-	absolute, err := filepath.Abs(directory)
-	if err != nil {
-		return nil, fmt.Errorf("find %s: %w", directory, err)
-	}
-	// kustomize resolves symbolic links in one of the two paths only.
-	if temporary, err = filepath.EvalSymlinks(temporary); err != nil {
-		return nil, fmt.Errorf("find the temporary directory: %w", err)
-	}
-	relative, err := filepath.Rel(temporary, absolute)
-	if err != nil {
-		return nil, fmt.Errorf("find %s: %w", directory, err)
-	}
 	body := fmt.Sprintf(overlay, relative, registry+"/cnpg-i-scale-to-zero", tag)
 	if err := os.WriteFile(filepath.Join(temporary, "kustomization.yaml"), []byte(body), 0o600); err != nil {
 		return nil, fmt.Errorf("write the overlay: %w", err)
@@ -71,4 +78,40 @@ func Render(directory, registry, tag string) ([]byte, error) {
 		return nil, fmt.Errorf("encode %s: %w", directory, err)
 	}
 	return rendered, nil
+}
+
+// RenderInOperator adds the component of the plugin in the operator's pod to the operator's manifest.
+func RenderInOperator(component string, operator []byte, registry, tag string) ([]byte, error) {
+	temporary, relative, err := temporaryBeside(component)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(temporary) }()
+	for name, body := range map[string][]byte{"operator.yaml": operator, "kustomization.yaml": fmt.Appendf(nil, inOperator, relative)} {
+		if err := os.WriteFile(filepath.Join(temporary, name), body, 0o600); err != nil {
+			return nil, fmt.Errorf("write the kustomization: %w", err)
+		}
+	}
+	return Render(temporary, registry, tag)
+}
+
+// temporaryBeside makes a temporary directory and tells the way from there to the other, which kustomize wants relative.
+func temporaryBeside(directory string) (temporary, relative string, err error) {
+	absolute, err := filepath.Abs(directory)
+	if err != nil {
+		return "", "", fmt.Errorf("find %s: %w", directory, err)
+	}
+	made, err := os.MkdirTemp("", "overlay-")
+	if err != nil {
+		return "", "", fmt.Errorf("make a temporary directory: %w", err)
+	}
+	// kustomize resolves symbolic links in one of the two paths only.
+	if temporary, err = filepath.EvalSymlinks(made); err == nil {
+		relative, err = filepath.Rel(temporary, absolute)
+	}
+	if err != nil {
+		_ = os.RemoveAll(made)
+		return "", "", fmt.Errorf("find the way to %s: %w", directory, err)
+	}
+	return temporary, relative, nil
 }

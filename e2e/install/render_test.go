@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,6 +41,42 @@ func compare(t *testing.T, golden string, got []byte) {
 	if !bytes.Equal(got, want) {
 		t.Errorf("the rendered manifests differ from %s; go test -update writes it anew", golden)
 	}
+}
+
+// The plugin goes into the pod of the operator as that is released.
+func TestRenderedInOperator(t *testing.T) {
+	t.Parallel()
+	got, err := RenderInOperator("../../manifests/components/operator-socket", releasedOperator(t), "example.org/team", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "testdata/operator-socket.yaml", got)
+	if strings.Count(string(got), "image: example.org/team/cnpg-i-scale-to-zero:v1\n") != 1 ||
+		!strings.Contains(string(got), "value: example.org/team/cnpg-i-scale-to-zero-sidecar:v1\n") {
+		t.Error("not every image has the name that was asked for")
+	}
+}
+
+// releasedOperator is the operator's Deployment in the manifest of its release.
+func releasedOperator(t *testing.T) []byte {
+	t.Helper()
+	const module = "github.com/cloudnative-pg/cloudnative-pg"
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", module).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory, version, _ := strings.Cut(strings.TrimSpace(string(out)), " v")
+	manifest, err := os.ReadFile(filepath.Join(directory, "releases", "cnpg-"+version+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range bytes.Split(manifest, []byte("\n---\n")) {
+		if bytes.Contains(document, []byte("\nkind: Deployment\n")) {
+			return document
+		}
+	}
+	t.Fatal("the operator's manifest has no Deployment")
+	return nil
 }
 
 // with renders the base with a component.

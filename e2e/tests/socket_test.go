@@ -1,36 +1,34 @@
 package tests
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
+	"github.com/cnpg-i/scale-to-zero/e2e/install"
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-const (
-	operatorDeployment = "cnpg-controller-manager"
-	operatorAccount    = "cnpg-manager"
-	// pluginRights is the ClusterRole of the plugin.
-	pluginRights = "cnpg-scale-to-zero-plugin"
-	// socketDirectory is where the operator looks for sockets when it starts.
-	socketDirectory = "/plugins"
-)
+const operatorDeployment = "cnpg-controller-manager"
 
-// The plugin in the operator's own pod serves over a Unix socket what its Deployment, which is gone meanwhile, serves over
-// TCP. This test changes the operator and so does not run beside others.
+// The plugin in the operator's own pod, where the component puts it, serves over a Unix socket what its Deployment, which is gone
+// meanwhile, serves over TCP. This test changes the operator and so does not run beside others.
 func TestPluginInTheOperatorsPod(t *testing.T) {
 	s := begin(t)
 	plugin, operator := s.plugin(), s.deployment(operatorDeployment)
-	s.letOperatorDoThePluginsWork()
+	changed := s.withPlugin(operator, plugin.Spec.Template.Spec.Containers[0].Image)
 	t.Cleanup(func() {
 		s.ctx = cleanup(t)
 		s.scalePlugin(*plugin.Spec.Replicas)
@@ -39,9 +37,7 @@ func TestPluginInTheOperatorsPod(t *testing.T) {
 	})
 	s.labelPluginService("null") // a Service with that label would win over the socket
 	s.scalePlugin(0)
-	template := operator.Spec.Template.DeepCopy()
-	addPlugin(&template.Spec, plugin.Spec.Template.Spec.Containers[0])
-	s.setOperator(*template)
+	s.setOperator(changed.Spec.Template)
 
 	c := s.running(kube.NewCluster(s.namespace, "socketed", 1, never))
 	if sidecar(s.instances(c)[0]) == nil {
@@ -52,42 +48,43 @@ func TestPluginInTheOperatorsPod(t *testing.T) {
 	before, after := session.Close()
 	s.asleepOnTime(c, before, after, threshold)
 	s.annotate(c, scenario.InactivityMinutes, never)
-	s.wake(c)
+	_, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 }
 
-// addPlugin adds the plugin to the operator's pod, as an init container that stays: the operator looks for sockets only once.
-func addPlugin(pod *corev1.PodSpec, plugin corev1.Container) {
-	always := corev1.ContainerRestartPolicyAlways
-	volume := corev1.VolumeMount{Name: "plugins", MountPath: socketDirectory}
-	manager := &pod.Containers[0]
-	manager.VolumeMounts = append(manager.VolumeMounts, volume)
-	pod.Volumes = append(pod.Volumes, corev1.Volume{
-		Name: volume.Name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
-	})
-	pod.InitContainers = append(pod.InitContainers, corev1.Container{
-		Name: plugin.Name, Image: plugin.Image, ImagePullPolicy: plugin.ImagePullPolicy, Args: []string{"plugin"},
-		Env: append(plugin.Env,
-			corev1.EnvVar{Name: "PLUGIN_SOCKET_DIR", Value: socketDirectory},
-			corev1.EnvVar{Name: "METRICS_ADDRESS", Value: ":8081"}), // the operator has 8080
-		VolumeMounts: []corev1.VolumeMount{volume}, RestartPolicy: &always,
-		SecurityContext: manager.SecurityContext, // the same user, to whom the socket belongs
-		StartupProbe: &corev1.Probe{
-			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(8081)}},
-			PeriodSeconds: 1, FailureThreshold: 60,
-		},
-	})
-}
-
-// letOperatorDoThePluginsWork gives the operator's account the rights of the plugin's.
-func (s *story) letOperatorDoThePluginsWork() {
+// withPlugin is the operator's Deployment as the component makes it, with the plugin's image; what the component brings along
+// is created, and removed at the end.
+func (s *story) withPlugin(operator *appsv1.Deployment, image string) *appsv1.Deployment {
 	s.Helper()
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: s.namespace},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: pluginRights},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: scenario.OperatorNamespace, Name: operatorAccount}},
+	registry, tag, found := strings.Cut(image, "/cnpg-i-scale-to-zero:")
+	if !found {
+		s.Skipf("the plugin's image has another name than the component gives it: %s", image)
 	}
-	s.must(kube.Create(s.ctx, binding))
-	s.Cleanup(func() { s.must(kube.Delete(cleanup(s.T), binding)) })
+	bare := &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: operator.Namespace, Name: operator.Name}, Spec: operator.Spec,
+	}
+	body, err := yaml.Marshal(bare)
+	s.must(err)
+	rendered, err := install.RenderInOperator("../../manifests/components/operator-socket", body, registry, tag)
+	s.must(err)
+	var changed appsv1.Deployment
+	for document := range bytes.SplitSeq(rendered, []byte("\n---\n")) {
+		var object unstructured.Unstructured
+		s.must(yaml.Unmarshal(document, &object.Object))
+		if object.GetKind() == bare.Kind {
+			s.must(yaml.UnmarshalStrict(document, &changed))
+			continue
+		}
+		err := kube.Create(s.ctx, &object)
+		if apierrors.IsAlreadyExists(err) { // the rights, which the plugin's own account has too
+			continue
+		}
+		s.must(err)
+		s.Cleanup(func() { s.must(kube.Delete(cleanup(s.T), &object)) })
+	}
+	return &changed
 }
 
 // labelPluginService sets the label by which the operator finds the plugin over TCP; null removes it.

@@ -40,6 +40,8 @@ type Config struct {
 	MetricsAddress string
 	// Group and Version are those of the Cluster resource.
 	Group, Version string
+	// ValidateClusters declares the Operator service, for an operator that asks before it takes a Cluster.
+	ValidateClusters bool
 	// Gateway is what the wake gateway works with; nil: it is off, since the pod does not say which one it is.
 	Gateway *Gateway
 }
@@ -79,6 +81,7 @@ var settings = []setting{
 	{"client-cert", "CLIENT_CERT", "", "file of the certificate that the operator must present"},
 	{"plugin-socket-dir", "PLUGIN_SOCKET_DIR", "", "the operator's plugin directory, to serve on a Unix socket"},
 	{"metrics-address", "METRICS_ADDRESS", ":8080", "address of /metrics, /healthz and /readyz"},
+	{"validate-clusters", "VALIDATE_CLUSTERS", "false", "offer the operator to validate annotations: true or false"},
 	{"gateway-ports", "GATEWAY_PORTS", "10000-29999", "ports of the wake gateway, one for each Service"},
 	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "addresses of clients that the wake gateway serves"},
 	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a wake may take"},
@@ -158,6 +161,10 @@ func (r *reader) config() Config {
 		Limits: corev1.ResourceList{
 			corev1.ResourceCPU: r.quantity("SIDECAR_CPU_LIMIT"), corev1.ResourceMemory: r.quantity("SIDECAR_MEMORY_LIMIT"),
 		},
+	}
+	c.ValidateClusters = r.values["VALIDATE_CLUSTERS"] == "true"
+	if !c.ValidateClusters && r.values["VALIDATE_CLUSTERS"] != "false" {
+		r.bad("VALIDATE_CLUSTERS", "allowed are true and false")
 	}
 	r.atMost("SIDECAR_CPU_REQUEST", "SIDECAR_CPU_LIMIT", c.SidecarResources, corev1.ResourceCPU)
 	r.atMost("SIDECAR_MEMORY_REQUEST", "SIDECAR_MEMORY_LIMIT", c.SidecarResources, corev1.ResourceMemory)

@@ -58,6 +58,8 @@ func TestParse(t *testing.T) {
 		{"the gateway's ports are not the plugin's own", pod(map[string]string{"GATEWAY_PORTS": "9090-9090"}), nil, []string{"GATEWAY_PORTS"}},
 		{"clients are allowed by ranges", map[string]string{"GATEWAY_ALLOW": "10.0.0.0/8, everybody"}, nil, []string{"GATEWAY_ALLOW"}},
 		{"durations have bounds", map[string]string{"WAKE_TIMEOUT": "1h", "HANDOVER_WAIT": "-1s", "DRAIN_TIMEOUT": "20"}, nil, []string{"WAKE_TIMEOUT", "HANDOVER_WAIT", "DRAIN_TIMEOUT"}},
+		{"the operator may be offered to validate", map[string]string{"VALIDATE_CLUSTERS": "true"}, nil, nil},
+		{"a switch is true or false", map[string]string{"VALIDATE_CLUSTERS": "yes"}, nil, []string{"VALIDATE_CLUSTERS"}},
 		{"words that are no flags are not passed over", nil, []string{"extra"}, []string{"extra"}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -76,6 +78,9 @@ func TestParse(t *testing.T) {
 				}
 				if config.SidecarImage == "" || !config.KeepsGuaranteed() {
 					t.Errorf("got %+v", config)
+				}
+				if config.ValidateClusters != (row.change["VALIDATE_CLUSTERS"] == "true") {
+					t.Errorf("validation is offered: %t", config.ValidateClusters)
 				}
 				if named := row.change["POD_NAME"] != ""; named != (config.Gateway != nil) || named && len(config.Gateway.Replica.Addresses) != 2 {
 					t.Errorf("the gateway is %+v", config.Gateway)

@@ -17,6 +17,8 @@ type Server struct {
 	Version string
 	// Ready tells whether the plugin really can serve.
 	Ready func() bool
+	// Validates declares the Operator service.
+	Validates bool
 }
 
 // GetPluginMetadata tells who the plugin is.
@@ -34,10 +36,14 @@ func (s *Server) GetPluginCapabilities(context.Context, *identity.GetPluginCapab
 	service := func(kind identity.PluginCapability_Service_Type) *identity.PluginCapability {
 		return &identity.PluginCapability{Type: &identity.PluginCapability_Service_{Service: &identity.PluginCapability_Service{Type: kind}}}
 	}
-	return &identity.GetPluginCapabilitiesResponse{Capabilities: []*identity.PluginCapability{
+	capabilities := []*identity.PluginCapability{
 		service(identity.PluginCapability_Service_TYPE_LIFECYCLE_SERVICE),
 		service(identity.PluginCapability_Service_TYPE_RECONCILER_HOOKS),
-	}}, nil
+	}
+	if s.Validates {
+		capabilities = append(capabilities, service(identity.PluginCapability_Service_TYPE_OPERATOR_SERVICE))
+	}
+	return &identity.GetPluginCapabilitiesResponse{Capabilities: capabilities}, nil
 }
 
 // Probe tells whether the plugin can serve now.

@@ -120,11 +120,21 @@ func (s *server) grant(ctx context.Context) error {
 	if err := s.admin.Create(ctx, &corev1.Namespace{ObjectMeta: named("", namespace)}); err != nil {
 		return fmt.Errorf("create the namespace: %w", err)
 	}
-	shipped, err := os.ReadFile("../manifests/base/rbac.yaml")
-	if err != nil {
-		return fmt.Errorf("read the rights that are shipped: %w", err)
+	for _, file := range []string{"rights/rights.yaml", "account.yaml"} {
+		shipped, err := os.ReadFile("../manifests/base/" + file)
+		if err != nil {
+			return fmt.Errorf("read the rights that are shipped: %w", err)
+		}
+		if err := s.create(ctx, shipped); err != nil {
+			return err
+		}
 	}
-	for document := range bytes.SplitSeq(shipped, []byte("\n---\n")) {
+	return nil
+}
+
+// create makes what a manifest has.
+func (s *server) create(ctx context.Context, manifest []byte) error {
+	for document := range bytes.SplitSeq(manifest, []byte("\n---\n")) {
 		var object unstructured.Unstructured
 		if err := yaml.Unmarshal(document, &object.Object); err != nil {
 			return fmt.Errorf("read the rights that are shipped: %w", err)

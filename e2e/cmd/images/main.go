@@ -1,4 +1,5 @@
-// Command images writes the images of the plugin and of the sidecar as docker-archive tarballs.
+// Command images writes the images of the plugin and of the sidecar as docker-archive tarballs, and with -neighbour that of the
+// other plugin that the tests need.
 package main
 
 import (
@@ -17,26 +18,34 @@ func main() {
 	tag := flag.String("tag", "dev", "tag and version")
 	registry := flag.String("registry", "localhost", "what the names begin with")
 	module := flag.String("module", "..", "directory of the module")
+	neighbour := flag.Bool("neighbour", false, "write the image of the other plugin that the tests need, too")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *module, *registry, *tag); err != nil {
+	programs := []program{{*module, "plugin", "cnpg-i-scale-to-zero"}, {*module, "sidecar", "cnpg-i-scale-to-zero-sidecar"}}
+	if *neighbour {
+		programs = append(programs, program{filepath.Join(*module, "e2e"), "neighbour", "cnpg-i-scale-to-zero-neighbour"})
+	}
+	if err := run(ctx, programs, filepath.Join(*module, "build"), *registry, *tag); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, module, registry, tag string) error {
-	for _, p := range []struct{ binary, name string }{{"plugin", "cnpg-i-scale-to-zero"}, {"sidecar", "cnpg-i-scale-to-zero-sidecar"}} {
-		program := images.Program{
-			Module: module, Package: "./" + p.binary, Binary: p.binary, Version: tag,
+// program is a package of a module, and what the name of its image ends with.
+type program struct{ module, binary, name string }
+
+func run(ctx context.Context, programs []program, directory, registry, tag string) error {
+	for _, p := range programs {
+		image := images.Program{
+			Module: p.module, Package: "./" + p.binary, Binary: p.binary, Version: tag,
 			Name: fmt.Sprintf("%s/%s:%s", registry, p.name, tag),
 		}
-		file := filepath.Join(module, "build", p.binary+".tar")
-		if err := program.Build(ctx, file); err != nil {
+		file := filepath.Join(directory, p.binary+".tar")
+		if err := image.Build(ctx, file); err != nil {
 			return err
 		}
-		fmt.Println(program.Name, "->", file)
+		fmt.Println(image.Name, "->", file)
 	}
 	return nil
 }

@@ -1,0 +1,164 @@
+package tests
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// toArchive is how long a segment may take from PostgreSQL to the store.
+const toArchive = 30 * time.Second
+
+// Beside a plugin that archives WAL and takes backups, listed before or after it, both do their work: its Backups keep the
+// cluster awake, its schedules are suspended and resumed, and its archive goes on after a sleep.
+func TestBesideAnotherPlugin(t *testing.T) {
+	image := os.Getenv("NEIGHBOUR_IMAGE")
+	if image == "" {
+		t.Skip("NEIGHBOUR_IMAGE is not set: it is the image of e2e/neighbour, which make e2e builds")
+	}
+	t.Parallel()
+	s := begin(t)
+	neighbour := cnpgv1.PluginConfiguration{Name: s.namespace, IsWALArchiver: ptr.To(true)}
+	t.Cleanup(func() { s.must(kube.RemoveNeighbour(cleanup(t), neighbour.Name)) })
+	s.must(kube.InstallNeighbour(s.ctx, neighbour.Name, image))
+	ours := cnpgv1.PluginConfiguration{Name: scenario.PluginName}
+	for order, plugins := range map[string][]cnpgv1.PluginConfiguration{
+		"first": {ours, neighbour}, "last": {neighbour, ours},
+	} {
+		t.Run(order, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t)
+			c := kube.NewCluster(s.namespace, "beside", 1, never)
+			c.Spec.Plugins = plugins
+			s.running(c)
+			s.besideAnother(c, neighbour.Name)
+		})
+	}
+}
+
+func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
+	s.Helper()
+	pod := s.bothInjected(c)
+	s.archivesMore(c, 0)
+	schedule := scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")
+	schedule.Spec.Method, schedule.Spec.PluginConfiguration = cnpgv1.BackupMethodPlugin, takes(neighbour, time.Second)
+	s.must(kube.Create(s.ctx, schedule))
+
+	backup := &cnpgv1.Backup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "by-hand"},
+		Spec: cnpgv1.BackupSpec{
+			Cluster: cnpgv1.LocalObjectReference{Name: c.Name}, Method: cnpgv1.BackupMethodPlugin,
+			PluginConfiguration: takes(neighbour, 3*threshold),
+		},
+	}
+	s.must(kube.Create(s.ctx, backup))
+	session := s.open(c, "rw")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	session.Close()
+	message, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", 2*threshold)
+	s.must(err)
+	if !strings.Contains(message, "(backup_running)") {
+		s.Errorf("the Event says %q", message)
+	}
+	s.awaitMetric(pod.Name, `reason="backup_running"} 1`, toNotice)
+	if got := s.instances(c)[0].UID; got != pod.UID {
+		s.Errorf("the instance was replaced: %s by %s", pod.UID, got)
+	}
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the Backup", 4*threshold+toHandOver, scenario.SwitchedOn)
+	s.must(err)
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(backup), backup))
+	if backup.Status.Phase != cnpgv1.BackupPhaseCompleted || backup.Status.BackupID == "" {
+		s.Errorf("the cluster was put to sleep while the Backup was %q (%s), with the identity %q", backup.Status.Phase, backup.Status.Error, backup.Status.BackupID)
+	}
+	s.Logf("switch turned on %.1fs after the Backup had ended", at.Sub(backup.Status.StoppedAt.Time).Seconds())
+	s.hibernated(c, at)
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(schedule), schedule))
+	if _, marked := schedule.Annotations[scenario.Suspended]; !suspended(schedule) || !marked {
+		s.Errorf("asleep, the schedule is suspended %t and marked %t", suspended(schedule), marked)
+	}
+
+	s.annotate(c, scenario.InactivityMinutes, never)
+	_, err = kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.bothInjected(c)
+	archived, _ := s.archived(c)
+	s.archivesMore(c, archived)
+	if _, failures := s.archived(c); failures != 0 {
+		s.Errorf("PostgreSQL counts %d failures of the archive", failures)
+	}
+	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", 30*time.Second, func(b *cnpgv1.ScheduledBackup) bool {
+		_, marked := b.Annotations[scenario.Suspended]
+		return !suspended(b) && !marked
+	})
+	s.must(err)
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	if !meta.IsStatusConditionTrue(c.Status.Conditions, string(cnpgv1.ConditionContinuousArchiving)) {
+		s.Errorf("the archive is not continuous: %v", c.Status.Conditions)
+	}
+}
+
+// takes asks the other plugin for a backup of that length.
+func takes(neighbour string, long time.Duration) *cnpgv1.BackupPluginConfiguration {
+	return &cnpgv1.BackupPluginConfiguration{Name: neighbour, Parameters: map[string]string{"takes": long.String()}}
+}
+
+// bothInjected demands that the only instance has both sidecars, and that both run.
+func (s *story) bothInjected(c *cnpgv1.Cluster) corev1.Pod {
+	s.Helper()
+	pod := s.instances(c)[0]
+	running := map[string]bool{}
+	for _, container := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+		running[container.Name] = container.State.Running != nil
+	}
+	if !running[scenario.SidecarContainer] || !running[scenario.NeighbourContainer] {
+		s.Fatalf("of the sidecars there run %v", running)
+	}
+	return pod
+}
+
+// segment is the name of a file of WAL.
+var segment = regexp.MustCompile(`(?m)^[0-9A-F]{24}$`)
+
+// archived counts the segments in the other plugin's store, and PostgreSQL's failures to archive one.
+func (s *story) archived(c *cnpgv1.Cluster) (segments, failures int) {
+	s.Helper()
+	pod := c.Status.CurrentPrimary
+	list, err := kube.Exec(s.ctx, c.Namespace, pod, "postgres", "bash", "-c", `ls "$(dirname "$PGDATA")/neighbour"`)
+	s.must(err)
+	count, err := kube.Exec(s.ctx, c.Namespace, pod, "postgres", "psql", "-XAtqc", "select failed_count from pg_stat_archiver")
+	s.must(err)
+	failures, err = strconv.Atoi(strings.TrimSpace(count))
+	s.must(err)
+	return len(segment.FindAllString(list, -1)), failures
+}
+
+// archivesMore has PostgreSQL end a segment and demands that the store comes to have more than it had.
+func (s *story) archivesMore(c *cnpgv1.Cluster, had int) {
+	s.Helper()
+	const write = "create table if not exists written (); drop table written; select pg_switch_wal()"
+	_, err := kube.Exec(s.ctx, c.Namespace, c.Status.CurrentPrimary, "postgres", "psql", "-XAtqc", write)
+	s.must(err)
+	for deadline := time.Now().Add(toArchive); ; {
+		has, _ := s.archived(c)
+		if has > had {
+			s.Logf("%d segments in the store, more than %d", has, had)
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("no more than %d segments in the store", has)
+		}
+	}
+}

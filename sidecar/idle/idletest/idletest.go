@@ -1,0 +1,101 @@
+// Package idletest is the table of what the annotations may say. The tests of everything that reads or refuses them hold it to
+// that table: the sidecar's parser, the admission policy, and the plugin's Operator service.
+package idletest
+
+import (
+	"strings"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// Now is when the values are read and written: some may be only so far ahead.
+var Now = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+
+// Verdict is what becomes of a value.
+type Verdict int
+
+// The verdicts.
+const (
+	// Good is understood.
+	Good Verdict = iota
+	// Bad is refused by all.
+	Bad
+	// Late is refused by whoever runs the parser: an expression of the admission policy cannot tell.
+	Late
+)
+
+// Rule is what becomes of the values of an annotation.
+type Rule struct {
+	Key     string
+	Verdict Verdict
+	Values  []string
+}
+
+// Rules is the table.
+var Rules = []Rule{
+	{idle.KeyEnabled, Good, []string{"true", "false"}},
+	{idle.KeyEnabled, Bad, []string{"", "yes", "True", "1", "true ", `"true"`, "tru\\e", "a\nb\tc", "größer"}},
+	{idle.KeyInactivityMinutes, Good, []string{"30", "0.5", "1", "525600", "525600.0", "0.000000001", "007", "000000001.0"}},
+	{idle.KeyInactivityMinutes, Bad, []string{"", "0", "0.0", "-1", "+1", "1e3", "0x10", " 1", "1 ", "1\n", "NaN", "Inf", "1.", ".5", "525600.1", "525601", "99999999999", "0000000001", "1.0000000000", "thirty", "1,5", "٣"}},
+	{idle.KeyActivity, Good, []string{"connections", "queries"}},
+	{idle.KeyActivity, Bad, []string{"", "transactions", "Queries", "queries,connections"}},
+	{idle.KeyWake, Good, []string{"on-connect", "manual"}},
+	{idle.KeyWake, Bad, []string{"", "maybe", "onconnect", "manual;"}},
+	{idle.KeyGatewayAddress, Good, []string{"accept", "reject"}},
+	{idle.KeyGatewayAddress, Bad, []string{"", "yes", "Accept"}},
+	{idle.KeySidecarUpdate, Good, []string{"on-restart", "immediate"}},
+	{idle.KeySidecarUpdate, Bad, []string{"", "now", "Immediate", "on-restart "}},
+	{idle.KeyDatabase, Good, []string{"", "orders", "Any Name", "ü;--"}},
+	{idle.KeyIgnore, Good, []string{
+		"user=monitoring application=datadog*; client=10.0.0.0/8", "user=a,user=b;;", " user=a\tdatabase=b ", "application=a=b", "user=user=x",
+		"client=10.1.2.3", "client=0.0.0.0/0", "client=fd00::1", "client=::/0", "client=::ffff:10.0.0.1", "client=fd00::/64 user=x*",
+		"\u00a0user=a\u2003database=b\u3000", "user=a\vdatabase=b\u0085", many("user=a", 64),
+	}},
+	{idle.KeyIgnore, Bad, []string{
+		"", ";", " ", "user", "user=", "usr=x", "=x", "user=a user=b", "client=10.0.0.1 user=a client=10.0.0.2", "user=a; ;user=b", "client=10.0.0",
+		"client=10.0.0.256", "client=10.0.0.01", "client=10.0.0.0/33", "client=10.0.0.0/08", "client=host.example.org", "client=fd00::/129",
+		"client=fe80::1%eth0", "User=a", "user=a database", "user=a\u00a0user=b", "user=a\u2003x", many("user=a", 65),
+	}},
+	{idle.KeyIgnore, Late, []string{"client=:::", "client=1:2", "client=::1.2.3", "client=12345::"}},
+	{idle.KeyKeepAwake, Good, []string{
+		"Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC", "Sun 00:00-24:00 UTC", "Sat,Mon-Wed 22:00-06:00 America/Port-au-Prince",
+		" Fri-Mon  23:59-00:00   Etc/GMT+1 ", "Mon 08:00-09:00 UTC;\tTue 08:00-09:00 UTC\u00a0", many("Mon 08:00-09:00 UTC", 64),
+	}},
+	{idle.KeyKeepAwake, Bad, []string{
+		"", ";", "Mon", "Mon 08:00-09:00", "mon 08:00-09:00 UTC", "Mon- 08:00-09:00 UTC", "Mon, 08:00-09:00 UTC", "Mon-Tue-Wed 08:00-09:00 UTC",
+		"Mon 8:00-09:00 UTC", "Mon 08:00-24:01 UTC", "Mon 25:00-26:00 UTC", "Mon 24:00-08:00 UTC", "Mon 08:60-09:00 UTC", "Mon 08:00-08:00 UTC",
+		"Mon 08:00-09:00 Local", "Mon 08:00-09:00 UTC;", "Mon\t08:00-09:00 UTC", "Mon 08:00 - 09:00 UTC", "Mon 08:00-09:00 Europe/Zürich",
+		many("Mon 08:00-09:00 UTC", 65),
+	}},
+	{idle.KeyKeepAwake, Late, []string{"Mon 08:00-09:00 Europe/Bern", "Mon 08:00-09:00 ../UTC", "Mon 08:00-09:00 CET+1"}},
+	{idle.KeyKeepAwakeUntil, Good, []string{
+		"2026-03-01T18:00:00Z", "2026-03-01T18:00:00.5+01:00", "2024-02-29T00:00:00Z", "2000-02-29T23:59:59-12:30", "0000-01-01T00:00:00Z",
+		// Go's parser takes these too.
+		"2026-03-01T8:00:00Z", "2026-03-01T18:00:00,5Z", "2026-03-01T18:00:00+24:60",
+	}},
+	{idle.KeyKeepAwakeUntil, Bad, []string{
+		"", "tomorrow", "2026-03-01", "2026-03-01 18:00:00Z", "2026-03-01T18:00Z", "2026-03-01T18:00:00", "2026-03-01T18:00:00z", "2026-03-01t18:00:00Z",
+		"2026-3-01T18:00:00Z", "2026-13-01T18:00:00Z", "2026-00-01T18:00:00Z", "2026-04-31T18:00:00Z", "2026-01-00T18:00:00Z", "2025-02-29T00:00:00Z",
+		"1900-02-29T00:00:00Z", "2026-03-01T24:00:00Z", "2026-03-01T18:60:00Z", "2026-03-01T18:00:60Z", "2026-03-01T18:00:00.Z",
+		"2026-03-01T18:00:00+25:00", "2026-03-01T18:00:00+01:61", "2026-03-01T18:00:00+0100", " 2026-03-01T18:00:00Z", "2026-03-01T18:00:00Z\n",
+	}},
+	{idle.KeyKeepAwakeUntil, Late, []string{"2026-03-08T00:00:01Z", "9999-12-31T23:59:59Z"}},
+	{idle.KeySleepRequested, Good, []string{"2026-03-01T00:00:00Z", "2026-03-01T01:05:00+01:00", "2020-02-29T00:00:00Z"}},
+	{idle.KeySleepRequested, Bad, []string{"", "now", "true", "2026-03-01", "2026-03-01T00:00:00", "2026-02-29T00:00:00Z", "2026-03-01T00:00:00Z "}},
+	{idle.KeySleepRequested, Late, []string{"2026-03-01T00:05:01Z", "9999-12-31T23:59:59Z"}},
+	{idle.KeyAnnounced, Good, []string{"", "x"}},
+	{idle.KeyGatewayReady, Good, []string{"x"}},
+	{idle.KeyAsleepSince, Good, []string{"x"}},
+	{idle.KeyAsleepReason, Good, []string{"x"}},
+	{idle.KeyLastWake, Good, []string{"x"}},
+	{idle.KeySuspended, Good, []string{"x"}},
+	{"xata.io/other", Good, []string{"x"}},
+	{"xata.io/scale-to-zero", Good, []string{"x"}},
+	{idle.Prefix + "inactivity-minute", Bad, []string{"5", ""}},
+	{idle.Prefix + "Enabled", Bad, []string{"true"}},
+}
+
+func many(item string, count int) string {
+	return strings.TrimSuffix(strings.Repeat(item+";", count), ";")
+}
