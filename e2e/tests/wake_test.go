@@ -162,6 +162,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "read", 2, never))
 	s.sleeps(c)
 	s.awaitSlices(c, 5*time.Second, "rw", "ro", "r")
+	s.staysAsleep(c, 5*time.Second, "a replica that looked for its primary until it was gone")
 	start := time.Now()
 	answer, err := kube.QueryAs(s.ctx, c, "ro", "connect_timeout=120", "select pg_is_in_recovery()")
 	s.must(err)
@@ -339,21 +340,7 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "bereft", 1, never))
 	s.sleeps(c)
-	s.webhooksFail("Ignore") // the operator must not bring the cluster up before the gateway is dead
-	t.Cleanup(func() { s.ctx = cleanup(t); s.webhooksFail("Fail") })
-	s.scaleOperator(0)
-	t.Cleanup(func() { s.ctx = cleanup(t); s.scaleOperator(1) })
-	answered := make(chan error, 1)
-	go func() {
-		out, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(`export PGPASSWORD=%s
-for i in $(seq 20); do (
-	until psql -XAtq "host=bereft-rw user=app dbname=app connect_timeout=120" -c "select 'answered'" 2>/dev/null; do sleep 0.2; done
-) & done; wait`, s.password(c)))
-		if got := strings.Count(out, "answered"); err == nil && got != 20 {
-			err = fmt.Errorf("%d of 20 clients were answered", got)
-		}
-		answered <- err
-	}()
+	answered := s.clientsWithoutAnOperator(c)
 	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", 30*time.Second, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
 	s.must(err)
 	var pods corev1.PodList
@@ -366,7 +353,50 @@ for i in $(seq 20); do (
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	s.awaitSlices(c, 30*time.Second)
-	message, err := kube.AwaitEvent(s.ctx, c, "Woken", time.Minute) // also if it was the dead replica that asked for the wake
+}
+
+// Every replica of the plugin dies after the switch was turned off and before there is an instance: those that come after them
+// tell who woke the cluster.
+func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "recorded", 1, never))
+	s.sleeps(c)
+	answered := s.clientsWithoutAnOperator(c)
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", 30*time.Second, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
 	s.must(err)
-	t.Log(message)
+	s.killPlugin()
+	s.scaleOperator(1)
+	s.must(<-answered)
+	message, err := kube.AwaitEvent(s.ctx, c, "Woken", time.Minute)
+	s.must(err)
+	var pod corev1.Pod
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: "client"}, &pod))
+	if !strings.Contains(message, pod.Status.PodIP) || !strings.Contains(message, "ended before it could say") {
+		t.Errorf("the Event says %q", message)
+	}
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.awaitSlices(c, 30*time.Second)
+}
+
+// clientsWithoutAnOperator has twenty clients connect until they are answered, and takes the operator away before, so that no
+// instance comes up until it is scaled up again. The returned channel says how that ended.
+func (s *story) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
+	s.Helper()
+	s.webhooksFail("Ignore")
+	s.Cleanup(func() { s.ctx = cleanup(s.T); s.webhooksFail("Fail") })
+	s.scaleOperator(0)
+	s.Cleanup(func() { s.ctx = cleanup(s.T); s.scaleOperator(1) })
+	answered := make(chan error, 1)
+	script := fmt.Sprintf(`export PGPASSWORD=%s
+for i in $(seq 20); do (
+	until psql -XAtq "host=%s-rw user=app dbname=app connect_timeout=60" -c "select 'answered'" 2>/dev/null; do sleep 0.2; done
+) & done; wait`, s.password(c), c.Name)
+	go func() {
+		out, err := kube.Client(s.ctx, s.namespace, script)
+		if got := strings.Count(out, "answered"); err == nil && got != 20 {
+			err = fmt.Errorf("%d of 20 clients were answered", got)
+		}
+		answered <- err
+	}()
+	return answered
 }
