@@ -63,9 +63,10 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="awake", OWN} == 1 and on (namespace, cluster) cnpg_scale_to_zero_suspended_schedules == 0`), time.Minute))
 	s.must(p.Await(s.ctx, own(`changes(cnpg_scale_to_zero_cluster_state{state="asleep", OWN}[10m]) == 2 and on () cnpg_scale_to_zero_idle_seconds{OWN}`), time.Minute))
 
-	// Subqueries are evaluated at whole five minutes of the clock: look up to the next.
+	// Subqueries are evaluated at whole five minutes of the clock: the last step is the next of them.
+	const step, aligned = 2 * time.Second, 5 * time.Minute
 	seen := run{story: s, Prometheus: p, Range: prometheusv1.Range{
-		Start: began, End: time.Now().Truncate(5 * time.Minute).Add(5 * time.Minute), Step: time.Second,
+		Start: began.Truncate(step), End: time.Now().Truncate(aligned).Add(aligned), Step: step,
 	}}
 	seen.dashboard(shipped, c)
 	seen.rules(shipped)
