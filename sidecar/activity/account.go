@@ -150,6 +150,12 @@ func largest(rises map[string]int64) int64 {
 	return most
 }
 
+// Explains tells whether the exporter alone can have made the counters rise from one look to another.
+func (a *Account) Explains(before, after Ledger) bool {
+	rises, comparable := before.rise(after)
+	return comparable && a.explains(rises)
+}
+
 // explains tells whether a rise is a whole number of bursts.
 func (a *Account) explains(total map[string]int64) bool {
 	if len(total) == 0 {

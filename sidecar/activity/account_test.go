@@ -97,6 +97,20 @@ func TestAccountOfSeveralDatabases(t *testing.T) {
 	if got := take(45, 6, 1); got != FindingNone {
 		t.Errorf("two bursts: %v", got)
 	}
+	for _, row := range []struct {
+		rule string
+		a, b int64
+		want bool
+	}{
+		{"nothing needs no explanation", 45, 6, true},
+		{"a burst explains itself", 60, 8, true},
+		{"and nothing beside it", 61, 8, false},
+		{"nor a part of it", 60, 6, false},
+	} {
+		if got := account.Explains(Ledger{"a": {Sessions: 45}, "b": {Sessions: 6}}, Ledger{"a": {Sessions: row.a}, "b": {Sessions: row.b}}); got != row.want {
+			t.Errorf("%s: %v", row.rule, got)
+		}
+	}
 	account.Restart(Ledger{"a": {Sessions: 50}, "b": {Sessions: 7}}, at)
 	if got := take(65, 9, 1); got != FindingNone {
 		t.Errorf("a burst after a known use: %v", got)

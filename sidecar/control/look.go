@@ -173,7 +173,7 @@ func (l *Loop) inUseNow(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	rose := l.memory.ledger != nil && l.memory.ledger.Rose(sample.Ledger)
+	rose := l.memory.ledger != nil && !l.account.Explains(l.memory.ledger, sample.Ledger)
 	l.memory.ledger = sample.Ledger
 	return rose || len(slices.DeleteFunc(sample.Tally.InUse(), func(r idle.Reason) bool { return r == idle.ReasonWraparoundVacuum })) != 0
 }
