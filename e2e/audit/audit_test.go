@@ -52,7 +52,7 @@ func TestARealLogAgainstTheShippedRoles(t *testing.T) {
 	}
 	const manifests = "../../manifests/"
 	var got strings.Builder
-	for _, account := range Accounts(requests, roles(t, manifests+"base/rbac.yaml", Plugin),
+	for _, account := range Accounts(requests, roles(t, manifests+"base/rights/rights.yaml", Plugin),
 		roles(t, manifests+"components/self-provisioned-certificates/certificates.yaml", Certificates)) {
 		got.WriteString(Compare(account, requests).Report(account.Spared))
 	}
