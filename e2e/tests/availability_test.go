@@ -41,14 +41,12 @@ func TestReplicasKilledUnderLoad(t *testing.T) {
 	}
 	s.together(clusters...)
 
-	ctx, stop := context.WithTimeout(s.ctx, length)
-	defer stop()
-	kills := s.killReplicas(ctx)
+	kills, until := s.killReplicas(length), time.Now().Add(length)
 	lives := make([]tally, count)
 	var group sync.WaitGroup
 	for i, c := range clusters {
 		group.Go(func() {
-			for ctx.Err() == nil {
+			for time.Now().Before(until) {
 				if err := lives[i].live(s.ctx, c); err != nil {
 					t.Errorf("%s: %v", c.Name, err)
 					return
@@ -183,13 +181,15 @@ func (k kills) excuse(a attempt) bool {
 }
 
 // killReplicas kills the older replica of the plugin, in turn with notice and without, as soon as there are two again and at
-// most every [killEvery], until the context ends. The function returned waits for that.
-func (s *story) killReplicas(ctx context.Context) func() kills {
+// most every [killEvery], for so long. The function returned waits for that.
+func (s *story) killReplicas(length time.Duration) func() kills {
+	ctx, stop := context.WithTimeout(s.ctx, length)
 	selector := client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)
 	done := make(chan kills, 1)
 	go func() {
 		var killed kills
 		defer func() { done <- killed }()
+		defer stop()
 		ticker := time.NewTicker(killEvery)
 		defer ticker.Stop()
 		for {
