@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Every example is accepted by the API server and the operator's webhooks.
+// Every example is accepted by the API server and the operator's webhooks, and has no field that they do not know.
 func TestExamplesAreAccepted(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -26,7 +26,7 @@ func TestExamplesAreAccepted(t *testing.T) {
 			object := &unstructured.Unstructured{}
 			s.must(yaml.Unmarshal([]byte(document), &object.Object))
 			object.SetNamespace(s.namespace)
-			if err := kube.Create(s.ctx, object, client.DryRunAll); err != nil {
+			if err := kube.Create(s.ctx, object, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
 				t.Errorf("%s: %v", filepath.Base(file), err)
 			}
 		}
