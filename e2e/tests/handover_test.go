@@ -59,20 +59,26 @@ func (s *story) answers(c *cnpgv1.Cluster) {
 	s.Fatalf("no answer: %v", err)
 }
 
-// A sidecar that dies in the middle of the handover leaves a working cluster, and the next attempt succeeds.
+// A sidecar that dies in the middle of the handover leaves a working cluster: the gateway leaves it when the announcement has
+// passed, and the next attempt succeeds.
 func TestSidecarDiesWhileItHandsOver(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "broken-off", 1, never))
 	pod := s.instances(c)[0]
-	if len(processesOf(pod, "worker")) == 0 {
+	processes := processesOf(pod, "worker")
+	if len(processes) == 0 {
 		t.Skip("the processes of the node cannot be seen from here")
 	}
 	s.announced(c)
-	for _, process := range processesOf(pod, "worker") {
+	for _, process := range processes {
 		_ = syscall.Kill(process, syscall.SIGKILL)
 	}
-	s.settled(c)
+	s.annotate(c, scenario.InactivityMinutes, never) // or the next worker would go on where this one ended
+	s.awaitSlices(c, toAct, "rw", "r")
+	s.awaitSlices(c, between+toAct)
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", toAct))
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", 2*time.Minute, scenario.Hibernated)
 	s.must(err)
 	s.annotate(c, scenario.InactivityMinutes, never)
