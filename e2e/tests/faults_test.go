@@ -150,6 +150,38 @@ func TestContainerKilled(t *testing.T) {
 	}
 }
 
+// A use while the sidecar was away is known of all the same: the clock of its next start begins after it.
+func TestUseWhileTheSidecarIsAway(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "unwatched", 1, never))
+	pod := s.instances(c)[0]
+	processes := append(processesOf(pod, ""), processesOf(pod, "worker")...)
+	if len(processes) == 0 {
+		t.Skip("the processes of the node cannot be seen from here")
+	}
+	signal := func(which syscall.Signal) {
+		for _, process := range processes {
+			_ = syscall.Kill(process, which)
+		}
+	}
+	isIdle := func(r report) bool { return r.Known && !r.IdleSince.IsZero() && !r.SampledAt.Before(r.IdleSince) }
+	s.awaitReport(c, pod.Name, "idle", time.Minute, isIdle)
+	signal(syscall.SIGSTOP)
+	began := time.Now()
+	s.asSuperuser(c, "app", "select 1") // over the socket: the kernel reports nothing of it
+	signal(syscall.SIGKILL)
+	reading := pod.DeepCopy()
+	_, err := kube.AwaitPod(s.ctx, reading, "restarted", time.Minute, func(p *corev1.Pod) bool { return restarts(*p) > restarts(pod) })
+	s.must(err)
+	_, err = kube.AwaitPod(s.ctx, reading, "ready", time.Minute, scenario.Ready)
+	s.must(err)
+	after := s.awaitReport(c, pod.Name, "idle again", time.Minute, isIdle)
+	if after.IdleSince.Before(began) {
+		t.Errorf("idle since %s, and used at %s", after.IdleSince, began)
+	}
+}
+
 // The API server away across the threshold: no sleep meanwhile, and afterwards it comes without a person.
 func TestAPIServerDown(t *testing.T) {
 	s := begin(t)
