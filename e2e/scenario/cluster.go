@@ -23,6 +23,7 @@ const (
 	Suspended         = "xata.io/scale-to-zero-suspended"
 	WakeBy            = "xata.io/scale-to-zero-wake"
 	Announced         = "xata.io/scale-to-zero-announced"
+	Database          = "xata.io/scale-to-zero-database"
 	LastWake          = "xata.io/scale-to-zero-last-wake"
 	AsleepSince       = "xata.io/scale-to-zero-asleep-since"
 	Hibernation       = "cnpg.io/hibernation"

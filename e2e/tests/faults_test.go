@@ -56,6 +56,7 @@ func TestNoConnectionLeft(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "full", 1, never)
+	c.Annotations[scenario.Database] = "" // a session that listens would be one to look with
 	c.Spec.PostgresConfiguration.Parameters = map[string]string{"max_connections": "12"}
 	s.running(c)
 	before := s.instances(c)[0]
@@ -72,6 +73,7 @@ func TestNoConnectionLeft(t *testing.T) {
 		t.Fatal("not one session could be opened")
 	}
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awaitReport(c, c.Status.CurrentPrimary, "that it cannot look", toAct, func(r report) bool { return !r.Known })
 	s.awake(c, threshold+toAct, "a server without a free connection")
 	for _, session := range sessions[1:] {
 		session.Close()
