@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,7 @@ func TestFrozenPostgresIsNotIdle(t *testing.T) {
 	session.Close()
 
 	s.signalPostgres(c.Status.CurrentPrimary, "STOP")
+	s.unknown(c) // soon the operator calls the cluster unhealthy, which keeps it awake too
 	s.awake(c, threshold+toAct, "a frozen PostgreSQL")
 	thawing := time.Now()
 	s.signalPostgres(c.Status.CurrentPrimary, "CONT")
@@ -43,6 +45,14 @@ func TestFrozenPostgresIsNotIdle(t *testing.T) {
 		t.Errorf("the instance was restarted")
 	}
 	s.hibernated(c, at)
+}
+
+// unknown waits until the primary's sidecar says that it does not know whether the instance is used.
+func (s *story) unknown(c *cnpgv1.Cluster) {
+	s.Helper()
+	s.awaitReport(c, c.Status.CurrentPrimary, "that it does not know", 2*toAct, func(r report) bool {
+		return slices.Contains(r.Blockers, "unknown")
+	})
 }
 
 func (s *story) signalPostgres(pod, signal string) {
@@ -73,7 +83,7 @@ func TestNoConnectionLeft(t *testing.T) {
 		t.Fatal("not one session could be opened")
 	}
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awaitReport(c, c.Status.CurrentPrimary, "that it cannot look", toAct, func(r report) bool { return !r.Known })
+	s.unknown(c)
 	s.awake(c, threshold+toAct, "a server without a free connection")
 	for _, session := range sessions[1:] {
 		session.Close()
