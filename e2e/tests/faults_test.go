@@ -31,6 +31,10 @@ func TestFrozenPostgresIsNotIdle(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
 
+	// Also when the test fails: the pod of a frozen server does not go with its namespace.
+	defer func() {
+		_, _ = kube.Exec(s.ctx, s.namespace, before.Name, "postgres", "bash", "-c", fmt.Sprintf(everyPostgres, "CONT"))
+	}()
 	s.signalPostgres(c.Status.CurrentPrimary, "STOP")
 	s.unknown(c) // soon the operator calls the cluster unhealthy, which keeps it awake too
 	s.awake(c, threshold+toAct, "a frozen PostgreSQL")

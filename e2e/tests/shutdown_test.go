@@ -41,11 +41,11 @@ func TestShutdowns(t *testing.T) {
 		rule   string
 		lasts  bool // it serves for a while longer
 		end    func(*corev1.Pod)
-		mended func()
+		mended func(corev1.Pod)
 	}{
-		{"a deleted pod", false, func(pod *corev1.Pod) { s.must(kube.Delete(s.ctx, pod)) }, func() {}},
-		{"a person's hibernation", false, func(*corev1.Pod) { s.annotate(c, scenario.Hibernation, "on") }, func() { s.wake(c) }},
-		{"put to sleep", true, func(*corev1.Pod) { s.annotate(c, scenario.InactivityMinutes, thresholdMinutes) }, func() {}},
+		{"a deleted pod", false, func(pod *corev1.Pod) { s.must(kube.Delete(s.ctx, pod)) }, s.replaced},
+		{"a person's hibernation", false, func(*corev1.Pod) { s.annotate(c, scenario.Hibernation, "on") }, func(corev1.Pod) { s.wake(c) }},
+		{"put to sleep", true, func(*corev1.Pod) { s.annotate(c, scenario.InactivityMinutes, thresholdMinutes) }, func(corev1.Pod) {}},
 	} {
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 		s.listens(c)
@@ -64,8 +64,18 @@ func TestShutdowns(t *testing.T) {
 		if row.lasts != (asked >= toLinger) || row.lasts != (served >= toLinger) || asked > toLinger+toAct {
 			t.Errorf("%s: asked to shut down %s after the deletion, served until %s after it", row.rule, asked, served)
 		}
-		row.mended()
+		row.mended(pod)
 	}
+}
+
+// replaced waits until another pod of that name is ready.
+func (s *story) replaced(gone corev1.Pod) {
+	s.Helper()
+	anew := gone.DeepCopy()
+	_, err := kube.AwaitPod(s.ctx, anew, "replaced", toHealthy, func(p *corev1.Pod) bool {
+		return p.UID != gone.UID && scenario.Ready(p)
+	})
+	s.must(err)
 }
 
 // listens waits until the primary is sampled and its sidecar keeps a session for the control channel.
