@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -96,6 +97,7 @@ func TestOnlyUseCounts(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "knocked", 3, never))
 	const minutes, threshold = "0.5", 30 * time.Second
+	defer s.scrape(c)()
 	session := s.open(c, "ro")
 	s.annotate(c, scenario.InactivityMinutes, minutes)
 	s.awake(c, threshold+toAct, "a client that reads through -ro")
@@ -112,15 +114,30 @@ while [ $SECONDS -lt $end ]; do
 done 2>/dev/null`)
 		knocking <- err
 	}()
-	for range 2 {
-		for _, pod := range s.instances(c) {
-			_, err := kube.Page(s.ctx, s.namespace, pod.Name, "9187", "metrics")
-			s.must(err)
-		}
-		pause(s, 10*time.Second)
-	}
 	s.asleepOnTime(c, before, after, threshold)
 	<-knocking // it ends with an error when the cluster has gone
+}
+
+// scrape asks the operator's exporters for their metrics, as Prometheus does, until it is told to stop.
+func (s *story) scrape(c *cnpgv1.Cluster) (stop func()) {
+	s.Helper()
+	ctx, stop := context.WithCancel(s.ctx)
+	instances := s.instances(c)
+	go func() {
+		ticker := time.NewTicker(5 * time.Second)
+		defer ticker.Stop()
+		for {
+			for _, pod := range instances {
+				_, _ = kube.Page(ctx, s.namespace, pod.Name, "9187", "metrics") // the pods go to sleep meanwhile
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+		}
+	}()
+	return stop
 }
 
 // With queries, idle connections of a pool neither keep the cluster awake nor hold its shutdown up. With ignore, the named
@@ -209,6 +226,7 @@ func TestControlChannel(t *testing.T) {
 	functions, err := os.ReadFile("../../sql/functions.sql")
 	s.must(err)
 	s.asSuperuser(c, "app", string(functions))
+	s.listens(c)
 	call := func(statement string) {
 		s.Helper()
 		_, err := kube.Query(s.ctx, c, "rw", statement)
