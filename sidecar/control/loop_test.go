@@ -3,6 +3,7 @@ package control
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -186,6 +187,22 @@ func TestAChangeOfTheSpecificationIsWaitedForWithoutSessions(t *testing.T) {
 		expect(t, w, "connected five seconds later", false, func(w *world) bool { return w.connected || w.listening })
 		wait(10 * time.Second)
 		expect(t, w, "connected afterwards", true, func(w *world) bool { return w.connected && w.listening })
+	})
+}
+
+func TestWhetherItListensIsPublishedAtOnce(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.See(healthy())
+		synctest.Wait()
+		w.notification()(postgres.Notification{Kind: postgres.KindBacklog, At: time.Now()})
+		synctest.Wait()
+		expect(t, w, "published", true, func(w *world) bool { return w.status.ListenerConnected })
+		var failed func(error)
+		w.with(func(w *world) { w.listening, failed = false, w.failed })
+		failed(errAway)
+		synctest.Wait()
+		expect(t, w, "published after the connection was lost", false, func(w *world) bool { return w.status.ListenerConnected })
 	})
 }
 

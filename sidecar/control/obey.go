@@ -38,6 +38,10 @@ func (l *Loop) obey(ctx context.Context) {
 	if asked.failure != nil {
 		l.listenFailed(ctx, asked.failure)
 	}
+	if connected := l.listening.connected(); connected != l.status.ListenerConnected { // the next look may be a minute away
+		l.status.ListenerConnected = connected
+		l.parts.Observer.Publish(l.status)
+	}
 	if asked.asks {
 		l.parse(time.Now())
 		l.grant(ctx)
