@@ -8,9 +8,9 @@ import (
 const (
 	// shortWindow is how far two looks may be apart for what the counters rose by between them to be one burst.
 	shortWindow = 3 * time.Second
-	// longestDoubt is for how long a burst is waited for that shows what bursts are like: exporters are scraped once a minute
-	// or more often.
-	longestDoubt = 90 * time.Second
+	// longestDoubt is for how long bursts are waited for that show what bursts are like. Exporters are scraped once a minute or
+	// more often, and where sessions that are in doubt end at the same time it takes two.
+	longestDoubt = 150 * time.Second
 	// fewestInBurst is how often the exporter logs in to some database at least. A single login may have been anybody's over the
 	// Unix socket, and must not explain another one.
 	fewestInBurst = 2
@@ -42,9 +42,12 @@ type Account struct {
 	// doubtful is how many sessions have ended since then that may have been logins, and began when the first was known of.
 	doubtful int
 	began    time.Time
+	// bursting says that more has risen since then than the sessions in doubt could have been when it did.
+	bursting bool
 	// burst is what the counters of the databases rise by in one; nil: not known.
-	burst  map[string]int64
-	rising rising
+	burst     map[string]int64
+	learnedAt time.Time
+	rising    rising
 }
 
 // rising is what there is to learn of bursts.
@@ -59,7 +62,7 @@ type rising struct {
 
 // Restart begins with a look before which nothing has to be explained: the server was in use, and that is known.
 func (a *Account) Restart(now Ledger, at time.Time) {
-	*a = Account{since: now, last: now, lastAt: at, burst: a.burst}
+	*a = Account{since: now, last: now, lastAt: at, burst: a.burst, learnedAt: a.learnedAt}
 }
 
 // Take takes a look in, and the number of sessions that ended before it and may have been logins. With others there were
@@ -91,20 +94,17 @@ func (a *Account) Take(now Ledger, at time.Time, doubtful int, others bool) Find
 
 // judge explains a rise, or does not.
 func (a *Account) judge(now Ledger, total map[string]int64, at time.Time) Finding {
-	burst := false // more has risen than the sessions in doubt can have been
-	for _, rise := range total {
-		burst = burst || rise > int64(a.doubtful)
-	}
+	a.bursting = a.bursting || largest(total) > int64(a.doubtful)
 	explained := a.explains(total)
-	if !explained && at.Sub(a.began) < longestDoubt && burst && (!a.rising.resting || a.burst == nil) {
+	if !explained && at.Sub(a.began) < longestDoubt && a.bursting && (!a.rising.resting || a.burst == nil) {
 		return FindingDoubt
 	}
-	a.since, a.doubtful = now, 0
+	if !explained && a.bursting && a.learnedAt.Before(a.began) { // bursts have become others
+		a.burst = nil
+	}
+	a.since, a.doubtful, a.bursting = now, 0, false
 	if explained {
 		return FindingNone
-	}
-	if burst { // bursts have become others
-		a.burst = nil
 	}
 	return FindingUse
 }
@@ -136,7 +136,7 @@ func (a *Account) conclude(now Ledger) {
 		return
 	}
 	if r.doubtful == 0 || r.fruitless && maps.Equal(r.last, whole) {
-		a.burst = whole
+		a.burst, a.learnedAt = whole, a.lastAt
 		return
 	}
 	r.last, r.fruitless = whole, false

@@ -32,7 +32,7 @@ func TestAccount(t *testing.T) {
 			{1, 0, 0, false, none}, {60, 31, 1, false, doubt}, {1, 0, 0, false, doubt}, {1, 15, 0, false, doubt}, {1, 0, 0, false, use},
 		}},
 		{"it is not waited for for ever", []look{
-			{1, 0, 0, false, none}, {60, 30, 1, false, doubt}, {1, 0, 0, false, doubt}, {89, 0, 0, false, use},
+			{1, 0, 0, false, none}, {60, 30, 1, false, doubt}, {1, 0, 0, false, doubt}, {149, 0, 0, false, use},
 		}},
 		{"a whole number of bursts explains a rise", append(learned[:4:4], look{60, 45, 1, false, none}, look{5, 15, 1, false, none})},
 		{"one more does not", append(learned[:4:4], look{60, 46, 1, false, doubt}, look{1, 0, 0, false, use})},
@@ -61,6 +61,10 @@ func TestAccount(t *testing.T) {
 			{1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 15, 1, false, doubt}, {1, 0, 0, false, doubt}, {1, 0, 1, false, doubt},
 			{1, 16, 1, false, doubt}, {1, 0, 0, false, doubt},
 		}},
+		{"a burst that has just been learned is kept though it explains not everything", []look{
+			{1, 0, 0, false, none}, {60, 16, 1, false, doubt}, {1, 0, 0, false, doubt}, {1, 15, 0, false, doubt}, {1, 0, 0, false, use},
+			{5, 15, 1, false, none},
+		}},
 		{"bursts that have become others are learned anew", append(learned[:4:4],
 			look{5, 17, 1, false, doubt}, look{1, 0, 0, false, use}, look{5, 17, 1, false, doubt}, look{1, 0, 0, false, doubt},
 			look{1, 17, 0, false, doubt}, look{1, 0, 0, false, none})},
@@ -76,6 +80,56 @@ func TestAccount(t *testing.T) {
 				if got := account.Take(ledger, at, look.doubtful, look.others); got != look.want {
 					t.Fatalf("look %d: %v, want %v", i, got, look.want)
 				}
+			}
+		})
+	}
+}
+
+// As seen on a cluster whose exporter, which remembers for thirty seconds, is scraped every fifteen, while somebody knocks every
+// five with pg_isready and a wrong password over TLS.
+func TestAccountOfKnocksBesideScrapes(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule  string
+		every int // seconds between bursts
+		phase int // between a knock and a burst
+	}{
+		{"bursts between knocks, every thirty seconds", 30, 2},
+		{"at a knock", 30, 0},
+		{"every forty-five seconds, by when there were more knocks than logins in a burst", 45, 2},
+		{"the same at a knock", 45, 0},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			var account Account
+			app, knocks, due := int64(3), 0, 0
+			doubted := 0
+			for second := range 1800 {
+				if second%row.every == 5+row.phase {
+					app += 15
+				}
+				if second%5 == 0 {
+					knocks += 2
+					due = min(due, second)
+				}
+				if second < due {
+					continue
+				}
+				due = second + 60
+				switch account.Take(Ledger{"app": {Sessions: app}}, time.Unix(int64(second), 0), knocks, false) {
+				case FindingUse:
+					if second > 0 {
+						t.Errorf("a use after %d s", second)
+					}
+				case FindingDoubt:
+					doubted++
+					due = second + 1
+				default:
+				}
+				knocks = 0
+			}
+			if doubted > 3*row.every {
+				t.Errorf("%d s in doubt", doubted)
 			}
 		})
 	}

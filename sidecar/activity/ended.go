@@ -1,6 +1,7 @@
 package activity
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -117,6 +118,18 @@ type Ledger map[string]Database
 
 // maintenanceDatabase is where the operator's probes and the standbys' slot replicators log in.
 const maintenanceDatabase = "postgres"
+
+// Less is the ledger without so many sessions of each database.
+func (l Ledger) Less(own map[string]int64) Ledger {
+	others := maps.Clone(l)
+	for name, count := range own {
+		if database, known := others[name]; known {
+			database.Sessions -= count
+			others[name] = database
+		}
+	}
+	return others
+}
 
 // Rose tells whether a database has had sessions between two looks that the infrastructure's in the maintenance database do
 // not explain: what another database has had more than that one is taken for somebody else's. A counter that was reset, and a

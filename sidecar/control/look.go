@@ -113,11 +113,12 @@ func (l *Loop) observe(sample postgres.Sample) idle.Observation {
 // balance has the counters tell what the sessions were of which the kernel's reports do not tell, and returns whether they
 // cannot yet.
 func (l *Loop) balance(seen *idle.Observation, sample postgres.Sample) (doubt bool) {
+	ledger := sample.Ledger.Less(l.own)
 	if !seen.Used.IsZero() || len(seen.InUse) != 0 {
-		l.account.Restart(sample.Ledger, sample.Ended)
+		l.account.Restart(ledger, sample.Ended)
 		return false
 	}
-	switch l.account.Take(sample.Ledger, sample.Ended, l.memory.uncertain, l.memory.others || seen.Gap || !seen.Reported) {
+	switch l.account.Take(ledger, sample.Ended, l.memory.uncertain, l.memory.others || seen.Gap || !seen.Reported) {
 	case activity.FindingUse:
 		seen.Used = sample.Ended
 	case activity.FindingDoubt:

@@ -63,13 +63,14 @@ type Loop struct {
 	wish      wish
 	memory    memory
 	account   activity.Account
-	requested time.Time // the newest request to sleep since the last look
-	quiet     time.Time // until then no session is kept
-	switched  time.Time // when the switch was turned on by this process
-	due       time.Time // of the next look; zero: none
-	looked    time.Time // when the last look began
-	knocked   time.Time // when the server was last asked
-	restored  bool      // the evidence of an earlier worker was looked at
+	own       map[string]int64 // how often the listener has logged in, by database
+	requested time.Time        // the newest request to sleep since the last look
+	quiet     time.Time        // until then no session is kept
+	switched  time.Time        // when the switch was turned on by this process
+	due       time.Time        // of the next look; zero: none
+	looked    time.Time        // when the last look began
+	knocked   time.Time        // when the server was last asked
+	restored  bool             // the evidence of an earlier worker was looked at
 
 	mutex   sync.Mutex
 	drained time.Time // zero: not drained
@@ -97,6 +98,7 @@ func New(parts Parts) *Loop {
 		views: make(chan kubernetes.View, 1), // of views only the newest matters
 		// A few reports are enough to know that the server is in use; more wait in the kernel, which says when it drops some.
 		ears: ears{heard: make(chan batch, 16)}, mailbox: newMailbox(),
+		own:      map[string]int64{},
 		resuming: resuming{pending: true},
 		hangUp:   func() {},
 	}

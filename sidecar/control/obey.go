@@ -72,6 +72,7 @@ func (l *Loop) read() mail {
 	}
 	l.memory.used = later(l.memory.used, asked.used)
 	if !asked.backlog.IsZero() {
+		l.own[l.listening.database] += int64(asked.counts[postgres.KindBacklog])
 		// The first listener of this worker has missed nothing: the clock has just started, or it was proven that nobody was
 		// there who could have notified.
 		if l.listening.earlier {
