@@ -17,12 +17,15 @@ const (
 	// toLinger is for how long PostgreSQL serves when its pod is already being deleted to sleep: kube-proxy's minimum interval
 	// twice.
 	toLinger = 2 * time.Second
+	// toSee is how late the deletion of a pod may be seen.
+	toSee = 500 * time.Millisecond
 	// toStop is how long PostgreSQL may take to shut down when nobody is connected but the sidecar.
 	toStop = 10 * time.Second
 )
 
-// Put to sleep by its sidecar, PostgreSQL serves until the nodes have learnt that the Services lead elsewhere. At every other
-// end of its pod it is asked to shut down at once, and never does the sidecar hold the shutdown up.
+// Put to sleep by its sidecar, PostgreSQL serves until the nodes have learnt that the Services lead elsewhere. Before every other
+// end of its pod nobody has asked it to, so that the hook does not wait, and never does the sidecar hold the shutdown up. How
+// soon the kubelet gets round to a pod that it has only just started is another matter: `make bench` has figures.
 func TestShutdowns(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -50,22 +53,28 @@ func TestShutdowns(t *testing.T) {
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 		s.listens(c)
 		pod := s.instances(c)[0]
+		s.unasked(pod)
 		shutdown = s.followShutdown(c)
 		refused := s.followRefusal(pod.Status.PodIP)
 		row.end(&pod)
-		_, err := kube.AwaitPod(s.ctx, &pod, "being deleted", threshold+time.Minute, func(p *corev1.Pod) bool {
+		deleted, err := kube.AwaitPod(s.ctx, &pod, "being deleted", threshold+time.Minute, func(p *corev1.Pod) bool {
 			return !p.DeletionTimestamp.IsZero()
 		})
 		s.must(err)
-		// What is written has no fractions of a second: it may be up to one earlier than it was.
-		deleted := pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
 		asked, served := s.stopped(row.rule, shutdown).Sub(deleted), refused().Sub(deleted)
 		t.Logf("%s: asked to shut down within %.2fs of the deletion, served until %.2fs after it", row.rule, asked.Seconds(), served.Seconds())
-		if row.lasts != (asked >= toLinger) || row.lasts != (served >= toLinger) || asked > toLinger+toAct {
+		if row.lasts && (asked < toLinger-toSee || served < toLinger-toSee) || asked > toLinger+toAct {
 			t.Errorf("%s: asked to shut down %s after the deletion, served until %s after it", row.rule, asked, served)
 		}
 		row.mended(pod)
 	}
+}
+
+// unasked demands that the note is not there for which PostgreSQL's preStop hook looks.
+func (s *story) unasked(pod corev1.Pod) {
+	s.Helper()
+	_, err := kube.Exec(s.ctx, s.namespace, pod.Name, "postgres", "sh", "-c", `test ! -e "$PGHOST/.scale-to-zero-asleep"`)
+	s.must(err)
 }
 
 // replaced waits until another pod of that name is ready.
