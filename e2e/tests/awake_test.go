@@ -44,8 +44,11 @@ func TestOpenSessionKeepsAwake(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awake(c, threshold+toAct, "an administrator's psql over the socket")
 	before, after := local.Close()
-	s.asleepOnTime(c, before, after, threshold)
+	s.asleepOnTime(c, before, after.Add(toMissLocal), threshold) // it ended at the look that no longer saw it
 }
+
+// toMissLocal is how far looks are apart while a session over the socket is open, whose end nothing reports.
+const toMissLocal = 2 * time.Second
 
 // A NOTIFY on the channel of the application's database is activity at its time.
 func TestNotificationIsActivity(t *testing.T) {
