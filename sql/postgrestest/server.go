@@ -6,11 +6,13 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -166,8 +168,12 @@ func (s *Server) run(t *testing.T) {
 			_ = conn.Close(ctx)
 			return
 		}
-		if ctx.Err() != nil {
+		select {
+		case <-s.ended:
+			t.Fatal("PostgreSQL has ended")
+		case <-ctx.Done():
 			t.Fatalf("PostgreSQL does not answer: %v", err)
+		default:
 		}
 	}
 }
@@ -231,13 +237,13 @@ func (s *Server) RejectPlaintext(t *testing.T) {
 // EnableTLS gives the server a certificate of its own, as long as those of CloudNativePG.
 func (s *Server) EnableTLS(t *testing.T) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
 	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	for i := range 30 {
 		template.DNSNames = append(template.DNSNames, fmt.Sprintf("cluster-example-%d.namespace.svc.cluster.local", i))
 	}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	certificate, err := x509.CreateCertificate(cryptorand.Reader, template, template, key.Public(), key)
 	must(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	must(t, err)
@@ -315,12 +321,22 @@ func (s *Server) Execute(t *testing.T, statements ...string) {
 	must(t, conn.Close(t.Context()))
 }
 
+// freePort finds a port below those that the kernel gives to clients: one of them may get a port between our look and the server's
+// start. Two servers that start at once are unlikely to draw the same.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer func() { _ = listener.Close() }()
-	return uint16(listener.Addr().(*net.TCPAddr).Port)
+	const lowest, highest = 10_000, 32_000
+	for {
+		port := uint16(lowest + rand.IntN(highest-lowest))
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			must(t, listener.Close())
+			return port
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatal(err)
+		}
+	}
 }
 
 func must(t *testing.T, err error) {
