@@ -10,6 +10,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/evidence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/exporter"
 	"github.com/cnpg-i/scale-to-zero/sidecar/farewell"
 	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
@@ -52,7 +53,8 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	loop := control.New(control.Parts{
 		Sampler: postgres.NewSampler(s.server), Server: s.server, Kubernetes: client, Observer: metrics, Logger: logger,
 		Siblings: siblings.NewClient(s.identity.Cluster, s.port), Evidence: evidence.NewStore(evidenceFile), Introductions: introductions, Farewell: farewell.Note{Path: s.farewell},
-		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
+		Exporter: exporter.New(),
+		Pod:      s.identity.Pod, PodUID: s.identity.PodUID,
 		Listen: func(database string, notify func(postgres.Notification), failed func(error)) control.Listener {
 			return postgres.NewListener(s.server, database, notify, failed)
 		},

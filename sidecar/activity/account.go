@@ -48,6 +48,8 @@ type Account struct {
 	burst     map[string]int64
 	learnedAt time.Time
 	rising    rising
+	// asked says that sessions in doubt have ended since bursts are not known.
+	asked bool
 }
 
 // rising is what there is to learn of bursts.
@@ -79,6 +81,7 @@ func (a *Account) Take(now Ledger, at time.Time, doubtful int, others bool) Find
 	}
 	a.learn(now, step, doubtful, !others && at.Sub(a.lastAt) <= shortWindow)
 	a.last, a.lastAt = now, at
+	a.asked = a.burst == nil && (a.asked || doubtful != 0)
 	if doubtful != 0 && a.doubtful == 0 {
 		a.began = at
 	}
@@ -91,6 +94,13 @@ func (a *Account) Take(now Ledger, at time.Time, doubtful int, others bool) Find
 	total, _ := a.since.rise(now)
 	return a.judge(now, total, at)
 }
+
+// Curious tells whether it would help that the exporter is scraped now: there are sessions that a burst has to be told from, none is
+// known, and nothing else rises.
+func (a *Account) Curious() bool { return a.asked && a.burst == nil && a.rising.resting }
+
+// Rising tells whether the newest look showed what may be a burst, which takes another one, a second later, to be learned.
+func (a *Account) Rising() bool { return a.rising.start != nil }
 
 // judge explains a rise, or does not.
 func (a *Account) judge(now Ledger, total map[string]int64, at time.Time) Finding {

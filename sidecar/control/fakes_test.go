@@ -51,6 +51,8 @@ type world struct {
 	standing                               []idle.Reason
 	stateChanged                           time.Time // of the session that is open while inUse
 	terminated                             []activity.Doomed
+	scrapes                                int
+	scraped                                func(*world)
 
 	// The kernel.
 	silent  bool // it reports nothing
@@ -121,6 +123,17 @@ func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample
 		}, rules)
 	}
 	return sample, nil
+}
+
+func (w *world) Scrape(context.Context, bool) error {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.scrapes++
+	if w.scraped == nil {
+		return errors.New("nobody is there")
+	}
+	w.scraped(w)
+	return nil
 }
 
 // notification is what the newest listener calls.
@@ -371,7 +384,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 			prepare(w)
 		}
 		loop := New(Parts{
-			Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Farewell: &w.note, Pod: "c-1", PodUID: "pod-uid",
+			Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Exporter: w, Farewell: &w.note, Pod: "c-1", PodUID: "pod-uid",
 			Logger: slog.New(slog.DiscardHandler), OpenReports: w.openReports,
 			OpenTerminator: func(context.Context) (Terminator, error) { return w, nil },
 			Listen: func(_ string, notify func(postgres.Notification), failed func(error)) Listener {

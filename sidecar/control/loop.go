@@ -35,6 +35,7 @@ type Parts struct {
 	Evidence   Evidence
 	// Introductions are what the wake gateway says of the sessions that it passes on.
 	Introductions Introductions
+	Exporter      Exporter
 	Farewell      Farewell
 	Observer      Observer
 	Logger        *slog.Logger
@@ -63,6 +64,7 @@ type Loop struct {
 	wish      wish
 	memory    memory
 	account   activity.Account
+	lessons   lessons
 	own       map[string]int64 // how often the listener has logged in, by database
 	requested time.Time        // the newest request to sleep since the last look
 	quiet     time.Time        // until then no session is kept
@@ -265,6 +267,7 @@ func (l *Loop) step(ctx context.Context) {
 	default:
 		l.sleep(ctx)
 	}
+	l.learn(ctx)
 	l.finish(announced)
 	l.reconsider(ctx)
 	l.parts.Observer.Publish(l.status)
@@ -288,10 +291,11 @@ func (l *Loop) finish(announced string) {
 	if !l.listening.running() && l.status.Reported {
 		l.parts.Sampler.Close() // the next look is far away, and a session would hold a shutdown up until it is noticed
 	}
-	if l.memory.doubt {
-		l.soon()
-	} else if l.status.Known {
+	if !l.memory.doubt && l.status.Known {
 		l.status.Confirmed = announced
+	}
+	if l.memory.doubt || l.lessons.inProgress {
+		l.soon()
 	}
 	l.status.ListenerConnected = l.listening.connected()
 	l.remember()

@@ -55,6 +55,11 @@ type Introductions interface {
 	Ended(peer netip.AddrPort)
 }
 
+// Exporter is the operator's, in this pod.
+type Exporter interface {
+	Scrape(ctx context.Context, encrypted bool) error
+}
+
 // Farewell tells PostgreSQL's container that its pod will be deleted to sleep.
 type Farewell interface {
 	Leave() error

@@ -160,7 +160,7 @@ func watch(port uint16) error {
 	first := sync.OnceFunc(func() { close(looked) })
 	w.lastLook = func(*world) { first() }
 	loop := New(Parts{
-		Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Farewell: &w.note,
+		Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Exporter: w, Farewell: &w.note,
 		Pod: "c-1", PodUID: "pod-uid", Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		OpenReports:    func() (Reports, error) { return sockets.Listen(port) },
 		OpenTerminator: func(context.Context) (Terminator, error) { return w, nil },

@@ -34,6 +34,8 @@ type View struct {
 	Addresses map[string]netip.Addr
 	// ApplicationDatabase is the database that the Cluster was made with; empty when it names none.
 	ApplicationDatabase string
+	// ExporterTLS says that the operator's exporter serves over TLS.
+	ExporterTLS bool
 	// Hibernating says that the switch is on, and Ours that our field manager alone owns it: it was turned on by us, and nobody
 	// has turned it off and on since, or applied the same on the server's side.
 	Hibernating, Ours bool
@@ -107,6 +109,11 @@ type cluster struct {
 			Primary string `json:"primary"`
 			Self    string `json:"self"`
 		} `json:"replica"`
+		Monitoring struct {
+			TLS struct {
+				Enabled bool `json:"enabled"`
+			} `json:"tls"`
+		} `json:"monitoring"`
 		NodeMaintenanceWindow *struct {
 			InProgress bool `json:"inProgress"`
 		} `json:"nodeMaintenanceWindow"`
@@ -178,6 +185,7 @@ func (c *cluster) view() View {
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
 		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames,
 		ApplicationDatabase:    c.applicationDatabase(),
+		ExporterTLS:            c.Spec.Monitoring.TLS.Enabled,
 		Hibernating:            annotations[idle.KeyHibernation] == "on",
 		ReplicaCluster:         c.replica(),
 		Fenced:                 fenced(annotations["cnpg.io/fencedInstances"]),

@@ -51,6 +51,14 @@ func TestViewOfAHealthyCluster(t *testing.T) {
 	}
 }
 
+func TestExporterOverTLS(t *testing.T) {
+	t.Parallel()
+	got, err := decodeView([]byte(clusterWith("spec", `, "monitoring": {"tls": {"enabled": true}}`)))
+	if err != nil || !got.ExporterTLS {
+		t.Errorf("%v, %v", got.ExporterTLS, err)
+	}
+}
+
 func TestBlockersOfTheCluster(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -1,0 +1,46 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+const (
+	// lessonEvery is how far two lessons are apart at least: a scrape and the looks that show what it added.
+	lessonEvery = 5 * time.Second
+	// lessonsAtOnce is how many there are in a row, two minutes' worth: the exporter remembers for thirty seconds what it has asked
+	// the databases, or for as long as the Cluster says, and does not log in meanwhile.
+	lessonsAtOnce = 24
+	// lessonsAnew is when it is tried again after these have taught nothing.
+	lessonsAnew = time.Hour
+)
+
+// lessons are the attempts to learn by how much a scrape of the operator's exporter makes the counters rise. It need not be known
+// while nobody comes whose sessions must be told from that.
+type lessons struct {
+	taken      int
+	begun      time.Time
+	inProgress bool
+}
+
+// learn has the exporter scraped where that helps, and asks for the looks that show what it added.
+func (l *Loop) learn(ctx context.Context) {
+	now := time.Now()
+	since := now.Sub(l.lessons.begun)
+	l.lessons.inProgress = l.account.Rising() && since < lessonEvery
+	switch {
+	case !l.status.Known || !l.mayConnect() || l.quietNow() || l.status.Decision.Action != idle.ActionNone || !l.account.Curious():
+		return
+	case since < lessonEvery || l.lessons.taken >= lessonsAtOnce && since < lessonsAnew:
+		return
+	case l.lessons.taken >= lessonsAtOnce:
+		l.lessons.taken = 0
+	}
+	l.lessons.taken++
+	l.lessons.begun, l.lessons.inProgress = now, true
+	if err := l.parts.Exporter.Scrape(ctx, l.status.View.ExporterTLS); err != nil {
+		l.parts.Logger.Debug("the exporter cannot be scraped", "error", err.Error())
+	}
+}
