@@ -14,6 +14,8 @@ const (
 	// fewestInBurst is how often the exporter logs in to some database at least. A single login may have been anybody's over the
 	// Unix socket, and must not explain another one.
 	fewestInBurst = 2
+	// stayedAway is after how long somebody whose sessions are in doubt is not expected any more.
+	stayedAway = 10 * time.Second
 )
 
 // Finding is what the counters say of sessions that ended and may have been logins.
@@ -48,8 +50,9 @@ type Account struct {
 	burst     map[string]int64
 	learnedAt time.Time
 	rising    rising
-	// asked says that sessions in doubt have ended since bursts are not known.
-	asked bool
+	// asked says that sessions in doubt have ended since bursts are not known, and doubtedAt when the newest did.
+	asked     bool
+	doubtedAt time.Time
 }
 
 // rising is what there is to learn of bursts.
@@ -81,7 +84,9 @@ func (a *Account) Take(now Ledger, at time.Time, doubtful int, others bool) Find
 	}
 	a.learn(now, step, doubtful, !others && at.Sub(a.lastAt) <= shortWindow)
 	a.last, a.lastAt = now, at
-	a.asked = a.burst == nil && (a.asked || doubtful != 0)
+	if a.asked = a.burst == nil && (a.asked || doubtful != 0); doubtful != 0 {
+		a.doubtedAt = at
+	}
 	if doubtful != 0 && a.doubtful == 0 {
 		a.began = at
 	}
@@ -96,8 +101,12 @@ func (a *Account) Take(now Ledger, at time.Time, doubtful int, others bool) Find
 }
 
 // Curious tells whether it would help that the exporter is scraped now: there are sessions that a burst has to be told from, none is
-// known, and nothing else rises.
-func (a *Account) Curious() bool { return a.asked && a.burst == nil && a.rising.resting }
+// known, nothing else rises, and another such session is not to be expected before the burst has ended. Somebody who comes again
+// and again has just been there, or has stayed away.
+func (a *Account) Curious() bool {
+	away := a.lastAt.Sub(a.doubtedAt)
+	return a.asked && a.burst == nil && a.rising.resting && (away == 0 || away >= stayedAway)
+}
 
 // Rising tells whether the newest look showed what may be a burst, which takes another one, a second later, to be learned.
 func (a *Account) Rising() bool { return a.rising.start != nil }

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// lessonEvery is how far two lessons are apart at least: a scrape and the looks that show what it added.
-	lessonEvery = 5 * time.Second
-	// lessonsAtOnce is how many there are in a row, two minutes' worth: the exporter remembers for thirty seconds what it has asked
-	// the databases, or for as long as the Cluster says, and does not log in meanwhile.
+	// lessonTakes is how far two lessons are apart at least: a scrape and the looks that show what it added.
+	lessonTakes = 3 * time.Second
+	// lessonsAtOnce is how many there are in a row, for two minutes if somebody comes every five seconds: the exporter remembers for
+	// thirty seconds what it has asked the databases, or for as long as the Cluster says, and does not log in meanwhile.
 	lessonsAtOnce = 24
 	// lessonsAnew is when it is tried again after these have taught nothing.
 	lessonsAnew = time.Hour
@@ -29,11 +29,11 @@ type lessons struct {
 func (l *Loop) learn(ctx context.Context) {
 	now := time.Now()
 	since := now.Sub(l.lessons.begun)
-	l.lessons.inProgress = l.account.Rising() && since < lessonEvery
+	l.lessons.inProgress = l.account.Rising() && since < lessonTakes
 	switch {
 	case !l.status.Known || !l.mayConnect() || l.quietNow() || l.status.Decision.Action != idle.ActionNone || !l.account.Curious():
 		return
-	case since < lessonEvery || l.lessons.taken >= lessonsAtOnce && since < lessonsAnew:
+	case since < lessonTakes || l.lessons.taken >= lessonsAtOnce && since < lessonsAnew:
 		return
 	case l.lessons.taken >= lessonsAtOnce:
 		l.lessons.taken = 0
