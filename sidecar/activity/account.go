@@ -128,18 +128,19 @@ func (a *Account) judge(now Ledger, total map[string]int64, at time.Time) Findin
 	return FindingUse
 }
 
-// learn finds out what a burst is: what rises between two looks that show rest. Sessions that may have been logins can have
-// had a part in it if they ended meanwhile, unless the same happens twice and sessions like them were no logins in between.
+// learn finds out what a burst is: what rises from a look that shows rest until two have shown it again, since a busy server may
+// take a break within one. Sessions that may have been logins can have had a part in it if they ended meanwhile, unless the same
+// happens twice and sessions like them were no logins in between.
 func (a *Account) learn(now Ledger, step map[string]int64, doubtful int, watched bool) {
 	r := &a.rising
 	switch {
 	case !watched:
 		r.start = nil
+	case len(step) != 0 && r.start != nil:
+		r.doubtful += doubtful
 	case len(step) != 0 && r.resting:
 		r.start, r.doubtful = a.last, doubtful
-	case len(step) != 0:
-		r.doubtful += doubtful
-	case r.start != nil:
+	case r.start != nil && r.resting:
 		a.conclude(now)
 	}
 	r.resting = len(step) == 0

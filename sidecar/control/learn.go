@@ -9,7 +9,7 @@ import (
 
 const (
 	// lessonTakes is how far two lessons are apart at least: a scrape and the looks that show what it added.
-	lessonTakes = 3 * time.Second
+	lessonTakes = 4 * time.Second
 	// lessonsAtOnce is how many there are in a row, for two minutes if somebody comes every five seconds: the exporter remembers for
 	// thirty seconds what it has asked the databases, or for as long as the Cluster says, and does not log in meanwhile.
 	lessonsAtOnce = 24
