@@ -46,11 +46,13 @@ type Account struct {
 	began    time.Time
 	// bursting says that more has risen since then than the sessions in doubt could have been when it did.
 	bursting bool
-	// burst is what the counters of the databases rise by in one; nil: not known.
+	// burst is what the counters of the databases rise by in one; nil: not known. It is certain when it was seen twice: two scrapes
+	// at once look like one.
 	burst     map[string]int64
+	certain   bool
 	learnedAt time.Time
 	rising    rising
-	// asked says that sessions in doubt have ended since bursts are not known, and doubtedAt when the newest did.
+	// asked says that sessions in doubt have ended while the burst is not certain, and doubtedAt when the newest did.
 	asked     bool
 	doubtedAt time.Time
 }
@@ -60,14 +62,15 @@ type rising struct {
 	resting  bool   // no counter rose between the last two looks
 	start    Ledger // where a rise began that goes on; nil: none does
 	doubtful int    // sessions that ended during it and may have been logins
-	// last is the last rise during which such sessions ended, and fruitless says that others ended since, during none.
+	// last is the last rise during which such sessions ended, or what the first doubt was about, and fruitless says that others ended
+	// since, during none.
 	last      map[string]int64
 	fruitless bool
 }
 
 // Restart begins with a look before which nothing has to be explained: the server was in use, and that is known.
 func (a *Account) Restart(now Ledger, at time.Time) {
-	*a = Account{since: now, last: now, lastAt: at, burst: a.burst, learnedAt: a.learnedAt}
+	*a = Account{since: now, last: now, lastAt: at, burst: a.burst, certain: a.certain, learnedAt: a.learnedAt}
 }
 
 // Take takes a look in, and the number of sessions that ended before it and may have been logins. With others there were
@@ -84,7 +87,7 @@ func (a *Account) Take(now Ledger, at time.Time, doubtful int, others bool) Find
 	}
 	a.learn(now, step, doubtful, !others && at.Sub(a.lastAt) <= shortWindow)
 	a.last, a.lastAt = now, at
-	if a.asked = a.burst == nil && (a.asked || doubtful != 0); doubtful != 0 {
+	if a.asked = !a.certain && (a.asked || doubtful != 0); doubtful != 0 {
 		a.doubtedAt = at
 	}
 	if doubtful != 0 && a.doubtful == 0 {
@@ -101,11 +104,11 @@ func (a *Account) Take(now Ledger, at time.Time, doubtful int, others bool) Find
 }
 
 // Curious tells whether it would help that the exporter is scraped now: there are sessions that a burst has to be told from, none is
-// known, nothing else rises, and another such session is not to be expected before the burst has ended. Somebody who comes again
+// certain, nothing else rises, and another such session is not to be expected before the burst has ended. Somebody who comes again
 // and again has just been there, or has stayed away.
 func (a *Account) Curious() bool {
 	away := a.lastAt.Sub(a.doubtedAt)
-	return a.asked && a.burst == nil && a.rising.resting && (away == 0 || away >= stayedAway)
+	return a.asked && !a.certain && a.rising.resting && (away == 0 || away >= stayedAway)
 }
 
 // Rising tells whether the newest look showed what may be a burst, which takes another one, a second later, to be learned.
@@ -115,11 +118,14 @@ func (a *Account) Rising() bool { return a.rising.start != nil }
 func (a *Account) judge(now Ledger, total map[string]int64, at time.Time) Finding {
 	a.bursting = a.bursting || largest(total) > int64(a.doubtful)
 	explained := a.explains(total)
-	if !explained && at.Sub(a.began) < longestDoubt && a.bursting && (!a.rising.resting || a.burst == nil) {
+	if !explained && at.Sub(a.began) < longestDoubt && a.bursting && (!a.rising.resting || !a.certain) {
+		if r := &a.rising; r.last == nil && r.resting && r.start == nil {
+			r.last, r.fruitless = total, false
+		}
 		return FindingDoubt
 	}
 	if !explained && a.bursting && a.learnedAt.Before(a.began) { // bursts have become others
-		a.burst = nil
+		a.burst, a.certain = nil, false
 	}
 	a.since, a.doubtful, a.bursting = now, 0, false
 	if explained {
@@ -155,7 +161,8 @@ func (a *Account) conclude(now Ledger) {
 	if largest(whole) < fewestInBurst {
 		return
 	}
-	if r.doubtful == 0 || r.fruitless && maps.Equal(r.last, whole) {
+	if r.doubtful == 0 || r.fruitless && maps.Equal(r.last, whole) && largest(whole) > int64(r.doubtful) {
+		a.certain = maps.Equal(a.burst, whole)
 		a.burst, a.learnedAt = whole, a.lastAt
 		return
 	}

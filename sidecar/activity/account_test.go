@@ -16,7 +16,10 @@ func TestAccount(t *testing.T) {
 		want     Finding
 	}
 	// A burst of 15 that is learned from looks a second apart.
-	learned := []look{{1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 15, 0, false, none}, {1, 0, 0, false, none}, {1, 0, 0, false, none}}
+	learned := []look{
+		{1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 15, 0, false, none}, {1, 0, 0, false, none}, {1, 0, 0, false, none},
+		{1, 15, 0, false, none}, {1, 0, 0, false, none}, {1, 0, 0, false, none},
+	}
 	for _, row := range []struct {
 		rule  string
 		looks []look
@@ -33,24 +36,30 @@ func TestAccount(t *testing.T) {
 			{1, 6, 0, false, doubt}, {1, 0, 0, false, doubt}, {1, 0, 0, false, none},
 		}},
 		{"and shows that one login was one too many", []look{
-			{1, 0, 0, false, none}, {60, 31, 1, false, doubt}, {1, 0, 0, false, doubt}, {1, 15, 0, false, doubt}, {1, 0, 0, false, doubt}, {1, 0, 0, false, use},
+			{1, 0, 0, false, none}, {60, 31, 1, false, doubt}, {1, 0, 0, false, doubt}, {1, 15, 0, false, doubt}, {1, 0, 0, false, doubt}, {1, 0, 0, false, doubt},
+			{1, 15, 0, false, doubt}, {1, 0, 0, false, doubt}, {1, 0, 0, false, use},
 		}},
 		{"it is not waited for for ever", []look{
 			{1, 0, 0, false, none}, {60, 30, 1, false, doubt}, {1, 0, 0, false, doubt}, {149, 0, 0, false, use},
 		}},
-		{"a whole number of bursts explains a rise", append(learned[:5:5], look{60, 45, 1, false, none}, look{5, 15, 1, false, none})},
-		{"one more does not", append(learned[:5:5], look{60, 46, 1, false, doubt}, look{1, 0, 0, false, use})},
-		{"nor does one less", append(learned[:5:5], look{60, 44, 1, false, doubt}, look{1, 0, 0, false, use})},
-		{"nor does one without a burst", append(learned[:5:5], look{60, 1, 1, false, use})},
-		{"half a burst waits for the rest", append(learned[:5:5], look{5, 7, 1, false, doubt}, look{1, 8, 0, false, none})},
-		{"also when its beginning was before the session ended", append(learned[:5:5], look{5, 7, 0, false, none}, look{5, 8, 1, false, none})},
+		{"a whole number of bursts explains a rise", append(learned[:8:8], look{60, 45, 1, false, none}, look{5, 15, 1, false, none})},
+		{"one more does not", append(learned[:8:8], look{60, 46, 1, false, doubt}, look{1, 0, 0, false, use})},
+		{"nor does one less", append(learned[:8:8], look{60, 44, 1, false, doubt}, look{1, 0, 0, false, use})},
+		{"nor does one without a burst", append(learned[:8:8], look{60, 1, 1, false, use})},
+		{"half a burst waits for the rest", append(learned[:8:8], look{5, 7, 1, false, doubt}, look{1, 8, 0, false, none})},
+		{"also when its beginning was before the session ended", append(learned[:8:8], look{5, 7, 0, false, none}, look{5, 8, 1, false, none})},
+		{"two scrapes at once are told from one by the next", []look{
+			{1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 30, 0, false, none}, {1, 0, 0, false, none}, {1, 0, 0, false, none},
+			{5, 15, 1, false, doubt}, {1, 0, 0, false, doubt}, {1, 15, 0, false, none}, {1, 0, 0, false, none}, {1, 0, 0, false, none},
+			{5, 45, 1, false, none},
+		}},
 		{"a single login over the socket is no burst", []look{
 			{1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 1, 0, false, none}, {1, 0, 0, false, none}, {1, 1, 1, false, use},
 		}},
 		{"a login that does not count is no part of a burst", []look{
 			{1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 1, 0, true, none}, {1, 0, 0, false, none}, {1, 1, 1, false, use},
 		}},
-		{"and nothing that has to be explained", append(learned[:5:5], look{5, 1, 0, true, none}, look{5, 15, 1, false, none})},
+		{"and nothing that has to be explained", append(learned[:8:8], look{5, 1, 0, true, none}, look{5, 15, 1, false, none})},
 		{"what rises between looks that are far apart is no burst", []look{
 			{1, 0, 0, false, none}, {1, 0, 0, false, none}, {60, 1, 0, false, none}, {1, 0, 0, false, none}, {1, 1, 1, false, use},
 		}},
@@ -66,13 +75,18 @@ func TestAccount(t *testing.T) {
 			{1, 16, 1, false, doubt}, {1, 0, 0, false, doubt}, {1, 0, 0, false, doubt},
 		}},
 		{"a burst that has just been learned is kept though it explains not everything", []look{
-			{1, 0, 0, false, none}, {60, 16, 1, false, doubt}, {1, 0, 0, false, doubt}, {1, 15, 0, false, doubt}, {1, 0, 0, false, doubt}, {1, 0, 0, false, use},
+			{1, 0, 0, false, none}, {60, 16, 1, false, doubt}, {1, 0, 0, false, doubt}, {1, 15, 0, false, doubt}, {1, 0, 0, false, doubt}, {1, 0, 0, false, doubt},
+			{1, 15, 0, false, doubt}, {1, 0, 0, false, doubt}, {1, 0, 0, false, use},
 			{5, 15, 1, false, none},
 		}},
-		{"bursts that have become others are learned anew", append(learned[:5:5],
+		{"as many logins as sessions in doubt are no burst, however often", []look{
+			{1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 2, 2, false, use}, {1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 0, 1, false, none},
+			{1, 2, 2, false, use}, {1, 0, 0, false, none}, {1, 0, 0, false, none}, {1, 2, 2, false, use},
+		}},
+		{"bursts that have become others are learned anew", append(learned[:8:8],
 			look{5, 17, 1, false, doubt}, look{1, 0, 0, false, use}, look{5, 17, 1, false, doubt}, look{1, 0, 0, false, doubt},
 			look{1, 17, 0, false, doubt}, look{1, 0, 0, false, doubt}, look{1, 0, 0, false, none})},
-		{"a counter that was set back explains nothing", append(learned[:5:5], look{5, -3, 1, false, use}, look{1, 0, 1, false, none})},
+		{"a counter that was set back explains nothing", append(learned[:8:8], look{5, -3, 1, false, use}, look{1, 0, 1, false, none})},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -152,6 +166,9 @@ func TestAccountOfSeveralDatabases(t *testing.T) {
 	}
 	for range 3 {
 		take(15, 2, 0)
+	}
+	for range 3 {
+		take(30, 4, 0)
 	}
 	if got := take(45, 6, 1); got != FindingNone {
 		t.Errorf("two bursts: %v", got)

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -20,46 +21,64 @@ func memoryOf(remembers time.Duration) func(*world) {
 	}
 }
 
-// Somebody tries a wrong password over TLS every five seconds, from the start on.
+// Somebody tries a wrong password over TLS every five seconds, and somebody scrapes the exporter, whenever both of them began.
 func TestKnocksBesideTheExporterDoNotDelaySleep(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule      string
 		every     time.Duration // between two scrapes by somebody else
 		remembers time.Duration
-		phase     time.Duration // of the first of these
 	}{
-		{"scraped every fifteen seconds", 15 * time.Second, 30 * time.Second, 3 * time.Second},
-		{"at the moment of a knock", 15 * time.Second, 30 * time.Second, 5 * time.Second},
-		{"just before the first look", 15 * time.Second, 30 * time.Second, 0},
-		{"every minute", time.Minute, 30 * time.Second, 7 * time.Second},
-		{"without a memory", 15 * time.Second, 0, 3 * time.Second},
-		{"by nobody", time.Hour, 30 * time.Second, time.Hour},
+		{"scraped every fifteen seconds", 15 * time.Second, 30 * time.Second},
+		{"every fourteen", 14 * time.Second, 30 * time.Second},
+		{"every minute", time.Minute, 30 * time.Second},
+		{"without a memory", 15 * time.Second, 0},
+		{"by nobody", time.Hour, 30 * time.Second},
 	} {
-		t.Run(row.rule, func(t *testing.T) {
-			t.Parallel()
-			liveAfter(t, func(w *world) { w.scraped = memoryOf(row.remembers) }, func(t *testing.T, w *world, loop *Loop) {
-				next := time.Now().Add(row.phase)
-				view := healthy()
-				view.Annotations[idle.KeyInactivityMinutes] = "1"
-				if row.phase == 0 {
-					w.with(w.scraped)
+		for begun := range min(row.every, time.Minute) / time.Second {
+			for knocked := range 5 {
+				for _, first := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s, from %d s, knocks from %d s, knock first %v", row.rule, begun, knocked, first), func(t *testing.T) {
+						t.Parallel()
+						besideKnocks(t, row.every, row.remembers, begun*time.Second, knocked, first)
+					})
 				}
-				loop.See(view)
-				for second := range 63 {
-					if !time.Now().Before(next) {
-						next = next.Add(row.every)
-						w.with(w.scraped)
-					}
-					if second%5 == 4 {
-						w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
-					}
-					wait(time.Second)
-				}
-				expect(t, w, "asleep", true, asleep)
-			})
-		})
+			}
+		}
 	}
+}
+
+// besideKnocks lets a minute pass; with first, a knock comes before a scrape of the same second.
+func besideKnocks(t *testing.T, every, remembers, begun time.Duration, knocked int, first bool) {
+	t.Helper()
+	liveAfter(t, func(w *world) { w.scraped = memoryOf(remembers) }, func(t *testing.T, w *world, loop *Loop) {
+		next := time.Now().Add(begun)
+		view := healthy()
+		view.Annotations[idle.KeyInactivityMinutes] = "1"
+		loop.See(view)
+		knock := func(second int) {
+			if second%5 == knocked {
+				w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
+				wait(100 * time.Millisecond)
+			}
+		}
+		wait(100 * time.Millisecond)
+		for second := range 64 {
+			at := time.Now()
+			if first {
+				knock(second)
+			}
+			if !at.Before(next) {
+				next = next.Add(every)
+				w.with(w.scraped)
+			}
+			if !first {
+				knock(second)
+			}
+			wait(time.Until(at.Add(time.Second)))
+		}
+		expect(t, w, "asleep", true, asleep)
+	})
 }
 
 func TestTheExporterIsScrapedWhereThatTeachesSomething(t *testing.T) {
@@ -71,7 +90,7 @@ func TestTheExporterIsScrapedWhereThatTeachesSomething(t *testing.T) {
 		want    int // scrapes in half an hour
 	}{
 		{"never while nobody knocks", memoryOf(0), false, 0},
-		{"once if that teaches it", memoryOf(0), true, 1},
+		{"twice if that teaches it, to be certain", memoryOf(0), true, 2},
 		{"not again for an hour if two minutes have taught nothing", func(*world) {}, true, lessonsAtOnce},
 		{"nor if it cannot be scraped", nil, true, lessonsAtOnce},
 	} {
