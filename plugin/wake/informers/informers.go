@@ -159,10 +159,14 @@ var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{
 func services(s *corev1.Service) any {
 	kept := &corev1.Service{ObjectMeta: identity(&s.ObjectMeta)}
 	kept.OwnerReferences = owners(s.OwnerReferences)
-	kept.Labels = map[string]string{slices.LabelCluster: one(s.Labels[slices.LabelCluster])}
 	kept.Spec = corev1.ServiceSpec{
 		Type: s.Spec.Type, ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs, IPFamilies: s.Spec.IPFamilies,
 		Ports: s.Spec.Ports, Selector: oneOfEach(s.Spec.Selector), PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
+	}
+	if cluster := s.Labels[slices.LabelCluster]; kept.Spec.Selector[slices.LabelCluster] == cluster {
+		kept.Labels = kept.Spec.Selector // of the labels only the cluster's is read: a map of its own takes 330 bytes
+	} else {
+		kept.Labels = map[string]string{slices.LabelCluster: one(cluster)}
 	}
 	return kept
 }
@@ -189,13 +193,16 @@ func pods(p *corev1.Pod) any {
 	return kept
 }
 
+// endpoints keeps of a Service's own slice which endpoints are ready. One without any, as all of a sleeping cluster are, says
+// nothing and carries no labels, so that the indices pass it over; it has its cluster's again with its first endpoint.
 func endpoints(s *discoveryv1.EndpointSlice) any {
 	if slices.IsOurs(s) {
-		s.ManagedFields = nil
-		s.Labels, s.OwnerReferences = oneOfEach(s.Labels), owners(s.OwnerReferences)
-		return s
+		return ours(s)
 	}
 	kept := &discoveryv1.EndpointSlice{ObjectMeta: identity(&s.ObjectMeta), AddressType: s.AddressType}
+	if len(s.Endpoints) == 0 {
+		return kept
+	}
 	kept.Labels = map[string]string{
 		slices.LabelCluster: one(s.Labels[slices.LabelCluster]), discoveryv1.LabelServiceName: one(s.Labels[discoveryv1.LabelServiceName]),
 	}
@@ -207,9 +214,22 @@ func endpoints(s *discoveryv1.EndpointSlice) any {
 	return kept
 }
 
+// ours keeps a slice of a gateway whole, to be compared and mended.
+func ours(s *discoveryv1.EndpointSlice) any {
+	kept := *s // a part of a list would keep the whole list in memory
+	kept.ManagedFields = nil
+	kept.Labels, kept.OwnerReferences = oneOfEach(s.Labels), owners(s.OwnerReferences)
+	return &kept
+}
+
 // Indices are what the informers have to be asked by.
 func Indices() map[client.Object]map[string]client.IndexerFunc {
-	cluster := func(o client.Object) []string { return []string{o.GetLabels()[slices.LabelCluster]} }
+	cluster := func(o client.Object) []string {
+		if name := o.GetLabels()[slices.LabelCluster]; name != "" {
+			return []string{name}
+		}
+		return nil
+	}
 	return map[client.Object]map[string]client.IndexerFunc{
 		&corev1.Service{}: {byCluster: cluster},
 		&corev1.Pod{}:     {byCluster: cluster, byAddress: addressesOf},
@@ -299,7 +319,7 @@ func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev
 	return instances, err
 }
 
-// Slices are the EndpointSlices of the cluster's Services, ours and the Services' own.
+// Slices are the EndpointSlices of the cluster's Services, ours and those of the Services' own that have endpoints.
 func (r Reader) Slices(ctx context.Context, cluster types.NamespacedName) ([]discoveryv1.EndpointSlice, error) {
 	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, of(cluster)...)
 	return found.Items, err

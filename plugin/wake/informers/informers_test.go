@@ -102,6 +102,27 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 			t.Errorf("slice (-want +got):\n%s", diff)
 		}
 	})
+	t.Run("a Service's own slice without endpoints, as a sleeping cluster's, is in no index of clusters", func(t *testing.T) {
+		t.Parallel()
+		got := through(t, &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{}}})
+		want := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7"}, AddressType: "IPv4"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("slice (-want +got):\n%s", diff)
+		}
+		for kind, indices := range Indices() {
+			if _, is := kind.(*discoveryv1.EndpointSlice); is && indices[byCluster](got) != nil {
+				t.Errorf("it is found by %q", indices[byCluster](got))
+			}
+		}
+	})
+	t.Run("a Service that selects by its cluster's label is found by it, with one map for both", func(t *testing.T) {
+		t.Parallel()
+		selector := map[string]string{"cnpg.io/cluster": "orders", "cnpg.io/instanceRole": "primary"}
+		got := through(t, &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: corev1.ServiceSpec{Selector: selector}})
+		if diff := cmp.Diff([]map[string]string{selector, selector}, []map[string]string{got.Spec.Selector, got.Labels}); diff != "" {
+			t.Errorf("selector and labels (-want +got):\n%s", diff)
+		}
+	})
 	t.Run("a slice of ours stays whole, to be compared", func(t *testing.T) {
 		t.Parallel()
 		have := &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(7))}}}
