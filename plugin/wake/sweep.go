@@ -42,17 +42,14 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var services corev1.ServiceList
-	if err := c.Informers.List(ctx, &services); err != nil {
-		return 0, fmt.Errorf("list Services: %w", err)
-	}
-	there := make(map[types.UID]bool, len(services.Items))
-	for i := range services.Items {
-		there[services.Items[i].UID] = true
-	}
+	var known corev1.Service // one for all: a list would be a copy of tens of thousands, every minute
 	var gone []types.UID
 	for _, owner := range owners {
-		if there[owner.UID] {
+		err := c.Informers.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}, &known)
+		if client.IgnoreNotFound(err) != nil {
+			return 0, fmt.Errorf("find Service %s/%s: %w", owner.Namespace, owner.Name, err)
+		}
+		if err == nil && known.UID == owner.UID {
 			continue
 		}
 		is, err := c.isGone(ctx, owner)
