@@ -172,7 +172,7 @@ func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, r
 	fmt.Println("\n| process | resident (MiB) | of it anonymous (MiB) | processor (% of a core) |\n|---|---|---|---|")
 	for _, process := range processes {
 		after, _ := scenario.ProcessorTime(process)
-		resident, anonymous, err := scenario.Memory(process)
+		resident, anonymous, _, err := scenario.Memory(process)
 		if err != nil {
 			return err
 		}

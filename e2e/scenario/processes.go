@@ -58,11 +58,11 @@ func ProcessorTime(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * ticks, nil
 }
 
-// Memory is the resident memory of a process and the anonymous part of it, in MiB.
-func Memory(pid int) (resident, anonymous float64, err error) {
+// Memory is the resident memory of a process, the anonymous part of it, and the most that has been resident, in MiB.
+func Memory(pid int) (resident, anonymous, most float64, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
+		return 0, 0, 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
 	}
 	for text := range strings.Lines(string(content)) {
 		fields := strings.Fields(text)
@@ -75,7 +75,9 @@ func Memory(pid int) (resident, anonymous float64, err error) {
 			resident = kib / 1024
 		case "RssAnon:":
 			anonymous = kib / 1024
+		case "VmHWM:":
+			most = kib / 1024
 		}
 	}
-	return resident, anonymous, nil
+	return resident, anonymous, most, nil
 }

@@ -172,11 +172,11 @@ func (f *fleet) atRest(ctx context.Context, when string, p *process) error {
 	if err != nil {
 		return err
 	}
-	resident, anonymous, err := scenario.Memory(pid)
+	resident, anonymous, most, err := scenario.Memory(pid)
 	if err != nil {
 		return err
 	}
-	row(when+": resident memory (MiB)", "%.0f, of it anonymous %.0f", resident, anonymous)
+	row(when+": resident memory (MiB)", "%.0f, of it anonymous %.0f; the most so far %.0f", resident, anonymous, most)
 	row("... processor (% of a core)", "%.2f over %s", 100*(after-before).Seconds()/time.Since(from).Seconds(), f.rest)
 	row("... writes to the API server", "%d; requests: %s", len(writes(asked)), summary(asked))
 	row("... file descriptors", "%d of "+strconv.Itoa(descriptors()), p.openDescriptors())
