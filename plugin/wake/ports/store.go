@@ -65,30 +65,26 @@ type batch struct {
 	written  chan struct{}
 }
 
-// Port is the port of a Service as far as the informers know.
-func (s *Store) Port(ctx context.Context, uid types.UID) (uint16, bool, error) {
-	for _, block := range s.blocks() {
-		ledger, err := s.cached(ctx, block)
-		if err != nil {
-			return 0, false, err
-		}
+// portIn is the port of a Service as far as the informers know.
+func portIn(ledgers []Ledger, uid types.UID) (uint16, bool) {
+	for _, ledger := range ledgers {
 		if port, has := ledger.Of(uid); has && ledger.entries[port].freed.IsZero() {
-			return port, true, nil
+			return port, true
 		}
 	}
-	return 0, false, nil
+	return 0, false
 }
 
 // Assign gives every Service its port; it writes nothing where each has one. Errors are [ErrNoPort] and the API server's.
 func (s *Store) Assign(ctx context.Context, wishes []Wish, now time.Time) (map[types.UID]uint16, error) {
+	ledgers, err := s.cached(ctx)
+	if err != nil {
+		return nil, err
+	}
 	assigned := make(map[types.UID]uint16, len(wishes))
 	var missing []Wish
 	for _, wish := range wishes {
-		port, has, err := s.Port(ctx, wish.UID)
-		if err != nil {
-			return nil, err
-		}
-		if has {
+		if port, has := portIn(ledgers, wish.UID); has {
 			assigned[wish.UID] = port
 		} else {
 			missing = append(missing, wish)
@@ -154,13 +150,13 @@ func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
 		{Fresh, func(l Ledger, _ Wish) bool { return l.Gives(Fresh, now) }},
 		{Rested, func(l Ledger, _ Wish) bool { return l.Gives(Rested, now) }},
 	} {
-		for _, block := range s.blocks() {
-			ledger, err := s.cached(ctx, block)
-			if err != nil {
-				return err
-			}
+		ledgers, err := s.cached(ctx)
+		if err != nil {
+			return err
+		}
+		for _, ledger := range ledgers {
 			asks := func(w Wish) bool { return round.asks(ledger, w) }
-			if left, err = s.giveIn(ctx, block, round.age, left, asks, b.assigned, now); err != nil {
+			if left, err = s.giveIn(ctx, ledger.of, round.age, left, asks, b.assigned, now); err != nil {
 				return err
 			}
 		}
@@ -210,15 +206,15 @@ func (s *Store) giveIn(
 func (s *Store) Free(ctx context.Context, gone []types.UID, now time.Time) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	for _, block := range s.blocks() {
-		cached, err := s.cached(ctx, block)
-		if err != nil {
-			return err
-		}
+	ledgers, err := s.cached(ctx)
+	if err != nil {
+		return err
+	}
+	for _, cached := range ledgers {
 		if _, marked := cached.Free(gone, now); !marked {
 			continue
 		}
-		err = s.change(ctx, block, func(ledger Ledger) (Ledger, bool, error) {
+		err := s.change(ctx, cached.of, func(ledger Ledger) (Ledger, bool, error) {
 			after, marked := ledger.Free(gone, now)
 			return after, marked, nil
 		})
@@ -231,12 +227,12 @@ func (s *Store) Free(ctx context.Context, gone []types.UID, now time.Time) error
 
 // Owners are the Services that have a port and are not known to be gone.
 func (s *Store) Owners(ctx context.Context) ([]Owner, error) {
+	ledgers, err := s.cached(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var owners []Owner
-	for _, block := range s.blocks() {
-		ledger, err := s.cached(ctx, block)
-		if err != nil {
-			return nil, err
-		}
+	for _, ledger := range ledgers {
 		owners = append(owners, ledger.Owners()...)
 	}
 	return owners, nil
@@ -257,7 +253,7 @@ func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (L
 
 // tryChange tells whether the change has to be tried again because another replica came between.
 func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (bool, error) {
-	have, err := s.read(ctx, s.Live, block)
+	have, err := s.read(ctx, block)
 	if err != nil {
 		return false, err
 	}
@@ -292,27 +288,37 @@ func wrap(verb string, block Range, err error) error {
 	return fmt.Errorf("%s ConfigMap %s: %w", verb, nameOf(block), err)
 }
 
-// cached is a block as the informers have it. It is parsed again only if it has changed.
-func (s *Store) cached(ctx context.Context, block Range) (Ledger, error) {
-	have, err := s.read(ctx, s.Client, block)
-	if err != nil {
-		return Ledger{}, err
+// cached are the blocks as the informers have them, the lowest first. A block is parsed again only if it has changed. All are
+// listed at once, since a cache of some namespaces looks the kind up among all that the API server serves at each call.
+func (s *Store) cached(ctx context.Context) ([]Ledger, error) {
+	var list corev1.ConfigMapList
+	if err := s.Client.List(ctx, &list, client.InNamespace(s.Namespace)); err != nil {
+		return nil, fmt.Errorf("list the ConfigMaps of the ports: %w", err)
 	}
-	version := ""
-	if have != nil {
-		version = have.ResourceVersion
+	named := make(map[string]*corev1.ConfigMap, len(list.Items))
+	for i := range list.Items {
+		named[list.Items[i].Name] = &list.Items[i]
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if known, is := s.known[block]; is && known.version == version {
-		return known.ledger, nil
-	}
-	ledger := ledgerOf(block, have)
 	if s.known == nil {
 		s.known = map[Range]knowing{}
 	}
-	s.known[block] = knowing{version, ledger}
-	return ledger, nil
+	blocks := s.blocks()
+	ledgers := make([]Ledger, 0, len(blocks))
+	for _, block := range blocks {
+		have, version := named[nameOf(block)], ""
+		if have != nil {
+			version = have.ResourceVersion
+		}
+		known, is := s.known[block]
+		if !is || known.version != version {
+			known = knowing{version, ledgerOf(block, have)}
+			s.known[block] = known
+		}
+		ledgers = append(ledgers, known.ledger)
+	}
+	return ledgers, nil
 }
 
 func ledgerOf(block Range, have *corev1.ConfigMap) Ledger {
@@ -322,10 +328,10 @@ func ledgerOf(block Range, have *corev1.ConfigMap) Ledger {
 	return ReadLedger(block, have.Data)
 }
 
-// read reads a block; nil: it is not there.
-func (s *Store) read(ctx context.Context, from client.Reader, block Range) (*corev1.ConfigMap, error) {
+// read reads a block from the API server; nil: it is not there.
+func (s *Store) read(ctx context.Context, block Range) (*corev1.ConfigMap, error) {
 	var have corev1.ConfigMap
-	err := from.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: nameOf(block)}, &have)
+	err := s.Live.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: nameOf(block)}, &have)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
