@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -68,7 +69,13 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// collectAt has the garbage collected when the heap has grown by a quarter of what is in use, and not when it has doubled: the
+// informers of a fleet hold 200 MiB that stay, and Go would take as much again. At rest next to nothing is allocated, so that it
+// costs nothing then; while 18,500 ports were opened every collection together took 9 % of two cores.
+const collectAt = 25
+
 func serveOperator(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
+	debug.SetGCPercent(collectAt)
 	c, err := config.Parse(arguments, os.LookupEnv, stderr)
 	if err != nil {
 		return err
