@@ -16,6 +16,8 @@ const (
 	fewestInBurst = 2
 	// stayedAway is after how long somebody whose sessions are in doubt is not expected any more.
 	stayedAway = 10 * time.Second
+	// shortestMemory is how far bursts are apart at least where the exporter remembers nothing: nobody scrapes it more often.
+	shortestMemory = 5 * time.Second
 )
 
 // Finding is what the counters say of sessions that ended and may have been logins.
@@ -39,13 +41,14 @@ const (
 // It is kept from look to look. The zero value has not looked.
 type Account struct {
 	// since is where the rise begins that is to be explained, last the newest look.
-	since, last Ledger
-	lastAt      time.Time
+	since, last     Ledger
+	sinceAt, lastAt time.Time
 	// doubtful is how many sessions have ended since then that may have been logins, and began when the first was known of.
 	doubtful int
 	began    time.Time
-	// bursting says that more has risen since then than the sessions in doubt could have been when it did.
-	bursting bool
+	// bursting says that more has risen since then than the sessions in doubt could have been when it did, and spent that there was
+	// a rise of no more than the sessions in doubt that ended with it.
+	bursting, spent bool
 	// burst is what the counters of the databases rise by in one; nil: not known. It is certain when it was seen twice: two scrapes
 	// at once look like one.
 	burst     map[string]int64
@@ -62,45 +65,60 @@ type rising struct {
 	resting  bool   // no counter rose between the last two looks
 	start    Ledger // where a rise began that goes on; nil: none does
 	doubtful int    // sessions that ended during it and may have been logins
+	whole    bool   // it was watched from rest on, and is one
 	// last is the last rise during which such sessions ended, or what the first doubt was about, and fruitless says that others ended
 	// since, during none.
 	last      map[string]int64
 	fruitless bool
 }
 
-// Restart begins with a look before which nothing has to be explained: the server was in use, and that is known.
-func (a *Account) Restart(now Ledger, at time.Time) {
-	*a = Account{since: now, last: now, lastAt: at, burst: a.burst, certain: a.certain, learnedAt: a.learnedAt}
+// Look is what the account takes in of a look.
+type Look struct {
+	// Ledger is what the statistics say, and At when they were read.
+	Ledger Ledger
+	At     time.Time
+	// Doubtful is how many sessions have ended before it that may have been logins.
+	Doubtful int
+	// Others says that there were logins that do not count, so that a rise is no burst.
+	Others bool
+	// Remembers is for how long the exporter does not log in again after it has.
+	Remembers time.Duration
 }
 
-// Take takes a look in, and the number of sessions that ended before it and may have been logins. With others there were
-// logins that do not count, so that this rise is no burst.
-func (a *Account) Take(now Ledger, at time.Time, doubtful int, others bool) Finding {
+// Restart begins with a look before which nothing has to be explained: the server was in use, and that is known.
+func (a *Account) Restart(now Ledger, at time.Time) {
+	*a = Account{since: now, last: now, sinceAt: at, lastAt: at, burst: a.burst, certain: a.certain, learnedAt: a.learnedAt}
+}
+
+// Take takes a look in.
+func (a *Account) Take(look Look) Finding {
+	now, at, doubtful := look.Ledger, look.At, look.Doubtful
 	step, comparable := a.last.rise(now)
 	if !comparable {
 		pending := a.doubtful + doubtful
-		*a = Account{since: now, last: now, lastAt: at}
+		*a = Account{since: now, last: now, sinceAt: at, lastAt: at}
 		if pending != 0 {
 			return FindingUse
 		}
 		return FindingNone
 	}
-	a.learn(now, step, doubtful, !others && at.Sub(a.lastAt) <= shortWindow)
+	a.learn(now, step, doubtful, !look.Others && at.Sub(a.lastAt) <= shortWindow)
 	a.last, a.lastAt = now, at
-	if a.asked = !a.certain && (a.asked || doubtful != 0); doubtful != 0 {
+	if doubtful != 0 {
 		a.doubtedAt = at
 	}
+	a.asked = !a.certain && (doubtful != 0 || a.asked && at.Sub(a.doubtedAt) < longestDoubt)
 	if doubtful != 0 && a.doubtful == 0 {
 		a.began = at
 	}
 	if a.doubtful += doubtful; a.doubtful == 0 {
-		if others || a.rising.resting {
-			a.since = now
+		if a.spent = false; look.Others || a.rising.resting {
+			a.since, a.sinceAt = now, at
 		}
 		return FindingNone
 	}
 	total, _ := a.since.rise(now)
-	return a.judge(now, total, at)
+	return a.judge(look, total)
 }
 
 // Curious tells whether it would help that the exporter is scraped now: there are sessions that a burst has to be told from, none is
@@ -111,15 +129,19 @@ func (a *Account) Curious() bool {
 	return a.asked && !a.certain && a.rising.resting && (away == 0 || away >= stayedAway)
 }
 
+// Certain tells whether it is known what a burst is.
+func (a *Account) Certain() bool { return a.certain }
+
 // Rising tells whether the newest look showed what may be a burst, which takes another one, a second later, to be learned.
 func (a *Account) Rising() bool { return a.rising.start != nil }
 
-// judge explains a rise, or does not.
-func (a *Account) judge(now Ledger, total map[string]int64, at time.Time) Finding {
+// judge explains a rise, or does not. While counters rise, the rest of a burst may be yet to come, and hide a login as well.
+func (a *Account) judge(look Look, total map[string]int64) Finding {
+	at, resting := look.At, a.rising.resting
 	a.bursting = a.bursting || largest(total) > int64(a.doubtful)
-	explained := a.explains(total)
-	if !explained && at.Sub(a.began) < longestDoubt && a.bursting && (!a.rising.resting || !a.certain) {
-		if r := &a.rising; r.last == nil && r.resting && r.start == nil {
+	explained := len(total) == 0 || resting && !a.spent && a.explains(total, at.Sub(a.sinceAt), look.Remembers)
+	if !explained && !a.spent && at.Sub(a.began) < longestDoubt && a.bursting && (!resting || !a.certain) {
+		if r := &a.rising; r.last == nil && resting && r.start == nil {
 			r.last, r.fruitless = total, false
 		}
 		return FindingDoubt
@@ -127,7 +149,7 @@ func (a *Account) judge(now Ledger, total map[string]int64, at time.Time) Findin
 	if !explained && a.bursting && a.learnedAt.Before(a.began) { // bursts have become others
 		a.burst, a.certain = nil, false
 	}
-	a.since, a.doubtful, a.bursting = now, 0, false
+	a.since, a.sinceAt, a.doubtful, a.bursting, a.spent = look.Ledger, at, 0, false, false
 	if explained {
 		return FindingNone
 	}
@@ -135,29 +157,37 @@ func (a *Account) judge(now Ledger, total map[string]int64, at time.Time) Findin
 }
 
 // learn finds out what a burst is: what rises from a look that shows rest until two have shown it again, since a busy server may
-// take a break within one. Sessions that may have been logins can have had a part in it if they ended meanwhile, unless the same
-// happens twice and sessions like them were no logins in between.
+// take a break within one. Sessions that may have been logins can have had a part in it if they ended meanwhile, or just before
+// the first of the two, unless the same happens twice and sessions like them were no logins in between.
 func (a *Account) learn(now Ledger, step map[string]int64, doubtful int, watched bool) {
 	r := &a.rising
 	switch {
-	case !watched:
-		r.start = nil
-	case len(step) != 0 && r.start != nil:
+	case len(step) != 0 && r.start == nil:
+		r.start, r.doubtful, r.whole = a.last, doubtful, watched && r.resting
+	case len(step) != 0:
 		r.doubtful += doubtful
-	case len(step) != 0 && r.resting:
-		r.start, r.doubtful = a.last, doubtful
-	case r.start != nil && r.resting:
-		a.conclude(now)
+		r.whole = r.whole && watched && (!r.resting || r.doubtful == 0) // after a break it may be another one
+	case r.start == nil:
+		r.fruitless = r.fruitless || doubtful != 0
+	case !r.resting:
+		r.doubtful += doubtful
+		r.whole = r.whole && watched
+		rises, _ := r.start.rise(now)
+		a.spent = a.spent || int64(r.doubtful) >= largest(rises)
+	default:
+		if r.whole && watched {
+			a.conclude(now)
+		}
+		r.start = nil
+		r.fruitless = r.fruitless || doubtful != 0
 	}
 	r.resting = len(step) == 0
-	r.fruitless = r.fruitless || r.resting && doubtful != 0
 }
 
 // conclude ends a rise.
 func (a *Account) conclude(now Ledger) {
 	r := &a.rising
 	whole, _ := r.start.rise(now)
-	r.start = nil
 	if largest(whole) < fewestInBurst {
 		return
 	}
@@ -177,17 +207,14 @@ func largest(rises map[string]int64) int64 {
 	return most
 }
 
-// Explains tells whether the exporter alone can have made the counters rise from one look to another.
-func (a *Account) Explains(before, after Ledger) bool {
+// Explains tells whether the exporter alone can have made the counters rise from one look to another, within so much time.
+func (a *Account) Explains(before, after Ledger, within, remembers time.Duration) bool {
 	rises, comparable := before.rise(after)
-	return comparable && a.explains(rises)
+	return comparable && (len(rises) == 0 || a.explains(rises, within, remembers))
 }
 
-// explains tells whether a rise is a whole number of bursts.
-func (a *Account) explains(total map[string]int64) bool {
-	if len(total) == 0 {
-		return true
-	}
+// explains tells whether a rise is a whole number of bursts, and of no more than there can have been.
+func (a *Account) explains(total map[string]int64, within, remembers time.Duration) bool {
 	count := int64(0)
 	for name, rise := range a.burst {
 		if count == 0 {
@@ -197,7 +224,8 @@ func (a *Account) explains(total map[string]int64) bool {
 			return false
 		}
 	}
-	return len(total) == len(a.burst)
+	// One may have begun before that time, and one more is asked for at its end.
+	return len(total) == len(a.burst) && count <= int64(within/max(remembers, shortestMemory))+2
 }
 
 // rise is by how much the counters of the databases have risen, the maintenance database and those that have not aside. It is

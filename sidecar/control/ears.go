@@ -181,7 +181,11 @@ func (l *Loop) take(ended activity.Ended) bool {
 		l.status.LastPeer = client.Addr()
 	case activity.VerdictClient:
 	case activity.VerdictUncertain:
-		l.memory.uncertain++
+		if !l.reading.IsZero() && !ended.At.Before(l.reading) {
+			l.memory.late++
+		} else {
+			l.memory.uncertain++
+		}
 		return false
 	case activity.VerdictIgnored, activity.VerdictInfrastructure:
 		l.memory.others = true

@@ -63,6 +63,8 @@ type world struct {
 	kept     *evidence.Evidence
 	answers  func(*world) []siblings.Answer
 	lastLook func(*world) // runs in each look
+	// afterwards runs once in a look, after the counters have been read.
+	afterwards func(*world)
 
 	// The API server.
 	view                      kubernetes.View
@@ -121,6 +123,10 @@ func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample
 			BackendType: "client backend", State: "idle", PID: 11, Started: 1, Changed: w.stateChanged.UnixMicro(),
 			IdleFor: time.Since(w.stateChanged), Peer: peer, User: "app",
 		}, rules)
+	}
+	if then := w.afterwards; then != nil {
+		w.afterwards = nil
+		then(w)
 	}
 	return sample, nil
 }

@@ -31,12 +31,18 @@ func (l *Loop) learn(ctx context.Context) {
 	since := now.Sub(l.lessons.begun)
 	l.lessons.inProgress = l.account.Rising() && since < lessonTakes
 	switch {
-	case !l.status.Known || !l.mayConnect() || l.quietNow() || l.status.Decision.Action != idle.ActionNone || !l.account.Curious():
+	case l.account.Certain():
+		l.lessons.taken = 0
+		return
+	case !l.status.Known || !l.status.Reported || !l.mayConnect() || l.quietNow() || l.status.Decision.Action != idle.ActionNone || !l.account.Curious():
 		return
 	case since < lessonTakes || l.lessons.taken >= lessonsAtOnce && since < lessonsAnew:
 		return
 	case l.lessons.taken >= lessonsAtOnce:
 		l.lessons.taken = 0
+	}
+	if !l.listening.running() {
+		l.parts.Sampler.Close() // a session would hold a shutdown up meanwhile
 	}
 	l.lessons.taken++
 	l.lessons.begun, l.lessons.inProgress = now, true

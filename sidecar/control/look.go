@@ -74,7 +74,9 @@ func (l *Loop) sample(ctx context.Context) (postgres.Sample, error) {
 
 // observe makes an observation of a look, and of what came to light since the look before.
 func (l *Loop) observe(sample postgres.Sample) idle.Observation {
+	l.reading = sample.Began
 	l.hearWaiting()
+	l.reading = time.Time{}
 	l.readWaiting()
 	before := l.memory
 	l.restore(sample)
@@ -103,6 +105,7 @@ func (l *Loop) observe(sample postgres.Sample) idle.Observation {
 	}
 	l.memory = memory{
 		ledger: sample.Ledger, started: sample.Started, changed: changed, standing: sample.Blockers, doomed: sample.Tally.Doomed(), doubt: doubt,
+		uncertain: l.memory.late,
 	}
 	l.requested = time.Time{}
 	l.status.Known, l.status.Tally, l.status.SampledAt, l.status.InactiveSlots = true, sample.Tally, sample.Ended, sample.InactiveSlots
@@ -118,14 +121,14 @@ func (l *Loop) balance(seen *idle.Observation, sample postgres.Sample) (doubt bo
 		l.account.Restart(ledger, sample.Ended)
 		return false
 	}
-	switch l.account.Take(ledger, sample.Ended, l.memory.uncertain, l.memory.others || seen.Gap || !seen.Reported) {
-	case activity.FindingUse:
+	finding := l.account.Take(activity.Look{
+		Ledger: ledger, At: sample.Ended, Doubtful: l.memory.uncertain, Others: l.memory.others || seen.Gap || !seen.Reported,
+		Remembers: l.status.View.ExporterMemory,
+	})
+	if finding == activity.FindingUse {
 		seen.Used = sample.Ended
-	case activity.FindingDoubt:
-		return true
-	default:
 	}
-	return false
+	return finding == activity.FindingDoubt || finding == activity.FindingNone && l.memory.late != 0
 }
 
 // newestChange is the newest change of the state of a session that was judged by resting.
@@ -174,7 +177,7 @@ func (l *Loop) inUseNow(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	rose := l.memory.ledger != nil && !l.account.Explains(l.memory.ledger, sample.Ledger)
-	l.memory.ledger = sample.Ledger
+	rose := l.memory.ledger != nil && !l.account.Explains(l.memory.ledger, sample.Ledger, sample.Ended.Sub(l.status.SampledAt), l.status.View.ExporterMemory)
+	l.memory.ledger, l.status.SampledAt = sample.Ledger, sample.Ended
 	return rose || len(slices.DeleteFunc(sample.Tally.InUse(), func(r idle.Reason) bool { return r == idle.ReasonWraparoundVacuum })) != 0
 }

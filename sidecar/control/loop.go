@@ -71,6 +71,7 @@ type Loop struct {
 	switched  time.Time        // when the switch was turned on by this process
 	due       time.Time        // of the next look; zero: none
 	looked    time.Time        // when the last look began
+	reading   time.Time        // when the look began to read the counters whose reports are waited for; zero: none is
 	knocked   time.Time        // when the server was last asked
 	restored  bool             // the evidence of an earlier worker was looked at
 
@@ -84,6 +85,7 @@ type memory struct {
 	used      time.Time // the newest proof of a use since the last look
 	gap       bool      // something may have come and gone unseen since the last look
 	uncertain int       // sessions that ended of which the counters must tell what they were
+	late      int       // such ones that ended after the counters were read
 	others    bool      // clients that do not count have logged in
 	doubt     bool      // the counters cannot tell yet
 	ledger    activity.Ledger

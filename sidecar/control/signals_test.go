@@ -67,6 +67,26 @@ func TestTheCountersDecideWhatIsUncertain(t *testing.T) {
 	})
 }
 
+// A login may come after the counters were read, and its end be reported before the look is over: it belongs to the next one.
+func TestWhatEndsWhileTheCountersAreReadIsNotExplainedByThem(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.See(healthy())
+		wait(20 * time.Second)
+		w.with(func(w *world) {
+			w.afterwards = func(w *world) {
+				w.ledger["app"] = activity.Database{Sessions: 1}
+				ended := activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()}
+				loop.ears.heard <- batch{from: w.reports, ended: []activity.Ended{ended}}
+			}
+		})
+		wait(25 * time.Second)
+		expect(t, w, "asleep", false, asleep)
+		wait(20 * time.Second)
+		expect(t, w, "asleep", true, asleep)
+	})
+}
+
 // The exporter logs in fifteen times whenever it is scraped, while somebody tries wrong passwords over TLS. What it adds is
 // found out, and a login more is told from it.
 func TestTheExporterIsNotTakenForALogin(t *testing.T) {

@@ -17,6 +17,8 @@ const (
 	address = "127.0.0.1:9187"
 	// timeout bounds one scrape. The exporter goes on with what it has begun.
 	timeout = time.Second
+	// longestAnswer bounds, in bytes, what is read of an answer. There may be metrics of many tables.
+	longestAnswer = 64 << 20
 )
 
 // errStatus says that the exporter has no metrics.
@@ -32,11 +34,14 @@ type Exporter struct {
 func New() Exporter { return at(address) }
 
 func at(address string) Exporter {
-	return Exporter{address: address, http: &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		// The certificate names the cluster's Services and not the loopback interface, which nobody else can listen on.
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}, //nolint:gosec // see above
-	}}}
+	return Exporter{address: address, http: &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
+			// The certificate names the cluster's Services and not the loopback interface.
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}, //nolint:gosec // nothing it says is used
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
 }
 
 // Scrape asks for the metrics, over TLS where the Cluster says so, and waits for them, a second at most.
@@ -59,7 +64,7 @@ func (e Exporter) Scrape(ctx context.Context, encrypted bool) error {
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("scrape the exporter: %w: status %d", errStatus, answer.StatusCode)
 	}
-	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+	if _, err := io.Copy(io.Discard, io.LimitReader(answer.Body, longestAnswer)); err != nil {
 		return fmt.Errorf("scrape the exporter: %w", err)
 	}
 	return nil

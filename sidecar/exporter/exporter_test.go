@@ -32,6 +32,10 @@ func TestScrape(t *testing.T) {
 		{"over TLS as well, whoever the certificate names", metrics, true, true, ""},
 		{"plain where it is TLS is an error", metrics, true, false, "status 400"},
 		{"TLS where it is plain is one", metrics, false, true, "server gave HTTP response"},
+		{"a redirect is not followed", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "/metrics")
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		}, false, false, "status 307"},
 		{"any other status is one", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, false, false, "status 503"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {

@@ -36,6 +36,8 @@ type View struct {
 	ApplicationDatabase string
 	// ExporterTLS says that the operator's exporter serves over TLS.
 	ExporterTLS bool
+	// ExporterMemory is for how long the operator's exporter answers from its memory.
+	ExporterMemory time.Duration
 	// Hibernating says that the switch is on, and Ours that our field manager alone owns it: it was turned on by us, and nobody
 	// has turned it off and on since, or applied the same on the server's side.
 	Hibernating, Ours bool
@@ -110,7 +112,8 @@ type cluster struct {
 			Self    string `json:"self"`
 		} `json:"replica"`
 		Monitoring struct {
-			TLS struct {
+			QueriesTTL *string `json:"metricsQueriesTTL"`
+			TLS        struct {
 				Enabled bool `json:"enabled"`
 			} `json:"tls"`
 		} `json:"monitoring"`
@@ -186,6 +189,7 @@ func (c *cluster) view() View {
 		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames,
 		ApplicationDatabase:    c.applicationDatabase(),
 		ExporterTLS:            c.Spec.Monitoring.TLS.Enabled,
+		ExporterMemory:         c.exporterMemory(),
 		Hibernating:            annotations[idle.KeyHibernation] == "on",
 		ReplicaCluster:         c.replica(),
 		Fenced:                 fenced(annotations["cnpg.io/fencedInstances"]),
@@ -219,6 +223,15 @@ func (c *cluster) view() View {
 func (c *cluster) applicationDatabase() string {
 	bootstrap := c.Spec.Bootstrap
 	return cmp.Or(bootstrap.Recovery.Database, bootstrap.PgBaseBackup.Database, bootstrap.InitDB.Database)
+}
+
+// exporterMemory follows Cluster.GetMetricsQueriesTTL (1.30: api/v1/cluster_funcs.go). What is not understood is the shortest.
+func (c *cluster) exporterMemory() time.Duration {
+	if ttl := c.Spec.Monitoring.QueriesTTL; ttl != nil {
+		memory, _ := time.ParseDuration(*ttl)
+		return memory
+	}
+	return 30 * time.Second
 }
 
 // replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): an explicit switch, else whether the primary of the

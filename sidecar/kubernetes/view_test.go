@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -44,18 +45,18 @@ func TestViewOfAHealthyCluster(t *testing.T) {
 	want := View{
 		UID: "0f0e", Name: "blue", ResourceVersion: "7", Annotations: map[string]string{idle.KeyEnabled: "true"},
 		CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, Instances: []string{"blue-1", "blue-2"},
-		ApplicationDatabase: "app", PluginListed: true,
+		ApplicationDatabase: "app", PluginListed: true, ExporterMemory: 30 * time.Second,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestExporterOverTLS(t *testing.T) {
+func TestViewOfTheExporter(t *testing.T) {
 	t.Parallel()
-	got, err := decodeView([]byte(clusterWith("spec", `, "monitoring": {"tls": {"enabled": true}}`)))
-	if err != nil || !got.ExporterTLS {
-		t.Errorf("%v, %v", got.ExporterTLS, err)
+	got, err := decodeView([]byte(clusterWith("spec", `, "monitoring": {"tls": {"enabled": true}, "metricsQueriesTTL": "1m30s"}`)))
+	if err != nil || !got.ExporterTLS || got.ExporterMemory != 90*time.Second {
+		t.Errorf("%v, %s, %v", got.ExporterTLS, got.ExporterMemory, err)
 	}
 }
 
