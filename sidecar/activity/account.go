@@ -49,6 +49,8 @@ type Account struct {
 	// bursting says that more has risen since then than the sessions in doubt could have been when it did, and spent that there was
 	// a rise of no more than the sessions in doubt that ended with it.
 	bursting, spent bool
+	// crowd is how many sessions in doubt ended with one rise at most.
+	crowd int
 	// burst is what the counters of the databases rise by in one; nil: not known. It is certain when it was seen twice: two scrapes
 	// at once look like one.
 	burst     map[string]int64
@@ -66,10 +68,6 @@ type rising struct {
 	start    Ledger // where a rise began that goes on; nil: none does
 	doubtful int    // sessions that ended during it and may have been logins
 	whole    bool   // it was watched from rest on, and is one
-	// last is the last rise during which such sessions ended, or what the first doubt was about, and fruitless says that others ended
-	// since, during none.
-	last      map[string]int64
-	fruitless bool
 }
 
 // Look is what the account takes in of a look.
@@ -112,7 +110,7 @@ func (a *Account) Take(look Look) Finding {
 		a.began = at
 	}
 	if a.doubtful += doubtful; a.doubtful == 0 {
-		if a.spent = false; look.Others || a.rising.resting {
+		if a.spent, a.crowd = false, 0; look.Others || a.rising.resting {
 			a.since, a.sinceAt = now, at
 		}
 		return FindingNone
@@ -139,17 +137,14 @@ func (a *Account) Rising() bool { return a.rising.start != nil }
 func (a *Account) judge(look Look, total map[string]int64) Finding {
 	at, resting := look.At, a.rising.resting
 	a.bursting = a.bursting || largest(total) > int64(a.doubtful)
-	explained := len(total) == 0 || resting && !a.spent && a.explains(total, at.Sub(a.sinceAt), look.Remembers)
+	explained := len(total) == 0 || resting && !a.spent && int64(a.crowd) < largest(a.burst) && a.explains(total, at.Sub(a.sinceAt), look.Remembers)
 	if !explained && !a.spent && at.Sub(a.began) < longestDoubt && a.bursting && (!resting || !a.certain) {
-		if r := &a.rising; r.last == nil && resting && r.start == nil {
-			r.last, r.fruitless = total, false
-		}
 		return FindingDoubt
 	}
 	if !explained && a.bursting && a.learnedAt.Before(a.began) { // bursts have become others
 		a.burst, a.certain = nil, false
 	}
-	a.since, a.sinceAt, a.doubtful, a.bursting, a.spent = look.Ledger, at, 0, false, false
+	a.since, a.sinceAt, a.doubtful, a.bursting, a.spent, a.crowd = look.Ledger, at, 0, false, false, 0
 	if explained {
 		return FindingNone
 	}
@@ -157,8 +152,8 @@ func (a *Account) judge(look Look, total map[string]int64) Finding {
 }
 
 // learn finds out what a burst is: what rises from a look that shows rest until two have shown it again, since a busy server may
-// take a break within one. Sessions that may have been logins can have had a part in it if they ended meanwhile, or just before
-// the first of the two, unless the same happens twice and sessions like them were no logins in between.
+// take a break within one. Sessions that may have been logins can have had a part in it if they ended meanwhile, or their reports
+// came by the first of the two: then it teaches nothing.
 func (a *Account) learn(now Ledger, step map[string]int64, doubtful int, watched bool) {
 	r := &a.rising
 	switch {
@@ -168,35 +163,27 @@ func (a *Account) learn(now Ledger, step map[string]int64, doubtful int, watched
 		r.doubtful += doubtful
 		r.whole = r.whole && watched && (!r.resting || r.doubtful == 0) // after a break it may be another one
 	case r.start == nil:
-		r.fruitless = r.fruitless || doubtful != 0
 	case !r.resting:
 		r.doubtful += doubtful
 		r.whole = r.whole && watched
 		rises, _ := r.start.rise(now)
 		a.spent = a.spent || int64(r.doubtful) >= largest(rises)
+		a.crowd = max(a.crowd, r.doubtful)
 	default:
-		if r.whole && watched {
+		if r.whole && watched && r.doubtful == 0 {
 			a.conclude(now)
 		}
 		r.start = nil
-		r.fruitless = r.fruitless || doubtful != 0
 	}
 	r.resting = len(step) == 0
 }
 
-// conclude ends a rise.
+// conclude learns from a rise that has ended.
 func (a *Account) conclude(now Ledger) {
-	r := &a.rising
-	whole, _ := r.start.rise(now)
-	if largest(whole) < fewestInBurst {
-		return
-	}
-	if r.doubtful == 0 || r.fruitless && maps.Equal(r.last, whole) && largest(whole) > int64(r.doubtful) {
+	if whole, _ := a.rising.start.rise(now); largest(whole) >= fewestInBurst {
 		a.certain = maps.Equal(a.burst, whole)
 		a.burst, a.learnedAt = whole, a.lastAt
-		return
 	}
-	r.last, r.fruitless = whole, false
 }
 
 func largest(rises map[string]int64) int64 {

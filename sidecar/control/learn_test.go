@@ -14,7 +14,7 @@ import (
 func memoryOf(remembers time.Duration) func(*world) {
 	var asked time.Time
 	return func(w *world) {
-		if now := time.Now(); now.Sub(asked) >= remembers {
+		if now := time.Now(); now.Sub(asked) > remembers {
 			asked = now
 			w.ledger["app"] = activity.Database{Sessions: w.ledger["app"].Sessions + 15}
 		}
