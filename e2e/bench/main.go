@@ -22,6 +22,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -80,6 +81,9 @@ func run(ctx context.Context, much amounts, only string) error {
 	without := kube.NewCluster(namespace, "without", 1, never)
 	without.Spec.Plugins = nil
 	for _, c := range []*cnpgv1.Cluster{with, without} {
+		// The sidecar's request would put the one pod into another class of service than the other one and their client, and give it
+		// a larger share of a busy processor.
+		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}
 		if err := kube.Create(ctx, c); err != nil {
 			return fmt.Errorf("create cluster %s: %w", c.Name, err)
 		}

@@ -34,7 +34,8 @@ func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster) erro
 			TerminationGracePeriodSeconds: &zero,
 			Containers: []corev1.Container{{
 				Name: clientPod, Image: c.Status.Image, ImagePullPolicy: corev1.PullIfNotPresent,
-				Command: []string{"sleep", "infinity"},
+				Command:   []string{"sleep", "infinity"},
+				Resources: c.Spec.Resources,
 			}},
 		},
 	}
