@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -22,7 +23,20 @@ var errInBetween = errors.New("the gateway stands before an awake cluster")
 
 // awake compares transactions a second through the -rw Service, from a pod beside the clusters and over TLS, and demands that
 // nothing of ours stands in between.
-func awake(ctx context.Context, kube *scenario.Kubernetes, with, without *cnpgv1.Cluster, runs int) error {
+func awake(ctx context.Context, kube *scenario.Kubernetes, namespace string, runs int) error {
+	with, without := kube.NewCluster(namespace, "served-with", 1, never), kube.NewCluster(namespace, "served-without", 1, never)
+	without.Spec.Plugins = nil
+	for _, c := range []*cnpgv1.Cluster{with, without} {
+		// The sidecar's request would put the one pod into another class of service than the other one and their client, and give it
+		// a larger share of a busy processor.
+		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}
+		if err := kube.Create(ctx, c); err != nil {
+			return fmt.Errorf("create cluster %s: %w", c.Name, err)
+		}
+		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+			return err
+		}
+	}
 	if err := kube.StartClientPod(ctx, with); err != nil {
 		return err
 	}
@@ -51,7 +65,7 @@ func awake(ctx context.Context, kube *scenario.Kubernetes, with, without *cnpgv1
 	}
 	doomed := &corev1.Pod{}
 	doomed.Namespace, doomed.Name = with.Namespace, "client"
-	return kube.Delete(ctx, doomed)
+	return errors.Join(kube.Delete(ctx, doomed), kube.Delete(ctx, with), kube.Delete(ctx, without))
 }
 
 // nothingBetween demands that no EndpointSlice of the gateway belongs to a Service of the cluster.

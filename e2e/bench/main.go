@@ -22,7 +22,6 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -81,9 +80,6 @@ func run(ctx context.Context, much amounts, only string) error {
 	without := kube.NewCluster(namespace, "without", 1, never)
 	without.Spec.Plugins = nil
 	for _, c := range []*cnpgv1.Cluster{with, without} {
-		// The sidecar's request would put the one pod into another class of service than the other one and their client, and give it
-		// a larger share of a busy processor.
-		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}
 		if err := kube.Create(ctx, c); err != nil {
 			return fmt.Errorf("create cluster %s: %w", c.Name, err)
 		}
@@ -102,7 +98,7 @@ func run(ctx context.Context, much amounts, only string) error {
 		{"quiet", func() error { return quiet(ctx, kube, with, much.rest) }},
 		{"storms", func() error { return storms(ctx, kube, with) }},
 		{"pgbench", func() error { return pgbench(ctx, kube, with, without, much.runs) }},
-		{"awake", func() error { return awake(ctx, kube, with, without, much.runs) }},
+		{"awake", func() error { return awake(ctx, kube, namespace, much.runs) }},
 		{"placement", func() error { return placements(ctx, kube, with, much.runs) }},
 		{"pooled", func() error { return pooled(ctx, kube, namespace, much.runs) }},
 		{"recall", func() error { return recall(ctx, kube, namespace, much.sessions) }},
