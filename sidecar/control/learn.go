@@ -46,7 +46,6 @@ func (l *Loop) learn(ctx context.Context) {
 	}
 	l.lessons.taken++
 	l.lessons.begun, l.lessons.inProgress = now, true
-	if err := l.parts.Exporter.Scrape(ctx, l.status.View.ExporterTLS); err != nil {
-		l.parts.Logger.Debug("the exporter cannot be scraped", "error", err.Error())
-	}
+	err := l.parts.Exporter.Scrape(ctx, l.status.View.ExporterTLS)
+	l.parts.Logger.Debug("the exporter was scraped to learn what that adds to the counters", "error", err)
 }

@@ -125,6 +125,9 @@ func (l *Loop) balance(seen *idle.Observation, sample postgres.Sample) (doubt bo
 		Ledger: ledger, At: sample.Ended, Doubtful: l.memory.uncertain, Others: l.memory.others || seen.Gap || !seen.Reported,
 		Remembers: l.status.View.ExporterMemory,
 	})
+	if l.memory.uncertain != 0 || finding != activity.FindingNone {
+		l.parts.Logger.Debug("sessions have ended that may have been logins", "sessions", l.memory.uncertain, "finding", finding, "certain", l.account.Certain())
+	}
 	if finding == activity.FindingUse {
 		seen.Used = sample.Ended
 	}

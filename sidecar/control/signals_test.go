@@ -87,6 +87,24 @@ func TestWhatEndsWhileTheCountersAreReadIsNotExplainedByThem(t *testing.T) {
 	})
 }
 
+// Where somebody knocks just when the last look is taken, that look is repeated: the wake gateway has acknowledged already.
+func TestADoubtAtTheLastLookDoesNotBeginAnew(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) { w.gatewayTakes = 2 * time.Second }, func(t *testing.T, w *world, loop *Loop) {
+		loop.See(healthy())
+		wait(31 * time.Second)
+		w.with(func(w *world) {
+			w.afterwards = func(w *world) {
+				ended := activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()}
+				loop.ears.heard <- batch{from: w.reports, ended: []activity.Ended{ended}}
+			}
+		})
+		wait(2500 * time.Millisecond)
+		expect(t, w, "asleep", true, asleep)
+		expect(t, w, "attempts without success", false, func(w *world) bool { return slices.Contains(w.results, ResultAborted) })
+	})
+}
+
 // The exporter logs in fifteen times whenever it is scraped, while somebody tries wrong passwords over TLS. What it adds is
 // found out, and a login more is told from it.
 func TestTheExporterIsNotTakenForALogin(t *testing.T) {

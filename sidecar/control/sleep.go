@@ -28,6 +28,9 @@ const (
 	acknowledgementTakes, actBefore = 20 * time.Second, 2 * time.Second
 	// confirmationTakes bounds the wait for the other instances to look once more, and confirmEvery spaces the questions.
 	confirmationTakes, confirmEvery = 5 * time.Second, 200 * time.Millisecond
+	// doubtTakes is for how long the last look is repeated: a scrape of the exporter takes part of a second, and a look must show that
+	// it is over.
+	doubtTakes = 4 * time.Second
 )
 
 var (
@@ -147,23 +150,16 @@ func (l *Loop) turnOn(ctx context.Context) error {
 			return err
 		}
 	}
-	answers := l.confirm(ctx, announcement.text)
 	terminator, err := l.prepareToTerminate(ctx)
 	if err != nil {
 		return err
 	}
 	defer terminator.Close()
-	view, err := l.parts.Kubernetes.Get(ctx)
+	view, seen, err := l.lookLast(ctx, announcement.text)
 	if err != nil {
 		return err
 	}
-	if view.UID != l.status.View.UID {
-		return changedMind{idle.ReasonUnknown}
-	}
-	l.see(view)
-	seen := l.look(ctx)
 	now := time.Now()
-	seen.Elsewhere = elsewhere(answers, now, l.parts.Logger)
 	l.decide(&seen, now)
 	if l.status.Decision.Action != idle.ActionHibernate {
 		return changedMind{l.status.Decision.Reason}
@@ -192,6 +188,32 @@ func (l *Loop) turnOn(ctx context.Context) error {
 			since.UTC().Format(time.RFC3339), l.status.Policy.Threshold, suspended, ended),
 	}, now)
 	return nil
+}
+
+// lookLast asks the other instances, reads the Cluster and looks at the sessions, and all of it again after a second for as long as
+// the counters are about to tell what sessions were that have ended: to begin with an announcement anew would take longer.
+func (l *Loop) lookLast(ctx context.Context, announcement string) (view kubernetes.View, seen idle.Observation, err error) {
+	for deadline := time.Now().Add(doubtTakes); ; {
+		answers := l.confirm(ctx, announcement)
+		if view, err = l.parts.Kubernetes.Get(ctx); err != nil {
+			return view, seen, err
+		}
+		if view.UID != l.status.View.UID {
+			return view, seen, changedMind{idle.ReasonUnknown}
+		}
+		l.see(view)
+		seen = l.look(ctx)
+		seen.Elsewhere = elsewhere(answers, time.Now(), l.parts.Logger)
+		if !l.memory.doubt || ctx.Err() != nil || !time.Now().Before(deadline) {
+			return view, seen, nil
+		}
+		timer := time.NewTimer(lookApart)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
 }
 
 // stay takes the farewell back: the pod is not deleted to sleep.
