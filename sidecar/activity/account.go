@@ -21,16 +21,16 @@ const (
 )
 
 // Finding is what the counters say of sessions that ended and may have been logins.
-type Finding int
+type Finding string
 
 // The findings.
 const (
 	// FindingNone says that none of them was a login.
-	FindingNone Finding = iota
+	FindingNone Finding = "none"
 	// FindingDoubt says that it takes another look, a second later, to tell.
-	FindingDoubt
+	FindingDoubt Finding = "doubt"
 	// FindingUse says that one of them may have been a login.
-	FindingUse
+	FindingUse Finding = "use"
 )
 
 // Account tells by the databases' counters of sessions whether sessions that ended may have been logins. The operator's

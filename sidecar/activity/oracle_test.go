@@ -103,7 +103,7 @@ func (s *server) watch() string {
 		ended, logins := s.live(next)
 		pending += logins
 		finding = account.Take(Look{Ledger: Ledger{"app": {Sessions: s.sessions}}, At: s.now, Doubtful: ended, Remembers: remembers})
-		story += fmt.Sprintf("\nafter %s: %d sessions so far, %d ended, %d of them logins: %d", waited, s.sessions, ended, logins, finding)
+		story += fmt.Sprintf("\nafter %s: %d sessions so far, %d ended, %d of them logins: %s", waited, s.sessions, ended, logins, finding)
 		switch {
 		case finding == FindingUse:
 			pending = 0
