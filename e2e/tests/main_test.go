@@ -15,6 +15,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -205,16 +206,20 @@ func (s *story) metrics(pod string) string {
 	return page
 }
 
-// awaitMetric reads the metrics of a pod's sidecar until they have the line.
+// awaitMetric reads the metrics of a pod's sidecar until they have the line. A container without a readiness probe is ready before
+// its program listens.
 func (s *story) awaitMetric(pod, line string, within time.Duration) {
 	s.Helper()
 	for deadline := time.Now().Add(within); ; {
-		page := s.metrics(pod)
+		page, err := kube.Page(s.ctx, s.namespace, pod, "9189", "metrics")
+		if !apierrors.IsServiceUnavailable(err) {
+			s.must(err)
+		}
 		if strings.Contains(page, line) {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("no metric %s:\n%s", line, page)
+			s.Fatalf("no metric %s: %v\n%s", line, err, page)
 		}
 	}
 }
