@@ -150,15 +150,12 @@ func (l *Loop) turnOn(ctx context.Context) error {
 			return err
 		}
 	}
-	terminator, err := l.prepareToTerminate(ctx)
+	last, err := l.lookLast(ctx, announcement.text)
 	if err != nil {
 		return err
 	}
+	view, seen, terminator := last.view, last.seen, last.terminator
 	defer terminator.Close()
-	view, seen, err := l.lookLast(ctx, announcement.text)
-	if err != nil {
-		return err
-	}
 	now := time.Now()
 	l.decide(&seen, now)
 	if l.status.Decision.Action != idle.ActionHibernate {
@@ -190,23 +187,22 @@ func (l *Loop) turnOn(ctx context.Context) error {
 	return nil
 }
 
-// lookLast asks the other instances, reads the Cluster and looks at the sessions, and all of it again after a second for as long as
-// the counters are about to tell what sessions were that have ended: to begin with an announcement anew would take longer.
-func (l *Loop) lookLast(ctx context.Context, announcement string) (view kubernetes.View, seen idle.Observation, err error) {
+// lastLook is what the switch is decided by, and the session that is opened for what comes after it.
+type lastLook struct {
+	view       kubernetes.View
+	seen       idle.Observation
+	terminator Terminator
+}
+
+// lookLast takes the last look, again after a second for as long as the counters are about to tell what sessions were that have
+// ended: to begin with an announcement anew would take longer.
+func (l *Loop) lookLast(ctx context.Context, announcement string) (lastLook, error) {
 	for deadline := time.Now().Add(doubtTakes); ; {
-		answers := l.confirm(ctx, announcement)
-		if view, err = l.parts.Kubernetes.Get(ctx); err != nil {
-			return view, seen, err
+		last, err := l.lookOnceMore(ctx, announcement)
+		if err != nil || !l.memory.doubt || ctx.Err() != nil || !time.Now().Before(deadline) {
+			return last, err
 		}
-		if view.UID != l.status.View.UID {
-			return view, seen, changedMind{idle.ReasonUnknown}
-		}
-		l.see(view)
-		seen = l.look(ctx)
-		seen.Elsewhere = elsewhere(answers, time.Now(), l.parts.Logger)
-		if !l.memory.doubt || ctx.Err() != nil || !time.Now().Before(deadline) {
-			return view, seen, nil
-		}
+		last.terminator.Close()
 		timer := time.NewTimer(lookApart)
 		select {
 		case <-ctx.Done():
@@ -214,6 +210,28 @@ func (l *Loop) lookLast(ctx context.Context, announcement string) (view kubernet
 		}
 		timer.Stop()
 	}
+}
+
+// lookOnceMore asks the other instances, reads the Cluster and looks at the sessions. No session is opened while the others are
+// waited for: a shutdown would wait for it.
+func (l *Loop) lookOnceMore(ctx context.Context, announcement string) (lastLook, error) {
+	answers := l.confirm(ctx, announcement)
+	terminator, err := l.prepareToTerminate(ctx)
+	if err != nil {
+		return lastLook{}, err
+	}
+	view, err := l.parts.Kubernetes.Get(ctx)
+	if err == nil && view.UID != l.status.View.UID {
+		err = changedMind{idle.ReasonUnknown}
+	}
+	if err != nil {
+		terminator.Close()
+		return lastLook{}, err
+	}
+	l.see(view)
+	seen := l.look(ctx)
+	seen.Elsewhere = elsewhere(answers, time.Now(), l.parts.Logger)
+	return lastLook{view, seen, terminator}, nil
 }
 
 // stay takes the farewell back: the pod is not deleted to sleep.
