@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,12 +24,13 @@ var soaking = os.Getenv("SOAK") != ""
 // killEvery is how often a replica of the plugin is killed.
 const killEvery = 20 * time.Second
 
-// excused is for how long after the death of a replica without notice a connection may begin that it takes with it: until
-// every kube-proxy leads elsewhere.
-const excused = 5 * time.Second
+// excused is for how long after the death of a replica without notice a connection may begin that it takes with it: the other
+// one has 10 s to remove its slices, and then every kube-proxy has to lead elsewhere.
+const excused = 12 * time.Second
 
 // One replica of the plugin after the other is killed while clusters fall asleep, are woken by connections and fail over:
-// nothing is stuck, and no client is refused but those whose replica died under them without notice.
+// nothing is stuck, and no client is refused but those whose replica died under them without notice, and by PostgreSQL itself
+// those that a node led to it for longer than it waits before it shuts down.
 func TestReplicasKilledUnderLoad(t *testing.T) {
 	count, length := 4, time.Minute
 	if soaking {
@@ -63,7 +65,7 @@ func TestReplicasKilledUnderLoad(t *testing.T) {
 		total.add(lives[i])
 	}
 	for _, attempt := range total.refused {
-		if !killed.excuse(attempt) {
+		if !attempt.shutDown() && !killed.excuse(attempt) {
 			t.Errorf("refused %s after it began, at %s: %v", attempt.end.Sub(attempt.start), attempt.start.Format(time.TimeOnly), attempt.err)
 		}
 	}
@@ -75,6 +77,11 @@ func TestReplicasKilledUnderLoad(t *testing.T) {
 type attempt struct {
 	start, end time.Time
 	err        error
+}
+
+// shutDown tells whether PostgreSQL refused it while it shut down.
+func (a attempt) shutDown() bool {
+	return strings.Contains(a.err.Error(), "the database system is shutting down")
 }
 
 // tally is what became of clusters.
@@ -129,6 +136,9 @@ func (y *tally) connect(ctx context.Context, c *cnpgv1.Cluster, deadline time.Ti
 		answer, err := kube.QueryAs(ctx, c, "rw", fromAfar, "select 1")
 		if err == nil && answer == "1" {
 			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("the answer was %q", answer)
 		}
 		y.refused = append(y.refused, attempt{start, time.Now(), err})
 		if time.Now().After(deadline) {

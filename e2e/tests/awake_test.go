@@ -95,7 +95,7 @@ func TestAnnotationsAreLive(t *testing.T) {
 		s.annotate(c, scenario.Enabled, "false")
 		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	}
-	message, err := kube.AwaitEvent(s.ctx, c, "InvalidAnnotation", time.Second)
+	message, err := kube.AwaitEvent(s.ctx, c, "InvalidAnnotation", toSettle)
 	s.must(err)
 	if !strings.Contains(message, "xata.io/scale-to-zero-") {
 		t.Errorf("the Event does not name the annotation: %q", message)

@@ -33,7 +33,7 @@ func TestScheduledBackups(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
 	s.awake(c, threshold+toAct, "a Backup that runs")
-	if _, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", time.Second); err != nil {
+	if _, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", toSettle); err != nil {
 		t.Error(err)
 	}
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(ours), ours))
@@ -57,7 +57,7 @@ func TestScheduledBackups(t *testing.T) {
 
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.wake(c)
-	_, err = kube.AwaitScheduledBackup(s.ctx, ours, "resumed", 30*time.Second, func(b *cnpgv1.ScheduledBackup) bool {
+	_, err = kube.AwaitScheduledBackup(s.ctx, ours, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
 		_, marked := b.Annotations[scenario.Suspended]
 		return !suspended(b) && !marked
 	})

@@ -54,7 +54,7 @@ func TestFrozenPostgresIsNotIdle(t *testing.T) {
 // unknown waits until the primary's sidecar says that it does not know whether the instance is used.
 func (s *story) unknown(c *cnpgv1.Cluster) {
 	s.Helper()
-	s.awaitReport(c, c.Status.CurrentPrimary, "that it does not know", 2*toAct, func(r report) bool {
+	s.awaitReport(c, c.Status.CurrentPrimary, "that it does not know", toSettle, func(r report) bool {
 		return slices.Contains(r.Blockers, "unknown")
 	})
 }

@@ -36,7 +36,7 @@ func TestFloodsWakeNobody(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "flooded", 1, never))
 	s.sleeps(c)
-	s.awaitSlices(c, 5*time.Second, "rw", "r")
+	s.awaitSlices(c, toSettle, "rw", "r")
 	at := "/dev/tcp/" + s.address(c, "rw") + "/5432"
 	before := s.gateways()
 	for _, flood := range []struct {

@@ -40,7 +40,7 @@ func (s *story) settled(c *cnpgv1.Cluster) {
 			s.Logf("settled after %.1fs: asleep %t", time.Since(start).Seconds(), asleep)
 			return
 		}
-		if time.Since(start) > between+toAct {
+		if time.Since(start) > between+toSettle {
 			s.Fatalf("after %s: asleep %t, the gateway stands before it %t, announced %q", time.Since(start), asleep, led, c.Annotations[scenario.Announced])
 		}
 	}
@@ -75,9 +75,9 @@ func TestSidecarDiesWhileItHandsOver(t *testing.T) {
 		_ = syscall.Kill(process, syscall.SIGKILL)
 	}
 	s.annotate(c, scenario.InactivityMinutes, never) // or the next worker would go on where this one ended
-	s.awaitSlices(c, toAct, "rw", "r")
-	s.awaitSlices(c, between+toAct)
-	s.must(kube.AwaitReachable(s.ctx, c, "rw", toAct))
+	s.awaitSlices(c, toSettle, "rw", "r")
+	s.awaitSlices(c, between+toSettle)
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", toSettle))
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", 2*time.Minute, scenario.Hibernated)
 	s.must(err)
@@ -102,7 +102,7 @@ func TestGatewaysDieInTheHandover(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.answers(c)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.awaitSlices(c, between)
+	s.awaitSlices(c, between+toSettle)
 }
 
 // killPlugin ends every pod of the plugin without a grace period.

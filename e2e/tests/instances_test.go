@@ -90,12 +90,12 @@ func TestPluginComesAndGoes(t *testing.T) {
 	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, &rbacv1.Role{}))
 
 	s.list(c)
-	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed by the plugin", 30*time.Second, func(b *cnpgv1.ScheduledBackup) bool {
+	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed by the plugin", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
 		return !suspended(b) && b.Annotations[scenario.Suspended] == ""
 	})
 	s.must(err)
-	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleList{}, s.namespace, name, 30*time.Second))
-	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleBindingList{}, s.namespace, name, 30*time.Second))
+	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleList{}, s.namespace, name, time.Minute))
+	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleBindingList{}, s.namespace, name, time.Minute))
 	s.wake(c)
 	if sidecar(s.instances(c)[0]) != nil {
 		t.Error("the sidecar is still there after the plugin was removed")

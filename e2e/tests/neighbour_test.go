@@ -72,7 +72,7 @@ func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
 	if !strings.Contains(message, "(backup_running)") {
 		s.Errorf("the Event says %q", message)
 	}
-	s.awaitMetric(pod.Name, `reason="backup_running"} 1`, toNotice)
+	s.awaitMetric(pod.Name, `reason="backup_running"} 1`, toSettle)
 	if got := s.instances(c)[0].UID; got != pod.UID {
 		s.Errorf("the instance was replaced: %s by %s", pod.UID, got)
 	}
@@ -99,7 +99,7 @@ func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
 	if _, failures := s.archived(c); failures != 0 {
 		s.Errorf("PostgreSQL counts %d failures of the archive", failures)
 	}
-	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", 30*time.Second, func(b *cnpgv1.ScheduledBackup) bool {
+	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
 		_, marked := b.Annotations[scenario.Suspended]
 		return !suspended(b) && !marked
 	})

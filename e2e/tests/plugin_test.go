@@ -73,7 +73,7 @@ until psql -XAtq "host=called-rw user=app dbname=app connect_timeout=60" -c 'sel
 	if bereft.Status.CurrentPrimary == lost {
 		t.Errorf("%s did not fail over", bereft.Name)
 	}
-	s.awaitSlices(called, between)
+	s.awaitSlices(called, between+toSettle)
 	from, to := session.Close()
 	s.asleepOnTime(used, from, to, threshold)
 }

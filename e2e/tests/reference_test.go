@@ -33,7 +33,7 @@ func TestReferenceExample(t *testing.T) {
 	before, after := session.Close()
 	s.asleepOnTime(c, before, after, time.Minute)
 
-	if _, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", time.Second, suspended); err != nil {
+	if _, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", toSettle, suspended); err != nil {
 		t.Error(err)
 	}
 	if schedule.Annotations[scenario.Suspended] == "" {
@@ -54,7 +54,7 @@ func TestReferenceExample(t *testing.T) {
 	})
 	s.must(err)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "checked after the wake", 30*time.Second, func(*cnpgv1.ScheduledBackup) bool {
+	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "checked after the wake", time.Minute, func(*cnpgv1.ScheduledBackup) bool {
 		return backups(s) > missed
 	})
 	s.must(err)

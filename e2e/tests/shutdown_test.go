@@ -63,7 +63,7 @@ func TestShutdowns(t *testing.T) {
 		s.must(err)
 		asked, served := s.stopped(row.rule, shutdown).Sub(deleted), refused().Sub(deleted)
 		t.Logf("%s: asked to shut down within %.2fs of the deletion, served until %.2fs after it", row.rule, asked.Seconds(), served.Seconds())
-		if row.lasts && (asked < toLinger-toSee || served < toLinger-toSee) || asked > toLinger+toAct {
+		if row.lasts && (asked < toLinger-toSee || served < toLinger-toSee) || asked > toLinger+toSettle {
 			t.Errorf("%s: asked to shut down %s after the deletion, served until %s after it", row.rule, asked, served)
 		}
 		row.mended(pod)

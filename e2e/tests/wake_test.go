@@ -101,8 +101,8 @@ func TestWakeOnConnect(t *testing.T) {
 			t.Errorf("awake, the gateway stands before %v", found)
 		}
 		s.sleeps(c)
-		s.awaitSlices(c, 5*time.Second, "rw", "r")
-		_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", 5*time.Second, suspended)
+		s.awaitSlices(c, toSettle, "rw", "r")
+		_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", toSettle, suspended)
 		s.must(err)
 
 		start := time.Now()
@@ -118,8 +118,8 @@ func TestWakeOnConnect(t *testing.T) {
 		}
 		s.tellsWho(c, settings)
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-		s.awaitSlices(c, 30*time.Second)
-		_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", 30*time.Second, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
+		s.awaitSlices(c, time.Minute)
+		_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
 		s.must(err)
 		if _, err := kube.QueryAs(s.ctx, c, "rw", verify, "select 1"); err != nil {
 			t.Error(err)
@@ -140,7 +140,7 @@ func (s *story) tellsWho(c *cnpgv1.Cluster, settings string) {
 	s.Helper()
 	var pod corev1.Pod
 	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: "client"}, &pod))
-	message, err := kube.AwaitEvent(s.ctx, c, "Woken", 10*time.Second)
+	message, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
 	s.must(err)
 	s.Logf("%s", message)
 	if !strings.Contains(message, pod.Status.PodIP) {
@@ -161,7 +161,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "read", 2, never))
 	s.sleeps(c)
-	s.awaitSlices(c, 5*time.Second, "rw", "ro", "r")
+	s.awaitSlices(c, toSettle, "rw", "ro", "r")
 	s.staysAsleep(c, 5*time.Second, "a replica that looked for its primary until it was gone")
 	start := time.Now()
 	answer, err := kube.QueryAs(s.ctx, c, "ro", "connect_timeout=120", "select pg_is_in_recovery()")
@@ -174,7 +174,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 		t.Error(err)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.awaitSlices(c, 30*time.Second)
+	s.awaitSlices(c, time.Minute)
 }
 
 // Two hundred clients at once are one wake, and each of them is answered.
@@ -292,7 +292,7 @@ func TestSettingsHoldAsleep(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "settled", 1, never))
 	s.sleeps(c)
-	s.awaitSlices(c, 5*time.Second, "rw", "r")
+	s.awaitSlices(c, toSettle, "rw", "r")
 	for _, row := range []struct{ rule, key, value, back string }{
 		{"wake=manual", scenario.WakeBy, "manual", "on-connect"},
 		{"enabled=false", scenario.Enabled, "false", "true"},
@@ -352,7 +352,7 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 		t.Error(err)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.awaitSlices(c, 30*time.Second)
+	s.awaitSlices(c, time.Minute)
 }
 
 // Every replica of the plugin dies after the switch was turned off and before there is an instance: those that come after them
@@ -375,7 +375,7 @@ func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 		t.Errorf("the Event says %q", message)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.awaitSlices(c, 30*time.Second)
+	s.awaitSlices(c, time.Minute)
 }
 
 // clientsWithoutAnOperator has twenty clients connect until they are answered, and takes the operator away before, so that no
