@@ -10,6 +10,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -134,7 +135,7 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 		after  func(*world) // the announcement was seen
 		want   string       // "announcement": as it is
 	}{
-		{"one whose Services do not lead here is not", func(w *world) { w.unrouted = true }, func(*world) {}, ""},
+		{"one whose Services do not lead here is not", func(w *world) { w.unrouted = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4} }, func(*world) {}, ""},
 		{"one that is taken back is not", func(*world) {}, func(w *world) { w.cluster(annotated(idle.KeyAnnounced, "")) }, ""},
 		{"one that another follows is not", func(*world) {}, func(w *world) { w.cluster(annotated(idle.KeyAnnounced, announced(25*time.Second))) }, ""},
 		{"one that wake=manual follows is not", func(*world) {}, func(w *world) { w.cluster(annotated(idle.KeyWake, "manual")) }, ""},
@@ -177,6 +178,42 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 					t.Errorf("acknowledged %q, want %q", got, want)
 				}
 				w.wantsWritten("no acknowledgement is written")
+			})
+		})
+	}
+}
+
+// A Service with addresses of both families leads here by each of them, and is proved by each.
+func TestBothFamilies(t *testing.T) {
+	t.Parallel()
+	both := []string{"10.1.0.1", "fd00::a:1"}
+	for _, row := range []struct {
+		rule         string
+		replica      []string
+		unrouted     []discoveryv1.AddressType
+		endpoints    []string
+		acknowledged bool
+	}{
+		{"an announcement is acknowledged when both lead here", both, nil, []string{"10.0.0.1", "fd00::b:1"}, true},
+		{"not when only IPv4 does", both, []discoveryv1.AddressType{discoveryv1.AddressTypeIPv6}, []string{"10.0.0.1", "fd00::b:1"}, false},
+		{"nor when only IPv6 does", both, []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4}, []string{"10.0.0.1", "fd00::b:1"}, false},
+		{"a family that the instances serve and this replica has not is missed", both[:1], nil, []string{"10.0.0.1", "fd00::b:1"}, false},
+		{"one that nobody serves is not", both[:1], nil, []string{"10.0.0.1"}, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.dual()
+				w.unrouted = row.unrouted
+				for _, service := range []string{"orders-rw", "orders-r"} {
+					w.endpoint(service, true, row.endpoints...)
+				}
+				a := w.replica("a", row.replica...)
+				w.cluster(annotated(idle.KeyAnnounced, announced(20*time.Second)))
+				a.look()
+				pass(t, 10*time.Second)
+				if got := w.cluster(nil).Annotations[idle.KeyGatewayReady]; got != "" != row.acknowledged {
+					t.Errorf("acknowledged: %q\n%s", got, w.logged.String())
+				}
 			})
 		})
 	}

@@ -5,9 +5,11 @@ import (
 	"sync"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 )
 
 // linger is how long a listener stays after its slices have gone: other nodes' kube-proxies still lead there.
@@ -92,32 +94,44 @@ func (d *doors) namespaces() []string {
 	return namespaces
 }
 
-// arrivals is a listener that tells of the connections that come.
+// arrivals is a listener that tells of the connections that come, those of each family of addresses apart: that a Service leads
+// here by one says nothing of the other.
 type arrivals struct {
 	gateway.Listener
 	mutex   sync.Mutex
-	arrived chan struct{}
+	arrived map[discoveryv1.AddressType]chan struct{}
 }
 
 func newArrivals(listener gateway.Listener) *arrivals {
-	return &arrivals{Listener: listener, arrived: make(chan struct{})}
+	return &arrivals{Listener: listener, arrived: map[discoveryv1.AddressType]chan struct{}{}}
 }
 
-// Next returns a channel that the next connection closes.
-func (a *arrivals) Next() <-chan struct{} {
+// Next returns a channel that the next connection of the family closes.
+func (a *arrivals) Next(family discoveryv1.AddressType) <-chan struct{} {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	return a.arrived
+	if a.arrived[family] == nil {
+		a.arrived[family] = make(chan struct{})
+	}
+	return a.arrived[family]
 }
 
 // Accept hands a connection on, and tells that it has come.
 func (a *arrivals) Accept() (net.Conn, error) {
 	conn, err := a.Listener.Accept()
-	if err == nil {
-		a.mutex.Lock()
-		defer a.mutex.Unlock()
-		close(a.arrived)
-		a.arrived = make(chan struct{})
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	peer, is := conn.RemoteAddr().(*net.TCPAddr)
+	if !is {
+		return conn, nil
+	}
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	family := slices.FamilyOf(peer.AddrPort().Addr().Unmap()) // on a socket for both families IPv4 has a form of its own
+	if arrived := a.arrived[family]; arrived != nil {
+		close(arrived)
+		delete(a.arrived, family)
+	}
+	return conn, nil
 }

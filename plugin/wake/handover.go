@@ -32,6 +32,9 @@ const (
 // the same could not be woken.
 var ErrNotLed = errors.New("no connection through the Service has arrived")
 
+// errNoAddress says that the instances serve a family of addresses of which this pod has none.
+var errNoAddress = errors.New("this pod has no address of that family, and the instances have")
+
 // handovers are the announcements that are being answered, or have been, by cluster.
 type handovers struct {
 	mutex   sync.Mutex
@@ -111,15 +114,19 @@ func (c *Controller) handOver(ctx context.Context, seen *sight, announcement str
 	group, tries := errgroup.WithContext(ctx)
 	for _, l := range leds {
 		for _, address := range wakeslices.Addresses(l.service) {
-			if !hasFamily(l.wanted, address.Addr()) {
-				continue
+			switch family := wakeslices.FamilyOf(address.Addr()); {
+			case hasFamily(l.wanted, family):
+				group.Go(func() error {
+					if err := c.arrives(tries, l.door.arrivals, address); err != nil {
+						return fmt.Errorf("reach the gateway through Service %s at %s: %w", l.service.Name, address, err)
+					}
+					return nil
+				})
+			case wakeslices.Serves(l.service, family, seen.slices): // else nobody is served there, asleep or awake
+				group.Go(func() error {
+					return fmt.Errorf("lead Service %s at %s to the gateway: %w", l.service.Name, address, errNoAddress)
+				})
 			}
-			group.Go(func() error {
-				if err := c.arrives(tries, l.door.arrivals, address); err != nil {
-					return fmt.Errorf("reach the gateway through Service %s at %s: %w", l.service.Name, address, err)
-				}
-				return nil
-			})
 		}
 	}
 	if err := group.Wait(); err != nil {
@@ -133,21 +140,17 @@ func (c *Controller) handOver(ctx context.Context, seen *sight, announcement str
 	return c.acknowledge(ctx, seen.name, announcement)
 }
 
-// hasFamily tells whether one of the slices is of the address's family.
-func hasFamily(wanted []discoveryv1.EndpointSlice, address netip.Addr) bool {
-	family := discoveryv1.AddressTypeIPv6
-	if address.Is4() {
-		family = discoveryv1.AddressTypeIPv4
-	}
+// hasFamily tells whether one of the slices is of the family.
+func hasFamily(wanted []discoveryv1.EndpointSlice, family discoveryv1.AddressType) bool {
 	return slices.ContainsFunc(wanted, func(s discoveryv1.EndpointSlice) bool { return s.AddressType == family })
 }
 
-// arrives connects to the Service until a connection has arrived, whosever it is. What is sent is nothing: such a connection
+// arrives connects to the Service until a connection of the address's family has arrived, whosever it is. What is sent is nothing: such a connection
 // wakes nobody, and PostgreSQL logs nothing of it.
 func (c *Controller) arrives(ctx context.Context, at *arrivals, address netip.AddrPort) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, ErrNotLed)
 	defer cancel()
-	arrived := at.Next()
+	arrived := at.Next(wakeslices.FamilyOf(address.Addr()))
 	for {
 		c.try(ctx, address)
 		timer := time.NewTimer(tryEvery)

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -52,10 +51,10 @@ type world struct {
 	api client.Client
 
 	mutex     sync.Mutex
-	writes    []string // verb and kind of what was written
-	manager   string   // who turned the switch on
-	unrouted  bool     // this network passes our slices over
-	eventless bool     // no Event can be written
+	writes    []string                  // verb and kind of what was written
+	manager   string                    // who turned the switch on
+	unrouted  []discoveryv1.AddressType // of these families this network passes our slices over
+	eventless bool                      // no Event can be written
 	turn      int
 	networks  []*network
 	logged    bytes.Buffer
@@ -205,14 +204,35 @@ func (w *world) events() []corev1.Event {
 	return all.Items
 }
 
-// endpoint gives the Service an endpoint of its own.
-func (w *world) endpoint(service string, ready bool) {
+// dual gives the Services an address of each family.
+func (w *world) dual() {
 	w.t.Helper()
+	var services corev1.ServiceList
+	if err := w.api.List(w.t.Context(), &services); err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range services.Items {
+		spec := &services.Items[i].Spec
+		spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+		spec.ClusterIPs = []string{spec.ClusterIP, "fd00::" + strconv.Itoa(i+1)}
+		if err := w.api.Update(w.t.Context(), &services.Items[i]); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.wrote()
+}
+
+// endpoint gives the Service an endpoint of its own, by default one of IPv4.
+func (w *world) endpoint(service string, ready bool, addresses ...string) {
+	w.t.Helper()
+	if addresses == nil {
+		addresses = []string{"10.0.0.1"}
+	}
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: service + "-own", Labels: map[string]string{
 			"cnpg.io/cluster": orders.Name, discoveryv1.LabelServiceName: service,
 		}},
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: addresses, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 	}
 	w.put(slice)
 }
@@ -255,8 +275,12 @@ type replica struct {
 }
 
 // replica starts a replica. One of the same name is the same pod, whose container was started again.
-func (w *world) replica(name, address string) *replica {
+func (w *world) replica(name string, addresses ...string) *replica {
 	w.t.Helper()
+	of := wakeslices.Replica{Namespace: system, Pod: name, UID: types.UID(name), Node: "node"}
+	for _, address := range addresses {
+		of.Addresses = append(of.Addresses, netip.MustParseAddr(address))
+	}
 	w.pod(name, corev1.ConditionTrue)
 	n := &network{listening: map[uint16]*listener{}, served: map[types.UID]net.Listener{}}
 	w.networks = append(w.networks, n)
@@ -264,8 +288,7 @@ func (w *world) replica(name, address string) *replica {
 	tell := events.Writer{Client: w.api, Pod: name}
 	r.Controller = &Controller{
 		Settings: Settings{
-			Replica:      wakeslices.Replica{Namespace: system, Pod: name, UID: types.UID(name), Node: "node", Addresses: []netip.Addr{netip.MustParseAddr(address)}},
-			HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
+			Replica: of, HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
 		},
 		Client: w.api, Informers: informers.Reader{Reader: w.api}, Live: w.api,
 		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Named: informers.Reader{Reader: w.api}.Naming, Range: ports.Range{First: 10000, Last: 10999}},
@@ -303,13 +326,15 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	if err := errors.Join(w.api.List(ctx, &services), w.api.List(ctx, &all)); err != nil {
 		return nil, err
 	}
+	to := netip.MustParseAddrPort(address).Addr()
+	family := wakeslices.FamilyOf(to)
 	var behind []*listener
 	for i := range services.Items {
-		if !strings.HasPrefix(address, services.Items[i].Spec.ClusterIP+":") || w.unrouted {
+		if !slices.Contains(services.Items[i].Spec.ClusterIPs, to.String()) || slices.Contains(w.unrouted, family) {
 			continue
 		}
 		for j := range all.Items {
-			if slice := &all.Items[j]; wakeslices.ServiceOf(slice) == services.Items[i].UID {
+			if slice := &all.Items[j]; wakeslices.ServiceOf(slice) == services.Items[i].UID && slice.AddressType == family {
 				for _, n := range w.networks {
 					if l := n.at(wakeslices.PortOf(slice)); l != nil {
 						behind = append(behind, l)
@@ -322,7 +347,7 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 		return nil, errors.New("connection refused")
 	}
 	w.turn++
-	return behind[w.turn%len(behind)].connect()
+	return behind[w.turn%len(behind)].connect(to)
 }
 
 // network is what a replica listens on, and its gateway.
@@ -405,6 +430,14 @@ func (n *network) close() {
 	}
 }
 
+// connection is one whose peer has an address.
+type connection struct {
+	net.Conn
+	peer net.Addr
+}
+
+func (c connection) RemoteAddr() net.Addr { return c.peer }
+
 // listener is a listener without a network.
 type listener struct {
 	came   chan net.Conn
@@ -413,10 +446,11 @@ type listener struct {
 	free   func()
 }
 
-func (l *listener) connect() (net.Conn, error) {
+// connect comes from the address that it goes to: of a client only the family matters.
+func (l *listener) connect(from netip.Addr) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
-	case l.came <- there:
+	case l.came <- connection{there, net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom16(from.As16()), 40000))}:
 		return here, nil
 	case <-l.closed:
 		return nil, errors.New("connection refused")

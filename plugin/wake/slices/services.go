@@ -154,3 +154,8 @@ func Ready(service *corev1.Service, all []discoveryv1.EndpointSlice) []netip.Add
 	}
 	return ready
 }
+
+// Serves tells whether the Service has a ready endpoint of its own of the family.
+func Serves(service *corev1.Service, family discoveryv1.AddressType, all []discoveryv1.EndpointSlice) bool {
+	return slices.ContainsFunc(Ready(service, all), func(a netip.Addr) bool { return FamilyOf(a) == family })
+}

@@ -41,7 +41,7 @@ type Replica struct {
 func Wanted(service *corev1.Service, replica Replica, port uint16) []discoveryv1.EndpointSlice {
 	var wanted []discoveryv1.EndpointSlice
 	for _, family := range service.Spec.IPFamilies {
-		at := slices.IndexFunc(replica.Addresses, func(a netip.Addr) bool { return a.Is4() == (family == corev1.IPv4Protocol) })
+		at := slices.IndexFunc(replica.Addresses, func(a netip.Addr) bool { return FamilyOf(a) == discoveryv1.AddressType(family) })
 		if at < 0 {
 			continue
 		}
@@ -68,6 +68,14 @@ func Wanted(service *corev1.Service, replica Replica, port uint16) []discoveryv1
 		})
 	}
 	return wanted
+}
+
+// FamilyOf is the family of an address that is not an IPv4 one in the form of IPv6.
+func FamilyOf(address netip.Addr) discoveryv1.AddressType {
+	if address.Is4() {
+		return discoveryv1.AddressTypeIPv4
+	}
+	return discoveryv1.AddressTypeIPv6
 }
 
 func endpointPorts(service *corev1.Service, number uint16) []discoveryv1.EndpointPort {
