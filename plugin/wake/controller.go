@@ -167,7 +167,7 @@ func (c *Controller) plan(seen *sight, now time.Time) plan.Plan {
 	for i := range seen.services {
 		service := &seen.services[i]
 		state.Services = append(state.Services, plan.Service{
-			UID: service.UID, Led: led[service.UID], Ready: len(slices.Ready(service, seen.slices)) != 0,
+			UID: service.UID, Led: led[service.UID], Ready: slices.ServesAll(service, seen.slices),
 		})
 	}
 	if state.Cluster.Switched || len(led) == 0 {

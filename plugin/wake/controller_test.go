@@ -219,6 +219,28 @@ func TestBothFamilies(t *testing.T) {
 	}
 }
 
+// Kubernetes writes the endpoints of one family after those of the other: until both are there the Service leads here.
+func TestAWokenServiceOfBothFamiliesIsLedUntilItServesBoth(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.dual()
+		a := w.replica("a", "10.1.0.1", "fd00::a:1")
+		w.cluster(asleep)
+		a.look()
+		twice := map[string][]string{"a": {"orders-r", "orders-r", "orders-rw", "orders-rw"}}
+		w.wants("a sleeping cluster's Services lead here by both", twice)
+		w.cluster(awake)
+		w.endpoint("orders-rw", true)
+		a.look()
+		w.wants("a Service that serves IPv4 only still does", twice)
+		w.endpoint("orders-rw", true, "10.0.0.1", "fd00::b:1")
+		a.look()
+		w.wants("one that serves both does not", map[string][]string{"a": {"orders-r", "orders-r"}})
+		w.endpoint("orders-r", true, "10.0.0.1", "fd00::b:1")
+		a.look()
+		w.wants("then nothing of ours is left", nowhere)
+	})
+}
+
 func TestAPassedDeadlineTakesTheSlicesAway(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")

@@ -159,3 +159,15 @@ func Ready(service *corev1.Service, all []discoveryv1.EndpointSlice) []netip.Add
 func Serves(service *corev1.Service, family discoveryv1.AddressType, all []discoveryv1.EndpointSlice) bool {
 	return slices.ContainsFunc(Ready(service, all), func(a netip.Addr) bool { return FamilyOf(a) == family })
 }
+
+// ServesAll tells whether the Service has ready endpoints of its own, and of every family in which a slice of ours leads its
+// clients: Kubernetes writes those of one family after those of the other.
+func ServesAll(service *corev1.Service, all []discoveryv1.EndpointSlice) bool {
+	for i := range all {
+		ours := IsOurs(&all[i]) && ServiceOf(&all[i]) == service.UID
+		if ours && !Serves(service, all[i].AddressType, all) {
+			return false
+		}
+	}
+	return len(Ready(service, all)) != 0
+}

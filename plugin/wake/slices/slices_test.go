@@ -255,3 +255,36 @@ func TestReadyAndAddresses(t *testing.T) {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 }
+
+func TestServesAll(t *testing.T) {
+	t.Parallel()
+	service := made(specs.CreateClusterReadWriteService(*cluster(1)))
+	service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	ours := Wanted(service, replica, 10000)
+	own := func(ready bool, address string) discoveryv1.EndpointSlice {
+		return discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
+			Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		}
+	}
+	const v4, v6 = "10.0.0.1", "fd00::1"
+	for _, row := range []struct {
+		rule   string
+		slices []discoveryv1.EndpointSlice
+		want   bool
+	}{
+		{"endpoints of both families are enough", append(ours[:2:2], own(true, v4), own(true, v6)), true},
+		{"those of one are not where we lead in both", append(ours[:2:2], own(true, v4)), false},
+		{"nor is one that is not ready", append(ours[:2:2], own(true, v4), own(false, v6)), false},
+		{"they are where we lead in that one", append(ours[:1:1], own(true, v4)), true},
+		{"and where we do not lead", []discoveryv1.EndpointSlice{own(true, v6)}, true},
+		{"none is not", nil, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			if got := ServesAll(service, row.slices); got != row.want {
+				t.Errorf("got %t, want %t", got, row.want)
+			}
+		})
+	}
+}
