@@ -3,8 +3,10 @@ package config
 import (
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -97,6 +99,24 @@ func TestParse(t *testing.T) {
 				if value, set := row.change[name]; set && !strings.Contains(err.Error(), `"`+value+`"`) {
 					t.Errorf("the message does not show the value %q: %v", value, err)
 				}
+			}
+		})
+	}
+}
+
+func TestAllowedClients(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ rule, value, address string }{
+		{"a range of IPv4", "10.0.0.0/8", "10.1.2.3"},
+		{"one of IPv6", "10.0.0.0/8, fd00::/8", "fd12::1"},
+		{"one of IPv4 in the form of IPv6", "::ffff:10.0.0.0/104", "10.1.2.3"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			r := &reader{values: map[string]string{"GATEWAY_ALLOW": row.value}}
+			address := netip.MustParseAddr(row.address)
+			if !slices.ContainsFunc(r.prefixes("GATEWAY_ALLOW"), func(p netip.Prefix) bool { return p.Contains(address) }) {
+				t.Errorf("%s does not allow %s", row.value, row.address)
 			}
 		})
 	}

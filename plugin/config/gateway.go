@@ -12,6 +12,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // What the durations may be. Whoever waits longer than a quarter of an hour has gone, an announcement lasts half a minute, and
@@ -93,7 +94,7 @@ func (r *reader) prefixes(name string) []netip.Prefix {
 			r.bad(name, "it must be ranges of addresses separated by commas, such as 10.0.0.0/8,fd00::/8")
 			return nil
 		}
-		prefixes = append(prefixes, prefix.Masked())
+		prefixes = append(prefixes, idle.Unmapped(prefix))
 	}
 	return prefixes
 }

@@ -76,13 +76,23 @@ func parsePattern(item string) (Pattern, error) {
 // parsePrefix reads an address or a range of addresses in CIDR notation.
 func parsePrefix(value string) (netip.Prefix, error) {
 	if address, err := netip.ParseAddr(value); err == nil && address.Zone() == "" {
-		return netip.PrefixFrom(address, address.BitLen()), nil
+		return Unmapped(netip.PrefixFrom(address, address.BitLen())), nil
 	}
 	prefix, err := netip.ParsePrefix(value)
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("%q is not an address or a range such as 10.0.0.0/8", value)
 	}
-	return prefix.Masked(), nil
+	return Unmapped(prefix), nil
+}
+
+// Unmapped is the range of IPv4 addresses that somebody wrote in the form that they have on a socket for both families: what
+// ranges are held against never has that form. Another range is only cut to its length.
+func Unmapped(prefix netip.Prefix) netip.Prefix {
+	const mapped = 96 // bits in front of the IPv4 address
+	if address := prefix.Addr(); address.Is4In6() && prefix.Bits() >= mapped {
+		prefix = netip.PrefixFrom(address.Unmap(), prefix.Bits()-mapped)
+	}
+	return prefix.Masked()
 }
 
 // Matches tells whether a session of that user, application, database and address is described. A session over the Unix

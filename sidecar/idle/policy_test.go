@@ -47,6 +47,9 @@ func TestParsePolicy(t *testing.T) {
 		{"a single address may be ignored", map[string]string{KeyIgnore: "client=fd00::1"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
 			{Client: netip.MustParsePrefix("fd00::1/128")},
 		}}, nil},
+		{"IPv4 in the form of IPv6 is IPv4", map[string]string{KeyIgnore: "client=::ffff:10.0.0.1; client=::ffff:10.1.2.3/104; client=::ffff:0:0/90"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
+			{Client: netip.MustParsePrefix("10.0.0.1/32")}, {Client: netip.MustParsePrefix("10.0.0.0/8")}, {Client: netip.MustParsePrefix("::ffc0:0:0/90")},
+		}}, nil},
 		{"a time until which it stays awake may be seven days ahead", map[string]string{KeyKeepAwakeUntil: "2026-03-08T00:00:00Z"}, Policy{Threshold: 30 * time.Minute, KeepAwakeUntil: midnight.AddDate(0, 0, 7)}, nil},
 		{"it may not be further ahead", map[string]string{KeyKeepAwakeUntil: "2026-03-08T00:00:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{KeyKeepAwakeUntil}},
 		{"sleep may be asked for", map[string]string{KeySleepRequested: "2026-02-28T23:57:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight.Add(-3 * time.Minute)}, nil},
