@@ -50,6 +50,25 @@ func TestAsk(t *testing.T) {
 	}
 }
 
+func TestAnInstanceIsAskedOverIPv6(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skipf("this machine has no IPv6: %v", err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"version":1,"cluster":"c","pod":"c-2","known":true,"active":false,"reason":"idle","blockers":[]}`))
+	}))
+	_ = server.Listener.Close()
+	server.Listener = listener
+	server.Start()
+	defer server.Close()
+	address := listener.Addr().(*net.TCPAddr).AddrPort()
+	if answers := NewClient("c", address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}); answers[0].Err != nil {
+		t.Error(answers[0].Err)
+	}
+}
+
 // One that does not answer keeps nobody waiting for longer than the timeout, and the others are heard.
 func TestSilence(t *testing.T) {
 	t.Parallel()

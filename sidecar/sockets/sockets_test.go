@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -210,6 +212,56 @@ func TestVerdictsOnARealServer(t *testing.T) {
 			t.Error("the measuring of handshakes leaves lines in the log")
 		}
 	})
+}
+
+// A server is reported whatever family its clients have, also one that has a socket for both, to which IPv4 comes as IPv6.
+func TestBothFamiliesAreReported(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ rule, listen, from string }{
+		{"IPv4", "127.0.0.1", "127.0.0.1"},
+		{"IPv6", "::1", "::1"},
+		{"IPv6 on a socket for both", "", "::1"},
+		{"IPv4 on a socket for both", "", "127.0.0.1"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			server, err := net.Listen("tcp", net.JoinHostPort(row.listen, "0"))
+			if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT) {
+				t.Skipf("this machine has no IPv6: %v", err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = server.Close() }()
+			go func() {
+				conn, err := server.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = conn.Write(make([]byte, 500))
+				_, _ = io.Copy(io.Discard, conn) // the client says that it has gone when it has read everything
+				_ = conn.Close()
+			}()
+			port := server.Addr().(*net.TCPAddr).AddrPort().Port()
+			listener, err := Listen(port)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			conn, err := net.Dial("tcp", net.JoinHostPort(row.from, strconv.Itoa(int(port))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(conn, make([]byte, 500)); err != nil {
+				t.Fatal(err)
+			}
+			peer := conn.LocalAddr().String()
+			_ = conn.Close()
+			if report := expect(t, listener, peer); report.Sent < 500 || activity.Judge(report, activity.Surroundings{}) != activity.VerdictUnseen {
+				t.Errorf("reported is %+v", report)
+			}
+		})
+	}
 }
 
 func TestSilenceOfTheKernelIsNoticed(t *testing.T) {
