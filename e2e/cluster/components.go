@@ -15,9 +15,15 @@ import (
 var files embed.FS
 
 // configure writes the configuration of every component.
-func (l Layout) configure(proxyMode string) error {
-	replace := strings.NewReplacer("@RUN@", l.Run, "@ADDRESS@", nodeAddress, "@NODE@", nodeName, "@PODS@", podNetwork,
-		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", cgroupName, "@PODNET@", podNet, "@LOGS@", l.Logs(), "@MODE@", proxyMode, "@PROVISIONER@", provisioner)
+func (l Layout) configure(options Options) error {
+	families := options.Families
+	replace := strings.NewReplacer("@RUN@", l.Run, "@ADDRESS@", nodeAddress, "@NODE@", nodeName,
+		"@PODS@", families.list(func(a addressing) string { return a.pods }),
+		"@HOSTS@", families.list(func(a addressing) string { return `"` + a.host + `"` }),
+		"@RANGES@", families.list(func(a addressing) string { return `[{"subnet":"` + a.pods + `"}]` }),
+		"@ROUTES@", families.list(func(a addressing) string { return `{"dst":"` + a.anywhere + `"}` }),
+		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", cgroupName, "@PODNET@", podNet, "@LOGS@", l.Logs(),
+		"@MODE@", options.ProxyMode, "@PROVISIONER@", provisioner)
 	for name, path := range map[string]string{
 		"containerd.toml": "containerd.toml", "cni.conflist": "cni/10-pods.conflist", "kubelet.yaml": "kubelet.yaml",
 		"proxy.yaml": "proxy.yaml", "Corefile": "Corefile", "base.yaml": "base.yaml", "audit-policy.yaml": "audit-policy.yaml",
@@ -40,8 +46,8 @@ type component struct {
 }
 
 // independent are the components that need nothing but each other.
-func (l Layout) independent() []component {
-	return []component{{"containerd", "containerd", []string{"-c", l.run("containerd.toml")}}, l.etcd(), l.apiserver()}
+func (l Layout) independent(families Families) []component {
+	return []component{{"containerd", "containerd", []string{"-c", l.run("containerd.toml")}}, l.etcd(), l.apiserver(families)}
 }
 
 // start runs a component in a session of its own, so that it outlives this program, and records its process.
@@ -69,12 +75,12 @@ func (l Layout) etcd() component {
 	}}
 }
 
-func (l Layout) apiserver() component {
+func (l Layout) apiserver(families Families) component {
 	pki := l.run("pki")
 	return component{"kube-apiserver", l.kubernetes(), []string{
 		"kube-apiserver", "--etcd-servers=http://127.0.0.1:2379",
 		"--bind-address=" + nodeAddress, "--advertise-address=" + nodeAddress, "--secure-port=6443",
-		"--service-cluster-ip-range=" + serviceRange,
+		"--service-cluster-ip-range=" + families.list(func(a addressing) string { return a.services }),
 		"--tls-cert-file=" + pki + "/apiserver.crt", "--tls-private-key-file=" + pki + "/apiserver.key",
 		"--client-ca-file=" + pki + "/ca.crt",
 		"--kubelet-client-certificate=" + pki + "/apiserver-kubelet.crt", "--kubelet-client-key=" + pki + "/apiserver-kubelet.key",
@@ -91,8 +97,8 @@ func (l Layout) apiserver() component {
 	}}
 }
 
-// controlled are the components that need the API server.
-func (l Layout) controlled(node string) []component {
+// controlled are the components that need the API server. Pods' addresses are CNI's to give, and not the controller manager's.
+func (l Layout) controlled(node string, families Families) []component {
 	pki, kubernetes := l.run("pki"), l.kubernetes()
 	as := func(name string) []string {
 		conf := pki + "/" + name + ".conf"
@@ -108,7 +114,8 @@ func (l Layout) controlled(node string) []component {
 		{"kube-scheduler", kubernetes, append([]string{"kube-scheduler"}, as("scheduler")...)},
 		{"kubelet", kubernetes, []string{
 			"kubelet", "--config=" + l.run("kubelet.yaml"), "--kubeconfig=" + pki + "/kubelet.conf",
-			"--root-dir=" + l.run("kubelet"), "--cert-dir=" + l.run("kubelet-pki"), "--hostname-override=" + nodeName, "--node-ip=" + nodeAddress,
+			"--root-dir=" + l.run("kubelet"), "--cert-dir=" + l.run("kubelet-pki"), "--hostname-override=" + nodeName,
+			"--node-ip=" + families.list(func(a addressing) string { return a.node }),
 		}},
 		{"kube-proxy", kubernetes, []string{"kube-proxy", "--config=" + l.run("proxy.yaml")}},
 		{"provisioner", node, []string{

@@ -41,7 +41,7 @@ func (l Layout) Down(ctx context.Context, progress *Progress) error {
 // remove is Down with the lock held.
 func (l Layout) remove(ctx context.Context, progress *Progress, lock claim) error {
 	progress.Say("take the cluster down")
-	err := errors.Join(l.killAll(), removeSockets(l.Run), l.unmount(), removeLinks(ctx), l.restoreForwarding(), l.removeRules(ctx),
+	err := errors.Join(l.killAll(), removeSockets(l.Run), l.unmount(), removeLinks(ctx), l.restoreSettings(), l.removeRules(ctx),
 		removeCgroups(ctx), removeRecords(), l.removeLogLinks())
 	if err == nil { // what is known of the cluster is kept as long as something of it is left
 		err = errors.Join(os.RemoveAll(l.Run), lock.write(""))

@@ -12,21 +12,19 @@ import (
 	"path/filepath"
 )
 
-// Addresses of the cluster. Nothing listens on another interface of the machine, and pods cannot reach the outside.
+// Addresses and names of the cluster; ranges are in ipv4 and ipv6. Nothing listens on another interface of the machine, and pods
+// cannot reach the outside.
 const (
-	nodeName     = "node"
-	nodeAddress  = "10.99.0.1"
-	nodeNetwork  = "10.99.0.1/24"
-	podNetwork   = "10.244.0.0/24"
-	serviceRange = "10.96.0.0/16"
-	apiService   = "10.96.0.1"
-	dnsService   = "10.96.0.10"
-	nodeBridge   = "s2z0"
-	podBridge    = "s2zpods"
-	filterTable  = "s2z"
-	cgroupName   = "s2z"
-	podNet       = "s2z" // the name of the pods' network in CNI's own records
-	provisioner  = "scale-to-zero.e2e/directory"
+	nodeName    = "node"
+	nodeAddress = "10.99.0.1"
+	apiService  = "10.96.0.1"
+	dnsService  = "10.96.0.10"
+	nodeBridge  = "s2z0"
+	podBridge   = "s2zpods"
+	filterTable = "s2z"
+	cgroupName  = "s2z"
+	podNet      = "s2z" // the name of the pods' network in CNI's own records
+	provisioner = "scale-to-zero.e2e/directory"
 )
 
 // Layout says where everything is.

@@ -49,17 +49,19 @@ func TestACachedFileIsMadeAnewWhenWhatItIsMadeFromChanges(t *testing.T) {
 
 func TestEveryPlaceholderOfTheConfigurationIsFilled(t *testing.T) {
 	t.Parallel()
-	l := Layout{Run: filepath.Join(t.TempDir(), "run")}
-	if err := l.configure("nftables"); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"containerd.toml", "cni/10-pods.conflist", "kubelet.yaml", "proxy.yaml", "Corefile", "base.yaml"} {
-		content := must(os.ReadFile(l.run(name)))(t)
-		if strings.Contains(string(content), "@") {
-			t.Errorf("%s has a placeholder left:\n%s", name, content)
+	for _, families := range []Families{IPv4, DualStack} {
+		l := Layout{Run: filepath.Join(t.TempDir(), "run")}
+		if err := l.configure(Options{ProxyMode: "nftables", Families: families}); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if proxy := must(os.ReadFile(l.run("proxy.yaml")))(t); !strings.Contains(string(proxy), "mode: nftables\n") {
-		t.Errorf("kube-proxy is not in the mode that was asked for:\n%s", proxy)
+		for _, name := range []string{"containerd.toml", "cni/10-pods.conflist", "kubelet.yaml", "proxy.yaml", "Corefile", "base.yaml"} {
+			content := must(os.ReadFile(l.run(name)))(t)
+			if strings.Contains(string(content), "@") {
+				t.Errorf("%s has a placeholder left:\n%s", name, content)
+			}
+		}
+		if proxy := must(os.ReadFile(l.run("proxy.yaml")))(t); !strings.Contains(string(proxy), "mode: nftables\n") {
+			t.Errorf("kube-proxy is not in the mode that was asked for:\n%s", proxy)
+		}
 	}
 }

@@ -20,11 +20,10 @@ import (
 
 // traces is what a cluster could leave on the machine.
 type traces struct {
-	Processes, Mounts, Links, ControlGroups, Tables, Chains, Files []string
-	Forwarding                                                     string
+	Processes, Mounts, Links, ControlGroups, Tables, Chains, Files, Settings []string
 }
 
-// TestLifeOfACluster makes real clusters on this machine, as root, in both modes of kube-proxy, and ends one by Down, the
+// TestLifeOfACluster makes real clusters on this machine, as root, in both modes of kube-proxy and of both families of addresses and one, and ends one by Down, the
 // other after all its components crashed: nothing may be left of either.
 func TestLifeOfACluster(t *testing.T) {
 	if os.Getenv("E2E_CLUSTER") == "" {
@@ -42,14 +41,15 @@ func TestLifeOfACluster(t *testing.T) {
 	}
 	for _, row := range []struct {
 		rule, mode string
+		families   cluster.Families
 		crash      bool
 	}{
-		{"down leaves nothing", "iptables", false},
-		{"down leaves nothing of a cluster whose components crashed", "nftables", true},
+		{"down leaves nothing", "iptables", cluster.DualStack, false},
+		{"down leaves nothing of a cluster whose components crashed", "nftables", cluster.IPv4, true},
 	} {
 		if !t.Run(row.rule, func(t *testing.T) {
 			before := look(t, folder)
-			live(t, l, cluster.Options{ProxyMode: row.mode}, row.crash)
+			live(t, l, cluster.Options{ProxyMode: row.mode, Families: row.families, Versions: cluster.Usual()}, row.crash)
 			if diff := cmp.Diff(before, look(t, folder)); diff != "" {
 				t.Errorf("what the cluster left or took (-before +after):\n%s", diff)
 			}
@@ -163,7 +163,12 @@ func look(t *testing.T, folder string) traces {
 	}
 	slices.Sort(found.Mounts)
 	slices.Sort(found.Tables)
-	found.Forwarding = read(t, "/proc/sys/net/ipv4/ip_forward")
+	for _, setting := range glob(t, "/proc/sys/net/ipv[46]/conf/*/forwarding") { // with that of all, and of every interface
+		found.Settings = append(found.Settings, setting+" "+read(t, setting))
+	}
+	for _, setting := range glob(t, "/proc/sys/net/ipv6/conf/*/accept_ra") {
+		found.Settings = append(found.Settings, setting+" "+read(t, setting))
+	}
 	return found
 }
 

@@ -28,7 +28,7 @@ const (
 var errNotRoot = errors.New("this must be run as root: it makes namespaces, mounts, control groups and firewall rules")
 
 // checkMachine says everything that is missing before anything is touched.
-func (l Layout) checkMachine(ctx context.Context) error {
+func (l Layout) checkMachine(ctx context.Context, families Families) error {
 	var problems []error
 	if os.Geteuid() != 0 {
 		problems = append(problems, errNotRoot)
@@ -41,6 +41,9 @@ func (l Layout) checkMachine(ctx context.Context) error {
 	}
 	if longest := l.socket() + ".ttrpc"; len(longest) > 107 { // what the address of a Unix socket holds
 		problems = append(problems, fmt.Errorf("the run folder %s has too long a name for sockets: SCALE_TO_ZERO_RUN names another", l.Run))
+	}
+	if families == DualStack {
+		problems = append(problems, checkIPv6("/proc"))
 	}
 	need, folders := uint64(warmSpace), []string{l.Cache, filepath.Dir(l.Run)}
 	if !l.built() {

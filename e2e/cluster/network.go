@@ -7,49 +7,103 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-const forwarding = "/proc/sys/net/ipv4/ip_forward"
-
-// network makes the node's own bridge, the route that keeps Service addresses on it, and the rule that keeps pods in.
-func (l Layout) network(ctx context.Context) error {
-	for _, arguments := range [][]string{
-		{"link", "add", nodeBridge, "type", "bridge"},
-		{"addr", "add", nodeNetwork, "dev", nodeBridge},
-		{"link", "set", nodeBridge, "up"},
-		// What kube-proxy does not translate must not leave by the default route.
-		{"route", "replace", serviceRange, "dev", nodeBridge},
-	} {
+// network makes the node's own bridge, the routes that keep Service addresses on it, and the rule that keeps pods in.
+func (l Layout) network(ctx context.Context, families Families) error {
+	if families == DualStack {
+		if err := checkNAT(ctx); err != nil {
+			return err
+		}
+	}
+	commands := [][]string{{"link", "add", nodeBridge, "type", "bridge"}}
+	for _, a := range families.all() {
+		commands = append(commands, a.address())
+	}
+	commands = append(commands, []string{"link", "set", nodeBridge, "up"})
+	for _, a := range families.all() { // what kube-proxy does not translate must not leave by the default route
+		commands = append(commands, []string{a.option, "route", "replace", a.services, "dev", nodeBridge})
+	}
+	for _, arguments := range commands {
 		if _, err := do(ctx, "ip", arguments...); err != nil {
 			return err
 		}
 	}
-	before, err := os.ReadFile(forwarding)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", forwarding, err)
+	var settings []setting
+	var outside []string
+	for _, a := range families.all() {
+		link, err := outsideInterface(ctx, a)
+		if err != nil {
+			return err
+		}
+		if link != "" {
+			outside = append(outside, link)
+		}
+		settings = append(settings, a.forward(link)...)
 	}
-	if err := writeFile(l.run("ip_forward"), string(before)); err != nil {
+	if err := l.set(settings); err != nil {
 		return err
 	}
-	if err := os.WriteFile(forwarding, []byte("1\n"), 0o644); err != nil {
-		return fmt.Errorf("permit forwarding: %w", err)
+	if len(outside) == 0 {
+		return nil
 	}
-	outside, err := outsideInterface(ctx)
-	if err != nil || outside == "" {
-		return err
-	}
-	// Priority 10 is behind kube-proxy's rules: before them it would swallow their rejects, and clients of a Service without
-	// endpoints would hang instead of being refused.
-	rules := fmt.Sprintf("table inet %[1]s { chain inside { type filter hook forward priority 10; oifname %[2]q drop; iifname %[2]q drop; }; }\n",
-		filterTable, outside)
-	_, err = doWith(ctx, rules, "nft", "-f", "-")
+	_, err := doWith(ctx, inside(outside), "nft", "-f", "-")
 	return err
 }
 
-// outsideInterface is the interface of the default route; empty if there is none.
-func outsideInterface(ctx context.Context) (string, error) {
-	routes, err := do(ctx, "ip", "route", "show", "default")
+// checkNAT asks the kernel, without changing anything, whether it translates addresses of IPv6, as kube-proxy needs it.
+func checkNAT(ctx context.Context) error {
+	const rules = "table ip6 " + filterTable + " { chain check { type nat hook postrouting priority 100; masquerade; }; }\n"
+	if _, err := doWith(ctx, rules, "nft", "--check", "-f", "-"); err != nil {
+		return fmt.Errorf("%w: the kernel cannot translate its addresses: %w", errNoIPv6, err)
+	}
+	return nil
+}
+
+// address gives the node's address to its bridge. One of IPv6 could be used only when nobody else has claimed it for a second,
+// and there is nobody on the bridge.
+func (a addressing) address() []string {
+	arguments := []string{a.option, "addr", "add", a.link, "dev", nodeBridge}
+	if a == ipv6 {
+		arguments = append(arguments, "nodad")
+	}
+	return arguments
+}
+
+// forward are the settings by which the kernel forwards packets of the family; link is where the default route leads. A machine
+// that forwards IPv6 takes itself for a router and forgets the routes that routers have told it, unless it is told not to.
+func (a addressing) forward(link string) []setting {
+	settings := []setting{{a.forwarding, "1"}}
+	if a != ipv6 || link == "" {
+		return settings
+	}
+	const told, alsoForwarding = "1", "2"
+	advertisements := "/proc/sys/net/ipv6/conf/" + link + "/accept_ra"
+	if content, err := os.ReadFile(advertisements); err == nil && strings.TrimSpace(string(content)) == told {
+		return append([]setting{{advertisements, alsoForwarding}}, settings...)
+	}
+	return settings
+}
+
+// inside is the rule that keeps pods in: nothing is forwarded from or to these interfaces. Priority 10 is behind kube-proxy's
+// rules: before them it would swallow their rejects, and clients of a Service without endpoints would hang instead of being
+// refused.
+func inside(outside []string) string {
+	var rules strings.Builder
+	fmt.Fprintf(&rules, "table inet %s { chain inside { type filter hook forward priority 10; ", filterTable)
+	slices.Sort(outside)
+	for _, link := range slices.Compact(outside) {
+		fmt.Fprintf(&rules, "oifname %[1]q drop; iifname %[1]q drop; ", link)
+	}
+	rules.WriteString("}; }\n")
+	return rules.String()
+}
+
+// outsideInterface is the interface of the family's default route; empty if there is none.
+func outsideInterface(ctx context.Context, a addressing) (string, error) {
+	routes, err := do(ctx, "ip", a.option, "route", "show", "default")
 	if err != nil {
 		return "", err
 	}

@@ -91,21 +91,6 @@ func removeLinks(ctx context.Context) error {
 	return nil
 }
 
-// restoreForwarding puts the machine's setting back.
-func (l Layout) restoreForwarding() error {
-	before, err := os.ReadFile(l.run("ip_forward"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read whether forwarding was permitted: %w", err)
-	}
-	if err := os.WriteFile(forwarding, before, 0o644); err != nil {
-		return fmt.Errorf("put forwarding back: %w", err)
-	}
-	return nil
-}
-
 // removeCgroups removes our control groups in every hierarchy, once what was in them is collected.
 func removeCgroups(ctx context.Context) error {
 	return until(ctx, "the control groups to be empty", 3*time.Second, func(context.Context) error {

@@ -17,6 +17,8 @@ var ErrRunning = errors.New("a cluster is already running: `status` shows it, `d
 type Options struct {
 	// ProxyMode is kube-proxy's: iptables or nftables.
 	ProxyMode string
+	// Families are those of its addresses.
+	Families Families
 	// Versions are those of what it is made of.
 	Versions Versions
 	// Reuse takes a cluster of the same choices that is already up and answers, instead of refusing.
@@ -28,10 +30,10 @@ func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (er
 	if options.ProxyMode != "iptables" && options.ProxyMode != "nftables" {
 		return fmt.Errorf("proxy mode %q: allowed are iptables and nftables", options.ProxyMode)
 	}
-	if err := options.Versions.Check(); err != nil {
+	if err := errors.Join(options.Families.Check(), options.Versions.Check()); err != nil {
 		return err
 	}
-	if err := l.checkMachine(ctx); err != nil {
+	if err := l.checkMachine(ctx, options.Families); err != nil {
 		return err
 	}
 	lock, err := take(lockFile)
@@ -86,6 +88,10 @@ func (l Layout) alreadyUp(ctx context.Context, progress *Progress, lock claim, o
 	if err != nil || string(mode) != options.ProxyMode {
 		return false, fmt.Errorf("the running cluster has the proxy mode %q, not %q: `down` ends it", mode, options.ProxyMode)
 	}
+	families, err := os.ReadFile(l.run("ip-family"))
+	if err != nil || Families(families) != options.Families {
+		return false, fmt.Errorf("the running cluster has the IP family %q, not %q: `down` ends it", families, options.Families)
+	}
 	versions, err := os.ReadFile(l.run("versions"))
 	if err != nil || string(versions) != options.Versions.String() {
 		return false, fmt.Errorf("the running cluster has %s, not %s: `down` ends it", versions, options.Versions)
@@ -118,8 +124,9 @@ func (l Layout) begin(ctx context.Context, built artefacts, options Options) err
 		func() error { return writeFile(l.run("postgres-image"), built.postgresImage) },
 		func() error { return writeFile(l.run("versions"), options.Versions.String()) },
 		func() error { return writeFile(l.run("proxy-mode"), options.ProxyMode) },
+		func() error { return writeFile(l.run("ip-family"), string(options.Families)) },
 		func() error { return l.noteTables(ctx) },
-		l.writePKI, func() error { return l.configure(options.ProxyMode) }, cgroups, func() error { return l.network(ctx) },
+		l.writePKI, func() error { return l.configure(options) }, cgroups, func() error { return l.network(ctx, options.Families) },
 	} {
 		if err := step(); err != nil {
 			return err
@@ -134,7 +141,7 @@ func (l Layout) bringUp(ctx context.Context, progress *Progress, built artefacts
 		return err
 	}
 	progress.Say("start Kubernetes %s; the logs are in %s", options.Versions.Kubernetes, l.Logs())
-	for _, c := range l.independent() {
+	for _, c := range l.independent(options.Families) {
 		if err := l.start(c); err != nil {
 			return err
 		}
@@ -148,7 +155,7 @@ func (l Layout) bringUp(ctx context.Context, progress *Progress, built artefacts
 		return err
 	}
 	progress.Say("the API server is ready")
-	for _, c := range l.controlled(built.node) {
+	for _, c := range l.controlled(built.node, options.Families) {
 		if err := l.start(c); err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 const usage = `usage: cluster COMMAND
-  up [-proxy-mode iptables|nftables] [-reuse] [VERSIONS]
+  up [-proxy-mode iptables|nftables] [-ip-family ipv4|dual] [-reuse] [VERSIONS]
                                       make the cluster; with -reuse one that is up already will do
   prepare [VERSIONS]                  build what a cluster is made of, and make none
   down                                remove it
@@ -55,10 +55,12 @@ func run(ctx context.Context, arguments []string) error {
 		var options cluster.Options
 		flags := versionFlags(command, &options.Versions)
 		flags.StringVar(&options.ProxyMode, "proxy-mode", "iptables", "iptables or nftables")
+		families := flags.String("ip-family", string(cluster.IPv4), "ipv4, or dual: IPv4 and IPv6")
 		flags.BoolVar(&options.Reuse, "reuse", false, "take a cluster that is already up")
 		if err := flags.Parse(rest); err != nil {
 			return fmt.Errorf("read the flags: %w", err)
 		}
+		options.Families = cluster.Families(*families)
 		return layout.Up(ctx, progress, options)
 	case "prepare":
 		var versions cluster.Versions
