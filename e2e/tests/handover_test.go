@@ -46,13 +46,13 @@ func (s *story) settled(c *cnpgv1.Cluster) {
 	}
 }
 
-// answers demands that a client that tries again is served.
-func (s *story) answers(c *cnpgv1.Cluster) {
+// answers demands that a client that tries again is served; settings are further ones of his connection.
+func (s *story) answers(c *cnpgv1.Cluster, settings ...string) {
 	s.Helper()
 	var err error
 	for deadline := time.Now().Add(2 * toWake); time.Now().Before(deadline); {
 		var answer string
-		if answer, err = kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1"); err == nil && answer == "1" {
+		if answer, err = kube.QueryAs(s.ctx, c, "rw", fromAfar+" "+strings.Join(settings, " "), "select 1"); err == nil && answer == "1" {
 			return
 		}
 	}

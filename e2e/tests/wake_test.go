@@ -116,7 +116,7 @@ func TestWakeOnConnect(t *testing.T) {
 		if scenario.SwitchedOn(c) {
 			t.Error("answered, but the switch is on")
 		}
-		s.tellsWho(c, settings)
+		s.tellsWho(c, s.client().Status.PodIP, settings)
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 		s.awaitSlices(c, time.Minute)
 		_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
@@ -135,19 +135,25 @@ func (s *story) authority(c *cnpgv1.Cluster) string {
 	return string(secret.Data["ca.crt"])
 }
 
-// tellsWho demands that the Cluster and an Event name the client that woke it.
-func (s *story) tellsWho(c *cnpgv1.Cluster, settings string) {
+// client is the pod of the test's client.
+func (s *story) client() *corev1.Pod {
 	s.Helper()
 	var pod corev1.Pod
 	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: "client"}, &pod))
+	return &pod
+}
+
+// tellsWho demands that the Cluster and an Event name the client that woke it by its address.
+func (s *story) tellsWho(c *cnpgv1.Cluster, by, settings string) {
+	s.Helper()
 	message, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
 	s.must(err)
 	s.Logf("%s", message)
-	if !strings.Contains(message, pod.Status.PodIP) {
-		s.Errorf("the Event does not name the client %s: %s", pod.Status.PodIP, message)
+	if !strings.Contains(message, by) {
+		s.Errorf("the Event does not name the client %s: %s", by, message)
 	}
 	var woken struct{ By, User string }
-	if err := json.Unmarshal([]byte(c.Annotations[scenario.LastWake]), &woken); err != nil || !strings.HasPrefix(woken.By, pod.Status.PodIP) {
+	if err := json.Unmarshal([]byte(c.Annotations[scenario.LastWake]), &woken); err != nil || woken.By != by {
 		s.Errorf("%s is %q (%v)", scenario.LastWake, c.Annotations[scenario.LastWake], err)
 	}
 	if plaintext := strings.Contains(settings, "sslmode=disable"); plaintext != (woken.User == "app") {
@@ -369,9 +375,7 @@ func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 	s.must(<-answered)
 	message, err := kube.AwaitEvent(s.ctx, c, "Woken", time.Minute)
 	s.must(err)
-	var pod corev1.Pod
-	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: "client"}, &pod))
-	if !strings.Contains(message, pod.Status.PodIP) || !strings.Contains(message, "ended before it could say") {
+	if !strings.Contains(message, s.client().Status.PodIP) || !strings.Contains(message, "ended before it could say") {
 		t.Errorf("the Event says %q", message)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
