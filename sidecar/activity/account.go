@@ -40,9 +40,11 @@ const (
 //
 // It is kept from look to look. The zero value has not looked.
 type Account struct {
-	// since is where the rise begins that is to be explained, last the newest look.
+	// since is where the rise begins that is to be explained, last the newest look. It is settled unless a burst may have been
+	// going on there, whose rest nothing would explain.
 	since, last     Ledger
 	sinceAt, lastAt time.Time
+	settled         bool
 	// doubtful is how many sessions have ended since then that may have been logins, and began when the first was known of.
 	doubtful int
 	began    time.Time
@@ -111,7 +113,7 @@ func (a *Account) Take(look Look) Finding {
 	}
 	if a.doubtful += doubtful; a.doubtful == 0 {
 		if a.spent, a.crowd = false, 0; look.Others || a.rising.resting {
-			a.since, a.sinceAt = now, at
+			a.since, a.sinceAt, a.settled = now, at, a.rising.resting
 		}
 		return FindingNone
 	}
@@ -133,6 +135,9 @@ func (a *Account) Certain() bool { return a.certain }
 // Rising tells whether the newest look showed what may be a burst, which takes another one, a second later, to be learned.
 func (a *Account) Rising() bool { return a.rising.start != nil }
 
+// Settled tells whether it is known where the next rise begins. If not, a look that shows rest, a second later, tells.
+func (a *Account) Settled() bool { return a.settled }
+
 // judge explains a rise, or does not. While counters rise, the rest of a burst may be yet to come, and hide a login as well.
 func (a *Account) judge(look Look, total map[string]int64) Finding {
 	at, resting := look.At, a.rising.resting
@@ -144,7 +149,7 @@ func (a *Account) judge(look Look, total map[string]int64) Finding {
 	if !explained && a.bursting && a.learnedAt.Before(a.began) { // bursts have become others
 		a.burst, a.certain = nil, false
 	}
-	a.since, a.sinceAt, a.doubtful, a.bursting, a.spent, a.crowd = look.Ledger, at, 0, false, false, 0
+	a.since, a.sinceAt, a.settled, a.doubtful, a.bursting, a.spent, a.crowd = look.Ledger, at, resting, 0, false, false, 0
 	if explained {
 		return FindingNone
 	}

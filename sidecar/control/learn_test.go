@@ -81,6 +81,25 @@ func besideKnocks(t *testing.T, every, remembers, begun time.Duration, knocked i
 	})
 }
 
+// The first look may be taken while the exporter logs in, and the one after it, when somebody knocks, shows the rest of that.
+func TestAScrapeThatTheFirstLookMeetsDoesNotDelaySleep(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) { w.scraped = memoryOf(30 * time.Second) }, func(t *testing.T, w *world, loop *Loop) {
+		view := healthy()
+		view.Annotations[idle.KeyInactivityMinutes] = "1"
+		loop.See(view)
+		wait(500 * time.Millisecond)
+		w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: w.ledger["app"].Sessions + 8} })
+		for second := range 64 {
+			wait(time.Second)
+			if second%5 == 4 {
+				w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
+			}
+		}
+		expect(t, w, "asleep", true, asleep)
+	})
+}
+
 func TestTheExporterIsScrapedWhereThatTeachesSomething(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

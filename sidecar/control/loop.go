@@ -65,6 +65,7 @@ type Loop struct {
 	memory    memory
 	account   activity.Account
 	lessons   lessons
+	settles   int              // looks in a row that did not show the counters at rest
 	own       map[string]int64 // how often the listener has logged in, by database
 	requested time.Time        // the newest request to sleep since the last look
 	quiet     time.Time        // until then no session is kept
@@ -296,7 +297,7 @@ func (l *Loop) finish(announced string) {
 	if !l.memory.doubt && l.status.Known {
 		l.status.Confirmed = announced
 	}
-	if l.memory.doubt || l.lessons.inProgress {
+	if l.memory.doubt || l.lessons.inProgress || l.settling() {
 		l.soon()
 	}
 	l.status.ListenerConnected = l.listening.connected()
