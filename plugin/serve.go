@@ -159,7 +159,7 @@ func newManager(c config.Config, resource schema.GroupVersion, ready *atomic.Boo
 	// No limit of our own: when a fleet wakes, or its gateway starts, thousands of requests are due at once, and the API
 	// server shares itself out fairly. The default of 20 a second would make the last of 500 clients wait for half a minute.
 	restConfig.QPS = -1
-	kept := rights.ByObject()
+	kept := rights.ByObject(resource)
 	if c.Gateway != nil {
 		maps.Copy(kept, informers.ByObject(c.Gateway.Replica.Namespace))
 	}

@@ -67,42 +67,46 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 }
 
 func (r *Reconciler) ensureRole(ctx context.Context, want *rbacv1.Role) error {
-	var have rbacv1.Role
-	err := r.Get(ctx, client.ObjectKeyFromObject(want), &have)
+	var kept rbacv1.Role
+	err := r.Get(ctx, client.ObjectKeyFromObject(want), &kept)
 	if apierrors.IsNotFound(err) {
 		return r.create(ctx, want)
 	}
 	if err != nil {
 		return fmt.Errorf("read Role %s: %w", want.Name, err)
 	}
-	if equality.Semantic.DeepEqual(have.Rules, want.Rules) && same(&have, want) {
+	have := wholeRole(&kept, r.Resource)
+	if equality.Semantic.DeepEqual(have.Rules, want.Rules) && same(have, want) {
 		return nil
 	}
 	have.Rules, have.Labels, have.OwnerReferences = want.Rules, want.Labels, want.OwnerReferences
-	if err := r.Update(ctx, &have); err != nil {
+	if err := r.Update(ctx, have); err != nil {
 		return fmt.Errorf("update Role %s: %w", want.Name, err)
 	}
 	return nil
 }
 
 func (r *Reconciler) ensureBinding(ctx context.Context, want *rbacv1.RoleBinding) error {
-	var have rbacv1.RoleBinding
-	err := r.Get(ctx, client.ObjectKeyFromObject(want), &have)
-	switch {
-	case apierrors.IsNotFound(err):
+	var kept rbacv1.RoleBinding
+	err := r.Get(ctx, client.ObjectKeyFromObject(want), &kept)
+	if apierrors.IsNotFound(err) {
 		return r.create(ctx, want)
-	case err != nil:
+	}
+	if err != nil {
 		return fmt.Errorf("read RoleBinding %s: %w", want.Name, err)
+	}
+	have := wholeBinding(&kept, r.Resource)
+	switch {
 	case have.RoleRef != want.RoleRef: // it cannot be changed, only made anew
-		if err := r.remove(ctx, &have); err != nil {
+		if err := r.remove(ctx, have); err != nil {
 			return err
 		}
 		return r.create(ctx, want)
-	case equality.Semantic.DeepEqual(have.Subjects, want.Subjects) && same(&have, want):
+	case equality.Semantic.DeepEqual(have.Subjects, want.Subjects) && same(have, want):
 		return nil
 	}
 	have.Subjects, have.Labels, have.OwnerReferences = want.Subjects, want.Labels, want.OwnerReferences
-	if err := r.Update(ctx, &have); err != nil {
+	if err := r.Update(ctx, have); err != nil {
 		return fmt.Errorf("update RoleBinding %s: %w", want.Name, err)
 	}
 	return nil

@@ -53,8 +53,28 @@ func counted(t *testing.T, writes *int, objects ...client.Object) client.Client 
 	}).Build()
 }
 
+// informed reads as from the informers.
+type informed struct {
+	client.Client
+	t *testing.T
+}
+
+func (i informed) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	if err := i.Client.Get(ctx, key, into, options...); err != nil {
+		return err
+	}
+	switch object := into.(type) {
+	case *rbacv1.Role:
+		*object = *through(i.t, object.DeepCopy())
+	case *rbacv1.RoleBinding:
+		*object = *through(i.t, object.DeepCopy())
+	}
+	return nil
+}
+
 func reconcile(t *testing.T, c client.Client) {
 	t.Helper()
+	c = informed{c, t}
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "orders"}}
 	if _, err := (&Reconciler{Client: c, Resource: resource}).Reconcile(t.Context(), request); err != nil {
 		t.Fatal(err)

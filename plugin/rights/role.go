@@ -21,10 +21,14 @@ const (
 	LabelValue = "cnpg-i-scale-to-zero"
 )
 
-// ByObject says what is watched and kept: what this package made, without who changed it when.
-func ByObject() map[client.Object]cache.ByObject {
-	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{Label: LabelValue}), Transform: cache.TransformStripManagedFields()}
-	return map[client.Object]cache.ByObject{&rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours}
+// ByObject says what is watched and kept: what this package made, without who changed it when. resource is the group and
+// version of Clusters.
+func ByObject(resource schema.GroupVersion) map[client.Object]cache.ByObject {
+	ours := labels.SelectorFromSet(labels.Set{Label: LabelValue})
+	return map[client.Object]cache.ByObject{
+		&rbacv1.Role{}:        {Label: ours, Transform: keepRole(resource)},
+		&rbacv1.RoleBinding{}: {Label: ours, Transform: keepBinding(resource)},
+	}
 }
 
 // suffix is what the names add to the cluster's.
