@@ -36,7 +36,8 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
 		return nil, nil
 	}
-	if err := informers.Index(ctx, manager.GetFieldIndexer()); err != nil {
+	reader, err := informers.Index(ctx, manager.GetCache())
+	if err != nil {
 		return nil, err
 	}
 	entry, err := entrance.New()
@@ -51,7 +52,6 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 		return nil, err
 	}
 	var dialer net.Dialer
-	reader := informers.Reader{Reader: manager.GetClient()}
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
 	bell := &waker.Bell{}
 	tell := events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}

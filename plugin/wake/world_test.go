@@ -31,7 +31,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers/informerstest"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
@@ -86,12 +86,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{t: t, manager: plan.FieldManager}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(w.intercept())
-	for object, functions := range informers.Indices() {
-		for index, function := range functions {
-			builder = builder.WithIndex(object, index, function)
-		}
-	}
-	w.api = builder.Build()
+	w.api = informerstest.Index(builder).Build()
 	t.Cleanup(func() {
 		for _, n := range w.networks {
 			n.close()
@@ -290,8 +285,8 @@ func (w *world) replica(name string, addresses ...string) *replica {
 		Settings: Settings{
 			Replica: of, HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
 		},
-		Client: w.api, Informers: informers.Reader{Reader: w.api}, Live: w.api,
-		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Named: informers.Reader{Reader: w.api}.Naming, Range: ports.Range{First: 10000, Last: 10999}},
+		Client: w.api, Informers: informerstest.Reader(w.api), Live: w.api,
+		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Named: informerstest.Reader(w.api).Naming, Range: ports.Range{First: 10000, Last: 10999}},
 		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Events: tell, Journal: &waker.Journal{Events: tell}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	}
 	return r

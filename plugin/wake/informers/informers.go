@@ -3,10 +3,6 @@
 package informers
 
 import (
-	"context"
-	"fmt"
-	"net/netip"
-	"strconv"
 	"strings"
 	"unique"
 
@@ -25,16 +21,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-)
-
-// Indices of the informers.
-const (
-	// byCluster finds what carries a cluster's label, byReplica the slices of a gateway's pod, byPorts those that name one of
-	// some ports of the gateways, byAddress pods by address.
-	byCluster = "cluster"
-	byReplica = "replica"
-	byPorts   = "ports"
-	byAddress = "address"
 )
 
 // ByObject says what is watched and kept. namespace is the plugin's own, where every pod is watched: the gateways' carry no
@@ -220,137 +206,4 @@ func ours(s *discoveryv1.EndpointSlice) any {
 	kept.ManagedFields = nil
 	kept.Labels, kept.OwnerReferences = oneOfEach(s.Labels), owners(s.OwnerReferences)
 	return &kept
-}
-
-// Indices are what the informers have to be asked by.
-func Indices() map[client.Object]map[string]client.IndexerFunc {
-	cluster := func(o client.Object) []string {
-		if name := o.GetLabels()[slices.LabelCluster]; name != "" {
-			return []string{name}
-		}
-		return nil
-	}
-	return map[client.Object]map[string]client.IndexerFunc{
-		&corev1.Service{}: {byCluster: cluster},
-		&corev1.Pod{}:     {byCluster: cluster, byAddress: addressesOf},
-		&discoveryv1.EndpointSlice{}: {
-			byCluster: cluster,
-			byReplica: ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[slices.LabelReplica] }),
-			byPorts:   ofOurs(func(s *discoveryv1.EndpointSlice) string { return portsKey(slices.PortOf(s)) }),
-		},
-	}
-}
-
-// ofOurs makes an index of the slices that gateways made.
-func ofOurs(key func(*discoveryv1.EndpointSlice) string) client.IndexerFunc {
-	return func(o client.Object) []string {
-		if slice, is := o.(*discoveryv1.EndpointSlice); is && slices.IsOurs(slice) {
-			return []string{key(slice)}
-		}
-		return nil
-	}
-}
-
-// portsKey is the same for 64 neighbours: a key of its own for each port takes 400 bytes.
-func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
-
-func addressesOf(o client.Object) []string {
-	pod, is := o.(*corev1.Pod)
-	if !is || slices.HasEnded(pod) {
-		return nil
-	}
-	var addresses []string
-	for _, ip := range pod.Status.PodIPs {
-		addresses = append(addresses, ip.IP)
-	}
-	return addresses
-}
-
-// Index makes the informers keep the indices.
-func Index(ctx context.Context, indexer client.FieldIndexer) error {
-	for object, functions := range Indices() {
-		for name, function := range functions {
-			if err := indexer.IndexField(ctx, object, name, function); err != nil {
-				return fmt.Errorf("index %T by %s: %w", object, name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// Reader finds objects.
-type Reader struct{ client.Reader }
-
-func list[L client.ObjectList](ctx context.Context, from client.Reader, into L, options ...client.ListOption) (L, error) {
-	if err := from.List(ctx, into, options...); err != nil {
-		return into, fmt.Errorf("list %T: %w", into, err)
-	}
-	return into, nil
-}
-
-func of(cluster types.NamespacedName) []client.ListOption {
-	return []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingFields{byCluster: cluster.Name}}
-}
-
-// Cluster reads a Cluster.
-func (r Reader) Cluster(ctx context.Context, name types.NamespacedName) (*cnpgv1.Cluster, error) {
-	var cluster cnpgv1.Cluster
-	if err := r.Get(ctx, name, &cluster); err != nil {
-		return nil, fmt.Errorf("read Cluster %s: %w", name, err)
-	}
-	return &cluster, nil
-}
-
-// Services are those that carry the cluster's label.
-func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]corev1.Service, error) {
-	found, err := list(ctx, r, &corev1.ServiceList{}, of(cluster)...)
-	return found.Items, err
-}
-
-// Pods are the instances of the cluster, those that are being deleted too.
-func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev1.Pod, error) {
-	found, err := list(ctx, r, &corev1.PodList{}, of(cluster)...)
-	var instances []corev1.Pod
-	for i := range found.Items {
-		if slices.IsInstance(&found.Items[i]) {
-			instances = append(instances, found.Items[i])
-		}
-	}
-	return instances, err
-}
-
-// Slices are the EndpointSlices of the cluster's Services, ours and those of the Services' own that have endpoints.
-func (r Reader) Slices(ctx context.Context, cluster types.NamespacedName) ([]discoveryv1.EndpointSlice, error) {
-	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, of(cluster)...)
-	return found.Items, err
-}
-
-// SlicesOf are the slices of ours that lead to a replica, of whatever cluster.
-func (r Reader) SlicesOf(ctx context.Context, replica types.UID) ([]discoveryv1.EndpointSlice, error) {
-	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, client.MatchingFields{byReplica: string(replica)})
-	return found.Items, err
-}
-
-// PodsAt are the pods of the namespace that have the address.
-func (r Reader) PodsAt(ctx context.Context, namespace string, address netip.Addr) ([]corev1.Pod, error) {
-	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{byAddress: address.Unmap().String()})
-	return found.Items, err
-}
-
-// PodsIn are the pods of a namespace that are watched: in the plugin's own all of them.
-func (r Reader) PodsIn(ctx context.Context, namespace string) ([]corev1.Pod, error) {
-	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace))
-	return found.Items, err
-}
-
-// Naming are the Services whose slices of ours name a port of the gateways.
-func (r Reader) Naming(ctx context.Context, port uint16) ([]types.UID, error) {
-	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, client.MatchingFields{byPorts: portsKey(port)})
-	var services []types.UID
-	for i := range found.Items {
-		if slices.PortOf(&found.Items[i]) == port {
-			services = append(services, slices.ServiceOf(&found.Items[i]))
-		}
-	}
-	return services, err
 }

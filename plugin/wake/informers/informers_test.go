@@ -102,16 +102,16 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 			t.Errorf("slice (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("a Service's own slice without endpoints, as a sleeping cluster's, is in no index of clusters", func(t *testing.T) {
+	t.Run("a Service's own slice without endpoints, as a sleeping cluster's, is in no index", func(t *testing.T) {
 		t.Parallel()
 		got := through(t, &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{}}})
 		want := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7"}, AddressType: "IPv4"}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("slice (-want +got):\n%s", diff)
 		}
-		for kind, indices := range Indices() {
-			if _, is := kind.(*discoveryv1.EndpointSlice); is && indices[byCluster](got) != nil {
-				t.Errorf("it is found by %q", indices[byCluster](got))
+		for name, index := range SliceIndexers() {
+			if keys, err := index(got); err != nil || keys != nil {
+				t.Errorf("it is found by %s %q, %v", name, keys, err)
 			}
 		}
 	})

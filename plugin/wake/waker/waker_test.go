@@ -31,7 +31,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers/informerstest"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
@@ -114,16 +114,11 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 			return err
 		},
 	})
-	for object, functions := range informers.Indices() {
-		for index, function := range functions {
-			builder = builder.WithIndex(object, index, function)
-		}
-	}
-	w.api = builder.Build()
+	w.api = informerstest.Index(builder).Build()
 	base, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	w.waker = &Waker{
-		Informers: informers.Reader{Reader: w.api}, Live: w.api, Client: w.api, Bell: w.bell, HTTP: http.DefaultClient,
+		Informers: informerstest.Reader(w.api), Live: w.api, Client: w.api, Bell: w.bell, HTTP: http.DefaultClient,
 		Journal: &Journal{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
 		Observer: w, Logger: slog.New(slog.DiscardHandler), Limit: limit, Base: base,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},

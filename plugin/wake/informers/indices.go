@@ -1,0 +1,142 @@
+package informers
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+)
+
+// Indices of the informers.
+const (
+	// byCluster finds what carries the label of one of some clusters, of pods that of the cluster, byReplica the slices of a
+	// gateway's pod, byPorts those that name one of some ports of the gateways, byAddress pods by address.
+	byCluster = "cluster"
+	byReplica = "replica"
+	byPorts   = "ports"
+	byAddress = "address"
+)
+
+// PodIndices are the fields that pods have to be asked by.
+func PodIndices() map[string]client.IndexerFunc {
+	return map[string]client.IndexerFunc{
+		byCluster: func(o client.Object) []string {
+			if name := o.GetLabels()[slices.LabelCluster]; name != "" {
+				return []string{name}
+			}
+			return nil
+		},
+		byAddress: addressesOf,
+	}
+}
+
+func addressesOf(o client.Object) []string {
+	pod, is := o.(*corev1.Pod)
+	if !is || slices.HasEnded(pod) {
+		return nil
+	}
+	var addresses []string
+	for _, ip := range pod.Status.PodIPs {
+		addresses = append(addresses, ip.IP)
+	}
+	return addresses
+}
+
+// ServiceIndexers are the indices of Services.
+func ServiceIndexers() toolscache.Indexers { return toolscache.Indexers{byCluster: clusterOf} }
+
+// SliceIndexers are the indices of EndpointSlices.
+func SliceIndexers() toolscache.Indexers {
+	return toolscache.Indexers{
+		byCluster: clusterOf,
+		byReplica: ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[slices.LabelReplica] }),
+		byPorts:   ofOurs(func(s *discoveryv1.EndpointSlice) string { return portsKey(slices.PortOf(s)) }),
+	}
+}
+
+func clusterOf(object any) ([]string, error) {
+	o, is := object.(client.Object)
+	if !is || o.GetLabels()[slices.LabelCluster] == "" {
+		return nil, nil
+	}
+	return []string{clusterKey(o.GetNamespace(), o.GetLabels()[slices.LabelCluster])}, nil
+}
+
+// ofOurs makes an index of the slices that gateways made.
+func ofOurs(key func(*discoveryv1.EndpointSlice) string) toolscache.IndexFunc {
+	return func(object any) ([]string, error) {
+		if slice, is := object.(*discoveryv1.EndpointSlice); is && slices.IsOurs(slice) {
+			return []string{key(slice)}, nil
+		}
+		return nil, nil
+	}
+}
+
+// clusterKey is the same for a few clusters of a fleet: a key of its own for each takes 260 bytes.
+func clusterKey(namespace, name string) string {
+	hash := fnv.New32a()
+	_, _ = fmt.Fprint(hash, namespace, "/", name)
+	return strconv.FormatUint(uint64(hash.Sum32()%4096), 10)
+}
+
+// portsKey is the same for 64 neighbours.
+func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
+
+// Store is what an informer keeps, with its indices.
+type Store interface {
+	// ByIndex finds what an index has by that key.
+	ByIndex(ctx context.Context, index, key string) ([]any, error)
+}
+
+// Index makes the informers keep the indices, and returns what asks by them.
+func Index(ctx context.Context, informers cache.Cache) (Reader, error) {
+	for name, function := range PodIndices() {
+		if err := informers.IndexField(ctx, &corev1.Pod{}, name, function); err != nil {
+			return Reader{}, fmt.Errorf("index pods by %s: %w", name, err)
+		}
+	}
+	services, err := index(ctx, informers, &corev1.Service{}, ServiceIndexers())
+	if err != nil {
+		return Reader{}, err
+	}
+	endpointSlices, err := index(ctx, informers, &discoveryv1.EndpointSlice{}, SliceIndexers())
+	return Reader{Reader: informers, ServiceStore: services, SliceStore: endpointSlices}, err
+}
+
+// index has an informer of all namespaces keep indices. The framework's own have two keys for each, one of the namespace and one
+// of all, of which nobody here would ask by more than one.
+func index(ctx context.Context, informers cache.Informers, kind client.Object, indexers toolscache.Indexers) (Store, error) {
+	informer, err := informers.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("make an informer of %T: %w", kind, err)
+	}
+	shared, is := informer.(toolscache.SharedIndexInformer)
+	if !is {
+		return nil, fmt.Errorf("index %T: %T has no indexer", kind, informer)
+	}
+	if err := shared.AddIndexers(indexers); err != nil {
+		return nil, fmt.Errorf("index %T: %w", kind, err)
+	}
+	return store{shared}, nil
+}
+
+// store is an informer's.
+type store struct {
+	informer toolscache.SharedIndexInformer
+}
+
+// ByIndex waits until the informer has been told of everything that there is.
+func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
+	if !s.informer.HasSynced() && !toolscache.WaitForCacheSync(ctx.Done(), s.informer.HasSynced) {
+		return nil, fmt.Errorf("wait for an informer: %w", context.Cause(ctx))
+	}
+	return s.informer.GetIndexer().ByIndex(index, key)
+}

@@ -1,0 +1,53 @@
+// Package informerstest finds objects of a test's fake API server as the informers do.
+package informerstest
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+)
+
+// Index makes the fake API server keep the indices that pods are asked by.
+func Index(builder *fake.ClientBuilder) *fake.ClientBuilder {
+	for name, function := range informers.PodIndices() {
+		builder = builder.WithIndex(&corev1.Pod{}, name, function)
+	}
+	return builder
+}
+
+// Reader finds what is there at the moment.
+func Reader(api client.Reader) informers.Reader {
+	return informers.Reader{
+		Reader:       api,
+		ServiceStore: store{api, func() client.ObjectList { return &corev1.ServiceList{} }, informers.ServiceIndexers()},
+		SliceStore:   store{api, func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, informers.SliceIndexers()},
+	}
+}
+
+type store struct {
+	api      client.Reader
+	list     func() client.ObjectList
+	indexers toolscache.Indexers
+}
+
+func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
+	list := s.list()
+	if err := s.api.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("list %T: %w", list, err)
+	}
+	kept := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, s.indexers)
+	err := meta.EachListItem(list, func(object runtime.Object) error { return kept.Add(object) })
+	if err != nil {
+		return nil, fmt.Errorf("index %T: %w", list, err)
+	}
+	return kept.ByIndex(index, key)
+}
