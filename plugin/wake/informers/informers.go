@@ -4,14 +4,12 @@ package informers
 
 import (
 	"strings"
-	"unique"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -61,26 +59,6 @@ func keep[T any](part func(T) any) func(any) (any, error) {
 	}
 }
 
-// one is the only copy in memory of a text that many objects hold.
-func one(text string) string { return unique.Make(text).Value() }
-
-func oneOfEach(texts map[string]string) map[string]string {
-	kept := make(map[string]string, len(texts))
-	for key, value := range texts {
-		kept[one(key)] = one(value)
-	}
-	return kept
-}
-
-func owners(references []metav1.OwnerReference) []metav1.OwnerReference {
-	var kept []metav1.OwnerReference
-	for _, r := range references {
-		r.APIVersion, r.Kind, r.Name, r.UID = one(r.APIVersion), one(r.Kind), one(r.Name), types.UID(one(string(r.UID)))
-		kept = append(kept, r)
-	}
-	return kept
-}
-
 // identity is what tells an object and its state.
 func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
@@ -98,18 +76,23 @@ func clusters(c *cnpgv1.Cluster) any {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
-			kept.Annotations[one(key)] = one(value)
+			kept.Annotations[one(key)] = oftenTheSame(value)
 		}
 	}
 	if plan.Owned(c.ManagedFields) {
 		kept.ManagedFields = switchOurs
 	}
+	var plugins []cnpgv1.PluginConfiguration
 	for _, plugin := range c.Spec.Plugins {
-		kept.Spec.Plugins = append(kept.Spec.Plugins, cnpgv1.PluginConfiguration{Name: one(plugin.Name), Enabled: plugin.Enabled})
+		plugins = append(plugins, cnpgv1.PluginConfiguration{Name: plugin.Name, Enabled: plugin.Enabled})
 	}
+	kept.Spec.Plugins = pluginsOfAll.of(plugins)
 	kept.Spec.Instances, kept.Spec.ServiceAccountName = c.Spec.Instances, c.Spec.ServiceAccountName
 	kept.Spec.PodSelectorRefs, kept.Spec.PostgresConfiguration.PgHBA = c.Spec.PodSelectorRefs, c.Spec.PostgresConfiguration.PgHBA
 	kept.Status.CurrentPrimary, kept.Status.TargetPrimary = c.Status.CurrentPrimary, c.Status.TargetPrimary
+	if c.Status.TargetPrimary == c.Status.CurrentPrimary {
+		kept.Status.TargetPrimary = kept.Status.CurrentPrimary // and no text of its own
+	}
 	kept.Spec.Resources = corev1.ResourceRequirements{Requests: saved(c.Spec.Resources.Requests), Limits: saved(c.Spec.Resources.Limits)}
 	for _, condition := range c.Status.Conditions {
 		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
@@ -121,6 +104,17 @@ func clusters(c *cnpgv1.Cluster) any {
 	}
 	return kept
 }
+
+// oftenTheSame is an annotation's value. Short ones, such as on, are those of many clusters; a time is a cluster's own.
+func oftenTheSame(value string) string {
+	if len(value) <= len("inactivity") {
+		return one(value)
+	}
+	return value
+}
+
+// pluginsOfAll are what a fleet's clusters mostly list.
+var pluginsOfAll shared[[]cnpgv1.PluginConfiguration]
 
 // saved is what a metric says that a sleeping cluster saves.
 func saved(resources corev1.ResourceList) corev1.ResourceList {
@@ -142,17 +136,37 @@ var switchOurs = []metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Fields
 // switchField is the part of a field manager's entry that says whose the switch is.
 var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + idle.KeyHibernation + `":{}}}}`)}
 
+// What the Services of a fleet say alike.
+var (
+	portsOfAll     shared[[]corev1.ServicePort]
+	familiesOfAll  shared[[]corev1.IPFamily]
+	ownersOfBefore shared[[]metav1.OwnerReference]
+)
+
+// services keeps of a Service whose it is, what it selects and where it is reached.
 func services(s *corev1.Service) any {
 	kept := &corev1.Service{ObjectMeta: identity(&s.ObjectMeta)}
-	kept.OwnerReferences = owners(s.OwnerReferences)
+	var owners []metav1.OwnerReference
+	for _, owner := range s.OwnerReferences {
+		owners = append(owners, metav1.OwnerReference{Kind: one(owner.Kind), UID: owner.UID})
+	}
+	kept.OwnerReferences = ownersOfBefore.of(owners)
+	var ports []corev1.ServicePort
+	for _, port := range s.Spec.Ports {
+		ports = append(ports, corev1.ServicePort{Name: port.Name, Protocol: port.Protocol, Port: port.Port, TargetPort: port.TargetPort})
+	}
 	kept.Spec = corev1.ServiceSpec{
-		Type: s.Spec.Type, ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs, IPFamilies: s.Spec.IPFamilies,
-		Ports: s.Spec.Ports, Selector: oneOfEach(s.Spec.Selector), PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
+		Type: corev1.ServiceType(one(string(s.Spec.Type))), ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs,
+		IPFamilies: familiesOfAll.of(s.Spec.IPFamilies), Ports: portsOfAll.of(ports), Selector: partsOf(s.Name, s.Spec.Selector),
+		PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
+	}
+	if len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == s.Spec.ClusterIP {
+		kept.Spec.ClusterIP = s.Spec.ClusterIPs[0] // and no text of its own
 	}
 	if cluster := s.Labels[slices.LabelCluster]; kept.Spec.Selector[slices.LabelCluster] == cluster {
 		kept.Labels = kept.Spec.Selector // of the labels only the cluster's is read: a map of its own takes 330 bytes
 	} else {
-		kept.Labels = map[string]string{slices.LabelCluster: one(cluster)}
+		kept.Labels = map[string]string{slices.LabelCluster: partOf(s.Name, cluster)}
 	}
 	return kept
 }
@@ -190,7 +204,8 @@ func endpoints(s *discoveryv1.EndpointSlice) any {
 		return kept
 	}
 	kept.Labels = map[string]string{
-		slices.LabelCluster: one(s.Labels[slices.LabelCluster]), discoveryv1.LabelServiceName: one(s.Labels[discoveryv1.LabelServiceName]),
+		slices.LabelCluster:          partOf(s.Name, s.Labels[slices.LabelCluster]),
+		discoveryv1.LabelServiceName: partOf(s.Name, s.Labels[discoveryv1.LabelServiceName]),
 	}
 	for _, endpoint := range s.Endpoints {
 		kept.Endpoints = append(kept.Endpoints, discoveryv1.Endpoint{
@@ -200,10 +215,23 @@ func endpoints(s *discoveryv1.EndpointSlice) any {
 	return kept
 }
 
+// What a gateway's slices say alike: where it is, and, of the port, the name and the protocol.
+var (
+	endpointsOfAll shared[[]discoveryv1.Endpoint]
+	portNameOfAll  shared[*string]
+	protocolOfAll  shared[*corev1.Protocol]
+)
+
 // ours keeps a slice of a gateway whole, to be compared and mended.
 func ours(s *discoveryv1.EndpointSlice) any {
 	kept := *s // a part of a list would keep the whole list in memory
 	kept.ManagedFields = nil
-	kept.Labels, kept.OwnerReferences = oneOfEach(s.Labels), owners(s.OwnerReferences)
+	kept.Namespace, kept.AddressType = one(s.Namespace), discoveryv1.AddressType(one(string(s.AddressType)))
+	kept.Labels, kept.OwnerReferences = partsOf(s.Name, s.Labels), owners(s.Name, s.OwnerReferences)
+	kept.Endpoints = endpointsOfAll.of(s.Endpoints)
+	for i := range kept.Ports {
+		port := &kept.Ports[i]
+		port.Name, port.Protocol = portNameOfAll.of(port.Name), protocolOfAll.of(port.Protocol)
+	}
 	return &kept
 }
