@@ -194,15 +194,15 @@ func pods(p *corev1.Pod) any {
 }
 
 // endpoints keeps of a Service's own slice which endpoints are ready. One without any, as all of a sleeping cluster are, says
-// nothing and carries no labels, so that the indices pass it over; it has its cluster's again with its first endpoint.
+// nothing; it is kept as a slice again with its first endpoint.
 func endpoints(s *discoveryv1.EndpointSlice) any {
 	if slices.IsOurs(s) {
 		return ours(s)
 	}
-	kept := &discoveryv1.EndpointSlice{ObjectMeta: identity(&s.ObjectMeta), AddressType: s.AddressType}
 	if len(s.Endpoints) == 0 {
-		return kept
+		return &unspoken{ObjectMeta: nothing, namespace: one(s.Namespace), name: s.Name, version: s.ResourceVersion}
 	}
+	kept := &discoveryv1.EndpointSlice{ObjectMeta: identity(&s.ObjectMeta), AddressType: s.AddressType}
 	kept.Labels = map[string]string{
 		slices.LabelCluster:          partOf(s.Name, s.Labels[slices.LabelCluster]),
 		discoveryv1.LabelServiceName: partOf(s.Name, s.Labels[discoveryv1.LabelServiceName]),

@@ -2,6 +2,7 @@ package informers
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -29,7 +30,7 @@ var meta = metav1.ObjectMeta{
 func through[T client.Object](t *testing.T, object T) T {
 	t.Helper()
 	for kind, options := range ByObject("system") {
-		if _, is := kind.(T); is {
+		if reflect.TypeOf(kind) == reflect.TypeOf(object) {
 			kept, err := options.Transform(object)
 			if err != nil {
 				t.Fatal(err)
@@ -104,9 +105,9 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 	})
 	t.Run("a Service's own slice without endpoints, as a sleeping cluster's, is in no index", func(t *testing.T) {
 		t.Parallel()
-		got := through(t, &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{}}})
-		want := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7"}, AddressType: "IPv4"}
-		if diff := cmp.Diff(want, got); diff != "" {
+		got := through[client.Object](t, &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{}}})
+		want := []string{"shop", "x", "7"}
+		if diff := cmp.Diff(want, []string{got.GetNamespace(), got.GetName(), got.GetResourceVersion()}); diff != "" || got.GetLabels() != nil {
 			t.Errorf("slice (-want +got):\n%s", diff)
 		}
 		for name, index := range SliceIndexers() {
