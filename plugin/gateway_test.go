@@ -135,6 +135,21 @@ func (f *fleet) annotation(key string) string {
 	return cluster.Annotations[key]
 }
 
+// own makes the Services' own slices, which have no endpoints yet.
+func (f *fleet) own(services ...string) []*discoveryv1.EndpointSlice {
+	f.t.Helper()
+	var made []*discoveryv1.EndpointSlice
+	for _, name := range services {
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name + "-own", Labels: map[string]string{discoveryv1.LabelServiceName: name, slices.LabelCluster: "orders"}},
+			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
+		}
+		f.create(slice)
+		made = append(made, slice)
+	}
+	return made
+}
+
 func (f *fleet) slices() []discoveryv1.EndpointSlice {
 	f.t.Helper()
 	var all discoveryv1.EndpointSliceList
@@ -311,14 +326,18 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	if diff := cmp.Diff(versions(before), versions(f.slices())); diff != "" {
 		t.Errorf("slices were written on the way (-before +after):\n%s", diff)
 	}
-	for _, name := range []string{"orders-rw", "orders-r"} {
-		f.create(&discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name + "-own", Labels: map[string]string{discoveryv1.LabelServiceName: name, slices.LabelCluster: "orders"}},
-			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
-		})
+	for _, slice := range f.own("orders-rw", "orders-r") {
+		slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}
+		if err := admin.Update(t.Context(), slice); err != nil {
+			t.Fatal(err)
+		}
 	}
 	f.comes("nothing of ours is left", func() bool { return len(f.slices()) == 0 })
-	f.shown(newFleet(manager, woken), `
+	shown, err := newFleet(ctx, manager, woken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.shown(shown, `
 # HELP cnpg_scale_to_zero_instance_pods Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.
 # TYPE cnpg_scale_to_zero_instance_pods gauge
 cnpg_scale_to_zero_instance_pods{cluster="orders",namespace="shop",sidecar_image="example.org/sidecar:v7"} 1

@@ -71,7 +71,11 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
 		return err
 	}
-	if err := ctrlmetrics.Registry.Register(newFleet(manager, woken)); err != nil {
+	fleet, err := newFleet(running, manager, woken)
+	if err != nil {
+		return err
+	}
+	if err := ctrlmetrics.Registry.Register(fleet); err != nil {
 		return fmt.Errorf("register the metrics: %w", err)
 	}
 	server := &grpcserver.Server{Logger: logger, Register: func(registrar grpc.ServiceRegistrar) {
@@ -108,12 +112,17 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 
 // newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
 // have the informers keep every pod there is.
-func newFleet(manager ctrl.Manager, woken *wakeGateway) *metrics.Fleet {
-	sources := metrics.Sources{Objects: manager.GetCache(), SidecarImage: lifecycle.SidecarImage, Now: time.Now}
-	if woken != nil {
-		sources.Instances = informers.Reader{Reader: manager.GetCache()}.Pods
+func newFleet(ctx context.Context, manager ctrl.Manager, woken *wakeGateway) (*metrics.Fleet, error) {
+	clusters, err := informers.Clusters(ctx, manager.GetCache())
+	if err != nil {
+		return nil, err
 	}
-	return metrics.NewFleet(sources)
+	reader := informers.Reader{Reader: manager.GetCache(), ClusterStore: clusters}
+	sources := metrics.Sources{Clusters: reader.Clusters, Schedules: reader, SidecarImage: lifecycle.SidecarImage, Now: time.Now}
+	if woken != nil {
+		sources.Instances = reader.Pods
+	}
+	return metrics.NewFleet(sources), nil
 }
 
 // runParts runs the parts together; the first that fails ends the others.

@@ -33,8 +33,10 @@ const noSidecar = "none"
 
 // Sources are what the series of the clusters are made from; all of it comes from the informers.
 type Sources struct {
-	// Objects has the Clusters and their ScheduledBackups.
-	Objects client.Reader
+	// Clusters are all Clusters; they are not changed.
+	Clusters func(context.Context) ([]*cnpgv1.Cluster, error)
+	// Schedules has the ScheduledBackups.
+	Schedules client.Reader
 	// Instances finds a cluster's pods; nil where the wake gateway is off, since then no pod is watched.
 	Instances func(context.Context, types.NamespacedName) ([]corev1.Pod, error)
 	// SidecarImage is the image in an instance's pod; empty: it has none.
@@ -92,14 +94,13 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 	defer f.mutex.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
-	var clusters cnpgv1.ClusterList
-	if err := f.sources.Objects.List(ctx, &clusters); err != nil {
+	clusters, err := f.sources.Clusters(ctx)
+	if err != nil {
 		return
 	}
 	suspended := f.suspended(ctx)
 	now := f.sources.Now()
-	for i := range clusters.Items {
-		cluster := &clusters.Items[i]
+	for _, cluster := range clusters {
 		if !rights.Lists(cluster) {
 			continue
 		}
@@ -171,7 +172,7 @@ func (f *Fleet) sendPods(ctx context.Context, send send, cluster *cnpgv1.Cluster
 // suspended counts the ScheduledBackups that carry our mark, by cluster; nil if they cannot be read.
 func (f *Fleet) suspended(ctx context.Context) map[types.NamespacedName]int {
 	var schedules cnpgv1.ScheduledBackupList
-	if err := f.sources.Objects.List(ctx, &schedules); err != nil {
+	if err := f.sources.Schedules.List(ctx, &schedules, client.UnsafeDisableDeepCopy); err != nil {
 		return nil
 	}
 	counts := map[types.NamespacedName]int{}

@@ -87,28 +87,26 @@ type world struct {
 	now time.Time
 }
 
-// informed reads what the plugin's informers keep of the Clusters.
-type informed struct{ client.Client }
-
-func (i informed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	err := i.Client.List(ctx, list, options...)
-	clusters, is := list.(*cnpgv1.ClusterList)
-	if err != nil || !is {
-		return err
+// clusters are what the plugin's informers keep of the Clusters.
+func (w *world) clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
+	var list cnpgv1.ClusterList
+	if err := w.List(ctx, &list); err != nil {
+		return nil, err
 	}
+	var clusters []*cnpgv1.Cluster
 	for kind, kept := range informers.ByObject("system") {
 		if _, is := kind.(*cnpgv1.Cluster); !is {
 			continue
 		}
-		for n := range clusters.Items {
-			part, err := kept.Transform(clusters.Items[n].DeepCopy())
+		for n := range list.Items {
+			part, err := kept.Transform(&list.Items[n])
 			if err != nil {
-				return err
+				return nil, err
 			}
-			clusters.Items[n] = *part.(*cnpgv1.Cluster)
+			clusters = append(clusters, part.(*cnpgv1.Cluster))
 		}
 	}
-	return nil
+	return clusters, nil
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
@@ -119,7 +117,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithReturnManagedFields().Build(), now: noon}
 	w.Fleet = NewFleet(Sources{
-		Objects: informed{w}, SidecarImage: lifecycle.SidecarImage, Now: func() time.Time { return w.now },
+		Clusters: w.clusters, Schedules: w, SidecarImage: lifecycle.SidecarImage, Now: func() time.Time { return w.now },
 		Instances: func(_ context.Context, of types.NamespacedName) ([]corev1.Pod, error) { return podsOf(of.Name) },
 	})
 	return w
@@ -229,7 +227,7 @@ func TestSeriesGoWithTheirCluster(t *testing.T) {
 func TestWhatCannotBeReadIsAbsent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, cluster("awake", on()))
-	w.sources.Objects = fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build() // it knows no Clusters
+	w.Client = fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build() // it knows no Clusters
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(w.Fleet)
 	if got := page(t, registry); got != "" {

@@ -96,13 +96,13 @@ func (c *Controller) replicaChanged(ctx context.Context, pod client.Object, q qu
 		return
 	}
 	if pod.GetUID() == c.Settings.Replica.UID {
-		var clusters cnpgv1.ClusterList
-		if err := c.Informers.List(ctx, &clusters); err != nil {
+		clusters, err := c.Informers.Clusters(ctx)
+		if err != nil {
 			c.Logger.Warn("the Clusters could not be listed", "error", err.Error())
 			return
 		}
-		for i := range clusters.Items {
-			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+		for _, cluster := range clusters {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
 		}
 		return
 	}

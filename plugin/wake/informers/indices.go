@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"strconv"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -94,6 +95,8 @@ func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
 type Store interface {
 	// ByIndex finds what an index has by that key.
 	ByIndex(ctx context.Context, index, key string) ([]any, error)
+	// All are all that there are.
+	All(ctx context.Context) ([]any, error)
 }
 
 // Index makes the informers keep the indices, and returns what asks by them.
@@ -103,12 +106,21 @@ func Index(ctx context.Context, informers cache.Cache) (Reader, error) {
 			return Reader{}, fmt.Errorf("index pods by %s: %w", name, err)
 		}
 	}
+	clusters, err := Clusters(ctx, informers)
+	if err != nil {
+		return Reader{}, err
+	}
 	services, err := index(ctx, informers, &corev1.Service{}, ServiceIndexers())
 	if err != nil {
 		return Reader{}, err
 	}
 	endpointSlices, err := index(ctx, informers, &discoveryv1.EndpointSlice{}, SliceIndexers())
-	return Reader{Reader: informers, ServiceStore: services, SliceStore: endpointSlices}, err
+	return Reader{Reader: informers, ClusterStore: clusters, ServiceStore: services, SliceStore: endpointSlices}, err
+}
+
+// Clusters is what the informer of Clusters keeps.
+func Clusters(ctx context.Context, informers cache.Informers) (Store, error) {
+	return index(ctx, informers, &cnpgv1.Cluster{}, nil)
 }
 
 // index has an informer of all namespaces keep indices. The framework's own have two keys for each, one of the namespace and one
@@ -133,10 +145,24 @@ type store struct {
 	informer toolscache.SharedIndexInformer
 }
 
-// ByIndex waits until the informer has been told of everything that there is.
 func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
-	if !s.informer.HasSynced() && !toolscache.WaitForCacheSync(ctx.Done(), s.informer.HasSynced) {
-		return nil, fmt.Errorf("wait for an informer: %w", context.Cause(ctx))
+	if err := s.synced(ctx); err != nil {
+		return nil, err
 	}
 	return s.informer.GetIndexer().ByIndex(index, key)
+}
+
+func (s store) All(ctx context.Context) ([]any, error) {
+	if err := s.synced(ctx); err != nil {
+		return nil, err
+	}
+	return s.informer.GetIndexer().List(), nil
+}
+
+// synced waits until the informer has been told of everything that there is.
+func (s store) synced(ctx context.Context) error {
+	if !s.informer.HasSynced() && !toolscache.WaitForCacheSync(ctx.Done(), s.informer.HasSynced) {
+		return fmt.Errorf("wait for an informer: %w", context.Cause(ctx))
+	}
+	return nil
 }

@@ -18,8 +18,8 @@ import (
 // Reader finds objects.
 type Reader struct {
 	client.Reader
-	// ServiceStore and SliceStore are the informers' of Services and EndpointSlices.
-	ServiceStore, SliceStore Store
+	// ClusterStore, ServiceStore and SliceStore are the informers' of Clusters, Services and EndpointSlices.
+	ClusterStore, ServiceStore, SliceStore Store
 }
 
 func list[L client.ObjectList](ctx context.Context, from client.Reader, into L, options ...client.ListOption) (L, error) {
@@ -63,6 +63,21 @@ func (r Reader) Cluster(ctx context.Context, name types.NamespacedName) (*cnpgv1
 		return nil, fmt.Errorf("read Cluster %s: %w", name, err)
 	}
 	return &cluster, nil
+}
+
+// Clusters are all Clusters. They are the informer's own, since a list of a fleet's copies takes 20 MiB for a moment.
+func (r Reader) Clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
+	objects, err := r.ClusterStore.All(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the Clusters: %w", err)
+	}
+	clusters := make([]*cnpgv1.Cluster, 0, len(objects))
+	for _, object := range objects {
+		if cluster, is := object.(*cnpgv1.Cluster); is {
+			clusters = append(clusters, cluster)
+		}
+	}
+	return clusters, nil
 }
 
 // Services are those that carry the cluster's label.

@@ -19,6 +19,8 @@ type crowded []any
 
 func (c crowded) ByIndex(context.Context, string, string) ([]any, error) { return c, nil }
 
+func (c crowded) All(context.Context) ([]any, error) { return c, nil }
+
 func TestAKeyMayBeThatOfOthers(t *testing.T) {
 	t.Parallel()
 	of := func(namespace, cluster string) metav1.ObjectMeta {

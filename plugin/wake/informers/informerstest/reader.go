@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,6 +29,7 @@ func Index(builder *fake.ClientBuilder) *fake.ClientBuilder {
 func Reader(api client.Reader) informers.Reader {
 	return informers.Reader{
 		Reader:       api,
+		ClusterStore: store{api, func() client.ObjectList { return &cnpgv1.ClusterList{} }, nil},
 		ServiceStore: store{api, func() client.ObjectList { return &corev1.ServiceList{} }, informers.ServiceIndexers()},
 		SliceStore:   store{api, func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, informers.SliceIndexers()},
 	}
@@ -40,6 +42,22 @@ type store struct {
 }
 
 func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
+	kept, err := s.kept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return kept.ByIndex(index, key)
+}
+
+func (s store) All(ctx context.Context) ([]any, error) {
+	kept, err := s.kept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return kept.List(), nil
+}
+
+func (s store) kept(ctx context.Context) (toolscache.Indexer, error) {
 	list := s.list()
 	if err := s.api.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("list %T: %w", list, err)
@@ -49,5 +67,5 @@ func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("index %T: %w", list, err)
 	}
-	return kept.ByIndex(index, key)
+	return kept, nil
 }
