@@ -169,6 +169,7 @@ func newManager(c config.Config, resource schema.GroupVersion, ready *atomic.Boo
 	// server shares itself out fairly. The default of 20 a second would make the last of 500 clients wait for half a minute.
 	restConfig.QPS = -1
 	kept := rights.ByObject(resource)
+	maps.Copy(kept, backups.ByObject())
 	if c.Gateway != nil {
 		maps.Copy(kept, informers.ByObject(c.Gateway.Replica.Namespace))
 	}

@@ -11,6 +11,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -21,6 +22,12 @@ import (
 
 // Reconciler resumes the marked ScheduledBackups of clusters without a sidecar that would.
 type Reconciler struct{ client.Client }
+
+// ByObject says what is kept of ScheduledBackups: all of each but who changed it when, since what is written is the difference
+// to what was read.
+func ByObject() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{&cnpgv1.ScheduledBackup{}: {Transform: cache.TransformStripManagedFields()}}
+}
 
 // SetupWithManager watches Clusters and ScheduledBackups.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
