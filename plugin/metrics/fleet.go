@@ -7,6 +7,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +28,11 @@ const (
 	stateHibernating = "hibernating"
 	stateAsleep      = "asleep"
 )
+
+// states are the values of the label state.
+var states = []*dto.LabelPair{
+	label(labelState, stateDisabled), label(labelState, stateAwake), label(labelState, stateHibernating), label(labelState, stateAsleep),
+}
 
 // noSidecar stands for the image in a pod that has no sidecar.
 const noSidecar = "none"
@@ -62,12 +68,12 @@ type fleetDescriptions struct {
 // NewFleet makes the collector. What it counts begins now.
 func NewFleet(sources Sources) *Fleet {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(prefix+name, help, append([]string{"namespace", "cluster"}, labels...), nil)
+		return prometheus.NewDesc(prefix+name, help, append([]string{labelNamespace, labelCluster}, labels...), nil)
 	}
 	return &Fleet{
 		sources: sources, ledger: newLedger(sources.Now()),
 		described: fleetDescriptions{
-			state:     describe("cluster_state", "In which state the cluster is: 1 for the one it is in.", "state"),
+			state:     describe("cluster_state", "In which state the cluster is: 1 for the one it is in.", labelState),
 			since:     describe("asleep_since_timestamp_seconds", "When the last pod of the sleeping cluster was gone; absent while it is awake."),
 			slept:     describe("hibernated_seconds_total", "For how long this process has known the cluster to be asleep."),
 			cpu:       describe("saved_cpu_seconds_total", "CPU that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
@@ -75,7 +81,7 @@ func NewFleet(sources Sources) *Fleet {
 			invalid:   describe("settings_invalid", "How many annotations of the cluster are not understood."),
 			onConnect: describe("wakes_on_connect", "Whether a connection wakes the cluster when it sleeps, as its settings and whoever put it to sleep have it."),
 			suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),
-			pods:      describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", "sidecar_image"),
+			pods:      describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", labelImage),
 		},
 	}
 }
@@ -115,22 +121,12 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 	f.ledger.close()
 }
 
-// send sends a figure of a cluster.
-type send func(description *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string)
-
-func sender(metrics chan<- prometheus.Metric, cluster *cnpgv1.Cluster) send {
-	return func(description *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
-		labels = append([]string{cluster.Namespace, cluster.Name}, labels...)
-		metrics <- prometheus.MustNewConstMetric(description, kind, value, labels...)
-	}
-}
-
 func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, now time.Time) {
 	view := plan.View(cluster, now)
 	send(f.described.invalid, prometheus.GaugeValue, float64(view.Problems))
 	in := stateOf(cluster, view.Policy)
-	for _, state := range []string{stateDisabled, stateAwake, stateHibernating, stateAsleep} {
-		send(f.described.state, prometheus.GaugeValue, number(state == in), state)
+	for _, state := range states {
+		send(f.described.state, prometheus.GaugeValue, number(state.GetValue() == in), state)
 	}
 	send(f.described.onConnect, prometheus.GaugeValue, number(f.sources.Instances != nil && view.Obstacle() == ""))
 	if since, asleep := asleepSince(cluster); asleep {
@@ -165,7 +161,7 @@ func (f *Fleet) sendPods(ctx context.Context, send send, cluster *cnpgv1.Cluster
 		images[image]++
 	}
 	for image, count := range images {
-		send(f.described.pods, prometheus.GaugeValue, float64(count), image)
+		send(f.described.pods, prometheus.GaugeValue, float64(count), label(labelImage, image))
 	}
 }
 
