@@ -42,14 +42,13 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var known corev1.Service // one for all: a list would be a copy of tens of thousands, every minute
 	var gone []types.UID
 	for _, owner := range owners {
-		err := c.Informers.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}, &known)
-		if client.IgnoreNotFound(err) != nil {
-			return 0, fmt.Errorf("find Service %s/%s: %w", owner.Namespace, owner.Name, err)
+		known, err := c.Informers.ServiceUID(ctx, types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})
+		if err != nil {
+			return 0, err
 		}
-		if err == nil && known.UID == owner.UID {
+		if known == owner.UID {
 			continue
 		}
 		is, err := c.isGone(ctx, owner)

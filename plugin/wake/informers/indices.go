@@ -9,6 +9,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -95,6 +96,8 @@ func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
 type Store interface {
 	// ByIndex finds what an index has by that key.
 	ByIndex(ctx context.Context, index, key string) ([]any, error)
+	// ByName finds what has the name; nil: nothing.
+	ByName(ctx context.Context, name types.NamespacedName) (any, error)
 	// All are all that there are.
 	All(ctx context.Context) ([]any, error)
 }
@@ -150,6 +153,14 @@ func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
 		return nil, err
 	}
 	return s.informer.GetIndexer().ByIndex(index, key)
+}
+
+func (s store) ByName(ctx context.Context, name types.NamespacedName) (any, error) {
+	if err := s.synced(ctx); err != nil {
+		return nil, err
+	}
+	object, _, err := s.informer.GetIndexer().GetByKey(name.String())
+	return object, err
 }
 
 func (s store) All(ctx context.Context) ([]any, error) {

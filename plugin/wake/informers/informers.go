@@ -33,7 +33,7 @@ func ByObject(namespace string) map[client.Object]cache.ByObject {
 	shared := ptr.To(true)
 	return map[client.Object]cache.ByObject{
 		&cnpgv1.Cluster{}: {Transform: keep(clusters), UnsafeDisableDeepCopy: shared},
-		&corev1.Service{}: {Label: cluster, Transform: keep(services), UnsafeDisableDeepCopy: shared},
+		&corev1.Service{}: {Label: cluster, Transform: keep(briefly), UnsafeDisableDeepCopy: shared},
 		&corev1.Pod{}: {
 			Namespaces: map[string]cache.Config{
 				cache.AllNamespaces: {LabelSelector: cluster}, namespace: {LabelSelector: labels.Everything()},
@@ -135,41 +135,6 @@ var switchOurs = []metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Fields
 
 // switchField is the part of a field manager's entry that says whose the switch is.
 var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + idle.KeyHibernation + `":{}}}}`)}
-
-// What the Services of a fleet say alike.
-var (
-	portsOfAll     shared[[]corev1.ServicePort]
-	familiesOfAll  shared[[]corev1.IPFamily]
-	ownersOfBefore shared[[]metav1.OwnerReference]
-)
-
-// services keeps of a Service whose it is, what it selects and where it is reached.
-func services(s *corev1.Service) any {
-	kept := &corev1.Service{ObjectMeta: identity(&s.ObjectMeta)}
-	var owners []metav1.OwnerReference
-	for _, owner := range s.OwnerReferences {
-		owners = append(owners, metav1.OwnerReference{Kind: one(owner.Kind), UID: owner.UID})
-	}
-	kept.OwnerReferences = ownersOfBefore.of(owners)
-	var ports []corev1.ServicePort
-	for _, port := range s.Spec.Ports {
-		ports = append(ports, corev1.ServicePort{Name: port.Name, Protocol: port.Protocol, Port: port.Port, TargetPort: port.TargetPort})
-	}
-	kept.Spec = corev1.ServiceSpec{
-		Type: corev1.ServiceType(one(string(s.Spec.Type))), ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs,
-		IPFamilies: familiesOfAll.of(s.Spec.IPFamilies), Ports: portsOfAll.of(ports), Selector: partsOf(s.Name, s.Spec.Selector),
-		PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
-	}
-	if len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == s.Spec.ClusterIP {
-		kept.Spec.ClusterIP = s.Spec.ClusterIPs[0] // and no text of its own
-	}
-	if cluster := s.Labels[slices.LabelCluster]; kept.Spec.Selector[slices.LabelCluster] == cluster {
-		kept.Labels = kept.Spec.Selector // of the labels only the cluster's is read: a map of its own takes 330 bytes
-	} else {
-		kept.Labels = map[string]string{slices.LabelCluster: partOf(s.Name, cluster)}
-	}
-	return kept
-}
 
 func pods(p *corev1.Pod) any {
 	kept := &corev1.Pod{ObjectMeta: identity(&p.ObjectMeta)}

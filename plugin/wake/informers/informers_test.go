@@ -42,6 +42,16 @@ func through[T client.Object](t *testing.T, object T) T {
 	return object
 }
 
+// keptOf is what is read of a Service that is kept.
+func keptOf(t *testing.T, have *corev1.Service) corev1.Service {
+	t.Helper()
+	kept, is := through[client.Object](t, have).(*service)
+	if !is {
+		t.Fatal("it is not kept as a Service")
+	}
+	return kept.whole()
+}
+
 func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 	t.Parallel()
 	t.Run("of a pod the labels that Services select by, its addresses, whether it is ready and the image of its sidecar", func(t *testing.T) {
@@ -78,8 +88,8 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 		}
 		full := spec.DeepCopy()
 		full.SessionAffinity, full.LoadBalancerSourceRanges = "None", []string{"10.0.0.0/8"}
-		got := through(t, &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: *full})
-		want := &corev1.Service{Spec: spec, ObjectMeta: metav1.ObjectMeta{
+		got := keptOf(t, &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: *full})
+		want := corev1.Service{Spec: spec, ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7", OwnerReferences: meta.OwnerReferences, Labels: map[string]string{"cnpg.io/cluster": "orders"},
 		}}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -116,12 +126,22 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a Service that selects by its cluster's label is found by it, with one map for both", func(t *testing.T) {
+	t.Run("a Service that selects by its cluster's label does so whoever else selects the same", func(t *testing.T) {
 		t.Parallel()
-		selector := map[string]string{"cnpg.io/cluster": "orders", "cnpg.io/instanceRole": "primary"}
-		got := through(t, &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: corev1.ServiceSpec{Selector: selector}})
-		if diff := cmp.Diff([]map[string]string{selector, selector}, []map[string]string{got.Spec.Selector, got.Labels}); diff != "" {
-			t.Errorf("selector and labels (-want +got):\n%s", diff)
+		for _, cluster := range []string{"orders", "sales", "orders"} {
+			have := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: cluster + "-rw", Labels: map[string]string{"cnpg.io/cluster": cluster}}}
+			have.Spec.Selector = map[string]string{"cnpg.io/cluster": cluster, "cnpg.io/instanceRole": "primary"}
+			if diff := cmp.Diff(*have.DeepCopy(), keptOf(t, have)); diff != "" {
+				t.Errorf("Service (-want +got):\n%s", diff)
+			}
+		}
+	})
+	t.Run("a Service that selects another cluster than its label says goes on to", func(t *testing.T) {
+		t.Parallel()
+		have := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "orders-rw", Labels: map[string]string{"cnpg.io/cluster": "orders"}}}
+		have.Spec.Selector = map[string]string{"cnpg.io/cluster": "sales"}
+		if diff := cmp.Diff(*have.DeepCopy(), keptOf(t, have)); diff != "" {
+			t.Errorf("Service (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("a slice of ours stays whole, to be compared", func(t *testing.T) {

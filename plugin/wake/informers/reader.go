@@ -80,12 +80,28 @@ func (r Reader) Clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
 	return clusters, nil
 }
 
-// Services are those that carry the cluster's label.
+// Services are those that carry the cluster's label, as far as they are kept.
 func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]corev1.Service, error) {
-	found, err := find(ctx, r.ServiceStore, byCluster, clusterKey(cluster.Namespace, cluster.Name), func(s *corev1.Service) bool {
-		return carries(&s.ObjectMeta, cluster)
+	found, err := find(ctx, r.ServiceStore, byCluster, clusterKey(cluster.Namespace, cluster.Name), func(s *service) bool {
+		return s.namespace == cluster.Namespace && s.cluster == cluster.Name
 	})
-	return valuesOf(found), err
+	services := make([]corev1.Service, 0, len(found))
+	for _, kept := range found {
+		services = append(services, kept.whole())
+	}
+	return services, err
+}
+
+// ServiceUID tells a Service from others that had its name; empty: none is known.
+func (r Reader) ServiceUID(ctx context.Context, name types.NamespacedName) (types.UID, error) {
+	object, err := r.ServiceStore.ByName(ctx, name)
+	if err != nil {
+		return "", fmt.Errorf("find Service %s: %w", name, err)
+	}
+	if kept, is := object.(*service); is {
+		return kept.uid, nil
+	}
+	return "", nil
 }
 
 // Pods are the instances of the cluster, those that are being deleted too.

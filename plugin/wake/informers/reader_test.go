@@ -19,6 +19,8 @@ type crowded []any
 
 func (c crowded) ByIndex(context.Context, string, string) ([]any, error) { return c, nil }
 
+func (c crowded) ByName(context.Context, types.NamespacedName) (any, error) { return nil, nil }
+
 func (c crowded) All(context.Context) ([]any, error) { return c, nil }
 
 func TestAKeyMayBeThatOfOthers(t *testing.T) {
@@ -33,7 +35,8 @@ func TestAKeyMayBeThatOfOthers(t *testing.T) {
 	}
 	reader := Reader{
 		ServiceStore: crowded{
-			&corev1.Service{ObjectMeta: of("shop", "orders")}, &corev1.Service{ObjectMeta: of("shop", "sales")}, &corev1.Service{ObjectMeta: of("bank", "orders")},
+			briefly(&corev1.Service{ObjectMeta: of("shop", "orders")}), briefly(&corev1.Service{ObjectMeta: of("shop", "sales")}),
+			briefly(&corev1.Service{ObjectMeta: of("bank", "orders")}),
 		},
 		SliceStore: crowded{led("shop", "orders", 10000), led("shop", "sales", 10001), led("bank", "orders", 10002)},
 	}

@@ -2,6 +2,7 @@ package informers
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"unique"
@@ -21,7 +22,7 @@ func partOf(name, text string) string {
 	return one(text)
 }
 
-// partsOf are labels or a selector of an object of that name.
+// partsOf are labels of an object of that name.
 func partsOf(name string, texts map[string]string) map[string]string {
 	kept := make(map[string]string, len(texts))
 	for key, value := range texts {
@@ -30,20 +31,27 @@ func partsOf(name string, texts map[string]string) map[string]string {
 	return kept
 }
 
-// shared has what comes after one another and is equal share its memory: what a fleet's objects say of ports and the like is
-// mostly the same, and whose they are is the same of neighbours.
+// shared has what is equal to one of the last few share its memory: what a fleet's objects say of ports and the like is mostly
+// the same, and whose they are is the same of neighbours.
 type shared[T any] struct {
 	mutex sync.Mutex
-	last  T
+	last  []T // the latest first
 }
+
+// remembered is how many are compared: a cluster's Services are of three purposes.
+const remembered = 8
 
 func (s *shared[T]) of(value T) T {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if !reflect.DeepEqual(s.last, value) {
-		s.last = value
+	at := slices.IndexFunc(s.last, func(before T) bool { return reflect.DeepEqual(before, value) })
+	if at >= 0 {
+		value = s.last[at]
+		s.last = slices.Delete(s.last, at, at+1)
 	}
-	return s.last
+	s.last = slices.Insert(s.last, 0, value)
+	s.last = s.last[:min(len(s.last), remembered)]
+	return value
 }
 
 // owners are whose an object of that name is.

@@ -19,7 +19,7 @@ func TestEqualNeighboursShareMemory(t *testing.T) {
 	}{
 		{"an equal one is the first", ports(5432), true},
 		{"another is itself", ports(5433), false},
-		{"what has come since is not looked at again", ports(5432), false},
+		{"after another it is the first again", ports(5432), true},
 		{"none is none", nil, false},
 	} {
 		got := all.of(c.comes)

@@ -4,12 +4,14 @@ package informerstest
 import (
 	"context"
 	"fmt"
+	"reflect"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -29,16 +31,27 @@ func Index(builder *fake.ClientBuilder) *fake.ClientBuilder {
 func Reader(api client.Reader) informers.Reader {
 	return informers.Reader{
 		Reader:       api,
-		ClusterStore: store{api, func() client.ObjectList { return &cnpgv1.ClusterList{} }, nil},
-		ServiceStore: store{api, func() client.ObjectList { return &corev1.ServiceList{} }, informers.ServiceIndexers()},
-		SliceStore:   store{api, func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, informers.SliceIndexers()},
+		ClusterStore: store{api, func() client.ObjectList { return &cnpgv1.ClusterList{} }, transformation(&cnpgv1.Cluster{}), nil},
+		ServiceStore: store{api, func() client.ObjectList { return &corev1.ServiceList{} }, transformation(&corev1.Service{}), informers.ServiceIndexers()},
+		SliceStore:   store{api, func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, transformation(&discoveryv1.EndpointSlice{}), informers.SliceIndexers()},
 	}
 }
 
+// transformation makes of an object of that kind what the informers keep of it.
+func transformation(kind client.Object) toolscache.TransformFunc {
+	for watched, options := range informers.ByObject("") {
+		if reflect.TypeOf(watched) == reflect.TypeOf(kind) {
+			return options.Transform
+		}
+	}
+	return nil
+}
+
 type store struct {
-	api      client.Reader
-	list     func() client.ObjectList
-	indexers toolscache.Indexers
+	api       client.Reader
+	list      func() client.ObjectList
+	transform toolscache.TransformFunc
+	indexers  toolscache.Indexers
 }
 
 func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
@@ -47,6 +60,15 @@ func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
 		return nil, err
 	}
 	return kept.ByIndex(index, key)
+}
+
+func (s store) ByName(ctx context.Context, name types.NamespacedName) (any, error) {
+	kept, err := s.kept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	object, _, err := kept.GetByKey(name.String())
+	return object, err
 }
 
 func (s store) All(ctx context.Context) ([]any, error) {
@@ -63,7 +85,13 @@ func (s store) kept(ctx context.Context) (toolscache.Indexer, error) {
 		return nil, fmt.Errorf("list %T: %w", list, err)
 	}
 	kept := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, s.indexers)
-	err := meta.EachListItem(list, func(object runtime.Object) error { return kept.Add(object) })
+	err := meta.EachListItem(list, func(object runtime.Object) error {
+		part, err := s.transform(object)
+		if err != nil {
+			return err
+		}
+		return kept.Add(part)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("index %T: %w", list, err)
 	}
