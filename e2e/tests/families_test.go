@@ -118,14 +118,16 @@ func (s *story) shortSessionsKeepAwake(c *cnpgv1.Cluster, settings string) {
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	var before, after time.Time
 	judged := s.judgedClients(c)
-	for _, mode := range []string{"require", "disable", "require"} {
+	for i, mode := range []string{"disable", "require", "disable"} {
 		before = time.Now()
 		session, err := kube.OpenAs(s.ctx, c, "rw", settings+" sslmode="+mode)
 		s.must(err)
 		_, after = session.Close()
 		s.awake(c, threshold*2/3, "a session two thirds of the threshold ago")
 		now := s.judgedClients(c)
-		if now <= judged { // the counters would keep the cluster awake without the kernel's report, but for a while too long
+		// The counters would keep the cluster awake without the kernel's report, but for a while too long. Of the first session none
+		// is needed: others have just been seen.
+		if now <= judged && i > 0 {
 			s.Errorf("the kernel did not report the end of a session with %s sslmode=%s", settings, mode)
 		}
 		judged = now
@@ -168,12 +170,13 @@ func (s *story) leadInEveryFamily(c *cnpgv1.Cluster, suffix string) {
 	}
 }
 
-// judgedClients is how many sessions the primary's sidecar has taken for clients' by the kernel's reports of their ends.
+// judgedClients is how many sessions the primary's sidecar has taken for clients' by the kernel's reports of their ends: also those
+// that are as long as a failed login over TLS, of which there is none here.
 func (s *story) judgedClients(c *cnpgv1.Cluster) int {
 	s.Helper()
 	count := 0
 	for line := range strings.Lines(s.metrics(c.Status.CurrentPrimary)) {
-		for _, verdict := range []string{"client", "unseen"} {
+		for _, verdict := range []string{"client", "unseen", "uncertain"} {
 			name := fmt.Sprintf("cnpg_scale_to_zero_socket_events_total{cluster=%q,verdict=%q} ", c.Name, verdict)
 			if value, is := strings.CutPrefix(line, name); is {
 				number, err := strconv.Atoi(strings.TrimSpace(value))
