@@ -25,6 +25,7 @@ type lessons struct {
 	taken      int
 	begun      time.Time
 	inProgress bool
+	close      int // looks in a row by which a rise went on that is to be learned from
 }
 
 // settling tells whether another look is to show where the counters rest, before somebody comes whose sessions must be told from a
@@ -43,6 +44,11 @@ func (l *Loop) learn(ctx context.Context) {
 	now := time.Now()
 	since := now.Sub(l.lessons.begun)
 	l.lessons.inProgress = l.account.Rising() && since < lessonTakes
+	if l.account.Rising() && !l.account.Certain() && l.memory.doubt {
+		l.lessons.close++
+	} else {
+		l.lessons.close = 0
+	}
 	switch {
 	case l.account.Certain():
 		l.lessons.taken = 0

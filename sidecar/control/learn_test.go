@@ -100,6 +100,31 @@ func TestAScrapeThatTheFirstLookMeetsDoesNotDelaySleep(t *testing.T) {
 	})
 }
 
+// Somebody else's scrapes may always come a second before somebody knocks, and those that are to teach be answered from memory.
+func TestABurstThatIsOverBeforeTheNextKnockIsLearned(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) { w.scraped = func(*world) {} }, func(t *testing.T, w *world, loop *Loop) {
+		view := healthy()
+		view.Annotations[idle.KeyInactivityMinutes] = "1"
+		loop.See(view)
+		const before = 1200 * time.Millisecond
+		scraped := memoryOf(0)
+		for n := range 13 {
+			after := 5 * time.Second
+			if n == 1 { // the looks, a second apart, begin with the first knock
+				after -= 300 * time.Millisecond
+			}
+			wait(after - before)
+			if n%6 == 0 {
+				w.with(scraped)
+			}
+			wait(before)
+			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
+		}
+		expect(t, w, "asleep", true, asleep)
+	})
+}
+
 func TestTheExporterIsScrapedWhereThatTeachesSomething(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

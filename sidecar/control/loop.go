@@ -23,6 +23,9 @@ const (
 	knockEvery = 2 * time.Second
 	// lookApart is the least time between two looks that something other than the passing of time asks for.
 	lookApart = time.Second
+	// closeApart is that time while the counters rise and it is not known what a burst is: one that is over before the next session
+	// in doubt ends teaches what it is. closeLooks is how many looks in a row are as close.
+	closeApart, closeLooks = 250 * time.Millisecond, 8
 )
 
 // Parts are what the loop works with.
@@ -199,8 +202,11 @@ func (l *Loop) isDue() bool { return !l.due.IsZero() && !time.Now().Before(l.due
 
 // soon brings the next look forward.
 func (l *Loop) soon() {
-	at := time.Now()
-	if earliest := l.looked.Add(lookApart); earliest.After(at) {
+	at, apart := time.Now(), lookApart
+	if l.lessons.close != 0 && l.lessons.close <= closeLooks {
+		apart = closeApart
+	}
+	if earliest := l.looked.Add(apart); earliest.After(at) {
 		at = earliest
 	}
 	if l.due.IsZero() || at.Before(l.due) {
