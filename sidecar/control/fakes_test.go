@@ -131,6 +131,13 @@ func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample
 	return sample, nil
 }
 
+// looks is how many have succeeded.
+func (w *world) looks() int {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.samples
+}
+
 func (w *world) Scrape(context.Context, bool) error {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()

@@ -15,7 +15,8 @@ const (
 	lessonsAtOnce = 24
 	// lessonsAnew is when it is tried again after these have taught nothing.
 	lessonsAnew = time.Hour
-	// settlesAtOnce is how many looks in a row may be taken to see the counters at rest. A scrape takes part of a second.
+	// settlesAtOnce is how many looks in a row may be taken to see the counters at rest, after one that showed use or nothing. A scrape
+	// takes part of a second.
 	settlesAtOnce = 5
 )
 
@@ -31,12 +32,12 @@ type lessons struct {
 // settling tells whether another look is to show where the counters rest, before somebody comes whose sessions must be told from a
 // burst that was going on when this one was taken.
 func (l *Loop) settling() bool {
-	if l.account.Settled() {
+	if l.account.Settled() || !l.status.Known || l.status.InUse {
 		l.settles = 0
 		return false
 	}
 	l.settles++
-	return l.status.Known && !l.status.InUse && l.settles <= settlesAtOnce
+	return l.settles <= settlesAtOnce
 }
 
 // learn has the exporter scraped where that helps, and asks for the looks that show what it added.

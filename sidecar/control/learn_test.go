@@ -81,23 +81,54 @@ func besideKnocks(t *testing.T, every, remembers, begun time.Duration, knocked i
 	})
 }
 
-// The first look may be taken while the exporter logs in, and the one after it, when somebody knocks, shows the rest of that.
+// The first look that has to be compared with may be taken while the exporter logs in, and the one after it, when somebody knocks,
+// shows the rest of that.
 func TestAScrapeThatTheFirstLookMeetsDoesNotDelaySleep(t *testing.T) {
 	t.Parallel()
-	liveAfter(t, func(w *world) { w.scraped = memoryOf(30 * time.Second) }, func(t *testing.T, w *world, loop *Loop) {
-		view := healthy()
-		view.Annotations[idle.KeyInactivityMinutes] = "1"
-		loop.See(view)
-		wait(500 * time.Millisecond)
-		w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: w.ledger["app"].Sessions + 8} })
-		for second := range 64 {
-			wait(time.Second)
-			if second%5 == 4 {
-				w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
+	for _, row := range []struct {
+		rule   string
+		before func(*world)
+	}{
+		{"when the worker has begun", func(*world) {}},
+		{"when the server could not be asked for a while", func(w *world) {
+			w.with(func(w *world) { w.broken = true })
+			wait(2 * time.Minute)
+			w.with(func(w *world) { w.broken = false })
+		}},
+		{"when a session has lasted long", func(w *world) {
+			w.with(func(w *world) { w.inUse, w.stateChanged = true, time.Now() })
+			wait(10 * time.Minute)
+			w.leave()
+		}},
+		{"when short sessions came one after the other", func(w *world) {
+			for range 20 {
+				wait(time.Second)
+				w.report(activity.Ended{Peer: peer, Sent: 700, At: time.Now()})
 			}
-		}
-		expect(t, w, "asleep", true, asleep)
-	})
+		}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) { w.scraped = memoryOf(30 * time.Second) }, func(t *testing.T, w *world, loop *Loop) {
+				view := healthy()
+				view.Annotations[idle.KeyInactivityMinutes] = "1"
+				loop.See(view)
+				row.before(w)
+				for samples := w.looks(); w.looks() == samples; {
+					wait(100 * time.Millisecond)
+				}
+				wait(500 * time.Millisecond)
+				w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: w.ledger["app"].Sessions + 8} })
+				for second := range 64 {
+					wait(time.Second)
+					if second%5 == 4 {
+						w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
+					}
+				}
+				expect(t, w, "asleep", true, asleep)
+			})
+		})
+	}
 }
 
 // Somebody else's scrapes may always come a second before somebody knocks, and those that are to teach be answered from memory.

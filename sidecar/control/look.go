@@ -119,6 +119,7 @@ func (l *Loop) balance(seen *idle.Observation, sample postgres.Sample) (doubt bo
 	ledger := sample.Ledger.Less(l.own)
 	if !seen.Used.IsZero() || len(seen.InUse) != 0 {
 		l.account.Restart(ledger, sample.Ended)
+		l.settles = 0 // however many looks showed use, rest is yet to be seen
 		return false
 	}
 	finding := l.account.Take(activity.Look{
