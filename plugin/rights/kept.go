@@ -2,7 +2,6 @@ package rights
 
 import (
 	"strings"
-	"unique"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -10,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/texts"
 )
 
 // A Role and a RoleBinding that are as this package makes them follow from whose they are, and of a fleet's nearly all are.
@@ -76,7 +77,7 @@ var controls = ptr.To(true)
 func brief(have metav1.Object, version string) metav1.ObjectMeta {
 	cluster := madeFor(have)
 	return metav1.ObjectMeta{
-		Namespace: unique.Make(have.GetNamespace()).Value(), Name: have.GetName(), ResourceVersion: have.GetResourceVersion(),
+		Namespace: texts.One(have.GetNamespace()), Name: have.GetName(), ResourceVersion: have.GetResourceVersion(),
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: version, Kind: "Cluster", Name: cluster.Name, UID: cluster.UID, Controller: controls,
 		}},

@@ -5,14 +5,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/texts"
 )
 
-// one is the only copy in memory of a text that many objects hold. A text of one or two objects is better left alone: to be
-// found it takes 150 bytes more.
-func one(text string) string { return unique.Make(text).Value() }
+// one is the only copy in memory of a text that many objects hold.
+func one(text string) string { return texts.One(text) }
 
 // partOf is a text that mostly begins an object's name, as a cluster's does its Services': then it is a part of that.
 func partOf(name, text string) string {
@@ -23,9 +23,9 @@ func partOf(name, text string) string {
 }
 
 // partsOf are labels of an object of that name.
-func partsOf(name string, texts map[string]string) map[string]string {
-	kept := make(map[string]string, len(texts))
-	for key, value := range texts {
+func partsOf(name string, labels map[string]string) map[string]string {
+	kept := make(map[string]string, len(labels))
+	for key, value := range labels {
 		kept[one(key)] = partOf(name, value)
 	}
 	return kept
