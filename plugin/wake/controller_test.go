@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -239,6 +240,52 @@ func TestAWokenServiceOfBothFamiliesIsLedUntilItServesBoth(t *testing.T) {
 		a.look()
 		w.wants("then nothing of ours is left", nowhere)
 	})
+}
+
+// What somebody changed of a slice of ours is changed back, and what they added stays.
+func TestASliceThatSomebodyChangedIsMended(t *testing.T) {
+	for _, row := range []struct {
+		rule   string
+		change func(*discoveryv1.EndpointSlice)
+	}{
+		{"it names another port", func(s *discoveryv1.EndpointSlice) { s.Ports[0].Port = ptr.To(int32(7)) }},
+		{"it has no endpoints", func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil }},
+		{"it does not say who made it", func(s *discoveryv1.EndpointSlice) { delete(s.Labels, discoveryv1.LabelManagedBy) }},
+		{"nor that, nor has it endpoints", func(s *discoveryv1.EndpointSlice) {
+			delete(s.Labels, discoveryv1.LabelManagedBy)
+			s.Endpoints = nil
+		}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a := w.replica("a", "10.1.0.1")
+				w.cluster(asleep)
+				a.look()
+				var before discoveryv1.EndpointSliceList
+				if err := w.api.List(t.Context(), &before, client.MatchingLabels{discoveryv1.LabelServiceName: "orders-rw"}); err != nil || len(before.Items) != 1 {
+					t.Fatal(len(before.Items), err)
+				}
+				slice := before.Items[0].DeepCopy()
+				slice.Labels["team"], slice.Annotations, slice.Finalizers = "x", map[string]string{"example.org/a": "b"}, []string{"example.org/f"}
+				added := slice.DeepCopy()
+				row.change(slice)
+				if err := w.api.Update(t.Context(), slice); err != nil {
+					t.Fatal(err)
+				}
+				a.look()
+				pass(t, toldWithin)
+				a.look()
+				var after discoveryv1.EndpointSlice
+				if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(slice), &after); err != nil {
+					t.Fatal(err)
+				}
+				added.ResourceVersion = after.ResourceVersion
+				if diff := cmp.Diff(added, &after); diff != "" {
+					t.Errorf("slice (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
 }
 
 func TestAPassedDeadlineTakesTheSlicesAway(t *testing.T) {

@@ -94,9 +94,10 @@ func nameOf(service *corev1.Service, replica Replica, family corev1.IPFamily) st
 	return service.Name[:min(len(service.Name), maximumName-len(suffix))] + suffix
 }
 
-// IsOurs tells whether a slice was made by a gateway, this replica's or another.
+// IsOurs tells whether a slice was made by a gateway, this replica's or another. One that lost the label that says so is still: its
+// endpoint is no instance, and of what is not ours the informers do not keep what a write needs.
 func IsOurs(slice *discoveryv1.EndpointSlice) bool {
-	return slice.Labels[discoveryv1.LabelManagedBy] == ManagedBy
+	return slice.Labels[discoveryv1.LabelManagedBy] == ManagedBy || slice.Labels[LabelReplica] != ""
 }
 
 // ReplicaOf is the UID of the pod that a slice of ours leads to.
