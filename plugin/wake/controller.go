@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	stdslices "slices"
 	"sync"
 	"time"
 
@@ -205,6 +206,9 @@ func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, a
 	for _, service := range services {
 		door := c.doors.of(seen.name, service.UID)
 		wanted := slices.Wanted(service, c.Settings.Replica, door.port)
+		if planned.Reason == plan.ReasonWaking { // who is served need not come here because others are not, or never will be
+			wanted = stdslices.DeleteFunc(wanted, func(s discoveryv1.EndpointSlice) bool { return slices.Serves(service, s.AddressType, seen.slices) })
+		}
 		for i := range wanted {
 			if err := c.ensureSlice(ctx, seen, &wanted[i], again); err != nil {
 				return nil, err
