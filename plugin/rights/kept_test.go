@@ -106,3 +106,16 @@ func TestAMissedDeletionIsHandedOn(t *testing.T) {
 		}
 	}
 }
+
+// The informers transform what they list by a watch when it comes, and again when all of it has.
+func TestWhatIsKeptIsKeptAgainAsItIs(t *testing.T) {
+	t.Parallel()
+	kept := through(t, written(Role(listing(), resource)))
+	if diff := cmp.Diff(kept.DeepCopy(), through(t, kept)); diff != "" {
+		t.Errorf("Role (-once +again):\n%s", diff)
+	}
+	bound := through(t, written(RoleBinding(listing(), resource)))
+	if diff := cmp.Diff(bound.DeepCopy(), through(t, bound)); diff != "" {
+		t.Errorf("RoleBinding (-once +again):\n%s", diff)
+	}
+}

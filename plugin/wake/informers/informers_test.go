@@ -191,3 +191,47 @@ func TestAMissedDeletionIsHandedOn(t *testing.T) {
 		}
 	}
 }
+
+// The informers transform what they list by a watch when it comes, and again when all of it has.
+func TestWhatIsKeptIsKeptAgainAsItIs(t *testing.T) {
+	t.Parallel()
+	ours := &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(7))}}}
+	ours.Labels[discoveryv1.LabelManagedBy] = slices.ManagedBy
+	cluster := &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy()}
+	cluster.ManagedFields = append(cluster.ManagedFields, metav1.ManagedFieldsEntry{
+		Manager: plan.FieldManager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
+	})
+	for rule, have := range map[string]client.Object{
+		"a Cluster that we put to sleep": cluster,
+		"a Service":                      &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}},
+		"a pod": &corev1.Pod{ObjectMeta: *meta.DeepCopy(), Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "postgres"}, {Name: "scale-to-zero", Image: "sidecar:1"},
+		}}},
+		"a slice of ours": ours,
+		"a Service's own slice": &discoveryv1.EndpointSlice{
+			ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
+		},
+		"one without endpoints": &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4"},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			for kind, options := range ByObject("system") {
+				if reflect.TypeOf(kind) != reflect.TypeOf(have) {
+					continue
+				}
+				once, err := options.Transform(have)
+				if err != nil {
+					t.Fatal(err)
+				}
+				before := once.(client.Object).DeepCopyObject()
+				again, err := options.Transform(once)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(before, again, cmp.AllowUnexported(service{}, unspoken{})); diff != "" {
+					t.Errorf("kept (-once +again):\n%s", diff)
+				}
+			}
+		})
+	}
+}
