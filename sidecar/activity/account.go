@@ -16,6 +16,9 @@ const (
 	fewestInBurst = 2
 	// stayedAway is after how long somebody whose sessions are in doubt is not expected any more.
 	stayedAway = 10 * time.Second
+	// toRefute is how many looks in a row must have shown nothing to rise: those before and after a session's end, and one before in
+	// which it may have begun while that look was taken.
+	toRefute = 3
 	// shortestMemory is how far bursts are apart at least where the exporter remembers nothing: nobody scrapes it more often.
 	shortestMemory = 5 * time.Second
 )
@@ -59,6 +62,8 @@ type Account struct {
 	certain   bool
 	learnedAt time.Time
 	rising    rising
+	// still is after how many looks in a row no counter had risen.
+	still int
 	// asked says that sessions in doubt have ended while the burst is not certain, and doubtedAt when the newest did.
 	asked     bool
 	doubtedAt time.Time
@@ -69,6 +74,7 @@ type rising struct {
 	resting  bool   // no counter rose between the last two looks
 	start    Ledger // where a rise began that goes on; nil: none does
 	doubtful int    // sessions that ended during it and may have been logins
+	unlike   int    // those of them that are not like any that was refused
 	whole    bool   // it was watched from rest on, and is one
 }
 
@@ -77,8 +83,9 @@ type Look struct {
 	// Ledger is what the statistics say, and At when they were read.
 	Ledger Ledger
 	At     time.Time
-	// Doubtful is how many sessions have ended before it that may have been logins.
-	Doubtful int
+	// Doubtful is how many sessions have ended before it that may have been logins, and Alike how many of them are like others that
+	// were none ([Refused]).
+	Doubtful, Alike int
 	// Others says that there were logins that do not count, so that a rise is no burst.
 	Others bool
 	// Remembers is for how long the exporter does not log in again after it has.
@@ -102,8 +109,11 @@ func (a *Account) Take(look Look) Finding {
 		}
 		return FindingNone
 	}
-	a.learn(now, step, doubtful, !look.Others && at.Sub(a.lastAt) <= shortWindow)
+	a.learn(look, step, !look.Others && at.Sub(a.lastAt) <= shortWindow)
 	a.last, a.lastAt = now, at
+	if a.still++; len(step) != 0 {
+		a.still = 0
+	}
 	if doubtful != 0 {
 		a.doubtedAt = at
 	}
@@ -135,6 +145,10 @@ func (a *Account) Certain() bool { return a.certain }
 // Rising tells whether the newest look showed what may be a burst, which takes another one, a second later, to be learned.
 func (a *Account) Rising() bool { return a.rising.start != nil }
 
+// Refuted tells whether the sessions in doubt that ended before the last look but one were no logins: no look saw them, so that they
+// would have logged in after the one before that at the earliest, and nothing has risen since then.
+func (a *Account) Refuted() bool { return a.still >= toRefute }
+
 // Settled tells whether it is known where the next rise begins. If not, a look that shows rest, a second later, tells.
 func (a *Account) Settled() bool { return a.settled }
 
@@ -158,25 +172,25 @@ func (a *Account) judge(look Look, total map[string]int64) Finding {
 
 // learn finds out what a burst is: what rises from a look that shows rest until two have shown it again, since a busy server may
 // take a break within one. Sessions that may have been logins can have had a part in it if they ended meanwhile, or their reports
-// came by the first of the two: then it teaches nothing.
-func (a *Account) learn(now Ledger, step map[string]int64, doubtful int, watched bool) {
-	r := &a.rising
+// came by the first of the two: then it teaches nothing, unless they were like others that were none.
+func (a *Account) learn(look Look, step map[string]int64, watched bool) {
+	r, unlike := &a.rising, look.Doubtful-look.Alike
 	switch {
 	case len(step) != 0 && r.start == nil:
-		r.start, r.doubtful, r.whole = a.last, doubtful, watched && r.resting
+		r.start, r.doubtful, r.unlike, r.whole = a.last, look.Doubtful, unlike, watched && r.resting
 	case len(step) != 0:
-		r.doubtful += doubtful
-		r.whole = r.whole && watched && (!r.resting || r.doubtful == 0) // after a break it may be another one
+		r.doubtful, r.unlike = r.doubtful+look.Doubtful, r.unlike+unlike
+		r.whole = r.whole && watched && (!r.resting || r.unlike == 0) // after a break it may be another one
 	case r.start == nil:
 	case !r.resting:
-		r.doubtful += doubtful
+		r.doubtful, r.unlike = r.doubtful+look.Doubtful, r.unlike+unlike
 		r.whole = r.whole && watched
-		rises, _ := r.start.rise(now)
+		rises, _ := r.start.rise(look.Ledger)
 		a.spent = a.spent || int64(r.doubtful) >= largest(rises)
 		a.crowd = max(a.crowd, r.doubtful)
 	default:
-		if r.whole && watched && r.doubtful == 0 {
-			a.conclude(now)
+		if r.whole && watched && r.unlike == 0 {
+			a.conclude(look.Ledger)
 		}
 		r.start = nil
 	}

@@ -182,9 +182,9 @@ func (l *Loop) take(ended activity.Ended) bool {
 	case activity.VerdictClient:
 	case activity.VerdictUncertain:
 		if !l.reading.IsZero() && !ended.At.Before(l.reading) {
-			l.memory.late++
+			l.memory.late = append(l.memory.late, ended)
 		} else {
-			l.memory.uncertain++
+			l.memory.uncertain = append(l.memory.uncertain, ended)
 		}
 		return false
 	case activity.VerdictIgnored, activity.VerdictInfrastructure:
@@ -230,7 +230,7 @@ func (l *Loop) hear(b batch) {
 			l.status.State.IdleSince = later(l.status.State.IdleSince, l.memory.used)
 		}
 		l.publishUse()
-	case l.memory.uncertain != 0:
+	case len(l.memory.uncertain) != 0:
 		l.soon()
 	}
 }

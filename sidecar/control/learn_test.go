@@ -2,7 +2,9 @@ package control
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 
@@ -30,6 +32,7 @@ func TestKnocksBesideTheExporterDoNotDelaySleep(t *testing.T) {
 		remembers time.Duration
 	}{
 		{"scraped every fifteen seconds", 15 * time.Second, 30 * time.Second},
+		{"every fifteen seconds, just after what it remembers", 15 * time.Second, 29 * time.Second},
 		{"every fourteen", 14 * time.Second, 30 * time.Second},
 		{"every minute", time.Minute, 30 * time.Second},
 		{"without a memory", 15 * time.Second, 0},
@@ -154,6 +157,54 @@ func TestABurstThatIsOverBeforeTheNextKnockIsLearned(t *testing.T) {
 		}
 		expect(t, w, "asleep", true, asleep)
 	})
+}
+
+// Scrapes and knocks that begin at any moment drift against each other, and a scrape logs in for as long as it happens to take.
+func TestKnocksBesideScrapesThatDriftDoNotDelaySleep(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed, 1))
+			upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
+			var asked time.Time
+			scraped := func(w *world) {
+				if time.Since(asked) <= 30*time.Second {
+					return
+				}
+				takes := upTo(600 * time.Millisecond)
+				asked = time.Now().Add(takes)
+				for n := range time.Duration(15) {
+					time.AfterFunc(takes*n/15, func() {
+						w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: w.ledger["app"].Sessions + 1} })
+					})
+				}
+			}
+			liveAfter(t, func(w *world) { w.scraped = scraped }, func(t *testing.T, w *world, loop *Loop) {
+				view := healthy()
+				view.Annotations[idle.KeyInactivityMinutes] = "1"
+				over := false
+				defer func() { over = true }()
+				every := func(first, period time.Duration, act func()) {
+					var again func()
+					again = func() {
+						if !over {
+							act()
+							time.AfterFunc(period, again)
+						}
+					}
+					time.AfterFunc(first, again)
+				}
+				every(upTo(15*time.Second), 15*time.Second+upTo(300*time.Millisecond), func() { w.with(scraped) })
+				every(upTo(5*time.Second), 5*time.Second+upTo(100*time.Millisecond), func() {
+					w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
+				})
+				loop.See(view)
+				wait(67 * time.Second)
+				expect(t, w, "asleep", true, asleep)
+			})
+		})
+	}
 }
 
 func TestTheExporterIsScrapedWhereThatTeachesSomething(t *testing.T) {

@@ -105,7 +105,7 @@ func (l *Loop) observe(sample postgres.Sample) idle.Observation {
 	}
 	l.memory = memory{
 		ledger: sample.Ledger, started: sample.Started, changed: changed, standing: sample.Blockers, doomed: sample.Tally.Doomed(), doubt: doubt,
-		uncertain: l.memory.late,
+		uncertain: l.memory.late, former: l.memory.uncertain,
 	}
 	l.requested = time.Time{}
 	l.status.Known, l.status.Tally, l.status.SampledAt, l.status.InactiveSlots = true, sample.Tally, sample.Ended, sample.InactiveSlots
@@ -123,16 +123,32 @@ func (l *Loop) balance(seen *idle.Observation, sample postgres.Sample) (doubt bo
 		return false
 	}
 	finding := l.account.Take(activity.Look{
-		Ledger: ledger, At: sample.Ended, Doubtful: l.memory.uncertain, Others: l.memory.others || seen.Gap || !seen.Reported,
+		Ledger: ledger, At: sample.Ended, Doubtful: len(l.memory.uncertain), Alike: l.alike(), Others: l.memory.others || seen.Gap || !seen.Reported,
 		Remembers: l.status.View.ExporterMemory,
 	})
-	if l.memory.uncertain != 0 || finding != activity.FindingNone {
-		l.parts.Logger.Debug("sessions have ended that may have been logins", "sessions", l.memory.uncertain, "finding", finding, "certain", l.account.Certain())
+	if l.account.Refuted() {
+		for _, ended := range l.memory.former {
+			l.refused.Remember(ended)
+		}
+	}
+	if len(l.memory.uncertain) != 0 || finding != activity.FindingNone {
+		l.parts.Logger.Debug("sessions have ended that may have been logins", "sessions", len(l.memory.uncertain), "finding", finding, "certain", l.account.Certain())
 	}
 	if finding == activity.FindingUse {
 		seen.Used = sample.Ended
 	}
-	return finding == activity.FindingDoubt || finding == activity.FindingNone && l.memory.late != 0
+	return finding == activity.FindingDoubt || finding == activity.FindingNone && len(l.memory.late) != 0
+}
+
+// alike is how many of the sessions in doubt are like others that were no logins.
+func (l *Loop) alike() int {
+	count := 0
+	for _, ended := range l.memory.uncertain {
+		if l.refused.Like(ended) {
+			count++
+		}
+	}
+	return count
 }
 
 // newestChange is the newest change of the state of a session that was judged by resting.

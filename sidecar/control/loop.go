@@ -68,6 +68,7 @@ type Loop struct {
 	memory    memory
 	account   activity.Account
 	lessons   lessons
+	refused   activity.Refused
 	settles   int              // looks in a row that did not show the counters at rest
 	own       map[string]int64 // how often the listener has logged in, by database
 	requested time.Time        // the newest request to sleep since the last look
@@ -86,12 +87,13 @@ type Loop struct {
 
 // memory is what is kept from one look to the next.
 type memory struct {
-	used      time.Time // the newest proof of a use since the last look
-	gap       bool      // something may have come and gone unseen since the last look
-	uncertain int       // sessions that ended of which the counters must tell what they were
-	late      int       // such ones that ended after the counters were read
-	others    bool      // clients that do not count have logged in
-	doubt     bool      // the counters cannot tell yet
+	used      time.Time        // the newest proof of a use since the last look
+	gap       bool             // something may have come and gone unseen since the last look
+	uncertain []activity.Ended // sessions that ended of which the counters must tell what they were
+	late      []activity.Ended // such ones that ended after the counters were read
+	former    []activity.Ended // such ones of the look before
+	others    bool             // clients that do not count have logged in
+	doubt     bool             // the counters cannot tell yet
 	ledger    activity.Ledger
 	started   int64
 	changed   int64 // the newest change of the state of a resting session, in microseconds since 1970

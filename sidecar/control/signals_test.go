@@ -121,7 +121,12 @@ func TestTheExporterIsNotTakenForALogin(t *testing.T) {
 		asleep bool
 	}{
 		{"scrapes between the knocks", func(w *world) { wait(2 * time.Second); rise(w, 15); wait(3 * time.Second); knock(w) }, true},
-		{"scrapes at the moment of a knock only", func(w *world) { wait(5 * time.Second); rise(w, 15); knock(w) }, false},
+		{"scrapes at the moment of a knock only", func(w *world) { wait(5 * time.Second); rise(w, 15); knock(w) }, true},
+		{"scrapes at the moment of another session only", func(w *world) {
+			wait(5 * time.Second)
+			rise(w, 15)
+			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.4:3"), Sent: 2014, At: time.Now()})
+		}, false},
 		{"a login at each scrape, which is not the same each time", func(w *world) {
 			wait(5 * time.Second)
 			rise(w, 15+time.Now().Unix()/15%2)
