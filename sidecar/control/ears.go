@@ -181,6 +181,7 @@ func (l *Loop) take(ended activity.Ended) bool {
 		l.status.LastPeer = client.Addr()
 	case activity.VerdictClient:
 	case activity.VerdictUncertain:
+		ended.Peer = client // who comes through a gateway has its address otherwise
 		if !l.reading.IsZero() && !ended.At.Before(l.reading) {
 			l.memory.late = append(l.memory.late, ended)
 		} else {
