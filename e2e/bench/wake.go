@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -106,7 +107,7 @@ func fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluste
 	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &short); err != nil {
 		return err
 	}
-	if _, err := kube.AwaitCluster(ctx, c, "put to sleep", time.Minute, scenario.SwitchedOn); err != nil {
+	if _, err := kube.AwaitCluster(ctx, c, "put to sleep", toHealthy, scenario.SwitchedOn); err != nil {
 		return err
 	}
 	return kube.Annotate(ctx, c, scenario.InactivityMinutes, &long)
@@ -263,15 +264,18 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 			return err
 		}
 	}
+	var falling errgroup.Group
 	for _, c := range clusters {
-		if err := fallAsleep(ctx, kube, c); err != nil {
+		falling.Go(func() error {
+			if err := fallAsleep(ctx, kube, c); err != nil {
+				return err
+			}
+			_, err := kube.AwaitCluster(ctx, c, "hibernated", toHealthy, scenario.Hibernated)
 			return err
-		}
+		})
 	}
-	for _, c := range clusters {
-		if _, err := kube.AwaitCluster(ctx, c, "hibernated", time.Minute, scenario.Hibernated); err != nil {
-			return err
-		}
+	if err := falling.Wait(); err != nil {
+		return err
 	}
 	var group sync.WaitGroup
 	times, failures := make([]time.Duration, count), make([]error, count)
