@@ -145,8 +145,8 @@ func hasFamily(wanted []discoveryv1.EndpointSlice, family discoveryv1.AddressTyp
 	return slices.ContainsFunc(wanted, func(s discoveryv1.EndpointSlice) bool { return s.AddressType == family })
 }
 
-// arrives connects to the Service until a connection of the address's family has arrived, whosever it is. What is sent is nothing: such a connection
-// wakes nobody, and PostgreSQL logs nothing of it.
+// arrives connects to the Service until a connection of the address's family has arrived, whosever it is. What is sent is nothing:
+// such a connection wakes nobody, and PostgreSQL logs nothing of it.
 func (c *Controller) arrives(ctx context.Context, at *arrivals, address netip.AddrPort) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, ErrNotLed)
 	defer cancel()
