@@ -22,6 +22,8 @@ const (
 	measureEvery = time.Hour
 	// remembered is for how long an address is taken to be an instance's after it was one.
 	remembered = time.Minute
+	// mostDoubtful is how many sessions in doubt are kept between two looks.
+	mostDoubtful = 1024
 )
 
 // ears listens to the kernel's reports of TCP sessions that ended.
@@ -183,9 +185,9 @@ func (l *Loop) take(ended activity.Ended) bool {
 	case activity.VerdictUncertain:
 		ended.Peer = client // who comes through a gateway has its address otherwise
 		if !l.reading.IsZero() && !ended.At.Before(l.reading) {
-			l.memory.late = append(l.memory.late, ended)
+			l.memory.late = appendBounded(l.memory.late, ended)
 		} else {
-			l.memory.uncertain = append(l.memory.uncertain, ended)
+			l.memory.uncertain = appendBounded(l.memory.uncertain, ended)
 		}
 		return false
 	case activity.VerdictIgnored, activity.VerdictInfrastructure:
@@ -196,6 +198,15 @@ func (l *Loop) take(ended activity.Ended) bool {
 	}
 	l.memory.used = later(l.memory.used, ended.At)
 	return true
+}
+
+// appendBounded keeps as many sessions in doubt as mean anything: while the server cannot be asked nobody takes them away, and more
+// than the exporter logs in at once cannot be told from it anyway.
+func appendBounded(doubtful []activity.Ended, ended activity.Ended) []activity.Ended {
+	if len(doubtful) >= mostDoubtful {
+		return doubtful
+	}
+	return append(doubtful, ended)
 }
 
 // hear takes a batch in.

@@ -237,3 +237,14 @@ func TestTheExporterIsScrapedWhereThatTeachesSomething(t *testing.T) {
 		})
 	}
 }
+
+func TestSessionsInDoubtAreBounded(t *testing.T) {
+	t.Parallel()
+	var doubtful []activity.Ended
+	for range 3 * mostDoubtful {
+		doubtful = appendBounded(doubtful, activity.Ended{})
+	}
+	if len(doubtful) != mostDoubtful {
+		t.Errorf("%d are kept", len(doubtful))
+	}
+}
