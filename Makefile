@@ -41,7 +41,7 @@ unit: ## Run the tests that need no Kubernetes; PostgreSQL 15, 17 and 18 are rea
 e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made here)
 	@REQUIRE_CLUSTER=1 ./e2e/on-cluster.sh sh -c \
 		'rm -rf build/e2e && mkdir -p build/e2e && \
-		go -C e2e test -count=1 -timeout 60m -parallel 5 -v -artifacts -outputdir ../build/e2e ./tests/... && \
+		go -C e2e tool gotestsum --format standard-verbose -- -count=1 -timeout 60m -parallel 5 -artifacts -outputdir ../build/e2e ./tests/... && \
 		go -C e2e run ./cmd/cluster audit'
 
 .PHONY: soak
