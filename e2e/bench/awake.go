@@ -26,16 +26,19 @@ var errInBetween = errors.New("the gateway stands before an awake cluster")
 func awake(ctx context.Context, kube *scenario.Kubernetes, namespace string, runs int) error {
 	with, without := kube.NewCluster(namespace, "served-with", 1, never), kube.NewCluster(namespace, "served-without", 1, never)
 	without.Spec.Plugins = nil
-	for _, c := range []*cnpgv1.Cluster{with, without} {
-		// The sidecar's request would put the one pod into another class of service than the other one and their client, and give it
-		// a larger share of a busy processor.
-		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}
-		if err := kube.Create(ctx, c); err != nil {
-			return fmt.Errorf("create cluster %s: %w", c.Name, err)
-		}
-		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
-			return err
-		}
+	// The kernel shares a busy processor out by what the pods request, and the sidecar's request is its pod's: without one
+	// elsewhere PostgreSQL would get more of it on the one side, and less would be left to the client that is measured.
+	with.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}
+	if err := begin(ctx, kube, with); err != nil {
+		return err
+	}
+	pod := &corev1.Pod{}
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: with.Name + "-1"}, pod); err != nil {
+		return fmt.Errorf("read pod %s-1: %w", with.Name, err)
+	}
+	without.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: processor(pod)}
+	if err := begin(ctx, kube, without); err != nil {
+		return err
 	}
 	if err := kube.StartClientPod(ctx, with); err != nil {
 		return err
@@ -66,6 +69,22 @@ func awake(ctx context.Context, kube *scenario.Kubernetes, namespace string, run
 	doomed := &corev1.Pod{}
 	doomed.Namespace, doomed.Name = with.Namespace, "client"
 	return errors.Join(kube.Delete(ctx, doomed), kube.Delete(ctx, with), kube.Delete(ctx, without))
+}
+
+func begin(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
+	if err := kube.Create(ctx, c); err != nil {
+		return fmt.Errorf("create cluster %s: %w", c.Name, err)
+	}
+	return kube.AwaitHealthy(ctx, c, toHealthy)
+}
+
+// processor is how much of it a pod's containers request.
+func processor(pod *corev1.Pod) resource.Quantity {
+	var sum resource.Quantity
+	for i := range pod.Spec.Containers {
+		sum.Add(pod.Spec.Containers[i].Resources.Requests[corev1.ResourceCPU])
+	}
+	return sum
 }
 
 // nothingBetween demands that no EndpointSlice of the gateway belongs to a Service of the cluster.
