@@ -83,12 +83,19 @@ func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation li
 	default:
 		return nil, ResultSkipped
 	}
+	kind, err := object.GetKind(request.GetObjectDefinition())
+	if err == nil && kind != "Pod" {
+		return nil, ResultSkipped
+	}
 	var pod corev1.Pod
-	if err := json.Unmarshal(request.GetObjectDefinition(), &pod); err != nil {
+	if err == nil {
+		err = json.Unmarshal(request.GetObjectDefinition(), &pod)
+	}
+	if err != nil {
 		s.Logger.Error("the pod of a request cannot be read", "operation", operation.String(), "error", err.Error())
 		return nil, ResultUnreadable
 	}
-	if pod.Kind != "Pod" || pod.Labels["cnpg.io/podRole"] != "instance" {
+	if pod.Labels["cnpg.io/podRole"] != "instance" {
 		return nil, ResultSkipped
 	}
 	logger := s.Logger.With("operation", operation.String(), "namespace", pod.Namespace, "pod", pod.Name)
@@ -107,7 +114,7 @@ func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation li
 		}
 		Linger(injected)
 	}
-	patch, err := object.CreatePatch(injected, &pod)
+	patch, err := changes(&pod, injected)
 	if err != nil {
 		logger.Error("the patch cannot be made", "error", err.Error())
 		return nil, ResultUnreadable

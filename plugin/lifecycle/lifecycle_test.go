@@ -15,6 +15,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/cloudnative-pg/cloudnative-pg/pkg/specs"
 	"github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -198,7 +199,8 @@ func hook(t testing.TB, definition []byte, operation lifecycle.OperatorOperation
 	o := &observed{}
 	server := &Server{Sidecar: configured(), Observer: o, Logger: slog.New(slog.DiscardHandler)}
 	answer, err := server.LifecycleHook(context.Background(), &lifecycle.OperatorLifecycleRequest{
-		ObjectDefinition: definition, OperationType: &lifecycle.OperatorOperationType{Type: operation},
+		ObjectDefinition: definition, ClusterDefinition: []byte(`{}`),
+		OperationType: &lifecycle.OperatorOperationType{Type: operation},
 	})
 	if err != nil || answer == nil {
 		t.Fatalf("the hook answered %v, %v: it must never fail", answer, err)
@@ -249,6 +251,52 @@ func TestHook(t *testing.T) {
 	}
 }
 
+// patched is the pod as the operator has it after an answer.
+func patched(t *testing.T, definition []byte, answer *lifecycle.OperatorLifecycleResponse) []byte {
+	t.Helper()
+	patch, err := jsonpatch.DecodePatch(answer.GetJsonPatch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := patch.Apply(definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// The operator asks for a plan of the pod first, and then gives that to CREATE: whatever of the settings differs from the plan's
+// constant form has to be in the second patch.
+func TestWhatTheOperatorMakes(t *testing.T) {
+	t.Parallel()
+	apply := func(definition []byte, operation lifecycle.OperatorOperationType_Type) []byte {
+		answer, _ := hook(t, definition, operation)
+		return patched(t, definition, answer)
+	}
+	asked, err := json.Marshal(instance(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned := apply(asked, lifecycle.OperatorOperationType_TYPE_EVALUATE)
+	made := apply(planned, lifecycle.OperatorOperationType_TYPE_CREATE)
+	want, err := Inject(instance(t), configured())
+	if err != nil {
+		t.Fatal(err)
+	}
+	Quicken(want)
+	Linger(want)
+	var got corev1.Pod
+	if err := json.Unmarshal(made, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, &got); diff != "" {
+		t.Errorf("the pod (-want +got):\n%s", diff)
+	}
+	if again := apply(made, lifecycle.OperatorOperationType_TYPE_CREATE); !jsonpatch.Equal(made, again) {
+		t.Errorf("asked once more the pod changes:\n%s", cmp.Diff(string(made), string(again)))
+	}
+}
+
 // A new image rolls the clusters that asked for that, and no other.
 func TestWhatRolls(t *testing.T) {
 	t.Parallel()
@@ -256,6 +304,7 @@ func TestWhatRolls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const quick = `"periodSeconds":1,` // CREATE's startup probe
 	annotated := func(value string) string {
 		return `{"metadata":{"annotations":{"xata.io/scale-to-zero-sidecar-update":"` + value + `"}}}`
 	}
@@ -283,13 +332,13 @@ func TestWhatRolls(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return string(answer.GetJsonPatch())
+				return string(patched(t, body, answer))
 			}
 			before, after := plan("example.org/sidecar:v7"), plan("example.org/sidecar:v8")
 			if rolls := before != after; rolls != row.rolls {
 				t.Errorf("a new image rolls: %t, want %t", rolls, row.rolls)
 			}
-			if strings.Contains(after, placeholderImage) == row.rolls || strings.Contains(after, "startupProbe") {
+			if strings.Contains(after, placeholderImage) == row.rolls || strings.Contains(after, quick) {
 				t.Errorf("the plan is %s", after)
 			}
 		})
