@@ -101,13 +101,14 @@ func wake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, byC
 	return took, kube.AwaitHealthy(ctx, c, toHealthy)
 }
 
-// fallAsleep lets the sidecar turn the switch on, and keeps it from doing so again.
+// fallAsleep lets the cluster fall asleep, and keeps it from doing so again. While its pods are still there the sidecar would
+// take a setting by which it is not to sleep for a reason to turn the switch off.
 func fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
 	short, long := soon, never
 	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &short); err != nil {
 		return err
 	}
-	if _, err := kube.AwaitCluster(ctx, c, "put to sleep", toHealthy, scenario.SwitchedOn); err != nil {
+	if _, err := kube.AwaitCluster(ctx, c, "hibernated", toHealthy, scenario.Hibernated); err != nil {
 		return err
 	}
 	return kube.Annotate(ctx, c, scenario.InactivityMinutes, &long)
@@ -266,13 +267,7 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 	}
 	var falling errgroup.Group
 	for _, c := range clusters {
-		falling.Go(func() error {
-			if err := fallAsleep(ctx, kube, c); err != nil {
-				return err
-			}
-			_, err := kube.AwaitCluster(ctx, c, "hibernated", toHealthy, scenario.Hibernated)
-			return err
-		})
+		falling.Go(func() error { return fallAsleep(ctx, kube, c) })
 	}
 	if err := falling.Wait(); err != nil {
 		return err

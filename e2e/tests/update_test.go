@@ -19,13 +19,13 @@ import (
 // toLook is several of the operator's loops: it looks at every cluster when a plugin's pods change.
 const toLook = 30 * time.Second
 
-// version is a release: the plugin's image and the sidecar's.
-type version struct{ plugin, sidecar string }
+// version is a release: the plugin's image, the sidecar's, and what the sidecar requests of the processor.
+type version struct{ plugin, sidecar, request string }
 
-// New images of plugin and sidecar restart no running PostgreSQL, there and back; the next pod of a cluster has the new
+// New images of plugin and sidecar, and another setting, restart no running PostgreSQL, there and back; the next pod of a cluster has the new
 // sidecar, and a cluster that asks for it is rolled at once.
 func TestUpgradeRestartsNothing(t *testing.T) {
-	next := version{os.Getenv("NEXT_PLUGIN_IMAGE"), os.Getenv("NEXT_SIDECAR_IMAGE")}
+	next := version{os.Getenv("NEXT_PLUGIN_IMAGE"), os.Getenv("NEXT_SIDECAR_IMAGE"), "60m"}
 	if next.plugin == "" || next.sidecar == "" {
 		t.Skip("NEXT_PLUGIN_IMAGE and NEXT_SIDECAR_IMAGE are not set: they are second names of the images")
 	}
@@ -40,18 +40,18 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	before := s.lives(all...)
 	s.install(next)
 	s.untouched(before, "the new version", all...)
-	s.carry(previous.sidecar, all...)
+	s.carry(previous, all...)
 
 	s.sleeps(sleeper)
 	s.wake(sleeper)
 	pod := s.instances(restarted)[0]
 	s.must(kube.Delete(s.ctx, &pod))
-	s.updated(restarted, next.sidecar)
+	s.updated(restarted, next)
 	rolls := s.watchInstances(eager)
 	s.annotate(eager, scenario.SidecarUpdate, "immediate")
-	s.updated(eager, next.sidecar)
+	s.updated(eager, next)
 	s.untouched(before, "a cluster that asked", patient...)
-	s.carry(next.sidecar, sleeper, restarted)
+	s.carry(next, sleeper, restarted)
 	s.carriersCounted(eager, next.sidecar, 1)
 	s.carriersCounted(patient[1], previous.sidecar, 2)
 
@@ -59,15 +59,15 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	before = s.lives(rest...)
 	s.install(previous)
 	s.annotate(eager, "example.org/look", "again") // operators before 1.30 do not see by themselves that there is another plugin
-	s.updated(eager, previous.sidecar)
+	s.updated(eager, previous)
 	s.untouched(before, "the old version again", rest...)
-	s.carry(next.sidecar, sleeper, restarted)
+	s.carry(next, sleeper, restarted)
 	if replaced := rolls(); replaced != 3 {
 		t.Errorf("the cluster that asked for new sidecars had %d pods, want 3: at first, with the new one, with the old one again", replaced)
 	}
 	s.sleeps(sleeper)
 	s.wake(sleeper)
-	s.carry(previous.sidecar, sleeper)
+	s.carry(previous, sleeper)
 	s.carriersCounted(eager, next.sidecar, 0)
 }
 
@@ -79,7 +79,7 @@ func (s *story) cluster(name string, instances int) *cnpgv1.Cluster {
 func (s *story) installed() version {
 	s.Helper()
 	deployment := s.plugin()
-	return version{deployment.Spec.Template.Spec.Containers[0].Image, environment(deployment, "SIDECAR_IMAGE")}
+	return version{deployment.Spec.Template.Spec.Containers[0].Image, environment(deployment, "SIDECAR_IMAGE"), environment(deployment, "SIDECAR_CPU_REQUEST")}
 }
 
 // install rolls a version out.
@@ -90,8 +90,11 @@ func (s *story) install(v version) {
 	container := &changed.Spec.Template.Spec.Containers[0]
 	container.Image = v.plugin
 	for i := range container.Env {
-		if container.Env[i].Name == "SIDECAR_IMAGE" {
+		switch container.Env[i].Name {
+		case "SIDECAR_IMAGE":
 			container.Env[i].Value = v.sidecar
+		case "SIDECAR_CPU_REQUEST":
+			container.Env[i].Value = v.request
 		}
 	}
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(deployment)))
@@ -136,21 +139,22 @@ func (s *story) untouched(before map[string]life, why string, clusters ...*cnpgv
 	}
 }
 
-// carry demands that the sidecars of the clusters are of the image.
-func (s *story) carry(image string, clusters ...*cnpgv1.Cluster) {
+// carry demands that the sidecars of the clusters are the version's.
+func (s *story) carry(v version, clusters ...*cnpgv1.Cluster) {
 	s.Helper()
 	for _, c := range clusters {
-		if !s.carries(c, image) {
-			s.Errorf("%s has another sidecar than %s", c.Name, image)
+		if !s.carries(c, v) {
+			s.Errorf("%s has another sidecar than %+v", c.Name, v)
 		}
 	}
 }
 
-func (s *story) carries(c *cnpgv1.Cluster, image string) bool {
+func (s *story) carries(c *cnpgv1.Cluster, v version) bool {
 	s.Helper()
 	pods := s.instances(c)
 	for _, pod := range pods {
-		if container := sidecar(pod); container == nil || container.Image != image {
+		container := sidecar(pod)
+		if container == nil || container.Image != v.sidecar || container.Resources.Requests.Cpu().String() != v.request {
 			return false
 		}
 	}
@@ -158,14 +162,14 @@ func (s *story) carries(c *cnpgv1.Cluster, image string) bool {
 }
 
 // updated waits until every instance has the sidecar and serves.
-func (s *story) updated(c *cnpgv1.Cluster, image string) {
+func (s *story) updated(c *cnpgv1.Cluster, v version) {
 	s.Helper()
 	begun := time.Now()
-	_, err := kube.AwaitCluster(s.ctx, c, "updated to "+image, toHealthy, func(c *cnpgv1.Cluster) bool {
-		return scenario.Healthy(c) && s.carries(c, image)
+	_, err := kube.AwaitCluster(s.ctx, c, "updated to "+v.sidecar, toHealthy, func(c *cnpgv1.Cluster) bool {
+		return scenario.Healthy(c) && s.carries(c, v)
 	})
 	s.must(err)
-	s.Logf("%s runs %s after %.1fs", c.Name, image, time.Since(begun).Seconds())
+	s.Logf("%s runs %s after %.1fs", c.Name, v.sidecar, time.Since(begun).Seconds())
 }
 
 // carriersCounted demands that every replica of the plugin says soon how many pods of the cluster run the image; 0: no series at all.
