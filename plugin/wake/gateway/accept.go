@@ -32,7 +32,7 @@ func (g *Gateway) accept(d *door) {
 	case errors.Is(err, net.ErrClosed):
 	default:
 		g.logger.Warn("a connection cannot be accepted", "namespace", d.service.Namespace, "service", d.service.Name, "error", err.Error())
-		pause(d.open, acceptPause)
+		pause(g.cut, acceptPause)
 	}
 }
 

@@ -18,7 +18,7 @@ func (v *visit) cancel(packet []byte) {
 		v.ignore(ignoredCancel)
 		return
 	}
-	ctx, stop := context.WithTimeout(v.door.open, v.limits.DialFor)
+	ctx, stop := context.WithTimeout(v.cut, v.limits.DialFor)
 	defer stop()
 	var sent sync.WaitGroup
 	for _, target := range running[:min(len(running), cancelMost)] {

@@ -31,9 +31,9 @@ type Gateway struct {
 
 	opening, held, spliced *places
 
-	// cut ends when sessions that pass through must end.
+	// cut ends when everybody who is served must leave, with errClosed as its cause.
 	cut    context.Context
-	cutAll context.CancelFunc
+	cutAll context.CancelCauseFunc
 	// work counts the goroutines.
 	work sync.WaitGroup
 
@@ -46,15 +46,12 @@ type Gateway struct {
 type door struct {
 	service  Service
 	listener Listener
-	// open ends when the Service is not served any more, with errClosed as its cause.
-	open context.Context
-	shut context.CancelCauseFunc
 }
 
 // New makes a gateway that serves nothing yet. clusters is what kubectl calls the Cluster's kind, such as
 // "clusters.postgresql.cnpg.io": people are told how to wake one.
 func New(limits Limits, clusters string, director Director, observer Observer, logger *slog.Logger) *Gateway {
-	cut, cutAll := context.WithCancel(context.Background())
+	cut, cutAll := context.WithCancelCause(context.Background())
 	return &Gateway{
 		limits: limits, clusters: clusters, director: director, observer: observer, logger: logger,
 		opening: newPlaces(limits.Opening, limits.OpeningPerCluster),
@@ -74,20 +71,17 @@ func (g *Gateway) Open(service Service, listener Listener) error {
 		_ = listener.Close()
 		return nil
 	}
-	open, shut := context.WithCancelCause(g.cut)
-	d := &door{service: service, listener: listener, open: open, shut: shut}
+	d := &door{service: service, listener: listener}
 	if err := listener.Announce(func() { g.accept(d) }); err != nil {
 		_ = listener.Close()
-		shut(errClosed)
 		return err
 	}
 	g.doors[service.UID] = append(g.doors[service.UID], d)
 	return nil
 }
 
-// Close stops serving the Service. Clients that are held are told to come again, sessions that pass through go on; so a Service
-// whose cluster has woken should first get no new clients, and be closed when nobody is held any more. Closing one that is
-// not served does nothing.
+// Close stops serving the Service: nobody new comes. Who is here already stays, also who has not said yet what it is: inside TLS
+// it could not even be told to come again. Closing one that is not served does nothing.
 func (g *Gateway) Close(uid types.UID) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
@@ -96,14 +90,14 @@ func (g *Gateway) Close(uid types.UID) {
 
 func (g *Gateway) close(uid types.UID) {
 	for _, d := range g.doors[uid] {
-		_ = d.listener.Close() // first: whoever is told to come again must not come back here
-		d.shut(errClosed)
+		_ = d.listener.Close()
 	}
 	delete(g.doors, uid)
 }
 
-// Drain stops serving every Service. Clients that are held are told to come again; sessions that pass through may end by
-// themselves until the context ends, and are cut then, which is the error. Nothing of the gateway runs when it returns.
+// Drain stops serving every Service. Clients that are held may wait for their clusters, and sessions that pass through may end by
+// themselves, until the context ends. Then the ones are told to come again, and the others are cut, which is the error. Nothing
+// of the gateway runs when it returns.
 func (g *Gateway) Drain(ctx context.Context) error {
 	g.mutex.Lock()
 	g.draining = true
@@ -114,12 +108,12 @@ func (g *Gateway) Drain(ctx context.Context) error {
 
 	ended := make(chan struct{})
 	go func() { defer close(ended); g.work.Wait() }()
-	defer g.cutAll()
+	defer g.cutAll(errClosed)
 	select {
 	case <-ended:
 		return nil
 	case <-ctx.Done():
-		g.cutAll()
+		g.cutAll(errClosed)
 		<-ended
 		return fmt.Errorf("drain: sessions were cut: %w", context.Cause(ctx))
 	}

@@ -175,48 +175,50 @@ func TestOverALimitTheNewestIsRefused(t *testing.T) {
 	}
 }
 
-// TestCloseEndsHeldClientsAndLeavesSessions holds it for a Service, and that another is not touched.
-func TestCloseEndsHeldClientsAndLeavesSessions(t *testing.T) {
+// Nobody new comes to a Service that is not served any more. Who is there already is served to the end: one that is held, one
+// that has not said yet what it is, and a session.
+func TestCloseLeavesWhoIsHere(t *testing.T) {
 	t.Parallel()
 	target := instance(t, trusting(echo))
+	awake := make(chan struct{})
 	var asleep atomic.Bool
 	director := &fakeDirector{resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
 		if !asleep.Load() {
 			return target, nil
 		}
-		<-ctx.Done()
-		return netip.AddrPort{}, ctx.Err()
+		select {
+		case <-awake:
+			return target, nil
+		case <-ctx.Done():
+			return netip.AddrPort{}, ctx.Err()
+		}
 	}}
 	gateway := run(t, director, nil)
-	other, address := opened(t)
-	must(t, gateway.Open(Service{Namespace: "shop", Name: "stock-rw", UID: "uid-2", Cluster: "stock"}, other))
 
 	session := dial(t, gateway.address)
 	send(t, session, startupPacket)
 	expect(t, session, okay)
 	asleep.Store(true)
-	held, elsewhere, opening := dial(t, gateway.address), dial(t, address), dial(t, gateway.address)
+	held, opening := dial(t, gateway.address), dial(t, gateway.address)
 	send(t, held, startupPacket)
-	send(t, elsewhere, startupPacket)
-	gateway.ledger.await(t, "held", 2)
-	send(t, opening, startup.SSLRequest)
-	expect(t, opening, []byte("S"))
+	gateway.ledger.await(t, "held", 1)
+	send(t, opening, []byte("\x00\x00\x00\x08\x04\xd2\x16\x30")) // GSSENCRequest
+	expect(t, opening, []byte("N"))
 
 	gateway.Close(demo.UID)
 	gateway.Close(demo.UID)
-	if said := expectEnd(t, held); said != refusedWith(t, errClosed) {
-		t.Errorf("the held client was told %q", said)
-	}
-	if said := expectEnd(t, opening); said != "" {
-		t.Errorf("who had not said yet what it is was told %q", said)
-	}
-	gateway.ledger.await(t, "ignored closed", 1)
 	if _, err := net.Dial("tcp", gateway.address); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("the port answers: %v", err)
 	}
-	send(t, session, []byte("still here"))
-	expect(t, session, []byte("still here"))
-	gateway.ledger.await(t, "held", 1)
+	send(t, opening, startupPacket)
+	gateway.ledger.await(t, "held", 2)
+	close(awake)
+	expect(t, opening, okay)
+	expect(t, held, okay)
+	for _, conn := range []net.Conn{held, opening, session} {
+		send(t, conn, []byte("still here"))
+		expect(t, conn, []byte("still here"))
+	}
 }
 
 func TestDrainWaitsForSessionsAndThenCutsThem(t *testing.T) {
@@ -257,16 +259,58 @@ func TestDrainWaitsForSessionsAndThenCutsThem(t *testing.T) {
 	}
 }
 
-func TestDrainSendsHeldClientsElsewhere(t *testing.T) {
+// A replica that stops still wakes the clusters of the clients that it holds: inside TLS they could not be told to come again.
+func TestDrainServesHeldClients(t *testing.T) {
+	t.Parallel()
+	target := instance(t, trusting(echo))
+	awake := make(chan struct{})
+	gateway := run(t, &fakeDirector{resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
+		select {
+		case <-awake:
+			return target, nil
+		case <-ctx.Done():
+			return netip.AddrPort{}, ctx.Err()
+		}
+	}}, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	gateway.ledger.await(t, "held", 1)
+	drained := make(chan error, 1)
+	go func() { drained <- gateway.Drain(t.Context()) }()
+	for { // the listener is the first that ends
+		probe, err := net.Dial("tcp", gateway.address)
+		if err != nil {
+			break
+		}
+		_ = probe.Close()
+	}
+	close(awake)
+	expect(t, conn, okay)
+	must(t, conn.Close())
+	must(t, <-drained)
+}
+
+func TestDrainSendsHeldClientsElsewhereInTheEnd(t *testing.T) {
 	t.Parallel()
 	gateway := run(t, &fakeDirector{}, nil)
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket)
 	gateway.ledger.await(t, "held", 1)
-	must(t, gateway.Drain(t.Context()))
+	opening := dial(t, gateway.address)
+	send(t, opening, startup.SSLRequest)
+	expect(t, opening, []byte("S"))
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := gateway.Drain(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Drain returned %v", err)
+	}
 	if said := expectEnd(t, conn); said != refusedWith(t, errClosed) {
 		t.Errorf("it was told %q", said)
 	}
+	if said := expectEnd(t, opening); said != "" {
+		t.Errorf("who had not said yet what it is was told %q", said)
+	}
+	gateway.ledger.await(t, "ignored closed", 1)
 }
 
 func TestDrainEndsWithTheLastSession(t *testing.T) {

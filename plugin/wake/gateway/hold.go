@@ -25,7 +25,7 @@ func (v *visit) hold(opening startup.Opening) (*net.TCPConn, error) {
 	if err := v.client.SetKeepAliveConfig(keepAlive); err != nil {
 		return nil, errHungUp
 	}
-	ctx, cancel := context.WithCancelCause(v.door.open)
+	ctx, cancel := context.WithCancelCause(v.cut)
 	defer cancel(nil)
 	ctx, stop := context.WithTimeoutCause(ctx, v.limits.HeldFor, ErrTimeout)
 	defer stop()

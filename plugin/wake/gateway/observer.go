@@ -22,7 +22,7 @@ type Observer interface {
 const (
 	// ignoredCancel is a CancelRequest while no instance runs that it could be for.
 	ignoredCancel = "cancel"
-	// ignoredClosed is a connection that had not said what it is when its Service was not served any more.
+	// ignoredClosed is a connection that had not said what it is when the gateway ended.
 	ignoredClosed = "closed"
 )
 

@@ -18,7 +18,7 @@ var (
 	errReplication = errors.New("replication does not wake a cluster")
 	errUnreachable = errors.New("the instance does not accept the session")
 	errNoTLS       = errors.New("the instance serves no TLS")
-	errClosed      = errors.New("the Service is not served any more")
+	errClosed      = errors.New("the gateway stops")
 	errHungUp      = errors.New("the client has hung up")
 	errAhead       = errors.New("the client sent too much ahead of its turn")
 )

@@ -58,7 +58,7 @@ func (v *visit) open() (startup.Opening, bool) {
 	opening, err := v.read()
 	var no *startup.Error
 	switch {
-	case errors.As(err, &no) && v.door.open.Err() != nil:
+	case errors.As(err, &no) && v.cut.Err() != nil:
 		v.ignore(ignoredClosed)
 		return startup.Opening{}, false
 	case errors.As(err, &no):
@@ -84,7 +84,7 @@ func (v *visit) read() (startup.Opening, error) {
 	if err := v.client.SetDeadline(v.came.Add(v.limits.OpeningFor)); err != nil {
 		return startup.Opening{}, errHungUp
 	}
-	stop := context.AfterFunc(v.door.open, func() { _ = v.client.SetDeadline(longAgo) })
+	stop := context.AfterFunc(v.cut, func() { _ = v.client.SetDeadline(longAgo) })
 	opening, err := startup.Read(v.client, v.limits.OpeningBytes)
 	if !stop() && err == nil {
 		err = errClosed
