@@ -55,7 +55,7 @@ const (
 	RefusedUnreachable RefusedReason = "unreachable"
 	// RefusedNoTLS is an instance that serves no TLS, which the client had been promised.
 	RefusedNoTLS RefusedReason = "no_tls"
-	// RefusedClosed is a gateway that stops serving the Service.
+	// RefusedClosed is a gateway that has waited as long as it may when it stops.
 	RefusedClosed RefusedReason = "closed"
 	// RefusedHungUp is a client that went away while it was held.
 	RefusedHungUp RefusedReason = "hung_up"
