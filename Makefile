@@ -13,7 +13,7 @@ FUZZTIME ?= 30s
 SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
 MATRIX ?=
-MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices)$$
+MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|BesideAnotherPlugin|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices)$$
 
 CLUSTER = go -C e2e run ./cmd/cluster
 PLUGIN_IMAGE = $(REGISTRY)/cnpg-i-scale-to-zero:$(TAG)
@@ -31,9 +31,10 @@ demo: ## Show a cluster falling asleep and being woken (KUBECONFIG: on that clus
 test: unit e2e ## Run every test
 
 .PHONY: unit
-unit: ## Run the tests that need no Kubernetes; PostgreSQL 15, 17 and 18 are real
-	@roots="$$($(CLUSTER) postgres-files 15 17 18)" && \
-	REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" go test -race -shuffle=on ./...
+unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API server are real
+	@roots="$$($(CLUSTER) postgres-files 15 17 18)" && kubernetes="$$($(CLUSTER) kubernetes)" && \
+	REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" REQUIRE_KUBERNETES=1 TEST_KUBERNETES="$$kubernetes" \
+	go test -race -shuffle=on ./...
 	@promtool="$$($(CLUSTER) promtool)" && \
 	PROMTOOL="$$promtool" go -C e2e test -race -shuffle=on ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/...
 

@@ -14,22 +14,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// Program is the program that is an API server and etcd among others; TEST_KUBERNETES names it where it is not in the cache
-// of the end-to-end tests. Without it the test is skipped.
+// Program is the program that is an API server and etcd among others: TEST_KUBERNETES names it. Without it the test is skipped,
+// or fails if REQUIRE_KUBERNETES is set.
 func Program(t *testing.T) string {
 	t.Helper()
-	if path := os.Getenv("TEST_KUBERNETES"); path != "" {
-		return path
+	path := os.Getenv("TEST_KUBERNETES")
+	if path == "" {
+		if os.Getenv("REQUIRE_KUBERNETES") != "" {
+			t.Fatal("TEST_KUBERNETES is not set, and REQUIRE_KUBERNETES says that this test must run")
+		}
+		t.Skip("TEST_KUBERNETES is not set (make unit sets it)")
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Skip(err)
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("TEST_KUBERNETES: %v", err)
 	}
-	found, err := filepath.Glob(filepath.Join(cache, "cnpg-i-scale-to-zero", "kubernetes-*-????????????"))
-	if err != nil || len(found) == 0 {
-		t.Skip("the end-to-end tests have built no Kubernetes")
-	}
-	return found[len(found)-1]
+	return path
 }
 
 // Start starts an API server with the operator's resources of those plural names. It ends with the test.

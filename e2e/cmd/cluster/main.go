@@ -28,6 +28,7 @@ const usage = `usage: cluster COMMAND
   kubectl [--] ARGUMENT...            run kubectl as its administrator
   postgres-files MAJOR...             make the files of PostgreSQL and print where they are, as MAJOR=DIRECTORY:...
   prometheus, promtool                get Prometheus and its tool that tests rules, and print where it is
+  kubernetes                          build the program that is every component of the usual release, and etcd, and print where it is
 VERSIONS are -kubernetes and -operator with a release, and -postgres with a major version.
 SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs.
 `
@@ -111,6 +112,13 @@ func run(ctx context.Context, arguments []string) error {
 			return err
 		}
 		fmt.Println(filepath.Join(directory, command))
+		return nil
+	case "kubernetes":
+		program, err := layout.Kubernetes(ctx, progress)
+		if err != nil {
+			return err
+		}
+		fmt.Println(program)
 		return nil
 	case "postgres-files":
 		return postgresFiles(ctx, layout, progress, rest)
