@@ -26,6 +26,8 @@ func TestClassify(t *testing.T) {
 		{"a client who has logged in counts in any state", Session{BackendType: "client backend", User: "app", State: "starting"}, ClassClient},
 		{"the instance manager over the socket does not", Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager", Local: true}, ClassInfrastructure},
 		{"the probes' pg_isready over the socket does not", Session{BackendType: "client backend", User: "postgres", Application: "pg_isready", Local: true}, ClassInfrastructure},
+		{"nor does it while it scrapes, in operators that have no role for that", Session{BackendType: "client backend", User: "postgres", Application: "cnpg_metrics_exporter", Local: true}, ClassInfrastructure},
+		{"the exporter's name over the network counts", Session{BackendType: "client backend", User: "postgres", Application: "cnpg_metrics_exporter"}, ClassClient},
 		{"another user's pg_isready counts", Session{BackendType: "client backend", User: "app", Application: "pg_isready", Local: true}, ClassClient},
 		{"the instance manager's name over the network counts", Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager"}, ClassClient},
 		{"the exporter's user under another name counts", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: "psql", Local: true}, ClassClient},

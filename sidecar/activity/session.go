@@ -132,8 +132,10 @@ func infrastructure(s Session, instances []string) bool {
 	switch s.User {
 	case "postgres":
 		// The probes run pg_isready, which logs in where peer authentication lets it, as over the socket: a session of a
-		// millisecond every ten seconds.
-		return s.Local && (s.Application == "cnpg-instance-manager" || s.Application == "pg_isready" || s.Application == ApplicationName)
+		// millisecond every ten seconds. Operators without a role for it (1.28 before 1.28.3) scrape in a session of the instance
+		// manager's, which takes the exporter's name meanwhile (metrics/collector.go).
+		return s.Local && (s.Application == "cnpg-instance-manager" || s.Application == "cnpg_metrics_exporter" ||
+			s.Application == "pg_isready" || s.Application == ApplicationName)
 	case "cnpg_metrics_exporter":
 		return s.Local && (s.Application == "cnpg_metrics_exporter" || s.Application == ApplicationName)
 	case "streaming_replica":

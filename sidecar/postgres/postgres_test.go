@@ -79,6 +79,8 @@ func TestWhoCounts(t *testing.T) {
 		{"a user who calls himself a standby counts", "app", "app", "c-2", nothing, "idle"},
 		{"a backup tool counts", "postgres", "postgres", "barman_cloud_backup", nothing, "idle"},
 		{"the instance manager does not count", "postgres", "app", "cnpg-instance-manager", nothing, ""},
+		{"nor does it under the exporter's name, which it takes where the exporter has no role", "postgres", "app", "cnpg_metrics_exporter", nothing, ""},
+		{"a user who takes the exporter's name counts", "app", "app", "cnpg_metrics_exporter", nothing, "idle"},
 		{"the metrics exporter does not count", "cnpg_metrics_exporter", "app", "cnpg_metrics_exporter", nothing, ""},
 		{"the slot replicator of a standby does not count", "streaming_replica", "postgres", "c-2", nothing, ""},
 		{"a standby of another cluster counts", "streaming_replica", "postgres", "d-1", nothing, "idle"},
