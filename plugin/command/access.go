@@ -233,7 +233,7 @@ func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.
 }
 
 // annotate sets annotations of a Cluster, and removes those without a value, on the state that was read. The switch must not
-// become this project's by it: the field manager is the program's own.
+// become this project's by it: the field manager is another one than the plugin's.
 func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotations map[string]*string) error {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion, "annotations": annotations},
@@ -243,7 +243,7 @@ func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotati
 	}
 	target := &cnpgv1.Cluster{}
 	target.Namespace, target.Name = cluster.Namespace, cluster.Name
-	if err := a.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(Name)); err != nil {
+	if err := a.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(fieldManager)); err != nil {
 		return fmt.Errorf("patch the Cluster %q in the namespace %q: %w", cluster.Name, cluster.Namespace, err)
 	}
 	return nil

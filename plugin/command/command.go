@@ -24,6 +24,11 @@ import (
 // Name is the program that kubectl looks for when it is asked for scale_to_zero.
 const Name = "kubectl-scale_to_zero"
 
+// fieldManager is as who people write by this program. Its name must not begin with kubectl: on the objects that Flux applies, it
+// takes the fields of such managers away at each reconciliation, unless Git has them (kustomize-controller 1.7.3,
+// internal/controller/kustomization_controller.go; github.com/fluxcd/pkg/ssa 0.61.0, patch.go).
+const fieldManager = "cnpg-i-scale-to-zero-cli"
+
 // called is how people call it.
 const called = "kubectl scale_to_zero"
 
