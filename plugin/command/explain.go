@@ -82,7 +82,7 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 	pods, problem := a.pods(ctx, cluster.Namespace, cluster.Name)
 	s := see(cluster, pods, problem == nil, now)
 	state := s.state(now)
-	e := &explanation{row: s.row(state), Blockers: []blocker{}, Problems: []string{}, Rules: map[string]string{}, Instances: []told{}}
+	e := &explanation{row: s.row(state, now), Blockers: []blocker{}, Problems: []string{}, Rules: map[string]string{}, Instances: []told{}}
 	if problem != nil {
 		e.note(problem.Error())
 	}

@@ -31,6 +31,7 @@ type row struct {
 	ThresholdSeconds *float64       `json:"thresholdSeconds,omitempty"`
 	BlockedBy        []string       `json:"blockedBy"`
 	LastWake         *plan.LastWake `json:"lastWake,omitempty"`
+	saved
 	// Note says what could not be found out, and why.
 	Note string `json:"note,omitempty"`
 }
@@ -46,6 +47,10 @@ func (p *program) statusCommand() *cobra.Command {
 	everywhere := false
 	c := &cobra.Command{
 		Use: "status", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
+		Long: `List the clusters: what sleeps, since when, and what keeps the others awake.
+
+SAVED is by the present sleep: what the cluster's PostgreSQL containers request of CPU and memory, times how long no pod has
+been there. It is empty for a cluster that a person put to sleep, and for one that requests nothing.`,
 		Args: exactly(), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, _ []string) error {
 			a, err := p.connect()
@@ -96,7 +101,7 @@ func (a *access) table(ctx context.Context, namespace string, now time.Time) (ta
 	for i := range clusters {
 		s := see(&clusters[i], of[types.NamespacedName{Namespace: clusters[i].Namespace, Name: clusters[i].Name}], problem == nil, now)
 		state := s.state(now)
-		rows = append(rows, s.row(state))
+		rows = append(rows, s.row(state, now))
 		if s.asks(state) {
 			asked, askers = append(asked, s.instance(clusters[i].Status.CurrentPrimary)), append(askers, i)
 		}
@@ -115,9 +120,10 @@ func (a *access) table(ctx context.Context, namespace string, now time.Time) (ta
 }
 
 // row is what the Cluster and its pods say.
-func (s seen) row(state State) row {
+func (s seen) row(state State, now time.Time) row {
 	r := row{
 		Namespace: s.cluster.Namespace, Cluster: s.cluster.Name, State: state, Since: unlessZero(s.since(state)), BlockedBy: []string{},
+		saved: s.saved(state, now),
 	}
 	if s.view.Problems == 0 {
 		threshold := s.view.Policy.Threshold.Seconds()
@@ -172,7 +178,7 @@ func writeRows(w io.Writer, rows []row, everywhere, colours bool, now time.Time)
 		_, _ = fmt.Fprintf(out, "%s\t%s\t%s\n", cells[0], state, strings.Join(cells[1:], "\t"))
 	}
 	notes := slices.ContainsFunc(rows, func(r row) bool { return r.Note != "" })
-	head := []string{"NAME", "SINCE", "IDLE FOR", "THRESHOLD", "BLOCKED BY", "LAST WOKEN BY"}
+	head := []string{"NAME", "SINCE", "IDLE FOR", "THRESHOLD", "BLOCKED BY", "LAST WOKEN BY", "SAVED"}
 	if notes {
 		head = append(head, "NOTE")
 	}
@@ -182,7 +188,10 @@ func writeRows(w io.Writer, rows []row, everywhere, colours bool, now time.Time)
 		if r.Since != nil {
 			since = ago(*r.Since, now)
 		}
-		cells := []string{r.Cluster, since, long(r.IdleForSeconds), long(r.ThresholdSeconds), strings.Join(r.BlockedBy, ","), woken(r.LastWake, now)}
+		cells := []string{
+			r.Cluster, since, long(r.IdleForSeconds), long(r.ThresholdSeconds), strings.Join(r.BlockedBy, ","), woken(r.LastWake, now),
+			hours(r.saved),
+		}
 		if notes {
 			cells = append(cells, r.Note)
 		}

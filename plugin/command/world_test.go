@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -264,6 +265,14 @@ func cluster(name string, changes ...func(*cnpgv1.Cluster)) *cnpgv1.Cluster {
 
 func with(annotations map[string]string) func(*cnpgv1.Cluster) {
 	return func(c *cnpgv1.Cluster) { maps.Copy(c.Annotations, annotations) }
+}
+
+// requesting has three instances that request CPU and memory.
+func requesting(c *cnpgv1.Cluster) {
+	c.Spec.Instances = 3
+	c.Spec.Resources.Requests = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+	}
 }
 
 // condition is the operator's, on hibernation.

@@ -9,8 +9,9 @@ import (
 )
 
 // Labels of the clusters' series. Those that a series has besides the cluster and the namespace come after them in the alphabet,
-// which is the order of a metric's labels.
+// which is the order of a metric's labels; but for labelBy, of which a cluster has one, and the library puts that in its place.
 const (
+	labelBy        = "by"
 	labelCluster   = "cluster"
 	labelNamespace = "namespace"
 	labelImage     = "sidecar_image"
@@ -19,7 +20,7 @@ const (
 
 func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
 
-// figure is a series at a scrape. A cluster has ten, and all of a fleet's are in memory at once: they share their labels, of which
+// figure is a series at a scrape. A cluster has a dozen, and all of a fleet's are in memory at once: they share their labels, of which
 // the library's own metrics have a copy each.
 type figure struct {
 	description *prometheus.Desc

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -62,7 +63,7 @@ type Fleet struct {
 }
 
 type fleetDescriptions struct {
-	state, since, slept, cpu, memory, invalid, onConnect, suspended, pods *prometheus.Desc
+	state, since, slept, cpu, memory, invalid, onConnect, woken, suspended, pods *prometheus.Desc
 }
 
 // NewFleet makes the collector. What it counts begins now.
@@ -80,6 +81,7 @@ func NewFleet(sources Sources) *Fleet {
 			memory:    describe("saved_memory_byte_seconds_total", "Memory that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
 			invalid:   describe("settings_invalid", "How many annotations of the cluster are not understood."),
 			onConnect: describe("wakes_on_connect", "Whether a connection wakes the cluster when it sleeps, as its settings and whoever put it to sleep have it."),
+			woken:     describe("last_wake_timestamp_seconds", "When a connection last woke the cluster, by the address of the client; absent where none has.", labelBy),
 			suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),
 			pods:      describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", labelImage),
 		},
@@ -89,7 +91,7 @@ func NewFleet(sources Sources) *Fleet {
 // Describe sends the descriptions.
 func (f *Fleet) Describe(descriptions chan<- *prometheus.Desc) {
 	d := f.described
-	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.cpu, d.memory, d.invalid, d.onConnect, d.suspended, d.pods} {
+	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.cpu, d.memory, d.invalid, d.onConnect, d.woken, d.suspended, d.pods} {
 		descriptions <- description
 	}
 }
@@ -113,6 +115,7 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 		send := sender(metrics, cluster)
 		f.sendState(send, cluster, now)
 		f.sendSleep(send, f.ledger.book(cluster, now))
+		f.sendWake(send, cluster)
 		f.sendPods(ctx, send, cluster)
 		if suspended != nil {
 			send(f.described.suspended, prometheus.GaugeValue, float64(suspended[client.ObjectKeyFromObject(cluster)]))
@@ -136,11 +139,27 @@ func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, now time.Time) {
 
 func (f *Fleet) sendSleep(send send, a *account) {
 	send(f.described.slept, prometheus.CounterValue, a.slept)
-	if a.requests.cpu > 0 {
+	if a.requests.CPU > 0 {
 		send(f.described.cpu, prometheus.CounterValue, a.cpu)
 	}
-	if a.requests.memory > 0 {
+	if a.requests.Memory > 0 {
 		send(f.described.memory, prometheus.CounterValue, a.memory)
+	}
+}
+
+// sendWake tells of the last wake by a connection. People can write the annotation too: what is no address is no label's value.
+// What a client called itself is none either, since nobody has proved it.
+func (f *Fleet) sendWake(send send, cluster *cnpgv1.Cluster) {
+	value, there := cluster.Annotations[idle.KeyLastWake]
+	if !there {
+		return
+	}
+	wake, err := plan.ParseLastWake(value)
+	if err != nil {
+		return
+	}
+	if by, err := netip.ParseAddr(wake.By); err == nil && by.Zone() == "" {
+		send(f.described.woken, prometheus.GaugeValue, float64(wake.At.Unix()), label(labelBy, by.Unmap().String()))
 	}
 }
 

@@ -4,9 +4,10 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
 // ledger adds up for how long the clusters sleep, and what they do not request meanwhile.
@@ -35,7 +36,7 @@ type key struct {
 // account is what one cluster has come to. slept is in seconds, cpu in core-seconds, memory in byte-seconds.
 type account struct {
 	slept, cpu, memory float64
-	requests           requests
+	requests           requests.Sum
 	until              time.Time
 }
 
@@ -48,7 +49,7 @@ func (l *ledger) book(cluster *cnpgv1.Cluster, now time.Time) *account {
 		l.accounts[of] = a
 	}
 	l.booked[of] = true
-	a.requests = requestsOf(cluster)
+	a.requests = requests.Of(cluster)
 	if since, asleep := asleepSince(cluster); asleep {
 		from := a.until
 		if since.After(from) {
@@ -56,8 +57,8 @@ func (l *ledger) book(cluster *cnpgv1.Cluster, now time.Time) *account {
 		}
 		if slept := now.Sub(from).Seconds(); slept > 0 { // the condition's time is by another clock
 			a.slept += slept
-			a.cpu += slept * a.requests.cpu
-			a.memory += slept * a.requests.memory
+			a.cpu += slept * a.requests.CPU
+			a.memory += slept * a.requests.Memory
 		}
 	}
 	a.until = now
@@ -82,19 +83,4 @@ func asleepSince(cluster *cnpgv1.Cluster) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	return condition.LastTransitionTime.Time, true
-}
-
-// requests are those of the PostgreSQL containers of all instances; zero: none.
-type requests struct{ cpu, memory float64 }
-
-func requestsOf(cluster *cnpgv1.Cluster) requests {
-	instances := float64(cluster.Spec.Instances)
-	of := func(name corev1.ResourceName) float64 {
-		quantity, given := cluster.Spec.Resources.Requests[name]
-		if !given { // then Kubernetes takes the limit
-			quantity = cluster.Spec.Resources.Limits[name]
-		}
-		return quantity.AsApproximateFloat64() * instances
-	}
-	return requests{cpu: of(corev1.ResourceCPU), memory: of(corev1.ResourceMemory)}
 }

@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -43,31 +41,6 @@ func TestLedger(t *testing.T) {
 			want := (row.want * time.Minute).Seconds()
 			if a.slept != want || a.cpu != want || a.memory != want*(2<<30) { // 2 × 500m and 2 × 1Gi
 				t.Errorf("slept %v s, %v core-s, %v byte-s; want %v s", a.slept, a.cpu, a.memory, want)
-			}
-		})
-	}
-}
-
-func TestRequests(t *testing.T) {
-	t.Parallel()
-	list := func(cpu string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
-	}
-	for rule, row := range map[string]struct {
-		resources corev1.ResourceRequirements
-		want      float64
-	}{
-		"those of every instance":             {corev1.ResourceRequirements{Requests: list("250m")}, 0.5},
-		"a limit stands for a request":        {corev1.ResourceRequirements{Limits: list("2")}, 4},
-		"a request is smaller than its limit": {corev1.ResourceRequirements{Requests: list("1"), Limits: list("2")}, 2},
-		"none":                                {corev1.ResourceRequirements{}, 0},
-	} {
-		t.Run(rule, func(t *testing.T) {
-			t.Parallel()
-			c := cluster("blue", on())
-			c.Spec.Resources = row.resources
-			if got := requestsOf(c); got.cpu != row.want || got.memory != 0 {
-				t.Errorf("got %+v, want %v cores and no memory", got, row.want)
 			}
 		})
 	}

@@ -74,6 +74,11 @@ func ours(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	return c
 }
 
+// wokenBy is the annotation of a wake at noon.
+func wokenBy(client string) string {
+	return `{"at":"2026-03-02T12:00:00Z","by":"` + client + `","user":"app","database":"shop","service":"orders-rw"}`
+}
+
 func schedule(name, of string, annotations map[string]string, suspend bool) *cnpgv1.ScheduledBackup {
 	s := &cnpgv1.ScheduledBackup{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Annotations: annotations}}
 	s.Spec.Cluster.Name, s.Spec.Suspend = of, ptr.To(suspend)
@@ -160,7 +165,7 @@ func TestThePageIsGolden(t *testing.T) {
 	stranger := cluster("stranger", on())
 	stranger.Spec.Plugins = nil
 	w := newWorld(t,
-		cluster("awake", on()), cluster("disabled", nil), cluster("falling", on(idle.KeyHibernation, "on")),
+		cluster("awake", on(idle.KeyLastWake, wokenBy("10.0.0.9"))), cluster("disabled", nil), cluster("falling", on(idle.KeyHibernation, "on")),
 		cluster("mistaken", map[string]string{idle.KeyEnabled: "yes"}), stranger, byLimit,
 		ours(cluster("asleep", on(idle.KeyHibernation, "on", idle.KeyAsleepSince, "2026-03-02T11:59:58Z"), asleep(noon.Add(-time.Hour)))),
 		schedule("nightly", "asleep", map[string]string{idle.KeySuspended: "2026-03-02T11:00:00Z"}, true),
@@ -198,13 +203,23 @@ func TestThePageIsGolden(t *testing.T) {
 
 func TestSeriesGoWithTheirCluster(t *testing.T) {
 	t.Parallel()
-	gone := cluster("gone", on(idle.KeyHibernation, "on"), asleep(noon))
+	gone := cluster("gone", on(idle.KeyHibernation, "on", idle.KeyLastWake, wokenBy("10.0.0.9")), asleep(noon))
 	w := newWorld(t, gone, cluster("stays", on()))
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(w.Fleet)
 	w.now = noon.Add(time.Hour)
 	if got := page(t, registry); !strings.Contains(got, `hibernated_seconds_total{cluster="gone",namespace="shop"} 3600`) {
 		t.Errorf("an hour of sleep is not shown:\n%s", got)
+	}
+	if got := wakes(t, registry); len(got) != 1 || !strings.Contains(got[0], `by="10.0.0.9",cluster="gone"`) {
+		t.Errorf("its wake is shown as %q", got)
+	}
+	gone.Annotations[idle.KeyLastWake] = wokenBy("10.0.0.10")
+	if err := w.Update(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	if got := wakes(t, registry); len(got) != 1 || !strings.Contains(got[0], `by="10.0.0.10",cluster="gone"`) {
+		t.Errorf("with another client's wake it is shown as %q", got)
 	}
 	if err := w.Delete(t.Context(), gone); err != nil {
 		t.Fatal(err)
@@ -244,5 +259,45 @@ func TestWithoutAGatewayNobodyIsWokenByAConnection(t *testing.T) {
 	got := page(t, registry)
 	if !strings.Contains(got, `wakes_on_connect{cluster="awake",namespace="shop"} 0`) || strings.Contains(got, "instance_pods") {
 		t.Errorf("shown:\n%s", got)
+	}
+}
+
+// wakes are the lines of a scrape that tell who woke a cluster.
+func wakes(t *testing.T, gatherer prometheus.Gatherer) []string {
+	t.Helper()
+	var found []string
+	for line := range strings.Lines(page(t, gatherer)) {
+		if strings.HasPrefix(line, prefix+"last_wake_timestamp_seconds{") {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+func TestWhoWokeACluster(t *testing.T) {
+	t.Parallel()
+	const at = ` 1.7724528e+09`
+	for _, row := range []struct{ rule, value, want string }{
+		{"the client's address is shown", wokenBy("10.0.0.9"), `by="10.0.0.9",cluster="woken",namespace="shop"}` + at},
+		{"one of IPv6 too", wokenBy("2001:db8::9"), `by="2001:db8::9",cluster="woken",namespace="shop"}` + at},
+		{"written in another way it is the same", wokenBy("2001:0DB8::0009"), `by="2001:db8::9",cluster="woken",namespace="shop"}` + at},
+		{"and one of IPv4 within IPv6", wokenBy("::ffff:10.0.0.9"), `by="10.0.0.9",cluster="woken",namespace="shop"}` + at},
+		{"what is no address is not", wokenBy("somebody"), ""},
+		{"nor is what may be anything, the zone of one", wokenBy("fe80::1%eth0"), ""},
+		{"nor what is no wake", "yesterday", ""},
+		{"nor an empty value", "", ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			registry := prometheus.NewPedanticRegistry()
+			registry.MustRegister(newWorld(t, cluster("woken", on(idle.KeyLastWake, row.value))).Fleet)
+			want := ""
+			if row.want != "" {
+				want = prefix + "last_wake_timestamp_seconds{" + row.want
+			}
+			if got := strings.Join(wakes(t, registry), "\n"); got != want {
+				t.Errorf("shown as %q, want %q", got, want)
+			}
+		})
 	}
 }
