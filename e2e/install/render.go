@@ -65,17 +65,22 @@ func Render(directory, registry, tag string) ([]byte, error) {
 	if err := os.WriteFile(filepath.Join(temporary, "kustomization.yaml"), []byte(body), 0o600); err != nil {
 		return nil, fmt.Errorf("write the overlay: %w", err)
 	}
+	return build(temporary, directory)
+}
+
+// build runs kustomize in a directory; errors name what is rendered.
+func build(directory, name string) ([]byte, error) {
 	rendering.Lock()
 	defer rendering.Unlock()
 	options := krusty.MakeDefaultOptions()
 	options.LoadRestrictions = types.LoadRestrictionsNone
-	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), temporary)
+	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), directory)
 	if err != nil {
-		return nil, fmt.Errorf("render %s: %w", directory, err)
+		return nil, fmt.Errorf("render %s: %w", name, err)
 	}
 	rendered, err := resources.AsYaml()
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", directory, err)
+		return nil, fmt.Errorf("encode %s: %w", name, err)
 	}
 	return rendered, nil
 }

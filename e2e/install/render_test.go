@@ -6,8 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 )
 
 var update = flag.Bool("update", false, "write the golden file anew")
@@ -120,13 +125,51 @@ func TestPoliciesComponent(t *testing.T) {
 // The component of network policies brings two.
 func TestNetworkPolicyComponent(t *testing.T) {
 	t.Parallel()
-	var policies []string
-	for document := range strings.SplitSeq(with(t, "network-policy"), "---\n") {
-		if strings.Contains(document, "\nkind: NetworkPolicy\n") {
-			policies = append(policies, document)
+	compare(t, "testdata/network-policy.yaml", only(with(t, "network-policy"), "NetworkPolicy"))
+}
+
+// The example for instances names everybody whom it lets in: one rule for all pods would make the others mean nothing.
+func TestTheInstancesAdmitNobodyUnnamed(t *testing.T) {
+	t.Parallel()
+	body, err := os.ReadFile("../../manifests/components/network-policy/instances.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var policy networkingv1.NetworkPolicy
+	if err := yaml.UnmarshalStrict(body, &policy); err != nil {
+		t.Fatal(err)
+	}
+	named := func(s *metav1.LabelSelector) bool { return s != nil && len(s.MatchLabels)+len(s.MatchExpressions) != 0 }
+	for i, rule := range policy.Spec.Ingress {
+		if len(rule.From) == 0 || slices.ContainsFunc(rule.From, func(from networkingv1.NetworkPolicyPeer) bool {
+			return !named(from.PodSelector) && !named(from.NamespaceSelector)
+		}) {
+			t.Errorf("rule %d lets every pod in", i+1)
 		}
 	}
-	compare(t, "testdata/network-policy.yaml", []byte(strings.Join(policies, "---\n")))
+}
+
+// only are the documents of those kinds.
+func only(rendered string, kinds ...string) []byte {
+	var found []string
+	for document := range strings.SplitSeq(rendered, "---\n") {
+		if slices.ContainsFunc(kinds, func(kind string) bool { return strings.Contains(document, "\nkind: "+kind+"\n") }) {
+			found = append(found, document)
+		}
+	}
+	return []byte(strings.Join(found, "---\n"))
+}
+
+// The component of cert-manager has the Secrets made that the plugin mounts and its Service names.
+func TestCertManagerComponent(t *testing.T) {
+	t.Parallel()
+	got := with(t, "cert-manager")
+	compare(t, "testdata/cert-manager.yaml", only(got, "Issuer", "Certificate"))
+	for _, secret := range []string{"scaletozero-server-tls", "scaletozero-client-tls"} {
+		if strings.Count(got, "secretName: "+secret+"\n") != 2 || !strings.Contains(got, "Secret: "+secret+"\n") {
+			t.Errorf("%s is not made, mounted and named once each", secret)
+		}
+	}
 }
 
 // The component of the priority gives it to the plugin's pods.

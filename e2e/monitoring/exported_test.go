@@ -91,12 +91,12 @@ func pluginPages(t *testing.T) map[string]*family {
 	return exported(t, "plugin/metrics/testdata/*.metrics")
 }
 
-// foreign are CloudNativePG's metrics that the dashboard uses, with its labels.
+// foreign are CloudNativePG's metrics that the dashboard and the rules use, with its labels.
 func foreign() map[string]*family {
 	return map[string]*family{"cnpg_collector_up": {kind: "gauge", labels: map[string]map[string]bool{"cluster": {}}}}
 }
 
-// available is everything that an expression may name.
+// available is everything that an expression may name. What is recorded is so of each cluster.
 func available(t *testing.T) map[string]*family {
 	t.Helper()
 	all := foreign()
@@ -107,6 +107,9 @@ func available(t *testing.T) map[string]*family {
 			}
 			all[name] = f
 		}
+	}
+	for _, rule := range shipped(t).Records() {
+		all[rule.Record] = &family{kind: "gauge", labels: map[string]map[string]bool{"namespace": {}, "cluster": {}}}
 	}
 	return all
 }

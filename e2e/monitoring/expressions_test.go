@@ -79,6 +79,9 @@ func expressions(t *testing.T) map[string]string {
 	for _, rule := range alerts(t) {
 		found["alert "+rule.Alert] = rule.Expr.String()
 	}
+	for _, rule := range shipped(t).Records() {
+		found["record "+rule.Record] = rule.Expr.String()
+	}
 	return found
 }
 

@@ -88,6 +88,8 @@ func waking() []panel {
 			asked{"{{trigger}}: {{result}}", rise("trigger, result", "cnpg_scale_to_zero_wakes_total", here)}),
 		curve("How long wakes took", "From the first client to PostgreSQL accepting sessions.", "s",
 			asked{"half", quantile("0.5", wake, "le")}, asked{"nine of ten", quantile("0.9", wake, "le")}, asked{"99 of 100", quantile("0.99", wake, "le")}),
+		list("Last woken, by whom", "The address of the client whose connection woke the cluster, and how long ago. A wake by hand is not shown.", "s", "ago",
+			`time() - max by (namespace, cluster, by) (cnpg_scale_to_zero_last_wake_timestamp_seconds{`+of+`})`),
 		curve("Parts of a client's wait", "Nine of ten clients that got their session waited no longer.", "s",
 			asked{"{{phase}}", quantile("0.9", phase, "le, phase")}),
 		curve("Connections", "Clients that wait for their cluster, and sessions that go through the gateway.", "none",

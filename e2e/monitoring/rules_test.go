@@ -91,10 +91,10 @@ func TestAlertsFire(t *testing.T) {
 	tool := promtool(t)
 	directory := extracted(t)
 	run(t, directory, tool, "check", "rules", "--lint-fatal", "rules.yaml")
-	run(t, directory, tool, "test", "rules", "alerts.yaml", "alerts-week.yaml")
+	run(t, directory, tool, "test", "rules", "alerts.yaml", "alerts-days.yaml", "alerts-week.yaml")
 }
 
-// TestTheScrapeConfigurationIsUnderstood has Prometheus read what is made of the shipped PodMonitors.
+// TestTheScrapeConfigurationIsUnderstood has Prometheus read what is made of the shipped monitors.
 func TestTheScrapeConfigurationIsUnderstood(t *testing.T) {
 	t.Parallel()
 	tool := promtool(t)
@@ -109,7 +109,7 @@ func TestTheScrapeConfigurationIsUnderstood(t *testing.T) {
 		}
 	}
 	for _, monitor := range shipped(t).Monitors {
-		if err := os.WriteFile(filepath.Join(directory, TargetsFile(monitor)), []byte("[]"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, monitor.TargetsFile()), []byte("[]"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,7 +172,7 @@ func TestEveryAlertIsTestedBothWays(t *testing.T) {
 	t.Parallel()
 	fires, silent, families := map[string]bool{}, map[string]bool{}, available(t)
 	name := regexp.MustCompile(`^[a-z0-9_]+`)
-	for _, path := range []string{"testdata/alerts.yaml", "testdata/alerts-week.yaml"} {
+	for _, path := range []string{"testdata/alerts.yaml", "testdata/alerts-days.yaml", "testdata/alerts-week.yaml"} {
 		body, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -1,13 +1,16 @@
 package monitoring
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 )
 
@@ -33,24 +36,66 @@ type Group struct {
 	Labels  map[string]string `json:"labels"`
 }
 
-// TargetsFile is the name of the file that the monitor's targets are read from.
-func TargetsFile(monitor monitoringv1.PodMonitor) string {
-	return "targets-" + monitor.Namespace + "-" + monitor.Name + ".json"
+// Monitor is a PodMonitor or a ServiceMonitor with one endpoint, which is named by its port.
+type Monitor struct {
+	kind, namespace, name, port string
+	services                    bool // it selects Services, and not pods
+	everywhere, honorLabels     bool
+	selector                    labels.Selector
 }
 
-// Configuration is a Prometheus configuration with the rules of a file and a job for each PodMonitor, which have one endpoint
-// each. The interval is Prometheus' own notation.
-func Configuration(monitors []monitoringv1.PodMonitor, access Access, rulesFile, interval string) ([]byte, error) {
+// errEndpoints says that a monitor is another one than these tests understand.
+var errEndpoints = errors.New("it has not one endpoint with a port's name")
+
+// OfPods is a PodMonitor.
+func OfPods(m *monitoringv1.PodMonitor) (Monitor, error) {
+	endpoints := m.Spec.PodMetricsEndpoints
+	if len(endpoints) != 1 || endpoints[0].Port == nil {
+		return Monitor{}, fmt.Errorf("read the PodMonitor %s: %w", m.Name, errEndpoints)
+	}
+	read := Monitor{
+		kind: "podMonitor", namespace: m.Namespace, name: m.Name, port: *endpoints[0].Port,
+		everywhere: m.Spec.NamespaceSelector.Any, honorLabels: endpoints[0].HonorLabels,
+	}
+	return read.selecting(m.Spec.Selector)
+}
+
+// OfServices is a ServiceMonitor.
+func OfServices(m *monitoringv1.ServiceMonitor) (Monitor, error) {
+	endpoints := m.Spec.Endpoints
+	if len(endpoints) != 1 || endpoints[0].Port == "" {
+		return Monitor{}, fmt.Errorf("read the ServiceMonitor %s: %w", m.Name, errEndpoints)
+	}
+	read := Monitor{
+		kind: "serviceMonitor", namespace: m.Namespace, name: m.Name, port: endpoints[0].Port, services: true,
+		everywhere: m.Spec.NamespaceSelector.Any, honorLabels: endpoints[0].HonorLabels,
+	}
+	return read.selecting(m.Spec.Selector)
+}
+
+func (m Monitor) selecting(by metav1.LabelSelector) (Monitor, error) {
+	selector, err := metav1.LabelSelectorAsSelector(&by)
+	if err != nil {
+		return Monitor{}, fmt.Errorf("read the selector of the %s %s: %w", m.kind, m.name, err)
+	}
+	m.selector = selector
+	return m, nil
+}
+
+// TargetsFile is the name of the file that the monitor's targets are read from.
+func (m Monitor) TargetsFile() string {
+	return "targets-" + m.kind + "-" + m.namespace + "-" + m.name + ".json"
+}
+
+// Configuration is a Prometheus configuration with the rules of a file and a job for each monitor. The interval is Prometheus'
+// own notation.
+func Configuration(monitors []Monitor, access Access, rulesFile, interval string) ([]byte, error) {
 	jobs := make([]map[string]any, 0, len(monitors))
 	for _, monitor := range monitors {
-		endpoint, err := endpointOf(monitor)
-		if err != nil {
-			return nil, err
-		}
 		job := map[string]any{
-			"job_name": "podMonitor/" + monitor.Namespace + "/" + monitor.Name + "/0", "honor_labels": endpoint.HonorLabels,
+			"job_name": monitor.kind + "/" + monitor.namespace + "/" + monitor.name + "/0", "honor_labels": monitor.honorLabels,
 			"scheme": "https", "tls_config": access.Certificates,
-			"file_sd_configs": []any{map[string]any{"files": []string{TargetsFile(monitor)}}},
+			"file_sd_configs": []any{map[string]any{"files": []string{monitor.TargetsFile()}}},
 		}
 		if access.TokenFile != "" {
 			job["authorization"] = map[string]any{"credentials_file": access.TokenFile}
@@ -67,47 +112,74 @@ func Configuration(monitors []monitoringv1.PodMonitor, access Access, rulesFile,
 	return body, nil
 }
 
-// Targets are the pods that the monitor selects, with the labels that the Prometheus operator would have them given.
-func Targets(monitor monitoringv1.PodMonitor, access Access, pods []corev1.Pod) ([]Group, error) {
-	endpoint, err := endpointOf(monitor)
-	if err != nil {
-		return nil, err
-	}
-	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
-	if err != nil {
-		return nil, fmt.Errorf("read the selector of the PodMonitor %s: %w", monitor.Name, err)
-	}
+// Targets are what the monitor selects, with the labels that the Prometheus operator would have them given.
+func (m Monitor) Targets(access Access, services []corev1.Service, pods []corev1.Pod) []Group {
 	found := []Group{}
-	for _, pod := range pods {
-		elsewhere := !monitor.Spec.NamespaceSelector.Any && pod.Namespace != monitor.Namespace
-		over := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
-		if elsewhere || over || pod.Status.PodIP == "" || !selector.Matches(labels.Set(pod.Labels)) {
+	if !m.services {
+		for i := range pods {
+			if m.selects(&pods[i].ObjectMeta) {
+				found = append(found, scraped(access, &pods[i], intstr.FromString(m.port), map[string]string{
+					"job": m.namespace + "/" + m.name, "endpoint": m.port,
+				})...)
+			}
+		}
+		return found
+	}
+	for i := range services {
+		service := &services[i]
+		if !m.selects(&service.ObjectMeta) || len(service.Spec.Selector) == 0 {
 			continue
 		}
-		for _, container := range pod.Spec.Containers {
-			for _, port := range container.Ports {
-				if port.Name == *endpoint.Port {
-					found = append(found, group(monitor, access, pod, container.Name, port))
+		for _, port := range service.Spec.Ports {
+			if port.Name != m.port {
+				continue
+			}
+			for j := range pods {
+				if pods[j].Namespace == service.Namespace && labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(pods[j].Labels)) {
+					found = append(found, scraped(access, &pods[j], port.TargetPort, map[string]string{
+						"job": service.Name, "service": service.Name, "endpoint": m.port,
+					})...)
 				}
 			}
 		}
 	}
-	return found, nil
+	return found
 }
 
-func group(monitor monitoringv1.PodMonitor, access Access, pod corev1.Pod, container string, port corev1.ContainerPort) Group {
-	number := strconv.Itoa(int(port.ContainerPort))
-	return Group{Targets: []string{access.Host}, Labels: map[string]string{
-		"__metrics_path__": "/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name + ":" + number + "/proxy/metrics",
-		"namespace":        pod.Namespace, "pod": pod.Name, "container": container, "instance": pod.Status.PodIP + ":" + number,
-		"job": monitor.Namespace + "/" + monitor.Name, "endpoint": port.Name,
-	}}
+func (m Monitor) selects(object *metav1.ObjectMeta) bool {
+	return (m.everywhere || object.Namespace == m.namespace) && m.selector.Matches(labels.Set(object.Labels))
 }
 
-// endpointOf is the monitor's endpoint, which is named by its port.
-func endpointOf(monitor monitoringv1.PodMonitor) (monitoringv1.PodMetricsEndpoint, error) {
-	if endpoints := monitor.Spec.PodMetricsEndpoints; len(endpoints) == 1 && endpoints[0].Port != nil {
-		return endpoints[0], nil
+// scraped is a pod's port, by its name or number, with more labels; none if the pod is over or has no such port.
+func scraped(access Access, pod *corev1.Pod, by intstr.IntOrString, more map[string]string) []Group {
+	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded || pod.Status.PodIP == "" {
+		return nil
 	}
-	return monitoringv1.PodMetricsEndpoint{}, fmt.Errorf("the PodMonitor %s has not one endpoint with a port's name", monitor.Name)
+	var found []Group
+	for _, container := range lasting(pod.Spec) {
+		for _, port := range container.Ports {
+			if by.Type == intstr.Int && port.ContainerPort != by.IntVal || by.Type == intstr.String && port.Name != by.StrVal {
+				continue
+			}
+			number := strconv.Itoa(int(port.ContainerPort))
+			given := map[string]string{
+				"__metrics_path__": "/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name + ":" + number + "/proxy/metrics",
+				"namespace":        pod.Namespace, "pod": pod.Name, "container": container.Name, "instance": pod.Status.PodIP + ":" + number,
+			}
+			maps.Copy(given, more)
+			found = append(found, Group{Targets: []string{access.Host}, Labels: given})
+		}
+	}
+	return found
+}
+
+// lasting are a pod's containers that run while it does: init containers that stay are some of them.
+func lasting(pod corev1.PodSpec) []corev1.Container {
+	containers := pod.Containers
+	for _, c := range pod.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			containers = append(containers[:len(containers):len(containers)], c)
+		}
+	}
+	return containers
 }

@@ -11,14 +11,15 @@ import (
 	"strings"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
 // Shipped is what the monitoring component has, as it is committed.
 type Shipped struct {
-	// Rules and Monitors are in the Prometheus operator's own types.
+	// Rules are in the Prometheus operator's own type, Monitors are read from it.
 	Rules    monitoringv1.PrometheusRule
-	Monitors []monitoringv1.PodMonitor
+	Monitors []Monitor
 
 	dashboard dashboard
 }
@@ -31,7 +32,7 @@ func Read(root string) (Shipped, error) {
 	var s Shipped
 	component := os.DirFS(filepath.Join(root, "manifests", "components", "monitoring"))
 	var files [3][]byte
-	for i, name := range []string{"dashboard.json", "rules.yaml", "pod-monitors.yaml"} {
+	for i, name := range []string{"dashboard.json", "rules.yaml", "monitors.yaml"} {
 		body, err := fs.ReadFile(component, name)
 		if err != nil {
 			return s, fmt.Errorf("read the monitoring component: %w", err)
@@ -47,13 +48,33 @@ func Read(root string) (Shipped, error) {
 		return s, fmt.Errorf("decode the rules: %w", err)
 	}
 	for _, document := range strings.Split(string(files[2]), "\n---\n") {
-		var monitor monitoringv1.PodMonitor
-		if err := yaml.UnmarshalStrict([]byte(document), &monitor); err != nil {
-			return s, fmt.Errorf("decode the PodMonitors: %w", err)
+		monitor, err := readMonitor([]byte(document))
+		if err != nil {
+			return s, err
 		}
 		s.Monitors = append(s.Monitors, monitor)
 	}
 	return s, nil
+}
+
+// readMonitor reads a PodMonitor or a ServiceMonitor.
+func readMonitor(document []byte) (Monitor, error) {
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(document, &kind); err != nil {
+		return Monitor{}, fmt.Errorf("decode the monitors: %w", err)
+	}
+	if kind.Kind == monitoringv1.ServiceMonitorsKind {
+		var monitor monitoringv1.ServiceMonitor
+		if err := yaml.UnmarshalStrict(document, &monitor); err != nil {
+			return Monitor{}, fmt.Errorf("decode a ServiceMonitor: %w", err)
+		}
+		return OfServices(&monitor)
+	}
+	var monitor monitoringv1.PodMonitor
+	if err := yaml.UnmarshalStrict(document, &monitor); err != nil {
+		return Monitor{}, fmt.Errorf("decode a PodMonitor: %w", err)
+	}
+	return OfPods(&monitor)
 }
 
 // labelValues is how Grafana asks for the values of a label.
@@ -82,9 +103,22 @@ func (s Shipped) Queries() ([]Query, error) {
 
 // Alerts are the alerts of all groups.
 func (s Shipped) Alerts() []monitoringv1.Rule {
+	return s.rules(func(r monitoringv1.Rule) bool { return r.Record == "" })
+}
+
+// Records are the rules that record a series.
+func (s Shipped) Records() []monitoringv1.Rule {
+	return s.rules(func(r monitoringv1.Rule) bool { return r.Record != "" })
+}
+
+func (s Shipped) rules(wanted func(monitoringv1.Rule) bool) []monitoringv1.Rule {
 	var all []monitoringv1.Rule
 	for _, group := range s.Rules.Spec.Groups {
-		all = append(all, group.Rules...)
+		for _, rule := range group.Rules {
+			if wanted(rule) {
+				all = append(all, rule)
+			}
+		}
 	}
 	return all
 }

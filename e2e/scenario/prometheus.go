@@ -40,7 +40,7 @@ const scrapeInterval = "2s"
 // keeps everything in the directory. Whoever starts it stops it. Debian's Prometheus cannot ask Kubernetes for its targets:
 // that is done here, and Prometheus reads them from files.
 func (k *Kubernetes) StartPrometheus(
-	ctx context.Context, program, directory string, monitors []monitoringv1.PodMonitor, rules monitoringv1.PrometheusRuleSpec,
+	ctx context.Context, program, directory string, monitors []monitoring.Monitor, rules monitoringv1.PrometheusRuleSpec,
 ) (*Prometheus, error) {
 	access, err := k.access(directory)
 	if err != nil {
@@ -136,7 +136,7 @@ func (p *Prometheus) failures(ctx context.Context) string {
 }
 
 // keepDiscovering keeps the files of targets up to date. What fails, such as a list while the API server is away, is done anew.
-func (k *Kubernetes) keepDiscovering(ctx context.Context, directory string, monitors []monitoringv1.PodMonitor, access monitoring.Access) {
+func (k *Kubernetes) keepDiscovering(ctx context.Context, directory string, monitors []monitoring.Monitor, access monitoring.Access) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -149,22 +149,22 @@ func (k *Kubernetes) keepDiscovering(ctx context.Context, directory string, moni
 	}
 }
 
-// discover writes which pods the monitors select now.
-func (k *Kubernetes) discover(ctx context.Context, directory string, monitors []monitoringv1.PodMonitor, access monitoring.Access) error {
+// discover writes what the monitors select now.
+func (k *Kubernetes) discover(ctx context.Context, directory string, monitors []monitoring.Monitor, access monitoring.Access) error {
 	var pods corev1.PodList
 	if err := k.List(ctx, &pods); err != nil {
 		return fmt.Errorf("list the pods: %w", err)
 	}
+	var services corev1.ServiceList
+	if err := k.List(ctx, &services); err != nil {
+		return fmt.Errorf("list the Services: %w", err)
+	}
 	for _, monitor := range monitors {
-		targets, err := monitoring.Targets(monitor, access, pods.Items)
-		if err != nil {
-			return err
-		}
-		body, err := json.Marshal(targets)
+		body, err := json.Marshal(monitor.Targets(access, services.Items, pods.Items))
 		if err != nil {
 			return fmt.Errorf("encode the targets: %w", err)
 		}
-		path := filepath.Join(directory, monitoring.TargetsFile(monitor))
+		path := filepath.Join(directory, monitor.TargetsFile())
 		if err := os.WriteFile(path+".new", body, 0o600); err != nil {
 			return fmt.Errorf("write the targets: %w", err)
 		}

@@ -27,7 +27,7 @@ var withoutData = map[string]string{
 	"panel Without the kernel's reports A": "the kernel reports",
 }
 
-// A real Prometheus with the shipped rules and PodMonitors sees a cluster sleep and wake: every query of the dashboard has
+// A real Prometheus with the shipped rules and monitors sees a cluster sleep and wake: every query of the dashboard has
 // data, every series that an alert asks for is there, every rule is evaluated, and none fires for what went well.
 func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	program := os.Getenv("PROMETHEUS")
@@ -76,13 +76,14 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 // documentation has them scraped.
 func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1.Cluster) *scenario.Prometheus {
 	s.Helper()
-	operators := monitoringv1.PodMonitor{
+	operators, err := monitoring.OfPods(&monitoringv1.PodMonitor{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name},
 		Spec: monitoringv1.PodMonitorSpec{
 			Selector:            metav1.LabelSelector{MatchLabels: map[string]string{"cnpg.io/cluster": c.Name}},
 			PodMetricsEndpoints: []monitoringv1.PodMetricsEndpoint{{Port: ptr.To("metrics")}},
 		},
-	}
+	})
+	s.must(err)
 	p, err := kube.StartPrometheus(s.ctx, program, s.TempDir(), append(shipped.Monitors, operators), shipped.Rules.Spec)
 	s.must(err)
 	s.Cleanup(func() {
@@ -145,20 +146,26 @@ func (r run) rules(shipped monitoring.Shipped) {
 	count := 0
 	for _, group := range evaluated.Groups {
 		for _, rule := range group.Rules {
-			alert, is := rule.(prometheusv1.AlertingRule)
-			if !is || alert.Health != prometheusv1.RuleHealthGood {
-				r.Errorf("%v is not evaluated: %v", rule, alert.LastError)
+			var health prometheusv1.RuleHealth
+			switch is := rule.(type) {
+			case prometheusv1.AlertingRule:
+				health = is.Health
+			case prometheusv1.RecordingRule:
+				health = is.Health
+			}
+			if health != prometheusv1.RuleHealthGood {
+				r.Errorf("the rule is not evaluated: %+v", rule)
 			}
 			count++
 		}
 	}
-	if want := len(shipped.Alerts()); count != want {
-		r.Errorf("Prometheus has %d alerts, want %d", count, want)
+	if want := len(shipped.Alerts()) + len(shipped.Records()); count != want {
+		r.Errorf("Prometheus has %d rules, want %d", count, want)
 	}
 	if firing := `ALERTS{alertstate="firing", namespace="` + r.namespace + `"}`; r.has("ALERTS", firing) {
 		r.Error("an alert fires for what went well")
 	}
-	r.Logf("%d alerts, %d selectors", count, len(selectors))
+	r.Logf("%d rules, %d selectors", count, len(selectors))
 }
 
 // has tells whether the expression had a value, at any time of the run, that is a number.

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// gracefulStop bounds the wait for calls in flight; it comes last in the pod's grace period of 60 seconds.
+// gracefulStop bounds the wait for calls in flight; it comes last in the pod's grace period, whose sum is in the manifests.
 const gracefulStop = 25 * time.Second
 
 // Files are the certificates, as files that may change.
