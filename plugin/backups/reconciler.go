@@ -9,6 +9,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -91,7 +92,7 @@ func marked(schedule *cnpgv1.ScheduledBackup) bool {
 }
 
 // resume un-suspends and removes the mark in one patch, on the state that was read. One that a person resumed meanwhile only
-// loses the mark.
+// loses the mark. Somebody who was faster, such as another replica, is no failure: what has changed and is still marked is looked at anew.
 func (r *Reconciler) resume(ctx context.Context, schedule *cnpgv1.ScheduledBackup) error {
 	before := schedule.DeepCopy()
 	delete(schedule.Annotations, idle.KeySuspended)
@@ -100,7 +101,7 @@ func (r *Reconciler) resume(ctx context.Context, schedule *cnpgv1.ScheduledBacku
 		schedule.Spec.Suspend = &suspend
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Patch(ctx, schedule, patch); client.IgnoreNotFound(err) != nil {
+	if err := r.Patch(ctx, schedule, patch); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("resume ScheduledBackup %s: %w", schedule.Name, err)
 	}
 	return nil

@@ -1,15 +1,20 @@
 package backups
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -66,6 +71,42 @@ func TestWhoResumes(t *testing.T) {
 				if resumed && marked(&s) {
 					t.Errorf("%s still carries the mark", name)
 				}
+			}
+		})
+	}
+}
+
+// TestWhatIsAFailure has the API server refuse to resume a schedule.
+func TestWhatIsAFailure(t *testing.T) {
+	t.Parallel()
+	kind := schema.GroupResource{Group: cnpgv1.SchemeGroupVersion.Group, Resource: "scheduledbackups"}
+	for _, row := range []struct {
+		rule    string
+		refusal error
+		failure bool
+	}{
+		{"another replica was faster", apierrors.NewConflict(kind, "ours", errors.New("it was modified")), false},
+		{"it is not there any more", apierrors.NewNotFound(kind, "ours"), false},
+		{"it may not be changed", apierrors.NewForbidden(kind, "ours", errors.New("no")), true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			scheme := runtime.NewScheme()
+			if err := cnpgv1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders"}}
+			ours := &cnpgv1.ScheduledBackup{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "ours", Annotations: map[string]string{idle.KeySuspended: "2026-01-01T00:00:00Z"}},
+				Spec:       cnpgv1.ScheduledBackupSpec{Suspend: ptr.To(true), Cluster: cnpgv1.LocalObjectReference{Name: "orders"}},
+			}
+			refuse := func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				return row.refusal
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, ours).WithInterceptorFuncs(interceptor.Funcs{Patch: refuse}).Build()
+			_, err := (&Reconciler{Client: c}).Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
+			if (err != nil) != row.failure {
+				t.Errorf("the error is %v", err)
 			}
 		})
 	}

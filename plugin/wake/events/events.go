@@ -36,7 +36,7 @@ type Writer struct {
 	Pod string
 }
 
-// Write writes the Event, unless there is one of the same reason and occasion already.
+// Write writes the Event, unless there is one of the same reason and occasion already, or the namespace is being deleted and takes none.
 func (w Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e Event, now time.Time) error {
 	kind, err := KindOf(cluster, w.Client)
 	if err != nil {
@@ -57,7 +57,7 @@ func (w Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e Event, now
 		Source: corev1.EventSource{Component: plan.FieldManager, Host: w.Pod}, ReportingController: plan.FieldManager,
 		ReportingInstance: w.Pod, FirstTimestamp: at, LastTimestamp: at, Count: 1,
 	})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return fmt.Errorf("create an Event on Cluster %s: %w", cluster.Name, err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -67,6 +68,15 @@ func TestWrite(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a namespace that is being deleted needs none", func(t *testing.T) {
+		t.Parallel()
+		leaving := apierrors.NewForbidden(corev1.Resource("events"), "orders", errors.New("it is being terminated"))
+		leaving.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+		api := newClient(t, interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return leaving }})
+		if err := (Writer{Client: api}).Write(t.Context(), orders, woken, now); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("what cannot be written is an error", func(t *testing.T) {
 		t.Parallel()
 		refused := errors.New("no")
