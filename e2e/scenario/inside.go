@@ -1,0 +1,77 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Question is a request that a pod sends to the API server.
+type Question struct {
+	// Verb and Path are those of HTTP, Type that of the body.
+	Verb, Path, Type string
+	// Body is JSON, or nothing.
+	Body json.RawMessage `json:",omitempty"`
+}
+
+// Answer is what the API server says to it.
+type Answer struct {
+	// Code is the status of HTTP.
+	Code int
+	// Body is an object, or a Status.
+	Body json.RawMessage
+}
+
+// Message is what a Status says; empty when the answer is an object.
+func (a Answer) Message() string {
+	var status struct{ Kind, Message string }
+	if json.Unmarshal(a.Body, &status) != nil || status.Kind != "Status" {
+		return ""
+	}
+	return status.Message
+}
+
+// inside is where programs are kept in an instance's pod: a volume that CloudNativePG gives it for its own.
+const inside = "/controller/ask"
+
+// AskFrom sends the questions from inside an instance's pod, with the program of e2e/cmd/ask at that path, and the pod's own token.
+func (k *Kubernetes) AskFrom(ctx context.Context, namespace, pod, program string, questions []Question) ([]Answer, error) {
+	file, err := os.Open(program)
+	if err != nil {
+		return nil, fmt.Errorf("read the program: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	var stdout, stderr bytes.Buffer
+	write := []string{"sh", "-c", "cat > " + inside + " && chmod 0700 " + inside}
+	if err := k.stream(ctx, namespace, pod, "postgres", write, file, &stdout, &stderr); err != nil {
+		return nil, fmt.Errorf("put the program into %s/%s: %w: %s", namespace, pod, err, stderr.String())
+	}
+	var lines bytes.Buffer
+	for _, question := range questions {
+		if err := json.NewEncoder(&lines).Encode(question); err != nil {
+			return nil, fmt.Errorf("write a question: %w", err)
+		}
+	}
+	stdout.Reset()
+	if err := k.stream(ctx, namespace, pod, "postgres", []string{inside}, &lines, &stdout, &stderr); err != nil {
+		return nil, fmt.Errorf("ask from %s/%s: %w: %s", namespace, pod, err, stderr.String())
+	}
+	var answers []Answer
+	for in := json.NewDecoder(&stdout); ; {
+		var answer Answer
+		if err := in.Decode(&answer); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("read the answers: %w", err)
+		}
+		answers = append(answers, answer)
+	}
+	if len(answers) != len(questions) {
+		return nil, fmt.Errorf("%d questions have %d answers: %s", len(questions), len(answers), stderr.String())
+	}
+	return answers, nil
+}
