@@ -17,15 +17,15 @@ mkdir -p build
 go -C e2e build -o ../build/cluster ./cmd/cluster
 cluster() { (cd e2e && ../build/cluster "$@"); }
 go -C e2e run ./cmd/images -tag "$TAG" -registry "$REGISTRY" -neighbour
+# The same sources, whose programs say another version: what the tests of upgrades go to.
+go -C e2e run ./cmd/images -tag "$TAG-next" -registry "$REGISTRY" -output ../build/next
 go -C e2e run ./cmd/manifest -tag "$TAG" -registry "$REGISTRY"
 cluster up ${CLUSTERFLAGS:-}
 trap 'cluster down' EXIT
 trap 'exit 130' INT TERM
-cluster load ../build/plugin.tar ../build/sidecar.tar ../build/neighbour.tar
+cluster load ../build/plugin.tar ../build/sidecar.tar ../build/neighbour.tar ../build/next/plugin.tar ../build/next/sidecar.tar
 export NEIGHBOUR_IMAGE=$neighbour:$TAG
-cluster tag "$plugin:$TAG" "$plugin:$TAG-next"
-cluster tag "$sidecar:$TAG" "$sidecar:$TAG-next"
-export NEXT_PLUGIN_IMAGE=$plugin:$TAG-next NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next
+export NEXT_PLUGIN_IMAGE=$plugin:$TAG-next NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next NEXT_VERSION=$TAG-next
 KUBECONFIG=$(cluster kubeconfig) POSTGRES_IMAGE=$(cluster postgres-image)
 export KUBECONFIG POSTGRES_IMAGE PGBOUNCER_IMAGE=$POSTGRES_IMAGE # which has PgBouncer too
 DRIVERS_IMAGE=$(cluster drivers-image)

@@ -1,8 +1,8 @@
 // Package tests proves on a real cluster what the project promises. It runs against whatever KUBECONFIG names: a cluster
 // with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image and PGBOUNCER_IMAGE that of the poolers,
 // DRIVERS_IMAGE one with clients in several languages and NEIGHBOUR_IMAGE that of the plugin of e2e/neighbour; NEXT_PLUGIN_IMAGE,
-// NEXT_SIDECAR_IMAGE and NEXT_POSTGRES_IMAGE are other names of the plugin's image, the sidecar's and the operand's, for the tests
-// of upgrades.
+// NEXT_SIDECAR_IMAGE and NEXT_POSTGRES_IMAGE are what the tests of upgrades go to, for which other names of the plugin's image, the
+// sidecar's and the operand's will do; NEXT_VERSION is what the first two say of themselves where they are others.
 package tests
 
 import (

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,18 +21,28 @@ import (
 // toLook is several of the operator's loops: it looks at every cluster when a plugin's pods change.
 const toLook = 30 * time.Second
 
-// version is a release: the plugin's image, the sidecar's, and what the sidecar requests of the processor.
-type version struct{ plugin, sidecar, request string }
+// version is a release: the plugin's image, the sidecar's, what the sidecar requests of the processor, and when a new one reaches
+// running instances, empty where the plugin is not told.
+type version struct {
+	plugin, sidecar, request, update string
+	// program is what the programs say of themselves; empty where that is not known.
+	program string
+}
 
 // New images of plugin and sidecar, and another setting, restart no running PostgreSQL, there and back; the next pod of a cluster has the new
-// sidecar, and a cluster that asks for it is rolled at once.
+// sidecar, and a cluster that asks for it is rolled at once, as are all where the plugin is told so, but for one that asks not to be.
 func TestUpgradeRestartsNothing(t *testing.T) {
-	next := version{os.Getenv("NEXT_PLUGIN_IMAGE"), os.Getenv("NEXT_SIDECAR_IMAGE"), "60m"}
+	next := version{
+		plugin: os.Getenv("NEXT_PLUGIN_IMAGE"), sidecar: os.Getenv("NEXT_SIDECAR_IMAGE"), request: "60m", program: os.Getenv("NEXT_VERSION"),
+	}
 	if next.plugin == "" || next.sidecar == "" {
-		t.Skip("NEXT_PLUGIN_IMAGE and NEXT_SIDECAR_IMAGE are not set: they are second names of the images")
+		t.Skip("NEXT_PLUGIN_IMAGE and NEXT_SIDECAR_IMAGE are not set: they are the images of another version, or second names")
 	}
 	s := begin(t)
 	previous := s.installed()
+	if next.program == previous.program {
+		t.Fatalf("the images of both versions say that they are %s", next.program)
+	}
 	sleeper, restarted, eager := s.cluster("sleeper", 1), s.cluster("restarted", 1), s.cluster("eager", 1)
 	patient := []*cnpgv1.Cluster{s.cluster("patient", 1), s.cluster("pair", 2)}
 	all := append([]*cnpgv1.Cluster{sleeper, restarted, eager}, patient...)
@@ -50,6 +62,9 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	rolls := s.watchInstances(eager)
 	s.annotate(eager, scenario.SidecarUpdate, "immediate")
 	s.updated(eager, next)
+	if next.program != "" {
+		s.awaitMetric(s.instances(eager)[0].Name, fmt.Sprintf("cnpg_scale_to_zero_build_info{cluster=%q,version=%q} 1", eager.Name, next.program), toSettle)
+	}
 	s.untouched(before, "a cluster that asked", patient...)
 	s.carry(next, sleeper, restarted)
 	s.carriersCounted(eager, next.sidecar, 1)
@@ -58,8 +73,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	rest := append([]*cnpgv1.Cluster{sleeper, restarted}, patient...)
 	before = s.lives(rest...)
 	s.install(previous)
-	s.annotate(eager, "example.org/look", "again") // operators before 1.30 do not see by themselves that there is another plugin
-	s.updated(eager, previous)
+	s.looked(eager, previous)
 	s.untouched(before, "the old version again", rest...)
 	s.carry(next, sleeper, restarted)
 	if replaced := rolls(); replaced != 3 {
@@ -69,6 +83,16 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	s.wake(sleeper)
 	s.carry(previous, sleeper)
 	s.carriersCounted(eager, next.sidecar, 0)
+
+	for _, c := range []*cnpgv1.Cluster{restarted, eager, patient[1]} { // one shows that the setting reaches it
+		s.must(kube.Delete(s.ctx, c))
+	}
+	s.annotate(sleeper, scenario.SidecarUpdate, "on-restart")
+	atOnce := next
+	atOnce.update = "immediate"
+	s.install(atOnce)
+	s.looked(patient[0], atOnce)
+	s.carry(previous, sleeper)
 }
 
 func (s *story) cluster(name string, instances int) *cnpgv1.Cluster {
@@ -79,7 +103,11 @@ func (s *story) cluster(name string, instances int) *cnpgv1.Cluster {
 func (s *story) installed() version {
 	s.Helper()
 	deployment := s.plugin()
-	return version{deployment.Spec.Template.Spec.Containers[0].Image, environment(deployment, "SIDECAR_IMAGE"), environment(deployment, "SIDECAR_CPU_REQUEST")}
+	return version{
+		plugin: deployment.Spec.Template.Spec.Containers[0].Image, sidecar: environment(deployment, "SIDECAR_IMAGE"),
+		request: environment(deployment, "SIDECAR_CPU_REQUEST"), update: environment(deployment, "SIDECAR_UPDATE"),
+		program: s.program(),
+	}
 }
 
 // install rolls a version out.
@@ -89,16 +117,51 @@ func (s *story) install(v version) {
 	changed := deployment.DeepCopy()
 	container := &changed.Spec.Template.Spec.Containers[0]
 	container.Image = v.plugin
-	for i := range container.Env {
-		switch container.Env[i].Name {
-		case "SIDECAR_IMAGE":
-			container.Env[i].Value = v.sidecar
-		case "SIDECAR_CPU_REQUEST":
-			container.Env[i].Value = v.request
-		}
+	for name, value := range map[string]string{"SIDECAR_IMAGE": v.sidecar, "SIDECAR_CPU_REQUEST": v.request, "SIDECAR_UPDATE": v.update} {
+		container.Env = withVariable(container.Env, name, value)
 	}
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(deployment)))
 	s.rolledOut()
+	if program := s.program(); v.program != "" && program != v.program {
+		s.Errorf("the plugin says that it is %s, want %s", program, v.program)
+	}
+}
+
+// withVariable gives a variable a value in its place, or adds it, or takes it away if the value is empty.
+func withVariable(env []corev1.EnvVar, name, value string) []corev1.EnvVar {
+	i := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == name })
+	switch {
+	case i >= 0 && value == "":
+		return slices.Delete(env, i, i+1)
+	case i >= 0:
+		env[i].Value = value
+	case value != "":
+		env = append(env, corev1.EnvVar{Name: name, Value: value})
+	}
+	return env
+}
+
+// program is the version that every replica of the plugin says it is.
+func (s *story) program() string {
+	s.Helper()
+	said := ""
+	for _, replica := range s.replicas() {
+		out, err := kube.Exec(s.ctx, replica.Namespace, replica.Name, replica.Spec.Containers[0].Name, "/plugin", "version")
+		s.must(err)
+		if out = strings.TrimSpace(out); said != "" && out != said {
+			s.Fatalf("replicas of the plugin say that they are %s and %s", said, out)
+		}
+		said = out
+	}
+	return said
+}
+
+// replicas are the pods of the plugin that are to stay.
+func (s *story) replicas() []corev1.Pod {
+	s.Helper()
+	var pods corev1.PodList
+	s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)))
+	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 }
 
 // life is one run of PostgreSQL: the pod, how often its containers were started again, and when the postmaster started.
@@ -172,16 +235,34 @@ func (s *story) updated(c *cnpgv1.Cluster, v version) {
 	s.Logf("%s runs %s after %.1fs", c.Name, v.sidecar, time.Since(begun).Seconds())
 }
 
+// looked waits likewise, and has the operator look at the cluster meanwhile: before 1.30 it does not see by itself that there is another
+// plugin, and for a moment after a rollout it may still ask a replica that ends.
+func (s *story) looked(c *cnpgv1.Cluster, v version) {
+	s.Helper()
+	ctx, stop := context.WithCancel(s.ctx)
+	var looks sync.WaitGroup
+	defer looks.Wait()
+	defer stop()
+	looks.Go(func() {
+		for ctx.Err() == nil {
+			now := time.Now().Format(time.RFC3339Nano)
+			if err := kube.Annotate(ctx, c, "example.org/look", &now); err != nil && ctx.Err() == nil {
+				s.Error(err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+			}
+		}
+	})
+	s.updated(c, v)
+}
+
 // carriersCounted demands that every replica of the plugin says soon how many pods of the cluster run the image; 0: no series at all.
 func (s *story) carriersCounted(c *cnpgv1.Cluster, image string, pods int) {
 	s.Helper()
 	series := fmt.Sprintf("cnpg_scale_to_zero_instance_pods{cluster=%q,namespace=%q,sidecar_image=%q} ", c.Name, s.namespace, image)
-	var replicas corev1.PodList
-	s.must(kube.List(s.ctx, &replicas, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)))
-	for _, replica := range replicas.Items {
-		if replica.DeletionTimestamp != nil {
-			continue
-		}
+	for _, replica := range s.replicas() {
 		for deadline := time.Now().Add(10 * time.Second); ; {
 			page, err := kube.Page(s.ctx, replica.Namespace, replica.Name, "8080", "metrics")
 			s.must(err)

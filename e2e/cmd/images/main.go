@@ -18,15 +18,19 @@ func main() {
 	tag := flag.String("tag", "dev", "tag and version")
 	registry := flag.String("registry", "localhost", "what the names begin with")
 	module := flag.String("module", "..", "directory of the module")
+	output := flag.String("output", "", "directory of the archives; build in that of the module if not given")
 	neighbour := flag.Bool("neighbour", false, "write the image of the other plugin that the tests need, too")
 	flag.Parse()
+	if *output == "" {
+		*output = filepath.Join(*module, "build")
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	programs := []program{{*module, "plugin", "cnpg-i-scale-to-zero"}, {*module, "sidecar", "cnpg-i-scale-to-zero-sidecar"}}
 	if *neighbour {
 		programs = append(programs, program{filepath.Join(*module, "e2e"), "neighbour", "cnpg-i-scale-to-zero-neighbour"})
 	}
-	if err := run(ctx, programs, filepath.Join(*module, "build"), *registry, *tag); err != nil {
+	if err := run(ctx, programs, *output, *registry, *tag); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
 	}
