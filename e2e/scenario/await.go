@@ -10,6 +10,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,13 @@ func (k *Kubernetes) AwaitScheduledBackup(
 	ok func(*cnpgv1.ScheduledBackup) bool,
 ) (time.Time, error) {
 	return await(ctx, k, &cnpgv1.ScheduledBackupList{}, s, what, within, ok)
+}
+
+// AwaitBackup waits until the Backup satisfies the condition and returns when it was seen to.
+func (k *Kubernetes) AwaitBackup(
+	ctx context.Context, b *cnpgv1.Backup, what string, within time.Duration, ok func(*cnpgv1.Backup) bool,
+) (time.Time, error) {
+	return await(ctx, k, &cnpgv1.BackupList{}, b, what, within, ok)
 }
 
 // AwaitPod waits until the pod satisfies the condition and returns when it was seen to.
@@ -116,15 +124,30 @@ func (k *Kubernetes) AwaitGone(
 ) error {
 	limited, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%T %s/%s is still there after %s", list, namespace, name, within))
 	defer cancel()
-	selector := fields.OneTermEqualSelector("metadata.name", name)
-	present := list.DeepCopyObject().(client.ObjectList)
-	if err := k.List(ctx, present, client.InNamespace(namespace), client.MatchingFieldsSelector{Selector: selector}); err != nil {
-		return fmt.Errorf("list %s: %w", name, err)
+	selector := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", name)}
+	for {
+		present := list.DeepCopyObject().(client.ObjectList)
+		if err := k.List(limited, present, client.InNamespace(namespace), selector); err != nil {
+			return fmt.Errorf("list %s: %w", name, err)
+		}
+		if itemCount(present) == 0 {
+			return nil
+		}
+		// From where the list was: a watch that begins with what there is says nothing of what went in between.
+		since := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: present.GetResourceVersion()}}
+		stream, err := k.Watch(limited, list.DeepCopyObject().(client.ObjectList), client.InNamespace(namespace), selector, since)
+		if err != nil {
+			return fmt.Errorf("watch %s: %w", name, err)
+		}
+		gone := drainStream(limited, stream, func(event watch.Event) bool { return event.Type == watch.Deleted })
+		stream.Stop()
+		if gone {
+			return nil
+		}
+		if limited.Err() != nil {
+			return context.Cause(limited)
+		}
 	}
-	if itemCount(present) == 0 {
-		return nil
-	}
-	return k.follow(limited, list, namespace, selector, func(event watch.Event) bool { return event.Type == watch.Deleted })
 }
 
 // follow feeds every event, the present state first, to done until that is content, and watches anew when a watch ends.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -57,15 +58,21 @@ func NewScheduledBackup(cluster *cnpgv1.Cluster, name, schedule string) *cnpgv1.
 }
 
 // NewPooler describes a PgBouncer of one instance in front of the cluster's primary, in session mode; the Service has the
-// pooler's name.
+// pooler's name. Its image is said in the template, which operators before 1.30 know too.
 func (k *Kubernetes) NewPooler(cluster *cnpgv1.Cluster, name string) *cnpgv1.Pooler {
-	return &cnpgv1.Pooler{
+	pooler := &cnpgv1.Pooler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: name},
 		Spec: cnpgv1.PoolerSpec{
 			Cluster: cnpgv1.LocalObjectReference{Name: cluster.Name}, Type: cnpgv1.PoolerTypeRW,
-			PgBouncer: &cnpgv1.PgBouncerSpec{PoolMode: cnpgv1.PgBouncerPoolModeSession, Image: k.PgBouncerImage},
+			PgBouncer: &cnpgv1.PgBouncerSpec{PoolMode: cnpgv1.PgBouncerPoolModeSession},
 		},
 	}
+	if k.PgBouncerImage != "" {
+		pooler.Spec.Template = &cnpgv1.PodTemplateSpec{Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "pgbouncer", Image: k.PgBouncerImage}},
+		}}
+	}
+	return pooler
 }
 
 // Annotate sets one annotation of a live object; a nil value removes it.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -14,9 +13,13 @@ import (
 // Only the schedules of the cluster that nobody else suspended are suspended, and only those are resumed; a Backup that
 // has not ended keeps the cluster awake.
 func TestScheduledBackups(t *testing.T) {
+	image := neighbourImage(t)
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "backed-up", 1, never))
+	c := kube.NewCluster(s.namespace, "backed-up", 1, never)
+	neighbour := s.neighbour(image)
+	c.Spec.Plugins = append(c.Spec.Plugins, neighbour)
+	s.running(c)
 	const yearly = "0 0 0 1 1 *"
 	ours := scenario.NewScheduledBackup(c, "ours", yearly)
 	persons := scenario.NewScheduledBackup(c, "suspended-by-a-person", yearly)
@@ -28,7 +31,7 @@ func TestScheduledBackups(t *testing.T) {
 		s.must(kube.Create(s.ctx, schedule))
 	}
 
-	backup := runningBackup(s, c)
+	backup := s.backup(c, neighbour.Name, time.Hour)
 	session := s.open(c, "rw")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
@@ -66,22 +69,4 @@ func TestScheduledBackups(t *testing.T) {
 	if !suspended(persons) {
 		t.Error("the schedule that a person suspended was resumed")
 	}
-}
-
-// runningBackup makes a Backup in the phase "running". The operator is told to leave it alone, since there is no store
-// to write to: what counts here is the object that everybody reads.
-func runningBackup(s *story, c *cnpgv1.Cluster) *cnpgv1.Backup {
-	s.Helper()
-	backup := &cnpgv1.Backup{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: "running",
-			Annotations: map[string]string{"cnpg.io/reconciliationLoop": "disabled"},
-		},
-		Spec: cnpgv1.BackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: c.Name}},
-	}
-	s.must(kube.Create(s.ctx, backup))
-	changed := backup.DeepCopy()
-	changed.Status.Phase = cnpgv1.BackupPhaseRunning
-	s.must(kube.Status().Patch(s.ctx, changed, client.MergeFrom(backup)))
-	return changed
 }

@@ -19,11 +19,15 @@ import (
 // What kubectl describe shows of a cluster that is kept awake for minutes, falls asleep and is woken is that story, each part
 // of it once: nothing repeats with the looks, which come every minute and oftener.
 func TestEventsTellTheStoryOnce(t *testing.T) {
+	image := neighbourImage(t)
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "told", 1, never))
+	c := kube.NewCluster(s.namespace, "told", 1, never)
+	neighbour := s.neighbour(image)
+	c.Spec.Plugins = append(c.Spec.Plugins, neighbour)
+	s.running(c)
 	s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")))
-	backup := runningBackup(s, c)
+	backup := s.backup(c, neighbour.Name, time.Hour)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awake(c, threshold+150*time.Second, "a Backup that runs")
 	s.tells(c, map[string]int{"SleepBlocked": 1})

@@ -24,15 +24,11 @@ const toArchive = 30 * time.Second
 // Beside a plugin that archives WAL and takes backups, listed before or after it, both do their work: its Backups keep the
 // cluster awake, its schedules are suspended and resumed, and its archive goes on after a sleep.
 func TestBesideAnotherPlugin(t *testing.T) {
-	image := os.Getenv("NEIGHBOUR_IMAGE")
-	if image == "" {
-		t.Skip("NEIGHBOUR_IMAGE is not set: it is the image of e2e/neighbour, which make e2e builds")
-	}
+	image := neighbourImage(t)
 	t.Parallel()
 	s := begin(t)
-	neighbour := cnpgv1.PluginConfiguration{Name: s.namespace, IsWALArchiver: ptr.To(true)}
-	t.Cleanup(func() { s.must(kube.RemoveNeighbour(cleanup(t), neighbour.Name)) })
-	s.must(kube.InstallNeighbour(s.ctx, neighbour.Name, image))
+	neighbour := s.neighbour(image)
+	neighbour.IsWALArchiver = ptr.To(true)
 	ours := cnpgv1.PluginConfiguration{Name: scenario.PluginName}
 	for order, plugins := range map[string][]cnpgv1.PluginConfiguration{
 		"first": {ours, neighbour}, "last": {neighbour, ours},
@@ -56,14 +52,7 @@ func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
 	schedule.Spec.Method, schedule.Spec.PluginConfiguration = cnpgv1.BackupMethodPlugin, takes(neighbour, time.Second)
 	s.must(kube.Create(s.ctx, schedule))
 
-	backup := &cnpgv1.Backup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "by-hand"},
-		Spec: cnpgv1.BackupSpec{
-			Cluster: cnpgv1.LocalObjectReference{Name: c.Name}, Method: cnpgv1.BackupMethodPlugin,
-			PluginConfiguration: takes(neighbour, 3*threshold),
-		},
-	}
-	s.must(kube.Create(s.ctx, backup))
+	backup := s.backup(c, neighbour, 3*threshold)
 	session := s.open(c, "rw")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
@@ -108,6 +97,46 @@ func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
 	if !meta.IsStatusConditionTrue(c.Status.Conditions, string(cnpgv1.ConditionContinuousArchiving)) {
 		s.Errorf("the archive is not continuous: %v", c.Status.Conditions)
 	}
+}
+
+// neighbourImage is that of the other plugin; a test that needs it is left out where there is none.
+func neighbourImage(t *testing.T) string {
+	t.Helper()
+	image := os.Getenv("NEIGHBOUR_IMAGE")
+	if image == "" {
+		t.Skip("NEIGHBOUR_IMAGE is not set: it is the image of e2e/neighbour, which make e2e builds")
+	}
+	return image
+}
+
+// neighbour installs the other plugin until the test ends; it has the name of the test's namespace.
+func (s *story) neighbour(image string) cnpgv1.PluginConfiguration {
+	s.Helper()
+	s.Cleanup(func() {
+		ctx := cleanup(s.T)
+		s.must(kube.DeleteAllOf(ctx, &cnpgv1.Cluster{}, client.InNamespace(s.namespace)))
+		s.must(kube.RemoveNeighbour(ctx, s.namespace))
+	})
+	s.must(kube.InstallNeighbour(s.ctx, s.namespace, image))
+	return cnpgv1.PluginConfiguration{Name: s.namespace}
+}
+
+// backup has the other plugin take a backup of that length, and waits until it does.
+func (s *story) backup(c *cnpgv1.Cluster, neighbour string, long time.Duration) *cnpgv1.Backup {
+	s.Helper()
+	backup := &cnpgv1.Backup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "by-hand"},
+		Spec: cnpgv1.BackupSpec{
+			Cluster: cnpgv1.LocalObjectReference{Name: c.Name}, Method: cnpgv1.BackupMethodPlugin,
+			PluginConfiguration: takes(neighbour, long),
+		},
+	}
+	s.must(kube.Create(s.ctx, backup))
+	_, err := kube.AwaitBackup(s.ctx, backup, "being taken", time.Minute, func(b *cnpgv1.Backup) bool {
+		return b.Status.Phase == cnpgv1.BackupPhaseStarted
+	})
+	s.must(err)
+	return backup
 }
 
 // takes asks the other plugin for a backup of that length.
