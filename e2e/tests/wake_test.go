@@ -341,6 +341,21 @@ func TestNoGatewayNoSleep(t *testing.T) {
 	}
 }
 
+// A replica of the plugin that is told to stop, as by an eviction, sees the clients through that it holds: each is answered at its
+// first try, also who could not be told to come again, being inside TLS.
+func TestGatewayEvictedWhileClientsWait(t *testing.T) {
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "evicted", 1, never))
+	s.sleeps(c)
+	answered := s.twentyClients(c, "")
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", 30*time.Second, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	s.must(err)
+	evicted := s.replicas()[0]
+	s.must(kube.Delete(s.ctx, &evicted))
+	s.must(<-answered)
+	s.rolledOut()
+}
+
 // A replica of the plugin that dies takes its clients' connections with it, and they get through by the other one.
 func TestGatewayKilledWhileClientsWait(t *testing.T) {
 	s := begin(t)
@@ -390,11 +405,22 @@ func (s *story) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
 	s.Cleanup(func() { s.ctx = cleanup(s.T); s.webhooksFail("Fail") })
 	s.scaleOperator(0)
 	s.Cleanup(func() { s.ctx = cleanup(s.T); s.scaleOperator(1) })
+	return s.twentyClients(c, "until")
+}
+
+// twentyClients has twenty clients connect at once, each until it is answered or, without that word, once. The returned channel
+// says how that ended.
+func (s *story) twentyClients(c *cnpgv1.Cluster, until string) <-chan error {
+	s.Helper()
+	again := ""
+	if until != "" {
+		again = "; do sleep 0.2; done"
+	}
 	answered := make(chan error, 1)
 	script := fmt.Sprintf(`export PGPASSWORD=%s
 for i in $(seq 20); do (
-	until psql -XAtq "host=%s-rw user=app dbname=app connect_timeout=60" -c "select 'answered'" 2>/dev/null; do sleep 0.2; done
-) & done; wait`, s.password(c), c.Name)
+	%s psql -XAtq "host=%s-rw user=app dbname=app connect_timeout=60" -c "select 'answered'" 2>/dev/null%s
+) & done; wait`, s.password(c), until, c.Name, again)
 	go func() {
 		out, err := kube.Client(s.ctx, s.namespace, script)
 		if got := strings.Count(out, "answered"); err == nil && got != 20 {
