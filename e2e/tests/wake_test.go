@@ -408,8 +408,8 @@ func (s *story) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
 	return s.twentyClients(c, "until")
 }
 
-// twentyClients has twenty clients connect at once, each until it is answered or, without that word, once. The returned channel
-// says how that ended.
+// twentyClients has twenty clients connect at once, each until it is answered or, without that word, once: whoever does not insist
+// on TLS is tried again without it by libpq. The returned channel says how that ended.
 func (s *story) twentyClients(c *cnpgv1.Cluster, until string) <-chan error {
 	s.Helper()
 	again := ""
@@ -419,7 +419,7 @@ func (s *story) twentyClients(c *cnpgv1.Cluster, until string) <-chan error {
 	answered := make(chan error, 1)
 	script := fmt.Sprintf(`export PGPASSWORD=%s
 for i in $(seq 20); do (
-	%s psql -XAtq "host=%s-rw user=app dbname=app connect_timeout=60" -c "select 'answered'" 2>/dev/null%s
+	%s psql -XAtq "host=%s-rw user=app dbname=app sslmode=require connect_timeout=60" -c "select 'answered'" 2>/dev/null%s
 ) & done; wait`, s.password(c), until, c.Name, again)
 	go func() {
 		out, err := kube.Client(s.ctx, s.namespace, script)
