@@ -27,7 +27,12 @@ cluster load ../build/plugin.tar ../build/sidecar.tar ../build/neighbour.tar ../
 export NEIGHBOUR_IMAGE=$neighbour:$TAG
 export NEXT_PLUGIN_IMAGE=$plugin:$TAG-next NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next NEXT_VERSION=$TAG-next
 KUBECONFIG=$(cluster kubeconfig) POSTGRES_IMAGE=$(cluster postgres-image)
-export KUBECONFIG POSTGRES_IMAGE PGBOUNCER_IMAGE=$POSTGRES_IMAGE # which has PgBouncer too
+# The images of PostgreSQL have PgBouncer too; that of 15 has one that is older than the operator needs.
+case $POSTGRES_IMAGE in
+*:15.*) PGBOUNCER_IMAGE=$(cluster postgres-image 17) ;;
+*) PGBOUNCER_IMAGE=$POSTGRES_IMAGE ;;
+esac
+export KUBECONFIG POSTGRES_IMAGE PGBOUNCER_IMAGE
 DRIVERS_IMAGE=$(cluster drivers-image)
 PROMETHEUS=$(cluster prometheus)
 export DRIVERS_IMAGE PROMETHEUS
