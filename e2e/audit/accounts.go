@@ -28,10 +28,7 @@ func Accounts(requests []Request, plugin, certificates []rbacv1.PolicyRule) []Ac
 	granted := written(requests)
 	return []Account{
 		{Name: "the plugin", Is: named(Plugin), Rules: plugin, Grants: granted, Spared: spared(plugin)},
-		{
-			Name: "the certificates", Is: named(Certificates), Rules: certificates,
-			Spared: map[Call]string{{"update", "", "secrets", ""}: "a certificate is renewed after 60 days"},
-		},
+		{Name: "the certificates", Is: named(Certificates), Rules: certificates},
 		{
 			Name: "the sidecars", Rules: granted, Passing: true,
 			Is: func(r Request) bool { return strings.HasPrefix(r.User, users) && r.Agent == sidecarAgent },

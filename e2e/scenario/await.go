@@ -41,6 +41,13 @@ func (k *Kubernetes) AwaitBackup(
 	return await(ctx, k, &cnpgv1.BackupList{}, b, what, within, ok)
 }
 
+// AwaitSecret waits until the Secret satisfies the condition and returns when it was seen to.
+func (k *Kubernetes) AwaitSecret(
+	ctx context.Context, secret *corev1.Secret, what string, within time.Duration, ok func(*corev1.Secret) bool,
+) (time.Time, error) {
+	return await(ctx, k, &corev1.SecretList{}, secret, what, within, ok)
+}
+
 // AwaitPod waits until the pod satisfies the condition and returns when it was seen to.
 func (k *Kubernetes) AwaitPod(
 	ctx context.Context, p *corev1.Pod, what string, within time.Duration, ok func(*corev1.Pod) bool,

@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,3 +61,13 @@ func (k *Kubernetes) Logs(ctx context.Context, namespace, pod, container string)
 }
 
 func itemCount(list client.ObjectList) int { return meta.LenList(list) }
+
+// LogsSince returns what a container has logged since then.
+func (k *Kubernetes) LogsSince(ctx context.Context, namespace, pod, container string, since time.Time) (string, error) {
+	from := metav1.NewTime(since)
+	body, err := k.Clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, SinceTime: &from}).DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("read the log of %s/%s: %w", pod, container, err)
+	}
+	return string(body), nil
+}

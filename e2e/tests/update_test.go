@@ -239,10 +239,14 @@ func (s *story) updated(c *cnpgv1.Cluster, v version) {
 // plugin, and for a moment after a rollout it may still ask a replica that ends.
 func (s *story) looked(c *cnpgv1.Cluster, v version) {
 	s.Helper()
-	ctx, stop := context.WithCancel(s.ctx)
+	defer s.looking(c, 5*time.Second)()
+	s.updated(c, v)
+}
+
+// looking has the operator look at the cluster again and again until it is stopped.
+func (s *story) looking(c *cnpgv1.Cluster, every time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
 	var looks sync.WaitGroup
-	defer looks.Wait()
-	defer stop()
 	looks.Go(func() {
 		for ctx.Err() == nil {
 			now := time.Now().Format(time.RFC3339Nano)
@@ -251,11 +255,11 @@ func (s *story) looked(c *cnpgv1.Cluster, v version) {
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(5 * time.Second):
+			case <-time.After(every):
 			}
 		}
 	})
-	s.updated(c, v)
+	return func() { cancel(); looks.Wait() }
 }
 
 // carriersCounted demands that every replica of the plugin says soon how many pods of the cluster run the image; 0: no series at all.
