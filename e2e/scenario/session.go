@@ -168,6 +168,9 @@ func (s *Session) Send(statement string) error {
 // Close ends psql and returns the moments between which its session ended.
 func (s *Session) Close() (before, after time.Time) {
 	before = time.Now()
+	// The end of the input alone is lost where nothing was written for a minute: client-go sends it by the deadline of the last
+	// write (0.36.2: tools/remotecommand/websocket.go, stream.Close), and what fails then ends the session a minute later.
+	_, _ = fmt.Fprintln(s.input, `\q`)
 	_ = s.input.Close()
 	for s.lines.Scan() {
 		continue
