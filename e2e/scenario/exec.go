@@ -51,23 +51,21 @@ func (k *Kubernetes) Page(ctx context.Context, namespace, pod, port, path string
 // Logs returns the log of a container, at most the last 200 lines.
 func (k *Kubernetes) Logs(ctx context.Context, namespace, pod, container string) (string, error) {
 	lines := int64(200)
-	body, err := k.Clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{
-		Container: container, TailLines: &lines,
-	}).DoRaw(ctx)
+	return k.log(ctx, namespace, pod, &corev1.PodLogOptions{Container: container, TailLines: &lines})
+}
+
+// LogsSince returns what a container has logged since then.
+func (k *Kubernetes) LogsSince(ctx context.Context, namespace, pod, container string, since time.Time) (string, error) {
+	from := metav1.NewTime(since)
+	return k.log(ctx, namespace, pod, &corev1.PodLogOptions{Container: container, SinceTime: &from})
+}
+
+func (k *Kubernetes) log(ctx context.Context, namespace, pod string, options *corev1.PodLogOptions) (string, error) {
+	body, err := k.Clientset.CoreV1().Pods(namespace).GetLogs(pod, options).DoRaw(ctx)
 	if err != nil {
-		return "", fmt.Errorf("read the log of %s/%s: %w", pod, container, err)
+		return "", fmt.Errorf("read the log of %s/%s: %w", pod, options.Container, err)
 	}
 	return string(body), nil
 }
 
 func itemCount(list client.ObjectList) int { return meta.LenList(list) }
-
-// LogsSince returns what a container has logged since then.
-func (k *Kubernetes) LogsSince(ctx context.Context, namespace, pod, container string, since time.Time) (string, error) {
-	from := metav1.NewTime(since)
-	body, err := k.Clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, SinceTime: &from}).DoRaw(ctx)
-	if err != nil {
-		return "", fmt.Errorf("read the log of %s/%s: %w", pod, container, err)
-	}
-	return string(body), nil
-}
