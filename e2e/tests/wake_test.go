@@ -347,7 +347,7 @@ func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "evicted", 1, never))
 	s.sleeps(c)
-	answered := s.twentyClients(c, "")
+	answered := s.twentyClients(c, oneTry)
 	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", 30*time.Second, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
 	s.must(err)
 	evicted := s.replicas()[0]
@@ -405,22 +405,22 @@ func (s *story) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
 	s.Cleanup(func() { s.ctx = cleanup(s.T); s.webhooksFail("Fail") })
 	s.scaleOperator(0)
 	s.Cleanup(func() { s.ctx = cleanup(s.T); s.scaleOperator(1) })
-	return s.twentyClients(c, "until")
+	return s.twentyClients(c, untilAnswered)
 }
 
-// twentyClients has twenty clients connect at once, each until it is answered or, without that word, once: whoever does not insist
-// on TLS is tried again without it by libpq. The returned channel says how that ended.
-func (s *story) twentyClients(c *cnpgv1.Cluster, until string) <-chan error {
+// How often a client tries, in the shell's words.
+const (
+	oneTry        = "%s"
+	untilAnswered = "until %s; do sleep 0.2; done"
+)
+
+// twentyClients has twenty clients connect at once, which insist on TLS: libpq tries others again without it. The returned channel
+// says how that ended.
+func (s *story) twentyClients(c *cnpgv1.Cluster, tries string) <-chan error {
 	s.Helper()
-	again := ""
-	if until != "" {
-		again = "; do sleep 0.2; done"
-	}
+	psql := fmt.Sprintf(`psql -XAtq "host=%s-rw user=app dbname=app sslmode=require connect_timeout=60" -c "select 'answered'" 2>/dev/null`, c.Name)
+	script := fmt.Sprintf("export PGPASSWORD=%s\nfor i in $(seq 20); do ( %s ) & done; wait", s.password(c), fmt.Sprintf(tries, psql))
 	answered := make(chan error, 1)
-	script := fmt.Sprintf(`export PGPASSWORD=%s
-for i in $(seq 20); do (
-	%s psql -XAtq "host=%s-rw user=app dbname=app sslmode=require connect_timeout=60" -c "select 'answered'" 2>/dev/null%s
-) & done; wait`, s.password(c), until, c.Name, again)
 	go func() {
 		out, err := kube.Client(s.ctx, s.namespace, script)
 		if got := strings.Count(out, "answered"); err == nil && got != 20 {
