@@ -35,7 +35,8 @@ esac
 export KUBECONFIG POSTGRES_IMAGE PGBOUNCER_IMAGE
 DRIVERS_IMAGE=$(cluster drivers-image)
 PROMETHEUS=$(cluster prometheus)
-export DRIVERS_IMAGE PROMETHEUS
+ALERTMANAGER=$(cluster alertmanager)
+export DRIVERS_IMAGE PROMETHEUS ALERTMANAGER
 # Another name for the same files is as good as a minor upgrade: the operator replaces the instances.
 export NEXT_POSTGRES_IMAGE=$POSTGRES_IMAGE-1
 cluster tag "$POSTGRES_IMAGE" "$NEXT_POSTGRES_IMAGE"

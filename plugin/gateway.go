@@ -14,10 +14,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 )
@@ -25,7 +25,7 @@ import (
 // wakeGateway is the gateway with what it needs.
 type wakeGateway struct {
 	controller *wake.Controller
-	director   *waker.Waker
+	backend    *waker.Waker
 	metrics    *metrics.Wake
 }
 
@@ -40,7 +40,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	if err != nil {
 		return nil, err
 	}
-	entry, err := entrance.New()
+	entry, err := listener.New()
 	if err != nil {
 		return nil, err
 	}
@@ -53,33 +53,35 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 	}
 	var dialer net.Dialer
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
-	bell := &waker.Bell{}
+	notifier := &waker.Notifier{}
 	tell := events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
-	journal := &waker.Journal{Events: tell}
-	director := &waker.Waker{
-		Informers: reader, Live: manager.GetAPIReader(), Client: manager.GetClient(), Bell: bell, Knock: waker.Knock,
-		HTTP: waker.NewHTTP(), Journal: journal, Recorder: recorder,
-		Observer: counts, Logger: logger, Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
+	wakeRecorder := &waker.WakeRecorder{Events: tell}
+	sidecars := waker.NewSidecars(logger)
+	prober := &waker.Prober{Sidecars: sidecars}
+	backend := &waker.Waker{
+		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier,
+		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, WakeRecorder: wakeRecorder, Recorder: recorder,
+		Observer: counts, Logger: logger, Budget: waker.NewBudget(), Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
 	}
 	controller := &wake.Controller{
 		Settings: wake.Settings{
-			Replica: c.Replica, HandoverWait: c.HandoverWait, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
+			Replica: c.Replica, HandoverWait: c.HandoverWait, DrainTimeout: c.DrainTimeout,
 		},
-		Client: manager.GetClient(), Informers: reader, Live: manager.GetAPIReader(),
+		Client: manager.GetClient(), Informers: reader, APIReader: manager.GetAPIReader(),
 		Ports: &ports.Store{
-			Client: manager.GetClient(), Live: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
+			Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
-		Gateway: gateway.New(limits(c), "clusters."+kind.Group, director, counts, logger),
+		Gateway: gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger),
 		Listen:  func(ctx context.Context, port uint16) (gateway.Listener, error) { return entry.Listen(ctx, port) },
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		Bell: bell, Events: tell, Journal: journal, Logger: logger,
+		Notifier: notifier, Events: tell, WakeRecorder: wakeRecorder, Logger: logger,
 	}
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err
 	}
-	return &wakeGateway{controller: controller, director: director, metrics: counts}, nil
+	return &wakeGateway{controller: controller, backend: backend, metrics: counts}, nil
 }
 
 // limits are the gateway's own, but that a client is held for as long as a wake may take.

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,12 +39,11 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 const account = "system:serviceaccount:cnpg-system:cnpg-scale-to-zero-plugin"
@@ -84,7 +82,7 @@ func grant(t *testing.T, admin client.Client) {
 		if !strings.HasPrefix(object.GetKind(), "Cluster") {
 			object.SetNamespace("cnpg-system")
 		}
-		if subjects, has, _ := unstructured.NestedSlice(object.Object, "subjects"); has {
+		if subjects, ok, _ := unstructured.NestedSlice(object.Object, "subjects"); ok {
 			subjects[0].(map[string]any)["namespace"] = "cnpg-system"
 			if err := unstructured.SetNestedSlice(object.Object, subjects, "subjects"); err != nil {
 				t.Fatal(err)
@@ -108,7 +106,7 @@ func (f *fleet) create(object client.Object) {
 	if err := f.admin.Create(f.t.Context(), object); err != nil {
 		f.t.Fatal(err)
 	}
-	if pod, is := object.(*corev1.Pod); is {
+	if pod, ok := object.(*corev1.Pod); ok {
 		pod.Status = status.Status
 		if err := f.admin.Status().Update(f.t.Context(), pod); err != nil {
 			f.t.Fatal(err)
@@ -141,7 +139,7 @@ func (f *fleet) own(services ...string) []*discoveryv1.EndpointSlice {
 	var made []*discoveryv1.EndpointSlice
 	for _, name := range services {
 		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name + "-own", Labels: map[string]string{discoveryv1.LabelServiceName: name, slices.LabelCluster: "orders"}},
+			ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name + "-own", Labels: map[string]string{discoveryv1.LabelServiceName: name, endpointslice.LabelCluster: "orders"}},
 			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
 		}
 		f.create(slice)
@@ -153,7 +151,7 @@ func (f *fleet) own(services ...string) []*discoveryv1.EndpointSlice {
 func (f *fleet) slices() []discoveryv1.EndpointSlice {
 	f.t.Helper()
 	var all discoveryv1.EndpointSliceList
-	if err := f.admin.List(f.t.Context(), &all, client.InNamespace("shop"), client.MatchingLabels{discoveryv1.LabelManagedBy: slices.ManagedBy}); err != nil {
+	if err := f.admin.List(f.t.Context(), &all, client.InNamespace("shop"), client.MatchingLabels{discoveryv1.LabelManagedBy: endpointslice.ManagedBy}); err != nil {
 		f.t.Fatal(err)
 	}
 	return all.Items
@@ -190,9 +188,9 @@ func pod(namespace, name, address string, labels map[string]string) *corev1.Pod 
 func (f *fleet) cluster() gateway.Service {
 	f.t.Helper()
 	cluster := &cnpgv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", Annotations: map[string]string{idle.KeyEnabled: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", Annotations: map[string]string{contract.AnnotationEnabled: "true"}},
 		Spec: cnpgv1.ClusterSpec{
-			Instances: 1, ImageName: "example.org/postgresql:17.5", Plugins: []cnpgv1.PluginConfiguration{{Name: identity.PluginName}},
+			Instances: 1, ImageName: "example.org/postgresql:17.5", Plugins: []cnpgv1.PluginConfiguration{{Name: contract.PluginName}},
 			StorageConfiguration: cnpgv1.StorageConfiguration{Size: "1Gi"},
 		},
 	}
@@ -254,10 +252,9 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	settings := &config.Gateway{
 		Ports: ports.Range{First: 21000, Last: 21999}, Allow: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
 		WakeTimeout: time.Minute, HandoverWait: 100 * time.Millisecond, DrainTimeout: time.Second,
-		Replica: slices.Replica{Namespace: "cnpg-system", Pod: own.Name, UID: own.UID, Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}},
+		Replica: endpointslice.Replica{Namespace: "cnpg-system", Pod: own.Name, UID: own.UID, Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}},
 	}
-	var ready atomic.Bool
-	manager, err := newManager(config.Config{MetricsAddress: "0", Gateway: settings}, schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"}, &ready)
+	manager, err := newManager(config.Config{Gateway: settings}, schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,12 +263,12 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	if err != nil {
 		t.Fatal(err)
 	}
-	woken.director.Knock = func(context.Context, netip.AddrPort) bool { return true }
+	woken.backend.Probe = func(context.Context, netip.AddrPort) bool { return true }
 	woken.controller.Dial = func(ctx context.Context, _ string) (net.Conn, error) { // there is no kube-proxy
 		var dialer net.Dialer
 		ctx = context.WithoutCancel(ctx)   // this machine may be slower than a network has to be
 		for _, slice := range f.slices() { //nolint:contextcheck // the test's own question
-			if conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", slices.PortOf(&slice))); err == nil {
+			if conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", endpointslice.PortOf(&slice))); err == nil {
 				_ = conn.Close()
 			}
 		}
@@ -290,17 +287,17 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	})
 
 	announcement := "pod-uid " + time.Now().Add(25*time.Second).UTC().Format(time.RFC3339Nano)
-	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:%q}`, idle.KeyAnnounced, announcement))
-	f.comes("the announcement is acknowledged", func() bool { return f.annotation(idle.KeyGatewayReady) == announcement })
+	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:%q}`, contract.AnnotationAnnounced, announcement))
+	f.comes("the announcement is acknowledged", func() bool { return f.annotation(contract.AnnotationGatewayReady) == announcement })
 	before := f.slices()
 	if len(before) != 2 {
 		t.Fatalf("%d slices, want 2", len(before))
 	}
 
-	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:"on",%q:"2026-03-01T00:00:00Z",%q:null}`, idle.KeyHibernation, idle.KeyAsleepSince, idle.KeyAnnounced))
+	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:"on",%q:"2026-03-01T00:00:00Z",%q:null}`, contract.AnnotationHibernation, contract.AnnotationAsleepSince, contract.AnnotationAnnounced))
 	resolved := make(chan error, 1)
 	go func() {
-		address, err := woken.director.Resolve(ctx, rw, gateway.Client{Peer: netip.MustParseAddrPort("192.0.2.1:4000"), User: "app"})
+		address, err := woken.backend.Resolve(ctx, rw, gateway.Client{Peer: netip.MustParseAddrPort("192.0.2.1:4000"), User: "app"})
 		if err == nil && address.String() != "10.0.0.1:5432" {
 			err = fmt.Errorf("led to %s", address)
 		}
@@ -310,14 +307,14 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	if err := admin.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &cluster); err != nil {
 		t.Fatal(err)
 	}
-	cluster.Status.Conditions = []metav1.Condition{{Type: idle.KeyHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated", LastTransitionTime: metav1.Now()}}
+	cluster.Status.Conditions = []metav1.Condition{{Type: contract.AnnotationHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated", LastTransitionTime: metav1.Now()}}
 	if err := admin.Status().Update(t.Context(), &cluster); err != nil {
 		t.Fatal(err)
 	}
 	f.comes("the switch is off", func() bool {
-		return f.annotation(idle.KeyHibernation) == "" && strings.Contains(f.annotation(idle.KeyLastWake), "192.0.2.1")
+		return f.annotation(contract.AnnotationHibernation) == "" && strings.Contains(f.annotation(contract.AnnotationLastWake), "192.0.2.1")
 	})
-	instance := pod("shop", "orders-1", "10.0.0.1", map[string]string{slices.LabelCluster: "orders", slices.LabelPodRole: "instance"})
+	instance := pod("shop", "orders-1", "10.0.0.1", map[string]string{endpointslice.LabelCluster: "orders", endpointslice.LabelPodRole: "instance"})
 	instance.Spec.Containers = append(instance.Spec.Containers, corev1.Container{Name: "scale-to-zero", Image: "example.org/sidecar:v7"})
 	f.create(instance)
 	if err := <-resolved; err != nil {
@@ -333,7 +330,7 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 		}
 	}
 	f.comes("nothing of ours is left", func() bool { return len(f.slices()) == 0 })
-	shown, err := newFleet(ctx, manager, woken)
+	shown, err := newFleet(ctx, requests.Sidecars{}, manager, woken)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,15 +346,15 @@ cnpg_scale_to_zero_suspended_schedules{cluster="orders",namespace="shop"} 0
 cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 `)
 
-	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:"on"}`, idle.KeyHibernation))
+	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:"on"}`, contract.AnnotationHibernation))
 	f.comes("it is armed again", func() bool { return len(f.slices()) == 2 })
-	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:null}`, idle.KeyHibernation))
-	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"on"}`, idle.KeyHibernation))
+	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:null}`, contract.AnnotationHibernation))
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"on"}`, contract.AnnotationHibernation))
 	f.comes("a person's hibernation disarms it", func() bool { return len(f.slices()) == 0 })
-	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, idle.KeyHibernation))
-	f.annotate(plan.FieldManager, fmt.Sprintf(`{%q:"on"}`, idle.KeyHibernation))
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, contract.AnnotationHibernation))
+	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:"on"}`, contract.AnnotationHibernation))
 	f.comes("it is armed for the third time", func() bool { return len(f.slices()) == 2 })
-	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"manual"}`, idle.KeyWake))
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"manual"}`, contract.AnnotationWake))
 	f.comes("wake=manual disarms it", func() bool { return len(f.slices()) == 0 })
 	f.comes("an Event says how to wake it", func() bool {
 		var events corev1.EventList
@@ -370,7 +367,7 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 		}
 		return told["WakesByHandOnly"] == 1 && told["Woken"] == 1
 	})
-	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, idle.KeyWake))
+	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, contract.AnnotationWake))
 	f.comes("it is armed for the fourth time", func() bool { return len(f.slices()) == 2 })
 	woken.controller.Stop(ctx)
 	if left := f.slices(); len(left) != 0 {

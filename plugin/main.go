@@ -1,6 +1,6 @@
 // Command plugin is the CNPG-I plugin. `plugin plugin` serves the operator; `plugin certificates` makes and renews the two
-// Secrets that both sides prove themselves with; `plugin kubectl` is the command line for people, which the program is as well
-// when it is called kubectl-scale_to_zero; `plugin version` prints the version.
+// Secrets that both sides prove themselves with; `plugin check-uninstall` says whether the plugin can be removed; `plugin version`
+// prints the version.
 package main
 
 import (
@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -22,24 +21,15 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/certificates"
-	"github.com/cnpg-i/scale-to-zero/plugin/command"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 )
 
 // version is set when the program is linked.
 var version = "development"
 
-const usage = "plugin: the first argument must be plugin, certificates, kubectl or version"
+const usage = "plugin: the first argument must be plugin, certificates, check-uninstall or version"
 
-func main() { os.Exit(run(commandLine(os.Args), os.Stdout, os.Stderr)) }
-
-// commandLine is what follows the program's name, and kubectl where that name asks for it.
-func commandLine(arguments []string) []string {
-	if strings.TrimSuffix(filepath.Base(arguments[0]), ".exe") == command.Name {
-		return append([]string{"kubectl"}, arguments[1:]...)
-	}
-	return arguments[1:]
-}
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(arguments []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -54,8 +44,8 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 		err = serveOperator(ctx, rest, stdout, stderr)
 	case "certificates":
 		err = makeCertificates(ctx, rest, stdout, stderr)
-	case "kubectl":
-		return command.Run(ctx, rest, command.Streams{Out: stdout, Err: stderr, Getenv: os.Getenv})
+	case "check-uninstall":
+		err = checkUninstall(ctx, rest, stdout, stderr)
 	case "version":
 		_, _ = fmt.Fprintln(stdout, version)
 	default:
@@ -82,7 +72,7 @@ func serveOperator(ctx context.Context, arguments []string, stdout, stderr io.Wr
 		return err
 	}
 	logger := slog.New(slog.NewJSONHandler(stdout, &slog.HandlerOptions{Level: c.LogLevel}))
-	if !c.KeepsGuaranteed() {
+	if !c.SidecarResources.KeepGuaranteed() {
 		logger.Warn("the sidecar's requests differ from its limits: a pod of the class Guaranteed becomes Burstable with it")
 	}
 	return serve(ctx, c, logger)

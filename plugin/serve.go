@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -39,9 +37,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/operator"
+	"github.com/cnpg-i/scale-to-zero/plugin/pages"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/reconciler"
-	"github.com/cnpg-i/scale-to-zero/plugin/rights"
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // queued is how many clusters the operator's hook may enqueue before more are left to the informers, which see them anyway.
@@ -52,40 +53,47 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	ctrl.SetLogger(logr.FromSlogHandler(logger.Handler()))
 	resource := schema.GroupVersion{Group: c.Group, Version: c.Version}
 	var ready atomic.Bool
-	manager, err := newManager(c, resource, &ready)
+	manager, err := newManager(c, resource)
 	if err != nil {
 		return err
 	}
 	// What runs goes on while the gateway drains: held clients wait for clusters that the operator wakes with our help.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	recorder := manager.GetEventRecorderFor(rights.LabelValue) //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
+	recorder := manager.GetEventRecorderFor(rbac.LabelValue) //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
 	woken, err := newWakeGateway(running, c.Gateway, manager, recorder, logger)
 	if err != nil {
 		return err
 	}
 	enqueued := make(chan event.GenericEvent, queued)
-	if err := (&rights.Reconciler{Client: manager.GetClient(), Resource: resource, Enqueued: enqueued}).SetupWithManager(manager); err != nil {
+	if err := (&rbac.Reconciler{Client: manager.GetClient(), Resource: resource, Enqueued: enqueued}).SetupWithManager(manager); err != nil {
 		return err
 	}
 	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
 		return err
 	}
-	fleet, err := newFleet(running, manager, woken)
+	fleet, err := newFleet(running, c.SidecarResources, manager, woken)
 	if err != nil {
 		return err
 	}
 	if err := ctrlmetrics.Registry.Register(fleet); err != nil {
 		return fmt.Errorf("register the metrics: %w", err)
 	}
-	server := &grpcserver.Server{Logger: logger, Register: func(registrar grpc.ServiceRegistrar) {
+	if c.ServerAddress != "" {
+		if err := ctrlmetrics.Registry.Register(metrics.NewCertificates(certificateFiles(c).Expiry)); err != nil {
+			return fmt.Errorf("register the metrics: %w", err)
+		}
+	}
+	calls := metrics.NewCalls(ctrlmetrics.Registry,
+		identityapi.Identity_ServiceDesc, operatorapi.Operator_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
+	server := &grpcserver.Server{Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept}, Register: func(registrar grpc.ServiceRegistrar) {
 		identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.Load, Validates: c.ValidateClusters})
 		operatorapi.RegisterOperatorServer(registrar, &operator.Server{Now: time.Now})
 		lifecycleapi.RegisterOperatorLifecycleServer(registrar, &lifecycle.Server{
 			Sidecar: lifecycle.Sidecar{
 				Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
 			},
-			AtOnce: c.UpdateAtOnce,
+			AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes,
 			Observer: &observer{
 				Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource,
 				recorder: recorder,
@@ -112,15 +120,18 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 
 // newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
 // have the informers keep every pod there is.
-func newFleet(ctx context.Context, manager ctrl.Manager, woken *wakeGateway) (*metrics.Fleet, error) {
+func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Manager, woken *wakeGateway) (*metrics.Fleet, error) {
 	clusters, err := informers.Clusters(ctx, manager.GetCache())
 	if err != nil {
 		return nil, err
 	}
 	reader := informers.Reader{Reader: manager.GetCache(), ClusterStore: clusters}
-	sources := metrics.Sources{Clusters: reader.Clusters, Schedules: reader, SidecarImage: lifecycle.SidecarImage, Now: time.Now}
+	sources := metrics.Sources{
+		Clusters: reader.Clusters, Schedules: reader, SidecarImage: lifecycle.SidecarImage, Now: time.Now,
+		Sidecars: sidecars,
+	}
 	if woken != nil {
-		sources.Instances = reader.Pods
+		sources.Instances, sources.Unrouted, sources.Wakes = reader.Pods, woken.controller.Unrouted, woken.metrics
 	}
 	return metrics.NewFleet(sources), nil
 }
@@ -143,18 +154,24 @@ func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server
 		}
 		return nil
 	})
+	group.Go(func() error {
+		return pages.Serve(ctx, c.MetricsAddress, pages.Handler(ctrlmetrics.Registry, ready.Load))
+	})
 	if c.ServerAddress != "" {
-		files := grpcserver.Files{ServerCert: c.ServerCert, ServerKey: c.ServerKey, ClientCert: c.ClientCert}
-		group.Go(func() error { return server.ServeTCP(ctx, c.ServerAddress, files) })
+		group.Go(func() error { return server.ServeTCP(ctx, c.ServerAddress, certificateFiles(c)) })
 	}
 	if c.SocketDirectory != "" {
-		path := filepath.Join(c.SocketDirectory, identity.PluginName)
+		path := filepath.Join(c.SocketDirectory, contract.PluginName)
 		group.Go(func() error { return server.ServeSocket(ctx, path) })
 	}
 	return group.Wait()
 }
 
-func newManager(c config.Config, resource schema.GroupVersion, ready *atomic.Bool) (ctrl.Manager, error) {
+func certificateFiles(c config.Config) grpcserver.Files {
+	return grpcserver.Files{ServerCert: c.ServerCert, ServerKey: c.ServerKey, ClientCert: c.ClientCert}
+}
+
+func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register the Kubernetes types: %w", err)
@@ -168,24 +185,15 @@ func newManager(c config.Config, resource schema.GroupVersion, ready *atomic.Boo
 	// No limit of our own: when a fleet wakes, or its gateway starts, thousands of requests are due at once, and the API
 	// server shares itself out fairly. The default of 20 a second would make the last of 500 clients wait for half a minute.
 	restConfig.QPS = -1
-	kept := rights.ByObject(resource)
+	kept := rbac.ByObject(resource)
 	maps.Copy(kept, backups.ByObject())
 	if c.Gateway != nil {
 		maps.Copy(kept, informers.ByObject(c.Gateway.Replica.Namespace))
 	}
 	manager, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme, HealthProbeBindAddress: "0",
-		Cache: cache.Options{ByObject: kept},
-		Metrics: metricsserver.Options{BindAddress: c.MetricsAddress, ExtraHandlers: map[string]http.Handler{
-			"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) }),
-			"/readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				if !ready.Load() {
-					http.Error(w, "the informers are not in sync", http.StatusServiceUnavailable)
-					return
-				}
-				_, _ = w.Write([]byte("ok\n"))
-			}),
-		}},
+		Cache:   cache.Options{ByObject: kept},
+		Metrics: metricsserver.Options{BindAddress: "0"}, // package pages serves them
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the controller manager: %w", err)
@@ -204,11 +212,11 @@ type observer struct {
 func (o *observer) Injected(operation string, result lifecycle.Result) { o.Count(operation, result) }
 
 // Missing writes an Event on the Cluster that says what was looked for.
-func (o *observer) Missing(definition []byte, what string) {
-	var cluster metav1.PartialObjectMetadata
-	if err := json.Unmarshal(definition, &cluster); err != nil || cluster.Name == "" {
+func (o *observer) Missing(of metav1.ObjectMeta, what string) {
+	if of.Name == "" {
 		return
 	}
+	cluster := &metav1.PartialObjectMetadata{ObjectMeta: of}
 	cluster.SetGroupVersionKind(o.resource.WithKind("Cluster"))
-	o.recorder.Eventf(&cluster, corev1.EventTypeWarning, "SidecarNotInjected", "The sidecar is not injected: the pod has no %s", what)
+	o.recorder.Eventf(cluster, corev1.EventTypeWarning, "SidecarNotInjected", "The sidecar is not injected: the pod has no %s", what)
 }

@@ -10,18 +10,17 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/explain"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
 const (
-	// explainEvery is how often --watch tells it again.
+	// explainEvery is how often --watch explains again.
 	explainEvery = 2 * time.Second
 	// workerTimeout bounds the question to the worker, which is in the same container.
 	workerTimeout = 2 * time.Second
-	// maximumReport bounds, in bytes, what is read of its answer.
-	maximumReport = 64 << 10
 )
 
 // explanation is what the arguments of explain say.
@@ -30,16 +29,16 @@ type explanation struct {
 	watch, json       bool
 }
 
-// explainCommand tells why the cluster is awake. In the sidecar's container it takes the rules and the decision from the
+// explainCommand explains why the cluster is awake. In the sidecar's container it takes the rules and the decision from the
 // worker; with --dsn it judges any server by the rules of its flags.
 func explainCommand(ctx context.Context, arguments []string, lookup func(string) string, stdout, stderr io.Writer) int {
 	var e explanation
 	flags := flag.NewFlagSet("explain", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&e.dsn, "dsn", "", "a connection string or URL of any PostgreSQL server; without it: the server of this pod")
-	flags.StringVar(&e.mode, "activity", "connections", "with --dsn: what counts, connections or queries")
+	flags.StringVar(&e.mode, "activity", contract.ActivityConnections, "with --dsn: what counts, connections or queries")
 	flags.StringVar(&e.ignore, "ignore", "", "with --dsn: sessions that never count, as in the annotation")
-	flags.BoolVar(&e.watch, "watch", false, "tell it again every two seconds")
+	flags.BoolVar(&e.watch, "watch", false, "explain again every two seconds")
 	flags.BoolVar(&e.json, "json", false, "write JSON")
 	if err := flags.Parse(arguments); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -61,38 +60,34 @@ func explainCommand(ctx context.Context, arguments []string, lookup func(string)
 		if !e.watch {
 			return 0
 		}
-		timer := time.NewTimer(explainEvery)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !wait(ctx, explainEvery) {
 			return 0
-		case <-timer.C:
 		}
 	}
 }
 
-// once looks and tells.
+// once samples and explains.
 func (e explanation) once(ctx context.Context, lookup func(string) string, stdout io.Writer) error {
-	look, rules, worker, err := e.source(ctx, lookup)
+	sample, rules, worker, err := e.source(ctx, lookup)
 	if err != nil {
 		return err
 	}
-	sample, sessions, err := look(ctx, rules)
+	taken, sessions, err := sample(ctx, rules)
 	if err != nil {
 		return err
 	}
-	told := explain.Describe(sample.Ended, sample.Tally, sample.Blockers, sessions, rules, worker)
+	described := explain.Describe(taken.Ended, taken.Tally, taken.Blockers, sessions, rules, worker)
 	if e.json {
-		return told.WriteJSON(stdout)
+		return described.WriteJSON(stdout)
 	}
-	return told.WriteText(stdout)
+	return described.WriteText(stdout)
 }
 
-// look takes one look at a server.
-type look func(context.Context, activity.Rules) (postgres.Sample, []activity.Session, error)
+// sampler samples a server.
+type sampler func(context.Context, activity.Rules) (postgres.Sample, []activity.Session, error)
 
-// source is where to look, and by which rules to judge.
-func (e explanation) source(ctx context.Context, lookup func(string) string) (look, activity.Rules, *activity.Report, error) {
+// source is what samples, and by which rules to judge.
+func (e explanation) source(ctx context.Context, lookup func(string) string) (sampler, activity.Rules, *contract.Report, error) {
 	if e.dsn != "" {
 		rules, err := rulesOf(e.mode, e.ignore, nil)
 		return func(ctx context.Context, rules activity.Rules) (postgres.Sample, []activity.Session, error) {
@@ -103,7 +98,7 @@ func (e explanation) source(ctx context.Context, lookup func(string) string) (lo
 	if err != nil {
 		return nil, activity.Rules{}, nil, fmt.Errorf("this is not the sidecar's container, and --dsn is not given: %w", err)
 	}
-	worker, err := askWorker(ctx, s.port)
+	worker, err := askWorker(ctx, contract.SidecarPort)
 	if err != nil {
 		return nil, activity.Rules{}, nil, err
 	}
@@ -111,14 +106,14 @@ func (e explanation) source(ctx context.Context, lookup func(string) string) (lo
 	if err != nil { // the worker says so too, and is off
 		rules = activity.Rules{Instances: worker.Rules.Instances}
 	}
-	return s.server.Examine, rules, &worker, nil
+	return postgres.NewServer(s.socketDirectory, s.databasePort, nil).Examine, rules, &worker, nil
 }
 
 // rulesOf reads the rules as annotations are read.
 func rulesOf(mode, ignore string, instances []string) (activity.Rules, error) {
-	annotations := map[string]string{idle.KeyActivity: mode}
+	annotations := map[string]string{contract.AnnotationActivity: mode}
 	if ignore != "" {
-		annotations[idle.KeyIgnore] = ignore
+		annotations[contract.AnnotationIgnore] = ignore
 	}
 	policy, problems := idle.ParsePolicy(annotations, time.Now())
 	if len(problems) != 0 {
@@ -128,21 +123,21 @@ func rulesOf(mode, ignore string, instances []string) (activity.Rules, error) {
 }
 
 // askWorker asks the worker what it last decided.
-func askWorker(ctx context.Context, port uint16) (activity.Report, error) {
+func askWorker(ctx context.Context, port uint16) (contract.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, workerTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/activity", port), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, contract.PathActivity), nil)
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("ask the worker: %w", err)
+		return contract.Report{}, fmt.Errorf("ask the worker: %w", err)
 	}
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("ask the worker: %w", err)
+		return contract.Report{}, fmt.Errorf("ask the worker: %w", err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maximumReport+1))
+	body, err := io.ReadAll(io.LimitReader(answer.Body, contract.MaximumReport+1))
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("ask the worker: %w", err)
+		return contract.Report{}, fmt.Errorf("ask the worker: %w", err)
 	}
-	return activity.DecodeReport(body)
+	return contract.DecodeReport(body)
 }

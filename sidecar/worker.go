@@ -4,33 +4,37 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"runtime/debug"
+	"runtime"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
+	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
-	"github.com/cnpg-i/scale-to-zero/sidecar/evidence"
-	"github.com/cnpg-i/scale-to-zero/sidecar/exporter"
-	"github.com/cnpg-i/scale-to-zero/sidecar/farewell"
-	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/prestop"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
+	"github.com/cnpg-i/scale-to-zero/sidecar/trim"
 )
 
 const (
-	// collectAt makes the garbage collector keep the heap small: at rest there is next to nothing to do.
-	collectAt = 25
 	// partRetry is the wait before a part that failed is started again.
 	partRetry = 5 * time.Second
+	// trimEvery is how often memory is given back. A collection of garbage maps much of the program; at rest none begins between
+	// two trims, each of which begins with one: the runtime begins one of its own after two minutes, or at 4 MiB of heap.
+	trimEvery = 30 * time.Second
 )
 
 // work runs the worker until the context ends. Only settings that are wrong make it return before: the supervisor then says
 // so again every few seconds, and PostgreSQL is served all the while.
 func work(ctx context.Context, lookup func(string) string, output io.Writer) int {
-	debug.SetGCPercent(collectAt)
+	runtime.GOMAXPROCS(1) // each further one has caches of its own, and the container's limit is a tenth of a processor
 	s, err := readSettings(lookup)
 	logger := slog.New(slog.NewJSONHandler(output, &slog.HandlerOptions{Level: s.level})).
 		With("namespace", s.identity.Namespace, "cluster", s.identity.Cluster, "pod", s.identity.Pod)
@@ -49,46 +53,72 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 		return 1
 	}
 	metrics := server.NewMetrics(s.identity.Cluster, version, time.Now)
-	introductions := introduction.NewBook()
-	loop := control.New(control.Parts{
-		Sampler: postgres.NewSampler(s.server), Server: s.server, Kubernetes: client, Observer: metrics, Logger: logger,
-		Siblings: siblings.NewClient(s.identity.Cluster, s.port), Evidence: evidence.NewStore(evidenceFile), Introductions: introductions, Farewell: farewell.Note{Path: s.farewell},
-		Exporter: exporter.New(),
-		Pod:      s.identity.Pod, PodUID: s.identity.PodUID,
-		Listen: func(database string, notify func(postgres.Notification), failed func(error)) control.Listener {
-			return postgres.NewListener(s.server, database, notify, failed)
+	clientAddrs := clientaddr.NewTable()
+	database := postgres.NewServer(s.socketDirectory, s.databasePort, clientAddrs.AddProbe)
+	watched := monitor.New(monitor.Parts{
+		Sampler: postgres.NewSampler(database), Server: database, ClientAddrs: clientAddrs,
+		Checkpoints: checkpoint.NewStore(checkpointFile), Observer: metrics, Logger: logger, PodUID: s.identity.PodUID,
+		OpenEvents: func() (monitor.SocketEvents, error) { return sockets.Listen(s.databasePort) },
+		Listen: func(name string, notify func(postgres.Notification), failed func(error)) monitor.Listener {
+			return postgres.NewListener(database, name, notify, failed)
 		},
-		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return s.server.Terminator(ctx) },
-		OpenReports:    func() (control.Reports, error) { return sockets.Listen(s.server.Port) },
+	})
+	loop := control.New(control.Parts{
+		Monitor: watched, Kubernetes: client, Siblings: siblings.NewClient(s.identity.Cluster, contract.SidecarPort),
+		Marker: prestop.Marker{Path: s.marker}, Observer: metrics, Logger: logger,
+		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
+		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return database.Terminator(ctx) },
 	})
 	logger.Info("the worker has started", "version", version)
-	handler := metrics.Handler(s.identity.Cluster, s.identity.Pod, introductions)
+	handler := metrics.Handler(s.identity.Cluster, s.identity.Pod, clientAddrs, loop)
 	var parts sync.WaitGroup
 	parts.Go(func() { loop.Run(ctx) })
-	parts.Go(func() { client.Watch(ctx, loop.See) })
+	parts.Go(func() { client.Watch(ctx, loop.Deliver) })
 	parts.Go(func() {
-		keep(ctx, logger, "pages", func() error { return server.Serve(ctx, s.address, handler) })
+		keep(ctx, logger, "pages", func() error {
+			return server.Serve(ctx, ":"+strconv.Itoa(contract.SidecarPort), handler, metrics.IsInstance)
+		})
 	})
 	parts.Go(func() {
 		keep(ctx, logger, "drain", func() error { return server.ServeDrain(ctx, drainSocket, loop.Drain) })
 	})
+	parts.Go(func() { trimMemory(ctx, logger) })
 	parts.Wait()
 	return 0
 }
 
+// trimMemory gives memory back again and again until the context ends or that cannot be done here.
+func trimMemory(ctx context.Context, logger *slog.Logger) {
+	for wait(ctx, trimEvery) {
+		if err := trim.Memory(); err != nil {
+			logger.Warn("the program stays in memory as it is", "error", err.Error())
+			return
+		}
+	}
+}
+
 // keep runs a part again whenever it fails: one that cannot work must not take the others with it.
 func keep(ctx context.Context, logger *slog.Logger, part string, run func() error) {
-	for ctx.Err() == nil {
+	for {
 		err := run()
 		if ctx.Err() != nil {
 			return
 		}
 		logger.Error("a part failed and is started again", "failed", part, "error", err.Error())
-		timer := time.NewTimer(partRetry)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
+		if !wait(ctx, partRetry) {
+			return
 		}
-		timer.Stop()
+	}
+}
+
+// wait waits, and reports whether it was not ended by the context.
+func wait(ctx context.Context, d time.Duration) (ok bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }

@@ -1,5 +1,5 @@
--- What one look at an instance shows: every process but the one that asks, the sessions that every database has had, when
--- the server started, and what else speaks against a shutdown. One statement, so that a look is one query and all of it is
+-- What one sample of an instance shows: every process but the one that asks, the sessions that every database has had, when
+-- the server started, and what else speaks against a shutdown. One statement, so that a sample is one query and all of it is
 -- of one moment.
 --
 -- All processes and not only those that look busy: what is provably infrastructure is told apart in one place, in Go, and
@@ -28,7 +28,11 @@ SELECT 'database', '', '', '', d.datname, '', '', 0, d.sessions,
 FROM pg_catalog.pg_stat_database AS d
 WHERE d.datname IS NOT NULL
 UNION ALL
-SELECT 'server', '', '', '', '', '', '', 0, 0,
+-- The name is that of the libraries, as far as they may be read: an extension's background workers may run jobs.
+SELECT 'server',
+       CASE WHEN pg_catalog.pg_has_role('pg_read_all_settings', 'USAGE')
+           THEN pg_catalog.current_setting('shared_preload_libraries') ELSE '' END,
+       '', '', '', '', '', 0, 0,
        (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint, 0, 0, false, false
 UNION ALL
 SELECT 'blocker', b.name, '', '', '', '', '', 0, b.number, 0, 0, 0, false, false

@@ -79,11 +79,11 @@ CREATE OR REPLACE FUNCTION scale_to_zero.hibernate() RETURNS void
     SET search_path = pg_catalog, pg_temp
 AS $function$ BEGIN PERFORM scale_to_zero.send('hibernate'); END $function$;
 
--- status tells what the caller can see from inside this database, without asking the sidecar:
+-- status returns what the caller can see from inside this database, without asking the sidecar:
 --
 --   in_recovery         this is a standby: ask the primary
 --   sidecar_connected   a session of the sidecar is connected to this database. That it listens cannot be seen by another
---                       session; in the database postgres it may be the one that looks at pg_stat_activity. False for a
+--                       session; in the database postgres it may be the one that reads pg_stat_activity. False for a
 --                       moment is normal: the sidecar keeps no session while the cluster is not healthy
 --   queue_usage         how full the queue of all NOTIFYs is; at 1 every NOTIFY fails
 --   sessions            sessions of others on the whole instance, without the sidecar's. What CloudNativePG itself opens is in it

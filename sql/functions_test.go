@@ -58,8 +58,8 @@ func listen(t *testing.T, s *postgrestest.Server) *pgx.Conn {
 	return listener
 }
 
-// heard returns the payloads that have come since it was asked last: a marker, sent last, is delivered last.
-func heard(t *testing.T, listener *pgx.Conn) string {
+// received returns the payloads that have come since it was asked last: a marker, sent last, is delivered last.
+func received(t *testing.T, listener *pgx.Conn) string {
 	t.Helper()
 	execute(t, listener, "notify scale_to_zero, 'marker'")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -96,7 +96,7 @@ func refused(t *testing.T, err error, state string, parts ...string) {
 const objects = `select (select count(*) from pg_proc where pronamespace = to_regnamespace('scale_to_zero'))
 	+ (select count(*) from pg_namespace where nspname = 'scale_to_zero') + (select count(*) from pg_event_trigger)`
 
-func TestFunctions(t *testing.T) {
+func TestFunctions_notifyAndReport(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		prepare(t, s)
@@ -113,8 +113,8 @@ func TestFunctions(t *testing.T) {
 			execute(t, owner, "create schema trap", "create function trap.pg_notify(text, text) returns void language plpgsql as $$ begin raise 'trapped'; end $$",
 				"create function trap.pg_is_in_recovery() returns boolean language sql as 'select true'",
 				"set search_path = trap, pg_catalog", "select scale_to_zero.touch()", "drop schema trap cascade")
-			if got := heard(t, listener); got != "activity" {
-				t.Errorf("heard %q", got)
+			if got := received(t, listener); got != "activity" {
+				t.Errorf("received %q", got)
 			}
 		})
 		t.Run("rights stay and older functions are replaced", func(t *testing.T) {
@@ -128,8 +128,8 @@ func TestFunctions(t *testing.T) {
 				t.Error("a right that was revoked is back")
 			}
 			execute(t, guest, "select scale_to_zero.touch()")
-			if got := heard(t, listener); got != "activity" {
-				t.Errorf("heard %q", got)
+			if got := received(t, listener); got != "activity" {
+				t.Errorf("received %q", got)
 			}
 		})
 		t.Run("uninstall", func(t *testing.T) {
@@ -170,8 +170,8 @@ func sent(t *testing.T, listener, guest *pgx.Conn) {
 		{"begin read only; select scale_to_zero.touch(); select scale_to_zero.touch(); commit", "activity"},
 	} {
 		execute(t, guest, row.statement)
-		if got := heard(t, listener); got != row.payload {
-			t.Errorf("%s: heard %q, want %q", row.statement, got, row.payload)
+		if got := received(t, listener); got != row.payload {
+			t.Errorf("%s: received %q, want %q", row.statement, got, row.payload)
 		}
 		if seconds, of := strings.CutPrefix(row.payload, "keep-awake "); of {
 			if _, err := time.ParseDuration(seconds); err != nil {
@@ -196,8 +196,8 @@ func notSent(t *testing.T, listener, guest *pgx.Conn) {
 			refused(t, err, "22023", "'"+argument+"'", allowed)
 		}
 	}
-	if got := heard(t, listener); got != "" {
-		t.Errorf("heard %q", got)
+	if got := received(t, listener); got != "" {
+		t.Errorf("received %q", got)
 	}
 }
 
@@ -210,7 +210,7 @@ type seen struct {
 }
 
 func status(t *testing.T, s *postgrestest.Server, conn *pgx.Conn) {
-	look := func(conn *pgx.Conn) seen {
+	status := func(conn *pgx.Conn) seen {
 		t.Helper()
 		rows, _ := conn.Query(t.Context(), "select * from scale_to_zero.status()")
 		row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[seen])
@@ -221,10 +221,10 @@ func status(t *testing.T, s *postgrestest.Server, conn *pgx.Conn) {
 	}
 	monitor := s.Connect(t, "cnpg_metrics_exporter", "app", "application_name=cnpg_metrics_exporter")
 	// The guest sees the monitor, the monitor the guest, and neither itself or the listener.
-	if got, want := look(conn), (seen{SidecarConnected: true, Sessions: 1}); got != want {
+	if got, want := status(conn), (seen{SidecarConnected: true, Sessions: 1}); got != want {
 		t.Errorf("without rights: %+v, want %+v", got, want)
 	}
-	if got, want := look(monitor), (seen{SidecarConnected: true, Sessions: 1, SeesAll: true}); got != want {
+	if got, want := status(monitor), (seen{SidecarConnected: true, Sessions: 1, SeesAll: true}); got != want {
 		t.Errorf("with pg_monitor: %+v, want %+v", got, want)
 	}
 	// In another database nobody listens, and a guest's word is not taken for it.
@@ -235,12 +235,12 @@ func status(t *testing.T, s *postgrestest.Server, conn *pgx.Conn) {
 	}
 	s.Connect(t, "guest", "other", "application_name=cnpg-i-scale-to-zero")
 	other := s.Connect(t, "postgres", "other")
-	if look(other).SidecarConnected {
+	if status(other).SidecarConnected {
 		t.Error("a guest who calls himself the sidecar is believed")
 	}
 }
 
-// tooOld: one clear error, and nothing is left behind or missed by the uninstall.
+// tooOld: one clear error, and nothing is left or missed by the uninstall.
 func tooOld(t *testing.T, s *postgrestest.Server) {
 	out, err := s.Psql(t, "postgres", "app", "login-trigger.sql")
 	if want := fmt.Sprintf("need PostgreSQL 17 or later, and this is %d", s.Major); err == nil || strings.Count(out, "ERROR") != 1 || !strings.Contains(out, want) {
@@ -252,7 +252,7 @@ func tooOld(t *testing.T, s *postgrestest.Server) {
 	run(t, s, "postgres", "uninstall.sql")
 }
 
-func TestFunctionsOnAStandby(t *testing.T) {
+func TestFunctions_onAStandby(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		prepare(t, s)

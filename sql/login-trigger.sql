@@ -1,5 +1,5 @@
 -- Opt-in: every login to this database counts as activity, even of a session over the Unix socket that lasts a millisecond,
--- which nobody sees who looks at pg_stat_activity from time to time. PostgreSQL 17 or later; as a superuser, in the
+-- which nobody sees who reads pg_stat_activity from time to time. PostgreSQL 17 or later; as a superuser, in the
 -- database that the sidecar listens to:
 --
 --   psql -v ON_ERROR_STOP=1 -f login-trigger.sql DATABASE
@@ -15,7 +15,7 @@
 -- spec.postgresql.parameters.
 --
 -- WHAT IT COSTS. A transaction per login, with a transaction id and a commit record of WAL that nobody waits for; logins at
--- the same moment share one. README.md has the time. A dump holds the trigger, and only a superuser can restore it.
+-- the same moment share one. docs/sql.md has the time. A dump holds the trigger, and only a superuser can restore it.
 --
 -- WHAT IT DOES NOT DO. It is not fired while session_replication_role is replica. It notifies nobody on a standby, while the
 -- queue of notifications is more than 10 % full, and while another login's or any other NOTIFY is being committed: such
@@ -25,7 +25,7 @@
 -- does: the first statement turns it off, but a role with a few milliseconds of it may be thrown out before that, on a
 -- busy machine. A role with default_transaction_isolation = serializable, _read_only and _deferrable all set waits for
 -- a safe snapshot before any login trigger runs. Other login triggers share the transaction: what they write is then
--- committed with synchronous_commit = off. A NOTIFY that begins its commit in the instant between our look and our own
+-- committed with synchronous_commit = off. A NOTIFY that begins its commit in the instant between our check and our own
 -- commit, and is stuck there, holds up that one login.
 --
 -- Not seen on these, but reported of earlier minor releases (BUG #19488): after the last login trigger of a database was
@@ -51,7 +51,7 @@ BEGIN
         SET search_path = pg_catalog, pg_temp
     AS $function$
     -- What fails in here is caught below. What fails at commit is not, and NOTIFY does its work at commit: so
-    -- everything that could fail or wait there is looked at before.
+    -- everything that could fail or wait there is checked before.
     BEGIN
         -- Until the end of the transaction, so for its commit too.
         SET LOCAL transaction_timeout = 0;

@@ -42,7 +42,7 @@ func mustLogin(t *testing.T, s *postgrestest.Server, role, database string, sett
 	}
 }
 
-func TestWhoseLoginIsNotified(t *testing.T) {
+func TestLoginTrigger_whoseLoginIsNotified(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		if out, err := s.Psql(t, "postgres", "postgres", "login-trigger.sql"); err != nil { // for the rows in that database
 			t.Fatalf("%v: %s", err, out)
@@ -83,15 +83,15 @@ func TestWhoseLoginIsNotified(t *testing.T) {
 		}
 		for _, row := range rows {
 			mustLogin(t, s, row.role, row.database, fmt.Sprintf("application_name='%s'", row.application), row.settings)
-			if got, want := heard(t, listeners[row.database]), map[bool]string{true: "activity"}[row.notified]; got != want {
-				t.Errorf("%+v: heard %q, want %q", row, got, want)
+			if got, want := received(t, listeners[row.database]), map[bool]string{true: "activity"}[row.notified]; got != want {
+				t.Errorf("%+v: received %q, want %q", row, got, want)
 			}
 		}
 	})
 }
 
 // What a role or a database is set to must neither keep its login from being noticed, nor the trigger it from logging in.
-func TestSettingsDoNotFailALogin(t *testing.T) {
+func TestLoginTrigger_settingsFailNoLogin(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
 		for _, target := range []string{"role app", "database app"} {
@@ -102,8 +102,8 @@ func TestSettingsDoNotFailALogin(t *testing.T) {
 			} {
 				s.Execute(t, "alter "+target+" set "+setting)
 				mustLogin(t, s, "app", "app")
-				if got := heard(t, listener); got != "activity" {
-					t.Errorf("%s set %s: heard %q", target, setting, got)
+				if got := received(t, listener); got != "activity" {
+					t.Errorf("%s set %s: received %q", target, setting, got)
 				}
 				s.Execute(t, "alter "+target+" reset all")
 			}
@@ -113,15 +113,15 @@ func TestSettingsDoNotFailALogin(t *testing.T) {
 
 // transaction_timeout runs in a login trigger, unlike statement_timeout. Another trigger, fired later in the same transaction,
 // takes longer than it allows.
-func TestTransactionTimeoutDoesNotEndALogin(t *testing.T) {
+func TestLoginTrigger_transactionTimeoutEndsNoLogin(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
 		execute(t, s.Connect(t, "postgres", "app"), "create function slow() returns event_trigger language plpgsql as $$ begin perform pg_sleep(1.2); end $$",
 			"create event trigger zz on login execute function slow()", "alter role guest set transaction_timeout = '1s'", "alter role guest set statement_timeout = '1s'")
-		_ = heard(t, listener)
+		_ = received(t, listener)
 		mustLogin(t, s, "guest", "app")
-		if got := heard(t, listener); got != "activity" {
-			t.Errorf("heard %q", got)
+		if got := received(t, listener); got != "activity" {
+			t.Errorf("received %q", got)
 		}
 		execute(t, s.Connect(t, "postgres", "app", off), "alter event trigger scale_to_zero_login disable")
 		if err := login(t, s, "guest", "app"); err == nil || !strings.Contains(err.Error(), "transaction timeout") {
@@ -131,7 +131,7 @@ func TestTransactionTimeoutDoesNotEndALogin(t *testing.T) {
 }
 
 // A database owner who had the function before must not own what runs in everybody's name.
-func TestTheSuperuserOwnsTheTrigger(t *testing.T) {
+func TestLoginTrigger_belongsToTheSuperuser(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		run(t, s, "postgres", "uninstall.sql")
 		run(t, s, "app", "functions.sql")
@@ -146,10 +146,10 @@ func TestTheSuperuserOwnsTheTrigger(t *testing.T) {
 		if out, err := s.Psql(t, "app", "app", "uninstall.sql"); err == nil || !strings.Contains(out, "must be owner of event trigger") {
 			t.Errorf("an owner without rights removed it: %v: %s", err, out)
 		}
-		_ = heard(t, listener)
+		_ = received(t, listener)
 		mustLogin(t, s, "guest", "app")
-		if got := heard(t, listener); got != "activity" {
-			t.Errorf("heard %q", got)
+		if got := received(t, listener); got != "activity" {
+			t.Errorf("received %q", got)
 		}
 		run(t, s, "postgres", "uninstall.sql")
 		if n := value[int](t, owner, objects); n != 0 {
@@ -160,7 +160,7 @@ func TestTheSuperuserOwnsTheTrigger(t *testing.T) {
 }
 
 // The commit of a NOTIFY fails when the queue is full, where no handler is.
-func TestAFullQueueFailsNoLogin(t *testing.T) {
+func TestLoginTrigger_aFullQueueFailsNoLogin(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		stalled, writer := listen(t, s), s.Connect(t, "app", "app")
 		execute(t, stalled, "begin", "select 1")
@@ -196,16 +196,16 @@ func TestAFullQueueFailsNoLogin(t *testing.T) {
 		for usage() > 0.1 {
 			continue
 		}
-		_ = heard(t, stalled)
+		_ = received(t, stalled)
 		mustLogin(t, s, "guest", "app")
-		if got := heard(t, stalled); got != "activity" {
-			t.Errorf("after the queue was emptied: heard %q", got)
+		if got := received(t, stalled); got != "activity" {
+			t.Errorf("after the queue was emptied: received %q", got)
 		}
 	})
 }
 
 // The commit of a NOTIFY holds a lock of the whole instance, and for as long as a synchronous standby is away.
-func TestAStuckCommitHoldsUpNoLogin(t *testing.T) {
+func TestLoginTrigger_aStuckCommitHoldsUpNoLogin(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		stuck, watcher := s.Connect(t, "app", "app"), s.Connect(t, "postgres", "postgres")
 		execute(t, s.Connect(t, "postgres", "app"), "create table logins()", "grant insert on logins to app",
@@ -241,8 +241,8 @@ func TestAStuckCommitHoldsUpNoLogin(t *testing.T) {
 	})
 }
 
-// Many at once, beside others who notify: each gets in, and the last login of all is heard of.
-func TestManyLogins(t *testing.T) {
+// Many at once, beside others who notify: each gets in, and the last login of all is notified.
+func TestLoginTrigger_manyLogins(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
 		var clients sync.WaitGroup
@@ -262,42 +262,42 @@ func TestManyLogins(t *testing.T) {
 			})
 		}
 		clients.Wait()
-		if heard(t, listener) == "" {
-			t.Error("no login was heard of")
+		if received(t, listener) == "" {
+			t.Error("no login was notified")
 		}
 	})
 }
 
 // A login that finds another's trigger at work leaves the notification to it; and whoever holds that lock for longer is a
 // session that counts.
-func TestTheTriggerWaitsForNobody(t *testing.T) {
+func TestLoginTrigger_waitsForNobody(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
 		execute(t, s.Connect(t, "app", "app"), "begin", "select pg_advisory_xact_lock(hashtextextended('scale_to_zero.notify_login', 0))")
-		_ = heard(t, listener)
+		_ = received(t, listener)
 		mustLogin(t, s, "guest", "app")
-		if got := heard(t, listener); got != "" {
-			t.Errorf("heard %q", got)
+		if got := received(t, listener); got != "" {
+			t.Errorf("received %q", got)
 		}
 	})
 }
 
 // An error inside costs the notification, not the login.
-func TestAnErrorInTheTriggerIsCaught(t *testing.T) {
+func TestLoginTrigger_catchesItsErrors(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
 		execute(t, s.Connect(t, "postgres", "app"), "revoke execute on function pg_notify(text, text) from public")
-		_ = heard(t, listener)
+		_ = received(t, listener)
 		mustLogin(t, s, "guest", "app")
-		if got := heard(t, listener); got != "" {
-			t.Errorf("heard %q", got)
+		if got := received(t, listener); got != "" {
+			t.Errorf("received %q", got)
 		}
 	})
 }
 
 // The trigger fires on standbys too, where it does nothing. PostgreSQL keeps a mark of the database after the trigger was
 // dropped, until somebody next logs in on the primary; a standby must get along with it.
-func TestLoginsOnAStandby(t *testing.T) {
+func TestLoginTrigger_onAStandby(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		standby := s.Standby(t)
 		mustLogin(t, standby, "guest", "app")

@@ -3,7 +3,7 @@ package sql
 
 import _ "embed"
 
-// Activity returns what one look at an instance shows, in rows of the kinds session, database, server and blocker.
+// Activity returns what one sample of an instance shows, in rows of the kinds session, database, server and blocker.
 //
 //go:embed activity.sql
 var Activity string

@@ -4,7 +4,7 @@
 -- a session that was ended.
 -- The judged are gathered first, and apart (MATERIALIZED): in one WHERE with the join the planner is free to call
 -- pg_terminate_backend() for every session there is, before it joins.
-WITH doomed AS MATERIALIZED (
+WITH terminable AS MATERIALIZED (
 	SELECT a.pid
 	FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::bigint[]) AS judged (pid, started, idle, changed)
 	JOIN pg_catalog.pg_stat_activity AS a
@@ -12,6 +12,6 @@ WITH doomed AS MATERIALIZED (
 	WHERE NOT judged.idle
 	   OR a.state = 'idle' AND (extract(epoch FROM a.state_change) * 1000000)::bigint <= judged.changed
 )
-SELECT doomed.pid::bigint
-FROM doomed
-WHERE pg_catalog.pg_terminate_backend(doomed.pid)
+SELECT terminable.pid::bigint
+FROM terminable
+WHERE pg_catalog.pg_terminate_backend(terminable.pid)

@@ -19,7 +19,9 @@ const (
 	users = "system:serviceaccount:"
 	// sidecarAgent is what the sidecars call themselves; the instance manager beside them has the same account.
 	sidecarAgent = "cnpg-i-scale-to-zero"
-	rbac         = "rbac.authorization.k8s.io"
+	// pluginAgent is how client-go names the plugin's program.
+	pluginAgent = "plugin/"
+	rbac        = "rbac.authorization.k8s.io"
 )
 
 // Accounts are those of the project. plugin and certificates are the rules of their roles; the sidecars' rules are those of
@@ -27,8 +29,8 @@ const (
 func Accounts(requests []Request, plugin, certificates []rbacv1.PolicyRule) []Account {
 	granted := written(requests)
 	return []Account{
-		{Name: "the plugin", Is: named(Plugin), Rules: plugin, Grants: granted, Spared: spared(plugin)},
-		{Name: "the certificates", Is: named(Certificates), Rules: certificates},
+		{Name: "the plugin", Is: named(Plugin), Rules: plugin, Grants: granted, Spared: spared(plugin), Passing: true},
+		{Name: "the certificates", Is: named(Certificates), Rules: certificates, Passing: true},
 		{
 			Name: "the sidecars", Rules: granted, Passing: true,
 			Is: func(r Request) bool { return strings.HasPrefix(r.User, users) && r.Agent == sidecarAgent },
@@ -55,10 +57,11 @@ func spared(rules []rbacv1.PolicyRule) map[Call]string {
 	return calls
 }
 
-// named tells whether a request is of a service account of the operator's namespace.
+// named reports whether a request is of the plugin's program with a service account of the operator's namespace. A test tries
+// with the plugin's token what must be refused.
 func named(account string) func(Request) bool {
 	user := users + Namespace + ":" + account
-	return func(r Request) bool { return r.User == user }
+	return func(r Request) bool { return r.User == user && strings.HasPrefix(r.Agent, pluginAgent) }
 }
 
 // written are the rules of all Roles that the plugin wrote.

@@ -1,6 +1,8 @@
 // Package audit compares what the project's accounts asked of an API server with what their roles permit: a right that is
 // never used is one too many, and a refused request one too few. It reads the API server's audit log, in which the policy of
 // the harness has every request of these accounts.
+//
+// From the same log it makes traces: what happened to each Cluster, for the models of sidecar/sleep to be held to.
 package audit
 
 import (
@@ -65,10 +67,9 @@ type line struct {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 	} `json:"responseStatus"`
-	RequestObject struct {
-		Rules []rbacv1.PolicyRule `json:"rules"`
-	} `json:"requestObject"`
-	Annotations map[string]string `json:"annotations"`
+	// RequestObject is a patch too, which need not be an object.
+	RequestObject json.RawMessage   `json:"requestObject"`
+	Annotations   map[string]string `json:"annotations"`
 }
 
 // Read reads a log, whose last line may still be being written. What asks for no resource, such as discovery, is left out.
@@ -93,9 +94,18 @@ func Read(log io.Reader) ([]Request, error) {
 			Namespace: l.ObjectRef.Namespace, Name: l.ObjectRef.Name,
 			Code: l.ResponseStatus.Code, Message: l.ResponseStatus.Message,
 			Forbidden: l.Annotations["authorization.k8s.io/decision"] == "forbid",
-			Grants:    l.RequestObject.Rules,
+			Grants:    l.grants(),
 		})
 	}
+}
+
+// grants are the rules of a Role that was written.
+func (l *line) grants() []rbacv1.PolicyRule {
+	var role rbacv1.Role
+	if l.ObjectRef.Resource != "roles" || json.Unmarshal(l.RequestObject, &role) != nil {
+		return nil
+	}
+	return role.Rules
 }
 
 // Granted are the calls that rules permit, each once, in order.

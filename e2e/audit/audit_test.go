@@ -104,3 +104,14 @@ func TestCompare(t *testing.T) {
 		})
 	}
 }
+
+// A test tries with the plugin's token what must be refused: that is not the plugin.
+func TestAccounts_areThoseOfTheProjectsPrograms(t *testing.T) {
+	t.Parallel()
+	user := users + Namespace + ":" + Plugin
+	for agent, want := range map[string]bool{"plugin/v0.0.0 (linux/amd64) kubernetes/$Format": true, "tests.test/v0.0.0 (linux/amd64) kubernetes/$Format": false} {
+		if got := Accounts(nil, nil, nil)[0].Is(Request{User: user, Agent: agent}); got != want {
+			t.Errorf("%s is the plugin: %t, want %t", agent, got, want)
+		}
+	}
+}

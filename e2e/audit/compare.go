@@ -20,7 +20,8 @@ type Account struct {
 	Grants []rbacv1.PolicyRule
 	// Spared are the calls that a run need not make, each with the reason.
 	Spared map[Call]string
-	// Passing says that its rights come and go with the clusters: it may be refused for a while what it may do otherwise.
+	// Passing says that its rights come and go, with the clusters or with an installation: it may be refused for a while what it
+	// may do otherwise.
 	Passing bool
 }
 

@@ -23,7 +23,7 @@ const (
 	// shortestGap and longestGap enclose the time from the end of a session to the next one: around the threshold, and above it.
 	shortestGap = gapThreshold / 2
 	longestGap  = 3 * gapThreshold
-	// toSleep is how long after the threshold the switch may be turned on: the other instances look once more, and the
+	// toSleep is how long after the threshold the switch may be turned on: the other instances sample once more, and the
 	// handover waits for two seconds.
 	toSleep = 5 * time.Second
 )
@@ -40,8 +40,8 @@ func gaps(ctx context.Context, kube *scenario.Kubernetes, namespace string, sess
 		group.Go(func() { rows[i], failures[i] = gapsOf(ctx, kube, c, sessions) })
 	}
 	group.Wait()
-	fmt.Printf("\n| sessions with gaps of %s to %s, threshold %s | sessions | seen | not, but the clock began anew | asleep after it, too early | it came in the second of the last look | in time | too late | "+
-		"next one came earlier | seconds after the threshold | tries to connect that failed | seen by a count every %s |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n%s",
+	fmt.Printf("\n| sessions with gaps of %s to %s, threshold %s | sessions | seen | not, but the clock began anew | asleep after it, too early | the switch was withdrawn | it came in the second of the last sample | in time | too late | "+
+		"next one came earlier | seconds after the threshold | tries to connect that failed | seen by a count every %s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n%s",
 		shortestGap, longestGap, gapThreshold, referenceTick, strings.Join(rows, ""))
 	return errors.Join(failures...)
 }
@@ -95,6 +95,7 @@ type visits struct {
 
 	sessions, seen, restarted         int
 	early, raced, inTime, late, awake int
+	withdrawn                         int
 	unanswered                        int
 	lateness                          []time.Duration
 }
@@ -126,7 +127,7 @@ func (v *visits) one(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	if err := awaitLooking(ctx, v.kube, pods); err != nil {
+	if err := awaitSampling(ctx, v.kube, pods); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -184,8 +185,8 @@ func (v *visits) gap(ctx context.Context, began, ended time.Time, lasts time.Dur
 	return nil
 }
 
-// slept notes when the switch was turned on. A session that begins between the last look and the switch, 0.2 s at most, is
-// served, and does not keep the cluster awake; the time of that look is written down in whole seconds.
+// slept notes when the switch was turned on. A session that begins between the last sample and the switch, 0.2 s at most, is
+// served, and has the switch withdrawn where that is still possible; the time of that sample is written down in whole seconds.
 func (v *visits) slept(ctx context.Context, began time.Time, after time.Duration) error {
 	if after >= 0 {
 		v.lateness = append(v.lateness, after)
@@ -201,9 +202,13 @@ func (v *visits) slept(ctx context.Context, began time.Time, after time.Duration
 	if err := v.kube.Get(ctx, client.ObjectKeyFromObject(v.cluster), v.cluster); err != nil {
 		return fmt.Errorf("read the Cluster: %w", err)
 	}
-	if looked, err := time.Parse(time.RFC3339, v.cluster.Annotations[scenario.AsleepSince]); err == nil && !looked.After(began) {
+	sampled, err := time.Parse(time.RFC3339, v.cluster.Annotations[scenario.AsleepSince])
+	switch {
+	case !scenario.SwitchedOn(v.cluster):
+		v.withdrawn++
+	case err == nil && !sampled.After(began):
 		v.raced++
-	} else {
+	default:
 		v.early++
 	}
 	return nil
@@ -219,6 +224,9 @@ func (v *visits) session(ctx context.Context, d database) (time.Time, error) {
 		cancel()
 		if err == nil {
 			return soonEnded(ctx, conn), nil
+		}
+		if ctx.Err() != nil {
+			return time.Time{}, context.Cause(ctx)
 		}
 		v.unanswered++
 		fmt.Printf("%s %s: %v\n", time.Now().Format(time.StampMilli), v.cluster.Name, err)

@@ -19,23 +19,28 @@ import (
 
 const (
 	// bareMinutes is the threshold of clusters without clients, and bareThreshold the same: each standby's slot replicator
-	// opens two sessions in it, and the exporter is scraped four times.
+	// opens two sessions in it, and the exporter is scraped eight times.
 	bareMinutes   = "1"
 	bareThreshold = time.Minute
-	// knockEvery is how often somebody knocks who does not get in.
-	knockEvery = 5 * time.Second
+	// databasePort is that of PostgreSQL in the instances.
+	databasePort = 5432
+	// scrapers is how many scrape the exporter, as a pair of Prometheus servers does.
+	scrapers = 2
+	// connectEvery is how often somebody connects who sends no opening of a client's.
+	connectEvery = 5 * time.Second
 )
 
 // infrastructure has clusters without clients fall asleep again and again, each woken by hand: with nothing but what is there
-// anyway, standbys, probes and a scraped exporter, and with somebody who knocks at each instance without getting in, from a pod
-// beside them that has the image of the cluster given.
+// anyway, standbys, probes and an exporter that two scrape, and with somebody who connects to each instance and sends less than a
+// client does, from a pod beside them that has the image of the cluster given. Whoever would not wake a sleeping cluster keeps
+// none awake: each sleep must be on time.
 func infrastructure(ctx context.Context, kube *scenario.Kubernetes, image *cnpgv1.Cluster, thresholds int) error {
 	if err := kube.StartClientPod(ctx, image); err != nil {
 		return err
 	}
 	watches := []*bare{
 		{name: "bare-1", instances: 1}, {name: "bare-3", instances: 3},
-		{name: "knocked-1", instances: 1, knocked: true}, {name: "knocked-3", instances: 3, knocked: true},
+		{name: "connected-1", instances: 1, connected: true}, {name: "connected-3", instances: 3, connected: true},
 	}
 	failures := make([]error, len(watches))
 	var group sync.WaitGroup
@@ -43,7 +48,7 @@ func infrastructure(ctx context.Context, kube *scenario.Kubernetes, image *cnpgv
 		group.Go(func() { failures[i] = w.watch(ctx, kube, image.Namespace, thresholds) })
 	}
 	group.Wait()
-	fmt.Printf("\n| nobody but infrastructure, threshold %s | pg_isready | wrong passwords | thresholds | asleep within %s after it | too early | seconds after the threshold |\n|---|---|---|---|---|---|---|\n",
+	fmt.Printf("\n| nobody but infrastructure, threshold %s | bare connects | SSLRequests alone | thresholds | asleep within %s after it | too early | seconds after the threshold |\n|---|---|---|---|---|---|---|\n",
 		bareThreshold, toSleep)
 	for _, w := range watches {
 		fmt.Print(w.row())
@@ -55,12 +60,12 @@ func infrastructure(ctx context.Context, kube *scenario.Kubernetes, image *cnpgv
 type bare struct {
 	name      string
 	instances int
-	// knocked says that somebody knocks.
-	knocked bool
+	// connected says that somebody connects without an opening.
+	connected bool
 
-	asked, refused atomic.Int64
-	inTime, early  int
-	lateness       []time.Duration
+	bareConnects, sslRequests atomic.Int64
+	inTime, early             int
+	lateness                  []time.Duration
 }
 
 func (b *bare) watch(ctx context.Context, kube *scenario.Kubernetes, namespace string, thresholds int) error {
@@ -89,13 +94,13 @@ func (b *bare) watch(ctx context.Context, kube *scenario.Kubernetes, namespace s
 }
 
 // fallAsleep waits until a healthy cluster sleeps, and notes how long after its threshold that was: it begins with the idle
-// clock of the instance that began to look last.
+// clock of the instance that began to sample last.
 func (b *bare) fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
 	pods, err := instancesOf(ctx, kube, c)
 	if err != nil {
 		return err
 	}
-	if err := awaitLooking(ctx, kube, pods); err != nil {
+	if err := awaitSampling(ctx, kube, pods); err != nil {
 		return err
 	}
 	_, began, err := newest(ctx, kube, pods)
@@ -104,15 +109,17 @@ func (b *bare) fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnp
 	}
 	background, stop := context.WithCancel(ctx)
 	var group sync.WaitGroup
-	group.Go(func() { scrape(background, kube, pods) })
-	var intrusion error
-	if b.knocked {
-		group.Go(func() { intrusion = b.knock(background, kube, pods) })
+	for range scrapers {
+		group.Go(func() { scrape(background, kube, pods) })
+	}
+	var failure error
+	if b.connected {
+		group.Go(func() { failure = b.connect(background, kube, pods) })
 	}
 	at, err := kube.AwaitCluster(ctx, c, "put to sleep", toHealthy, scenario.SwitchedOn)
 	stop()
 	group.Wait()
-	if err := errors.Join(err, intrusion); err != nil {
+	if err := errors.Join(err, failure); err != nil {
 		return err
 	}
 	after := at.Sub(began.Add(bareThreshold))
@@ -127,31 +134,27 @@ func (b *bare) fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnp
 	return nil
 }
 
-// errIntruded says that somebody got in who should not have.
-var errIntruded = errors.New("a wrong password was let in")
-
-// knock asks each instance whether it is there, and tries a wrong password over TLS: at the address of its pod, since the
-// Service of a cluster that falls asleep leads to the gateway, for whom they would be clients.
-func (b *bare) knock(ctx context.Context, kube *scenario.Kubernetes, pods []corev1.Pod) error {
+// connect opens connections to each instance that are no client's: one that sends nothing, and one that asks for TLS, reads the
+// answer and goes. It does so at the address of the pod, since the Service of a cluster that falls asleep leads to the gateway.
+func (b *bare) connect(ctx context.Context, kube *scenario.Kubernetes, pods []corev1.Pod) error {
 	var script strings.Builder
 	for _, pod := range pods {
-		fmt.Fprintf(&script, "pg_isready -h %[1]s -U app -d app -t 2\n"+
-			"PGPASSWORD=wrong psql 'host=%[1]s user=app dbname=app sslmode=require connect_timeout=2' -c 'select 1' 2>&1 && echo intruded\n", pod.Status.PodIP)
+		at := fmt.Sprintf("/dev/tcp/%s/%d", pod.Status.PodIP, databasePort)
+		fmt.Fprintf(&script, "timeout 2 bash -c ': <%s' && echo connected\n", at)
+		fmt.Fprintf(&script, `timeout 2 bash -c 'exec 3<>%s; printf "\x00\x00\x00\x08\x04\xd2\x16\x2f" >&3; read -rN1 -u3 && echo answered'`+"\n", at)
 	}
-	ticker := time.NewTicker(knockEvery)
+	ticker := time.NewTicker(connectEvery)
 	defer ticker.Stop()
 	for {
 		out, err := kube.Client(ctx, pods[0].Namespace, script.String()+"true")
 		switch {
-		case strings.Contains(out, "intruded"):
-			return errIntruded
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return err
 		}
-		b.asked.Add(int64(strings.Count(out, "accepting connections")))
-		b.refused.Add(int64(strings.Count(out, "password authentication failed")))
+		b.bareConnects.Add(int64(strings.Count(out, "connected")))
+		b.sslRequests.Add(int64(strings.Count(out, "answered")))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -166,5 +169,5 @@ func (b *bare) row() string {
 	if len(b.lateness) != 0 {
 		after = fmt.Sprintf("%.2f to %.2f, median %.2f", slices.Min(b.lateness).Seconds(), slices.Max(b.lateness).Seconds(), median(b.lateness).Seconds())
 	}
-	return fmt.Sprintf("| %d instances | %d | %d | %d | %d | %d | %s |\n", b.instances, b.asked.Load(), b.refused.Load(), len(b.lateness), b.inTime, b.early, after)
+	return fmt.Sprintf("| %d instances | %d | %d | %d | %d | %d | %s |\n", b.instances, b.bareConnects.Load(), b.sslRequests.Load(), len(b.lateness), b.inTime, b.early, after)
 }

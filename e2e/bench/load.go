@@ -42,7 +42,7 @@ func workerOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster)
 	return 0, errNoWorker
 }
 
-// samples is how often the sidecar has looked at PostgreSQL, from its metrics page.
+// samples is how often the sidecar has sampled PostgreSQL, from its metrics page.
 func samples(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (float64, error) {
 	const name = "cnpg_scale_to_zero_samples_total"
 	page, err := kube.Page(ctx, c.Namespace, c.Status.CurrentPrimary, "9189", "metrics")
@@ -73,7 +73,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 	if err != nil {
 		return err
 	}
-	fmt.Println("\n| storm | offered a second | accepted a second | looks a second | worker, % of a core |\n|---|---|---|---|---|")
+	fmt.Println("\n| storm | offered a second | accepted a second | samples a second | worker, % of a core |\n|---|---|---|---|---|")
 	for _, storm := range []struct {
 		what string
 		rage func(context.Context) (offered, accepted int64)
@@ -92,7 +92,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 			return done, done
 		}},
 	} {
-		looks, err := samples(ctx, kube, c)
+		earlier, err := samples(ctx, kube, c)
 		if err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 			return err
 		}
 		seconds := stormLasts.Seconds()
-		fmt.Printf("| %s | %.0f | %.0f | %.2f | %.2f |\n", storm.what, float64(offered)/seconds, float64(accepted)/seconds, (later-looks)/seconds,
+		fmt.Printf("| %s | %.0f | %.0f | %.2f | %.2f |\n", storm.what, float64(offered)/seconds, float64(accepted)/seconds, (later-earlier)/seconds,
 			100*(after-before).Seconds()/seconds)
 	}
 	return nil
@@ -163,13 +163,13 @@ func repeat(ctx context.Context, parallel int, lasts time.Duration, once func(co
 	return done.Load()
 }
 
-// quiet watches an idle cluster: how many looks its sidecar takes, and whether anything is written to the Cluster.
+// quiet watches an idle cluster: how many samples its sidecar takes, and whether anything is written to the Cluster.
 func quiet(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, lasts time.Duration) error {
 	if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
 		return fmt.Errorf("read the Cluster: %w", err)
 	}
 	version := c.ResourceVersion
-	looks, err := samples(ctx, kube, c)
+	earlier, err := samples(ctx, kube, c)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func quiet(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, la
 	if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
 		return fmt.Errorf("read the Cluster: %w", err)
 	}
-	fmt.Printf("\nidle for %s: %.1f queries a minute; the Cluster was written to: %t\n", lasts, (later-looks)/lasts.Minutes(), c.ResourceVersion != version)
+	fmt.Printf("\nidle for %s: %.1f queries a minute; the Cluster was written to: %t\n", lasts, (later-earlier)/lasts.Minutes(), c.ResourceVersion != version)
 	return nil
 }
 

@@ -1,10 +1,10 @@
 // Command bench measures on a real cluster what the sidecar and the plugin cost: PostgreSQL's shutdown with the sidecar
 // against without it, side by side, its own memory and processor time at rest, how quickly the plugin answers the operator,
 // what another place in the pod would cost, how many of a thousand short sessions are seen, whether clusters without clients
-// sleep in time, what storms of sessions, and pgbench, cost, how long a client waits that wakes a cluster, and whether clients
-// reach their own cluster while the gateways restart, which the last part does: it is not for a cluster that others use.
-// Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
-// names; memory, processor time and the plugin's answers need the node to be this machine.
+// sleep in time, what storms of sessions, and pgbench, cost, how long a client waits that wakes a cluster, alone and beside a
+// backup plugin, and whether clients reach their own cluster while the gateways restart, which the last part does: it is not for a
+// cluster that others use. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG names; memory, processor time
+// and the plugin's answers need the node to be this machine.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after sleep is measured")
 	flag.IntVar(&much.cycles, "cycles", 50, "how many sleeps and wakes clients connect around")
 	flag.IntVar(&much.tenants, "tenants", 50, "how many sleeping clusters share a password while the gateways restart")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, placement, pooled, recall, gaps, infrastructure, wakes, cycles, together, tenants")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, placement, pooled, recall, gaps, infrastructure, wakes, beside, cycles, together, tenants")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -105,6 +105,7 @@ func run(ctx context.Context, much amounts, only string) error {
 		{"gaps", func() error { return gaps(ctx, kube, namespace, much.gaps) }},
 		{"infrastructure", func() error { return infrastructure(ctx, kube, with, much.thresholds) }},
 		{"wakes", func() error { return wakes(ctx, kube, with, without, much.wakes) }},
+		{"beside", func() error { return besideOthers(ctx, kube, with, much.wakes) }},
 		{"cycles", func() error { return cycles(ctx, kube, namespace, much.cycles) }},
 		{"together", func() error { return together(ctx, kube, namespace, 20) }},
 		{"tenants", func() error { return tenants(ctx, kube, namespace, much.tenants) }},
@@ -152,7 +153,7 @@ func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, r
 		return fmt.Errorf("read the pod: %w", err)
 	}
 	processes := scenario.Processes(func(cmdline []string) bool {
-		return strings.HasSuffix(cmdline[0], "sidecar") || cmdline[0] == "/proc/self/exe"
+		return cmdline[0] == "/sidecar" || cmdline[0] == "/supervisor"
 	}, string(pod.UID))
 	if len(processes) == 0 {
 		fmt.Println("\nThe processes of the node cannot be seen from here: no figures of memory and processor time.")

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// referenceTick is how often xataio/cnpg-i-scale-to-zero looks.
+	// referenceTick is how often xataio/cnpg-i-scale-to-zero samples.
 	referenceTick = time.Minute
 	// referenceQuery is its query.
 	referenceQuery = `SELECT count(*) FROM pg_stat_activity WHERE state IN ('active', 'idle', 'idle in transaction')
@@ -84,7 +84,7 @@ func recallOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 	if err != nil {
 		return "", err
 	}
-	if err := awaitLooking(ctx, kube, pods); err != nil {
+	if err := awaitSampling(ctx, kube, pods); err != nil {
 		return "", err
 	}
 	background, stop := context.WithCancel(ctx)
@@ -151,8 +151,8 @@ func instancesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Clust
 	return pods.Items, nil
 }
 
-// awaitLooking waits until every sidecar's idle clock runs: what was before it is unknown, which is not idle either.
-func awaitLooking(ctx context.Context, kube *scenario.Kubernetes, pods []corev1.Pod) error {
+// awaitSampling waits until every sidecar's idle clock runs: what was before it is unknown, which is not idle either.
+func awaitSampling(ctx context.Context, kube *scenario.Kubernetes, pods []corev1.Pod) error {
 	for _, pod := range pods {
 		for deadline := time.Now().Add(toHealthy); ; rest(ctx, 50*time.Millisecond) {
 			page, err := kube.Page(ctx, pod.Namespace, pod.Name, "9189", "activity")
@@ -160,15 +160,15 @@ func awaitLooking(ctx context.Context, kube *scenario.Kubernetes, pods []corev1.
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("the sidecar of %s does not look: %s (%w)", pod.Name, page, err)
+				return fmt.Errorf("the sidecar of %s does not sample: %s (%w)", pod.Name, page, err)
 			}
 		}
 	}
 	return nil
 }
 
-// notices tells whether an instance's newest activity is not older than the end of a session, and if not, whether an idle
-// clock began anew after it: a look failed meanwhile, say on a machine that was too busy, and unknown is not idle either.
+// notices reports whether an instance's newest activity is not older than the end of a session, and if not, whether an idle
+// clock began anew after it: a sample failed meanwhile, say on a machine that was too busy, and unknown is not idle either.
 func notices(ctx context.Context, kube *scenario.Kubernetes, pods []corev1.Pod, ended time.Time) (seen, restarted bool, err error) {
 	var activity, clock time.Time
 	for deadline := time.Now().Add(toNotice); time.Now().Before(deadline); rest(ctx, 50*time.Millisecond) {

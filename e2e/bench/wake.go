@@ -28,8 +28,8 @@ const (
 	soon = "0.05"
 	// toAnswer is after how long a client that was not answered is taken to hang.
 	toAnswer = 30 * time.Second
-	// knockLasts is for how long clients knock around each transition.
-	knockLasts = 8 * time.Second
+	// connectLasts is for how long clients connect around each transition.
+	connectLasts = 8 * time.Second
 	// side is how many clusters go through their cycles side by side.
 	side = 3
 )
@@ -231,7 +231,7 @@ func cyclesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 		if scenario.SwitchedOn(c) {
 			slept++
 		}
-		knock(ctx, d, seen)
+		connectAround(ctx, d, seen)
 	}
 	if err := kube.Delete(ctx, c); err != nil {
 		return slept, fmt.Errorf("delete cluster %s: %w", c.Name, err)
@@ -239,10 +239,10 @@ func cyclesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 	return slept, nil
 }
 
-// knock connects at random moments for a while.
-func knock(ctx context.Context, d database, seen *outcomes) {
+// connectAround connects at random moments for a while.
+func connectAround(ctx context.Context, d database, seen *outcomes) {
 	var group sync.WaitGroup
-	for end := time.Now().Add(knockLasts); time.Now().Before(end) && ctx.Err() == nil; {
+	for end := time.Now().Add(connectLasts); time.Now().Before(end) && ctx.Err() == nil; {
 		group.Go(func() { seen.add(answer(ctx, d, toAnswer)) })
 		rest(ctx, 5*time.Millisecond+time.Duration(rand.Int64N(int64(495*time.Millisecond))))
 	}

@@ -20,11 +20,17 @@ var ErrAudit = errors.New("the rights of the project's accounts are not those th
 // auditLog is written by the API server.
 func (l Layout) auditLog() string { return filepath.Join(l.Logs(), "audit.log") }
 
+// another reports whether KUBECONFIG names a cluster that was not made here.
+func (l Layout) another() bool {
+	named := os.Getenv("KUBECONFIG")
+	return named != "" && named != l.Kubeconfig()
+}
+
 // Audit compares what the project's accounts have asked of the API server since Up with what their roles permit, and returns
 // a report. A cluster that was not made here has no log, and the report says that nothing was compared; for one that was, it is an
 // error that there is none.
 func (l Layout) Audit(ctx context.Context) (string, error) {
-	if named := os.Getenv("KUBECONFIG"); named != "" && named != l.Kubeconfig() {
+	if l.another() {
 		return "audit: left out: the cluster of KUBECONFIG was not made here, and its audit log is not known\n", nil
 	}
 	if err := l.exists(); err != nil {

@@ -31,6 +31,10 @@ func TestOnlyAnotherClusterMayHaveNoAuditLog(t *testing.T) {
 			if !errors.Is(err, row.want) || strings.Contains(report, "left out") != (row.want == nil) {
 				t.Errorf("%q, %v, want the error %v", report, err, row.want)
 			}
+			report, err = row.layout.Traces(t.TempDir())
+			if !errors.Is(err, row.want) || strings.Contains(report, "left out") != (row.want == nil) {
+				t.Errorf("traces: %q, %v, want the error %v", report, err, row.want)
+			}
 		})
 	}
 }

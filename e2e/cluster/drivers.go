@@ -13,9 +13,10 @@ import (
 // driversSuite is the Debian suite of the clients' image.
 const driversSuite = "trixie"
 
-// drivers are the packages of the clients with which people reach PostgreSQL, beside psql.
+// drivers are the packages of the clients with which people reach PostgreSQL, beside psql, and of what looks after it from afar.
 var drivers = []string{
 	"python3-psycopg", "python3-psycopg-c", "nodejs", "node-pg", "default-jdk-headless", "libpostgresql-jdbc-java", "postgresql-client-17",
+	"haproxy",
 	"base-files", "bash", "dash", "coreutils", "tzdata",
 }
 

@@ -7,15 +7,46 @@ import (
 	"path/filepath"
 )
 
-// prometheusSuite is the Debian suite whose package has Prometheus; it runs with the C library of that suite and of newer ones.
-const prometheusSuite = "bookworm"
+// monitoringSuite is the Debian suite whose packages have Prometheus and Alertmanager; they run with the C library of that suite
+// and of newer ones.
+const monitoringSuite = "bookworm"
 
-// prometheusPrograms are what is taken out of the package: the server, and the tool that tests rules.
-var prometheusPrograms = []string{"prometheus", "promtool"}
-
-// Prometheus gets, unless the cache has them, Prometheus and promtool, and returns the directory that they are in.
+// Prometheus gets, unless the cache has them, Prometheus and promtool, which tests rules, and returns the directory that they
+// are in.
 func (l Layout) Prometheus(ctx context.Context, progress *Progress) (string, error) {
-	directory, err := l.keyed("prometheus", nil, append([]string{prometheusSuite}, prometheusPrograms...)...)
+	return l.programs(ctx, progress, "prometheus", "prometheus", "promtool")
+}
+
+// Alertmanager gets, unless the cache has it, Alertmanager, and returns the path of a script that runs it.
+func (l Layout) Alertmanager(ctx context.Context, progress *Progress) (string, error) {
+	const name = "prometheus-alertmanager" // of the package and the program
+	directory, err := l.programs(ctx, progress, name, name)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(directory, "alertmanager")
+	if err := os.WriteFile(path, []byte(runAlertmanager), 0o755); err != nil {
+		return "", fmt.Errorf("write the script that runs Alertmanager: %w", err)
+	}
+	return path, nil
+}
+
+// runAlertmanager gives Debian's Alertmanager the templates that it opens at its start, and that no notification of ours uses, in a
+// mount namespace of its own.
+const runAlertmanager = `#!/bin/sh
+set -e
+exec unshare --mount sh -ec '
+	mount -t tmpfs tmpfs /usr/share
+	mkdir -p /usr/share/prometheus/alertmanager
+	: >/usr/share/prometheus/alertmanager/default.tmpl
+	: >/usr/share/prometheus/alertmanager/email.tmpl
+	exec "$@"
+' sh "$(dirname "$0")/prometheus-alertmanager" "$@"
+`
+
+// programs takes programs out of a package, unless the cache has them, and returns the directory that they are in.
+func (l Layout) programs(ctx context.Context, progress *Progress, of string, programs ...string) (string, error) {
+	directory, err := l.keyed(of, nil, append([]string{monitoringSuite}, programs...)...)
 	if err != nil {
 		return "", err
 	}
@@ -25,13 +56,13 @@ func (l Layout) Prometheus(ctx context.Context, progress *Progress) (string, err
 	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
 		return "", fmt.Errorf("make the cache: %w", err)
 	}
-	progress.Say("unpack Prometheus from Debian %s", prometheusSuite)
+	progress.Say("unpack %s from Debian %s", of, monitoringSuite)
 	work, err := os.MkdirTemp(l.Cache, "packages-")
 	if err != nil {
 		return "", fmt.Errorf("make a temporary directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	archives, err := downloadAlone(ctx, work, prometheusSuite, "prometheus")
+	archives, err := downloadAlone(ctx, work, monitoringSuite, of)
 	if err != nil {
 		return "", err
 	}
@@ -39,7 +70,7 @@ func (l Layout) Prometheus(ctx context.Context, progress *Progress) (string, err
 	for _, archive := range archives {
 		script := `dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --no-same-owner "${@:3}"`
 		arguments := []string{"-o", "pipefail", "-c", script, "unpack", archive, work}
-		for _, program := range prometheusPrograms {
+		for _, program := range programs {
 			arguments = append(arguments, members+"/"+program)
 		}
 		if _, err := do(ctx, "bash", arguments...); err != nil {
@@ -47,7 +78,7 @@ func (l Layout) Prometheus(ctx context.Context, progress *Progress) (string, err
 		}
 	}
 	if err := os.Rename(filepath.Join(work, members), directory); err != nil {
-		return "", fmt.Errorf("keep Prometheus: %w", err)
+		return "", fmt.Errorf("keep %s: %w", of, err)
 	}
 	return directory, nil
 }

@@ -4,17 +4,21 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 )
 
-// Program describes an image that holds one Go program and nothing else, like the images of the Dockerfiles.
+// Program describes an image that holds one Go program, or some, and nothing else, like the images of the Dockerfiles.
 type Program struct {
 	// Module is the directory of the module, Package the program's path in it.
 	Module, Package string
 	// Binary is the file's name at the root of the image, and its entry point.
 	Binary string
+	// Beside are the packages of further programs at the root of the image, each by the name of its file.
+	Beside map[string]string
 	// Version is linked into main.version.
 	Version string
 	// Name is the image's name, with its tag.
@@ -32,23 +36,36 @@ func base() Layer {
 	)
 }
 
-// Build compiles the program for this machine's architecture and writes its image to the file.
+// Build compiles the programs for this machine's architecture and writes their image to the file.
 func (p Program) Build(ctx context.Context, file string) error {
 	temporary, err := os.MkdirTemp("", "image-")
 	if err != nil {
 		return fmt.Errorf("make a temporary directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(temporary) }()
-	binary := filepath.Join(temporary, p.Binary)
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+p.Version, "-o", binary, p.Package)
-	command.Dir, command.Env, command.Stderr = p.Module, append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
-	if err := command.Run(); err != nil {
-		return fmt.Errorf("compile %s: %w", p.Package, err)
-	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("make the directory of %s: %w", file, err)
 	}
-	return Write(file, p.Name, p.config(), base(), Files(File{Name: p.Binary, Mode: 0o755, From: binary}))
+	packages := map[string]string{p.Binary: p.Package}
+	maps.Copy(packages, p.Beside)
+	var programs []File
+	for _, name := range slices.Sorted(maps.Keys(packages)) {
+		binary := filepath.Join(temporary, name)
+		if err := p.compile(ctx, packages[name], binary); err != nil {
+			return err
+		}
+		programs = append(programs, File{Name: name, Mode: 0o755, From: binary})
+	}
+	return Write(file, p.Name, p.config(), base(), Files(programs...))
+}
+
+func (p Program) compile(ctx context.Context, path, binary string) error {
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+p.Version, "-o", binary, path)
+	command.Dir, command.Env, command.Stderr = p.Module, append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("compile %s: %w", path, err)
+	}
+	return nil
 }
 
 func (p Program) config() Config {

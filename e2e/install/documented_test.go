@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	operations, monitoring = "../../manifests/OPERATIONS.md", "../../manifests/components/monitoring/README.md"
+	installation, monitoring = "../../docs/install.md", "../../docs/monitoring.md"
 	// ours is how a page names a directory of this repository.
 	ours = "https://github.com/cnpg-i/scale-to-zero//"
 )
@@ -96,9 +96,9 @@ func images(t *testing.T, rendered string) (containers, sidecars []string) {
 func TestTheDocumentedOverlays(t *testing.T) {
 	t.Parallel()
 	const registry = "registry.example.org/team/"
-	overlays := documented(t, operations)
+	overlays := documented(t, installation)
 	if len(overlays) != 2 {
-		t.Fatalf("%s has %d kustomizations, want one of the base and one of the operator's pod", operations, len(overlays))
+		t.Fatalf("%s has %d kustomizations, want one of the base and one of the operator's pod", installation, len(overlays))
 	}
 	for i, component := range []string{"\nkind: Certificate\n", "\n  name: cnpg-scale-to-zero-operator\n"} {
 		containers, sidecars := images(t, overlays[i])

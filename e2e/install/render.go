@@ -2,15 +2,22 @@
 package install
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
+
+// PluginImage is the name of the plugin's image; the sidecar's has "-sidecar" behind it.
+const PluginImage = "cnpg-i-scale-to-zero"
 
 // overlay puts the names of built images into the manifests: the transformer of images reaches containers, a patch the
 // environment variable that names the sidecar's, in a pod of the plugin's own or in the operator's.
@@ -61,12 +68,15 @@ func Render(directory, registry, tag string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(temporary) }()
-	body := fmt.Sprintf(overlay, relative, registry+"/cnpg-i-scale-to-zero", tag)
+	body := fmt.Sprintf(overlay, relative, registry+"/"+PluginImage, tag)
 	if err := os.WriteFile(filepath.Join(temporary, "kustomization.yaml"), []byte(body), 0o600); err != nil {
 		return nil, fmt.Errorf("write the overlay: %w", err)
 	}
 	return build(temporary, directory)
 }
+
+// Build is a directory's kustomization as it is.
+func Build(directory string) ([]byte, error) { return build(directory, directory) }
 
 // build runs kustomize in a directory; errors name what is rendered.
 func build(directory, name string) ([]byte, error) {
@@ -98,6 +108,26 @@ func RenderInOperator(component string, operator []byte, registry, tag string) (
 		}
 	}
 	return Render(temporary, registry, tag)
+}
+
+// ReleasedOperator is the operator's Deployment in the manifest of the release that this module is built with.
+func ReleasedOperator(ctx context.Context) ([]byte, error) {
+	const module = "github.com/cloudnative-pg/cloudnative-pg"
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", module).Output()
+	if err != nil {
+		return nil, fmt.Errorf("find the operator's module: %w", err)
+	}
+	directory, version, _ := strings.Cut(strings.TrimSpace(string(out)), " v")
+	manifest, err := os.ReadFile(filepath.Join(directory, "releases", "cnpg-"+version+".yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("read the operator's manifest: %w", err)
+	}
+	for _, document := range bytes.Split(manifest, []byte("\n---\n")) {
+		if bytes.Contains(document, []byte("\nkind: Deployment\n")) {
+			return document, nil
+		}
+	}
+	return nil, fmt.Errorf("the operator's manifest of %s has no Deployment", version)
 }
 
 // temporaryBeside makes a temporary directory and tells the way from there to the other, which kustomize wants relative.

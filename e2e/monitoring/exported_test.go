@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the README's tables anew")
+var update = flag.Bool("update", false, "write the page's tables anew")
 
 // root is the repository.
 const root = "../.."
@@ -65,7 +65,7 @@ func read(t *testing.T, families map[string]*family, line string) {
 	if found == nil {
 		t.Fatalf("the line is not understood: %s", line)
 	}
-	of := families[base(families, found[1])]
+	of := families[familyOf(families, found[1])]
 	for _, label := range pair.FindAllStringSubmatch(found[2], -1) {
 		if of.labels[label[1]] == nil {
 			of.labels[label[1]] = map[string]bool{}
@@ -74,8 +74,8 @@ func read(t *testing.T, families map[string]*family, line string) {
 	}
 }
 
-// base is the name of the metric that a series is part of.
-func base(families map[string]*family, series string) string {
+// familyOf is the name of the metric that a series is part of.
+func familyOf(families map[string]*family, series string) string {
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 		if name, is := strings.CutSuffix(series, suffix); is && families[name] != nil && families[name].kind == "histogram" {
 			return name

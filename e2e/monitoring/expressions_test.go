@@ -32,6 +32,25 @@ func TestTheDashboardIsWhatTheGeneratorWrites(t *testing.T) {
 	}
 }
 
+// Flux puts the variables of its own into everything of the form ${...} that it applies.
+func TestNothingIsWrittenAsFluxWritesItsVariables(t *testing.T) {
+	t.Parallel()
+	component := filepath.Join(root, "manifests", "components", "monitoring")
+	files, err := os.ReadDir(component)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		body, err := os.ReadFile(filepath.Join(component, file.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if count := bytes.Count(body, []byte("${")); count != 0 {
+			t.Errorf("%s has ${ %d times", file.Name(), count)
+		}
+	}
+}
+
 func TestTheDashboardHoldsTogether(t *testing.T) {
 	t.Parallel()
 	d := shipped(t).dashboard
@@ -39,7 +58,7 @@ func TestTheDashboardHoldsTogether(t *testing.T) {
 	for _, v := range d.Templating.List {
 		names = append(names, v.Name)
 	}
-	if want := []string{"datasource", "operatorNamespace", "namespace", "cluster"}; !slices.Equal(names, want) {
+	if want := []string{"datasource", "k8sCluster", "operatorNamespace", "namespace", "cluster", "detail", "top", "cpuPrice", "memoryPrice"}; !slices.Equal(names, want) {
 		t.Errorf("its variables are %v, want %v", names, want)
 	}
 	ids, titles, taken := map[int]bool{}, map[string]bool{}, map[[2]int]string{}
@@ -74,7 +93,7 @@ func expressions(t *testing.T) map[string]string {
 		found[query.Where] = query.Text
 	}
 	for i, text := range quoted(t) {
-		found[fmt.Sprintf("README %d", i+1)] = text
+		found[fmt.Sprintf("page %d", i+1)] = text
 	}
 	for _, rule := range alerts(t) {
 		found["alert "+rule.Alert] = rule.Expr.String()
@@ -85,10 +104,10 @@ func expressions(t *testing.T) map[string]string {
 	return found
 }
 
-// quoted are the expressions of the README.
+// quoted are the expressions of the page.
 func quoted(t *testing.T) []string {
 	t.Helper()
-	body, err := os.ReadFile(readme)
+	body, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,16 +116,16 @@ func quoted(t *testing.T) []string {
 		found = append(found, line[1])
 	}
 	if len(found) == 0 {
-		t.Fatal("the README has no expression")
+		t.Fatal("the page has no expression")
 	}
 	return found
 }
 
-// grafana puts in what Grafana does.
-var grafana = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1d", "$namespace", ".*", "$cluster", ".*", "$operatorNamespace", ".*")
+// kubernetesCluster is the label that tells Kubernetes clusters apart where they share a Prometheus.
+const kubernetesCluster = "k8s_cluster"
 
 // fromTarget are the labels that Prometheus gives every series that it scrapes from a pod.
-var fromTarget = []string{"namespace", "pod", "container", "job", "instance"}
+var fromTarget = []string{"namespace", "pod", "container", "job", "instance", kubernetesCluster}
 
 // free are labels whose values are not a closed list.
 var free = []string{"namespace", "cluster", "pod", "version", "sidecar_image", "le"}
@@ -118,7 +137,7 @@ func TestExpressionsNameWhatIsExported(t *testing.T) {
 	families := available(t)
 	asked := map[string]bool{}
 	for where, text := range expressions(t) {
-		expression, err := parser.ParseExpr(grafana.Replace(text))
+		expression, err := parser.ParseExpr(Fill(text, nil))
 		if err != nil {
 			t.Errorf("%s: %v", where, err)
 			continue
@@ -126,7 +145,7 @@ func TestExpressionsNameWhatIsExported(t *testing.T) {
 		parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
 			switch n := node.(type) {
 			case *parser.VectorSelector:
-				name := base(families, n.Name)
+				name := familyOf(families, n.Name)
 				asked[name] = true
 				if families[name] == nil {
 					t.Errorf("%s: nobody exports %s", where, n.Name)
@@ -174,7 +193,7 @@ func groups(t *testing.T, where string, families map[string]*family, n *parser.A
 	has := slices.Clone(fromTarget)
 	parser.Inspect(n.Expr, func(node parser.Node, _ []parser.Node) error {
 		if selector, is := node.(*parser.VectorSelector); is {
-			if f := families[base(families, selector.Name)]; f != nil {
+			if f := families[familyOf(families, selector.Name)]; f != nil {
 				for label := range f.labels {
 					has = append(has, label)
 				}

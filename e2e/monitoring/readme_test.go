@@ -10,9 +10,10 @@ import (
 	"testing"
 )
 
-const readme = root + "/README.md"
+// page has what people read of metrics and alerts.
+const page = root + "/docs/monitoring.md"
 
-// table is what the README says of a program's metrics. A label that all of them have is left out.
+// table is what the page says of a program's metrics. A label that all of them have is left out.
 func table(families map[string]*family, without ...string) string {
 	var out strings.Builder
 	out.WriteString("| metric | kind | meaning |\n|---|---|---|\n")
@@ -27,61 +28,52 @@ func table(families map[string]*family, without ...string) string {
 	return out.String()
 }
 
-// TestTheReadmeListsTheMetrics holds the README's tables against the programs' pages; with -update it writes them.
-func TestTheReadmeListsTheMetrics(t *testing.T) { //nolint:paralleltest // it may write the file that others read
-	body, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(body)
-	for heading, want := range map[string]string{
-		"### Of the sidecars": table(sidecarPages(t), "cluster"), "### Of the plugin": table(pluginPages(t)),
-	} {
-		_, section, found := strings.Cut(text, heading+"\n")
-		if !found {
-			t.Fatalf("the README has no %q", heading)
-		}
-		section, _, _ = strings.Cut(section, "\n#")
-		got := regexp.MustCompile(`(?m)(^\|.*\n)+`).FindString(section)
-		if got == "" {
-			t.Fatalf("%q has no table", heading)
-		}
-		if *update {
-			text = strings.Replace(text, got, want, 1)
-		} else if got != want {
-			t.Errorf("%q has another table; go test ./monitoring -update writes it:\n%s", heading, want)
-		}
-	}
-	if *update {
-		if err := os.WriteFile(readme, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+// TestThePageListsTheMetrics holds the page's tables against the programs' pages; with -update it writes them.
+func TestThePageListsTheMetrics(t *testing.T) { //nolint:paralleltest // it may write the file that others read
+	hold(t, "## Metrics of the sidecars", table(sidecarPages(t), "cluster"))
+	hold(t, "## Metrics of the plugin", table(pluginPages(t)))
 }
 
-// TestTheReadmeExplainsTheAlerts has a row for every alert, with its severity, what it means and what to do.
-func TestTheReadmeExplainsTheAlerts(t *testing.T) {
-	t.Parallel()
-	body, err := os.ReadFile(readme)
+// TestThePageListsTheAlerts has every alert in the table and in a section of its own, to which its runbook link leads.
+func TestThePageListsTheAlerts(t *testing.T) { //nolint:paralleltest // it may write the file that others read
+	body, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(body), "\n## Alerts\n") // the runbook links lead here
-	if !found {
-		t.Fatal("the README has no section of alerts")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	rows := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\w+) \\| [^|]+\\. \\| [^|]+\\. \\|$").FindAllStringSubmatch(section, -1) {
-		rows[row[1]] = row[2]
-	}
-	all := alerts(t)
-	for _, alert := range all {
-		if got := rows[alert.Alert]; got != alert.Labels["severity"] {
-			t.Errorf("%s is %q in the README and %q in the rules", alert.Alert, got, alert.Labels["severity"])
+	want := "| alert | severity | after |\n|---|---|---|\n"
+	for _, alert := range alerts(t) {
+		after := "at once"
+		if alert.For != nil {
+			after = string(*alert.For)
+		}
+		want += fmt.Sprintf("| [`%s`](#%s) | %s | %s |\n", alert.Alert, strings.ToLower(alert.Alert), alert.Labels["severity"], after)
+		if !regexp.MustCompile("(?m)^### " + alert.Alert + "\n\n.+").Match(body) {
+			t.Errorf("%s has no section %q", page, "### "+alert.Alert)
 		}
 	}
-	if len(rows) != len(all) {
-		t.Errorf("the README has %d alerts, and there are %d", len(rows), len(all))
+	hold(t, "## Alerts", want)
+}
+
+// hold holds the first table under a heading of the page against what it should be; with -update it writes it.
+func hold(t *testing.T, heading, want string) {
+	t.Helper()
+	body, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, section, found := strings.Cut(string(body), "\n"+heading+"\n")
+	at := regexp.MustCompile(`(?m)(^\|.*\n)+`).FindStringIndex(section)
+	if !found || at == nil {
+		t.Fatalf("%s has no table under %q", page, heading)
+	}
+	switch {
+	case section[at[0]:at[1]] == want:
+	case *update:
+		text := before + "\n" + heading + "\n" + section[:at[0]] + want + section[at[1]:]
+		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%q of %s has another table; go test ./monitoring -update writes it:\n%s", heading, page, want)
 	}
 }

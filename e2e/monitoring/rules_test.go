@@ -1,7 +1,6 @@
 package monitoring
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"github.com/prometheus/prometheus/promql/parser"
 	"sigs.k8s.io/yaml"
 )
 
@@ -36,7 +36,7 @@ func TestEveryAlertSaysWhatToDo(t *testing.T) {
 			t.Errorf("%q has no name or another's", alert.Alert)
 		}
 		seen[alert.Alert] = true
-		if !slices.Contains([]string{"critical", "warning", "info"}, alert.Labels["severity"]) {
+		if !slices.Contains([]string{"critical", "warning", "info", "none"}, alert.Labels["severity"]) {
 			t.Errorf("%s has the severity %q", alert.Alert, alert.Labels["severity"])
 		}
 		for _, key := range []string{"summary", "description"} {
@@ -44,9 +44,65 @@ func TestEveryAlertSaysWhatToDo(t *testing.T) {
 				t.Errorf("%s: its %s is no sentence: %q", alert.Alert, key, text)
 			}
 		}
-		if want := "https://github.com/cnpg-i/scale-to-zero/blob/main/README.md#alerts"; alert.Annotations["runbook_url"] != want {
+		if want := "https://github.com/cnpg-i/scale-to-zero/blob/main/docs/monitoring.md#" + strings.ToLower(alert.Alert); alert.Annotations["runbook_url"] != want {
 			t.Errorf("%s leads to %q, want %s", alert.Alert, alert.Annotations["runbook_url"], want)
 		}
+	}
+}
+
+// TestRules_keepTheKubernetesCluster looks that no rule puts together what different Kubernetes clusters say.
+func TestRules_keepTheKubernetesCluster(t *testing.T) {
+	t.Parallel()
+	s := shipped(t)
+	for _, rule := range append(s.Alerts(), s.Records()...) {
+		expression, err := parser.ParseExpr(rule.Expr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
+			switch n := node.(type) {
+			case *parser.AggregateExpr:
+				if !slices.Contains(n.Grouping, kubernetesCluster) {
+					t.Errorf("%s%s does not keep it: %s", rule.Alert, rule.Record, n)
+				}
+			case *parser.BinaryExpr:
+				if m := n.VectorMatching; m != nil && m.On && len(m.MatchingLabels) != 0 && !slices.Contains(m.MatchingLabels, kubernetesCluster) {
+					t.Errorf("%s%s does not match by it: %s", rule.Alert, rule.Record, n)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// TestCriticalAlerts_areOneForACause looks that no critical alert is one for each database.
+func TestCriticalAlerts_areOneForACause(t *testing.T) {
+	t.Parallel()
+	for _, alert := range alerts(t) {
+		if alert.Labels["severity"] != "critical" {
+			continue
+		}
+		expression, err := parser.ParseExpr(alert.Expr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept := outermost(expression); slices.Contains(kept, "cluster") || slices.Contains(kept, "namespace") {
+			t.Errorf("%s is one for each of %v", alert.Alert, kept)
+		}
+	}
+}
+
+// outermost are the labels that the outermost aggregation of an expression keeps.
+func outermost(expression parser.Expr) []string {
+	switch e := expression.(type) {
+	case *parser.AggregateExpr:
+		return e.Grouping
+	case *parser.BinaryExpr:
+		return outermost(e.LHS)
+	case *parser.ParenExpr:
+		return outermost(e.Expr)
+	default:
+		return nil
 	}
 }
 
@@ -86,12 +142,15 @@ func extracted(t *testing.T) string {
 	return directory
 }
 
+// alertTests are promtool's tests of our own alerts.
+var alertTests = []string{"alerts.yaml", "alerts-plugin.yaml", "alerts-days.yaml", "alerts-week.yaml"}
+
 func TestAlertsFire(t *testing.T) {
 	t.Parallel()
 	tool := promtool(t)
 	directory := extracted(t)
 	run(t, directory, tool, "check", "rules", "--lint-fatal", "rules.yaml")
-	run(t, directory, tool, "test", "rules", "alerts.yaml", "alerts-days.yaml", "alerts-week.yaml")
+	run(t, directory, tool, append([]string{"test", "rules", "inhibited.yaml"}, alertTests...)...)
 }
 
 // TestTheScrapeConfigurationIsUnderstood has Prometheus read what is made of the shipped monitors.
@@ -99,7 +158,7 @@ func TestTheScrapeConfigurationIsUnderstood(t *testing.T) {
 	t.Parallel()
 	tool := promtool(t)
 	directory := extracted(t)
-	body, err := Configuration(shipped(t).Monitors, Access{Host: "api.example.org:6443", TokenFile: "token"}, "rules.yaml", "1s")
+	body, err := Configuration(shipped(t).Monitors, Access{Host: "api.example.org:6443", TokenFile: "token"}, "rules.yaml", "1s", "127.0.0.1:9093")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,28 +173,6 @@ func TestTheScrapeConfigurationIsUnderstood(t *testing.T) {
 		}
 	}
 	run(t, directory, tool, "check", "config", "--lint-fatal", "prometheus.yaml")
-}
-
-// TestSavedTimeCountsOnce has promtool add up a day of sleep of a cluster that requests one core, as the README and the
-// dashboard do, while pods of the plugin come and go: p's container is started anew after six hours and p's pod is replaced
-// after twelve, and q stays.
-func TestSavedTimeCountsOnce(t *testing.T) {
-	t.Parallel()
-	tool := promtool(t)
-	test := "evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n"
-	for pod, values := range map[string]string{"p1": "0+60x360 0+60x358 stale", "p2": "_x720 0+60x720", "q": "0+60x1440"} {
-		test += fmt.Sprintf("      - series: 'cnpg_scale_to_zero_saved_cpu_seconds_total{namespace=\"shop\", cluster=\"blue\", pod=%q}'\n        values: %q\n", pod, values)
-	}
-	test += "    promql_expr_test:\n"
-	hours := over("cnpg_scale_to_zero_saved_cpu_seconds_total") + " / 3600"
-	for _, expression := range append(quoted(t), grafana.Replace(hours)) {
-		test += fmt.Sprintf("      - expr: %q\n        eval_time: 1d\n        exp_samples: [{value: 24}]\n", "round(10 * ("+expression+")) / 10")
-	}
-	directory := t.TempDir()
-	if err := os.WriteFile(filepath.Join(directory, "saved.yaml"), []byte(test), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run(t, directory, tool, "test", "rules", "saved.yaml")
 }
 
 // TestPagesPassPromtool has Prometheus' own linter read what the programs export.
@@ -172,8 +209,8 @@ func TestEveryAlertIsTestedBothWays(t *testing.T) {
 	t.Parallel()
 	fires, silent, families := map[string]bool{}, map[string]bool{}, available(t)
 	name := regexp.MustCompile(`^[a-z0-9_]+`)
-	for _, path := range []string{"testdata/alerts.yaml", "testdata/alerts-days.yaml", "testdata/alerts-week.yaml"} {
-		body, err := os.ReadFile(path)
+	for _, path := range alertTests {
+		body, err := os.ReadFile(filepath.Join("testdata", path))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +224,7 @@ func TestEveryAlertIsTestedBothWays(t *testing.T) {
 				silent[alert.Name] = silent[alert.Name] || len(alert.Expected) == 0
 			}
 			for _, series := range test.Series {
-				if metric := name.FindString(series.Series); families[base(families, metric)] == nil {
+				if metric := name.FindString(series.Series); families[familyOf(families, metric)] == nil {
 					t.Errorf("a test has %s, which nobody exports", metric)
 				}
 			}

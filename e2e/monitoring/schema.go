@@ -1,4 +1,4 @@
-// Package monitoring makes the Grafana dashboard, and its tests hold the dashboard, the alerts and the README against what the
+// Package monitoring makes the Grafana dashboard, and its tests hold the dashboard, the alerts and docs/monitoring.md against what the
 // two programs export.
 package monitoring
 
@@ -116,12 +116,26 @@ type fieldConfig struct {
 }
 
 type defaults struct {
-	Unit     string    `json:"unit,omitempty"`
-	Min      *float64  `json:"min,omitempty"`
-	Mappings []mapping `json:"mappings,omitempty"`
-	Color    *color    `json:"color,omitempty"`
-	Custom   options   `json:"custom,omitempty"`
-	NoValue  string    `json:"noValue,omitempty"`
+	Unit       string      `json:"unit,omitempty"`
+	Decimals   *int        `json:"decimals,omitempty"`
+	Min        *float64    `json:"min,omitempty"`
+	Max        *float64    `json:"max,omitempty"`
+	Mappings   []mapping   `json:"mappings,omitempty"`
+	Thresholds *thresholds `json:"thresholds,omitempty"`
+	Color      *color      `json:"color,omitempty"`
+	Custom     options     `json:"custom,omitempty"`
+	NoValue    string      `json:"noValue,omitempty"`
+}
+
+type thresholds struct {
+	Mode  string      `json:"mode"`
+	Steps []threshold `json:"steps"`
+}
+
+// threshold is the color of values from Value on; of the first step it is null.
+type threshold struct {
+	Color string   `json:"color"`
+	Value *float64 `json:"value"`
 }
 
 type color struct {

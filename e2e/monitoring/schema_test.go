@@ -10,6 +10,7 @@ import (
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
 	published "github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/heatmap"
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
 	"github.com/grafana/grafana-foundation-sdk/go/stat"
 	"github.com/grafana/grafana-foundation-sdk/go/statetimeline"
@@ -22,6 +23,7 @@ import (
 var register = sync.OnceFunc(func() {
 	runtime := cog.NewRuntime()
 	runtime.RegisterDataqueryVariant(prometheus.VariantConfig())
+	runtime.RegisterPanelcfgVariant(heatmap.VariantConfig())
 	runtime.RegisterPanelcfgVariant(stat.VariantConfig())
 	runtime.RegisterPanelcfgVariant(statetimeline.VariantConfig())
 	runtime.RegisterPanelcfgVariant(grafanatable.VariantConfig())

@@ -87,9 +87,9 @@ func (m Monitor) TargetsFile() string {
 	return "targets-" + m.kind + "-" + m.namespace + "-" + m.name + ".json"
 }
 
-// Configuration is a Prometheus configuration with the rules of a file and a job for each monitor. The interval is Prometheus'
-// own notation.
-func Configuration(monitors []Monitor, access Access, rulesFile, interval string) ([]byte, error) {
+// Configuration is a Prometheus configuration with the rules of a file, a job for each monitor, and the address of an Alertmanager,
+// empty for none. The interval is Prometheus' own notation.
+func Configuration(monitors []Monitor, access Access, rulesFile, interval, alertmanager string) ([]byte, error) {
 	jobs := make([]map[string]any, 0, len(monitors))
 	for _, monitor := range monitors {
 		job := map[string]any{
@@ -102,7 +102,12 @@ func Configuration(monitors []Monitor, access Access, rulesFile, interval string
 		}
 		jobs = append(jobs, job)
 	}
+	alerting := map[string]any{}
+	if alertmanager != "" {
+		alerting["alertmanagers"] = []any{map[string]any{"static_configs": []any{map[string]any{"targets": []string{alertmanager}}}}}
+	}
 	body, err := yaml.Marshal(map[string]any{
+		"alerting":   alerting,
 		"global":     map[string]any{"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
 		"rule_files": []string{rulesFile}, "scrape_configs": jobs,
 	})

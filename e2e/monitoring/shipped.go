@@ -78,7 +78,7 @@ func readMonitor(document []byte) (Monitor, error) {
 }
 
 // labelValues is how Grafana asks for the values of a label.
-var labelValues = regexp.MustCompile(`^label_values\((.*), ([a-z_]+)\)$`)
+var labelValues = regexp.MustCompile(`^label_values\((.*), ([a-z0-9_]+)\)$`)
 
 // Queries are what the dashboard asks, of its panels and for its variables.
 func (s Shipped) Queries() ([]Query, error) {

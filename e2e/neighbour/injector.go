@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/cloudnative-pg/cnpg-i-machinery/pkg/pluginhelper/object"
 	"github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
@@ -18,6 +19,8 @@ const containerName = "neighbour"
 type injector struct {
 	lifecycle.UnimplementedOperatorLifecycleServer
 	name, image string
+	// replaces has it make its sidecar anew where there is one, and not leave that; unprobed gives the sidecar no startup probe.
+	replaces, unprobed bool
 }
 
 // GetCapabilities asks for pods, when they are planned and when they are made.
@@ -40,6 +43,9 @@ func (i *injector) LifecycleHook(_ context.Context, request *lifecycle.OperatorL
 		return &lifecycle.OperatorLifecycleResponse{}, nil
 	}
 	injected := pod.DeepCopy()
+	if i.replaces {
+		injected.Spec.InitContainers = slices.DeleteFunc(injected.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == containerName })
+	}
 	if err := object.InjectPluginSidecarInitContainer(injected, i.sidecar(&pod), true); err != nil {
 		return nil, fmt.Errorf("inject the sidecar: %w", err)
 	}
@@ -54,8 +60,8 @@ func (i *injector) sidecar(pod *corev1.Pod) *corev1.Container {
 	name := "-name=" + i.name
 	sidecar := &corev1.Container{
 		Name: containerName, Image: i.image, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"instance", name},
-		StartupProbe: &corev1.Probe{
-			PeriodSeconds: 1, FailureThreshold: 30, TimeoutSeconds: 5,
+		StartupProbe: &corev1.Probe{ // of every ten seconds, as the sidecars of backup plugins have it
+			FailureThreshold: 10, TimeoutSeconds: 10,
 			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/neighbour", "probe", name}}},
 		},
 		SecurityContext: &corev1.SecurityContext{
@@ -63,6 +69,9 @@ func (i *injector) sidecar(pod *corev1.Pod) *corev1.Container {
 			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
+	}
+	if i.unprobed {
+		sidecar.StartupProbe = nil
 	}
 	for _, container := range pod.Spec.Containers {
 		if container.Name == "postgres" {

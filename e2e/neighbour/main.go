@@ -37,6 +37,8 @@ const socketDirectory = "/plugins"
 type settings struct {
 	// name is the one by which a Cluster lists the plugin, and the socket's; image is that of this program.
 	name, image string
+	// replaces has the sidecar made anew when a pod is created, unprobed leaves its startup probe out.
+	replaces, unprobed bool
 	// address, certificate, key and peer are how the operator is served: the files of both sides' certificates.
 	address, certificate, key, peer string
 }
@@ -58,6 +60,8 @@ func run(ctx context.Context, arguments []string) error {
 	flags := flag.NewFlagSet(arguments[0], flag.ContinueOnError)
 	flags.StringVar(&s.name, "name", "", "name of the plugin")
 	flags.StringVar(&s.image, "image", "", "image of the sidecar")
+	flags.BoolVar(&s.replaces, "replaces", false, "make the sidecar anew when a pod is created")
+	flags.BoolVar(&s.unprobed, "unprobed", false, "give the sidecar no startup probe")
 	flags.StringVar(&s.address, "address", ":9090", "where the operator is served")
 	flags.StringVar(&s.certificate, "server-cert", "/server/tls.crt", "certificate of the server")
 	flags.StringVar(&s.key, "server-key", "/server/tls.key", "its key")
@@ -98,7 +102,7 @@ func serveOperator(ctx context.Context, s settings) error {
 	identity.RegisterIdentityServer(server, &itself{name: s.name, offers: []identity.PluginCapability_Service_Type{
 		identity.PluginCapability_Service_TYPE_LIFECYCLE_SERVICE,
 	}})
-	lifecycle.RegisterOperatorLifecycleServer(server, &injector{name: s.name, image: s.image})
+	lifecycle.RegisterOperatorLifecycleServer(server, &injector{name: s.name, image: s.image, replaces: s.replaces, unprobed: s.unprobed})
 	return serve(ctx, server, "tcp", s.address)
 }
 

@@ -24,9 +24,11 @@ const (
 	Suspended         = "xata.io/scale-to-zero-suspended"
 	WakeBy            = "xata.io/scale-to-zero-wake"
 	Announced         = "xata.io/scale-to-zero-announced"
+	GatewayReady      = "xata.io/scale-to-zero-gateway-ready"
 	Database          = "xata.io/scale-to-zero-database"
 	LastWake          = "xata.io/scale-to-zero-last-wake"
 	AsleepSince       = "xata.io/scale-to-zero-asleep-since"
+	AsleepReason      = "xata.io/scale-to-zero-asleep-reason"
 	Hibernation       = "cnpg.io/hibernation"
 )
 

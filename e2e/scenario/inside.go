@@ -40,15 +40,8 @@ const inside = "/controller/ask"
 
 // AskFrom sends the questions from inside an instance's pod, with the program of e2e/cmd/ask at that path, and the pod's own token.
 func (k *Kubernetes) AskFrom(ctx context.Context, namespace, pod, program string, questions []Question) ([]Answer, error) {
-	file, err := os.Open(program)
-	if err != nil {
-		return nil, fmt.Errorf("read the program: %w", err)
-	}
-	defer func() { _ = file.Close() }()
-	var stdout, stderr bytes.Buffer
-	write := []string{"sh", "-c", "cat > " + inside + " && chmod 0700 " + inside}
-	if err := k.stream(ctx, namespace, pod, "postgres", write, file, &stdout, &stderr); err != nil {
-		return nil, fmt.Errorf("put the program into %s/%s: %w: %s", namespace, pod, err, stderr.String())
+	if err := k.Put(ctx, namespace, pod, "postgres", program, inside); err != nil {
+		return nil, err
 	}
 	var lines bytes.Buffer
 	for _, question := range questions {
@@ -56,7 +49,7 @@ func (k *Kubernetes) AskFrom(ctx context.Context, namespace, pod, program string
 			return nil, fmt.Errorf("write a question: %w", err)
 		}
 	}
-	stdout.Reset()
+	var stdout, stderr bytes.Buffer
 	if err := k.stream(ctx, namespace, pod, "postgres", []string{inside}, &lines, &stdout, &stderr); err != nil {
 		return nil, fmt.Errorf("ask from %s/%s: %w: %s", namespace, pod, err, stderr.String())
 	}
@@ -74,4 +67,19 @@ func (k *Kubernetes) AskFrom(ctx context.Context, namespace, pod, program string
 		return nil, fmt.Errorf("%d questions have %d answers: %s", len(questions), len(answers), stderr.String())
 	}
 	return answers, nil
+}
+
+// Put copies a program of this machine into a container.
+func (k *Kubernetes) Put(ctx context.Context, namespace, pod, container, program, path string) error {
+	file, err := os.Open(program)
+	if err != nil {
+		return fmt.Errorf("read the program: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	var stdout, stderr bytes.Buffer
+	write := []string{"sh", "-c", "cat > " + path + " && chmod 0700 " + path}
+	if err := k.stream(ctx, namespace, pod, container, write, file, &stdout, &stderr); err != nil {
+		return fmt.Errorf("put the program into %s/%s: %w: %s", namespace, pod, err, stderr.String())
+	}
+	return nil
 }

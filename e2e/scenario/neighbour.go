@@ -23,20 +23,30 @@ const (
 	neighbourPort = 9090
 )
 
-// InstallNeighbour installs another plugin than ours under that name, from the image of e2e/neighbour, and waits until it
-// serves. It proves itself with our plugin's certificate: the operator takes the name to expect from an annotation.
-func (k *Kubernetes) InstallNeighbour(ctx context.Context, name, image string) error {
-	for _, object := range []client.Object{neighbourService(name), neighbourDeployment(name, image)} {
+// Neighbour is another plugin than ours, from the image of e2e/neighbour.
+type Neighbour struct {
+	// Name is that of the plugin; the operator asks plugins in the order of their names.
+	Name, Image string
+	// Replaces has it make its sidecar anew when a pod is created, as some plugins do; others leave the one that was planned.
+	Replaces bool
+	// Unprobed has its sidecar started without a startup probe.
+	Unprobed bool
+}
+
+// InstallNeighbour installs it and waits until it serves. It proves itself with our plugin's certificate: the operator takes the
+// name to expect from an annotation.
+func (k *Kubernetes) InstallNeighbour(ctx context.Context, n Neighbour) error {
+	for _, object := range []client.Object{neighbourService(n.Name), neighbourDeployment(n)} {
 		if err := k.Create(ctx, object); err != nil {
 			return fmt.Errorf("create the other plugin: %w", err)
 		}
 	}
-	return k.AwaitDeployment(ctx, OperatorNamespace, name, time.Minute)
+	return k.AwaitDeployment(ctx, OperatorNamespace, n.Name, time.Minute)
 }
 
 // RemoveNeighbour removes it; no cluster may list it any more.
 func (k *Kubernetes) RemoveNeighbour(ctx context.Context, name string) error {
-	for _, object := range []client.Object{neighbourService(name), neighbourDeployment(name, "")} {
+	for _, object := range []client.Object{neighbourService(name), neighbourDeployment(Neighbour{Name: name})} {
 		if err := k.Delete(ctx, object); err != nil {
 			return fmt.Errorf("delete the other plugin: %w", err)
 		}
@@ -57,13 +67,13 @@ func neighbourService(name string) *corev1.Service {
 	}
 }
 
-func neighbourDeployment(name, image string) *appsv1.Deployment {
-	labels := map[string]string{"app": name}
+func neighbourDeployment(n Neighbour) *appsv1.Deployment {
+	labels := map[string]string{"app": n.Name}
 	secret := func(name string) corev1.Volume {
 		return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}}
 	}
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: OperatorNamespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: OperatorNamespace, Name: n.Name},
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
@@ -73,8 +83,11 @@ func neighbourDeployment(name, image string) *appsv1.Deployment {
 					SecurityContext:              &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), FSGroup: ptr.To(int64(65532))},
 					Volumes:                      []corev1.Volume{secret(serverSecret), secret(clientSecret)},
 					Containers: []corev1.Container{{
-						Name: "neighbour", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-						Args: []string{"operator", "-name=" + name, "-image=" + image, fmt.Sprintf("-address=:%d", neighbourPort)},
+						Name: "neighbour", Image: n.Image, ImagePullPolicy: corev1.PullIfNotPresent,
+						Args: []string{
+							"operator", "-name=" + n.Name, "-image=" + n.Image, fmt.Sprintf("-address=:%d", neighbourPort),
+							fmt.Sprintf("-replaces=%t", n.Replaces), fmt.Sprintf("-unprobed=%t", n.Unprobed),
+						},
 						VolumeMounts: []corev1.VolumeMount{
 							{Name: serverSecret, MountPath: "/server", ReadOnly: true}, {Name: clientSecret, MountPath: "/client", ReadOnly: true},
 						},

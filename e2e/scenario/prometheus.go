@@ -36,11 +36,14 @@ type Prometheus struct {
 // scrapeInterval is also how long a scrape may take.
 const scrapeInterval = "2s"
 
-// StartPrometheus starts the program with the monitors and rules, and the interval between two scrapes and two evaluations. It
+// configurationFile is the name of Prometheus' configuration.
+const configurationFile = "prometheus.yaml"
+
+// StartPrometheus starts the program with the monitors, rules and the address of an Alertmanager, if there is one, and the interval between two scrapes and two evaluations. It
 // keeps everything in the directory. Whoever starts it stops it. Debian's Prometheus cannot ask Kubernetes for its targets:
 // that is done here, and Prometheus reads them from files.
 func (k *Kubernetes) StartPrometheus(
-	ctx context.Context, program, directory string, monitors []monitoring.Monitor, rules monitoringv1.PrometheusRuleSpec,
+	ctx context.Context, program, directory string, monitors []monitoring.Monitor, rules monitoringv1.PrometheusRuleSpec, alertmanager string,
 ) (*Prometheus, error) {
 	access, err := k.access(directory)
 	if err != nil {
@@ -50,11 +53,11 @@ func (k *Kubernetes) StartPrometheus(
 	if err != nil {
 		return nil, fmt.Errorf("encode the rules: %w", err)
 	}
-	configuration, err := monitoring.Configuration(monitors, access, "rules.yaml", scrapeInterval)
+	configuration, err := monitoring.Configuration(monitors, access, "rules.yaml", scrapeInterval, alertmanager)
 	if err != nil {
 		return nil, err
 	}
-	for name, body := range map[string][]byte{"rules.yaml": groups, "prometheus.yaml": configuration} {
+	for name, body := range map[string][]byte{"rules.yaml": groups, configurationFile: configuration} {
 		if err := os.WriteFile(filepath.Join(directory, name), body, 0o600); err != nil {
 			return nil, fmt.Errorf("write Prometheus' configuration: %w", err)
 		}
@@ -62,16 +65,34 @@ func (k *Kubernetes) StartPrometheus(
 	if err := k.discover(ctx, directory, monitors, access); err != nil {
 		return nil, err
 	}
+	p, err := startPrometheus(ctx, program, directory)
+	if err != nil {
+		return nil, err
+	}
+	discovering, forget := context.WithCancel(ctx)
+	p.forget = forget
+	p.discovered.Go(func() { k.keepDiscovering(discovering, directory, monitors, access) })
+	return p, nil
+}
+
+// OpenPrometheus starts the program on what another one has left in the directory; it scrapes nothing. Whoever starts it stops it.
+func OpenPrometheus(ctx context.Context, program, directory string) (*Prometheus, error) {
+	if err := os.WriteFile(filepath.Join(directory, configurationFile), nil, 0o600); err != nil {
+		return nil, fmt.Errorf("write Prometheus' configuration: %w", err)
+	}
+	return startPrometheus(ctx, program, directory)
+}
+
+// startPrometheus starts the program with the configuration in the directory and waits until it listens.
+func startPrometheus(ctx context.Context, program, directory string) (*Prometheus, error) {
 	log := &prometheusLog{address: make(chan string, 1)}
-	process := exec.CommandContext(context.WithoutCancel(ctx), program, "--config.file="+filepath.Join(directory, "prometheus.yaml"),
+	process := exec.CommandContext(context.WithoutCancel(ctx), program, "--config.file="+filepath.Join(directory, configurationFile),
 		"--storage.tsdb.path="+filepath.Join(directory, "data"), "--web.listen-address=127.0.0.1:0")
 	process.Stderr = log
 	if err := process.Start(); err != nil {
 		return nil, fmt.Errorf("start Prometheus: %w", err)
 	}
-	discovering, forget := context.WithCancel(ctx)
-	p := &Prometheus{process: process, forget: forget}
-	p.discovered.Go(func() { k.keepDiscovering(discovering, directory, monitors, access) })
+	p := &Prometheus{process: process, forget: func() {}}
 	select {
 	case address := <-log.address:
 		client, err := api.NewClient(api.Config{Address: "http://" + address})

@@ -1,9 +1,12 @@
 package tests
 
 import (
+	"bufio"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -11,20 +14,35 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/e2e/archives"
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The command line for people, against a real cluster: it asks the sidecars through the API server, and never turns the switch
-// on itself.
+// installedByKrew is the command as krew installs it from the archive for this machine.
+func (s *story) installedByKrew() string {
+	s.Helper()
+	release := archives.Release{Module: "../..", Version: "v0.0.1", Output: s.TempDir()}
+	made, err := release.Build(s.ctx, archives.Platform{OS: runtime.GOOS, Architecture: runtime.GOARCH})
+	s.must(err)
+	manifest, err := release.Manifest("https://github.com/cnpg-i/scale-to-zero", made)
+	s.must(err)
+	described := filepath.Join(release.Output, archives.Krew+".yaml")
+	s.must(os.WriteFile(described, manifest, 0o600))
+	root := s.TempDir()
+	krew := exec.CommandContext(s.ctx, "go", "tool", "krew", "install", "--manifest", described, "--archive", filepath.Join(release.Output, made[0].Name))
+	krew.Dir, krew.Env = "../build/krew", append(os.Environ(), "KREW_ROOT="+root)
+	if out, err := krew.CombinedOutput(); err != nil {
+		s.Fatalf("install the command: %v: %s", err, out)
+	}
+	return filepath.Join(root, "bin", "kubectl-scale_to_zero")
+}
+
+// The command line for people, installed from its archive, against a real cluster: it asks the sidecars through the API server,
+// and never turns the switch on itself.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	program := filepath.Join(t.TempDir(), "kubectl-scale_to_zero")
-	build := exec.CommandContext(s.ctx, "go", "build", "-o", program, "./plugin")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the command: %v: %s", err, out)
-	}
+	program := s.installedByKrew()
 	run := func(arguments ...string) string {
 		s.Helper()
 		command := exec.CommandContext(s.ctx, program, append(arguments, "-n", s.namespace)...)
@@ -54,6 +72,16 @@ func TestCommandLine(t *testing.T) {
 	if text := run("explain", "commanded"); !strings.Contains(text, "(active)") {
 		t.Errorf("explain does not say that it is in use:\n%s", text)
 	}
+	if got := run("status", "-o", "jsonpath={.clusters[*].primary}"); got != "commanded-1" {
+		t.Errorf("its primary is %q", got)
+	}
+	for name, arguments := range map[string][]string{"DUE IN": {"status", "-o", "wide"}, "clusters:\n": {"status", "-o", "yaml"}, "v0.0.1": {"--version"}} {
+		if text := run(arguments...); !strings.Contains(text, name) {
+			t.Errorf("%q does not say %q:\n%s", arguments, name, text)
+		}
+	}
+	told := s.watches(program)
+	told("awake")
 	run("keep-awake", "commanded", "2h")
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	if until, err := time.Parse(time.RFC3339, c.Annotations[scenario.KeepAwakeUntil]); err != nil || time.Until(until).Round(time.Minute) != 2*time.Hour {
@@ -71,10 +99,46 @@ func TestCommandLine(t *testing.T) {
 	if got := state(); got != "asleep" {
 		t.Errorf("asleep it is %q", got)
 	}
+	told("asleep")
 	t.Logf("%s", run("wake", "commanded", "--wait"))
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	if got := state(); got != "awake" {
 		t.Errorf("woken it is %q", got)
+	}
+	told("awake")
+}
+
+// watches runs status --watch; the function waits for it to tell of a state of the only cluster.
+func (s *story) watches(program string) func(state string) {
+	s.Helper()
+	watch := exec.CommandContext(s.ctx, program, "status", "--watch", "-n", s.namespace, "-o", `jsonpath={.state}{"\n"}`)
+	watch.Cancel = func() error { return watch.Process.Signal(os.Interrupt) } // as a person ends it
+	written, err := watch.StdoutPipe()
+	s.must(err)
+	s.must(watch.Start())
+	states := make(chan string, 100)
+	go func() {
+		defer close(states)
+		for lines := bufio.NewScanner(written); lines.Scan(); {
+			states <- lines.Text()
+		}
+	}()
+	return func(state string) {
+		s.Helper()
+		deadline := time.After(toSettle)
+		for {
+			select {
+			case got, ok := <-states:
+				if !ok {
+					s.Fatalf("the watch has ended, and not told of %q", state)
+				}
+				if got == state {
+					return
+				}
+			case <-deadline:
+				s.Fatalf("who watches is not told of %q", state)
+			}
+		}
 	}
 }
 

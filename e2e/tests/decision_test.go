@@ -90,36 +90,32 @@ func TestShortSessionsKeepAwake(t *testing.T) {
 	s.asleepOnTime(c, before, after, threshold)
 }
 
-// Everything that knocks without using the database: the exporter, probes, standbys, bare connects, pg_isready, and wrong
-// passwords over TLS. A client that reads through -ro does count.
+// What connects without being a client does not count: the exporter, the operator's probes, standbys, bare connects and an SSLRequest
+// alone. A client that reads through -ro does.
 func TestOnlyUseCounts(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "knocked", 3, never))
-	const reading = 30 * time.Second
+	c := s.running(kube.NewCluster(s.namespace, "probed", 3, never))
+	const minutes, threshold = "0.5", 30 * time.Second
 	defer s.scrape(c)()
 	session := s.open(c, "ro")
-	s.annotate(c, scenario.InactivityMinutes, "0.5")
-	s.awake(c, reading+toAct, "a client that reads through -ro")
-	// What a scrape adds to the counters has to be learned before a knock beside one can be told from a client: the sidecars scrape
-	// for that themselves, but the exporter answers from its memory for half a minute after a scrape by somebody else.
-	const minutes, threshold = "2", 2 * time.Minute
 	s.annotate(c, scenario.InactivityMinutes, minutes)
+	s.awake(c, threshold+toAct, "a client that reads through -ro")
 	before, after := session.Close()
 
-	knocking := make(chan error, 1)
+	probing := make(chan error, 1)
 	go func() {
-		_, err := kube.Client(s.ctx, s.namespace, `end=$((SECONDS+125))
+		_, err := kube.Client(s.ctx, s.namespace, `end=$((SECONDS+60))
 while [ $SECONDS -lt $end ]; do
-	pg_isready -q -h knocked-rw -U app -d app
-	PGPASSWORD=wrong psql "host=knocked-rw user=app dbname=app sslmode=require connect_timeout=5" -c "select 1" && exit 1
-	: </dev/tcp/knocked-rw/5432
-	sleep 4
+	exec 3<>/dev/tcp/probed-rw/5432
+	printf '\x00\x00\x00\x08\x04\xd2\x16\x2f' >&3; read -r -t 1 -N 1 <&3
+	: </dev/tcp/probed-rw/5432
+	sleep 2
 done 2>/dev/null`)
-		knocking <- err
+		probing <- err
 	}()
 	s.asleepOnTime(c, before, after, threshold)
-	<-knocking // it ends with an error when the cluster has gone
+	<-probing
 }
 
 // scrape asks the operator's exporters for their metrics, as Prometheus does, until it is told to stop.
@@ -269,7 +265,7 @@ func TestControlChannel(t *testing.T) {
 // With the operator away the switch is taken back: it would otherwise delete the primary whenever it is back.
 func TestSwitchIsWithdrawn(t *testing.T) {
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "withdrawn", 1, never))
+	c := s.running(kube.NewCluster(s.namespace, "withdrawn", 2, never))
 	s.webhooksFail(admissionv1.Ignore) // else nobody can change a Cluster without the operator, we included
 	t.Cleanup(func() { s.ctx = cleanup(t); s.webhooksFail(admissionv1.Fail) })
 	s.scaleOperator(0)

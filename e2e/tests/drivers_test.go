@@ -26,10 +26,7 @@ public class Client {
 
 // Clients in other languages connect to a sleeping cluster with their default settings and simply get an answer.
 func TestDrivers(t *testing.T) {
-	image := os.Getenv("DRIVERS_IMAGE")
-	if image == "" {
-		t.Skip("DRIVERS_IMAGE is not set: it is an image with psycopg, node-postgres and pgjdbc")
-	}
+	image := driversImage(t)
 	t.Parallel()
 	const java = "cat >/tmp/Client.java <<'END'\n" + javaClient + "\nEND\n" + `exec java -cp "%s/usr/share/java/*" /tmp/Client.java "jdbc:postgresql://%s-rw/app%s"`
 	for name, rows := range map[string][]struct{ rule, script string }{
@@ -66,6 +63,16 @@ func TestDrivers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// driversImage is that of clients in several languages.
+func driversImage(t *testing.T) string {
+	t.Helper()
+	image := os.Getenv("DRIVERS_IMAGE")
+	if image == "" {
+		t.Fatal("DRIVERS_IMAGE is not set: it is the image that `go -C e2e run ./cmd/cluster drivers-image` makes")
+	}
+	return image
 }
 
 // startDrivers starts a pod with the drivers, and gives it the cluster's CA.

@@ -170,13 +170,12 @@ func (s *story) leadInEveryFamily(c *cnpgv1.Cluster, suffix string) {
 	}
 }
 
-// judgedClients is how many sessions the primary's sidecar has taken for clients' by the kernel's reports of their ends: also those
-// that are as long as a failed login over TLS, of which there is none here.
+// judgedClients is how many sessions the primary's sidecar has taken for clients' by the kernel's reports of their ends.
 func (s *story) judgedClients(c *cnpgv1.Cluster) int {
 	s.Helper()
 	count := 0
 	for line := range strings.Lines(s.metrics(c.Status.CurrentPrimary)) {
-		for _, verdict := range []string{"client", "unseen", "uncertain"} {
+		for _, verdict := range []string{"client", "unseen"} {
 			name := fmt.Sprintf("cnpg_scale_to_zero_socket_events_total{cluster=%q,verdict=%q} ", c.Name, verdict)
 			if value, is := strings.CutPrefix(line, name); is {
 				number, err := strconv.Atoi(strings.TrimSpace(value))

@@ -131,7 +131,7 @@ func TestWorkerKilled(t *testing.T) {
 	s.asleepOnTime(c, from, to, threshold)
 }
 
-// The sidecar's container killed once: how long the endpoint was out goes into the README.
+// The sidecar's container killed once: how long the endpoint was out goes into docs/high-availability.md.
 func TestContainerKilled(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -263,13 +263,14 @@ func (s *story) watchReadiness(service string) func() int {
 	return func() int { stream.Stop(); cancel(); return <-count }
 }
 
-// processesOf lists the processes of this machine that run the sidecar of the pod with the given subcommand.
+// processesOf lists the processes of this machine that run the sidecar of the pod with the given subcommand, or its supervisor
+// without one.
 func processesOf(pod corev1.Pod, subcommand string) []int {
 	return scenario.Processes(func(cmdline []string) bool {
-		if cmdline[0] != "/sidecar" && cmdline[0] != "/proc/self/exe" {
-			return false
+		if subcommand == "" {
+			return cmdline[0] == "/supervisor"
 		}
-		return subcommand == "" && len(cmdline) == 1 || len(cmdline) > 1 && cmdline[1] == subcommand
+		return cmdline[0] == "/sidecar" && len(cmdline) > 1 && cmdline[1] == subcommand
 	}, string(pod.UID))
 }
 

@@ -2,15 +2,18 @@
 // with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image and PGBOUNCER_IMAGE that of the poolers,
 // DRIVERS_IMAGE one with clients in several languages and NEIGHBOUR_IMAGE that of the plugin of e2e/neighbour; NEXT_PLUGIN_IMAGE,
 // NEXT_SIDECAR_IMAGE and NEXT_POSTGRES_IMAGE are what the tests of upgrades go to, for which other names of the plugin's image, the
-// sidecar's and the operand's will do; NEXT_VERSION is what the first two say of themselves where they are others.
+// sidecar's and the operand's will do; NEXT_VERSION is what the first two say of themselves where they are others. HANDOVERS,
+// LOST_ANSWERS and RENEWALS say how often the tests of rare moments try theirs.
 package tests
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +48,7 @@ var kube *scenario.Kubernetes
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // Helm's
 	if os.Getenv("KUBECONFIG") == "" {
 		if os.Getenv("REQUIRE_CLUSTER") != "" {
 			fmt.Fprintln(os.Stderr, "KUBECONFIG is not set, and REQUIRE_CLUSTER says that these tests must run")
@@ -72,7 +76,7 @@ type story struct {
 func begin(t *testing.T) *story {
 	t.Helper()
 	ctx := t.Context()
-	prefix := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "/", "-")
+	prefix := strings.NewReplacer("/", "-", "_", "-", "'", "").Replace(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")))
 	if len(prefix) > 40 {
 		prefix = prefix[:40]
 	}
@@ -107,6 +111,20 @@ func keep(t *testing.T, diagnosis string) {
 	if err := os.WriteFile(filepath.Join(t.ArtifactDir(), "diagnosis.txt"), []byte(diagnosis), 0o600); err != nil {
 		t.Log(err, diagnosis)
 	}
+}
+
+// repeats is how often a test does what it does: as the variable of the environment says, or else a few times.
+func repeats(t *testing.T, variable string, few int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return few
+	}
+	count, err := strconv.Atoi(text)
+	if err != nil || count < 1 {
+		t.Fatalf("%s is %q, want a positive number", variable, text)
+	}
+	return count
 }
 
 // must ends the test on an error.

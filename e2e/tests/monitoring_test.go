@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"context"
+	"maps"
 	"math"
 	"os"
 	"strings"
@@ -15,24 +17,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/cnpg-i/scale-to-zero/e2e/alertmanager"
 	"github.com/cnpg-i/scale-to-zero/e2e/monitoring"
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
 // withoutData are the queries of the dashboard that have no data while all is well, and why.
 var withoutData = map[string]string{
-	"panel Looks that failed A":            "no look fails",
-	"panel Without the kernel's reports A": "the kernel reports",
+	"panel Samples that failed A":            "no sample fails",
+	"panel Without the kernel's reports A":   "the kernel reports",
+	"panel Without a route to the gateway A": "every Service leads there",
 }
 
 // A real Prometheus with the shipped rules and monitors sees a cluster sleep and wake: every query of the dashboard has
-// data, every series that an alert asks for is there, every rule is evaluated, and none fires for what went well.
+// data, every series that an alert asks for is there, every rule is evaluated, and none fires for what went well. A real Alertmanager
+// holds back what CloudNativePG's cluster chart says of a cluster without instances while it sleeps.
 func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	program := os.Getenv("PROMETHEUS")
 	if program == "" {
-		t.Skip("PROMETHEUS is not set: it is the path that `go -C e2e run ./cmd/cluster prometheus` prints")
+		t.Fatal("PROMETHEUS is not set: it is the path that `go -C e2e run ./cmd/cluster prometheus` prints")
 	}
 	t.Parallel()
 	s := begin(t)
@@ -46,7 +52,8 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")))
 
 	began := time.Now()
-	p := s.prometheus(program, shipped, c)
+	notified := s.alertmanager()
+	p := s.prometheus(program, shipped, c, notified)
 	own := func(expression string) string {
 		return strings.ReplaceAll(expression, "OWN", `namespace="`+s.namespace+`", cluster="seen"`)
 	}
@@ -57,6 +64,7 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	s.sleeps(c)
 	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="asleep", OWN} == 1 and on (namespace, cluster) cnpg_scale_to_zero_suspended_schedules == 1`), time.Minute))
 	s.must(p.Await(s.ctx, own(`increase(cnpg_scale_to_zero_saved_cpu_seconds_total{OWN}[1m]) > 0`), time.Minute))
+	s.heldBack(p, notified)
 	_, err = kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
 	s.must(err)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
@@ -72,9 +80,64 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	seen.rules(shipped)
 }
 
-// prometheus starts a Prometheus with what is shipped, and with CloudNativePG's own metrics of the cluster, as its
-// documentation has them scraped.
-func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1.Cluster) *scenario.Prometheus {
+// offlineFor is how long the cluster chart's alert waits here: five minutes there, and here no less than what the rules take to say
+// that a cluster sleeps.
+const offlineFor = "45s"
+
+// offline is the cluster chart's alert that a cluster has no instances, as e2e/monitoring/testdata has it.
+func offline(namespace, cluster string) monitoringv1.Rule {
+	return monitoringv1.Rule{
+		Alert:  "CNPGClusterOffline",
+		Expr:   intstr.FromString(`(count(cnpg_collector_up{namespace="` + namespace + `",pod=~"` + cluster + `-([1-9][0-9]*)$"}) OR on() vector(0)) == 0`),
+		For:    ptr.To(monitoringv1.Duration(offlineFor)),
+		Labels: map[string]string{"severity": "critical", "namespace": namespace, "cnpg_cluster": cluster},
+	}
+}
+
+// alertmanager starts an Alertmanager with what is shipped.
+func (s *story) alertmanager() *alertmanager.Alertmanager {
+	s.Helper()
+	program := os.Getenv("ALERTMANAGER")
+	if program == "" {
+		s.Fatal("ALERTMANAGER is not set: it is the path that `go -C e2e run ./cmd/cluster alertmanager` prints")
+	}
+	directory := s.TempDir()
+	ctx, stop := context.WithCancel(s.ctx)
+	s.Cleanup(stop)
+	a, err := alertmanager.Start(ctx, program, "../../manifests/components/monitoring/alertmanager.yaml", directory)
+	s.must(err)
+	s.Cleanup(func() { // before the directory goes
+		stop()
+		a.Wait()
+	})
+	return a
+}
+
+// heldBack waits until Alertmanager has the chart's alert of the cluster that sleeps and of one that was never there, and demands that
+// people are told of the second alone.
+func (s *story) heldBack(p *scenario.Prometheus, a *alertmanager.Alertmanager) {
+	s.Helper()
+	s.must(p.Await(s.ctx, `ALERTS{alertname="CNPGClusterOffline", alertstate="firing", namespace="`+s.namespace+`", cnpg_cluster="seen"}`, 2*time.Minute))
+	want := map[string]bool{"CNPGClusterOffline dead": true, "CNPGClusterOffline seen": false, "ScaleToZeroAsleep seen": false}
+	told := func(states []alertmanager.State) map[string]bool {
+		found := map[string]bool{}
+		for _, state := range states {
+			if state.Labels["namespace"] == s.namespace {
+				found[state.Labels["alertname"]+" "+state.Labels["cnpg_cluster"]] = state.Told()
+			}
+		}
+		return found
+	}
+	states, err := a.Await(s.ctx, time.Minute, func(states []alertmanager.State) bool { return maps.Equal(told(states), want) })
+	s.must(err)
+	if got := told(states); !maps.Equal(got, want) {
+		s.Errorf("people are told: %v, want %v", got, want)
+	}
+}
+
+// prometheus starts a Prometheus with what is shipped, the alert of the cluster chart, and CloudNativePG's own metrics of the cluster,
+// as its documentation has them scraped.
+func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1.Cluster, a *alertmanager.Alertmanager) *scenario.Prometheus {
 	s.Helper()
 	operators, err := monitoring.OfPods(&monitoringv1.PodMonitor{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name},
@@ -84,7 +147,11 @@ func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1
 		},
 	})
 	s.must(err)
-	p, err := kube.StartPrometheus(s.ctx, program, s.TempDir(), append(shipped.Monitors, operators), shipped.Rules.Spec)
+	rules := *shipped.Rules.Spec.DeepCopy()
+	rules.Groups = append(rules.Groups, monitoringv1.RuleGroup{
+		Name: "cloudnative-pg", Rules: []monitoringv1.Rule{offline(c.Namespace, c.Name), offline(c.Namespace, "dead")},
+	})
+	p, err := kube.StartPrometheus(s.ctx, program, s.TempDir(), append(shipped.Monitors, operators), rules, a.Address)
 	s.must(err)
 	s.Cleanup(func() {
 		if err := p.Stop(); err != nil {
@@ -106,10 +173,11 @@ func (r run) dashboard(shipped monitoring.Shipped, c *cnpgv1.Cluster) {
 	r.Helper()
 	queries, err := shipped.Queries()
 	r.must(err)
-	chosen := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1d",
-		"$namespace", c.Namespace, "$cluster", c.Name, "$operatorNamespace", scenario.OperatorNamespace)
+	chosen := map[string]string{
+		"__rate_interval": "1m", "namespace": c.Namespace, "cluster": c.Name, "detail": c.Name, "operatorNamespace": scenario.OperatorNamespace,
+	}
 	for _, query := range queries {
-		text := chosen.Replace(query.Text)
+		text := monitoring.Fill(query.Text, chosen)
 		switch why := withoutData[query.Where]; {
 		case r.has(query.Where, text):
 		case why != "":
@@ -159,10 +227,11 @@ func (r run) rules(shipped monitoring.Shipped) {
 			count++
 		}
 	}
-	if want := len(shipped.Alerts()) + len(shipped.Records()); count != want {
+	const chart = 2 // rules of the cluster chart
+	if want := len(shipped.Alerts()) + len(shipped.Records()) + chart; count != want {
 		r.Errorf("Prometheus has %d rules, want %d", count, want)
 	}
-	if firing := `ALERTS{alertstate="firing", namespace="` + r.namespace + `"}`; r.has("ALERTS", firing) {
+	if firing := `ALERTS{alertstate="firing", namespace="` + r.namespace + `", alertname!~"ScaleToZeroAsleep|CNPGClusterOffline"}`; r.has("ALERTS", firing) {
 		r.Error("an alert fires for what went well")
 	}
 	r.Logf("%d rules, %d selectors", count, len(selectors))

@@ -1,8 +1,12 @@
 package tests
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,18 +25,27 @@ import (
 // toArchive is how long a segment may take from PostgreSQL to the store.
 const toArchive = 30 * time.Second
 
-// Beside a plugin that archives WAL and takes backups, listed before or after it, both do their work: its Backups keep the
-// cluster awake, its schedules are suspended and resumed, and its archive goes on after a sleep.
+// Names by which another plugin is asked before ours and after it.
+const (
+	askedBefore = "a-"
+	askedAfter  = "z-"
+)
+
+// Beside a plugin that archives WAL and takes backups, asked before or after ours, both do their work: its Backups keep the
+// cluster awake, its schedules are suspended and resumed, its archive goes on after a sleep, and a wake does not wait for the period
+// of its sidecar's startup probe. The order in spec.plugins is the other one: the operator goes by names.
 func TestBesideAnotherPlugin(t *testing.T) {
 	image := neighbourImage(t)
 	t.Parallel()
 	s := begin(t)
-	neighbour := s.neighbour(image)
-	neighbour.IsWALArchiver = ptr.To(true)
 	ours := cnpgv1.PluginConfiguration{Name: scenario.PluginName}
-	for order, plugins := range map[string][]cnpgv1.PluginConfiguration{
-		"first": {ours, neighbour}, "last": {neighbour, ours},
-	} {
+	for order, prefix := range map[string]string{"asked before": askedBefore, "asked after": askedAfter} {
+		neighbour := s.otherPlugin(scenario.Neighbour{Name: prefix + s.namespace, Image: image})
+		neighbour.IsWALArchiver = ptr.To(true)
+		plugins := []cnpgv1.PluginConfiguration{ours, neighbour}
+		if prefix == askedAfter {
+			slices.Reverse(plugins)
+		}
 		t.Run(order, func(t *testing.T) {
 			t.Parallel()
 			s := begin(t)
@@ -41,6 +54,25 @@ func TestBesideAnotherPlugin(t *testing.T) {
 			s.running(c)
 			s.besideAnother(c, neighbour.Name)
 		})
+	}
+}
+
+// Where another plugin is asked after ours and makes its sidecar anew when a pod is created, its startup probe stays as it is, and the
+// Event that tells of the wake says what it waited for.
+func TestWoken_namesTheSidecarThatWasWaitedFor(t *testing.T) {
+	image := neighbourImage(t)
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "waited", 1, never)
+	c.Spec.Plugins = append(c.Spec.Plugins, s.otherPlugin(scenario.Neighbour{Name: askedAfter + s.namespace, Image: image, Replaces: true}))
+	s.running(c)
+	s.sleeps(c)
+	_, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
+	s.must(err)
+	message, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
+	s.must(err)
+	if want := fmt.Sprintf("init container %q", scenario.NeighbourContainer); !strings.Contains(message, want) {
+		s.Errorf("the Event does not name the %s: %s", want, message)
 	}
 }
 
@@ -82,7 +114,7 @@ func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
 	_, err = kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
 	s.must(err)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.bothInjected(c)
+	s.probedEverySecond(s.bothInjected(c))
 	archived, _ := s.archived(c)
 	s.archivesMore(c, archived)
 	if _, failures := s.archived(c); failures != 0 {
@@ -99,26 +131,63 @@ func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
 	}
 }
 
-// neighbourImage is that of the other plugin; a test that needs it is left out where there is none.
+// neighbourImage is that of the other plugin.
 func neighbourImage(t *testing.T) string {
 	t.Helper()
 	image := os.Getenv("NEIGHBOUR_IMAGE")
 	if image == "" {
-		t.Skip("NEIGHBOUR_IMAGE is not set: it is the image of e2e/neighbour, which make e2e builds")
+		t.Fatal("NEIGHBOUR_IMAGE is not set: it is the image of e2e/neighbour, which make e2e builds")
 	}
 	return image
+}
+
+// probedEverySecond demands that the other plugin's sidecar was asked every second whether it has started, for as long in all as that
+// plugin planned, and that PostgreSQL's container did not wait for the planned period.
+func (s *story) probedEverySecond(pod corev1.Pod) {
+	s.Helper()
+	var planned corev1.PodSpec
+	s.must(json.Unmarshal([]byte(pod.Annotations["cnpg.io/podSpec"]), &planned))
+	probe := func(spec corev1.PodSpec) corev1.Probe {
+		at := slices.IndexFunc(spec.InitContainers, func(c corev1.Container) bool { return c.Name == scenario.NeighbourContainer })
+		if at < 0 || spec.InitContainers[at].StartupProbe == nil {
+			s.Fatalf("there is no startup probe of %s", scenario.NeighbourContainer)
+		}
+		return *spec.InitContainers[at].StartupProbe
+	}
+	const usual = 10 // seconds, Kubernetes' own where a probe names none
+	plan, made := probe(planned), probe(pod.Spec)
+	if period := cmp.Or(plan.PeriodSeconds, usual); made.PeriodSeconds != 1 || made.FailureThreshold != period*plan.FailureThreshold {
+		s.Errorf("planned were %d probes every %d s, made were %d every %d s", plan.FailureThreshold, period, made.FailureThreshold, made.PeriodSeconds)
+	}
+	started := map[string]time.Time{}
+	for _, container := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+		if running := container.State.Running; running != nil {
+			started[container.Name] = running.StartedAt.Time
+		}
+	}
+	held := started["postgres"].Sub(started[scenario.NeighbourContainer])
+	s.Logf("PostgreSQL's container was started %.0f s after the other plugin's sidecar", held.Seconds())
+	if held >= usual*time.Second {
+		s.Errorf("a wake waited %s for the other plugin's sidecar, which is probed every second", held)
+	}
 }
 
 // neighbour installs the other plugin until the test ends; it has the name of the test's namespace.
 func (s *story) neighbour(image string) cnpgv1.PluginConfiguration {
 	s.Helper()
+	return s.otherPlugin(scenario.Neighbour{Name: s.namespace, Image: image})
+}
+
+// otherPlugin installs another plugin until the test ends.
+func (s *story) otherPlugin(n scenario.Neighbour) cnpgv1.PluginConfiguration {
+	s.Helper()
 	s.Cleanup(func() {
 		ctx := cleanup(s.T)
 		s.must(kube.DeleteAllOf(ctx, &cnpgv1.Cluster{}, client.InNamespace(s.namespace)))
-		s.must(kube.RemoveNeighbour(ctx, s.namespace))
+		s.must(kube.RemoveNeighbour(ctx, n.Name))
 	})
-	s.must(kube.InstallNeighbour(s.ctx, s.namespace, image))
-	return cnpgv1.PluginConfiguration{Name: s.namespace}
+	s.must(kube.InstallNeighbour(s.ctx, n))
+	return cnpgv1.PluginConfiguration{Name: n.Name}
 }
 
 // backup has the other plugin take a backup of that length, and waits until it does.

@@ -48,7 +48,10 @@ func TestShutdowns(t *testing.T) {
 	}{
 		{"a deleted pod", false, func(pod *corev1.Pod) { s.must(kube.Delete(s.ctx, pod)) }, s.replaced},
 		{"a person's hibernation", false, func(*corev1.Pod) { s.annotate(c, scenario.Hibernation, "on") }, func(corev1.Pod) { s.wake(c) }},
-		{"put to sleep", true, func(*corev1.Pod) { s.annotate(c, scenario.InactivityMinutes, thresholdMinutes) }, func(corev1.Pod) {}},
+		{"put to sleep", true, func(*corev1.Pod) {
+			s.annotate(c, scenario.Ignore, "client="+s.client().Status.PodIP) // whoever asks whether PostgreSQL is there is a client
+			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+		}, func(corev1.Pod) {}},
 	} {
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 		s.listens(c)
@@ -100,7 +103,7 @@ func (s *story) followShutdown(c *cnpgv1.Cluster) func() (scenario.Shutdown, err
 	return shutdown
 }
 
-// followRefusal asks an instance until it no longer accepts sessions, which is no use of it, and returns when that was.
+// followRefusal asks an instance until it no longer accepts sessions, and returns when that was.
 func (s *story) followRefusal(address string) func() time.Time {
 	s.Helper()
 	type answer struct {

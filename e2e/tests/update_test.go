@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -20,6 +21,9 @@ import (
 
 // toLook is several of the operator's loops: it looks at every cluster when a plugin's pods change.
 const toLook = 30 * time.Second
+
+// defaultRequest is what a sidecar requests of the processor in a Burstable pod where no setting says otherwise.
+const defaultRequest = "10m"
 
 // version is a release: the plugin's image, the sidecar's, what the sidecar requests of the processor, and when a new one reaches
 // running instances, empty where the plugin is not told.
@@ -217,7 +221,7 @@ func (s *story) carries(c *cnpgv1.Cluster, v version) bool {
 	pods := s.instances(c)
 	for _, pod := range pods {
 		container := sidecar(pod)
-		if container == nil || container.Image != v.sidecar || container.Resources.Requests.Cpu().String() != v.request {
+		if container == nil || container.Image != v.sidecar || container.Resources.Requests.Cpu().String() != cmp.Or(v.request, defaultRequest) {
 			return false
 		}
 	}

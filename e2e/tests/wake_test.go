@@ -218,7 +218,7 @@ func (s *story) password(c *cnpgv1.Cluster) string {
 	return string(secret.Data["password"])
 }
 
-// Whoever knocks without being a client wakes nobody.
+// Whoever connects without being a client wakes nobody.
 func TestWhatDoesNotWake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

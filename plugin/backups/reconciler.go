@@ -10,6 +10,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -17,24 +18,48 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rights"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 // Reconciler resumes the marked ScheduledBackups of clusters without a sidecar that would.
 type Reconciler struct{ client.Client }
 
-// ByObject says what is kept of ScheduledBackups: all of each but who changed it when, since what is written is the difference
-// to what was read.
+// ByObject says what is kept of ScheduledBackups: all of each, since what is written is the difference to what was read, but of
+// who changed what only whether we suspended it.
 func ByObject() map[client.Object]cache.ByObject {
-	return map[client.Object]cache.ByObject{&cnpgv1.ScheduledBackup{}: {Transform: cache.TransformStripManagedFields()}}
+	return map[client.Object]cache.ByObject{&cnpgv1.ScheduledBackup{}: {Transform: keepSchedules()}}
+}
+
+// keepSchedules makes the informers' transformation of ScheduledBackups. All that we suspended share one entry of who did.
+func keepSchedules() func(any) (any, error) {
+	suspendedByUs := []metav1.ManagedFieldsEntry{{Manager: contract.FieldManager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:suspend":{}}}`)}}
+	return func(object any) (any, error) {
+		schedule, ok := object.(*cnpgv1.ScheduledBackup)
+		if !ok {
+			return object, nil // an informer's marker of something that was missed
+		}
+		kept := *schedule // a part of a list would keep the whole list in memory
+		kept.ManagedFields = nil
+		if marked(schedule) && setByUs(schedule) {
+			kept.ManagedFields = suspendedByUs
+		}
+		return &kept, nil
+	}
+}
+
+// setByUs reports whether the suspension is ours alone.
+func setByUs(schedule *cnpgv1.ScheduledBackup) bool {
+	return ownership.SetByUs(schedule.ManagedFields, "spec", "suspend")
 }
 
 // SetupWithManager watches Clusters and ScheduledBackups.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	toCluster := func(_ context.Context, object client.Object) []reconcile.Request {
-		schedule, is := object.(*cnpgv1.ScheduledBackup)
-		if !is || !marked(schedule) {
+		schedule, ok := object.(*cnpgv1.ScheduledBackup)
+		if !ok || !marked(schedule) {
 			return nil
 		}
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{
@@ -76,10 +101,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, errors.Join(failures...)
 }
 
-// sidecarResumes tells whether the sidecar of the woken primary will do it. An annotation that is not understood is
+// sidecarResumes reports whether the sidecar of the woken primary will do it. An annotation that is not understood is
 // somebody's mistake and no wish to turn the feature off.
 func sidecarResumes(cluster *cnpgv1.Cluster) bool {
-	if !rights.Lists(cluster) {
+	if !rbac.Lists(cluster) {
 		return false
 	}
 	policy, problems := idle.ParsePolicy(cluster.Annotations, time.Now())
@@ -87,16 +112,16 @@ func sidecarResumes(cluster *cnpgv1.Cluster) bool {
 }
 
 func marked(schedule *cnpgv1.ScheduledBackup) bool {
-	_, marked := schedule.Annotations[idle.KeySuspended]
+	_, marked := schedule.Annotations[contract.AnnotationSuspended]
 	return marked
 }
 
-// resume un-suspends and removes the mark in one patch, on the state that was read. One that a person resumed meanwhile only
-// loses the mark. Somebody who was faster, such as another replica, is no failure: what has changed and is still marked is looked at anew.
+// resume un-suspends and removes the mark in one patch, on the state that was read. One that a person resumed meanwhile, or
+// came to own the suspension of, only loses the mark. Somebody who was faster, such as another replica, is no failure: what has changed and is still marked is looked at anew.
 func (r *Reconciler) resume(ctx context.Context, schedule *cnpgv1.ScheduledBackup) error {
 	before := schedule.DeepCopy()
-	delete(schedule.Annotations, idle.KeySuspended)
-	if schedule.Spec.Suspend != nil && *schedule.Spec.Suspend {
+	delete(schedule.Annotations, contract.AnnotationSuspended)
+	if schedule.Spec.Suspend != nil && *schedule.Spec.Suspend && setByUs(schedule) {
 		suspend := false
 		schedule.Spec.Suspend = &suspend
 	}

@@ -16,8 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 func TestWhoResumes(t *testing.T) {
@@ -28,17 +27,17 @@ func TestWhoResumes(t *testing.T) {
 		annotations map[string]string
 		resumed     bool
 	}{
-		{"where the feature is on the sidecar does it", true, map[string]string{idle.KeyEnabled: "true"}, false},
-		{"where it was turned off the plugin does it", true, map[string]string{idle.KeyEnabled: "false"}, true},
+		{"where the feature is on the sidecar does it", true, map[string]string{contract.AnnotationEnabled: "true"}, false},
+		{"where it was turned off the plugin does it", true, map[string]string{contract.AnnotationEnabled: "false"}, true},
 		{"without the annotation the plugin does it", true, nil, true},
-		{"where the plugin is not listed any more it does it", false, map[string]string{idle.KeyEnabled: "true"}, true},
-		{"a mistake in an annotation is no wish to turn it off", true, map[string]string{idle.KeyEnabled: "yes"}, false},
+		{"where the plugin is not listed any more it does it", false, map[string]string{contract.AnnotationEnabled: "true"}, true},
+		{"a mistake in an annotation is no wish to turn it off", true, map[string]string{contract.AnnotationEnabled: "yes"}, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", Annotations: row.annotations}}
 			if row.listed {
-				cluster.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}
+				cluster.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}
 			}
 			schedule := func(name, of string, marked bool) *cnpgv1.ScheduledBackup {
 				s := &cnpgv1.ScheduledBackup{
@@ -46,21 +45,24 @@ func TestWhoResumes(t *testing.T) {
 					Spec:       cnpgv1.ScheduledBackupSpec{Suspend: ptr.To(true), Cluster: cnpgv1.LocalObjectReference{Name: of}},
 				}
 				if marked {
-					s.Annotations = map[string]string{idle.KeySuspended: "2026-01-01T00:00:00Z"}
+					s.Annotations = map[string]string{contract.AnnotationSuspended: "2026-01-01T00:00:00Z"}
+					s.ManagedFields = suspendedBy(contract.FieldManager)
 				}
 				return s
 			}
+			takenOver := schedule("taken-over", "orders", true)
+			takenOver.ManagedFields = suspendedBy("kubectl-edit")
 			scheme := runtime.NewScheme()
 			if err := cnpgv1.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
-			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, schedule("ours", "orders", true),
+			c := fake.NewClientBuilder().WithScheme(scheme).WithReturnManagedFields().WithObjects(cluster, takenOver, schedule("ours", "orders", true),
 				schedule("a-persons", "orders", false), schedule("anothers", "invoices", true)).Build()
 			request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)}
 			if _, err := (&Reconciler{Client: c}).Reconcile(t.Context(), request); err != nil {
 				t.Fatal(err)
 			}
-			for name, resumed := range map[string]bool{"ours": row.resumed, "a-persons": false, "anothers": false} {
+			for name, resumed := range map[string]bool{"ours": row.resumed, "taken-over": false, "a-persons": false, "anothers": false} {
 				var s cnpgv1.ScheduledBackup
 				if err := c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, &s); err != nil {
 					t.Fatal(err)
@@ -68,8 +70,57 @@ func TestWhoResumes(t *testing.T) {
 				if got := !*s.Spec.Suspend; got != resumed {
 					t.Errorf("%s resumed: %t, want %t", name, got, resumed)
 				}
-				if resumed && marked(&s) {
-					t.Errorf("%s still carries the mark", name)
+				if wantMark := name == "anothers" || !row.resumed && name != "a-persons"; marked(&s) != wantMark {
+					t.Errorf("%s carries the mark: %t", name, marked(&s))
+				}
+			}
+		})
+	}
+}
+
+// suspendedBy is who suspended a schedule.
+func suspendedBy(managers ...string) []metav1.ManagedFieldsEntry {
+	var entries []metav1.ManagedFieldsEntry
+	for _, manager := range managers {
+		entries = append(entries, metav1.ManagedFieldsEntry{
+			Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "postgresql.cnpg.io/v1", FieldsType: "FieldsV1",
+			FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:suspend":{}}}`),
+		})
+	}
+	return entries
+}
+
+func TestByObject_keepsOnlyWhetherTheSuspensionIsOurs(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, mark, manager string
+		want                bool
+	}{
+		{"what we suspended is ours", contract.AnnotationSuspended, contract.FieldManager, true},
+		{"what a person came to own is not", contract.AnnotationSuspended, "kubectl-edit", false},
+		{"what carries no mark is nobody's to resume", "other", contract.FieldManager, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			read := &cnpgv1.ScheduledBackup{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "nightly", Annotations: map[string]string{row.mark: "2026-01-01T00:00:00Z"}, ManagedFields: suspendedBy("kubectl-create", row.manager),
+				},
+				Spec: cnpgv1.ScheduledBackupSpec{Suspend: ptr.To(true), Schedule: "0 0 0 * * *"},
+			}
+			read.ManagedFields[0].FieldsV1 = metav1.NewFieldsV1(`{"f:spec":{"f:schedule":{}}}`)
+			for _, options := range ByObject() {
+				once, err := options.Transform(read)
+				if err != nil {
+					t.Fatal(err)
+				}
+				again, err := options.Transform(once) // as an informer does with what it lists by a watch
+				if err != nil {
+					t.Fatal(err)
+				}
+				kept := again.(*cnpgv1.ScheduledBackup)
+				if got := setByUs(kept); got != row.want || len(kept.ManagedFields) > 1 || kept.Spec.Schedule != read.Spec.Schedule {
+					t.Errorf("it is ours: %t, want %t: %v", got, row.want, kept)
 				}
 			}
 		})
@@ -97,7 +148,7 @@ func TestWhatIsAFailure(t *testing.T) {
 			}
 			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders"}}
 			ours := &cnpgv1.ScheduledBackup{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "ours", Annotations: map[string]string{idle.KeySuspended: "2026-01-01T00:00:00Z"}},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "ours", Annotations: map[string]string{contract.AnnotationSuspended: "2026-01-01T00:00:00Z"}},
 				Spec:       cnpgv1.ScheduledBackupSpec{Suspend: ptr.To(true), Cluster: cnpgv1.LocalObjectReference{Name: "orders"}},
 			}
 			refuse := func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {

@@ -98,7 +98,7 @@ func ensure(ctx context.Context, client kubernetes.Interface, namespace, name st
 	}
 }
 
-// good tells whether the Secret holds a certificate for the names that is not yet to be renewed, and its key.
+// good reports whether the Secret holds a certificate for the names that is not yet to be renewed, and its key.
 func good(data map[string][]byte, dns []string, now time.Time) bool {
 	block, _ := pem.Decode(data[corev1.TLSCertKey])
 	if block == nil || len(data[corev1.TLSPrivateKeyKey]) == 0 {

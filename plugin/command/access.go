@@ -27,19 +27,14 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
-	"github.com/cnpg-i/scale-to-zero/plugin/rights"
-	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 const (
-	// activityPort is that of the sidecars.
-	activityPort = 9189
 	// askWithin bounds a question to one sidecar, askAllWithin all of them, and askAtOnce how many are open.
 	askWithin, askAllWithin, askAtOnce = 3 * time.Second, 15 * time.Second, 32
-	// maximumAnswer bounds, in bytes, what is read of an answer.
-	maximumAnswer = 64 << 10
 	// tries is how often a patch is tried that meets another's.
 	tries = 5
 )
@@ -53,7 +48,7 @@ type access struct {
 	namespace string
 	resource  schema.GroupVersion
 	// report reads what the sidecar of an instance last saw.
-	report func(ctx context.Context, i instance) (activity.Report, error)
+	report func(ctx context.Context, i instance) (contract.Report, error)
 }
 
 // instance is a pod of a cluster.
@@ -99,36 +94,36 @@ func newAccess(config *rest.Config, resource schema.GroupVersion, namespace stri
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return &access{client: c, namespace: namespace, resource: resource, report: func(ctx context.Context, i instance) (activity.Report, error) {
+	return &access{client: c, namespace: namespace, resource: resource, report: func(ctx context.Context, i instance) (contract.Report, error) {
 		return throughProxy(ctx, pods, i)
 	}}, nil
 }
 
 // throughProxy asks a sidecar through the API server's proxy of its pod.
-func throughProxy(ctx context.Context, pods rest.Interface, i instance) (activity.Report, error) {
-	body, err := pods.Get().Namespace(i.namespace).Resource("pods").Name(net.JoinHostPort(i.pod, strconv.Itoa(activityPort))).
-		SubResource("proxy").Suffix("activity").MaxRetries(0).Stream(ctx)
+func throughProxy(ctx context.Context, pods rest.Interface, i instance) (contract.Report, error) {
+	body, err := pods.Get().Namespace(i.namespace).Resource("pods").Name(net.JoinHostPort(i.pod, strconv.Itoa(contract.SidecarPort))).
+		SubResource("proxy").Suffix(contract.PathActivity).MaxRetries(0).Stream(ctx)
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
+		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
 	}
 	defer func() { _ = body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(body, maximumAnswer+1))
+	answer, err := io.ReadAll(io.LimitReader(body, contract.MaximumReport+1))
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
+		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
 	}
-	report, err := activity.DecodeReport(answer)
+	report, err := contract.DecodeReport(answer)
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
+		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
 	}
 	if report.Cluster != i.cluster || report.Pod != i.pod {
-		return activity.Report{}, fmt.Errorf("ask %s: %w: it is %q of %q", i.pod, errAnswer, report.Pod, report.Cluster)
+		return contract.Report{}, fmt.Errorf("ask %s: %w: it is %q of %q", i.pod, errAnswer, report.Pod, report.Cluster)
 	}
 	return report, nil
 }
 
 // answer is what a sidecar said, or why it did not.
 type answer struct {
-	report activity.Report
+	report contract.Report
 	err    error
 }
 
@@ -184,8 +179,8 @@ func (a *access) cluster(ctx context.Context, name string) (*cnpgv1.Cluster, err
 	var cluster cnpgv1.Cluster
 	err := a.client.Get(ctx, types.NamespacedName{Namespace: a.namespace, Name: name}, &cluster)
 	switch {
-	case err == nil && !rights.Lists(&cluster):
-		return nil, fmt.Errorf("the Cluster %q in the namespace %q does not list the plugin %s", name, a.namespace, identity.PluginName)
+	case err == nil && !rbac.Lists(&cluster):
+		return nil, fmt.Errorf("the Cluster %q in the namespace %q does not list the plugin %s", name, a.namespace, contract.PluginName)
 	case err == nil:
 		return &cluster, nil
 	case a.unknown(err):
@@ -197,7 +192,7 @@ func (a *access) cluster(ctx context.Context, name string) (*cnpgv1.Cluster, err
 	}
 }
 
-// unknown tells whether the kind of object does not exist, rather than the object.
+// unknown reports whether the kind of object does not exist, rather than the object.
 func (a *access) unknown(err error) bool {
 	var answered apierrors.APIStatus
 	return apierrors.IsNotFound(err) && errors.As(err, &answered) && (answered.Status().Details == nil || answered.Status().Details.Name == "")
@@ -209,7 +204,7 @@ func (a *access) clusters(ctx context.Context, namespace string) ([]cnpgv1.Clust
 	err := a.client.List(ctx, &list, client.InNamespace(namespace))
 	switch {
 	case err == nil:
-		return slices.DeleteFunc(list.Items, func(c cnpgv1.Cluster) bool { return !rights.Lists(&c) }), nil
+		return slices.DeleteFunc(list.Items, func(c cnpgv1.Cluster) bool { return !rbac.Lists(&c) }), nil
 	case a.unknown(err):
 		return nil, fmt.Errorf("the API server knows no Clusters of %s; CUSTOM_CNPG_GROUP and CUSTOM_CNPG_VERSION name others", a.resource)
 	case namespace == "":
@@ -221,9 +216,9 @@ func (a *access) clusters(ctx context.Context, namespace string) ([]cnpgv1.Clust
 
 // pods reads the instances' pods of one cluster or, if it is empty, of all of them; and of all namespaces if that is empty.
 func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.Pod, error) {
-	labels := client.MatchingLabels{wakeslices.LabelPodRole: "instance"}
+	labels := client.MatchingLabels{endpointslice.LabelPodRole: "instance"}
 	if cluster != "" {
-		labels[wakeslices.LabelCluster] = cluster
+		labels[endpointslice.LabelCluster] = cluster
 	}
 	var list corev1.PodList
 	if err := a.client.List(ctx, &list, client.InNamespace(namespace), labels); err != nil {

@@ -14,14 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// requested tells whether a patch asks for sleep.
+// requested reports whether a patch asks for sleep.
 func requested(annotations map[string]*string) bool {
-	value, there := annotations[idle.KeySleepRequested]
+	value, there := annotations[contract.AnnotationSleepRequested]
 	return there && value != nil
 }
 
@@ -35,7 +34,7 @@ func (w *world) obey(after time.Duration) func(map[string]*string) {
 		w.change("orders", func(c *cnpgv1.Cluster) {
 			asleep(c)
 			condition("DeletingPods")(c)
-			delete(c.Annotations, idle.KeySleepRequested)
+			delete(c.Annotations, contract.AnnotationSleepRequested)
 		})
 		time.Sleep(2 * time.Second)
 		w.change("orders", condition("Hibernated"))
@@ -64,6 +63,18 @@ func TestSleep(t *testing.T) {
 				w.obey(5 * time.Second)(annotations)
 			}
 		}, ""},
+		"announced": {nil, func(w *world) {
+			w.patched = func(annotations map[string]*string) {
+				if !requested(annotations) {
+					return
+				}
+				announce := func(value string) { w.annotate("orders", map[string]*string{contract.AnnotationAnnounced: &value}) }
+				announce("uid " + time.Now().Add(5*time.Second).UTC().Format(time.RFC3339))
+				time.Sleep(10 * time.Second)
+				announce("uid " + time.Now().Add(30*time.Second).UTC().Format(time.RFC3339))
+				w.obey(3 * time.Second)(annotations)
+			}
+		}, ""},
 		"blocked":            {nil, func(w *world) { w.reports["orders-1"] = busy("active", "backup_running") }, ""},
 		"nothing-in-the-way": {nil, func(*world) {}, ""},
 		"withdrawn": {nil, func(w *world) {
@@ -71,15 +82,15 @@ func TestSleep(t *testing.T) {
 				if !requested(annotations) {
 					return
 				}
-				w.change("orders", func(c *cnpgv1.Cluster) { c.Annotations[idle.KeyHibernation] = "on" })
+				w.change("orders", func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationHibernation] = "on" })
 				time.Sleep(1500 * time.Millisecond)
-				w.change("orders", func(c *cnpgv1.Cluster) { delete(c.Annotations, idle.KeyHibernation) })
+				w.change("orders", func(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationHibernation) })
 			}
 		}, ""},
 		"operator-away": {nil, func(w *world) {
 			w.patched = func(annotations map[string]*string) {
 				if requested(annotations) {
-					w.change("orders", func(c *cnpgv1.Cluster) { c.Annotations[idle.KeyHibernation] = "on" })
+					w.change("orders", func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationHibernation] = "on" })
 				}
 			}
 		}, ""},
@@ -101,8 +112,9 @@ func TestSleep(t *testing.T) {
 			w.reports["orders-1"] = older
 		}, ""},
 		"silent-sidecar": {nil, func(w *world) { w.hangs["orders-1"] = true }, ""},
-		"disabled":       {with(map[string]string{idle.KeyEnabled: "false"}), nil, ""},
-		"bad":            {with(map[string]string{idle.KeyWake: "maybe"}), nil, ""},
+		"disabled":       {with(map[string]string{contract.AnnotationEnabled: "false"}), nil, ""},
+		"bad":            {with(map[string]string{contract.AnnotationWake: "maybe"}), nil, ""},
+		"maintenance":    {maintained, nil, ""},
 		"primaryless":    {func(c *cnpgv1.Cluster) { c.Status = cnpgv1.ClusterStatus{} }, nil, ""},
 		"conflicts":      {nil, func(w *world) { w.conflicts, w.patched = 3, w.obey(time.Second) }, ""},
 		"conflicts-on":   {nil, func(w *world) { w.conflicts = 1000 }, ""},
@@ -118,7 +130,7 @@ func TestSleep(t *testing.T) {
 		"somebody-asks-anew": {nil, func(w *world) {
 			w.patched = func(annotations map[string]*string) {
 				if requested(annotations) {
-					w.annotate("orders", map[string]*string{idle.KeySleepRequested: &later})
+					w.annotate("orders", map[string]*string{contract.AnnotationSleepRequested: &later})
 				}
 			}
 		}, later},
@@ -131,7 +143,7 @@ func TestSleep(t *testing.T) {
 					row.change(orders)
 				}
 				w := newWorld(t, orders)
-				w.managers[client.ObjectKeyFromObject(orders)] = plan.FieldManager
+				w.managers[client.ObjectKeyFromObject(orders)] = contract.FieldManager
 				if name == "already-by-hand" {
 					w.managers[client.ObjectKeyFromObject(orders)] = "kubectl"
 				}
@@ -146,11 +158,11 @@ func TestSleep(t *testing.T) {
 					row.prepare(w)
 				}
 				golden(t, "sleep-"+name+".txt", w.run(t.Context(), "sleep", "orders"))
-				if left := w.annotations()[idle.KeySleepRequested]; left != row.left {
+				if left := w.annotations()[contract.AnnotationSleepRequested]; left != row.left {
 					t.Errorf("the annotation is left: %q, want %q", left, row.left)
 				}
 				for _, patch := range w.patches {
-					if strings.Contains(patch, idle.KeyHibernation) {
+					if strings.Contains(patch, contract.AnnotationHibernation) {
 						t.Errorf("it turned the switch: %s", patch)
 					}
 				}
@@ -161,7 +173,7 @@ func TestSleep(t *testing.T) {
 		t.Parallel()
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, cluster("orders"))
-			w.managers[client.ObjectKeyFromObject(cluster("orders"))] = plan.FieldManager
+			w.managers[client.ObjectKeyFromObject(cluster("orders"))] = contract.FieldManager
 			w.reports["orders-1"] = busy("active")
 			blocked := w.run(t.Context(), "sleep", "orders", "-o", "json", "--timeout", "10s")
 			w.reports["orders-1"], w.patched = idling(0), w.obey(time.Second)
@@ -176,7 +188,7 @@ func TestSleep(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(3*time.Second, cancel)
 			golden(t, "sleep-interrupted.txt", w.run(ctx, "sleep", "orders"))
-			if left := w.annotations()[idle.KeySleepRequested]; left != "" {
+			if left := w.annotations()[contract.AnnotationSleepRequested]; left != "" {
 				t.Errorf("the annotation is left: %q", left)
 			}
 		})
@@ -190,7 +202,7 @@ func TestNextStepOfAWake(t *testing.T) {
 	there := *pod("orders", "orders-1", time.Hour, true)
 	going := there
 	going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-	on := func(c *cnpgv1.Cluster) { c.Annotations[idle.KeyHibernation] = "on" }
+	on := func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationHibernation] = "on" }
 	for _, row := range []struct {
 		rule    string
 		changes []func(*cnpgv1.Cluster)
@@ -208,6 +220,11 @@ func TestNextStepOfAWake(t *testing.T) {
 		{"before the operator has begun it is", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there}, false, stepSwitch},
 		{"and while it waits for a healthy cluster", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepSwitch},
 		{"unless a pod is being deleted already", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there, going}, false, stepHold},
+		{"a wake that may have the operator delete volumes is refused", []func(*cnpgv1.Cluster){asleep, maintained}, nil, false, stepRefuse},
+		{"also of what a person put to sleep", []func(*cnpgv1.Cluster){byHand, maintained}, nil, false, stepRefuse},
+		{"also while the pods are being deleted", []func(*cnpgv1.Cluster){on, maintained, condition("DeletingPods")}, []corev1.Pod{going}, false, stepRefuse},
+		{"and where none is left before the operator says so", []func(*cnpgv1.Cluster){on, maintained}, nil, false, stepRefuse},
+		{"pods that are not being deleted yet may stay", []func(*cnpgv1.Cluster){on, maintained}, []corev1.Pod{there}, false, stepSwitch},
 		{"what is not known is waited for", []func(*cnpgv1.Cluster){asleep}, nil, true, stepHold},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -224,7 +241,7 @@ func TestWake(t *testing.T) {
 	// start makes the pod as the operator does, once the switch is off.
 	start := func(w *world) func(map[string]*string) {
 		return func(annotations map[string]*string) {
-			if _, there := annotations[idle.KeyHibernation]; !there {
+			if _, there := annotations[contract.AnnotationHibernation]; !there {
 				return
 			}
 			time.Sleep(500 * time.Millisecond) // the bubble's clock
@@ -233,7 +250,22 @@ func TestWake(t *testing.T) {
 			if err := w.api.Create(context.Background(), made); err != nil {
 				w.t.Error(err)
 			}
-			time.Sleep(3 * time.Second)
+			for _, change := range []func(){
+				func() { made.Spec.NodeName, made.Status.Phase = "node-1", corev1.PodPending },
+				func() { made.Status.Phase = corev1.PodRunning },
+			} {
+				time.Sleep(1500 * time.Millisecond)
+				change()
+				status := made.Status
+				if err := w.api.Update(context.Background(), made); err != nil {
+					w.t.Error(err)
+				}
+				made.Status = status
+				if err := w.api.Status().Update(context.Background(), made); err != nil {
+					w.t.Error(err)
+				}
+			}
+			time.Sleep(1500 * time.Millisecond)
 			made.Status.Conditions[0].Status = corev1.ConditionTrue
 			if err := w.api.Status().Update(context.Background(), made); err != nil {
 				w.t.Error(err)
@@ -261,6 +293,7 @@ func TestWake(t *testing.T) {
 		}, "wake orders", false},
 		"pods-stay":         {func(c *cnpgv1.Cluster) { asleep(c); condition("WaitingPodsDeletion")(c) }, nil, nil, "wake orders --timeout 30s", true},
 		"before-it-began":   {func(c *cnpgv1.Cluster) { asleep(c); c.Status.Conditions = nil }, []client.Object{pod("orders", "orders-1", time.Hour, true)}, nil, "wake orders --wait", false},
+		"maintenance":       {func(c *cnpgv1.Cluster) { asleep(c); maintained(c) }, nil, nil, "wake orders", true},
 		"conflicts":         {asleep, nil, func(w *world) { w.conflicts = 2 }, "wake orders", false},
 		"pods-are-a-secret": {asleep, nil, func(w *world) { w.denied = true }, "wake orders", true},
 	} {
@@ -277,10 +310,10 @@ func TestWake(t *testing.T) {
 				}
 				golden(t, "wake-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
 				left := w.annotations()
-				if _, still := left[idle.KeyHibernation]; still != row.still {
+				if _, still := left[contract.AnnotationHibernation]; still != row.still {
 					t.Errorf("the switch is left: %t, want %t", still, row.still)
 				}
-				if _, mark := left[idle.KeyAsleepSince]; !row.still && mark {
+				if _, mark := left[contract.AnnotationAsleepSince]; !row.still && mark {
 					t.Errorf("a mark is left: %v", left)
 				}
 			})
@@ -300,14 +333,14 @@ func TestKeepAwakeAndRelease(t *testing.T) {
 		"two-hours":      {nil, 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
 		"json":           {nil, 0, "keep-awake orders 90m -o json", "2000-01-01T01:30:00Z"},
 		"a-week":         {nil, 0, "keep-awake orders 168h", "2000-01-07T23:59:00Z"},
-		"less":           {with(map[string]string{idle.KeyKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 2h", tomorrow},
-		"more":           {with(map[string]string{idle.KeyKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 48h", "2000-01-03T00:00:00Z"},
-		"over-a-mistake": {with(map[string]string{idle.KeyKeepAwakeUntil: "x"}), 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
+		"less":           {with(map[string]string{contract.AnnotationKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 2h", tomorrow},
+		"more":           {with(map[string]string{contract.AnnotationKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 48h", "2000-01-03T00:00:00Z"},
+		"over-a-mistake": {with(map[string]string{contract.AnnotationKeepAwakeUntil: "x"}), 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
 		"asleep":         {asleep, 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
-		"disabled":       {with(map[string]string{idle.KeyEnabled: "false"}), 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
+		"disabled":       {with(map[string]string{contract.AnnotationEnabled: "false"}), 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
 		"conflicts":      {nil, 2, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
-		"release":        {with(map[string]string{idle.KeyKeepAwakeUntil: tomorrow}), 0, "release orders", ""},
-		"release-json":   {with(map[string]string{idle.KeyKeepAwakeUntil: tomorrow}), 0, "release orders -o json", ""},
+		"release":        {with(map[string]string{contract.AnnotationKeepAwakeUntil: tomorrow}), 0, "release orders", ""},
+		"release-json":   {with(map[string]string{contract.AnnotationKeepAwakeUntil: tomorrow}), 0, "release orders -o json", ""},
 		"release-none":   {nil, 0, "release orders", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -320,11 +353,11 @@ func TestKeepAwakeAndRelease(t *testing.T) {
 				w := newWorld(t, orders)
 				w.conflicts = row.conflicts
 				golden(t, "keep-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
-				got := w.annotations()[idle.KeyKeepAwakeUntil]
+				got := w.annotations()[contract.AnnotationKeepAwakeUntil]
 				if diff := cmp.Diff(row.want, got); diff != "" {
 					t.Errorf("until (-want +got):\n%s", diff)
 				}
-				if _, problems := idle.ParsePolicy(map[string]string{idle.KeyKeepAwakeUntil: got}, time.Now().Add(-30*time.Second)); got != "" && len(problems) != 0 {
+				if _, problems := idle.ParsePolicy(map[string]string{contract.AnnotationKeepAwakeUntil: got}, time.Now().Add(-30*time.Second)); got != "" && len(problems) != 0 {
 					t.Errorf("a sidecar whose clock is behind does not understand it: %v", problems)
 				}
 			})
@@ -344,7 +377,7 @@ func TestPassing(t *testing.T) {
 		{apierrors.NewUnauthorized("x"), false},
 		{context.DeadlineExceeded, true},
 		{errors.New("x"), false},
-		{activity.ErrReport, false},
+		{contract.ErrReport, false},
 	} {
 		if got := passing(row.err); got != row.want {
 			t.Errorf("%v passes: %t", row.err, got)

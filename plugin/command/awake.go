@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -37,7 +38,7 @@ before takes nothing from them. A cluster that sleeps is not woken by it.`,
 				return err
 			}
 			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, now time.Time) (until time.Time, change bool) {
-				until = now.Add(min(length, idle.LongestKeepAwake-clocksApart)).UTC().Truncate(time.Second)
+				until = now.Add(min(length, contract.LongestKeepAwake-clocksApart)).UTC().Truncate(time.Second)
 				if policy, _ := idle.ParsePolicy(cluster.Annotations, now); policy.KeepAwakeUntil.After(until) {
 					return policy.KeepAwakeUntil.UTC(), false
 				}
@@ -53,7 +54,7 @@ func (p *program) releaseCommand() *cobra.Command {
 		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
 			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, _ time.Time) (time.Time, bool) {
-				_, there := cluster.Annotations[idle.KeyKeepAwakeUntil]
+				_, there := cluster.Annotations[contract.AnnotationKeepAwakeUntil]
 				return time.Time{}, there
 			})
 		},
@@ -63,7 +64,7 @@ func (p *program) releaseCommand() *cobra.Command {
 // parseLength reads for how long.
 func parseLength(value string) (time.Duration, error) {
 	length, err := time.ParseDuration(value)
-	if err != nil || length <= 0 || length > idle.LongestKeepAwake {
+	if err != nil || length <= 0 || length > contract.LongestKeepAwake {
 		return 0, usage(`the duration is %q; allowed is more than 0s and at most 168h, such as "2h", "90m" or "1h30m"`, value)
 	}
 	return length, nil
@@ -84,11 +85,11 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 		switch value := until.Format(time.RFC3339); {
 		case !change:
 		case until.IsZero():
-			changes = map[string]*string{idle.KeyKeepAwakeUntil: nil}
-			delete(cluster.Annotations, idle.KeyKeepAwakeUntil)
+			changes = map[string]*string{contract.AnnotationKeepAwakeUntil: nil}
+			delete(cluster.Annotations, contract.AnnotationKeepAwakeUntil)
 		default:
-			changes = map[string]*string{idle.KeyKeepAwakeUntil: &value}
-			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, idle.KeyKeepAwakeUntil, value)
+			changes = map[string]*string{contract.AnnotationKeepAwakeUntil: &value}
+			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, value)
 		}
 		s := see(cluster, nil, false, now) // as it will be: what is replaced may have been a mistake
 		switched = s.view.Switched

@@ -8,7 +8,6 @@ package command
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
@@ -43,15 +43,6 @@ const (
 	exitNotReached
 )
 
-// usageError says that what was asked for is not understood.
-type usageError struct{ text string }
-
-func (e usageError) Error() string { return e.text }
-
-func usage(format string, arguments ...any) error {
-	return usageError{fmt.Sprintf(format, arguments...)}
-}
-
 // notReached says that the cluster did not come to where it was asked to.
 type notReached struct{ text string }
 
@@ -66,16 +57,19 @@ type Streams struct {
 // program is one run.
 type program struct {
 	Streams
+	version string
 	connect func() (*access, error)
+	// output is the value of --output, printer what writes it; none writes for people.
 	output  string
+	printer printers.ResourcePrinter
 }
 
-// Run runs the command line, and returns the exit code.
-func Run(ctx context.Context, arguments []string, streams Streams) int {
+// Run runs the command line of the program of that version, and returns the exit code.
+func Run(ctx context.Context, arguments []string, streams Streams, version string) int {
 	log.SetLogger(logr.Discard()) // of the client; what went wrong is an error, and told once
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.CacheDir = nil // nothing is discovered
-	p := &program{Streams: streams, connect: func() (*access, error) { return connect(flags, streams.Getenv) }}
+	p := &program{Streams: streams, version: version, connect: func() (*access, error) { return connect(flags, streams.Getenv) }}
 	return p.run(ctx, arguments, flags)
 }
 
@@ -111,6 +105,7 @@ func (p *program) root() *cobra.Command {
 		Long: `Show which CloudNativePG clusters sleep, and put them to sleep, wake them and keep them awake.
 
 Exit codes: 0 done, 1 something failed, 2 not understood, 3 the cluster did not come to where it was asked to.`,
+		Version:       p.version,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: called},
 		SilenceErrors: true, SilenceUsage: true,
 		Args: func(c *cobra.Command, arguments []string) error {
@@ -126,24 +121,15 @@ Exit codes: 0 done, 1 something failed, 2 not understood, 3 the cluster did not 
 			return usage("there is no command %q; known are %s", arguments[0], strings.Join(known, ", "))
 		},
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
-		PersistentPreRunE: func(*cobra.Command, []string) error { return p.checkOutput() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return p.chooseOutput(c) },
 	}
 	root.SetOut(p.Out)
 	root.SetErr(p.Err)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage("%v; %s --help lists what is allowed", err, strings.Replace(c.CommandPath(), Name, called, 1))
-	})
-	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", `"json", or empty for people`)
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp)) // it fails only for a flag that does not exist
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "format of the answer: json, yaml, jsonpath=TEMPLATE and the like; status knows wide too; empty for people")
+	_ = root.RegisterFlagCompletionFunc("output", completeOutput) // it fails only for a flag that does not exist
 	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(), p.releaseCommand())
 	return root
-}
-
-func (p *program) checkOutput() error {
-	if p.output != "" && p.output != "json" {
-		return usage(`--output is %q; allowed is "json", or nothing for people`, p.output)
-	}
-	return nil
 }
 
 // exactly demands an argument for every name.
@@ -154,20 +140,6 @@ func exactly(names ...string) cobra.PositionalArgs {
 		}
 		return usage("%s takes %s, not %d arguments", c.Name(), cmp.Or(strings.Join(names, " "), "no arguments"), len(arguments))
 	}
-}
-
-// write writes for a program or for people.
-func (p *program) write(value any, text func(io.Writer)) error {
-	if p.output != "json" {
-		text(p.Out)
-		return nil
-	}
-	encoder := json.NewEncoder(p.Out)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(value); err != nil {
-		return fmt.Errorf("write the answer: %w", err)
-	}
-	return nil
 }
 
 // say tells people how it goes on; it is not part of the answer.

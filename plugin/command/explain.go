@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -34,8 +34,6 @@ type explanation struct {
 	Problems []string `json:"problems"`
 	// Rules are the annotations that say what counts, and when.
 	Rules map[string]string `json:"rules"`
-	// Due is when it would sleep if nothing happens; absent while that is not known.
-	Due *time.Time `json:"due,omitempty"`
 	// Instances are all, with what each last saw.
 	Instances []told `json:"instances"`
 }
@@ -50,7 +48,7 @@ type blocker struct {
 type told struct {
 	Pod     string           `json:"pod"`
 	Primary bool             `json:"primary"`
-	Report  *activity.Report `json:"report,omitempty"`
+	Report  *contract.Report `json:"report,omitempty"`
 	Problem string           `json:"problem,omitempty"`
 }
 
@@ -91,15 +89,15 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 		e.Problems = append(e.Problems, problem.String())
 	}
 	for _, key := range []string{
-		idle.KeyEnabled, idle.KeyInactivityMinutes, idle.KeyActivity, idle.KeyIgnore, idle.KeyKeepAwake, idle.KeyKeepAwakeUntil, idle.KeyWake,
-		idle.KeyGatewayAddress, idle.KeySidecarUpdate, idle.KeyDatabase, idle.KeySleepRequested,
+		contract.AnnotationEnabled, contract.AnnotationInactivityMinutes, contract.AnnotationActivity, contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationWake,
+		contract.AnnotationGatewayAddress, contract.AnnotationSidecarUpdate, contract.AnnotationDatabase, contract.AnnotationSleepRequested, contract.AnnotationUnroutableServices,
 	} {
 		if value, there := cluster.Annotations[key]; there {
-			e.Rules[strings.TrimPrefix(key, idle.Prefix)] = value
+			e.Rules[strings.TrimPrefix(key, contract.Prefix)] = value
 		}
 	}
 	if state == StateAsleep || state == StateAsleepByHand {
-		e.Reason, e.Obstacle = cluster.Annotations[idle.KeyAsleepReason], s.view.Obstacle()
+		e.Reason, e.Obstacle = cluster.Annotations[contract.AnnotationAsleepReason], s.view.Obstacle()
 		return e, nil
 	}
 	e.askInstances(ctx, a, s)
@@ -128,9 +126,6 @@ func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
 			t.Problem = because(answered.err)
 		} else {
 			t.Report = &answered.report
-			if t.Primary {
-				e.Due = answered.report.Due
-			}
 		}
 		e.Instances = append(e.Instances, t)
 	}
@@ -192,6 +187,10 @@ func (e *explanation) writeSleep(p func(string, ...any)) {
 	}
 	if e.Obstacle == "" {
 		p("A client that connects wakes it.\n")
+		return
+	}
+	if e.Obstacle == plan.ReasonMaintenance {
+		p("Nothing wakes it now (%s).\n", e.Obstacle)
 		return
 	}
 	p("No connection wakes it (%s). By hand: %s wake -n %s %s\n", e.Obstacle, called, e.Namespace, e.Cluster)

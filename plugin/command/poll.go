@@ -38,7 +38,7 @@ func poll(ctx context.Context, timeout time.Duration, look func(context.Context)
 	}
 }
 
-// passing tells whether an error may go away by itself.
+// passing reports whether an error may go away by itself.
 func passing(err error) bool {
 	var answered apierrors.APIStatus
 	switch {

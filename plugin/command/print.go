@@ -56,10 +56,10 @@ const (
 	reset  = "\x1b[0m"
 )
 
-// colourful tells whether colours are wanted: on a terminal that knows them, unless NO_COLOR is set (no-color.org).
+// colourful reports whether colours are wanted: on a terminal that knows them, unless NO_COLOR is set (no-color.org).
 func colourful(out io.Writer, getenv func(string) string) bool {
-	file, is := out.(*os.File)
-	return is && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd())) //nolint:gosec // a file descriptor is small
+	file, ok := out.(*os.File)
+	return ok && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd())) //nolint:gosec // a file descriptor is small
 }
 
 // paint puts a colour on a text.

@@ -12,6 +12,8 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/spf13/cobra"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -78,6 +80,7 @@ type sleeper struct {
 	say      func(string, ...any)
 	value    string // of the annotation
 	switched bool   // the switch was seen on
+	going    bool   // the announcement was seen
 	answer   slept
 }
 
@@ -97,11 +100,12 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 		s.value, s.answer.RequestedAt = requested.Format(time.RFC3339), &requested
 		defer s.tidy(ctx)
 		err := s.change(ctx, s.name, func(*cnpgv1.Cluster) map[string]*string {
-			return map[string]*string{idle.KeySleepRequested: &s.value}
+			return map[string]*string{contract.AnnotationSleepRequested: &s.value}
 		})
 		if err != nil {
 			return err
 		}
+		s.say("The sidecar is asked.")
 	}
 	err = poll(ctx, timeout, s.look)
 	if errors.Is(err, errTooLong) {
@@ -122,7 +126,10 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 		return fmt.Errorf("the Cluster %q cannot be put to sleep: %s", s.name, strings.Join(lines, "; "))
 	}
 	if !policy.Enabled {
-		return fmt.Errorf("the Cluster %q cannot be put to sleep: the annotation %s is not \"true\"", s.name, idle.KeyEnabled)
+		return fmt.Errorf("the Cluster %q cannot be put to sleep: the annotation %s is not \"true\"", s.name, contract.AnnotationEnabled)
+	}
+	if plan.View(cluster, now).VolumesAtRisk {
+		return fmt.Errorf("the Cluster %q is not put to sleep: %s", s.name, plan.VolumesAtRisk)
 	}
 	primary := cluster.Status.CurrentPrimary
 	if primary == "" {
@@ -160,6 +167,10 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 		return false, nil
 	case s.switched:
 		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: the switch was taken back, by somebody or since a client came; kubectl describe tells", s.name)}
+	}
+	if going := s.answer.State == StateGoing; going != s.going {
+		s.going = going
+		s.say("%s", map[bool]string{true: "The sleep is announced; the wake gateway prepares.", false: "The announcement was withdrawn, or has run out."}[going])
 	}
 	asked := s.ask(ctx, instance{cluster.Namespace, cluster.Name, cluster.Status.CurrentPrimary})
 	if asked.err != nil {
@@ -211,13 +222,13 @@ func (s *sleeper) tidy(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
 	defer cancel()
 	err := s.change(ctx, s.name, func(cluster *cnpgv1.Cluster) map[string]*string {
-		if cluster.Annotations[idle.KeySleepRequested] != s.value {
+		if cluster.Annotations[contract.AnnotationSleepRequested] != s.value {
 			return nil
 		}
-		return map[string]*string{idle.KeySleepRequested: nil}
+		return map[string]*string{contract.AnnotationSleepRequested: nil}
 	})
 	if err != nil {
-		s.say("The annotation %s could not be removed; in five minutes it means nothing: %v", idle.KeySleepRequested, err)
+		s.say("The annotation %s could not be removed; in five minutes it means nothing: %v", contract.AnnotationSleepRequested, err)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // State is in which state a cluster is. The list is closed.
@@ -49,7 +49,7 @@ func see(cluster *cnpgv1.Cluster, pods []corev1.Pod, podsKnown bool, now time.Ti
 // condition is the operator's, on hibernation; nil without one.
 func (s seen) condition() (reason string, since time.Time, there bool) {
 	for _, condition := range s.cluster.Status.Conditions {
-		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
+		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
 			return condition.Reason, condition.LastTransitionTime.Time, true
 		}
 	}
@@ -59,10 +59,10 @@ func (s seen) condition() (reason string, since time.Time, there bool) {
 // state is that of the cluster.
 func (s seen) state(now time.Time) State {
 	_, _, hibernation := s.condition()
-	announced, err := plan.ParseAnnouncement(s.view.Announced)
+	announced, err := contract.ParseAnnouncement(s.view.Announced)
 	about := false
 	if err == nil {
-		about, _ = announced.Live(now)
+		about, _ = announced.Valid(now)
 	}
 	switch {
 	case s.view.Switched && s.view.Hibernated && s.view.Ours:
@@ -82,7 +82,7 @@ func (s seen) state(now time.Time) State {
 	}
 }
 
-// starting tells whether no instance is ready, and the newest pod is young enough to get there.
+// starting reports whether no instance is ready, and the newest pod is young enough to get there.
 func (s seen) starting(now time.Time) bool {
 	youngest := s.youngest()
 	return youngest != nil && !slices.ContainsFunc(s.pods, ready) && now.Sub(youngest.CreationTimestamp.Time) < wakes
@@ -113,7 +113,7 @@ func (s seen) since(state State) time.Time {
 	reason, changed, _ := s.condition()
 	switch state {
 	case StateAsleep, StateGoing:
-		if at, err := time.Parse(time.RFC3339, s.cluster.Annotations[idle.KeyAsleepSince]); err == nil && s.view.Ours {
+		if at, err := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationAsleepSince]); err == nil && s.view.Ours {
 			return at.UTC()
 		}
 		if reason == "" {
@@ -135,7 +135,7 @@ func (s seen) since(state State) time.Time {
 	return time.Time{}
 }
 
-// asks tells whether there is a sidecar that knows more.
+// asks reports whether there is a sidecar that knows more.
 func (s seen) asks(state State) bool {
 	return s.cluster.Status.CurrentPrimary != "" && (state == StateAwake || state == StateGoing && !s.view.Switched)
 }
@@ -144,7 +144,7 @@ func (s seen) instance(pod string) instance {
 	return instance{s.cluster.Namespace, s.cluster.Name, pod}
 }
 
-// ready tells whether the kubelet says so.
+// ready reports whether the kubelet says so.
 func ready(pod corev1.Pod) bool {
 	return pod.DeletionTimestamp.IsZero() && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

@@ -6,18 +6,20 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
+
+// What wakes a cluster, as the annotation says it.
+const wakeOnConnect, wakeManual = "on-connect", "manual"
 
 // row is what status says of a cluster.
 type row struct {
@@ -28,9 +30,15 @@ type row struct {
 	// IdleForSeconds is that of the primary; absent while it is in use, or asleep, or not known.
 	IdleForSeconds *float64 `json:"idleForSeconds,omitempty"`
 	// ThresholdSeconds is absent where the annotations are not understood.
-	ThresholdSeconds *float64       `json:"thresholdSeconds,omitempty"`
-	BlockedBy        []string       `json:"blockedBy"`
-	LastWake         *plan.LastWake `json:"lastWake,omitempty"`
+	ThresholdSeconds *float64 `json:"thresholdSeconds,omitempty"`
+	BlockedBy        []string `json:"blockedBy"`
+	// Due is when it would sleep if nothing happens; absent while that is not known.
+	Due *time.Time `json:"due,omitempty"`
+	// Primary is the pod of the primary, also of one that sleeps.
+	Primary string `json:"primary,omitempty"`
+	// Wake is what wakes it by its annotations; absent where the annotations are not understood.
+	Wake     string             `json:"wake,omitempty"`
+	LastWake *contract.LastWake `json:"lastWake,omitempty"`
 	saved
 	// Note says what could not be found out, and why.
 	Note string `json:"note,omitempty"`
@@ -44,14 +52,16 @@ type table struct {
 }
 
 func (p *program) statusCommand() *cobra.Command {
-	everywhere := false
+	everywhere, watch := false, false
 	c := &cobra.Command{
 		Use: "status", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
 		Long: `List the clusters: what sleeps, since when, and what keeps the others awake.
 
 SAVED is by the present sleep: what the cluster's PostgreSQL containers request of CPU and memory, times how long no pod has
-been there. It is empty for a cluster that a person put to sleep, and for one that requests nothing.`,
-		Args: exactly(), ValidArgsFunction: cobra.NoFileCompletions,
+been there. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
+
+With --watch it goes on, and writes a cluster again whenever its line has changed in more than its times.`,
+		Args: exactly(), ValidArgsFunction: cobra.NoFileCompletions, Annotations: map[string]string{annotationWide: "true"},
 		RunE: func(c *cobra.Command, _ []string) error {
 			a, err := p.connect()
 			if err != nil {
@@ -61,26 +71,46 @@ been there. It is empty for a cluster that a person put to sleep, and for one th
 			if everywhere {
 				namespace = ""
 			}
+			text := newStatusText(p.Out, everywhere, p.output == outputWide, colourful(p.Out, p.Getenv))
+			if watch {
+				return (&watcher{access: a, program: p, text: text, namespace: namespace}).watch(c.Context())
+			}
 			now := time.Now()
 			answer, err := a.table(c.Context(), namespace, now)
 			if err != nil {
 				return err
 			}
-			rows := answer.Clusters
-			if answer.Note != "" {
-				p.say("Which instances are ready, and since when, is not known: %s", answer.Note)
-			}
-			if len(rows) == 0 && p.output == "" {
-				p.say("No Cluster lists the plugin%s.", map[bool]string{false: fmt.Sprintf(" in the namespace %q", namespace)}[everywhere])
+			p.sayNote(answer.Note)
+			if len(answer.Clusters) == 0 && p.printer == nil {
+				p.sayNone(namespace)
 				return nil
 			}
-			return p.write(answer, func(w io.Writer) {
-				writeRows(w, rows, everywhere, colourful(p.Out, p.Getenv), now)
-			})
+			return p.write(answer, func(io.Writer) { text.write(answer.Clusters, now) })
 		},
 	}
 	c.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "the clusters of all namespaces")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and write what changes")
 	return c
+}
+
+// sayNote tells what could not be found out of any cluster.
+func (p *program) sayNote(note string) {
+	if note != "" {
+		p.say("%s", unknownInstances(note))
+	}
+}
+
+func unknownInstances(note string) string {
+	return "Which instances are ready, and since when, is not known: " + note
+}
+
+// sayNone tells that there is nothing to list.
+func (p *program) sayNone(namespace string) {
+	if namespace == "" {
+		p.say("No Cluster lists the plugin.")
+		return
+	}
+	p.say("No Cluster lists the plugin in the namespace %q.", namespace)
 }
 
 // table has the clusters of a namespace, or of all. What cannot be found out of one is noted and fails no other.
@@ -92,7 +122,7 @@ func (a *access) table(ctx context.Context, namespace string, now time.Time) (ta
 	pods, problem := a.pods(ctx, namespace, "")
 	of := map[types.NamespacedName][]corev1.Pod{}
 	for i := range pods {
-		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[wakeslices.LabelCluster]}
+		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
 		of[key] = append(of[key], pods[i])
 	}
 	rows := make([]row, 0, len(clusters))
@@ -123,23 +153,29 @@ func (a *access) table(ctx context.Context, namespace string, now time.Time) (ta
 func (s seen) row(state State, now time.Time) row {
 	r := row{
 		Namespace: s.cluster.Namespace, Cluster: s.cluster.Name, State: state, Since: unlessZero(s.since(state)), BlockedBy: []string{},
-		saved: s.saved(state, now),
+		Primary: s.cluster.Status.CurrentPrimary, saved: s.saved(state, now),
 	}
 	if s.view.Problems == 0 {
 		threshold := s.view.Policy.Threshold.Seconds()
-		r.ThresholdSeconds = &threshold
+		r.ThresholdSeconds, r.Wake = &threshold, wakeOnConnect
+		if s.view.Policy.Manual {
+			r.Wake = wakeManual
+		}
 	} else {
 		r.BlockedBy = append(r.BlockedBy, string(idle.ReasonInvalidAnnotation))
 	}
 	if state == StateDisabled && s.view.Problems == 0 {
 		r.BlockedBy = append(r.BlockedBy, string(idle.ReasonDisabled))
 	}
-	if value, there := s.cluster.Annotations[idle.KeyLastWake]; there {
-		if wake, err := plan.ParseLastWake(value); err == nil {
+	if value, there := s.cluster.Annotations[contract.AnnotationLastWake]; there {
+		if wake, err := contract.ParseLastWake(value); err == nil {
 			r.LastWake = &wake
 		} else {
-			r.note("the annotation " + idle.KeyLastWake + " is not understood")
+			r.note("the annotation " + contract.AnnotationLastWake + " is not understood")
 		}
+	}
+	if s.view.Switched && s.view.VolumesAtRisk {
+		r.note("not woken now: " + plan.VolumesAtRisk)
 	}
 	if state == StateAwake && s.podsKnown && !slices.ContainsFunc(s.pods, ready) {
 		r.note("no instance is ready")
@@ -153,7 +189,7 @@ func (r *row) take(i instance, a answer) {
 		r.note(fmt.Sprintf("the sidecar of %s cannot be asked: %s", i.pod, because(a.err)))
 		return
 	}
-	r.IdleForSeconds = a.report.IdleForSeconds
+	r.IdleForSeconds, r.Due = a.report.IdleForSeconds, a.report.Due
 	for _, blocker := range a.report.Blockers {
 		if !slices.Contains(r.BlockedBy, blocker) {
 			r.BlockedBy = append(r.BlockedBy, blocker)
@@ -166,51 +202,4 @@ func (r *row) note(text string) {
 		text = r.Note + "; " + text
 	}
 	r.Note = text
-}
-
-// writeRows writes for people.
-func writeRows(w io.Writer, rows []row, everywhere, colours bool, now time.Time) {
-	out := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	line := func(namespace, state string, cells ...string) {
-		if everywhere {
-			_, _ = fmt.Fprintf(out, "%s\t", namespace)
-		}
-		_, _ = fmt.Fprintf(out, "%s\t%s\t%s\n", cells[0], state, strings.Join(cells[1:], "\t"))
-	}
-	notes := slices.ContainsFunc(rows, func(r row) bool { return r.Note != "" })
-	head := []string{"NAME", "SINCE", "IDLE FOR", "THRESHOLD", "BLOCKED BY", "LAST WOKEN BY", "SAVED"}
-	if notes {
-		head = append(head, "NOTE")
-	}
-	line("NAMESPACE", paint(colours, plain, "STATE"), head...)
-	for _, r := range rows {
-		since := ""
-		if r.Since != nil {
-			since = ago(*r.Since, now)
-		}
-		cells := []string{
-			r.Cluster, since, long(r.IdleForSeconds), long(r.ThresholdSeconds), strings.Join(r.BlockedBy, ","), woken(r.LastWake, now),
-			hours(r.saved),
-		}
-		if notes {
-			cells = append(cells, r.Note)
-		}
-		for i := range cells {
-			cells[i] = cell(cells[i])
-		}
-		line(cell(r.Namespace), paint(colours, r.State.colour(), string(r.State)), cells...)
-	}
-	_ = out.Flush() // nobody is left to be told
-}
-
-// woken says who woke a cluster, in one line.
-func woken(w *plan.LastWake, now time.Time) string {
-	if w == nil {
-		return ""
-	}
-	who := w.By
-	if w.User != "" {
-		who += fmt.Sprintf(" (%s@%s)", w.User, cmp.Or(w.Database, w.User))
-	}
-	return who + ", " + ago(w.At, now)
 }

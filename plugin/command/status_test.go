@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 const wakeOf = `{"at":"1999-12-31T22:00:00Z","by":"10.0.0.9","user":"app","database":"shop","service":"orders-rw"}`
@@ -28,18 +28,19 @@ func fleet(t *testing.T) *world {
 	unlisted.Spec.Plugins = nil
 	objects := []client.Object{
 		elsewhere, elsewherePod, unlisted,
-		cluster("orders", annotate(idle.KeyLastWake, wakeOf)), pod("orders", "orders-1", 2*time.Hour, true),
+		cluster("orders", annotate(contract.AnnotationLastWake, wakeOf)), pod("orders", "orders-1", 2*time.Hour, true),
 		cluster("busy"), pod("busy", "busy-1", 50*time.Hour, true),
-		cluster("off", annotate(idle.KeyEnabled, "false")), pod("off", "off-1", time.Hour, true),
-		cluster("bad", annotate(idle.KeyActivity, "some")), pod("bad", "bad-1", time.Hour, true),
-		cluster("night", asleep, requesting, annotate(idle.KeyLastWake, "yesterday")), cluster("free", asleep),
+		cluster("off", annotate(contract.AnnotationEnabled, "false")), pod("off", "off-1", time.Hour, true),
+		cluster("bad", annotate(contract.AnnotationActivity, "some")), pod("bad", "bad-1", time.Hour, true),
+		cluster("night", asleep, requesting, annotate(contract.AnnotationLastWake, "yesterday")), cluster("free", asleep),
+		cluster("maintained", asleep, maintained),
 		cluster("hand", byHand, requesting),
-		cluster("going", annotate(idle.KeyHibernation, "on"), condition("DeletingPods")), pod("going", "going-1", time.Hour, true),
-		cluster("announced", annotate(idle.KeyAnnounced, "uid "+time.Now().Add(20*time.Second).UTC().Format(time.RFC3339))), pod("announced", "announced-1", time.Hour, true),
+		cluster("going", annotate(contract.AnnotationHibernation, "on"), condition("DeletingPods")), pod("going", "going-1", time.Hour, true),
+		cluster("announced", annotate(contract.AnnotationAnnounced, "uid "+time.Now().Add(20*time.Second).UTC().Format(time.RFC3339))), pod("announced", "announced-1", time.Hour, true),
 		cluster("waking"), pod("waking", "waking-1", 2*time.Second, false),
 		cluster("woken", condition("Hibernated")),
 		cluster("broken"), pod("broken", "broken-1", time.Hour, false),
-		cluster("forbidden", annotate(idle.KeyLastWake, `{"at":"1999-12-31T22:00:00Z","by":"10.0.0.9","user":"\u001b[31mroot\n","service":"x"}`)), pod("forbidden", "forbidden-1", time.Hour, true),
+		cluster("forbidden", annotate(contract.AnnotationLastWake, `{"at":"1999-12-31T22:00:00Z","by":"10.0.0.9","user":"\u001b[31mroot\n","service":"x"}`)), pod("forbidden", "forbidden-1", time.Hour, true),
 		cluster("slow"), pod("slow", "slow-1", time.Hour, true),
 		cluster("old"), pod("old", "old-1", time.Hour, true),
 		cluster("primaryless", func(c *cnpgv1.Cluster) { c.Status = cnpgv1.ClusterStatus{} }),
@@ -61,6 +62,9 @@ func TestStatus(t *testing.T) {
 	}{
 		"status.txt":        {[]string{"status"}, nil},
 		"status.json":       {[]string{"status", "-o", "json"}, nil},
+		"status.yaml":       {[]string{"status", "-o", "yaml"}, nil},
+		"status-wide.txt":   {[]string{"status", "-o", "wide"}, nil},
+		"status-path.txt":   {[]string{"status", "-o", `jsonpath={range .clusters[*]}{.cluster} {.state}{"\n"}{end}`}, nil},
 		"status-all.txt":    {[]string{"status", "-A"}, nil},
 		"status-denied.txt": {[]string{"status"}, func(w *world) { w.denied = true }},
 	} {
@@ -124,8 +128,8 @@ func TestColours(t *testing.T) {
 			t.Fatal(err)
 		}
 		var colours, none strings.Builder
-		writeRows(&colours, answer.Clusters, false, true, time.Now())
-		writeRows(&none, answer.Clusters, false, false, time.Now())
+		newStatusText(&colours, false, false, true).write(answer.Clusters, time.Now())
+		newStatusText(&none, false, false, false).write(answer.Clusters, time.Now())
 		golden(t, "status-colours.txt", colours.String())
 		if strings.Contains(none.String(), "\x1b") {
 			t.Error("there are escapes without colours")
@@ -138,7 +142,7 @@ func TestColours(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	three := cluster("three", with(map[string]string{idle.KeyIgnore: "user=monitoring", idle.KeyLastWake: wakeOf}))
+	three := cluster("three", with(map[string]string{contract.AnnotationIgnore: "user=monitoring", contract.AnnotationLastWake: wakeOf}))
 	three.Status.InstanceNames = []string{"three-2", "three-1", "three-3"}
 	for name, row := range map[string]struct {
 		cluster string
@@ -150,6 +154,7 @@ func TestExplain(t *testing.T) {
 		"bad":         {"bad", func(w *world) { w.reports["bad-1"] = busy("invalid_annotation", "newer_reason") }},
 		"asleep":      {"night", nil},
 		"by-hand":     {"hand", nil},
+		"maintenance": {"maintained", nil},
 		"waking":      {"waking", nil},
 		"silent":      {"slow", nil},
 		"not-listed":  {"unlisted", nil},
@@ -187,7 +192,8 @@ func TestWhatIsNotUnderstood(t *testing.T) {
 	var text strings.Builder
 	for _, line := range []string{
 		"slep orders", "status orders", "explain", "explain a b", "sleep", "sleep --timeout 0s orders", "wake --timeout -1s orders", "wake --timeout soon orders",
-		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "status --all", "status -o yaml", "release",
+		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "status --all", "status -o xml", "wake -o wide orders", "status -o jsonpath", "status -o jsonpath={",
+		"status -A=perhaps", "release",
 	} {
 		text.WriteString(newWorld(t).run(context.Background(), strings.Fields(line)...))
 	}
@@ -199,7 +205,7 @@ func TestCompletion(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := fleet(t)
 		golden(t, "complete.txt", w.run(t.Context(), "__complete", "wake", "")+w.run(t.Context(), "__complete", "wake", "orders", "")+
-			w.run(t.Context(), "__complete", "status", "-o", ""))
+			w.run(t.Context(), "__complete", "status", "-o", "")+w.run(t.Context(), "__complete", "wake", "-o", "jsonpath"))
 	})
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if text := newWorld(t).run(t.Context(), "completion", shell); !strings.Contains(text, Name) || !strings.HasSuffix(text, "= 0\n") {

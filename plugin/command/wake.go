@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // wakeTakes is the plugin's own default for a wake.
@@ -31,28 +32,32 @@ const (
 	stepHold
 	// stepSwitch turns the switch off.
 	stepSwitch
+	// stepRefuse ends: the operator might delete volumes.
+	stepRefuse
 )
 
 // next says what a wake does: the switch may go off before the first pod is deleted, and after the last has gone. The patch
-// that does it fails if the operator has begun since.
+// that does it fails if the operator has begun since. While volumes are at risk only the pods that are left may go on: no new one
+// may be made.
 func (s seen) next() step {
 	reason, _, _ := s.condition()
 	deleting := slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
+	begun := deleting || reason != "" && reason != waitingForHealthy
 	switch {
 	case !s.view.Switched:
 		return stepDone
 	case !s.podsKnown:
 		return stepHold
-	case s.view.Hibernated && len(s.pods) == 0:
-		return stepSwitch
-	case (reason == "" || reason == waitingForHealthy) && !deleting:
+	case s.view.VolumesAtRisk && (begun || len(s.pods) == 0):
+		return stepRefuse
+	case s.view.Hibernated && len(s.pods) == 0, !begun:
 		return stepSwitch
 	default:
 		return stepHold
 	}
 }
 
-// awake tells whether the primary is ready to serve.
+// awake reports whether the primary is ready to serve.
 func (s seen) awake() bool {
 	_, _, hibernation := s.condition()
 	primary := s.primary()
@@ -72,7 +77,10 @@ func (p *program) wakeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "wake CLUSTER", Short: "Wake a cluster, also one that a person put to sleep",
 		Long: `Wake a cluster, also one that a person put to sleep. While its pods are being deleted it waits until that is over:
-to turn back before would make the operator fail over.`,
+to turn back before would make the operator fail over.
+
+During a node maintenance with reusePVC false it refuses: the operator deletes the volumes of an instance that cannot be
+scheduled then.`,
 		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
 			if err := checkTimeout(timeout); err != nil {
@@ -103,10 +111,11 @@ to turn back before would make the operator fail over.`,
 // waking is one wake.
 type waking struct {
 	*access
-	name   string
-	say    func(string, ...any)
-	wait   bool
-	held   bool
+	name string
+	say  func(string, ...any)
+	wait bool
+	// phase is what was told last.
+	phase  string
 	answer woke
 }
 
@@ -133,24 +142,53 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	w.answer = woke{cluster.Namespace, cluster.Name, s.state(now), s.awake()}
 	switch s.next() {
 	case stepDone:
-		return !w.wait || w.answer.Ready, nil
-	case stepHold:
-		if !w.held {
-			w.held = true
-			w.say("The pods are being deleted; it is woken when that is over.")
+		if !w.wait || w.answer.Ready {
+			return true, nil
 		}
+		w.tell(s.start())
+		return false, nil
+	case stepRefuse:
+		return false, fmt.Errorf("the Cluster %q is not woken: %s", w.name, plan.VolumesAtRisk)
+	case stepHold:
+		w.tell("The pods are being deleted; it is woken when that is over.")
 		return false, nil
 	case stepSwitch:
 		err := w.annotate(ctx, cluster, map[string]*string{
-			idle.KeyHibernation: nil, idle.KeyAsleepSince: nil, idle.KeyAsleepReason: nil, idle.KeyAnnounced: nil,
-			idle.KeyGatewayReady: nil, idle.KeySleepRequested: nil,
+			contract.AnnotationHibernation: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil, contract.AnnotationAnnounced: nil,
+			contract.AnnotationGatewayReady: nil, contract.AnnotationSleepRequested: nil,
+			contract.AnnotationLastWake: nil, // it is of another wake
 		})
 		if err != nil {
 			return false, err
 		}
-		w.say("The switch is off.")
+		w.tell("The switch is off.")
 		w.answer.State = StateWaking
 		return !w.wait, nil
 	}
 	return false, nil
+}
+
+// tell tells of a phase when it begins.
+func (w *waking) tell(phase string) {
+	if phase != w.phase {
+		w.phase = phase
+		w.say("%s", phase)
+	}
+}
+
+// start says how far the start of a cluster is that hibernation is not asked for any more.
+func (s seen) start() string {
+	primary := s.primary()
+	switch {
+	case primary == nil:
+		return "The operator has not made the pod of the primary yet."
+	case !primary.DeletionTimestamp.IsZero():
+		return fmt.Sprintf("The pod %s is being deleted.", primary.Name)
+	case primary.Spec.NodeName == "":
+		return fmt.Sprintf("The pod %s waits for a node.", primary.Name)
+	case primary.Status.Phase == corev1.PodPending:
+		return fmt.Sprintf("The pod %s starts its containers.", primary.Name)
+	default:
+		return fmt.Sprintf("The pod %s runs; PostgreSQL is not ready yet.", primary.Name)
+	}
 }

@@ -17,8 +17,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // server is an API server with two clusters, whose pods' proxy says what the test wants. It keeps what it was asked.
@@ -33,18 +32,18 @@ type server struct {
 }
 
 func (s *server) cluster() map[string]any {
-	annotations := map[string]string{idle.KeyEnabled: "true"}
+	annotations := map[string]string{contract.AnnotationEnabled: "true"}
 	metadata := map[string]any{"namespace": "shop", "name": "orders", "resourceVersion": "7", "uid": "u", "annotations": annotations}
 	status := map[string]any{"currentPrimary": "orders-1", "instanceNames": []string{"orders-1"}}
 	if s.requested != "" {
-		annotations[idle.KeySleepRequested] = s.requested
+		annotations[contract.AnnotationSleepRequested] = s.requested
 	}
 	if s.asleep {
-		annotations[idle.KeyHibernation] = "on"
+		annotations[contract.AnnotationHibernation] = "on"
 		metadata["managedFields"] = []any{map[string]any{"manager": "cnpg-i-scale-to-zero", "fieldsType": "FieldsV1", "fieldsV1": map[string]any{
 			"f:metadata": map[string]any{"f:annotations": map[string]any{"f:cnpg.io/hibernation": map[string]any{}}},
 		}}}
-		status["conditions"] = []any{map[string]any{"type": idle.KeyHibernation, "status": "True", "reason": "Hibernated", "lastTransitionTime": "2026-03-01T12:00:00Z"}}
+		status["conditions"] = []any{map[string]any{"type": contract.AnnotationHibernation, "status": "True", "reason": "Hibernated", "lastTransitionTime": "2026-03-01T12:00:00Z"}}
 	}
 	return map[string]any{
 		"apiVersion": "postgresql.cnpg.io/v1", "kind": "Cluster", "metadata": metadata, "status": status,
@@ -95,7 +94,7 @@ func (s *server) patch(w http.ResponseWriter, body []byte) {
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if value := sent.Metadata.Annotations[idle.KeySleepRequested]; value != nil {
+	if value := sent.Metadata.Annotations[contract.AnnotationSleepRequested]; value != nil {
 		s.requested, s.asleep = *value, s.sleeps
 	} else {
 		s.requested = ""
@@ -117,12 +116,12 @@ func refuse(w http.ResponseWriter, status int, reason, message string) {
 }
 
 // reported answers as a sidecar does.
-func reported(t *testing.T, change func(*activity.Report)) http.HandlerFunc {
+func reported(t *testing.T, change func(*contract.Report)) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		seconds := 60.0
-		r := activity.Report{
-			Version: activity.ReportVersion, Cluster: "orders", Pod: "orders-1", Known: true, IdleForSeconds: &seconds, Requests: true, Reason: "waiting",
-			Blockers: []string{"waiting"}, Rules: activity.ReportedRules{Enabled: true},
+		r := contract.Report{
+			Version: contract.ReportVersion, Cluster: "orders", Pod: "orders-1", Known: true, IdleForSeconds: &seconds, Requests: true, Reason: "waiting",
+			Blockers: []string{"waiting"}, Rules: contract.ReportedRules{Enabled: true},
 		}
 		change(&r)
 		body, err := json.Marshal(r)
@@ -151,23 +150,23 @@ func serve(t *testing.T, s *server) string {
 // call runs the whole program.
 func call(ctx context.Context, arguments ...string) (int, string) {
 	var out strings.Builder
-	code := Run(ctx, arguments, Streams{Out: &out, Err: &out, Getenv: func(string) string { return "" }})
+	code := Run(ctx, arguments, Streams{Out: &out, Err: &out, Getenv: func(string) string { return "" }}, "1.2.3")
 	return code, out.String()
 }
 
 func TestTheProxy(t *testing.T) {
 	t.Parallel()
-	same := func(*activity.Report) {}
+	same := func(*contract.Report) {}
 	for _, row := range []struct {
 		rule  string
 		proxy http.HandlerFunc
 		says  string
 	}{
 		{"a sidecar that answers", reported(t, same), " waiting "},
-		{"one of another cluster", reported(t, func(r *activity.Report) { r.Cluster = "other" }), "unusable answer"},
-		{"one of another pod", reported(t, func(r *activity.Report) { r.Pod = "orders-2" }), "unusable answer"},
-		{"one of another version", reported(t, func(r *activity.Report) { r.Version = 9 }), "version 9, want 1"},
-		{"one that says too much", reported(t, func(r *activity.Report) { r.LastUnseenClient = strings.Repeat("x", 1<<20) }), "at most 65536 are allowed"},
+		{"one of another cluster", reported(t, func(r *contract.Report) { r.Cluster = "other" }), "unusable answer"},
+		{"one of another pod", reported(t, func(r *contract.Report) { r.Pod = "orders-2" }), "unusable answer"},
+		{"one of another version", reported(t, func(r *contract.Report) { r.Version = 9 }), "version 9, want 1"},
+		{"one that says too much", reported(t, func(r *contract.Report) { r.LastUnseenClient = strings.Repeat("x", 1<<20) }), "at most 65536 are allowed"},
 		{"something else", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "unusable activity report"},
 		{"who may not ask is told what he needs", func(w http.ResponseWriter, _ *http.Request) {
 			refuse(w, http.StatusForbidden, "Forbidden", `pods "orders-1:9189" is forbidden: User "me" cannot get resource "pods/proxy"`)
@@ -206,7 +205,7 @@ func TestTheProxy(t *testing.T) {
 
 func TestOnTheWire(t *testing.T) {
 	t.Parallel()
-	s := &server{proxy: reported(t, func(*activity.Report) {}), sleeps: true}
+	s := &server{proxy: reported(t, func(*contract.Report) {}), sleeps: true}
 	path := serve(t, s)
 	for _, row := range []struct {
 		arguments string
@@ -241,4 +240,11 @@ func kubeconfig(path string) *genericclioptions.ConfigFlags {
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.KubeConfig = &path
 	return flags
+}
+
+func TestVersion_isThatOfTheProgram(t *testing.T) {
+	t.Parallel()
+	if code, text := call(t.Context(), "--version"); code != exitDone || text != "kubectl scale_to_zero version 1.2.3\n" {
+		t.Errorf("code %d: %q", code, text)
+	}
 }

@@ -30,10 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -66,11 +63,13 @@ type world struct {
 	patches   []string
 	conflicts int // so many patches meet another's
 	managers  map[types.NamespacedName]string
-	reports   map[string]activity.Report // by pod
+	reports   map[string]contract.Report // by pod
 	silence   map[string]error           // by pod
 	hangs     map[string]bool
 	denied    bool                          // pods may not be listed
 	lost      int                           // so many reads of a Cluster fail
+	lists     []error                       // what lists of Clusters fail with, from the next on
+	listed    func()                        // is called at every list of Clusters
 	patched   func(map[string]*string)      // is told of annotations, in a goroutine
 	looked    func(*world, *cnpgv1.Cluster) // is called at every read of a Cluster
 }
@@ -84,7 +83,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		}
 	}
 	w := &world{
-		t: t, managers: map[types.NamespacedName]string{}, reports: map[string]activity.Report{}, silence: map[string]error{}, hangs: map[string]bool{},
+		t: t, managers: map[types.NamespacedName]string{}, reports: map[string]contract.Report{}, silence: map[string]error{}, hangs: map[string]bool{},
 	}
 	for _, o := range objects { // the fake API server keeps field managers of its own
 		for _, entry := range o.GetManagedFields() {
@@ -93,7 +92,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		o.SetManagedFields(nil)
 	}
 	own := func(c *cnpgv1.Cluster) {
-		if manager := w.managers[client.ObjectKeyFromObject(c)]; manager != "" && c.Annotations[idle.KeyHibernation] != "" {
+		if manager := w.managers[client.ObjectKeyFromObject(c)]; manager != "" && c.Annotations[contract.AnnotationHibernation] != "" {
 			c.ManagedFields = owned(manager)
 		}
 	}
@@ -109,7 +108,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 			if err := c.Get(ctx, key, o, options...); err != nil {
 				return err
 			}
-			if cluster, is := o.(*cnpgv1.Cluster); is {
+			if cluster, ok := o.(*cnpgv1.Cluster); ok {
 				own(cluster)
 				if looked != nil {
 					looked(w, cluster)
@@ -118,11 +117,16 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 			return nil
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			if _, is := list.(*corev1.PodList); is && w.denied {
+			if _, ok := list.(*corev1.PodList); ok && w.denied {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("no"))
 			}
+			if _, ok := list.(*cnpgv1.ClusterList); ok {
+				if err := w.list(); err != nil {
+					return err
+				}
+			}
 			err := c.List(ctx, list, options...)
-			if clusters, is := list.(*cnpgv1.ClusterList); is {
+			if clusters, ok := list.(*cnpgv1.ClusterList); ok {
 				for i := range clusters.Items {
 					own(&clusters.Items[i])
 				}
@@ -162,8 +166,23 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	return w
 }
 
+// list says what the next list of Clusters fails with, if it does.
+func (w *world) list() error {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if w.listed != nil {
+		w.listed()
+	}
+	if len(w.lists) == 0 {
+		return nil
+	}
+	err := w.lists[0]
+	w.lists = w.lists[1:]
+	return err
+}
+
 // report answers as a sidecar does.
-func (w *world) report(ctx context.Context, i instance) (activity.Report, error) {
+func (w *world) report(ctx context.Context, i instance) (contract.Report, error) {
 	w.mutex.Lock()
 	report, there := w.reports[i.pod]
 	err, hangs := w.silence[i.pod], w.hangs[i.pod]
@@ -171,11 +190,11 @@ func (w *world) report(ctx context.Context, i instance) (activity.Report, error)
 	switch {
 	case hangs:
 		<-ctx.Done()
-		return activity.Report{}, fmt.Errorf("ask %s: %w", i.pod, ctx.Err())
+		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, ctx.Err())
 	case err != nil:
-		return activity.Report{}, err
+		return contract.Report{}, err
 	case !there:
-		return activity.Report{}, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, i.pod)
+		return contract.Report{}, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, i.pod)
 	}
 	report.Cluster, report.Pod = i.cluster, i.pod
 	return report, nil
@@ -253,8 +272,8 @@ func owned(manager string) []metav1.ManagedFieldsEntry {
 // cluster is an awake one that lists the plugin.
 func cluster(name string, changes ...func(*cnpgv1.Cluster)) *cnpgv1.Cluster {
 	c := &cnpgv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Annotations: map[string]string{idle.KeyEnabled: "true"}},
-		Spec:       cnpgv1.ClusterSpec{Instances: 1, Plugins: []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Annotations: map[string]string{contract.AnnotationEnabled: "true"}},
+		Spec:       cnpgv1.ClusterSpec{Instances: 1, Plugins: []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}},
 		Status:     cnpgv1.ClusterStatus{CurrentPrimary: name + "-1", InstanceNames: []string{name + "-1"}, Phase: cnpgv1.PhaseHealthy},
 	}
 	for _, change := range changes {
@@ -283,25 +302,30 @@ func condition(reason string) func(*cnpgv1.Cluster) {
 	}
 	return func(c *cnpgv1.Cluster) {
 		c.Status.Conditions = []metav1.Condition{{
-			Type: idle.KeyHibernation, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+			Type: contract.AnnotationHibernation, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
 		}}
 	}
 }
 
 // asleep is a cluster that this project put to sleep two hours ago.
 func asleep(c *cnpgv1.Cluster) {
-	c.Annotations[idle.KeyHibernation] = "on"
-	c.Annotations[idle.KeyAsleepSince] = time.Now().Add(-2 * time.Hour).UTC().Format(time.RFC3339)
-	c.Annotations[idle.KeyAsleepReason] = "idle since 1999-12-31T21:30:00Z"
-	c.ManagedFields = owned(plan.FieldManager)
+	c.Annotations[contract.AnnotationHibernation] = "on"
+	c.Annotations[contract.AnnotationAsleepSince] = time.Now().Add(-2 * time.Hour).UTC().Format(time.RFC3339)
+	c.Annotations[contract.AnnotationAsleepReason] = "idle since 1999-12-31T21:30:00Z"
+	c.ManagedFields = owned(contract.FieldManager)
 	condition("Hibernated")(c)
 }
 
 // byHand is one that a person did.
 func byHand(c *cnpgv1.Cluster) {
-	c.Annotations[idle.KeyHibernation] = "on"
+	c.Annotations[contract.AnnotationHibernation] = "on"
 	c.ManagedFields = owned("kubectl-annotate")
 	condition("Hibernated")(c)
+}
+
+// maintained begins a node maintenance in which the operator deletes the volumes of an instance that cannot be scheduled.
+func maintained(c *cnpgv1.Cluster) {
+	c.Spec.NodeMaintenanceWindow = &cnpgv1.NodeMaintenanceWindow{InProgress: true, ReusePVC: new(bool)}
 }
 
 // pod is an instance of a cluster.
@@ -320,19 +344,19 @@ func pod(cluster, name string, age time.Duration, isReady bool) *corev1.Pod {
 }
 
 // idling is what a sidecar says of an instance that is idle.
-func idling(since time.Duration) activity.Report {
+func idling(since time.Duration) contract.Report {
 	start, due, seconds := time.Now().Add(-since).UTC(), time.Now().Add(30*time.Minute-since).UTC(), since.Seconds()
-	return activity.Report{
-		Version: activity.ReportVersion, Known: true, Events: true, Requests: true, IdleSince: &start, IdleForSeconds: &seconds, LastActivity: &start,
-		Due: &due, Reason: "waiting", Blockers: []string{"waiting"}, Rules: activity.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
+	return contract.Report{
+		Version: contract.ReportVersion, Known: true, Events: true, Requests: true, IdleSince: &start, IdleForSeconds: &seconds, LastActivity: &start,
+		Due: &due, Reason: "waiting", Blockers: []string{"waiting"}, Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
 	}
 }
 
 // busy is what one says of an instance that is in use.
-func busy(blockers ...string) activity.Report {
+func busy(blockers ...string) contract.Report {
 	now := time.Now().UTC()
-	return activity.Report{
-		Version: activity.ReportVersion, Known: true, Active: true, Events: true, Requests: true, Sessions: map[string]int{"active": 1, "idle": 3, "disabled": 0},
+	return contract.Report{
+		Version: contract.ReportVersion, Known: true, Active: true, Events: true, Requests: true, Sessions: map[string]int{"active": 1, "idle": 3, "disabled": 0},
 		LastActivity: &now, LastUnseenClient: "10.0.0.9", Reason: blockers[0], Blockers: blockers,
 	}
 }
@@ -343,7 +367,7 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
-func withBlockers(r activity.Report, blockers ...string) activity.Report {
+func withBlockers(r contract.Report, blockers ...string) contract.Report {
 	r.Reason, r.Blockers = blockers[0], blockers
 	return r
 }

@@ -14,22 +14,24 @@ import (
 	"regexp"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Config is what the plugin works with.
 type Config struct {
-	// SidecarImage is the image of the injected container, SidecarResources its requests and limits.
+	// SidecarImage is the image of the injected container, SidecarResources its requests and limits by the
+	// class of the pod.
 	SidecarImage     string
-	SidecarResources corev1.ResourceRequirements
+	SidecarResources requests.Sidecars
 	// UpdateAtOnce has the operator replace running instances for a new sidecar, where a Cluster does not say otherwise.
 	UpdateAtOnce bool
+	// ShortenStartupProbes has new pods probe every second whether other plugins' sidecars have started.
+	ShortenStartupProbes bool
 	// LogLevel is the level of the plugin and of the sidecars.
 	LogLevel slog.Level
 	// ServerAddress is where TCP is served, empty for not at all; the certificates are paths of files.
@@ -55,25 +57,20 @@ type Gateway struct {
 	// kube-proxies are given before a cluster may sleep.
 	WakeTimeout, HandoverWait, DrainTimeout time.Duration
 	// Replica is the pod that this is.
-	Replica slices.Replica
+	Replica endpointslice.Replica
 }
 
 // setting is a value that may come from a flag or from the environment; the flag wins.
 type setting struct{ flag, variable, otherwise, usage string }
 
-// The defaults of the sidecar's resources keep a Guaranteed pod Guaranteed: requests equal limits.
-const (
-	defaultCPU    = "100m"
-	defaultMemory = "64Mi"
-)
-
 var settings = []setting{
-	{"sidecar-image", "SIDECAR_IMAGE", "", "image of the sidecar"},
-	{"sidecar-update", "SIDECAR_UPDATE", idle.UpdateOnRestart, "when a new sidecar reaches running instances: on-restart or immediate"},
-	{"sidecar-cpu-request", "SIDECAR_CPU_REQUEST", defaultCPU, "CPU request of the sidecar"},
-	{"sidecar-cpu-limit", "SIDECAR_CPU_LIMIT", defaultCPU, "CPU limit of the sidecar"},
-	{"sidecar-memory-request", "SIDECAR_MEMORY_REQUEST", defaultMemory, "memory request of the sidecar"},
-	{"sidecar-memory-limit", "SIDECAR_MEMORY_LIMIT", defaultMemory, "memory limit of the sidecar"},
+	{"sidecar-image", "SIDECAR_IMAGE", "", "image of the sidecar; required"},
+	{"sidecar-update", "SIDECAR_UPDATE", contract.UpdateOnRestart, "when a new sidecar reaches running instances, where a Cluster does not say otherwise: on-restart or immediate"},
+	{"sidecar-cpu-request", "SIDECAR_CPU_REQUEST", "", "CPU request of the sidecar; empty: 10m, and in a Guaranteed pod its limit"},
+	{"sidecar-cpu-limit", "SIDECAR_CPU_LIMIT", "100m", "CPU limit of the sidecar"},
+	{"sidecar-memory-request", "SIDECAR_MEMORY_REQUEST", "", "memory request of the sidecar; empty: 32Mi, and in a Guaranteed pod its limit"},
+	{"sidecar-memory-limit", "SIDECAR_MEMORY_LIMIT", "64Mi", "memory limit of the sidecar"},
+	{"shorten-startup-probes", "SHORTEN_STARTUP_PROBES", "true", "in new pods, probe every second whether other plugins' sidecars have started: true or false"},
 	{"log-level", "LOG_LEVEL", "info", "debug, info, warn or error"},
 	{"server-address", "SERVER_ADDRESS", "", "address to serve the operator on over TCP, such as :9090"},
 	{"server-cert", "SERVER_CERT", "", "file of the server's certificate"},
@@ -84,16 +81,16 @@ var settings = []setting{
 	{"validate-clusters", "VALIDATE_CLUSTERS", "false", "offer the operator to validate annotations: true or false"},
 	{"gateway-ports", "GATEWAY_PORTS", "10000-29999", "ports of the wake gateway, one for each Service"},
 	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "addresses of clients that the wake gateway serves"},
-	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a wake may take"},
-	{"handover-wait", "HANDOVER_WAIT", "2s", "how long other nodes are given to lead to the gateway before a cluster may sleep"},
-	{"drain-timeout", "DRAIN_TIMEOUT", "20s", "how long sessions through the gateway are given when the plugin stops"},
+	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a client waits for its cluster to wake; at most 1h"},
+	{"handover-wait", "HANDOVER_WAIT", "2s", "how long other nodes are given to lead to the gateway before a cluster may sleep; at most 15s"},
+	{"drain-timeout", "DRAIN_TIMEOUT", "20s", "how long clients that wait, and sessions through the gateway, are given when the plugin stops; at most 10m"},
 	{"pod-name", "POD_NAME", "", "name of the plugin's pod; without it the wake gateway is off"},
 	{"pod-namespace", "POD_NAMESPACE", "", "namespace of the plugin's pod"},
 	{"pod-uid", "POD_UID", "", "UID of the plugin's pod"},
 	{"pod-ips", "POD_IPS", "", "addresses of the plugin's pod, separated by commas"},
 	{"node-name", "NODE_NAME", "", "node of the plugin's pod"},
-	{"custom-cnpg-group", "CUSTOM_CNPG_GROUP", "postgresql.cnpg.io", "API group of the Cluster resource"},
-	{"custom-cnpg-version", "CUSTOM_CNPG_VERSION", "v1", "API version of the Cluster resource"},
+	{"custom-cnpg-group", "CUSTOM_CNPG_GROUP", contract.DefaultGroup, "API group of the Cluster resource"},
+	{"custom-cnpg-version", "CUSTOM_CNPG_VERSION", contract.DefaultVersion, "API version of the Cluster resource"},
 }
 
 // image is a reference as Kubernetes takes it: a path with an optional host, tag and digest.
@@ -138,9 +135,17 @@ func (r *reader) bad(name, allowed string) {
 	r.problems = append(r.problems, fmt.Errorf("%s is %q: %s", name, r.values[name], allowed))
 }
 
+func (r *reader) boolean(name string) bool {
+	value := r.values[name]
+	if value != "true" && value != "false" {
+		r.bad(name, "allowed are true and false")
+	}
+	return value == "true"
+}
+
 func (r *reader) config() Config {
 	c := Config{
-		SidecarImage: r.values["SIDECAR_IMAGE"], UpdateAtOnce: r.values["SIDECAR_UPDATE"] == idle.UpdateImmediate,
+		SidecarImage: r.values["SIDECAR_IMAGE"], UpdateAtOnce: r.values["SIDECAR_UPDATE"] == contract.UpdateImmediate,
 		SocketDirectory: r.values["PLUGIN_SOCKET_DIR"], MetricsAddress: r.values["METRICS_ADDRESS"],
 		ServerAddress: r.values["SERVER_ADDRESS"], ServerCert: r.values["SERVER_CERT"], ServerKey: r.values["SERVER_KEY"],
 		ClientCert: r.values["CLIENT_CERT"], Group: r.values["CUSTOM_CNPG_GROUP"], Version: r.values["CUSTOM_CNPG_VERSION"],
@@ -148,26 +153,14 @@ func (r *reader) config() Config {
 	if !image.MatchString(c.SidecarImage) {
 		r.bad("SIDECAR_IMAGE", "it must be the reference of an image, such as example.org/sidecar:v1")
 	}
-	if !c.UpdateAtOnce && r.values["SIDECAR_UPDATE"] != idle.UpdateOnRestart {
+	if !c.UpdateAtOnce && r.values["SIDECAR_UPDATE"] != contract.UpdateOnRestart {
 		r.bad("SIDECAR_UPDATE", "allowed are on-restart and immediate")
 	}
 	if err := c.LogLevel.UnmarshalText([]byte(r.values["LOG_LEVEL"])); err != nil {
 		r.bad("LOG_LEVEL", "allowed are debug, info, warn and error")
 	}
-	c.SidecarResources = corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{
-			corev1.ResourceCPU: r.quantity("SIDECAR_CPU_REQUEST"), corev1.ResourceMemory: r.quantity("SIDECAR_MEMORY_REQUEST"),
-		},
-		Limits: corev1.ResourceList{
-			corev1.ResourceCPU: r.quantity("SIDECAR_CPU_LIMIT"), corev1.ResourceMemory: r.quantity("SIDECAR_MEMORY_LIMIT"),
-		},
-	}
-	c.ValidateClusters = r.values["VALIDATE_CLUSTERS"] == "true"
-	if !c.ValidateClusters && r.values["VALIDATE_CLUSTERS"] != "false" {
-		r.bad("VALIDATE_CLUSTERS", "allowed are true and false")
-	}
-	r.atMost("SIDECAR_CPU_REQUEST", "SIDECAR_CPU_LIMIT", c.SidecarResources, corev1.ResourceCPU)
-	r.atMost("SIDECAR_MEMORY_REQUEST", "SIDECAR_MEMORY_LIMIT", c.SidecarResources, corev1.ResourceMemory)
+	c.SidecarResources = r.sidecarResources()
+	c.ShortenStartupProbes, c.ValidateClusters = r.boolean("SHORTEN_STARTUP_PROBES"), r.boolean("VALIDATE_CLUSTERS")
 	r.serving(c)
 	c.Gateway = r.gateway(c)
 	if problems := validation.IsDNS1123Subdomain(c.Group); len(problems) != 0 {
@@ -203,32 +196,4 @@ func (r *reader) serving(c Config) {
 			r.bad(name, "it must be a file that exists, since SERVER_ADDRESS is set")
 		}
 	}
-}
-
-// minimum is what a quantity must be more than.
-var minimum = resource.MustParse("0")
-
-func (r *reader) quantity(name string) resource.Quantity {
-	quantity, err := resource.ParseQuantity(r.values[name])
-	if err != nil || quantity.Cmp(minimum) <= 0 {
-		r.bad(name, "it must be a positive quantity, such as 100m or 64Mi")
-	}
-	return quantity
-}
-
-func (r *reader) atMost(request, limit string, resources corev1.ResourceRequirements, name corev1.ResourceName) {
-	requested, limited := resources.Requests[name], resources.Limits[name]
-	if requested.Cmp(limited) > 0 {
-		r.bad(request, fmt.Sprintf("it must be at most %s, which is %q", limit, r.values[limit]))
-	}
-}
-
-// KeepsGuaranteed tells whether a pod of the class Guaranteed stays in it with the sidecar: requests equal limits.
-func (c Config) KeepsGuaranteed() bool {
-	for name, limit := range c.SidecarResources.Limits {
-		if request := c.SidecarResources.Requests[name]; request.Cmp(limit) != 0 {
-			return false
-		}
-	}
-	return true
 }

@@ -59,9 +59,11 @@ func TestParse(t *testing.T) {
 		{"the gateway's ports are not those of outgoing connections", pod(map[string]string{"GATEWAY_PORTS": "1024-65535"}), nil, []string{"GATEWAY_PORTS"}},
 		{"the gateway's ports are not the plugin's own", pod(map[string]string{"GATEWAY_PORTS": "9090-9090"}), nil, []string{"GATEWAY_PORTS"}},
 		{"clients are allowed by ranges", map[string]string{"GATEWAY_ALLOW": "10.0.0.0/8, everybody"}, nil, []string{"GATEWAY_ALLOW"}},
-		{"durations have bounds", map[string]string{"WAKE_TIMEOUT": "1h", "HANDOVER_WAIT": "-1s", "DRAIN_TIMEOUT": "20"}, nil, []string{"WAKE_TIMEOUT", "HANDOVER_WAIT", "DRAIN_TIMEOUT"}},
+		{"durations have bounds", map[string]string{"WAKE_TIMEOUT": "1h0m1s", "HANDOVER_WAIT": "-1s", "DRAIN_TIMEOUT": "20"}, nil, []string{"WAKE_TIMEOUT", "HANDOVER_WAIT", "DRAIN_TIMEOUT"}},
 		{"the operator may be offered to validate", map[string]string{"VALIDATE_CLUSTERS": "true"}, nil, nil},
 		{"a switch is true or false", map[string]string{"VALIDATE_CLUSTERS": "yes"}, nil, []string{"VALIDATE_CLUSTERS"}},
+		{"other sidecars' startup probes may be left as they are", map[string]string{"SHORTEN_STARTUP_PROBES": "false"}, nil, nil},
+		{"which is said by true or false", map[string]string{"SHORTEN_STARTUP_PROBES": "1"}, nil, []string{"SHORTEN_STARTUP_PROBES"}},
 		{"words that are no flags are not passed over", nil, []string{"extra"}, []string{"extra"}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -78,11 +80,14 @@ func TestParse(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if config.SidecarImage == "" || !config.KeepsGuaranteed() {
+				if config.SidecarImage == "" || !config.SidecarResources.KeepGuaranteed() {
 					t.Errorf("got %+v", config)
 				}
 				if config.ValidateClusters != (row.change["VALIDATE_CLUSTERS"] == "true") {
 					t.Errorf("validation is offered: %t", config.ValidateClusters)
+				}
+				if config.ShortenStartupProbes != (row.change["SHORTEN_STARTUP_PROBES"] != "false") {
+					t.Errorf("startup probes are shortened: %t", config.ShortenStartupProbes)
 				}
 				if named := row.change["POD_NAME"] != ""; named != (config.Gateway != nil) || named && len(config.Gateway.Replica.Addresses) != 2 {
 					t.Errorf("the gateway is %+v", config.Gateway)

@@ -10,15 +10,16 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// What the durations may be. Whoever waits longer than a quarter of an hour has gone, an announcement lasts half a minute, and
-// Kubernetes ends a pod after its grace period.
+// What the durations may be. A client waits no longer than the gateway stands in for a woken cluster, an announcement lasts half a
+// minute, and Kubernetes ends a pod after its grace period.
 const (
-	longestWake, longestHandover, longestDrain = 15 * time.Minute, 15 * time.Second, 10 * time.Minute
+	longestWake, longestHandover, longestDrain = plan.StandInFor, 15 * time.Second, 10 * time.Minute
 )
 
 // gateway checks what the wake gateway is to work with; nil if no pod is named.
@@ -27,7 +28,7 @@ func (r *reader) gateway(c Config) *Gateway {
 		Ports: r.ports(c), Allow: r.prefixes("GATEWAY_ALLOW"),
 		WakeTimeout: r.duration("WAKE_TIMEOUT", time.Second, longestWake), HandoverWait: r.duration("HANDOVER_WAIT", 0, longestHandover),
 		DrainTimeout: r.duration("DRAIN_TIMEOUT", 0, longestDrain),
-		Replica: slices.Replica{
+		Replica: endpointslice.Replica{
 			Pod: r.values["POD_NAME"], Namespace: r.values["POD_NAMESPACE"], UID: types.UID(r.values["POD_UID"]), Node: r.values["NODE_NAME"],
 		},
 	}

@@ -5,32 +5,40 @@ package grpcserver
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"sync"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
 )
 
 // gracefulStop bounds the wait for calls in flight; it comes last in the pod's grace period, whose sum is in the manifests.
 const gracefulStop = 25 * time.Second
 
-// Files are the certificates, as files that may change.
-type Files struct{ ServerCert, ServerKey, ClientCert string }
+const (
+	// handshakeTimeout bounds what a stranger's connection may take to prove that it is the operator's.
+	handshakeTimeout = 5 * time.Second
+	// maximumStrangers is how many connections may not have proved it yet. When there are so many, the source address with the
+	// most loses its oldest. The operator's own are not limited.
+	maximumStrangers = 64
+)
 
 // Server serves until it is stopped.
 type Server struct {
 	// Register adds the services.
 	Register func(grpc.ServiceRegistrar)
+	// Interceptors are around every call, the first outermost; a panic in the call is an error to them.
+	Interceptors []grpc.UnaryServerInterceptor
 	// Logger tells what went wrong.
 	Logger *slog.Logger
 }
@@ -46,9 +54,8 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Files) erro
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
-	return s.serve(ctx, listener, grpc.Creds(credentials.NewTLS(&tls.Config{
-		MinVersion: tls.VersionTLS13, GetConfigForClient: certificates.config,
-	})))
+	transport := mutual{credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: certificates.config})}
+	return s.serve(ctx, connlimit.New(listener, maximumStrangers, nil), grpc.Creds(transport), grpc.ConnectionTimeout(handshakeTimeout))
 }
 
 // ServeSocket serves on a Unix socket until the context ends; then calls in flight are finished.
@@ -65,7 +72,7 @@ func (s *Server) ServeSocket(ctx context.Context, path string) error {
 }
 
 func (s *Server) serve(ctx context.Context, listener net.Listener, options ...grpc.ServerOption) error {
-	server := grpc.NewServer(append(options, grpc.UnaryInterceptor(s.recover))...)
+	server := grpc.NewServer(append(options, grpc.ChainUnaryInterceptor(append(slices.Clone(s.Interceptors), s.recover)...))...)
 	s.Register(server)
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -93,52 +100,4 @@ func (s *Server) recover(ctx context.Context, request any, info *grpc.UnaryServe
 		}
 	}()
 	return handler(ctx, request)
-}
-
-// certificates reads the files anew for every handshake and keeps the last that were whole: while they are being replaced,
-// certificate and key may not belong together.
-type certificates struct {
-	files  Files
-	logger *slog.Logger
-	mutex  sync.Mutex
-	last   *tls.Config
-}
-
-func newCertificates(files Files, logger *slog.Logger) (*certificates, error) {
-	config, err := load(files)
-	if err != nil {
-		return nil, err
-	}
-	return &certificates{files: files, logger: logger, last: config}, nil
-}
-
-func (c *certificates) config(*tls.ClientHelloInfo) (*tls.Config, error) {
-	config, err := load(c.files)
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	if err != nil {
-		c.logger.Warn("the certificates cannot be read; the last ones stay in use", "error", err.Error())
-		return c.last, nil
-	}
-	c.last = config
-	return config, nil
-}
-
-func load(files Files) (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(files.ServerCert, files.ServerKey)
-	if err != nil {
-		return nil, fmt.Errorf("read the server's certificate: %w", err)
-	}
-	client, err := os.ReadFile(files.ClientCert)
-	if err != nil {
-		return nil, fmt.Errorf("read the client's certificate: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(client) {
-		return nil, fmt.Errorf("read the client's certificate: %s holds none", files.ClientCert)
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, NextProtos: []string{"h2"},
-	}, nil
 }

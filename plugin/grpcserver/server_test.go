@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -171,6 +172,134 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("the end: %v", err)
+	}
+}
+
+// TestServeTCP_servesTheOperatorBesideStrangers has strangers open more connections than there are places, without a word and
+// with half a ClientHello, before the operator connects and while it is connected.
+func TestServeTCP_servesTheOperatorBesideStrangers(t *testing.T) {
+	t.Parallel()
+	files, client := secrets(t, t.TempDir())
+	address := free(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serverOf(&slow{}).ServeTCP(ctx, address, files) }()
+	kept, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(client)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func() error {
+		_, err := identity.NewIdentityClient(kept).Probe(t.Context(), &identity.ProbeRequest{}, grpc.WaitForReady(true))
+		return err
+	}
+	if err := call(); err != nil {
+		t.Fatal(err)
+	}
+	before := openFiles(t)
+	for i := range 10 * maximumStrangers {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i%10+1))}}
+		conn, err := dialer.DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_, _ = conn.Write([]byte("\x16\x03\x01\x02\x00\x01")[:i%7])
+	}
+	if err := probe(t, address, credentials.NewTLS(client)); err != nil {
+		t.Errorf("a new connection of the operator: %v", err)
+	}
+	if err := call(); err != nil {
+		t.Errorf("the operator's connection of before: %v", err)
+	}
+	own := 10 * maximumStrangers // the test's ends
+	if grew := openFiles(t) - before - own; grew > 2*maximumStrangers {
+		t.Errorf("the server holds %d connections of strangers", grew)
+	}
+	_ = kept.Close()
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("the end: %v", err)
+	}
+}
+
+// openFiles is how many file descriptors the process has.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// TestCertificates_areReadWhenTheyHaveChanged counts by the identity of what a handshake goes by.
+func TestCertificates_areReadWhenTheyHaveChanged(t *testing.T) {
+	t.Parallel()
+	directory := t.TempDir()
+	files, _ := secrets(t, directory)
+	read, err := newCertificates(files, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := func() *tls.Config {
+		config, err := read.config(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return config
+	}
+	first := config()
+	if config() != first {
+		t.Error("they are read although nothing has changed")
+	}
+	if err := os.Remove(files.ClientCert); err != nil {
+		t.Fatal(err)
+	}
+	if config() != first {
+		t.Error("a part that is missing takes the last away")
+	}
+	secrets(t, directory)
+	second := config()
+	if second == first {
+		t.Error("a change is passed over")
+	}
+	if config() != second {
+		t.Error("they are read again although nothing has changed since")
+	}
+}
+
+// What has kept the files from being read may pass without a change of them: a process may be out of file descriptors. The test
+// has the key change and nothing show it.
+func TestCertificates_areReadAgainWhenThatFailed(t *testing.T) {
+	t.Parallel()
+	directory := t.TempDir()
+	files, _ := secrets(t, directory)
+	read, err := newCertificates(files, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := read.last
+	secrets(t, directory)
+	key, err := os.ReadFile(files.ServerKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	noon := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
+	write := func(content []byte) *tls.Config {
+		if err := errors.Join(os.WriteFile(files.ServerKey, content, 0o600), os.Chtimes(files.ServerKey, noon, noon)); err != nil {
+			t.Fatal(err)
+		}
+		config, err := read.config(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return config
+	}
+	if write(bytes.Repeat([]byte("x"), len(key))) != first {
+		t.Error("a key that cannot be read takes the last away")
+	}
+	if write(key) == first {
+		t.Error("they are not read again")
 	}
 }
 

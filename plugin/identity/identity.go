@@ -5,17 +5,16 @@ import (
 	"context"
 
 	"github.com/cloudnative-pg/cnpg-i/pkg/identity"
-)
 
-// PluginName is the name by which a Cluster lists the plugin.
-const PluginName = "cnpg-i-scale-to-zero.xata.io"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
 
 // Server is the identity service.
 type Server struct {
 	identity.UnimplementedIdentityServer
 	// Version is that of the program.
 	Version string
-	// Ready tells whether the plugin really can serve.
+	// Ready reports whether the plugin really can serve.
 	Ready func() bool
 	// Validates declares the Operator service.
 	Validates bool
@@ -24,7 +23,7 @@ type Server struct {
 // GetPluginMetadata tells who the plugin is.
 func (s *Server) GetPluginMetadata(context.Context, *identity.GetPluginMetadataRequest) (*identity.GetPluginMetadataResponse, error) {
 	return &identity.GetPluginMetadataResponse{
-		Name: PluginName, Version: s.Version, DisplayName: "Scale to zero",
+		Name: contract.PluginName, Version: s.Version, DisplayName: "Scale to zero",
 		Description: "Hibernates clusters that nobody uses", Vendor: "cnpg-i/scale-to-zero",
 		ProjectUrl: "https://github.com/cnpg-i/scale-to-zero", RepositoryUrl: "https://github.com/cnpg-i/scale-to-zero",
 		License: "Apache-2.0", LicenseUrl: "https://www.apache.org/licenses/LICENSE-2.0", Maturity: "alpha",
@@ -46,7 +45,7 @@ func (s *Server) GetPluginCapabilities(context.Context, *identity.GetPluginCapab
 	return &identity.GetPluginCapabilitiesResponse{Capabilities: capabilities}, nil
 }
 
-// Probe tells whether the plugin can serve now.
+// Probe reports whether the plugin can serve now.
 func (s *Server) Probe(context.Context, *identity.ProbeRequest) (*identity.ProbeResponse, error) {
 	return &identity.ProbeResponse{Ready: s.Ready()}, nil
 }

@@ -9,6 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // What is injected. The names, mounts and volumes are an interface: changing one of them rolls every instance.
@@ -16,11 +19,9 @@ const (
 	containerName = "scale-to-zero"
 	volumeOwn     = "scale-to-zero"
 	volumeToken   = "scale-to-zero-token"
-	ownPath       = "/scale-to-zero"
-	tokenPath     = "/var/run/secrets/kubernetes.io/serviceaccount"
 	portName      = "scale-to-zero"
 	// port is neither the operator's 8000 and 9187 nor the reference project's 9188.
-	port = 9189
+	port = contract.SidecarPort
 	// tokenSeconds is the life of the token, which the kubelet renews.
 	tokenSeconds = 3600
 	// placeholderImage stands where the real image will be: it is never pulled.
@@ -33,7 +34,7 @@ const (
 type Sidecar struct {
 	// Image, Resources and LogLevel are those of the container.
 	Image     string
-	Resources corev1.ResourceRequirements
+	Resources requests.Sidecars
 	LogLevel  string
 	// Group and Version are those of the Cluster resource.
 	Group, Version string
@@ -45,9 +46,10 @@ func Placeholder() Sidecar {
 	quantities := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
 	}
+	resources := corev1.ResourceRequirements{Requests: quantities, Limits: quantities}
 	return Sidecar{
-		Image: placeholderImage, Resources: corev1.ResourceRequirements{Requests: quantities, Limits: quantities},
-		LogLevel: "info", Group: "postgresql.cnpg.io", Version: "v1",
+		Image: placeholderImage, Resources: requests.Sidecars{Burstable: resources, Guaranteed: resources},
+		LogLevel: "info", Group: contract.DefaultGroup, Version: contract.DefaultVersion,
 	}
 }
 
@@ -88,7 +90,7 @@ func Inject(pod *corev1.Pod, sidecar Sidecar) (*corev1.Pod, error) {
 		return nil, err
 	}
 	injected := pod.DeepCopy()
-	setByName(&injected.Spec.Containers, container(postgres, socket, sidecar), func(c corev1.Container) string { return c.Name })
+	setByName(&injected.Spec.Containers, container(postgres, socket, sidecar, sidecar.Resources.In(guaranteed(pod))), func(c corev1.Container) string { return c.Name })
 	for _, volume := range volumes() {
 		setByName(&injected.Spec.Volumes, volume, func(v corev1.Volume) string { return v.Name })
 	}
@@ -108,7 +110,7 @@ func setByName[T any](items *[]T, item T, name func(T) string) {
 // socketMount is the part of the PostgreSQL container's mounts that holds its socket, and nothing else: not the data, the
 // certificates or the keys.
 func socketMount(postgres *corev1.Container) (corev1.VolumeMount, error) {
-	directory := path.Clean(variable(postgres, "PGHOST"))
+	directory := path.Clean(variable(postgres, contract.EnvSocketDirectory))
 	if !path.IsAbs(directory) {
 		return corev1.VolumeMount{}, &MissingError{fmt.Sprintf("absolute PGHOST in container %q", postgresContainer)}
 	}
@@ -136,17 +138,17 @@ func variable(c *corev1.Container, name string) string {
 	return ""
 }
 
-func container(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Sidecar) corev1.Container {
+func container(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Sidecar, resources corev1.ResourceRequirements) corev1.Container {
 	return corev1.Container{
 		Name: containerName, Image: sidecar.Image, ImagePullPolicy: corev1.PullIfNotPresent,
 		Ports: []corev1.ContainerPort{{Name: portName, ContainerPort: port, Protocol: corev1.ProtocolTCP}},
 		Env:   environment(postgres, socket, sidecar),
 		VolumeMounts: []corev1.VolumeMount{
 			socket,
-			{Name: volumeOwn, MountPath: ownPath},
-			{Name: volumeToken, MountPath: tokenPath, ReadOnly: true},
+			{Name: volumeOwn, MountPath: contract.OwnDirectory},
+			{Name: volumeToken, MountPath: contract.TokenDirectory, ReadOnly: true},
 		},
-		Resources:       sidecar.Resources,
+		Resources:       resources,
 		SecurityContext: securityContext(postgres),
 		// No probes: a container that is not ready makes its pod not ready, which takes -rw away and freezes failover.
 		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
@@ -160,21 +162,21 @@ func environment(postgres *corev1.Container, socket corev1.VolumeMount, sidecar 
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 	}
 	environment := []corev1.EnvVar{
-		field("NAMESPACE", "metadata.namespace"),
-		field("CLUSTER_NAME", "metadata.labels['cnpg.io/cluster']"),
-		field("POD_NAME", "metadata.name"),
-		field("POD_UID", "metadata.uid"),
-		{Name: "PGHOST", Value: socket.MountPath},
-		{Name: "FAREWELL_FILE", Value: path.Join(socket.MountPath, farewellFile)},
-		{Name: "LOG_LEVEL", Value: sidecar.LogLevel},
-		{Name: "CUSTOM_CNPG_GROUP", Value: sidecar.Group},
-		{Name: "CUSTOM_CNPG_VERSION", Value: sidecar.Version},
-		{Name: "MEMORY_LIMIT", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{
+		field(contract.EnvNamespace, "metadata.namespace"),
+		field(contract.EnvCluster, "metadata.labels['cnpg.io/cluster']"),
+		field(contract.EnvPod, "metadata.name"),
+		field(contract.EnvPodUID, "metadata.uid"),
+		{Name: contract.EnvSocketDirectory, Value: socket.MountPath},
+		{Name: contract.EnvMarker, Value: path.Join(socket.MountPath, markerFile)},
+		{Name: contract.EnvLogLevel, Value: sidecar.LogLevel},
+		{Name: contract.EnvGroup, Value: sidecar.Group},
+		{Name: contract.EnvVersion, Value: sidecar.Version},
+		{Name: contract.EnvMemoryLimit, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{
 			ContainerName: containerName, Resource: "limits.memory", Divisor: resource.MustParse("1"),
 		}}},
 	}
-	if number := variable(postgres, "PGPORT"); number != "" {
-		environment = append(environment, corev1.EnvVar{Name: "PGPORT", Value: number})
+	if number := variable(postgres, contract.EnvPostgresPort); number != "" {
+		environment = append(environment, corev1.EnvVar{Name: contract.EnvPostgresPort, Value: number})
 	}
 	return environment
 }

@@ -3,7 +3,7 @@
 // The operator asks twice. EVALUATE is asked when a pod is planned and whenever drift is looked for; its answers are
 // compared with each other, so it is given a constant form, unless a new sidecar is to reach the running instances of that
 // cluster at once: then it is given the real one. CREATE is asked when a pod is made; it replaces either by the real one, and
-// shortens the startup probe's period, for which no running cluster is rolled. An error of either would keep pods from being
+// shortens the periods of startup probes that a wake waits for, for which no running cluster is rolled. An error of either would keep pods from being
 // made, so none is ever returned for reasons of ours.
 package lifecycle
 
@@ -16,6 +16,7 @@ import (
 	"github.com/cloudnative-pg/cnpg-i-machinery/pkg/pluginhelper/object"
 	"github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Result is how a call of the hook ended.
@@ -33,10 +34,10 @@ const (
 	ResultUnreadable Result = "unreadable"
 )
 
-// Observer is told how each call ended; missing says what was looked for, for the Cluster of the request.
+// Observer is told how each call ended; missing says what was looked for, and for which Cluster.
 type Observer interface {
 	Injected(operation string, result Result)
-	Missing(cluster []byte, what string)
+	Missing(cluster metav1.ObjectMeta, what string)
 }
 
 // Server is the lifecycle service.
@@ -46,6 +47,8 @@ type Server struct {
 	Sidecar Sidecar
 	// AtOnce has EVALUATE give the real form to every cluster that does not say otherwise.
 	AtOnce bool
+	// SidecarProbes has CREATE probe every second whether other plugins' sidecars have started.
+	SidecarProbes bool
 	// Observer counts; Logger tells.
 	Observer Observer
 	Logger   *slog.Logger
@@ -73,14 +76,7 @@ func (s *Server) LifecycleHook(_ context.Context, request *lifecycle.OperatorLif
 }
 
 func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation lifecycle.OperatorOperationType_Type) ([]byte, Result) {
-	sidecar := s.Sidecar
-	switch operation {
-	case lifecycle.OperatorOperationType_TYPE_EVALUATE:
-		if !RollsFor(request.GetClusterDefinition(), s.AtOnce) {
-			sidecar = Placeholder()
-		}
-	case lifecycle.OperatorOperationType_TYPE_CREATE:
-	default:
+	if operation != lifecycle.OperatorOperationType_TYPE_EVALUATE && operation != lifecycle.OperatorOperationType_TYPE_CREATE {
 		return nil, ResultSkipped
 	}
 	kind, err := object.GetKind(request.GetObjectDefinition())
@@ -99,26 +95,40 @@ func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation li
 		return nil, ResultSkipped
 	}
 	logger := s.Logger.With("operation", operation.String(), "namespace", pod.Namespace, "pod", pod.Name)
-	injected, err := Inject(&pod, sidecar)
+	owner := readCluster(request.GetClusterDefinition())
+	injected, err := s.inject(&pod, &owner, operation == lifecycle.OperatorOperationType_TYPE_CREATE)
 	if err != nil {
 		var missing *MissingError
 		if errors.As(err, &missing) {
-			s.Observer.Missing(request.GetClusterDefinition(), missing.What)
+			s.Observer.Missing(owner.identity(), missing.What)
 		}
 		logger.Error("the sidecar is not injected", "error", err.Error())
 		return nil, ResultMissing
 	}
-	if operation == lifecycle.OperatorOperationType_TYPE_CREATE {
-		if !OwnStartupProbe(request.GetClusterDefinition()) {
-			Quicken(injected)
-		}
-		Linger(injected)
-	}
-	patch, err := changes(&pod, injected)
+	patch, err := json.Marshal(changes(&pod, injected))
 	if err != nil {
 		logger.Error("the patch cannot be made", "error", err.Error())
 		return nil, ResultUnreadable
 	}
 	logger.Debug("the sidecar is injected")
 	return patch, ResultInjected
+}
+
+// inject returns the pod as it is to be created, or else as it is planned.
+func (s *Server) inject(pod *corev1.Pod, owner *cluster, create bool) (*corev1.Pod, error) {
+	if !create && !owner.rolls(s.AtOnce) {
+		return Inject(pod, Placeholder())
+	}
+	injected, err := Inject(pod, s.Sidecar)
+	if err != nil || !create {
+		return injected, err
+	}
+	if !owner.ownStartupProbe() {
+		SetStartupProbePeriod(injected)
+	}
+	if s.SidecarProbes {
+		SetSidecarStartupProbePeriods(injected)
+	}
+	AddPreStopHook(injected)
+	return injected, nil
 }

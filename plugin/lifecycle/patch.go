@@ -1,31 +1,93 @@
 package lifecycle
 
 import (
-	"encoding/json"
 	"fmt"
 
-	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
 )
 
-// changes is the JSON patch that makes one pod of the other. It compares what the operator will read, the JSON: the structs of
-// two quantities differ in nothing that Go shows.
-func changes(from, to *corev1.Pod) ([]byte, error) {
-	before, err := json.Marshal(from)
-	if err != nil {
-		return nil, fmt.Errorf("encode the pod: %w", err)
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// add adds an item to a list, or a member to an object, where it replaces one of that name.
+func add(value any, path string, arguments ...any) operation {
+	return operation{Op: "add", Path: fmt.Sprintf(path, arguments...), Value: value}
+}
+
+// replace replaces the item of a list.
+func replace(value any, list string, index int) operation {
+	return operation{Op: "replace", Path: fmt.Sprintf("%s/%d", list, index), Value: value}
+}
+
+// changes makes one pod of the other. It knows what this package changes: the sidecar, its volumes, the times of startup probes and the
+// preStop hook. Whatever else is in the pod, fields of a newer Kubernetes included, stays as it is.
+func changes(from, to *corev1.Pod) []operation {
+	operations := containerChanges("/spec/containers", from.Spec.Containers, to.Spec.Containers)
+	operations = append(operations, containerChanges("/spec/initContainers", from.Spec.InitContainers, to.Spec.InitContainers)...)
+	if len(from.Spec.Volumes) == 0 {
+		return append(operations, add(to.Spec.Volumes, "/spec/volumes"))
 	}
-	after, err := json.Marshal(to)
-	if err != nil {
-		return nil, fmt.Errorf("encode the pod with the sidecar: %w", err)
+	for i := range to.Spec.Volumes {
+		switch volume := &to.Spec.Volumes[i]; {
+		case i >= len(from.Spec.Volumes):
+			operations = append(operations, add(volume, "/spec/volumes/-"))
+		case volume.Name == volumeOwn || volume.Name == volumeToken:
+			operations = append(operations, replace(volume, "/spec/volumes", i))
+		}
 	}
-	operations, err := jsonpatch.CreatePatch(before, after)
-	if err != nil {
-		return nil, fmt.Errorf("compare the pods: %w", err)
+	return operations
+}
+
+func containerChanges(list string, from, to []corev1.Container) []operation {
+	var operations []operation
+	for i := range to {
+		switch container := &to[i]; {
+		case i >= len(from):
+			operations = append(operations, add(container, "%s/-", list))
+		case container.Name == containerName:
+			operations = append(operations, replace(container, list, i))
+		default:
+			item := fmt.Sprintf("%s/%d", list, i)
+			operations = append(operations, probeChanges(item+"/startupProbe", from[i].StartupProbe, container.StartupProbe)...)
+			operations = append(operations, hookChanges(item+"/lifecycle", from[i].Lifecycle, container.Lifecycle)...)
+		}
 	}
-	patch, err := json.Marshal(operations)
-	if err != nil {
-		return nil, fmt.Errorf("encode the patch: %w", err)
+	return operations
+}
+
+// probeChanges are those of the times of a probe that there is.
+func probeChanges(path string, from, to *corev1.Probe) []operation {
+	if from == nil {
+		return nil
 	}
-	return patch, nil
+	var operations []operation
+	for _, field := range []struct {
+		name     string
+		had, has int32
+	}{
+		{"initialDelaySeconds", from.InitialDelaySeconds, to.InitialDelaySeconds},
+		{"periodSeconds", from.PeriodSeconds, to.PeriodSeconds},
+		{"failureThreshold", from.FailureThreshold, to.FailureThreshold},
+	} {
+		if field.has != field.had {
+			operations = append(operations, add(field.has, "%s/%s", path, field.name))
+		}
+	}
+	return operations
+}
+
+// hookChanges are those of a preStop hook that was not there.
+func hookChanges(path string, from, to *corev1.Lifecycle) []operation {
+	switch {
+	case to == nil || to.PreStop == nil || from != nil && from.PreStop != nil:
+		return nil
+	case from == nil:
+		return []operation{add(to, "%s", path)}
+	default:
+		return []operation{add(to.PreStop, "%s/preStop", path)}
+	}
 }

@@ -14,6 +14,7 @@ const (
 	labelBy        = "by"
 	labelCluster   = "cluster"
 	labelNamespace = "namespace"
+	labelResult    = "result"
 	labelImage     = "sidecar_image"
 	labelState     = "state"
 )

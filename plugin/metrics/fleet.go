@@ -14,8 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rights"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -35,6 +38,9 @@ var states = []*dto.LabelPair{
 	label(labelState, stateDisabled), label(labelState, stateAwake), label(labelState, stateHibernating), label(labelState, stateAsleep),
 }
 
+// resultSuccess and resultTimeout are values of the label result.
+var resultSuccess, resultTimeout = label(labelResult, string(waker.ResultSuccess)), label(labelResult, string(waker.ResultTimeout))
+
 // noSidecar stands for the image in a pod that has no sidecar.
 const noSidecar = "none"
 
@@ -46,6 +52,12 @@ type Sources struct {
 	Schedules client.Reader
 	// Instances finds a cluster's pods; nil where the wake gateway is off, since then no pod is watched.
 	Instances func(context.Context, types.NamespacedName) ([]corev1.Pod, error)
+	// Unrouted counts the sleeping cluster's Services that do not lead to the wake gateway; nil where that is off.
+	Unrouted func(types.NamespacedName) int
+	// Wakes are those of the wake gateway; nil where that is off.
+	Wakes *Wake
+	// Sidecars says what the sidecars of a cluster request while it is awake.
+	Sidecars requests.Sidecars
 	// SidecarImage is the image in an instance's pod; empty: it has none.
 	SidecarImage func(*corev1.Pod) string
 	// Now is the clock.
@@ -63,7 +75,7 @@ type Fleet struct {
 }
 
 type fleetDescriptions struct {
-	state, since, slept, cpu, memory, invalid, onConnect, woken, suspended, pods *prometheus.Desc
+	state, since, slept, cpu, memory, sidecarCPU, sidecarMemory, invalid, onConnect, woken, wakes, unrouted, unreconciled, suspended, pods *prometheus.Desc
 }
 
 // NewFleet makes the collector. What it counts begins now.
@@ -74,14 +86,24 @@ func NewFleet(sources Sources) *Fleet {
 	return &Fleet{
 		sources: sources, ledger: newLedger(sources.Now()),
 		described: fleetDescriptions{
-			state:     describe("cluster_state", "In which state the cluster is: 1 for the one it is in.", labelState),
-			since:     describe("asleep_since_timestamp_seconds", "When the last pod of the sleeping cluster was gone; absent while it is awake."),
-			slept:     describe("hibernated_seconds_total", "For how long this process has known the cluster to be asleep."),
-			cpu:       describe("saved_cpu_seconds_total", "CPU that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
-			memory:    describe("saved_memory_byte_seconds_total", "Memory that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
+			state:  describe("cluster_state", "In which state the cluster is: 1 for the one it is in.", labelState),
+			since:  describe("asleep_since_timestamp_seconds", "When the last pod of the sleeping cluster was gone; absent while it is awake."),
+			slept:  describe("hibernated_seconds_total", "For how long this process has known the cluster to be asleep."),
+			cpu:    describe("saved_cpu_seconds_total", "CPU that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
+			memory: describe("saved_memory_byte_seconds_total", "Memory that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
+			sidecarCPU: describe("sidecar_cpu_seconds_total",
+				"CPU that the cluster's sidecars requested while it was awake, by the plugin's settings, times that time: what is to be subtracted from what was saved."),
+			sidecarMemory: describe("sidecar_memory_byte_seconds_total",
+				"Memory that the cluster's sidecars requested while it was awake, by the plugin's settings, times that time: what is to be subtracted from what was saved."),
 			invalid:   describe("settings_invalid", "How many annotations of the cluster are not understood."),
 			onConnect: describe("wakes_on_connect", "Whether a connection wakes the cluster when it sleeps, as its settings and whoever put it to sleep have it."),
 			woken:     describe("last_wake_timestamp_seconds", "When a connection last woke the cluster, by the address of the client; absent where none has.", labelBy),
+			wakes: describe("cluster_wakes_total", "Wakes of the cluster that this process carried out, by how they ended: two series a cluster, which go with it.",
+				labelResult),
+			unrouted: describe("unrouted_services",
+				"Services of the sleeping cluster that a connection is to wake, and that do not lead to the wake gateway; absent while it is awake."),
+			unreconciled: describe("reconciliation_blocked",
+				"Whether the operator says that it does not go on with the cluster because it cannot call this plugin, or a call failed; 0 while the cluster is hibernated."),
 			suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),
 			pods:      describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", labelImage),
 		},
@@ -91,7 +113,7 @@ func NewFleet(sources Sources) *Fleet {
 // Describe sends the descriptions.
 func (f *Fleet) Describe(descriptions chan<- *prometheus.Desc) {
 	d := f.described
-	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.cpu, d.memory, d.invalid, d.onConnect, d.woken, d.suspended, d.pods} {
+	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.cpu, d.memory, d.sidecarCPU, d.sidecarMemory, d.invalid, d.onConnect, d.woken, d.wakes, d.unrouted, d.unreconciled, d.suspended, d.pods} {
 		descriptions <- description
 	}
 }
@@ -108,20 +130,27 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 	}
 	suspended := f.suspended(ctx)
 	now := f.sources.Now()
+	listed := map[types.NamespacedName]bool{}
 	for _, cluster := range clusters {
-		if !rights.Lists(cluster) {
+		if !rbac.Lists(cluster) {
 			continue
 		}
 		send := sender(metrics, cluster)
+		name := client.ObjectKeyFromObject(cluster)
+		listed[name] = true
 		f.sendState(send, cluster, now)
-		f.sendSleep(send, f.ledger.book(cluster, now))
+		f.sendSleep(send, f.ledger.book(cluster, f.sources.Sidecars.Of(cluster), now))
 		f.sendWake(send, cluster)
+		f.sendWakes(send, name)
 		f.sendPods(ctx, send, cluster)
 		if suspended != nil {
-			send(f.described.suspended, prometheus.GaugeValue, float64(suspended[client.ObjectKeyFromObject(cluster)]))
+			send(f.described.suspended, prometheus.GaugeValue, float64(suspended[name]))
 		}
 	}
 	f.ledger.close()
+	if f.sources.Wakes != nil {
+		f.sources.Wakes.byCluster.keep(func(cluster types.NamespacedName) bool { return listed[cluster] })
+	}
 }
 
 func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, now time.Time) {
@@ -131,9 +160,14 @@ func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, now time.Time) {
 	for _, state := range states {
 		send(f.described.state, prometheus.GaugeValue, number(state.GetValue() == in), state)
 	}
-	send(f.described.onConnect, prometheus.GaugeValue, number(f.sources.Instances != nil && view.Obstacle() == ""))
+	onConnect := f.sources.Instances != nil && view.Obstacle() == ""
+	send(f.described.onConnect, prometheus.GaugeValue, number(onConnect))
+	send(f.described.unreconciled, prometheus.GaugeValue, number(unreconciled(cluster)))
 	if since, asleep := asleepSince(cluster); asleep {
 		send(f.described.since, prometheus.GaugeValue, float64(since.Unix()))
+	}
+	if onConnect && in == stateAsleep {
+		send(f.described.unrouted, prometheus.GaugeValue, float64(f.sources.Unrouted(client.ObjectKeyFromObject(cluster))))
 	}
 }
 
@@ -145,22 +179,34 @@ func (f *Fleet) sendSleep(send send, a *account) {
 	if a.requests.Memory > 0 {
 		send(f.described.memory, prometheus.CounterValue, a.memory)
 	}
+	send(f.described.sidecarCPU, prometheus.CounterValue, a.sidecarCPU)
+	send(f.described.sidecarMemory, prometheus.CounterValue, a.sidecarMemory)
 }
 
 // sendWake tells of the last wake by a connection. People can write the annotation too: what is no address is no label's value.
 // What a client called itself is none either, since nobody has proved it.
 func (f *Fleet) sendWake(send send, cluster *cnpgv1.Cluster) {
-	value, there := cluster.Annotations[idle.KeyLastWake]
+	value, there := cluster.Annotations[contract.AnnotationLastWake]
 	if !there {
 		return
 	}
-	wake, err := plan.ParseLastWake(value)
+	wake, err := contract.ParseLastWake(value)
 	if err != nil {
 		return
 	}
 	if by, err := netip.ParseAddr(wake.By); err == nil && by.Zone() == "" {
 		send(f.described.woken, prometheus.GaugeValue, float64(wake.At.Unix()), label(labelBy, by.Unmap().String()))
 	}
+}
+
+// sendWakes tells of the cluster's wakes from zero on, since the rise of a series that begins with one is not seen.
+func (f *Fleet) sendWakes(send send, cluster types.NamespacedName) {
+	if f.sources.Wakes == nil {
+		return
+	}
+	counts := f.sources.Wakes.byCluster.of(cluster)
+	send(f.described.wakes, prometheus.CounterValue, float64(counts.succeeded), resultSuccess)
+	send(f.described.wakes, prometheus.CounterValue, float64(counts.timedOut), resultTimeout)
 }
 
 func (f *Fleet) sendPods(ctx context.Context, send send, cluster *cnpgv1.Cluster) {
@@ -193,7 +239,7 @@ func (f *Fleet) suspended(ctx context.Context) map[types.NamespacedName]int {
 	counts := map[types.NamespacedName]int{}
 	for i := range schedules.Items {
 		schedule := &schedules.Items[i]
-		_, marked := schedule.Annotations[idle.KeySuspended]
+		_, marked := schedule.Annotations[contract.AnnotationSuspended]
 		if marked && schedule.Spec.Suspend != nil && *schedule.Spec.Suspend {
 			counts[types.NamespacedName{Namespace: schedule.Namespace, Name: schedule.Spec.Cluster.Name}]++
 		}
@@ -207,7 +253,7 @@ func stateOf(cluster *cnpgv1.Cluster, policy idle.Policy) string {
 	switch {
 	case hibernated != nil && hibernated.Status == metav1.ConditionTrue:
 		return stateAsleep
-	case cluster.Annotations[idle.KeyHibernation] == "on":
+	case cluster.Annotations[contract.AnnotationHibernation] == "on":
 		return stateHibernating
 	case !policy.Enabled:
 		return stateDisabled
@@ -216,18 +262,24 @@ func stateOf(cluster *cnpgv1.Cluster, policy idle.Policy) string {
 	}
 }
 
+// unreconciled reports whether the operator is kept from the cluster by this plugin. It says so in the phase, and in that of a
+// hibernated cluster for longer than it is so: it does not come to write another.
+func unreconciled(cluster *cnpgv1.Cluster) bool {
+	return plan.BlockedByPlugin(cluster) && cluster.Annotations[contract.AnnotationHibernation] != "on"
+}
+
 // hibernation is the operator's condition; nil without one.
 func hibernation(cluster *cnpgv1.Cluster) *metav1.Condition {
 	for i := range cluster.Status.Conditions {
-		if cluster.Status.Conditions[i].Type == idle.KeyHibernation { // the operator names the condition like the annotation
+		if cluster.Status.Conditions[i].Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
 			return &cluster.Status.Conditions[i]
 		}
 	}
 	return nil
 }
 
-func number(is bool) float64 {
-	if is {
+func number(ok bool) float64 {
+	if ok {
 		return 1
 	}
 	return 0

@@ -37,11 +37,14 @@ type key struct {
 type account struct {
 	slept, cpu, memory float64
 	requests           requests.Sum
-	until              time.Time
+	// sidecarCPU and sidecarMemory are what its sidecars requested while it was awake.
+	sidecarCPU, sidecarMemory float64
+	until                     time.Time
+	awake                     bool // when it was last booked
 }
 
-// book brings the cluster's account up to now.
-func (l *ledger) book(cluster *cnpgv1.Cluster, now time.Time) *account {
+// book brings the cluster's account up to now. sidecars is what its sidecars request while it is awake.
+func (l *ledger) book(cluster *cnpgv1.Cluster, sidecars requests.Sum, now time.Time) *account {
 	of := key{cluster.UID, types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}}
 	a, known := l.accounts[of]
 	if !known {
@@ -50,7 +53,9 @@ func (l *ledger) book(cluster *cnpgv1.Cluster, now time.Time) *account {
 	}
 	l.booked[of] = true
 	a.requests = requests.Of(cluster)
-	if since, asleep := asleepSince(cluster); asleep {
+	since, asleep := asleepSince(cluster)
+	a.bookSidecars(sidecars, since, asleep, now)
+	if asleep {
 		from := a.until
 		if since.After(from) {
 			from = since
@@ -63,6 +68,19 @@ func (l *ledger) book(cluster *cnpgv1.Cluster, now time.Time) *account {
 	}
 	a.until = now
 	return a
+}
+
+// bookSidecars counts from one time at which the cluster was seen awake to the next, or to the beginning of its sleep.
+func (a *account) bookSidecars(sidecars requests.Sum, since time.Time, asleep bool, now time.Time) {
+	until := now
+	if asleep && since.Before(now) {
+		until = since
+	}
+	if awake := until.Sub(a.until).Seconds(); a.awake && awake > 0 {
+		a.sidecarCPU += awake * sidecars.CPU
+		a.sidecarMemory += awake * sidecars.Memory
+	}
+	a.awake = !asleep
 }
 
 // close forgets the clusters that were not booked.

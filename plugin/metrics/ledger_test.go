@@ -5,6 +5,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
 // TestLedger reads what is counted of a cluster whose state is seen at some times, in minutes since the plugin began.
@@ -35,7 +37,7 @@ func TestLedger(t *testing.T) {
 					c.Status.Conditions = []metav1.Condition{asleep(noon.Add(look.since * time.Minute))}
 				}
 				now := noon.Add(look.at * time.Minute)
-				a = l.book(c, now)
+				a = l.book(c, requests.Sum{}, now)
 				l.close()
 			}
 			want := (row.want * time.Minute).Seconds()
@@ -46,9 +48,44 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+// TestLedger_countsSidecarsWhileAwake reads what a sidecar that requests a core and a byte costs, in minutes.
+func TestLedger_countsSidecarsWhileAwake(t *testing.T) {
+	t.Parallel()
+	type look struct{ at, since time.Duration } // since: awake
+	const awake = time.Duration(1 << 62)
+	for rule, row := range map[string]struct {
+		looks []look
+		want  time.Duration
+	}{
+		"a cluster that sleeps costs nothing":                          {[]look{{10, 5}, {20, 5}}, 0},
+		"one that is awake does from look to look":                     {[]look{{10, awake}, {20, awake}, {25, awake}}, 15},
+		"what was before the first look is not known":                  {[]look{{60, awake}}, 0},
+		"it costs until its sleep begins":                              {[]look{{10, awake}, {20, 13}, {30, 13}}, 3},
+		"when it woke between two looks is not known":                  {[]look{{10, 5}, {20, awake}, {30, awake}}, 10},
+		"a condition of another clock, that is ahead, changes nothing": {[]look{{10, awake}, {20, 25}}, 10},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			l := newLedger(noon)
+			a := &account{}
+			for _, look := range row.looks {
+				c := cluster("blue", on())
+				if look.since != awake {
+					c.Status.Conditions = []metav1.Condition{asleep(noon.Add(look.since * time.Minute))}
+				}
+				a = l.book(c, requests.Sum{CPU: 1, Memory: 1}, noon.Add(look.at*time.Minute))
+				l.close()
+			}
+			if want := (row.want * time.Minute).Seconds(); a.sidecarCPU != want || a.sidecarMemory != want {
+				t.Errorf("%v core-s, %v byte-s; want %v", a.sidecarCPU, a.sidecarMemory, want)
+			}
+		})
+	}
+}
+
 func TestAConditionWithoutATimeTellsNoBeginning(t *testing.T) {
 	t.Parallel()
-	if since, is := asleepSince(cluster("blue", on(), asleep(time.Time{}))); is {
+	if since, ok := asleepSince(cluster("blue", on(), asleep(time.Time{}))); ok {
 		t.Errorf("asleep since %s", since)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	lifecycleapi "github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -25,13 +26,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -43,7 +43,7 @@ var noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.UTC)
 func cluster(name string, annotations map[string]string, conditions ...metav1.Condition) *cnpgv1.Cluster {
 	c := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Annotations: annotations}}
 	c.Spec.Instances = 2
-	c.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}
+	c.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}
 	c.Spec.Resources.Requests = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("1Gi"),
 	}
@@ -53,12 +53,12 @@ func cluster(name string, annotations map[string]string, conditions ...metav1.Co
 
 // asleep is the operator's condition when the last pod has gone.
 func asleep(since time.Time) metav1.Condition {
-	return metav1.Condition{Type: idle.KeyHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated", LastTransitionTime: metav1.NewTime(since)}
+	return metav1.Condition{Type: contract.AnnotationHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated", LastTransitionTime: metav1.NewTime(since)}
 }
 
 // on has the feature on, and annotations more.
 func on(more ...string) map[string]string {
-	annotations := map[string]string{idle.KeyEnabled: "true"}
+	annotations := map[string]string{contract.AnnotationEnabled: "true"}
 	for i := 0; i < len(more); i += 2 {
 		annotations[more[i]] = more[i+1]
 	}
@@ -68,7 +68,7 @@ func on(more ...string) map[string]string {
 // ours lets the switch be set by this project.
 func ours(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	c.ManagedFields = []metav1.ManagedFieldsEntry{{
-		Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "postgresql.cnpg.io/v1", FieldsType: "FieldsV1",
+		Manager: contract.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "postgresql.cnpg.io/v1", FieldsType: "FieldsV1",
 		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
 	}}
 	return c
@@ -90,6 +90,8 @@ type world struct {
 	client.Client
 	*Fleet
 	now time.Time
+	// wakes are what the gateway would count; no registry has them unless a test says so.
+	wakes *Wake
 }
 
 // clusters are what the plugin's informers keep of the Clusters.
@@ -100,7 +102,7 @@ func (w *world) clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
 	}
 	var clusters []*cnpgv1.Cluster
 	for kind, kept := range informers.ByObject("system") {
-		if _, is := kind.(*cnpgv1.Cluster); !is {
+		if _, ok := kind.(*cnpgv1.Cluster); !ok {
 			continue
 		}
 		for n := range list.Items {
@@ -121,9 +123,14 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		t.Fatal(err)
 	}
 	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithReturnManagedFields().Build(), now: noon}
+	sidecars := requests.Sidecars{Burstable: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("250m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
+	}}}
+	w.wakes = NewWake(prometheus.NewRegistry(), 20000)
 	w.Fleet = NewFleet(Sources{
-		Clusters: w.clusters, Schedules: w, SidecarImage: lifecycle.SidecarImage, Now: func() time.Time { return w.now },
+		Clusters: w.clusters, Schedules: w, Sidecars: sidecars, SidecarImage: lifecycle.SidecarImage, Now: func() time.Time { return w.now },
 		Instances: func(_ context.Context, of types.NamespacedName) ([]corev1.Pod, error) { return podsOf(of.Name) },
+		Unrouted:  func(types.NamespacedName) int { return 1 }, Wakes: w.wakes,
 	})
 	return w
 }
@@ -160,24 +167,30 @@ func page(t *testing.T, gatherer prometheus.Gatherer) string {
 // TestThePageIsGolden shows every metric of the plugin, in a fleet that has everything.
 func TestThePageIsGolden(t *testing.T) {
 	t.Parallel()
-	byLimit := cluster("asleep-by-hand", on(idle.KeyHibernation, "on"), asleep(noon.Add(time.Minute)))
+	byLimit := cluster("asleep-by-hand", on(contract.AnnotationHibernation, "on"), asleep(noon.Add(time.Minute)))
 	byLimit.Spec.Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}}
 	stranger := cluster("stranger", on())
 	stranger.Spec.Plugins = nil
+	blocked := cluster("blocked", on())
+	blocked.Status.Phase = cnpgv1.PhaseFailurePlugin
 	w := newWorld(t,
-		cluster("awake", on(idle.KeyLastWake, wokenBy("10.0.0.9"))), cluster("disabled", nil), cluster("falling", on(idle.KeyHibernation, "on")),
-		cluster("mistaken", map[string]string{idle.KeyEnabled: "yes"}), stranger, byLimit,
-		ours(cluster("asleep", on(idle.KeyHibernation, "on", idle.KeyAsleepSince, "2026-03-02T11:59:58Z"), asleep(noon.Add(-time.Hour)))),
-		schedule("nightly", "asleep", map[string]string{idle.KeySuspended: "2026-03-02T11:00:00Z"}, true),
-		schedule("weekly", "asleep", map[string]string{idle.KeySuspended: "2026-03-02T11:00:00Z"}, true),
-		schedule("a person's", "asleep", nil, true), schedule("resumed by hand", "awake", map[string]string{idle.KeySuspended: "x"}, false),
+		cluster("awake", on(contract.AnnotationLastWake, wokenBy("10.0.0.9"))), cluster("disabled", nil), cluster("falling", on(contract.AnnotationHibernation, "on")),
+		cluster("mistaken", map[string]string{contract.AnnotationEnabled: "yes"}), stranger, blocked, byLimit,
+		ours(cluster("asleep", on(contract.AnnotationHibernation, "on", contract.AnnotationAsleepSince, "2026-03-02T11:59:58Z"), asleep(noon.Add(-time.Hour)))),
+		schedule("nightly", "asleep", map[string]string{contract.AnnotationSuspended: "2026-03-02T11:00:00Z"}, true),
+		schedule("weekly", "asleep", map[string]string{contract.AnnotationSuspended: "2026-03-02T11:00:00Z"}, true),
+		schedule("a person's", "asleep", nil, true), schedule("resumed by hand", "awake", map[string]string{contract.AnnotationSuspended: "x"}, false),
 	)
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(w.Fleet)
+	registry.MustRegister(w.Fleet, NewCertificates(func() (map[string]time.Time, error) {
+		return map[string]time.Time{"server": noon.Add(time.Hour), "client": noon}, nil
+	}))
 	injections := NewInjections(registry)
 	injections.Count("TYPE_CREATE", lifecycle.ResultInjected)
+	NewCalls(registry, lifecycleapi.OperatorLifecycle_ServiceDesc)
 	wakes := NewWake(registry, 20000)
-	wakes.Woke(waker.ResultSuccess, 2500*time.Millisecond)
+	w.sources.Wakes = wakes
+	wakes.Woke(types.NamespacedName{Namespace: "shop", Name: "awake"}, waker.ResultSuccess, 2500*time.Millisecond)
 	wakes.Took(gateway.Service{}, gateway.PhaseResolve, 2400*time.Millisecond)
 	wakes.PortsUsed(3)
 	w.now = noon.Add(2 * time.Minute)
@@ -203,7 +216,7 @@ func TestThePageIsGolden(t *testing.T) {
 
 func TestSeriesGoWithTheirCluster(t *testing.T) {
 	t.Parallel()
-	gone := cluster("gone", on(idle.KeyHibernation, "on", idle.KeyLastWake, wokenBy("10.0.0.9")), asleep(noon))
+	gone := cluster("gone", on(contract.AnnotationHibernation, "on", contract.AnnotationLastWake, wokenBy("10.0.0.9")), asleep(noon))
 	w := newWorld(t, gone, cluster("stays", on()))
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(w.Fleet)
@@ -214,7 +227,7 @@ func TestSeriesGoWithTheirCluster(t *testing.T) {
 	if got := wakes(t, registry); len(got) != 1 || !strings.Contains(got[0], `by="10.0.0.9",cluster="gone"`) {
 		t.Errorf("its wake is shown as %q", got)
 	}
-	gone.Annotations[idle.KeyLastWake] = wokenBy("10.0.0.10")
+	gone.Annotations[contract.AnnotationLastWake] = wokenBy("10.0.0.10")
 	if err := w.Update(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +241,7 @@ func TestSeriesGoWithTheirCluster(t *testing.T) {
 	if strings.Contains(got, `cluster="gone"`) || !strings.Contains(got, `cluster="stays"`) || len(w.ledger.accounts) != 1 {
 		t.Errorf("%d accounts, and the page:\n%s", len(w.ledger.accounts), got)
 	}
-	again := cluster("gone", on(idle.KeyHibernation, "on"), asleep(w.now))
+	again := cluster("gone", on(contract.AnnotationHibernation, "on"), asleep(w.now))
 	again.UID = "another"
 	if err := w.Create(t.Context(), again); err != nil {
 		t.Fatal(err)
@@ -253,7 +266,7 @@ func TestWhatCannotBeReadIsAbsent(t *testing.T) {
 func TestWithoutAGatewayNobodyIsWokenByAConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, cluster("awake", on()))
-	w.sources.Instances = nil
+	w.sources.Instances, w.sources.Unrouted, w.sources.Wakes = nil, nil, nil
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(w.Fleet)
 	got := page(t, registry)
@@ -290,7 +303,7 @@ func TestWhoWokeACluster(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			registry := prometheus.NewPedanticRegistry()
-			registry.MustRegister(newWorld(t, cluster("woken", on(idle.KeyLastWake, row.value))).Fleet)
+			registry.MustRegister(newWorld(t, cluster("woken", on(contract.AnnotationLastWake, row.value))).Fleet)
 			want := ""
 			if row.want != "" {
 				want = prefix + "last_wake_timestamp_seconds{" + row.want

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
@@ -17,9 +18,11 @@ type Wake struct {
 	wakes            *prometheus.CounterVec
 	duration         prometheus.Histogram
 	held, spliced    prometheus.Gauge
+	queued           prometheus.Gauge
 	ignored, refused *prometheus.CounterVec
 	phases           *prometheus.HistogramVec
 	used             prometheus.Gauge
+	byCluster        clusterWakes
 }
 
 var _ gateway.Observer = (*Wake)(nil)
@@ -41,6 +44,9 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: prefix + "held_connections", Help: "Connections of clients that wait for their cluster.",
 		}),
+		queued: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: prefix + "queued_wakes", Help: "Wakes that wait since their clients' addresses have begun as many as they may.",
+		}),
 		spliced: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: prefix + "spliced_connections", Help: "Connections that go through the gateway to an instance.",
 		}),
@@ -57,8 +63,9 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 		used: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: prefix + "gateway_ports_used", Help: "Ports of the gateway that belong to a Service.",
 		}),
+		byCluster: clusterWakes{counts: map[types.NamespacedName]wakeCounts{}},
 	}
-	for _, result := range []waker.Result{waker.ResultSuccess, waker.ResultTimeout, waker.ResultByHand} {
+	for _, result := range waker.Results() {
 		w.wakes.WithLabelValues(triggerConnection, string(result))
 	}
 	for _, reason := range gateway.IgnoredReasons() {
@@ -72,17 +79,21 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	}
 	ports := prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "gateway_ports_limit", Help: "Ports that the gateway has."})
 	ports.Set(float64(limit))
-	registerer.MustRegister(w.wakes, w.duration, w.held, w.spliced, w.ignored, w.refused, w.phases, w.used, ports)
+	registerer.MustRegister(w.wakes, w.duration, w.held, w.spliced, w.queued, w.ignored, w.refused, w.phases, w.used, ports)
 	return w
 }
 
 // Woke counts a wake; the time counts for those that came to an end.
-func (w *Wake) Woke(result waker.Result, took time.Duration) {
+func (w *Wake) Woke(cluster types.NamespacedName, result waker.Result, took time.Duration) {
+	w.byCluster.count(cluster, result)
 	w.wakes.WithLabelValues(triggerConnection, string(result)).Inc()
 	if result == waker.ResultSuccess {
 		w.duration.Observe(took.Seconds())
 	}
 }
+
+// Queued counts wakes that wait for the budget, by how many there are more or less.
+func (w *Wake) Queued(change int) { w.queued.Add(float64(change)) }
 
 // PortsUsed shows how many ports belong to a Service.
 func (w *Wake) PortsUsed(count int) { w.used.Set(float64(count)) }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
@@ -16,9 +17,11 @@ func TestWake(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	w := NewWake(registry, 20000)
-	w.Woke(waker.ResultSuccess, 2500*time.Millisecond)
-	w.Woke(waker.ResultTimeout, 5*time.Minute)
+	blue := types.NamespacedName{Namespace: "shop", Name: "blue"}
+	w.Woke(blue, waker.ResultSuccess, 2500*time.Millisecond)
+	w.Woke(blue, waker.ResultTimeout, 5*time.Minute)
 	w.PortsUsed(7)
+	w.Queued(1)
 	w.Held(gateway.Service{}, 3)
 	w.Held(gateway.Service{}, -1)
 	w.Spliced(gateway.Service{}, 2)
@@ -47,13 +50,18 @@ cnpg_scale_to_zero_ignored_connections_total{reason="not_allowed"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="pipelined"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="timeout"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="too_large"} 0
+# HELP cnpg_scale_to_zero_queued_wakes Wakes that wait since their clients' addresses have begun as many as they may.
+# TYPE cnpg_scale_to_zero_queued_wakes gauge
+cnpg_scale_to_zero_queued_wakes 1
 # HELP cnpg_scale_to_zero_refused_connections_total Connections that the gateway did not serve, by why.
 # TYPE cnpg_scale_to_zero_refused_connections_total counter
 cnpg_scale_to_zero_refused_connections_total{reason="asleep_by_hand"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="closed"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="failed"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="hung_up"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="maintenance"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="no_tls"} 1
+cnpg_scale_to_zero_refused_connections_total{reason="panic"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="reconnect"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="replication"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="sent_ahead"} 0
@@ -68,12 +76,13 @@ cnpg_scale_to_zero_spliced_connections 2
 # HELP cnpg_scale_to_zero_wakes_total Wakes that clients asked for, by what began them and how they ended.
 # TYPE cnpg_scale_to_zero_wakes_total counter
 cnpg_scale_to_zero_wakes_total{result="by_hand",trigger="connection"} 0
+cnpg_scale_to_zero_wakes_total{result="maintenance",trigger="connection"} 0
 cnpg_scale_to_zero_wakes_total{result="success",trigger="connection"} 1
 cnpg_scale_to_zero_wakes_total{result="timeout",trigger="connection"} 1
 `
 	var names []string
 	for line := range strings.Lines(want) {
-		if rest, is := strings.CutPrefix(line, "# TYPE "); is {
+		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
 			name, _, _ := strings.Cut(rest, " ")
 			names = append(names, name)
 		}

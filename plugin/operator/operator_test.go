@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/grpcserver"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle/idletest"
 )
@@ -108,8 +109,8 @@ func TestTheOperatorServiceKeepsTheRules(t *testing.T) {
 func TestValidateClusterChange(t *testing.T) {
 	t.Parallel()
 	client := connect(t)
-	const typo = idle.Prefix + "typo"
-	stale := map[string]string{idle.KeyEnabled: "true", idle.KeyWake: "maybe", typo: "x"}
+	const typo = contract.Prefix + "typo"
+	stale := map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationWake: "maybe", typo: "x"}
 	with := func(changes map[string]string) map[string]string {
 		after := maps.Clone(stale)
 		maps.Copy(after, changes)
@@ -121,13 +122,13 @@ func TestValidateClusterChange(t *testing.T) {
 		want  []string
 	}{
 		{"what was wrong before holds nobody up", with(map[string]string{"example.org/note": "y"}), nil},
-		{"a good value beside bad ones is let through", with(map[string]string{idle.KeyInactivityMinutes: "5"}), nil},
-		{"so is the switch", with(map[string]string{idle.KeyHibernation: "on"}), nil},
-		{"a bad value made good is", with(map[string]string{idle.KeyWake: "manual"}), nil},
+		{"a good value beside bad ones is let through", with(map[string]string{contract.AnnotationInactivityMinutes: "5"}), nil},
+		{"so is the switch", with(map[string]string{contract.AnnotationHibernation: "on"}), nil},
+		{"a bad value made good is", with(map[string]string{contract.AnnotationWake: "manual"}), nil},
 		{"taking all away is", nil, nil},
-		{"a bad value made another bad one is refused", with(map[string]string{idle.KeyWake: "perhaps"}), []string{idle.KeyWake}},
-		{"a new bad value is, and only that", with(map[string]string{idle.KeyActivity: "none"}), []string{idle.KeyActivity}},
-		{"all that are new are named", with(map[string]string{idle.KeyActivity: "none", typo: "y"}), []string{idle.KeyActivity, typo}},
+		{"a bad value made another bad one is refused", with(map[string]string{contract.AnnotationWake: "perhaps"}), []string{contract.AnnotationWake}},
+		{"a new bad value is, and only that", with(map[string]string{contract.AnnotationActivity: "none"}), []string{contract.AnnotationActivity}},
+		{"all that are new are named", with(map[string]string{contract.AnnotationActivity: "none", typo: "y"}), []string{contract.AnnotationActivity, typo}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -147,7 +148,7 @@ func TestValidateClusterChange(t *testing.T) {
 func TestMutateClusterChangesNothing(t *testing.T) {
 	t.Parallel()
 	client := connect(t)
-	for _, annotations := range []map[string]string{nil, {idle.KeyEnabled: "true"}, {idle.KeyWake: "maybe"}} {
+	for _, annotations := range []map[string]string{nil, {contract.AnnotationEnabled: "true"}, {contract.AnnotationWake: "maybe"}} {
 		answer, err := client.MutateCluster(t.Context(), &operator.OperatorMutateClusterRequest{Definition: definition(t, annotations)})
 		if err != nil || len(answer.GetJsonPatch()) != 0 {
 			t.Errorf("of %v it made %s, %v", annotations, answer.GetJsonPatch(), err)

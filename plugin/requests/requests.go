@@ -1,4 +1,5 @@
-// Package requests says what the PostgreSQL containers of a cluster request of Kubernetes, and so what it saves while it sleeps.
+// Package requests says what the PostgreSQL containers of a cluster request of Kubernetes, and so what it saves while it sleeps,
+// and what its sidecars do while it is awake.
 package requests
 
 import (

@@ -10,31 +10,31 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 )
 
 // toldWithin is how long the informers are given to tell of a slice that was made, before it is made again.
 const toldWithin = 2 * time.Second
 
 // ensureSlice makes or mends a slice; it writes nothing if the slice is as wanted.
-func (c *Controller) ensureSlice(ctx context.Context, seen *sight, want *discoveryv1.EndpointSlice, again *alarm) error {
+func (c *Controller) ensureSlice(ctx context.Context, seen *snapshot, want *discoveryv1.EndpointSlice, again *requeue) error {
 	name := types.NamespacedName{Namespace: want.Namespace, Name: want.Name}
 	for i := range seen.slices {
 		if have := &seen.slices[i]; have.Name == want.Name {
 			c.made.Delete(name)
-			if slices.Same(have, want) {
+			if endpointslice.Same(have, want) {
 				return nil
 			}
 			have = have.DeepCopy()
-			slices.Become(have, want)
+			endpointslice.Update(have, want)
 			if err := c.Client.Update(ctx, have); err != nil {
 				return fmt.Errorf("update EndpointSlice %s/%s: %w", want.Namespace, want.Name, err)
 			}
 			return nil
 		}
 	}
-	if made, is := c.made.Load(name); is {
+	if made, ok := c.made.Load(name); ok {
 		at, _ := made.(time.Time)
 		if until := at.Add(toldWithin); again.now.Before(until) {
 			again.at(until)
@@ -50,27 +50,27 @@ func (c *Controller) ensureSlice(ctx context.Context, seen *sight, want *discove
 	return nil
 }
 
-// reduce takes away what is not planned: this replica's slices, and then, a moment later, its doors; and the slices of
+// reduce takes away what is not planned: this replica's slices, and then, a moment later, its ports; and the slices of
 // replicas that are dead.
-func (c *Controller) reduce(ctx context.Context, seen *sight, planned plan.Plan, leds []led, again *alarm) error {
+func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, routes []routed, again *requeue) error {
 	wanted := map[string]bool{}
-	for _, l := range leds {
+	for _, l := range routes {
 		for i := range l.wanted {
 			wanted[l.wanted[i].Name] = true
 		}
 	}
 	own := c.Settings.Replica.UID
-	stranded := false
+	unwakeable := false
 	for i := range seen.slices {
 		slice := &seen.slices[i]
-		if !slices.IsOurs(slice) || wanted[slice.Name] {
+		if !endpointslice.IsOurs(slice) || wanted[slice.Name] {
 			continue
 		}
-		if slices.ReplicaOf(slice) == own {
-			if contains(planned.Lead, slices.ServiceOf(slice)) && len(leds) == 0 {
+		if endpointslice.ReplicaOf(slice) == own {
+			if contains(planned.Lead, endpointslice.ServiceOf(slice)) && len(routes) == 0 {
 				continue // planned, but it could not be opened: what leads there stays until it can
 			}
-			stranded = stranded || planned.Stranded
+			unwakeable = unwakeable || planned.Unwakeable
 		} else if !seen.replicas.ready(own) {
 			continue // who is not ready does not judge
 		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead {
@@ -81,12 +81,12 @@ func (c *Controller) reduce(ctx context.Context, seen *sight, planned plan.Plan,
 			return err
 		}
 	}
-	c.closeDoors(seen.name, func(uid types.UID) bool { return contains(planned.Lead, uid) }, again)
-	return c.tellStranded(ctx, seen, planned, stranded, again.now)
+	c.closePorts(seen.name, func(uid types.UID) bool { return contains(planned.Lead, uid) }, again)
+	return c.tellUnwakeable(ctx, seen, planned, unwakeable, again.now)
 }
 
-func (c *Controller) closeDoors(cluster types.NamespacedName, keep func(types.UID) bool, again *alarm) {
-	closed, next := c.doors.close(cluster, keep, again.now)
+func (c *Controller) closePorts(cluster types.NamespacedName, keep func(types.UID) bool, again *requeue) {
+	closed, next := c.openPorts.close(cluster, keep, again.now)
 	again.at(next)
 	for _, uid := range closed {
 		c.Gateway.Close(uid)

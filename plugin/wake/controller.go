@@ -19,13 +19,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 )
 
@@ -39,11 +39,9 @@ type Gateway interface {
 // Settings are the controller's.
 type Settings struct {
 	// Replica is the pod that this is.
-	Replica slices.Replica
+	Replica endpointslice.Replica
 	// HandoverWait is how long other nodes' kube-proxies are given before an announcement is acknowledged.
 	HandoverWait time.Duration
-	// WakeTimeout is how long the gateway stands in for a woken cluster's Service that does not get ready.
-	WakeTimeout time.Duration
 	// DrainTimeout is how long sessions are given when the plugin stops.
 	DrainTimeout time.Duration
 }
@@ -54,7 +52,7 @@ type Controller struct {
 	// Client writes; Informers are read; Live reads from the API server.
 	Client    client.Client
 	Informers informers.Reader
-	Live      client.Reader
+	APIReader client.Reader
 	// Ports says which port belongs to which Service.
 	Ports *ports.Store
 	// Gateway serves the clients.
@@ -62,33 +60,37 @@ type Controller struct {
 	// Listen opens a port, and Dial connects to a Service; they are the network's outside of tests.
 	Listen func(ctx context.Context, port uint16) (gateway.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
-	// Bell tells those who wait for a cluster that it has changed.
-	Bell *waker.Bell
-	// Events tell people, and Journal who woke a cluster.
-	Events  events.Writer
-	Journal *waker.Journal
+	// Notifier tells those who wait for a cluster that it has changed.
+	Notifier *waker.Notifier
+	// Events tell people, and WakeRecorder who woke a cluster.
+	Events       events.Writer
+	WakeRecorder *waker.WakeRecorder
 	// Logger tells.
 	Logger *slog.Logger
 
-	doors    doors
-	handover handovers
-	waking   sync.Map // until when the gateway stands in, by cluster: time.Time
-	made     sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
-	starved  sync.Map // the clusters without a port, that is said once of each
-	untold   sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
-	serving  sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
+	openPorts   openPorts
+	handover    handovers
+	waking      sync.Map // until when the gateway stands in, by cluster: time.Time
+	made        sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
+	unallocated sync.Map // the clusters without a port, that is said once of each
+	untold      sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
+	serving     sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
+	unrouted    sync.Map // how many Services lead nowhere, by sleeping cluster: int
+	refusing    sync.Map // the sleep of which an Event says that it goes on for a node maintenance, by cluster: string
 	// going is held for reading by whoever changes slices, and for writing to stop that.
 	going   sync.RWMutex
 	stopped bool
 }
 
-// sight is what is known of a cluster.
-type sight struct {
+// snapshot is what is known of a cluster.
+type snapshot struct {
 	name     types.NamespacedName
 	cluster  *cnpgv1.Cluster // nil: it is gone
 	services []corev1.Service
-	slices   []discoveryv1.EndpointSlice
-	replicas replicas
+	// unroutable names the Services that cannot lead here, and says why.
+	unroutable []string
+	slices     []discoveryv1.EndpointSlice
+	replicas   replicas
 }
 
 // Reconcile makes the plan of a cluster and carries it out. Nothing is written if everything is as planned.
@@ -98,20 +100,23 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if c.stopped {
 		return ctrl.Result{}, nil
 	}
-	seen, err := c.look(ctx, request.NamespacedName)
+	seen, err := c.read(ctx, request.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	now := time.Now()
 	planned := c.plan(seen, now)
-	again := newAlarm(now)
+	again := newRequeue(now)
 	again.at(planned.Next)
-	led, failed := c.lead(ctx, seen, planned, again)
-	failed = c.unlessStarved(seen.name, failed, again)
-	if err := c.reduce(ctx, seen, planned, led, again); err != nil {
+	routed, failed := c.lead(ctx, seen, planned, again)
+	failed = c.unlessUnallocated(seen.name, failed, again)
+	c.noteUnrouted(seen, planned, routed)
+	if err := c.reduce(ctx, seen, planned, routed, again); err != nil {
 		failed = errors.Join(failed, err)
 	}
-	if err := c.tellWoken(ctx, seen, again); err != nil {
+	if err := errors.Join(
+		c.tellWoken(ctx, seen, again), c.tellMaintenance(ctx, seen, planned, again.now), c.tellUnroutable(ctx, seen, again.now),
+	); err != nil {
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil {
@@ -120,32 +125,26 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if planned.Reason != plan.ReasonAnnounced {
 		c.handover.forget(seen.name)
 	}
-	if planned.Acknowledge != "" && len(led) != 0 && len(led) == len(planned.Lead) {
-		c.beginHandover(ctx, seen, planned.Acknowledge, led)
+	if planned.Acknowledge != "" && len(routed) != 0 && len(routed) == len(planned.Lead) {
+		c.beginHandover(ctx, seen, planned.Acknowledge, routed)
 	}
 	return ctrl.Result{RequeueAfter: again.after()}, nil
 }
 
 // look reads what is known of the cluster.
-func (c *Controller) look(ctx context.Context, name types.NamespacedName) (*sight, error) {
-	seen := &sight{name: name}
+func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snapshot, error) {
+	seen := &snapshot{name: name}
 	cluster, err := c.Informers.Cluster(ctx, name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
 	if err == nil {
-		services, err := c.Informers.Services(ctx, name)
-		if err != nil {
+		seen.cluster = cluster
+		if err := c.route(ctx, seen); err != nil {
 			return nil, err
 		}
-		seen.cluster = cluster
-		for i := range services {
-			if slices.Eligible(&services[i], cluster) {
-				seen.services = append(seen.services, services[i])
-			}
-		}
 	}
-	if seen.slices, err = c.Informers.Slices(ctx, name); err != nil {
+	if seen.slices, err = c.Informers.Slices(ctx, name, seen.services); err != nil {
 		return nil, err
 	}
 	seen.replicas, err = c.readReplicas(ctx)
@@ -153,43 +152,43 @@ func (c *Controller) look(ctx context.Context, name types.NamespacedName) (*sigh
 }
 
 // plan decides what is to be done.
-func (c *Controller) plan(seen *sight, now time.Time) plan.Plan {
+func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	if seen.cluster == nil {
 		c.waking.Delete(seen.name)
 		return plan.Plan{Reason: plan.ReasonGone}
 	}
-	state := plan.State{Cluster: plan.View(seen.cluster, now)}
-	led := map[types.UID]bool{}
+	state := plan.State{Cluster: plan.View(seen.cluster, now), Unroutable: len(seen.unroutable) != 0}
+	routed := map[types.UID]bool{}
 	for i := range seen.slices {
-		if slices.IsOurs(&seen.slices[i]) {
-			led[slices.ServiceOf(&seen.slices[i])] = true
+		if endpointslice.IsOurs(&seen.slices[i]) {
+			routed[endpointslice.ServiceOf(&seen.slices[i])] = true
 		}
 	}
 	for i := range seen.services {
 		service := &seen.services[i]
 		state.Services = append(state.Services, plan.Service{
-			UID: service.UID, Led: led[service.UID], Ready: slices.ServesAll(service, seen.slices),
+			UID: service.UID, Led: routed[service.UID], Ready: endpointslice.ServesAll(service, seen.slices),
 		})
 	}
-	if state.Cluster.Switched || len(led) == 0 {
+	if state.Cluster.Switched || len(routed) == 0 {
 		c.waking.Delete(seen.name)
 	} else {
-		until, _ := c.waking.LoadOrStore(seen.name, now.Add(c.Settings.WakeTimeout))
+		until, _ := c.waking.LoadOrStore(seen.name, now.Add(plan.StandInFor))
 		state.WakingUntil, _ = until.(time.Time)
 	}
 	return plan.Decide(state, now)
 }
 
-// lead opens a door for each planned Service and puts the slices in place that lead there. It returns those that are led;
+// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are led;
 // without a port, or while this replica is not ready, none is, and none whose family of addresses this replica has not.
-func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, again *alarm) ([]led, error) {
+func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan, again *requeue) ([]routed, error) {
 	var services []*corev1.Service
 	for i := range seen.services {
 		service := &seen.services[i]
 		if !contains(planned.Lead, service.UID) || !seen.replicas.ready(c.Settings.Replica.UID) && !c.hasSlice(seen, service.UID) {
 			continue
 		}
-		if len(slices.Wanted(service, c.Settings.Replica, 0)) == 0 {
+		if len(endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, 0)) == 0 {
 			c.Logger.Warn("a Service cannot lead to the gateway: this pod has no address of its family", "namespace", seen.name.Namespace,
 				"cluster", seen.name.Name, "service", service.Name, "families", service.Spec.IPFamilies, "addresses", c.Settings.Replica.Addresses)
 			continue
@@ -202,56 +201,58 @@ func (c *Controller) lead(ctx context.Context, seen *sight, planned plan.Plan, a
 	if err := c.openDoors(ctx, seen, services, again.now); err != nil {
 		return nil, err
 	}
-	var leds []led
+	var routes []routed
 	for _, service := range services {
-		door := c.doors.of(seen.name, service.UID)
-		wanted := slices.Wanted(service, c.Settings.Replica, door.port)
+		openPort := c.openPorts.of(seen.name, service.UID)
+		wanted := endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, openPort.port)
 		if planned.Reason == plan.ReasonWaking { // who is served need not come here because others are not, or never will be
-			wanted = stdslices.DeleteFunc(wanted, func(s discoveryv1.EndpointSlice) bool { return slices.Serves(service, s.AddressType, seen.slices) })
+			wanted = stdslices.DeleteFunc(wanted, func(s discoveryv1.EndpointSlice) bool {
+				return endpointslice.Serves(service, s.AddressType, seen.slices)
+			})
 		}
 		for i := range wanted {
 			if err := c.ensureSlice(ctx, seen, &wanted[i], again); err != nil {
 				return nil, err
 			}
 		}
-		leds = append(leds, led{service: service, door: door, wanted: wanted})
+		routes = append(routes, routed{service: service, openPort: openPort, wanted: wanted})
 	}
-	return leds, nil
+	return routes, nil
 }
 
 // starvedFor is after how long a cluster for which there was no port is looked at again. Whatever changes of it has it looked
 // at, too.
-const starvedFor = time.Minute
+const unallocatedFor = time.Minute
 
 // unlessStarved returns the error unless it says that there is no port, or no file descriptor, for the cluster: that is no
 // failure to be tried again at once, and others are not to wait for it. A cluster that was to sleep stays awake, one that
 // sleeps can be woken by hand.
-func (c *Controller) unlessStarved(cluster types.NamespacedName, err error, again *alarm) error {
-	if !errors.Is(err, ports.ErrNoPort) && !errors.Is(err, entrance.ErrNoDescriptor) {
+func (c *Controller) unlessUnallocated(cluster types.NamespacedName, err error, again *requeue) error {
+	if !errors.Is(err, ports.ErrNoPort) && !errors.Is(err, listener.ErrNoDescriptor) {
 		if err == nil {
-			c.starved.Delete(cluster)
+			c.unallocated.Delete(cluster)
 		}
 		return err
 	}
-	again.at(again.now.Add(starvedFor))
-	if _, said := c.starved.Swap(cluster, true); !said {
+	again.at(again.now.Add(unallocatedFor))
+	if _, said := c.unallocated.Swap(cluster, true); !said {
 		c.Logger.Warn("a cluster cannot be woken by connections, and stays awake if it is", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
 	}
 	return nil
 }
 
 // led is a Service that leads to this replica.
-type led struct {
-	service *corev1.Service
-	door    *door
-	wanted  []discoveryv1.EndpointSlice
+type routed struct {
+	service  *corev1.Service
+	openPort *openPort
+	wanted   []discoveryv1.EndpointSlice
 }
 
-// hasSlice tells whether a slice of this replica leads here already, as after a restart of its container.
-func (c *Controller) hasSlice(seen *sight, service types.UID) bool {
+// hasSlice reports whether a slice of this replica leads here already, as after a restart of its container.
+func (c *Controller) hasSlice(seen *snapshot, service types.UID) bool {
 	for i := range seen.slices {
 		slice := &seen.slices[i]
-		if slices.IsOurs(slice) && slices.ReplicaOf(slice) == c.Settings.Replica.UID && slices.ServiceOf(slice) == service {
+		if endpointslice.IsOurs(slice) && endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID && endpointslice.ServiceOf(slice) == service {
 			return true
 		}
 	}
@@ -268,12 +269,12 @@ func contains(uids []types.UID, uid types.UID) bool {
 }
 
 // openDoors opens those that are not open yet.
-func (c *Controller) openDoors(ctx context.Context, seen *sight, services []*corev1.Service, now time.Time) error {
-	var owners []ports.Wish
+func (c *Controller) openDoors(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) error {
+	var owners []ports.Request
 	for _, service := range services {
-		if !c.doors.reopen(seen.name, service.UID) {
+		if !c.openPorts.reopen(seen.name, service.UID) {
 			owner := ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name}
-			owners = append(owners, ports.Wish{Owner: owner, Led: seen.port(service.UID)})
+			owners = append(owners, ports.Request{Owner: owner, Led: seen.port(service.UID)})
 		}
 	}
 	if len(owners) == 0 {
@@ -289,41 +290,41 @@ func (c *Controller) openDoors(ctx context.Context, seen *sight, services []*cor
 		if err != nil {
 			return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
 		}
-		opened := &door{port: port, arrivals: newArrivals(listener)}
+		opened := &openPort{port: port, acceptNotifier: newAcceptNotifier(listener)}
 		of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: seen.name.Name}
-		if err := c.Gateway.Open(of, opened.arrivals); err != nil {
+		if err := c.Gateway.Open(of, opened.acceptNotifier); err != nil {
 			return fmt.Errorf("serve port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
 		}
-		c.doors.add(seen.name, owner.UID, opened)
+		c.openPorts.add(seen.name, owner.UID, opened)
 		c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", seen.name.Name, "service", owner.Name, "port", port)
 	}
 	return nil
 }
 
 // port is the port that slices of ours name for a Service, 0 if there are none.
-func (s *sight) port(service types.UID) uint16 {
+func (s *snapshot) port(service types.UID) uint16 {
 	for i := range s.slices {
-		if slice := &s.slices[i]; slices.IsOurs(slice) && slices.ServiceOf(slice) == service {
-			return slices.PortOf(slice)
+		if slice := &s.slices[i]; endpointslice.IsOurs(slice) && endpointslice.ServiceOf(slice) == service {
+			return endpointslice.PortOf(slice)
 		}
 	}
 	return 0
 }
 
-// alarm is when to look again: the earliest of several times.
-type alarm struct{ now, next time.Time }
+// requeue is when to look again: the earliest of several times.
+type requeue struct{ now, next time.Time }
 
-func newAlarm(now time.Time) *alarm { return &alarm{now: now} }
+func newRequeue(now time.Time) *requeue { return &requeue{now: now} }
 
 // at asks for a look at that time; zero: none.
-func (a *alarm) at(when time.Time) {
+func (a *requeue) at(when time.Time) {
 	if !when.IsZero() && (a.next.IsZero() || when.Before(a.next)) {
 		a.next = when
 	}
 }
 
 // after is how long until then; 0: never.
-func (a *alarm) after() time.Duration {
+func (a *requeue) after() time.Duration {
 	if a.next.IsZero() {
 		return 0
 	}

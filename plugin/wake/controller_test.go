@@ -18,7 +18,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // in runs a test in which time passes only when everybody waits.
@@ -40,7 +40,7 @@ func pass(t *testing.T, d time.Duration) {
 
 func (w *world) wants(rule string, want map[string][]string) {
 	w.t.Helper()
-	if diff := cmp.Diff(want, w.led()); diff != "" {
+	if diff := cmp.Diff(want, w.routed()); diff != "" {
 		w.t.Errorf("%s: who is led where (-want +got):\n%s", rule, diff)
 	}
 }
@@ -59,12 +59,12 @@ var (
 )
 
 func asleep(c *cnpgv1.Cluster) {
-	delete(c.Annotations, idle.KeyAnnounced)
-	c.Annotations[idle.KeyHibernation], c.Annotations[idle.KeyAsleepSince] = "on", "2026-03-01T00:00:00Z"
+	delete(c.Annotations, contract.AnnotationAnnounced)
+	c.Annotations[contract.AnnotationHibernation], c.Annotations[contract.AnnotationAsleepSince] = "on", "2026-03-01T00:00:00Z"
 }
 
 func awake(c *cnpgv1.Cluster) {
-	delete(c.Annotations, idle.KeyHibernation)
+	delete(c.Annotations, contract.AnnotationHibernation)
 	c.Status.Conditions = nil
 }
 
@@ -73,55 +73,55 @@ func TestADayOfACluster(t *testing.T) {
 		a := w.replica("a", "10.1.0.1")
 		w.endpoint("orders-rw", true)
 		w.endpoint("orders-r", true)
-		a.look()
+		a.read()
 		w.wants("an awake cluster has nothing of ours", nowhere)
 		w.wantsWritten("nothing is written for an awake cluster")
 
 		announcement := announced(20 * time.Second)
-		w.cluster(annotated(idle.KeyAnnounced, announcement))
-		again := a.look()
+		w.cluster(annotated(contract.AnnotationAnnounced, announcement))
+		again := a.read()
 		w.wants("an announcement leads the Services here", toA)
 		w.wantsWritten("ports and slices are written", "create ConfigMap", "create EndpointSlice", "create EndpointSlice")
 		if again != 20*time.Second {
 			t.Errorf("the next look is in %s, want at the deadline", again)
 		}
 		pass(t, 1900*time.Millisecond)
-		if got := w.cluster(nil).Annotations[idle.KeyGatewayReady]; got != "" {
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != "" {
 			t.Errorf("acknowledged %q before the other nodes could know", got)
 		}
 		pass(t, 500*time.Millisecond)
-		if got := w.cluster(nil).Annotations[idle.KeyGatewayReady]; got != announcement {
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != announcement {
 			t.Errorf("acknowledged %q, want %q", got, announcement)
 		}
 		w.wantsWritten("the acknowledgement is one patch", "patch Cluster")
-		a.look()
+		a.read()
 		w.wantsWritten("an acknowledged announcement needs nothing")
 
 		w.cluster(asleep)
 		w.endpoint("orders-rw", false)
 		w.endpoint("orders-r", false)
-		if again := a.look(); again != 0 {
+		if again := a.read(); again != 0 {
 			t.Errorf("a sleeping cluster is looked at again in %s", again)
 		}
 		w.wants("a sleeping cluster's Services lead here", toA)
 		w.wantsWritten("nothing is written at rest")
 
 		w.cluster(func(c *cnpgv1.Cluster) {
-			delete(c.Annotations, idle.KeyHibernation)
-			delete(c.Annotations, idle.KeyGatewayReady)
+			delete(c.Annotations, contract.AnnotationHibernation)
+			delete(c.Annotations, contract.AnnotationGatewayReady)
 		})
-		a.look()
+		a.read()
 		w.wants("a woken cluster's do until they are ready", toA)
 		w.endpoint("orders-rw", true)
-		again = a.look()
+		again = a.read()
 		w.wants("each goes when it has an endpoint of its own", map[string][]string{"a": {"orders-r"}})
-		if len(a.network.open()) != 2 || again != linger {
+		if len(a.network.open()) != 2 || again != drainDelay {
 			t.Errorf("%d listeners, the next look in %s: the listener stays a moment", len(a.network.open()), again)
 		}
 		w.endpoint("orders-r", true)
-		a.look()
-		pass(t, linger)
-		if again := a.look(); again != 0 || len(a.network.open()) != 0 {
+		a.read()
+		pass(t, drainDelay)
+		if again := a.read(); again != 0 || len(a.network.open()) != 0 {
 			t.Errorf("%d listeners are left, the next look in %s", len(a.network.open()), again)
 		}
 		w.wants("then nothing of ours is left", nowhere)
@@ -137,12 +137,12 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 		want   string       // "announcement": as it is
 	}{
 		{"one whose Services do not lead here is not", func(w *world) { w.unrouted = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4} }, func(*world) {}, ""},
-		{"one that is taken back is not", func(*world) {}, func(w *world) { w.cluster(annotated(idle.KeyAnnounced, "")) }, ""},
-		{"one that another follows is not", func(*world) {}, func(w *world) { w.cluster(annotated(idle.KeyAnnounced, announced(25*time.Second))) }, ""},
-		{"one that wake=manual follows is not", func(*world) {}, func(w *world) { w.cluster(annotated(idle.KeyWake, "manual")) }, ""},
+		{"one that is taken back is not", func(*world) {}, func(w *world) { w.cluster(annotated(contract.AnnotationAnnounced, "")) }, ""},
+		{"one that another follows is not", func(*world) {}, func(w *world) { w.cluster(annotated(contract.AnnotationAnnounced, announced(25*time.Second))) }, ""},
+		{"one that wake=manual follows is not", func(*world) {}, func(w *world) { w.cluster(annotated(contract.AnnotationWake, "manual")) }, ""},
 		{"one that another replica acknowledged is not again", func(*world) {}, func(w *world) {
 			c := w.cluster(nil)
-			w.cluster(annotated(idle.KeyGatewayReady, c.Annotations[idle.KeyAnnounced]))
+			w.cluster(annotated(contract.AnnotationGatewayReady, c.Annotations[contract.AnnotationAnnounced]))
 		}, "announcement"},
 		{"one with a Service whose family of addresses this replica has not is not", func(w *world) {
 			var services corev1.ServiceList
@@ -167,14 +167,14 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				a := w.replica("a", "10.1.0.1")
 				announcement := announced(20 * time.Second)
-				w.cluster(annotated(idle.KeyAnnounced, announcement))
+				w.cluster(annotated(contract.AnnotationAnnounced, announcement))
 				row.before(w)
-				a.look()
+				a.read()
 				pass(t, time.Second)
 				row.after(w)
 				w.wrote()
 				pass(t, 10*time.Second)
-				got := w.cluster(nil).Annotations[idle.KeyGatewayReady]
+				got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]
 				if want := strings.ReplaceAll(row.want, "announcement", announcement); got != want {
 					t.Errorf("acknowledged %q, want %q", got, want)
 				}
@@ -209,10 +209,10 @@ func TestBothFamilies(t *testing.T) {
 					w.endpoint(service, true, row.endpoints...)
 				}
 				a := w.replica("a", row.replica...)
-				w.cluster(annotated(idle.KeyAnnounced, announced(20*time.Second)))
-				a.look()
+				w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
+				a.read()
 				pass(t, 10*time.Second)
-				if got := w.cluster(nil).Annotations[idle.KeyGatewayReady]; got != "" != row.acknowledged {
+				if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != "" != row.acknowledged {
 					t.Errorf("acknowledged: %q\n%s", got, w.logged.String())
 				}
 			})
@@ -226,22 +226,22 @@ func TestAWokenServiceOfBothFamiliesIsLedUntilItServesBoth(t *testing.T) {
 		w.dual()
 		a := w.replica("a", "10.1.0.1", "fd00::a:1")
 		w.cluster(asleep)
-		a.look()
+		a.read()
 		twice := map[string][]string{"a": {"orders-r", "orders-r", "orders-rw", "orders-rw"}}
 		w.wants("a sleeping cluster's Services lead here by both", twice)
 		w.cluster(awake)
 		w.endpoint("orders-rw", true)
-		a.look()
+		a.read()
 		w.wants("a Service that serves IPv4 only does by IPv6", map[string][]string{"a": {"orders-r", "orders-r", "orders-rw"}})
 		w.endpoint("orders-rw", false)
 		pass(t, toldWithin)
-		a.look()
+		a.read()
 		w.wants("one that serves IPv4 no longer does by both again", twice)
 		w.endpoint("orders-rw", true, "10.0.0.1", "fd00::b:1")
-		a.look()
+		a.read()
 		w.wants("one that serves both does not", map[string][]string{"a": {"orders-r", "orders-r"}})
 		w.endpoint("orders-r", true, "10.0.0.1", "fd00::b:1")
-		a.look()
+		a.read()
 		w.wants("then nothing of ours is left", nowhere)
 	})
 }
@@ -264,7 +264,7 @@ func TestASliceThatSomebodyChangedIsMended(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				a := w.replica("a", "10.1.0.1")
 				w.cluster(asleep)
-				a.look()
+				a.read()
 				var before discoveryv1.EndpointSliceList
 				if err := w.api.List(t.Context(), &before, client.MatchingLabels{discoveryv1.LabelServiceName: "orders-rw"}); err != nil || len(before.Items) != 1 {
 					t.Fatal(len(before.Items), err)
@@ -276,9 +276,9 @@ func TestASliceThatSomebodyChangedIsMended(t *testing.T) {
 				if err := w.api.Update(t.Context(), slice); err != nil {
 					t.Fatal(err)
 				}
-				a.look()
+				a.read()
 				pass(t, toldWithin)
-				a.look()
+				a.read()
 				var after discoveryv1.EndpointSlice
 				if err := w.api.Get(t.Context(), client.ObjectKeyFromObject(slice), &after); err != nil {
 					t.Fatal(err)
@@ -295,11 +295,11 @@ func TestASliceThatSomebodyChangedIsMended(t *testing.T) {
 func TestAPassedDeadlineTakesTheSlicesAway(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
-		w.cluster(annotated(idle.KeyAnnounced, announced(20*time.Second)))
-		a.look()
+		w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
+		a.read()
 		w.wants("while it is announced", toA)
 		pass(t, 20*time.Second)
-		a.look()
+		a.read()
 		w.wants("after the deadline", nowhere)
 	})
 }
@@ -308,13 +308,13 @@ func TestARestartOfTheContainerWritesNothing(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.cluster(asleep)
 		before := w.replica("a", "10.1.0.1")
-		before.look()
+		before.read()
 		w.wants("before", toA)
 		open := before.network.open()
 		before.network.close()
 		again := w.replica("a", "10.1.0.1")
 		w.pod("a", corev1.ConditionFalse) // it has just started
-		again.look()
+		again.read()
 		w.wantsWritten("what is there is taken over, also by one that is not ready yet")
 		if diff := cmp.Diff(open, again.network.open()); diff != "" {
 			t.Errorf("ports (-before +after):\n%s", diff)
@@ -327,12 +327,12 @@ func TestReplicas(t *testing.T) {
 		w.cluster(asleep)
 		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
 		w.pod("b", corev1.ConditionFalse)
-		a.look()
-		b.look()
+		a.read()
+		b.read()
 		w.wants("a replica that is not ready leads nobody to itself", toA)
 		w.pod("b", corev1.ConditionTrue)
 		w.wrote()
-		b.look()
+		b.read()
 		w.wants("one that is does", toBoth)
 		if diff := cmp.Diff(a.network.open(), b.network.open()); diff != "" {
 			t.Errorf("the replicas' ports (-a +b):\n%s", diff)
@@ -340,27 +340,71 @@ func TestReplicas(t *testing.T) {
 		w.wantsWritten("ports are written once", "create EndpointSlice", "create EndpointSlice")
 
 		w.pod("b", corev1.ConditionUnknown) // its node is lost
-		if again := a.look(); again != unreadyFor {
+		if again := a.read(); again != unreadyFor {
 			t.Errorf("the next look is in %s, want %s", again, unreadyFor)
 		}
 		w.wants("a moment's weakness takes nothing away", toBoth)
 		pass(t, unreadyFor)
-		a.look()
+		a.read()
 		w.wants("what leads to a dead replica goes", toA)
 
 		w.pod("b", corev1.ConditionTrue)
-		b.look()
+		b.read()
 		w.wants("when it is back it leads there again", toBoth)
 		pass(t, time.Minute)
 		w.pod("a", corev1.ConditionFalse)
 		if err := w.api.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "b"}}); err != nil {
 			t.Fatal(err)
 		}
-		a.look()
+		a.read()
 		w.wants("who is not ready does not judge", toBoth)
 		w.pod("a", corev1.ConditionTrue)
-		a.look()
+		a.read()
 		w.wants("a pod that is gone is dead", toA)
+	})
+}
+
+func TestController_refusesWakesThatMayDeleteVolumes(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		w.cluster(asleep)
+		a.read()
+		b.read()
+		maintain := func(inProgress bool) {
+			w.cluster(func(c *cnpgv1.Cluster) {
+				c.Spec.NodeMaintenanceWindow = &cnpgv1.NodeMaintenanceWindow{InProgress: inProgress, ReusePVC: new(bool)}
+			})
+		}
+		maintain(true)
+		w.eventless = true
+		if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil {
+			t.Error("an Event that could not be written is not tried again")
+		}
+		w.eventless = false
+		a.read()
+		b.read()
+		w.wants("clients still come here, to be told", toBoth)
+		events := w.events()
+		if len(events) != 1 || events[0].Reason != "WakeRefused" || !strings.Contains(events[0].Message, "set spec.nodeMaintenanceWindow.inProgress to false, or reusePVC to true") {
+			t.Errorf("events: %+v", events)
+		}
+		w.wrote()
+		a.read()
+		b.read()
+		w.wantsWritten("nothing is written again")
+		maintain(false)
+		a.read()
+		maintain(true)
+		a.read()
+		if again := w.events(); len(again) != 1 {
+			t.Errorf("one sleep has %d Events", len(again))
+		}
+		w.cluster(annotated(contract.AnnotationWake, "manual"))
+		b.read()
+		w.wants("what else is in the way takes a replica's slices away", toA)
+		if events := w.events(); len(events) != 2 || !strings.HasSuffix(events[1].Message, "or reusePVC to true") {
+			t.Errorf("events: %+v", events)
+		}
 	})
 }
 
@@ -369,20 +413,20 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 	for _, row := range []struct {
 		rule, key, value, says string
 	}{
-		{"wake=manual does", idle.KeyWake, "manual", "says manual"},
-		{"enabled=false does", idle.KeyEnabled, "false", "turned off"},
-		{"a bad annotation does", idle.KeyActivity, "everything", "not understood"},
+		{"wake=manual does", contract.AnnotationWake, "manual", "says manual"},
+		{"enabled=false does", contract.AnnotationEnabled, "false", "turned off"},
+		{"a bad annotation does", contract.AnnotationActivity, "everything", "not understood"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
 				w.cluster(asleep)
-				a.look()
-				b.look()
+				a.read()
+				b.read()
 				w.wants("before", toBoth)
 				w.cluster(annotated(row.key, row.value))
-				a.look()
-				b.look()
+				a.read()
+				b.read()
 				w.wants("after", nowhere)
 				events := w.events()
 				if len(events) != 1 || !strings.Contains(events[0].Message, row.says) ||
@@ -390,7 +434,7 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 					t.Errorf("events: %+v", events)
 				}
 				w.wrote()
-				a.look()
+				a.read()
 				w.wantsWritten("nothing is written again")
 			})
 		})
@@ -399,8 +443,8 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 		in(t, func(t *testing.T, w *world) {
 			a := w.replica("a", "10.1.0.1")
 			w.cluster(asleep)
-			a.look()
-			w.cluster(annotated(idle.KeyWake, "manual"))
+			a.read()
+			w.cluster(annotated(contract.AnnotationWake, "manual"))
 			w.eventless = true
 			for range 2 {
 				if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil {
@@ -409,12 +453,12 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 				w.wants("all the same", nowhere)
 			}
 			w.eventless = false
-			a.look()
+			a.read()
 			if events := w.events(); len(events) != 1 || events[0].Reason != "WakesByHandOnly" {
 				t.Errorf("events: %+v", events)
 			}
 			w.wrote()
-			a.look()
+			a.read()
 			w.wantsWritten("nothing is written again")
 		})
 	})
@@ -422,9 +466,9 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 		in(t, func(_ *testing.T, w *world) {
 			a := w.replica("a", "10.1.0.1")
 			w.cluster(asleep)
-			a.look()
+			a.read()
 			w.manager = "kubectl-annotate"
-			a.look()
+			a.read()
 			w.wants("after off and on by a person", nowhere)
 		})
 	})
@@ -432,13 +476,13 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 		in(t, func(t *testing.T, w *world) {
 			a := w.replica("a", "10.1.0.1")
 			w.cluster(asleep)
-			a.look()
+			a.read()
 			if err := w.api.Delete(t.Context(), w.cluster(nil)); err != nil {
 				t.Fatal(err)
 			}
-			a.look()
-			pass(t, linger)
-			a.look()
+			a.read()
+			pass(t, drainDelay)
+			a.read()
 			w.wants("after", nowhere)
 			if len(a.network.open()) != 0 {
 				t.Error("a listener is left")
@@ -452,11 +496,11 @@ func TestWhoWokeItIsTold(t *testing.T) {
 	told := func(ago time.Duration, service string) func(*cnpgv1.Cluster) {
 		return func(c *cnpgv1.Cluster) {
 			awake(c)
-			value, err := plan.LastWake{At: time.Now().Add(-ago), By: "10.0.0.9", User: "app", Database: "shop", Service: service}.Encode()
+			value, err := contract.LastWake{At: time.Now().Add(-ago), By: "10.0.0.9", User: "app", Database: "shop", Service: service}.Encode()
 			if err != nil {
 				t.Error(err)
 			}
-			c.Annotations[idle.KeyLastWake] = value
+			c.Annotations[contract.AnnotationLastWake] = value
 		}
 	}
 	for _, row := range []struct {
@@ -469,23 +513,23 @@ func TestWhoWokeItIsTold(t *testing.T) {
 		{"once the Service is ready, of a replica that did not", told(0, "orders-rw"), "orders-rw", wakerWithin, 1},
 		{"not before that replica had the time to", told(0, "orders-rw"), "orders-rw", wakerWithin - time.Millisecond, 0},
 		{"not before the Service is ready", told(0, "orders-rw"), "orders-r", time.Minute, 0},
-		{"not of a wake of long ago", told(5*time.Minute+time.Second, "orders-rw"), "orders-rw", wakerWithin, 0},
+		{"not of a wake of long ago", told(plan.StandInFor+time.Second, "orders-rw"), "orders-rw", wakerWithin, 0},
 		{"not of a Service that is gone", told(0, "orders-gone"), "orders-rw", wakerWithin, 0},
 		{"not of a wake by hand", awake, "orders-rw", wakerWithin, 0},
-		{"not of what somebody else wrote", func(c *cnpgv1.Cluster) { awake(c); c.Annotations[idle.KeyLastWake] = "me" }, "orders-rw", wakerWithin, 0},
+		{"not of what somebody else wrote", func(c *cnpgv1.Cluster) { awake(c); c.Annotations[contract.AnnotationLastWake] = "me" }, "orders-rw", wakerWithin, 0},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
 				w.cluster(asleep)
-				a.look()
+				a.read()
 				w.cluster(row.woken)
 				w.endpoint(row.ready, true)
-				a.look()
-				b.look()
+				a.read()
+				b.read()
 				pass(t, row.after)
-				a.look()
-				b.look()
+				a.read()
+				b.read()
 				events := w.events()
 				if len(events) != row.want {
 					t.Fatalf("%d Events, want %d: %+v", len(events), row.want, events)
@@ -494,7 +538,7 @@ func TestWhoWokeItIsTold(t *testing.T) {
 					t.Errorf("it says %s: %s", events[0].Reason, events[0].Message)
 				}
 				w.wrote()
-				a.look()
+				a.read()
 				w.wantsWritten("nothing is written again")
 			})
 		})
@@ -505,19 +549,19 @@ func TestStop(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
 		w.cluster(asleep)
-		a.look()
-		b.look()
+		a.read()
+		b.read()
 		var ledThen map[string][]string
-		a.network.onDrain = func() []string { ledThen = w.led(); return nil }
+		a.network.onDrain = func() []string { ledThen = w.routed(); return nil }
 		began := time.Now()
 		a.Stop(t.Context())
 		if diff := cmp.Diff(map[string][]string{"b": {"orders-r", "orders-rw"}}, ledThen); diff != "" {
 			t.Errorf("who was led where when the sessions were drained (-want +got):\n%s", diff)
 		}
-		if took := time.Since(began); took != linger {
-			t.Errorf("it took %s, want %s", took, linger)
+		if took := time.Since(began); took != drainDelay {
+			t.Errorf("it took %s, want %s", took, drainDelay)
 		}
-		a.look()
+		a.read()
 		w.wants("a replica that stops leads nobody to itself again", map[string][]string{"b": {"orders-r", "orders-rw"}})
 	})
 }
@@ -536,16 +580,16 @@ func TestStopWaitsForAnother(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
 				w.cluster(asleep)
-				a.look()
+				a.read()
 				go func() {
 					time.Sleep(3 * time.Second) // the bubble's clock
 					if row.comes {
-						b.look()
+						b.read()
 					}
 				}()
 				began := time.Now()
 				a.Stop(t.Context())
-				if took := time.Since(began) - linger; took < row.takes || took > row.takes+takeOverEvery {
+				if took := time.Since(began) - drainDelay; took < row.takes || took > row.takes+takeOverEvery {
 					t.Errorf("it waited for %s, want %s", took, row.takes)
 				}
 			})
@@ -557,7 +601,7 @@ func TestSweep(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
 		w.cluster(asleep)
-		a.look()
+		a.read()
 		w.wrote()
 		if used, err := a.sweep(t.Context()); used != 2 || err != nil {
 			t.Errorf("%d ports, %v, want 2", used, err)
@@ -605,9 +649,9 @@ func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
 		a.Ports.Range.Last = a.Ports.Range.First
-		w.cluster(annotated(idle.KeyAnnounced, announced(20*time.Second)))
+		w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
 		for range 3 {
-			if again := a.look(); again <= 0 || again > starvedFor {
+			if again := a.read(); again <= 0 || again > unallocatedFor {
 				t.Errorf("the next look is in %s", again)
 			}
 		}
@@ -615,7 +659,7 @@ func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 			t.Errorf("it was said %d times, want once: %s", said, &w.logged)
 		}
 		pass(t, 10*time.Second)
-		if got := w.cluster(nil).Annotations[idle.KeyGatewayReady]; got != "" {
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != "" {
 			t.Errorf("acknowledged %q", got)
 		}
 		w.wants("and no slice is left behind", nowhere)
@@ -638,4 +682,20 @@ func TestRetriesAreNotFarApart(t *testing.T) {
 			t.Fatalf("cluster %d waits for %s", i, wait)
 		}
 	}
+}
+
+func TestController_standsInForAWokenClusterForAnHour(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.cluster(asleep)
+		a.read()
+		w.cluster(awake)
+		a.read()
+		pass(t, 59*time.Minute) // a volume that is detached from a lost node comes after six
+		a.read()
+		w.wants("clients are held", toA)
+		pass(t, time.Minute)
+		a.read()
+		w.wants("then it is somebody's to mend", nowhere)
+	})
 }

@@ -11,14 +11,15 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 const (
@@ -47,11 +48,11 @@ type handover struct {
 	cancel       context.CancelFunc
 }
 
-// begin tells whether the announcement is new, and remembers it. An older one of the cluster is given up.
+// begin reports whether the announcement is new, and remembers it. An older one of the cluster is given up.
 func (h *handovers) begin(cluster types.NamespacedName, announcement string, cancel context.CancelFunc) bool {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	if before, is := h.current[cluster]; is {
+	if before, ok := h.current[cluster]; ok {
 		if before.announcement == announcement {
 			return false
 		}
@@ -68,7 +69,7 @@ func (h *handovers) begin(cluster types.NamespacedName, announcement string, can
 func (h *handovers) forget(cluster types.NamespacedName) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	if before, is := h.current[cluster]; is {
+	if before, ok := h.current[cluster]; ok {
 		before.cancel()
 		delete(h.current, cluster)
 	}
@@ -85,8 +86,8 @@ func (h *handovers) stop() {
 }
 
 // beginHandover answers an announcement once, beside the controller's own work.
-func (c *Controller) beginHandover(ctx context.Context, seen *sight, announcement string, leds []led) {
-	parsed, err := plan.ParseAnnouncement(announcement)
+func (c *Controller) beginHandover(ctx context.Context, seen *snapshot, announcement string, routes []routed) {
+	parsed, err := contract.ParseAnnouncement(announcement)
 	if err != nil {
 		return
 	}
@@ -98,7 +99,7 @@ func (c *Controller) beginHandover(ctx context.Context, seen *sight, announcemen
 	c.handover.running.Go(func() {
 		defer cancel()
 		logger := c.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name)
-		switch err := c.handOver(ctx, seen, announcement, leds); {
+		switch err := c.handOver(ctx, seen, announcement, routes); {
 		case err == nil:
 			logger.Info("the announcement is acknowledged")
 		case errors.Is(err, errNotMeant), errors.Is(err, context.Canceled):
@@ -110,19 +111,19 @@ func (c *Controller) beginHandover(ctx context.Context, seen *sight, announcemen
 }
 
 // handOver proves that every Service leads here, gives the other nodes time, and acknowledges.
-func (c *Controller) handOver(ctx context.Context, seen *sight, announcement string, leds []led) error {
+func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement string, routes []routed) error {
 	group, tries := errgroup.WithContext(ctx)
-	for _, l := range leds {
-		for _, address := range wakeslices.Addresses(l.service) {
-			switch family := wakeslices.FamilyOf(address.Addr()); {
+	for _, l := range routes {
+		for _, address := range endpointslice.Addresses(l.service) {
+			switch family := endpointslice.FamilyOf(address.Addr()); {
 			case hasFamily(l.wanted, family):
 				group.Go(func() error {
-					if err := c.arrives(tries, l.door.arrivals, address); err != nil {
+					if err := c.arrives(tries, l, address); err != nil {
 						return fmt.Errorf("reach the gateway through Service %s at %s: %w", l.service.Name, address, err)
 					}
 					return nil
 				})
-			case wakeslices.Serves(l.service, family, seen.slices): // else nobody is served there, asleep or awake
+			case endpointslice.Serves(l.service, family, seen.slices): // else nobody is served there, asleep or awake
 				group.Go(func() error {
 					return fmt.Errorf("lead Service %s at %s to the gateway: %w", l.service.Name, address, errNoAddress)
 				})
@@ -140,19 +141,25 @@ func (c *Controller) handOver(ctx context.Context, seen *sight, announcement str
 	return c.acknowledge(ctx, seen.name, announcement)
 }
 
-// hasFamily tells whether one of the slices is of the family.
+// hasFamily reports whether one of the slices is of the family.
 func hasFamily(wanted []discoveryv1.EndpointSlice, family discoveryv1.AddressType) bool {
 	return slices.ContainsFunc(wanted, func(s discoveryv1.EndpointSlice) bool { return s.AddressType == family })
 }
 
 // arrives connects to the Service until a connection of the address's family has arrived, whosever it is. What is sent is nothing:
 // such a connection wakes nobody, and PostgreSQL logs nothing of it.
-func (c *Controller) arrives(ctx context.Context, at *arrivals, address netip.AddrPort) error {
+//
+// A Service with session affinity leads this pod to an instance for hours once it has, as long as that is there, so that no
+// connection need arrive. There it is enough that somebody answers: that the node's kube-proxy knows our slices the cluster's
+// other Services prove.
+func (c *Controller) arrives(ctx context.Context, l routed, address netip.AddrPort) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, ErrNotLed)
 	defer cancel()
-	arrived := at.Next(wakeslices.FamilyOf(address.Addr()))
+	arrived := l.openPort.acceptNotifier.Next(endpointslice.FamilyOf(address.Addr()))
 	for {
-		c.try(ctx, address)
+		if answered := c.try(ctx, address); answered && l.service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+			return nil
+		}
 		timer := time.NewTimer(tryEvery)
 		select {
 		case <-arrived:
@@ -166,13 +173,16 @@ func (c *Controller) arrives(ctx context.Context, at *arrivals, address netip.Ad
 	}
 }
 
-// try connects once. Where nobody answers, the next try may be led elsewhere.
-func (c *Controller) try(ctx context.Context, address netip.AddrPort) {
+// try connects once, and reports whether somebody answered. Where nobody does, the next try may be led elsewhere.
+func (c *Controller) try(ctx context.Context, address netip.AddrPort) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, tryTakes)
 	defer cancel()
-	if conn, err := c.Dial(ctx, address.String()); err == nil {
-		_ = conn.Close()
+	conn, err := c.Dial(ctx, address.String())
+	if err != nil {
+		return false
 	}
+	_ = conn.Close()
+	return true
 }
 
 // errNotMeant says that the announcement was taken back, has passed, or was acknowledged by another replica.
@@ -189,12 +199,12 @@ func (c *Controller) acknowledge(ctx context.Context, name types.NamespacedName,
 		if plan.Decide(plan.State{Cluster: view}, time.Now()).Acknowledge != announcement {
 			return errNotMeant
 		}
-		err := waker.Annotate(ctx, c.Client, cluster, map[string]*string{idle.KeyGatewayReady: &announcement})
+		err := waker.Annotate(ctx, c.Client, cluster, map[string]*string{contract.AnnotationGatewayReady: &announcement})
 		if !apierrors.IsConflict(err) {
 			return err
 		}
 		cluster = new(cnpgv1.Cluster)
-		if err := c.Live.Get(ctx, name, cluster); err != nil {
+		if err := c.APIReader.Get(ctx, name, cluster); err != nil {
 			return fmt.Errorf("read Cluster %s: %w", name, err)
 		}
 	}

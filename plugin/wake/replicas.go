@@ -8,7 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
 // unreadyFor is how long a replica may be not ready, and how old a slice must be whose pod is not known, before the others
@@ -27,10 +27,10 @@ func (c *Controller) readReplicas(ctx context.Context) (replicas, error) {
 	return found, err
 }
 
-// ready tells whether the kubelet says that a replica serves.
+// ready reports whether the kubelet says that a replica serves.
 func (r replicas) ready(uid types.UID) bool {
-	pod, is := r[uid]
-	return is && podReady(pod)
+	pod, ok := r[uid]
+	return ok && podReady(pod)
 }
 
 func podReady(pod *corev1.Pod) bool {
@@ -42,12 +42,12 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// dead tells whether what a slice leads to serves no longer, and if not, when it has to be asked again; zero: only when
+// dead reports whether what a slice leads to serves no longer, and if not, when it has to be asked again; zero: only when
 // something changes.
 func (r replicas) dead(slice *discoveryv1.EndpointSlice, now time.Time) (bool, time.Time) {
-	pod, is := r[slices.ReplicaOf(slice)]
+	pod, ok := r[endpointslice.ReplicaOf(slice)]
 	since := slice.CreationTimestamp.Time
-	if is {
+	if ok {
 		if podReady(pod) {
 			return false, time.Time{}
 		}

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
 // atOnce is how many clusters are looked at at once: most of the time goes into waiting for the API server.
@@ -53,17 +53,21 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 
 // changed rings for those who wait for the cluster, and asks for a look at it.
 func (c *Controller) changed(cluster types.NamespacedName) []reconcile.Request {
-	c.Bell.Ring(cluster)
+	c.Notifier.Notify(cluster)
 	return []reconcile.Request{{NamespacedName: cluster}}
 }
 
-// ofCluster is the cluster whose label an object carries.
-func (c *Controller) ofCluster(_ context.Context, o client.Object) []reconcile.Request {
-	name := o.GetLabels()[slices.LabelCluster]
-	if name == "" {
-		return nil
+// ofCluster are the clusters that a Service, a slice or a pod matters to.
+func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile.Request {
+	names, err := c.Informers.Concerned(ctx, o)
+	if err != nil {
+		c.Logger.Warn("whom a change concerns is not known", "namespace", o.GetNamespace(), "name", o.GetName(), "error", err.Error())
 	}
-	return c.changed(types.NamespacedName{Namespace: o.GetNamespace(), Name: name})
+	var requests []reconcile.Request
+	for _, name := range names {
+		requests = append(requests, c.changed(name)...)
+	}
+	return requests
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -80,9 +84,9 @@ func (c *Controller) podHandler() handler.EventHandler {
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { one(ctx, e.Object, q) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			c.ofCluster(ctx, e.ObjectNew)
-			before, is := e.ObjectOld.(*corev1.Pod)
+			before, ok := e.ObjectOld.(*corev1.Pod)
 			after, also := e.ObjectNew.(*corev1.Pod)
-			if is && also && podReady(before) != podReady(after) {
+			if ok && also && podReady(before) != podReady(after) {
 				c.replicaChanged(ctx, after, q)
 			}
 		},
@@ -106,12 +110,12 @@ func (c *Controller) replicaChanged(ctx context.Context, pod client.Object, q qu
 		}
 		return
 	}
-	led, err := c.Informers.SlicesOf(ctx, pod.GetUID())
+	routed, err := c.Informers.SlicesOf(ctx, pod.GetUID())
 	if err != nil {
 		c.Logger.Warn("the EndpointSlices of a replica could not be listed", "pod", pod.GetName(), "error", err.Error())
 		return
 	}
-	for i := range led {
-		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: led[i].Namespace, Name: led[i].Labels[slices.LabelCluster]}})
+	for i := range routed {
+		q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: routed[i].Namespace, Name: routed[i].Labels[endpointslice.LabelCluster]}})
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
 const (
@@ -36,7 +36,7 @@ func (c *Controller) Stop(ctx context.Context) {
 	if err := c.removeAll(ctx); err != nil {
 		c.Logger.Warn("not every EndpointSlice of this replica could be removed; the other replicas will", "error", err.Error())
 	}
-	pause := time.NewTimer(linger) // other nodes' kube-proxies hear of it later
+	pause := time.NewTimer(drainDelay) // other nodes' kube-proxies hear of it later
 	defer pause.Stop()
 	select {
 	case <-ctx.Done():
@@ -71,16 +71,16 @@ func (c *Controller) awaitOthers(ctx context.Context) {
 // ledHereOnly is how many Services lead to this replica and to no other.
 func (c *Controller) ledHereOnly(ctx context.Context) (int, error) {
 	var all discoveryv1.EndpointSliceList
-	if err := c.Informers.List(ctx, &all, client.MatchingLabels{discoveryv1.LabelManagedBy: wakeslices.ManagedBy}); err != nil {
+	if err := c.Informers.List(ctx, &all, client.MatchingLabels{discoveryv1.LabelManagedBy: endpointslice.ManagedBy}); err != nil {
 		return 0, fmt.Errorf("list the gateways' EndpointSlices: %w", err)
 	}
 	here, elsewhere := map[types.UID]bool{}, map[types.UID]bool{}
 	for i := range all.Items {
 		switch slice := &all.Items[i]; {
-		case wakeslices.ReplicaOf(slice) == c.Settings.Replica.UID:
-			here[wakeslices.ServiceOf(slice)] = true
+		case endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID:
+			here[endpointslice.ServiceOf(slice)] = true
 		default:
-			elsewhere[wakeslices.ServiceOf(slice)] = true
+			elsewhere[endpointslice.ServiceOf(slice)] = true
 		}
 	}
 	maps.DeleteFunc(here, func(service types.UID, _ bool) bool { return elsewhere[service] })
@@ -92,7 +92,7 @@ func (c *Controller) removeAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
 	namespaces := map[string]bool{}
-	for _, namespace := range c.doors.namespaces() { // the informers may not have told of the newest slices
+	for _, namespace := range c.openPorts.namespaces() { // the informers may not have told of the newest slices
 		namespaces[namespace] = true
 	}
 	own, err := c.Informers.SlicesOf(ctx, c.Settings.Replica.UID)
@@ -107,7 +107,7 @@ func (c *Controller) removeAll(ctx context.Context) error {
 	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
 		group.Go(func() error {
 			err := c.Client.DeleteAllOf(ctx, &discoveryv1.EndpointSlice{}, client.InNamespace(namespace), client.MatchingLabels{
-				discoveryv1.LabelManagedBy: wakeslices.ManagedBy, wakeslices.LabelReplica: string(c.Settings.Replica.UID),
+				discoveryv1.LabelManagedBy: endpointslice.ManagedBy, endpointslice.LabelReplica: string(c.Settings.Replica.UID),
 			})
 			if err != nil {
 				return fmt.Errorf("delete this replica's EndpointSlices in %s: %w", namespace, err)

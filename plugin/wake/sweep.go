@@ -51,11 +51,11 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 		if known == owner.UID {
 			continue
 		}
-		is, err := c.isGone(ctx, owner)
+		ok, err := c.isGone(ctx, owner)
 		if err != nil {
 			return 0, err
 		}
-		if is {
+		if ok {
 			gone = append(gone, owner.UID)
 		}
 	}
@@ -75,7 +75,7 @@ func (c *Controller) isGone(ctx context.Context, owner ports.Owner) (bool, error
 		return false, nil
 	}
 	var service corev1.Service
-	err := c.Live.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}, &service)
+	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}, &service)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}

@@ -23,20 +23,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers/informerstest"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
-	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -50,21 +49,23 @@ type world struct {
 	t   *testing.T
 	api client.Client
 
-	mutex     sync.Mutex
-	writes    []string                  // verb and kind of what was written
-	manager   string                    // who turned the switch on
-	unrouted  []discoveryv1.AddressType // of these families this network passes our slices over
-	eventless bool                      // no Event can be written
-	turn      int
-	networks  []*network
-	logged    bytes.Buffer
+	mutex      sync.Mutex
+	writes     []string                  // verb and kind of what was written
+	manager    string                    // who turned the switch on
+	unrouted   []discoveryv1.AddressType // of these families this network passes our slices over
+	passedOver string                    // to this address nobody is led
+	bound      bool                      // session affinity leads the gateway's own connections to an instance
+	eventless  bool                      // no Event can be written
+	turn       int
+	networks   []*network
+	logged     bytes.Buffer
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	cluster := &cnpgv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: orders.Name, UID: "cluster", Annotations: map[string]string{idle.KeyEnabled: "true"}},
-		Spec:       cnpgv1.ClusterSpec{Instances: 1, ImageName: "example.org/postgresql:17.5", Plugins: []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: orders.Name, UID: "cluster", Annotations: map[string]string{contract.AnnotationEnabled: "true"}},
+		Spec:       cnpgv1.ClusterSpec{Instances: 1, ImageName: "example.org/postgresql:17.5", Plugins: []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}},
 	}
 	objects := []client.Object{cluster}
 	for i, service := range []*corev1.Service{
@@ -84,7 +85,7 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{t: t, manager: plan.FieldManager}
+	w := &world{t: t, manager: contract.FieldManager}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(w.intercept())
 	w.api = informerstest.Index(builder).Build()
 	t.Cleanup(func() {
@@ -114,7 +115,7 @@ func (w *world) intercept() interceptor.Funcs {
 	return interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			err := c.Get(ctx, key, o, options...)
-			if _, is := o.(*cnpgv1.Cluster); is && o.GetAnnotations()[idle.KeyHibernation] != "" {
+			if _, ok := o.(*cnpgv1.Cluster); ok && o.GetAnnotations()[contract.AnnotationHibernation] != "" {
 				o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: w.manager, FieldsV1: metav1.NewFieldsV1(
 					`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`)}})
 			}
@@ -122,7 +123,7 @@ func (w *world) intercept() interceptor.Funcs {
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			note("create", o)
-			if _, is := o.(*corev1.Event); is && w.eventless {
+			if _, ok := o.(*corev1.Event); ok && w.eventless {
 				return errors.New("no Events today")
 			}
 			o.SetUID(types.UID(o.GetName()))
@@ -224,9 +225,10 @@ func (w *world) endpoint(service string, ready bool, addresses ...string) {
 		addresses = []string{"10.0.0.1"}
 	}
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: service + "-own", Labels: map[string]string{
-			"cnpg.io/cluster": orders.Name, discoveryv1.LabelServiceName: service,
-		}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: orders.Namespace, Name: service + "-own", Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		Ports:     []discoveryv1.EndpointPort{{Port: ptr.To(int32(contract.PostgresPort))}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: addresses, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 	}
 	w.put(slice)
@@ -245,21 +247,21 @@ func (w *world) put(o client.Object) {
 }
 
 // led are the Services that lead to each replica, by the slices.
-func (w *world) led() map[string][]string {
+func (w *world) routed() map[string][]string {
 	w.t.Helper()
 	var all discoveryv1.EndpointSliceList
 	if err := w.api.List(w.t.Context(), &all); err != nil {
 		w.t.Fatal(err)
 	}
-	led := map[string][]string{}
+	routed := map[string][]string{}
 	for i := range all.Items {
-		if slice := &all.Items[i]; wakeslices.IsOurs(slice) {
-			replica := string(wakeslices.ReplicaOf(slice))
-			led[replica] = append(led[replica], slice.Labels[discoveryv1.LabelServiceName])
-			slices.Sort(led[replica])
+		if slice := &all.Items[i]; endpointslice.IsOurs(slice) {
+			replica := string(endpointslice.ReplicaOf(slice))
+			routed[replica] = append(routed[replica], slice.Labels[discoveryv1.LabelServiceName])
+			slices.Sort(routed[replica])
 		}
 	}
-	return led
+	return routed
 }
 
 // replica is a plugin's pod, with its controller.
@@ -272,22 +274,22 @@ type replica struct {
 // replica starts a replica. One of the same name is the same pod, whose container was started again.
 func (w *world) replica(name string, addresses ...string) *replica {
 	w.t.Helper()
-	of := wakeslices.Replica{Namespace: system, Pod: name, UID: types.UID(name), Node: "node"}
+	of := endpointslice.Replica{Namespace: system, Pod: name, UID: types.UID(name), Node: "node"}
 	for _, address := range addresses {
 		of.Addresses = append(of.Addresses, netip.MustParseAddr(address))
 	}
 	w.pod(name, corev1.ConditionTrue)
-	n := &network{listening: map[uint16]*listener{}, served: map[types.UID]net.Listener{}}
+	n := &network{listening: map[uint16]*fakeListener{}, served: map[types.UID]net.Listener{}}
 	w.networks = append(w.networks, n)
 	r := &replica{network: n, world: w}
 	tell := events.Writer{Client: w.api, Pod: name}
 	r.Controller = &Controller{
 		Settings: Settings{
-			Replica: of, HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
+			Replica: of, HandoverWait: 2 * time.Second, DrainTimeout: 20 * time.Second,
 		},
-		Client: w.api, Informers: informerstest.Reader(w.api), Live: w.api,
-		Ports:   &ports.Store{Client: w.api, Live: w.api, Namespace: system, Named: informerstest.Reader(w.api).Naming, Range: ports.Range{First: 10000, Last: 10999}},
-		Gateway: n, Listen: n.listen, Dial: w.dial, Bell: &waker.Bell{}, Events: tell, Journal: &waker.Journal{Events: tell}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
+		Client: w.api, Informers: informerstest.Reader(w.api), APIReader: w.api,
+		Ports:   &ports.Store{Client: w.api, APIReader: w.api, Namespace: system, Named: informerstest.Reader(w.api).Naming, Range: ports.Range{First: 10000, Last: 10999}},
+		Gateway: n, Listen: n.listen, Dial: w.dial, Notifier: &waker.Notifier{}, Events: tell, WakeRecorder: &waker.WakeRecorder{Events: tell}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	}
 	return r
 }
@@ -303,7 +305,7 @@ func (w *world) pod(name string, ready corev1.ConditionStatus) {
 }
 
 // look has the replica look at the cluster.
-func (r *replica) look() time.Duration {
+func (r *replica) read() time.Duration {
 	r.world.t.Helper()
 	result, err := r.Reconcile(r.world.t.Context(), ctrl.Request{NamespacedName: orders})
 	if err != nil {
@@ -312,7 +314,22 @@ func (r *replica) look() time.Duration {
 	return result.RequeueAfter
 }
 
-// dial is kube-proxy: the addresses take turns.
+// exposed makes a Service of the primary, as kubectl expose does: it carries no label of the cluster.
+func (w *world) exposed(name string, change func(*corev1.Service)) {
+	w.t.Helper()
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: name, UID: types.UID(name)},
+		Spec: corev1.ServiceSpec{
+			Selector:  map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/instanceRole": "primary"},
+			ClusterIP: "10.96.0.99", ClusterIPs: []string{"10.96.0.99"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []corev1.ServicePort{{Port: contract.PostgresPort}},
+		},
+	}
+	change(service)
+	w.put(service)
+}
+
+// dial is kube-proxy: the addresses take turns, but for whom session affinity keeps at an instance.
 func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -322,16 +339,21 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 		return nil, err
 	}
 	to := netip.MustParseAddrPort(address).Addr()
-	family := wakeslices.FamilyOf(to)
-	var behind []*listener
+	family := endpointslice.FamilyOf(to)
+	var behind []*fakeListener
 	for i := range services.Items {
-		if !slices.Contains(services.Items[i].Spec.ClusterIPs, to.String()) || slices.Contains(w.unrouted, family) {
+		if !slices.Contains(services.Items[i].Spec.ClusterIPs, to.String()) || slices.Contains(w.unrouted, family) || to.String() == w.passedOver {
 			continue
 		}
+		if services.Items[i].Spec.SessionAffinity == corev1.ServiceAffinityClientIP && w.bound {
+			here, there := net.Pipe()
+			_ = there.Close()
+			return here, nil
+		}
 		for j := range all.Items {
-			if slice := &all.Items[j]; wakeslices.ServiceOf(slice) == services.Items[i].UID && slice.AddressType == family {
+			if slice := &all.Items[j]; endpointslice.ServiceOf(slice) == services.Items[i].UID && slice.AddressType == family {
 				for _, n := range w.networks {
-					if l := n.at(wakeslices.PortOf(slice)); l != nil {
+					if l := n.at(endpointslice.PortOf(slice)); l != nil {
 						behind = append(behind, l)
 					}
 				}
@@ -348,13 +370,13 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 // network is what a replica listens on, and its gateway.
 type network struct {
 	mutex     sync.Mutex
-	listening map[uint16]*listener
+	listening map[uint16]*fakeListener
 	served    map[types.UID]net.Listener
 	drained   []string // what was still led here when the gateway was told to drain
 	onDrain   func() []string
 }
 
-func (n *network) at(port uint16) *listener {
+func (n *network) at(port uint16) *fakeListener {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	return n.listening[port]
@@ -366,7 +388,7 @@ func (n *network) listen(_ context.Context, port uint16) (gateway.Listener, erro
 	if n.listening[port] != nil {
 		return nil, errors.New("address already in use")
 	}
-	l := &listener{came: make(chan net.Conn), closed: make(chan struct{})}
+	l := &fakeListener{came: make(chan net.Conn), closed: make(chan struct{})}
 	l.free = func() {
 		n.mutex.Lock()
 		defer n.mutex.Unlock()
@@ -433,8 +455,8 @@ type connection struct {
 
 func (c connection) RemoteAddr() net.Addr { return c.peer }
 
-// listener is a listener without a network.
-type listener struct {
+// fakeListener is a listener without a network.
+type fakeListener struct {
 	came   chan net.Conn
 	closed chan struct{}
 	once   sync.Once
@@ -442,7 +464,7 @@ type listener struct {
 }
 
 // connect comes from the address that it goes to: of a client only the family matters.
-func (l *listener) connect(from netip.Addr) (net.Conn, error) {
+func (l *fakeListener) connect(from netip.Addr) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
 	case l.came <- connection{there, net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom16(from.As16()), 40000))}:
@@ -452,9 +474,9 @@ func (l *listener) connect(from netip.Addr) (net.Conn, error) {
 	}
 }
 
-func (l *listener) Announce(func()) error { return nil }
+func (l *fakeListener) Announce(func()) error { return nil }
 
-func (l *listener) Accept() (net.Conn, error) {
+func (l *fakeListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-l.came:
 		return conn, nil
@@ -463,9 +485,9 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *listener) Close() error {
+func (l *fakeListener) Close() error {
 	l.once.Do(func() { close(l.closed); l.free() })
 	return nil
 }
 
-func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
+func (l *fakeListener) Addr() net.Addr { return &net.TCPAddr{} }

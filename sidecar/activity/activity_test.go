@@ -1,17 +1,17 @@
 package activity
 
 import (
-	"errors"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-func TestClassify(t *testing.T) {
+func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 	t.Parallel()
 	rules := Rules{Instances: []string{"c-1", "c-2"}, Ignore: []idle.Pattern{{User: "monitoring"}}}
 	for _, row := range []struct {
@@ -56,7 +56,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func TestTallyCountsEveryState(t *testing.T) {
+func TestTally_countsEveryState(t *testing.T) {
 	t.Parallel()
 	var tally Tally
 	if len(tally.InUse()) != 0 {
@@ -71,19 +71,19 @@ func TestTallyCountsEveryState(t *testing.T) {
 	}
 }
 
-func TestWithQueriesARestingSessionCountsUpToItsLastStatement(t *testing.T) {
+func TestTally_countsARestingSessionUpToItsLastStatement(t *testing.T) {
 	t.Parallel()
 	var tally Tally
 	rules := Rules{Queries: true}
 	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 1, Started: 10, IdleFor: time.Hour, Changed: 5}, rules)
 	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 2, Started: 20, IdleFor: time.Minute, Changed: 6}, rules)
 	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 3, Started: 30, IdleFor: -time.Minute, Changed: 7}, Rules{Ignore: []idle.Pattern{{User: "*"}}})
-	if ago, is := tally.LastUse(); !is || ago != time.Minute || len(tally.InUse()) != 0 {
-		t.Errorf("last use %s ago (%t), in use %v", ago, is, tally.InUse())
+	if ago, ok := tally.LastUse(); !ok || ago != time.Minute || len(tally.InUse()) != 0 {
+		t.Errorf("last use %s ago (%t), in use %v", ago, ok, tally.InUse())
 	}
-	want := []Doomed{{PID: 1, Started: 10, Idle: true, Changed: 5}, {PID: 2, Started: 20, Idle: true, Changed: 6}, {PID: 3, Started: 30}}
-	if diff := cmp.Diff(want, tally.Doomed()); diff != "" {
-		t.Errorf("doomed (-want +got):\n%s", diff)
+	want := []Terminable{{PID: 1, Started: 10, Idle: true, Changed: 5}, {PID: 2, Started: 20, Idle: true, Changed: 6}, {PID: 3, Started: 30}}
+	if diff := cmp.Diff(want, tally.Terminable()); diff != "" {
+		t.Errorf("terminable (-want +got):\n%s", diff)
 	}
 	for _, state := range []string{"active", "idle in transaction", "disabled", ""} {
 		var busy Tally
@@ -94,58 +94,66 @@ func TestWithQueriesARestingSessionCountsUpToItsLastStatement(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestJudge_followsTheOneRule(t *testing.T) {
 	t.Parallel()
-	peer := netip.MustParseAddrPort("[::ffff:10.0.0.9]:4711")
-	around := Surroundings{
-		Peers: map[netip.AddrPort]Class{
-			netip.MustParseAddrPort("10.0.0.1:1"): ClassClient,
-			netip.MustParseAddrPort("10.0.0.1:2"): ClassInfrastructure,
-			netip.MustParseAddrPort("10.0.0.1:3"): ClassIgnored,
-		},
-		Instances: []netip.Addr{netip.MustParseAddr("10.0.0.2")},
-		Ignore:    []idle.Pattern{{Client: netip.MustParsePrefix("10.9.0.0/16")}, {Client: netip.MustParsePrefix("10.8.0.0/16"), User: "x"}},
-		Handshake: Handshake{Shortest: 1600, Longest: 1690},
-	}
+	const opening = uint64(contract.ShortestStartupPacket)
+	other := netip.MustParseAddr("10.0.0.2")
+	ignore := []idle.Pattern{{Client: netip.MustParsePrefix("10.9.0.0/16")}, {Client: netip.MustParsePrefix("10.8.0.0/16"), User: "x"}}
 	for _, row := range []struct {
-		rule string
-		peer string
-		sent uint64
-		want Verdict
+		rule     string
+		peer     string
+		received uint64
+		around   Surroundings
+		want     Verdict
 	}{
-		{"a client that a look had seen", "10.0.0.1:1", 1, VerdictClient},
-		{"infrastructure that a look had seen", "10.0.0.1:2", 9999, VerdictInfrastructure},
-		{"one that is ignored and that a look had seen", "10.0.0.1:3", 9999, VerdictInfrastructure},
-		{"another session from there", "10.0.0.1:4", 9999, VerdictUnseen},
-		{"an instance's slot replicator", "10.0.0.2:99", 2478, VerdictInstance},
-		{"an address that is ignored", "10.9.1.1:1", 9999, VerdictIgnored},
-		{"an address that is ignored for one user only", "10.8.1.1:1", 9999, VerdictUnseen},
-		{"a bare connect", peer.String(), 1, VerdictNoLogin},
-		{"pg_isready", peer.String(), 25, VerdictNoLogin},
-		{"a wrong password", peer.String(), 275, VerdictNoLogin},
-		{"the shortest login without TLS", peer.String(), 416, VerdictUnseen},
-		{"pg_isready over TLS", peer.String(), 1777, VerdictUncertain},
-		{"a wrong password over TLS", peer.String(), 2014, VerdictUncertain},
-		{"a database that is missing, over TLS", peer.String(), 2092, VerdictUncertain},
-		{"the shortest login over TLS", peer.String(), 2150, VerdictUnseen},
-		{"a login over TLS", peer.String(), 2403, VerdictUnseen},
+		{"a session that a sample judged to be a client's is a client", "10.0.0.1:1", 1, Surroundings{Class: ClassClient, Probe: true}, VerdictClient},
+		{"a replication client is a client", "10.0.0.1:1", 1, Surroundings{Class: ClassReplication}, VerdictClient},
+		{"a session that a sample judged to be infrastructure is none", "10.0.0.1:2", 9999, Surroundings{Class: ClassInfrastructure}, VerdictInfrastructure},
+		{"a session that a sample judged to be ignored is none", "10.0.0.1:3", 9999, Surroundings{Class: ClassIgnored}, VerdictInfrastructure},
+		{"a probe is no client", "127.0.0.1:4", 9999, Surroundings{Probe: true}, VerdictProbe},
+		{"a probe from an instance's address is a probe", "10.0.0.2:4", 9999, Surroundings{Probe: true}, VerdictProbe},
+		{"a session from the loopback interface that is no probe is a client", "127.0.0.1:5", 9999, Surroundings{}, VerdictUnseen},
+		{"the loopback address is nobody's instance", "127.0.0.1:5", 9999, Surroundings{Instances: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}, VerdictUnseen},
+		{"a session from another instance is infrastructure", "10.0.0.2:99", 3258, Surroundings{}, VerdictInstance},
+		{"a session from another instance over a socket for both families is infrastructure", "[::ffff:10.0.0.2]:99", 3258, Surroundings{}, VerdictInstance},
+		{"a client whose address is ignored is ignored", "10.9.1.1:1", 9999, Surroundings{}, VerdictIgnored},
+		{"a client whose address is ignored for one user counts", "10.8.1.1:1", 9999, Surroundings{}, VerdictUnseen},
+		{"a client behind the gateway is ignored by its own address", "10.0.0.66:1", 9999, Surroundings{Client: netip.MustParseAddr("10.9.0.1")}, VerdictIgnored},
+		{"a client behind a gateway with an ignored address counts", "10.9.0.1:1", 9999, Surroundings{Client: netip.MustParseAddr("10.0.0.9")}, VerdictUnseen},
+		{"a bare connect is no client", "10.0.0.9:1", 1, Surroundings{}, VerdictIncomplete},
+		{"an SSLRequest alone is no client", "10.0.0.9:1", 8 + 1, Surroundings{}, VerdictIncomplete},
+		{"one byte less than the shortest opening is no client", "10.0.0.9:1", opening - 1, Surroundings{}, VerdictIncomplete},
+		{"the shortest opening is a client", "10.0.0.9:1", opening, Surroundings{}, VerdictUnseen},
+		{"pg_isready is a client", "10.0.0.9:1", 62, Surroundings{}, VerdictUnseen},
+		{"a wrong password is a client", "10.0.0.9:1", 218, Surroundings{}, VerdictUnseen},
+		{"a client over a socket for both families counts", "[::ffff:10.0.0.9]:1", 218, Surroundings{}, VerdictUnseen},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			if got := Judge(Ended{Peer: netip.MustParseAddrPort(row.peer), Sent: row.sent}, around); got != row.want {
+			around := row.around
+			around.Instances, around.Ignore = append(around.Instances, other), ignore
+			if got := Judge(Ended{Peer: netip.MustParseAddrPort(row.peer), Received: row.received}, around); got != row.want {
 				t.Errorf("got %s, want %s", got, row.want)
 			}
 		})
 	}
-	t.Run("without TLS every length of a login is one", func(t *testing.T) {
-		t.Parallel()
-		if got := Judge(Ended{Peer: peer, Sent: 2014}, Surroundings{}); got != VerdictUnseen {
-			t.Errorf("got %s", got)
-		}
-	})
 }
 
-func TestLedger(t *testing.T) {
+func TestClassify_probesAreInfrastructure(t *testing.T) {
+	t.Parallel()
+	probe := netip.MustParseAddrPort("127.0.0.1:40000")
+	rules := Rules{Probe: func(peer netip.AddrPort) bool { return peer == probe }}
+	session := Session{BackendType: "client backend", User: "cnpg_metrics_exporter", State: "idle", Peer: probe}
+	if got := Classify(session, rules); got != ClassInfrastructure {
+		t.Errorf("a probe is %s", got)
+	}
+	session.Peer = netip.MustParseAddrPort("127.0.0.1:40001")
+	if got := Classify(session, rules); got != ClassClient {
+		t.Errorf("another session of that user is %s", got)
+	}
+}
+
+func TestLedger_risesWithSessionsAndResets(t *testing.T) {
 	t.Parallel()
 	before := Ledger{"postgres": {Sessions: 100}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 1}}
 	for _, row := range []struct {
@@ -176,22 +184,4 @@ func TestLedger(t *testing.T) {
 	if (Ledger{}).Same(Ledger{}) {
 		t.Error("nothing at all is a proof")
 	}
-}
-
-func FuzzDecodeReport(f *testing.F) {
-	body, err := EncodeReport(Report{Cluster: "c", Pod: "c-1", Known: true, Reason: "idle"})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(body)
-	f.Add([]byte(`{"version":2}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		report, err := DecodeReport(body)
-		if err != nil && !errors.Is(err, ErrReport) {
-			t.Errorf("the error is not classified: %v", err)
-		}
-		if err == nil && report.Version != ReportVersion {
-			t.Errorf("version %d was taken", report.Version)
-		}
-	})
 }

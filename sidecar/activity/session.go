@@ -44,17 +44,22 @@ type Rules struct {
 	Ignore []idle.Pattern
 	// Queries says that a session that sits idle counts only up to its last statement.
 	Queries bool
-	// Behind tells the client behind a connection that a gateway made; nil: nobody stands before a client.
-	Behind func(netip.AddrPort) netip.AddrPort
+	// ClientAddr returns the client of a connection that the wake gateway made; nil: every connection is its peer's own.
+	ClientAddr func(netip.AddrPort) netip.AddrPort
+	// Probe reports whether a connection is a probe of this sidecar's or of the wake gateway's; nil: none is.
+	Probe func(netip.AddrPort) bool
 }
 
 // client is the address of the session's client; invalid if it has none.
 func (r Rules) client(s Session) netip.Addr {
-	if r.Behind == nil || !s.Peer.IsValid() {
+	if r.ClientAddr == nil || !s.Peer.IsValid() {
 		return s.Peer.Addr()
 	}
-	return r.Behind(s.Peer).Addr()
+	return r.ClientAddr(s.Peer).Addr()
 }
+
+// probe reports whether the session is a probe: where pg_hba.conf asks for no password, a startup packet opens one.
+func (r Rules) probe(s Session) bool { return r.Probe != nil && s.Peer.IsValid() && r.Probe(s.Peer) }
 
 // Class is whose a session is.
 type Class string
@@ -80,15 +85,15 @@ const (
 // joinSuffix is what CloudNativePG appends to an instance's name while it joins (1.30: pkg/management/postgres/probes.go).
 const joinSuffix = "-join"
 
-// Classify tells whose a session is. Infrastructure is matched by user and application_name together, and local sessions
+// Classify returns whose a session is. Infrastructure is matched by user and application_name together, and local sessions
 // must be local: any user may choose an application_name.
 func Classify(s Session, rules Rules) Class {
 	switch s.BackendType {
 	case "client backend", "walsender":
 		switch {
 		case s.State == "starting" && s.User == "":
-			return ClassInternal // PostgreSQL 18 shows who has not logged in yet; before, he was not there
-		case infrastructure(s, rules.Instances):
+			return ClassInternal // PostgreSQL 18 shows who has not logged in yet; before, they were not there
+		case infrastructure(s, rules.Instances), rules.probe(s):
 			return ClassInfrastructure
 		case ignored(s, rules):
 			return ClassIgnored
@@ -117,7 +122,7 @@ func Classify(s Session, rules Rules) Class {
 	}
 }
 
-// ignored tells whether an annotation says not to count the session.
+// ignored reports whether an annotation says not to count the session.
 func ignored(s Session, rules Rules) bool {
 	client := rules.client(s)
 	return slices.ContainsFunc(rules.Ignore, func(p idle.Pattern) bool {

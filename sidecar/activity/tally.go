@@ -2,6 +2,7 @@ package activity
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -43,8 +44,8 @@ func stateOf(column string) string {
 	}
 }
 
-// Doomed is a session that does not count and would hold a shutdown up. It is ended once the cluster is put to sleep.
-type Doomed struct {
+// Terminable is a session that does not count and would hold a shutdown up. It is terminated once the cluster is put to sleep.
+type Terminable struct {
 	// PID and Started, in microseconds since 1970, identify the session.
 	PID, Started int64
 	// Idle says that it was judged by being idle, since Changed, in microseconds since 1970.
@@ -52,18 +53,18 @@ type Doomed struct {
 	Changed int64
 }
 
-// maximumRemembered bounds what is remembered of one look. A server with more sessions has some that count.
-const maximumRemembered = 10_000
+// maximumKept bounds what is kept of one sample. A server with more sessions has some that count.
+const maximumKept = 10_000
 
-// Tally is what the sessions of one look come to. The zero value is ready for use.
+// Tally is what the sessions of one sample come to. The zero value is ready for use.
 type Tally struct {
-	counts  [7]int
-	classes map[Class]int
-	local   bool
-	lastUse time.Duration
-	used    bool
-	peers   map[netip.AddrPort]Class
-	doomed  []Doomed
+	counts     [7]int
+	classes    map[Class]int
+	local      bool
+	lastUse    time.Duration
+	used       bool
+	peers      map[netip.AddrPort]Class
+	terminable []Terminable
 }
 
 // Add takes one session in.
@@ -72,14 +73,14 @@ func (t *Tally) Add(s Session, rules Rules) {
 	if t.classes == nil {
 		t.classes, t.peers = map[Class]int{}, map[netip.AddrPort]Class{}
 	}
-	t.remember(s, class)
+	t.keep(s, class)
 	resting := rules.Queries && class == ClassClient && s.State == "idle"
 	switch {
 	case class == ClassIgnored:
-		t.doom(Doomed{PID: s.PID, Started: s.Started})
+		t.addTerminable(Terminable{PID: s.PID, Started: s.Started})
 	case resting:
 		t.count(s)
-		t.doom(Doomed{PID: s.PID, Started: s.Started, Idle: true, Changed: s.Changed})
+		t.addTerminable(Terminable{PID: s.PID, Started: s.Started, Idle: true, Changed: s.Changed})
 		if idleFor := max(s.IdleFor, 0); !t.used || idleFor < t.lastUse {
 			t.used, t.lastUse = true, idleFor
 		}
@@ -95,22 +96,22 @@ func (t *Tally) Add(s Session, rules Rules) {
 
 func (t *Tally) count(s Session) {
 	state := stateOf(s.State)
-	for i, known := range States() {
-		if known == state {
+	for i, name := range States() {
+		if name == state {
 			t.counts[i]++
 		}
 	}
 }
 
-func (t *Tally) remember(s Session, class Class) {
-	if s.Peer.IsValid() && class != ClassInternal && len(t.peers) < maximumRemembered {
+func (t *Tally) keep(s Session, class Class) {
+	if s.Peer.IsValid() && class != ClassInternal && len(t.peers) < maximumKept {
 		t.peers[s.Peer] = class
 	}
 }
 
-func (t *Tally) doom(d Doomed) {
-	if len(t.doomed) < maximumRemembered {
-		t.doomed = append(t.doomed, d)
+func (t *Tally) addTerminable(d Terminable) {
+	if len(t.terminable) < maximumKept {
+		t.terminable = append(t.terminable, d)
 	}
 }
 
@@ -133,6 +134,11 @@ func (t Tally) InUse() []idle.Reason {
 	return reasons
 }
 
+// HasClients reports whether a session counts, PostgreSQL's own vacuum against wraparound aside.
+func (t Tally) HasClients() bool {
+	return slices.ContainsFunc(t.InUse(), func(r idle.Reason) bool { return r != idle.ReasonWraparoundVacuum })
+}
+
 // Local says that something counts whose end the kernel does not report: it has no address.
 func (t Tally) Local() bool { return t.local }
 
@@ -143,8 +149,8 @@ func (t Tally) LastUse() (time.Duration, bool) { return t.lastUse, t.used }
 // Peers are the clients that had an address, and whose they are.
 func (t Tally) Peers() map[netip.AddrPort]Class { return t.peers }
 
-// Doomed are the sessions that do not count and would hold a shutdown up.
-func (t Tally) Doomed() []Doomed { return t.doomed }
+// Terminable are the sessions that do not count and would hold a shutdown up.
+func (t Tally) Terminable() []Terminable { return t.terminable }
 
 // ByState returns the number of client sessions of every state, zeros included.
 func (t Tally) ByState() map[string]int {

@@ -18,12 +18,15 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/evidence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
+	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
 
@@ -48,11 +51,12 @@ type world struct {
 	inUse, broken, shuttingDown, connected bool
 	opened, samples                        int
 	ledger                                 activity.Ledger
+	started                                int64 // in microseconds since 1970
 	standing                               []idle.Reason
 	stateChanged                           time.Time // of the session that is open while inUse
-	terminated                             []activity.Doomed
-	scrapes                                int
-	scraped                                func(*world)
+	terminated                             []activity.Terminable
+	terminators                            int           // that are open
+	terminatorTakes                        time.Duration // to open
 
 	// The kernel.
 	silent  bool // it reports nothing
@@ -60,21 +64,24 @@ type world struct {
 	reports *reports
 
 	// The disk and the other instances.
-	kept     *evidence.Evidence
-	answers  func(*world) []siblings.Answer
-	lastLook func(*world) // runs in each look
-	// afterwards runs once in a look, after the counters have been read.
+	kept     *checkpoint.Checkpoint
+	answers  func(sampled bool) []siblings.Answer
+	inSample func(*world) // runs in each sample
+	// afterwards runs once in a sample, after the counters have been read.
 	afterwards func(*world)
 
 	// The API server.
 	view                      kubernetes.View
 	away, conflict            bool
+	lost                      sleep.Action // whose answer is lost
 	backups                   []string
 	suspended, resumed, asked int
+	left                      []string // schedules that stay suspended
 	hibernated                time.Time
 	events                    []string
-	results                   []Result
+	results                   []sleep.Result
 	status                    Status
+	reasons                   map[idle.Reason]bool // that were published
 	notify                    func(postgres.Notification)
 	verdicts                  []activity.Verdict
 	withdrawn                 int
@@ -83,18 +90,20 @@ type world struct {
 
 	// The wake gateway.
 	loop         *Loop
+	monitor      *monitor.Monitor
 	gatewayAway  bool          // it does not acknowledge
 	gatewayTakes time.Duration // until it does
 
-	introductions *introduction.Book
-	note          note
+	clientAddrs *clientaddr.Table
+	marker      marker
+	markerFirst bool // it was left before the switch was turned on
 }
 
-// note is the file that tells PostgreSQL's container.
-type note struct{ left atomic.Bool }
+// marker is the file that PostgreSQL's container waits by.
+type marker struct{ left atomic.Bool }
 
-func (n *note) Leave() error    { n.left.Store(true); return nil }
-func (n *note) TakeBack() error { n.left.Store(false); return nil }
+func (m *marker) Leave() error  { m.left.Store(true); return nil }
+func (m *marker) Remove() error { m.left.Store(false); return nil }
 
 func (w *world) with(change func(*world)) {
 	w.mutex.Lock()
@@ -105,10 +114,10 @@ func (w *world) with(change func(*world)) {
 func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	if w.lastLook != nil {
-		w.lastLook(w)
+	if w.inSample != nil {
+		w.inSample(w)
 	}
-	if w.broken {
+	if w.broken || w.shuttingDown && !w.connected {
 		w.connected = false
 		return postgres.Sample{}, errors.New("no connection")
 	}
@@ -117,7 +126,7 @@ func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample
 		w.opened++
 	}
 	w.samples++
-	sample := postgres.Sample{Began: time.Now(), Ended: time.Now(), Started: 7, Ledger: maps.Clone(w.ledger), Blockers: w.standing}
+	sample := postgres.Sample{Began: time.Now(), Ended: time.Now(), Started: w.started, Ledger: maps.Clone(w.ledger), Blockers: w.standing}
 	if w.inUse {
 		sample.Tally.Add(activity.Session{
 			BackendType: "client backend", State: "idle", PID: 11, Started: 1, Changed: w.stateChanged.UnixMicro(),
@@ -131,22 +140,11 @@ func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample
 	return sample, nil
 }
 
-// looks is how many have succeeded.
-func (w *world) looks() int {
+// sampled is how many samples have succeeded.
+func (w *world) sampled() int {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	return w.samples
-}
-
-func (w *world) Scrape(context.Context, bool) error {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	w.scrapes++
-	if w.scraped == nil {
-		return errors.New("nobody is there")
-	}
-	w.scraped(w)
-	return nil
 }
 
 // notification is what the newest listener calls.
@@ -185,39 +183,61 @@ func (w *world) Get(context.Context) (kubernetes.View, error) {
 	return w.view, nil
 }
 
-func (w *world) Hibernate(_ context.Context, _ kubernetes.View, at time.Time, _ string) error {
+// written is the Cluster after a patch.
+func (w *world) written() kubernetes.View {
+	w.view.ResourceVersion = strconv.FormatInt(versions.Add(1), 10)
+	return w.view
+}
+
+// patched carries a patch of the Cluster out, unless the API server is away or the Cluster has changed.
+func (w *world) patched(change func()) (kubernetes.View, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	switch {
 	case w.away:
-		return errAway
+		return kubernetes.View{}, errAway
 	case w.conflict:
-		return kubernetes.ErrConflict
+		return kubernetes.View{}, kubernetes.ErrConflict
 	}
-	w.hibernated = at
-	w.view.Hibernating = true
-	return nil
+	change()
+	return w.written(), nil
 }
 
-func (w *world) Withdraw(context.Context, kubernetes.View) error {
+func (w *world) Hibernate(_ context.Context, _ kubernetes.View, at time.Time, _ string) (kubernetes.View, error) {
+	v, err := w.patched(func() {
+		w.hibernated, w.markerFirst = at, w.marker.left.Load()
+		w.view.Hibernating, w.view.Ours, w.view.AsleepSince = true, true, at
+	})
+	if err == nil && w.loses(sleep.Hibernate) {
+		return kubernetes.View{}, kubernetes.ErrAnswerLost
+	}
+	return v, err
+}
+
+// loses reports whether the answer to a request is lost, once.
+func (w *world) loses(a sleep.Action) bool {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	lost := w.lost&a != 0
+	w.lost &^= a
+	return lost
+}
+
+func (w *world) Withdraw(context.Context, kubernetes.View) (kubernetes.View, error) {
+	return w.patched(func() {
+		w.withdrawn++
+		w.view.Hibernating, w.view.Ours = false, false
+	})
+}
+
+func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value *string) (kubernetes.View, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	switch {
 	case w.away:
-		return errAway
-	case w.conflict:
-		return kubernetes.ErrConflict
-	}
-	w.withdrawn++
-	w.view.Hibernating = false
-	return nil
-}
-
-func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value *string) error {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	if w.away {
-		return errAway
+		return kubernetes.View{}, errAway
+	case w.conflict && key == contract.AnnotationKeepAwakeUntil:
+		return kubernetes.View{}, kubernetes.ErrConflict
 	}
 	w.view.Annotations = maps.Clone(w.view.Annotations)
 	if value == nil {
@@ -225,58 +245,85 @@ func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value
 	} else {
 		w.view.Annotations[key] = *value
 	}
-	if key == idle.KeyAnnounced && value != nil && !w.gatewayAway {
-		w.view.Annotations[idle.KeyGatewayReady] = *value
-		go func(takes time.Duration) {
-			time.Sleep(takes) // the bubble's clock
-			w.loop.See(w.seen())
-		}(w.gatewayTakes)
+	if key == contract.AnnotationAnnounced && value != nil && !w.gatewayAway {
+		go w.acknowledge(*value, w.gatewayTakes)
 	}
-	return nil
+	return w.written(), nil
 }
 
-func (w *world) Terminate(_ context.Context, doomed []activity.Doomed) (int, error) {
-	w.with(func(w *world) { w.terminated = doomed })
-	return len(doomed), nil
+// acknowledge is the gateway's answer to an announcement after a while.
+func (w *world) acknowledge(announcement string, takes time.Duration) {
+	time.Sleep(takes) // the bubble's clock
+	w.mutex.Lock()
+	w.view.Annotations = maps.Clone(w.view.Annotations)
+	w.view.Annotations[contract.AnnotationGatewayReady] = announcement
+	v := w.written()
+	w.mutex.Unlock()
+	w.loop.Deliver(v)
 }
 
-func (w *world) Ask(context.Context, map[string]netip.Addr) []siblings.Answer {
+// terminator is a session that ends others.
+type terminator struct{ world *world }
+
+func (w *world) openTerminator(context.Context) (Terminator, error) {
+	time.Sleep(w.terminatorTakes) // the bubble's clock
+	w.with(func(w *world) { w.terminators++ })
+	return terminator{w}, nil
+}
+
+func (t terminator) Terminate(_ context.Context, terminable []activity.Terminable) (int, error) {
+	t.world.with(func(w *world) { w.terminated = terminable })
+	return len(terminable), nil
+}
+
+func (t terminator) Close() { t.world.with(func(w *world) { w.terminators-- }) }
+
+func (w *world) Ask(context.Context, map[string]netip.Addr) []siblings.Answer { return w.answer(false) }
+
+func (w *world) answer(sampled bool) []siblings.Answer {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.answers == nil {
 		return nil
 	}
-	return w.answers(w)
+	return w.answers(sampled)
 }
 
-func (w *world) Save(e evidence.Evidence) error {
+// others are the sidecars of the other instances.
+type others struct{ *world }
+
+func (o others) Sample(context.Context, map[string]netip.Addr) []siblings.Answer {
+	return o.answer(true)
+}
+
+func (w *world) Save(e checkpoint.Checkpoint) error {
 	w.with(func(w *world) { w.kept = &e })
 	return nil
 }
 
-func (w *world) Load(string) (evidence.Evidence, error) {
+func (w *world) Load(string) (checkpoint.Checkpoint, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.kept == nil {
-		return evidence.Evidence{}, fs.ErrNotExist
+		return checkpoint.Checkpoint{}, fs.ErrNotExist
 	}
 	return *w.kept, nil
 }
 
-// reports is a kernel that says what the test tells it to.
+// reports is a kernel that reports what the test gives it.
 type reports struct {
 	world  *world
 	ended  chan []activity.Ended
 	closed chan struct{}
 }
 
-func (r *reports) Prove(context.Context, bool) ([]activity.Ended, activity.Handshake, error) {
+func (r *reports) Prove(context.Context) ([]activity.Ended, error) {
 	r.world.mutex.Lock()
 	defer r.world.mutex.Unlock()
 	if r.world.silent {
-		return nil, activity.Handshake{}, sockets.ErrUnsupported
+		return nil, sockets.ErrUnsupported
 	}
-	return nil, activity.Handshake{Shortest: 1600, Longest: 1700}, nil
+	return nil, nil
 }
 
 func (r *reports) Receive(time.Time) ([]activity.Ended, error) {
@@ -293,7 +340,7 @@ func (r *reports) Receive(time.Time) ([]activity.Ended, error) {
 
 func (r *reports) Close() { close(r.closed) }
 
-func (w *world) openReports() (Reports, error) {
+func (w *world) openReports() (monitor.SocketEvents, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	w.joined++
@@ -321,7 +368,7 @@ func (w *world) leave() {
 		w.inUse = false
 		w.ledger["app"] = activity.Database{Sessions: w.ledger["app"].Sessions + 1}
 	})
-	w.report(activity.Ended{Peer: peer, Sent: 700, At: time.Now()})
+	w.report(activity.Ended{Peer: peer, Received: 700, At: time.Now()})
 }
 
 func (w *world) Judged(v activity.Verdict) {
@@ -348,24 +395,32 @@ func (w *world) SuspendBackups(context.Context, time.Time) (int, error) {
 	return 1, nil
 }
 
-func (w *world) ResumeBackups(context.Context) (int, error) {
+func (w *world) ResumeBackups(context.Context) (kubernetes.Resumed, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.away {
-		return 0, errAway
+		return kubernetes.Resumed{}, errAway
 	}
 	w.resumed++
-	return w.suspended, nil
+	return kubernetes.Resumed{Changed: w.suspended + len(w.left), Left: w.left}, nil
 }
 
 func (w *world) Record(_ context.Context, _ kubernetes.View, e kubernetes.Event, _ time.Time) {
 	w.with(func(w *world) { w.events = append(w.events, e.Reason) })
 }
 
-func (w *world) Publish(status Status)        { w.with(func(w *world) { w.status = status }) }
+func (w *world) Publish(status Status) {
+	w.with(func(w *world) {
+		if w.status = status; w.reasons == nil {
+			w.reasons = map[idle.Reason]bool{}
+		}
+		w.reasons[status.Decision.Reason] = true
+	})
+}
+
 func (w *world) Sampled(time.Duration, error) {}
 func (w *world) Notified(postgres.Kind)       {}
-func (w *world) Attempted(result Result) {
+func (w *world) Attempted(result sleep.Result) {
 	w.with(func(w *world) { w.results = append(w.results, result) })
 }
 
@@ -378,7 +433,7 @@ func healthy() kubernetes.View {
 		ResourceVersion: strconv.FormatInt(versions.Add(1), 10),
 		UID:             "u", Name: "c", CurrentPrimary: "c-1", TargetPrimary: "c-1", Healthy: true, PluginListed: true,
 		Instances: []string{"c-1"}, ApplicationDatabase: "app",
-		Annotations: map[string]string{idle.KeyEnabled: "true", idle.KeyInactivityMinutes: "0.5"},
+		Annotations: map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationInactivityMinutes: "0.5"},
 	}
 }
 
@@ -392,18 +447,22 @@ func live(t *testing.T, test func(*testing.T, *world, *Loop)) {
 func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world, *Loop)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, introductions: introduction.NewBook()}
+		w := &world{view: healthy(), started: 7, ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: clientaddr.NewTable()}
 		if prepare != nil {
 			prepare(w)
 		}
-		loop := New(Parts{
-			Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Exporter: w, Farewell: &w.note, Pod: "c-1", PodUID: "pod-uid",
-			Logger: slog.New(slog.DiscardHandler), OpenReports: w.openReports,
-			OpenTerminator: func(context.Context) (Terminator, error) { return w, nil },
-			Listen: func(_ string, notify func(postgres.Notification), failed func(error)) Listener {
+		logger := slog.New(slog.DiscardHandler)
+		w.monitor = monitor.New(monitor.Parts{
+			Sampler: w, Server: w, ClientAddrs: w.clientAddrs, Checkpoints: w, Observer: w, Logger: logger,
+			OpenEvents: w.openReports, PodUID: "pod-uid",
+			Listen: func(_ string, notify func(postgres.Notification), failed func(error)) monitor.Listener {
 				w.with(func(w *world) { w.notify, w.failed = notify, failed })
 				return w
 			},
+		})
+		loop := New(Parts{
+			Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: others{w}, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
+			OpenTerminator: w.openTerminator,
 		})
 		w.loop = loop
 		ctx, cancel := context.WithCancel(t.Context())
@@ -413,7 +472,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 		cancel()
 		<-done
 		w.with(func(w *world) {
-			if w.connected || w.listening {
+			if w.connected || w.listening || w.terminators != 0 {
 				t.Error("a session is open after the end")
 			}
 		})

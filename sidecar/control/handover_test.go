@@ -2,15 +2,20 @@ package control
 
 import (
 	"net/netip"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
+	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-func TestHandover(t *testing.T) {
+func TestHandover_endsInSleepOrUndoesEverything(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule   string
@@ -23,25 +28,25 @@ func TestHandover(t *testing.T) {
 		{"one that takes too long is none", func(w *world) { w.gatewayTakes = 25 * time.Second }, false, idle.ReasonGatewayUnavailable},
 		{"an acknowledgement of something else is none", func(w *world) {
 			w.gatewayAway = true
-			w.view.Annotations[idle.KeyGatewayReady] = "another-pod 2026-01-01T00:00:00Z"
+			w.view.Annotations[contract.AnnotationGatewayReady] = "another-pod 2026-01-01T00:00:00Z"
 		}, false, idle.ReasonGatewayUnavailable},
 		{"wake=manual needs none", func(w *world) {
 			w.gatewayAway = true
-			w.view.Annotations[idle.KeyWake] = "manual"
+			w.view.Annotations[contract.AnnotationWake] = "manual"
 		}, true, ""},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			liveAfter(t, row.make, func(t *testing.T, w *world, loop *Loop) {
-				loop.See(w.seen())
-				wait(30*time.Second + acknowledgementTakes + 2*time.Second)
+				loop.Deliver(w.seen())
+				wait(52 * time.Second)
 				expect(t, w, "asleep", row.asleep, asleep)
 				if row.asleep {
 					return
 				}
 				expect(t, w, "reason", row.reason, func(w *world) idle.Reason { return w.status.Decision.Reason })
 				expect(t, w, "suspended", 0, func(w *world) int { return w.suspended })
-				expect(t, w, "announced", "", func(w *world) string { return w.view.Annotations[idle.KeyAnnounced] })
+				expect(t, w, "announced", "", func(w *world) string { return w.view.Annotations[contract.AnnotationAnnounced] })
 				wait(10 * time.Minute)
 				expect(t, w, "asleep later", false, asleep)
 				w.with(func(w *world) { w.gatewayAway, w.gatewayTakes = false, time.Second })
@@ -52,7 +57,7 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-func TestWhileTheGatewayIsAwaited(t *testing.T) {
+func TestHandover_whileTheGatewayIsAwaited(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule string
@@ -60,29 +65,28 @@ func TestWhileTheGatewayIsAwaited(t *testing.T) {
 		want func(*world) bool
 	}{
 		{"a use ends the attempt at once", func(w *world, _ *Loop) {
-			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Sent: 700, At: time.Now()})
+			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Received: 700, At: time.Now()})
 		}, func(w *world) bool {
-			return !asleep(w) && w.view.Annotations[idle.KeyAnnounced] == "" && w.suspended == 0
+			return !asleep(w) && w.view.Annotations[contract.AnnotationAnnounced] == "" && w.suspended == 0
 		}},
 		{"a shutdown is noticed within two seconds", func(w *world, _ *Loop) {
 			w.with(func(w *world) { w.shuttingDown = true })
 		}, func(w *world) bool { return !asleep(w) && !w.connected }},
 		{"an unhealthy cluster ends the attempt, and the sessions", func(w *world, loop *Loop) {
-			v := w.seen()
-			v.Healthy = false
-			loop.See(v)
+			w.with(func(w *world) { w.view.Healthy = false })
+			loop.Deliver(w.seen())
 		}, func(w *world) bool { return !asleep(w) && !w.connected && w.suspended == 0 }},
 		{"wake=manual ends the wait", func(w *world, loop *Loop) {
-			w.with(func(w *world) { w.view.Annotations[idle.KeyWake] = "manual" })
-			loop.See(w.seen())
+			w.with(func(w *world) { w.view.Annotations[contract.AnnotationWake] = "manual" })
+			loop.Deliver(w.seen())
 		}, asleep},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			liveAfter(t, func(w *world) { w.gatewayAway = true }, func(t *testing.T, w *world, loop *Loop) {
-				loop.See(w.seen())
+				loop.Deliver(w.seen())
 				wait(35 * time.Second)
-				expect(t, w, "announced", true, func(w *world) bool { return w.view.Annotations[idle.KeyAnnounced] != "" })
+				expect(t, w, "announced", true, func(w *world) bool { return w.view.Annotations[contract.AnnotationAnnounced] != "" })
 				row.then(w, loop)
 				wait(2 * time.Second)
 				expect(t, w, "as it should be", true, row.want)
@@ -91,35 +95,159 @@ func TestWhileTheGatewayIsAwaited(t *testing.T) {
 	}
 }
 
+func TestHandover_aBackupThatBeginsMeanwhileEndsTheAttempt(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) { w.gatewayTakes = 3 * time.Second }, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(31 * time.Second)
+		expect(t, w, "announced", true, func(w *world) bool { return w.view.Annotations[contract.AnnotationAnnounced] != "" })
+		w.with(func(w *world) { w.backups = []string{"by-hand"} })
+		wait(10 * time.Second)
+		expect(t, w, "asleep", false, asleep)
+		expect(t, w, "reason", idle.ReasonBackupRunning, func(w *world) idle.Reason { return w.status.Decision.Reason })
+		w.with(func(w *world) { w.backups = nil })
+		wait(time.Minute)
+		expect(t, w, "asleep once it has ended", true, asleep)
+	})
+}
+
+func TestHandover_aLostAnswerToTheSwitchUndoesNothing(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) { w.lost = sleep.Hibernate }, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(20 * time.Second)
+		before := 0
+		w.with(func(w *world) { before = w.resumed })
+		wait(15 * time.Second)
+		expect(t, w, "asleep", true, asleep)
+		expect(t, w, "resumed while it falls asleep", before, func(w *world) int { return w.resumed })
+		expect(t, w, "a marker is left", true, func(w *world) bool { return w.marker.left.Load() })
+		expect(t, w, "results", true, func(w *world) bool { return slices.Equal(w.results, []sleep.Result{sleep.ResultSuccess}) })
+	})
+}
+
+func TestHandover_aSessionOnASiblingWithdrawsTheSwitch(t *testing.T) {
+	t.Parallel()
+	var inUse atomic.Bool
+	prepare := func(w *world) {
+		w.view.Instances = []string{"c-1", "c-2"}
+		w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
+		w.answers = func(bool) []siblings.Answer {
+			answer := reportOf("c-2", time.Hour, inUse.Load())
+			if w.view.Hibernating { // nobody counts for how long it is idle any more
+				answer.Report.IdleForSeconds = nil
+			}
+			return []siblings.Answer{answer}
+		}
+	}
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(32 * time.Second)
+		expect(t, w, "asleep", true, asleep)
+		wait(5 * time.Second)
+		expect(t, w, "withdrawn although it is in no use", 0, func(w *world) int { return w.withdrawn })
+		inUse.Store(true)
+		wait(2 * time.Second)
+		expect(t, w, "withdrawn", 1, func(w *world) int { return w.withdrawn })
+	})
+}
+
 // A session that the gateway passes on is judged by its own client.
-func TestIntroducedSessions(t *testing.T) {
+func TestLoop_judgesASessionOfTheGatewaysByItsClient(t *testing.T) {
 	t.Parallel()
 	gateway, monitor := netip.MustParseAddrPort("10.0.0.66:40000"), netip.MustParseAddrPort("10.9.0.1:5000")
 	for _, row := range []struct {
-		rule       string
-		introduced bool
-		used       bool
+		rule      string
+		announced bool
+		used      bool
 	}{
-		{"one that was introduced is ignored as its client is", true, false},
+		{"one whose client the gateway named is ignored as its client is", true, false},
 		{"one that was not is the gateway's, and counts", false, true},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			book := introduction.NewBook()
-			if row.introduced {
-				book.Add(gateway.Addr(), introduction.Introduction{Port: gateway.Port(), Peer: monitor})
+			book := clientaddr.NewTable()
+			if row.announced {
+				book.Add(gateway.Addr(), contract.ClientAddress{Port: gateway.Port(), Peer: monitor})
 			}
 			prepare := func(w *world) {
-				w.view.Annotations[idle.KeyIgnore] = "client=10.9.0.0/16"
-				w.introductions = book
+				w.view.Annotations[contract.AnnotationIgnore] = "client=10.9.0.0/16"
+				w.clientAddrs = book
 			}
 			liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
-				loop.See(w.seen())
+				loop.Deliver(w.seen())
 				wait(20 * time.Second)
-				w.report(activity.Ended{Peer: gateway, Sent: 700, At: time.Now()})
+				w.report(activity.Ended{Peer: gateway, Received: 700, At: time.Now()})
 				wait(11 * time.Second)
 				expect(t, w, "asleep", !row.used, asleep)
 			})
 		})
 	}
+}
+
+func TestEndSessions_aStandbyEndsWhatItsNewestSampleJudged(t *testing.T) {
+	t.Parallel()
+	prepare := func(w *world) {
+		w.view.Annotations[contract.AnnotationActivity] = "queries"
+		w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2"
+		w.view.Instances = []string{"c-1", "c-2"}
+		w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
+		w.inUse, w.stateChanged = true, time.Now()
+	}
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		if !loop.SampleFor(t.Context(), netip.MustParseAddr("10.0.0.2")) {
+			t.Fatal("it was not sampled")
+		}
+		expect(t, w, "ended before the switch", 0, func(w *world) int { return len(w.terminated) })
+		w.with(func(w *world) { w.view.Hibernating, w.view.Ours = true, true })
+		loop.Deliver(w.seen())
+		wait(0)
+		expect(t, w, "ended", 1, func(w *world) int { return len(w.terminated) })
+		w.with(func(w *world) { w.terminated = nil })
+		wait(time.Minute)
+		expect(t, w, "ended later", 0, func(w *world) int { return len(w.terminated) })
+		expect(t, w, "a session is kept", false, func(w *world) bool { return w.connected })
+	})
+}
+
+func TestHandover_useOfASiblingLeavesNoWaitBehind(t *testing.T) {
+	t.Parallel()
+	var inUse atomic.Bool
+	var since atomic.Int64
+	prepare := func(w *world) {
+		w.view.Instances = []string{"c-1", "c-2"}
+		w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
+		w.gatewayTakes = 3 * time.Second
+		w.answers = func(bool) []siblings.Answer {
+			return []siblings.Answer{reportOf("c-2", time.Since(time.UnixMilli(since.Load())), inUse.Load())}
+		}
+	}
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		announced := func(w *world) bool { return w.view.Annotations[contract.AnnotationAnnounced] != "" }
+		loop.Deliver(w.seen())
+		for range 8 { // a session on the standby begins in each handover
+			ok := false
+			for range 60 {
+				wait(time.Second)
+				if w.with(func(w *world) { ok = announced(w) }); ok {
+					break
+				}
+			}
+			if !ok {
+				t.Error("a minute after the last use the cluster is not about to sleep")
+			}
+			inUse.Store(true)
+			wait(12 * time.Second)
+			inUse.Store(false)
+			since.Store(time.Now().UnixMilli())
+		}
+		expect(t, w, "asleep", false, asleep)
+		for ok, waited := false, 0; !ok && waited < 60; waited++ {
+			wait(time.Second)
+			w.with(func(w *world) { ok = asleep(w) })
+		}
+		expect(t, w, "asleep once nobody comes any more", true, asleep)
+	})
 }

@@ -6,9 +6,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
 // expect compares what the world shows with what must be.
@@ -23,11 +25,11 @@ func expect[T comparable](t *testing.T, w *world, what string, want T, got func(
 
 func asleep(w *world) bool { return !w.hibernated.IsZero() }
 
-func TestAnIdleClusterSleepsAfterItsThreshold(t *testing.T) {
+func TestLoop_anIdleClusterSleepsAfterItsThreshold(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		w.with(func(w *world) { w.inUse = true })
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(time.Minute)
 		expect(t, w, "asleep while in use", false, asleep)
 		closed := time.Now()
@@ -42,19 +44,19 @@ func TestAnIdleClusterSleepsAfterItsThreshold(t *testing.T) {
 		})
 		expect(t, w, "connected after the switch", false, func(w *world) bool { return w.connected })
 		expect(t, w, "suspended", 1, func(w *world) int { return w.suspended })
-		expect(t, w, "an Event tells", true, func(w *world) bool { return slices.Contains(w.events, "Hibernated") })
+		expect(t, w, "an Event is written", true, func(w *world) bool { return slices.Contains(w.events, "Hibernated") })
 	})
 }
 
-func TestWhatKeepsItAwake(t *testing.T) {
+func TestLoop_whatKeepsTheClusterAwake(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule string
 		make func(*world)
 		want idle.Reason
 	}{
-		{"the feature is off", func(w *world) { w.view.Annotations[idle.KeyEnabled] = "false" }, idle.ReasonDisabled},
-		{"an annotation is not understood", func(w *world) { w.view.Annotations[idle.KeyInactivityMinutes] = "soon" }, idle.ReasonInvalidAnnotation},
+		{"the feature is off", func(w *world) { w.view.Annotations[contract.AnnotationEnabled] = "false" }, idle.ReasonDisabled},
+		{"an annotation is not understood", func(w *world) { w.view.Annotations[contract.AnnotationInactivityMinutes] = "soon" }, idle.ReasonInvalidAnnotation},
 		{"another instance is primary", func(w *world) { w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2" }, idle.ReasonNotPrimary},
 		{"a switchover is going on", func(w *world) { w.view.TargetPrimary = "c-2" }, idle.ReasonSwitchover},
 		{"the cluster is unhealthy", func(w *world) { w.view.Healthy = false }, idle.ReasonUnhealthy},
@@ -67,7 +69,7 @@ func TestWhatKeepsItAwake(t *testing.T) {
 			t.Parallel()
 			live(t, func(t *testing.T, w *world, loop *Loop) {
 				w.with(row.make)
-				loop.See(w.view)
+				loop.Deliver(w.view)
 				wait(5*time.Minute + time.Second)
 				expect(t, w, "asleep", false, asleep)
 				expect(t, w, "reason", row.want, func(w *world) idle.Reason { return w.status.Decision.Reason })
@@ -77,12 +79,12 @@ func TestWhatKeepsItAwake(t *testing.T) {
 	}
 }
 
-func TestATimeTooFarAheadComesNearer(t *testing.T) {
+func TestLoop_aTimeTooFarAheadIsTakenOnceItIsNear(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		view := healthy()
-		view.Annotations[idle.KeyKeepAwakeUntil] = time.Now().Add(idle.LongestKeepAwake + time.Hour).UTC().Format(time.RFC3339)
-		loop.See(view)
+		view.Annotations[contract.AnnotationKeepAwakeUntil] = time.Now().Add(contract.LongestKeepAwake + time.Hour).UTC().Format(time.RFC3339)
+		loop.Deliver(view)
 		wait(time.Minute)
 		reason := func(w *world) idle.Reason { return w.status.Decision.Reason }
 		expect(t, w, "reason", idle.ReasonInvalidAnnotation, reason)
@@ -91,24 +93,24 @@ func TestATimeTooFarAheadComesNearer(t *testing.T) {
 	})
 }
 
-func TestASessionAtTheLastMomentWins(t *testing.T) {
+func TestHandover_aSessionAtTheLastMomentWins(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		w.with(func(w *world) {
-			w.lastLook = func(w *world) { w.inUse = w.suspended > 0 } // it comes once the schedules are suspended
+			w.inSample = func(w *world) { w.inUse = w.suspended > 0 } // it comes once the schedules are suspended
 		})
 		wait(40 * time.Second)
 		expect(t, w, "asleep", false, asleep)
-		expect(t, w, "aborted", true, func(w *world) bool { return slices.Contains(w.results, ResultAborted) })
+		expect(t, w, "aborted", true, func(w *world) bool { return slices.Contains(w.results, sleep.ResultAborted) })
 		expect(t, w, "resumed what was suspended", true, func(w *world) bool { return w.resumed > 1 })
 	})
 }
 
-func TestTheAPIServerAwayAcrossTheThreshold(t *testing.T) {
+func TestLoop_sleepsOnceTheAPIServerIsBack(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(10 * time.Second)
 		w.with(func(w *world) { w.away = true })
 		wait(2 * time.Minute)
@@ -120,29 +122,29 @@ func TestTheAPIServerAwayAcrossTheThreshold(t *testing.T) {
 	})
 }
 
-func TestAConflictIsTriedAgain(t *testing.T) {
+func TestHandover_aConflictIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		w.with(func(w *world) { w.conflict = true })
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(33 * time.Second)
 		expect(t, w, "asleep", false, asleep)
 		expect(t, w, "resumed meanwhile", true, func(w *world) bool { return w.resumed > 1 })
-		expect(t, w, "a farewell is left", false, func(w *world) bool { return w.note.left.Load() })
+		expect(t, w, "a marker is left", false, func(w *world) bool { return w.marker.left.Load() })
 		w.with(func(w *world) { w.conflict = false })
 		wait(10 * time.Second)
 		expect(t, w, "asleep", true, asleep)
-		expect(t, w, "a farewell is left", true, func(w *world) bool { return w.note.left.Load() })
+		expect(t, w, "a marker is left", true, func(w *world) bool { return w.marker.left.Load() })
 	})
 }
 
-func TestADrainClosesAtOnceAndEndsByItself(t *testing.T) {
+func TestLoop_aDrainClosesAtOnceAndEndsByItself(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(5 * time.Second)
 		expect(t, w, "connected", true, func(w *world) bool { return w.connected && w.listening })
-		loop.Drain()
+		w.monitor.Drain()
 		expect(t, w, "connected right after the drain", false, func(w *world) bool { return w.connected })
 		wait(50 * time.Second)
 		expect(t, w, "connected or asleep while drained", false, func(w *world) bool { return w.connected || w.listening || asleep(w) })
@@ -151,38 +153,38 @@ func TestADrainClosesAtOnceAndEndsByItself(t *testing.T) {
 	})
 }
 
-func TestSessionsAreClosedWhenTheClusterOrTheServerSaysSo(t *testing.T) {
+func TestLoop_closesSessionsOfAnUnhealthyOrStoppingServer(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		w.with(func(w *world) { w.inUse = true })
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(5 * time.Second)
 		unhealthy := healthy()
 		unhealthy.Healthy = false
-		loop.See(unhealthy)
+		loop.Deliver(unhealthy)
 		wait(0)
 		expect(t, w, "connected while unhealthy", false, func(w *world) bool { return w.connected || w.listening })
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(5 * time.Second)
 		expect(t, w, "connected again", true, func(w *world) bool { return w.connected })
 		w.with(func(w *world) { w.shuttingDown = true })
-		wait(knockEvery)
+		wait(2 * time.Second)
 		expect(t, w, "connected during a shutdown", false, func(w *world) bool { return w.connected || w.listening })
 	})
 }
 
-func TestAChangeOfTheSpecificationIsWaitedForWithoutSessions(t *testing.T) {
+func TestLoop_keepsNoSessionAfterAChangeOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		w.with(func(w *world) { w.inUse = true })
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(5 * time.Second)
 		changed := healthy()
 		changed.Generation = 2
-		loop.See(changed)
+		loop.Deliver(changed)
 		wait(0)
 		expect(t, w, "connected right after the change", false, func(w *world) bool { return w.connected || w.listening })
-		expect(t, w, "looked once more", 2, func(w *world) int { return w.opened })
+		expect(t, w, "sampled once more", 2, func(w *world) int { return w.opened })
 		wait(5 * time.Second)
 		expect(t, w, "connected five seconds later", false, func(w *world) bool { return w.connected || w.listening })
 		wait(10 * time.Second)
@@ -190,10 +192,10 @@ func TestAChangeOfTheSpecificationIsWaitedForWithoutSessions(t *testing.T) {
 	})
 }
 
-func TestWhetherItListensIsPublishedAtOnce(t *testing.T) {
+func TestLoop_publishesAtOnceWhetherItListens(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		synctest.Wait()
 		w.notification()(postgres.Notification{Kind: postgres.KindBacklog, At: time.Now()})
 		synctest.Wait()
@@ -206,10 +208,10 @@ func TestWhetherItListensIsPublishedAtOnce(t *testing.T) {
 	})
 }
 
-func TestANotificationPutsSleepOff(t *testing.T) {
+func TestLoop_aNotificationPutsSleepOff(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(20 * time.Second)
 		w.notification()(postgres.Notification{Kind: postgres.KindActivity, At: time.Now()})
 		wait(25 * time.Second)
@@ -220,11 +222,11 @@ func TestANotificationPutsSleepOff(t *testing.T) {
 	})
 }
 
-func TestARefusedListenIsToldOnce(t *testing.T) {
+func TestRecorder_writesARefusedListenOnce(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		w.with(func(w *world) { w.inUse = true })
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(3 * time.Second)
 		var failed func(error)
 		w.with(func(w *world) { failed = w.failed })
@@ -238,35 +240,35 @@ func TestARefusedListenIsToldOnce(t *testing.T) {
 	})
 }
 
-func TestBackupsAreResumedOnceAfterAWake(t *testing.T) {
+func TestLoop_resumesSchedulesOnceAfterAWake(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		hibernating := healthy()
 		hibernating.Hibernating = true
 		w.with(func(w *world) { w.view, w.suspended, w.inUse = hibernating, 1, true })
-		loop.See(hibernating)
+		loop.Deliver(hibernating)
 		wait(10 * time.Second)
 		expect(t, w, "resumed while asleep", 0, func(w *world) int { return w.resumed })
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(time.Minute)
 		expect(t, w, "resumed", 1, func(w *world) int { return w.resumed })
-		expect(t, w, "an Event tells", true, func(w *world) bool { return slices.Contains(w.events, "Resumed") })
+		expect(t, w, "an Event is written", true, func(w *world) bool { return slices.Contains(w.events, "Resumed") })
 	})
 }
 
-func TestEventsDoNotRepeat(t *testing.T) {
+func TestRecorder_repeatsNoEvent(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		w.with(func(w *world) { w.backups = []string{"b"} })
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(10 * time.Minute)
 		expect(t, w, "Events", 1, func(w *world) int {
 			return len(slices.DeleteFunc(slices.Clone(w.events), func(e string) bool { return e != "SleepBlocked" }))
 		})
 		bad := healthy()
-		bad.Annotations[idle.KeyEnabled] = "yes"
+		bad.Annotations[contract.AnnotationEnabled] = "yes"
 		for range 3 {
-			loop.See(bad)
+			loop.Deliver(bad)
 			wait(3 * time.Second)
 		}
 		expect(t, w, "Events", 1, func(w *world) int {
@@ -277,3 +279,13 @@ func TestEventsDoNotRepeat(t *testing.T) {
 
 // The fakes are what the loop takes for real.
 var _ Kubernetes = (*kubernetes.Client)(nil)
+
+func TestLoop_saysWhichSchedulesStaySuspended(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) { w.left = []string{"nightly"} }, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(time.Second)
+		expect(t, w, "an Event tells", true, func(w *world) bool { return slices.Contains(w.events, "ScheduleLeftSuspended") })
+		expect(t, w, "resumed", false, func(w *world) bool { return slices.Contains(w.events, "Resumed") })
+	})
+}

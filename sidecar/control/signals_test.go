@@ -4,25 +4,27 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/evidence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
 
-func TestASessionThatNobodySawIsActivity(t *testing.T) {
+func TestLoop_aSessionThatNobodySawIsActivity(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		for range 10 { // a threshold of 30 seconds, and a session of no length every 25
 			wait(25 * time.Second)
 			ended := time.Now()
-			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Sent: 700, At: ended})
+			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Received: 700, At: ended})
 			wait(2 * time.Second)
 			expect(t, w, "last activity is not earlier than its end", false, func(w *world) bool {
 				return w.status.State.LastActivity.Before(ended)
@@ -34,129 +36,60 @@ func TestASessionThatNobodySawIsActivity(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoLoginIsNoActivity(t *testing.T) {
+func TestEvents_whatIsNoClientIsNoActivity(t *testing.T) {
 	t.Parallel()
-	live(t, func(t *testing.T, w *world, loop *Loop) {
-		view := healthy()
+	liveAfter(t, func(w *world) { w.view.Annotations[contract.AnnotationIgnore] = "client=10.9.0.0/16" }, func(t *testing.T, w *world, loop *Loop) {
+		view := w.seen()
 		view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
-		loop.See(view)
+		loop.Deliver(view)
 		wait(0)
+		probe := netip.MustParseAddrPort("127.0.0.1:4")
 		for range 16 {
+			w.clientAddrs.AddProbe(probe)
 			w.report(
-				activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Sent: 25, At: time.Now()},
-				activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.2:2"), Sent: 2478, At: time.Now()},
-				activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
+				activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Received: 9, At: time.Now()},
+				activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.2:2"), Received: 3258, At: time.Now()},
+				activity.Ended{Peer: netip.MustParseAddrPort("10.9.0.3:3"), Received: 700, At: time.Now()},
+				activity.Ended{Peer: probe, Received: 700, At: time.Now()})
 			wait(2 * time.Second)
 		}
 		expect(t, w, "asleep", true, asleep)
 	})
 }
 
-// A session that is as long as a failed login over TLS is activity if the counters say that there was one.
-func TestTheCountersDecideWhatIsUncertain(t *testing.T) {
+func TestEvents_whoeverWouldWakeTheClusterIsActivity(t *testing.T) {
 	t.Parallel()
-	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
-		wait(20 * time.Second)
-		w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: 1} })
-		w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
-		wait(25 * time.Second)
-		expect(t, w, "asleep", false, asleep)
-		wait(10 * time.Second)
-		expect(t, w, "asleep", true, asleep)
-	})
-}
-
-// A login may come after the counters were read, and its end be reported before the look is over: it belongs to the next one.
-func TestWhatEndsWhileTheCountersAreReadIsNotExplainedByThem(t *testing.T) {
-	t.Parallel()
-	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
-		wait(20 * time.Second)
-		w.with(func(w *world) {
-			w.afterwards = func(w *world) {
-				w.ledger["app"] = activity.Database{Sessions: 1}
-				ended := activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()}
-				loop.ears.heard <- batch{from: w.reports, ended: []activity.Ended{ended}}
-			}
-		})
-		wait(25 * time.Second)
-		expect(t, w, "asleep", false, asleep)
-		wait(20 * time.Second)
-		expect(t, w, "asleep", true, asleep)
-	})
-}
-
-// Where somebody knocks just when the last look is taken, that look is repeated: the wake gateway has acknowledged already.
-func TestADoubtAtTheLastLookDoesNotBeginAnew(t *testing.T) {
-	t.Parallel()
-	liveAfter(t, func(w *world) { w.gatewayTakes = 2 * time.Second }, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
-		wait(31 * time.Second)
-		w.with(func(w *world) {
-			w.afterwards = func(w *world) {
-				ended := activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()}
-				loop.ears.heard <- batch{from: w.reports, ended: []activity.Ended{ended}}
-			}
-		})
-		wait(2500 * time.Millisecond)
-		expect(t, w, "asleep", true, asleep)
-		expect(t, w, "attempts without success", false, func(w *world) bool { return slices.Contains(w.results, ResultAborted) })
-	})
-}
-
-// The exporter logs in fifteen times whenever it is scraped, while somebody tries wrong passwords over TLS. What it adds is
-// found out, and a login more is told from it.
-func TestTheExporterIsNotTakenForALogin(t *testing.T) {
-	t.Parallel()
-	knock := func(w *world) {
-		w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:3"), Sent: 2014, At: time.Now()})
-	}
-	rise := func(w *world, by int64) {
-		w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: w.ledger["app"].Sessions + by} })
-	}
 	for _, row := range []struct {
-		rule   string
-		scrape func(*world)
-		asleep bool
+		rule, peer string
+		received   uint64
 	}{
-		{"scrapes between the knocks", func(w *world) { wait(2 * time.Second); rise(w, 15); wait(3 * time.Second); knock(w) }, true},
-		{"scrapes at the moment of a knock only", func(w *world) { wait(5 * time.Second); rise(w, 15); knock(w) }, true},
-		{"scrapes at the moment of another session only", func(w *world) {
-			wait(5 * time.Second)
-			rise(w, 15)
-			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.4:3"), Sent: 2014, At: time.Now()})
-		}, false},
-		{"a login at each scrape, which is not the same each time", func(w *world) {
-			wait(5 * time.Second)
-			rise(w, 15+time.Now().Unix()/15%2)
-			knock(w)
-		}, false},
-		{"a login at each scrape", func(w *world) { wait(2 * time.Second); rise(w, 15); wait(3 * time.Second); rise(w, 1); knock(w) }, false},
+		{"a client that asks whether the server is ready", "10.0.0.3:1", 62},
+		{"a client with a wrong password", "10.0.0.3:1", 218},
+		{"a client over TLS", "10.0.0.3:1", 1143},
+		{"a client from the pod's own address", "10.0.0.1:1", 218},
+		{"a client over the loopback interface", "127.0.0.1:1", 218},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			live(t, func(t *testing.T, w *world, loop *Loop) {
 				view := healthy()
-				view.Annotations[idle.KeyInactivityMinutes] = "1"
-				loop.See(view)
-				for range 5 { // fifteen seconds each
-					row.scrape(w)
-					wait(5 * time.Second)
-					knock(w)
-					wait(5 * time.Second)
-					knock(w)
-				}
-				expect(t, w, "asleep", row.asleep, asleep)
+				view.Addresses = map[string]netip.Addr{"c-1": netip.MustParseAddr("10.0.0.1")}
+				loop.Deliver(view)
+				wait(20 * time.Second)
+				w.report(activity.Ended{Peer: netip.MustParseAddrPort(row.peer), Received: row.received, At: time.Now()})
+				wait(25 * time.Second)
+				expect(t, w, "asleep", false, asleep)
+				wait(10 * time.Second)
+				expect(t, w, "asleep", true, asleep)
 			})
 		})
 	}
 }
 
-func TestLostReportsAreActivity(t *testing.T) {
+func TestLoop_lostReportsAreActivity(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(20 * time.Second)
 		w.with(func(w *world) { w.reports.ended <- nil })
 		wait(25 * time.Second)
@@ -165,14 +98,14 @@ func TestLostReportsAreActivity(t *testing.T) {
 	})
 }
 
-func TestAKernelThatReportsNothing(t *testing.T) {
+func TestLoop_samplesEverySecondWithoutSocketEvents(t *testing.T) {
 	t.Parallel()
 	liveAfter(t, func(w *world) { w.silent = true }, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(10 * time.Second)
-		expect(t, w, "looks in ten seconds", true, func(w *world) bool { return w.samples >= 9 && w.samples <= 11 })
+		expect(t, w, "samples in ten seconds", true, func(w *world) bool { return w.samples >= 9 && w.samples <= 11 })
 		expect(t, w, "said so", true, func(w *world) bool { return w.status.Unsupported && !w.status.Reported })
-		w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: 1} }) // a session between two looks
+		w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: 1} }) // a session between two samples
 		wait(25 * time.Second)
 		expect(t, w, "asleep", false, asleep)
 		w.with(func(w *world) { // the exporter
@@ -184,47 +117,47 @@ func TestAKernelThatReportsNothing(t *testing.T) {
 	})
 }
 
-func TestAnIdleInstanceIsLeftAlone(t *testing.T) {
+func TestLoop_samplesAnIdleInstanceOnceAMinute(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		view := healthy()
-		view.Annotations[idle.KeyInactivityMinutes] = "600"
-		loop.See(view)
+		view.Annotations[contract.AnnotationInactivityMinutes] = "600"
+		loop.Deliver(view)
 		wait(time.Minute)
 		before := 0
 		w.with(func(w *world) { before = w.samples })
 		wait(10 * time.Minute)
-		expect(t, w, "looks in ten minutes", true, func(w *world) bool { return w.samples-before <= 10 })
+		expect(t, w, "samples in ten minutes", true, func(w *world) bool { return w.samples-before <= 10 })
 	})
 }
 
-// Under a storm of logins the loop hears one, is deaf for a second, and looks once.
-func TestAStormOfLogins(t *testing.T) {
+// Under a storm of logins the loop takes one in, pauses for a second, and samples once.
+func TestLoop_samplesOnceASecondUnderAStorm(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
-		loop.See(healthy())
+		loop.Deliver(healthy())
 		wait(2 * time.Second)
 		before, joined := 0, 0
 		w.with(func(w *world) { before, joined = w.samples, w.joined })
 		for range 1000 {
-			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Sent: 700, At: time.Now()})
+			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Received: 700, At: time.Now()})
 			wait(10 * time.Millisecond)
 		}
 		// One a second, the first at the beginning and the last at the end.
-		expect(t, w, "looks in ten seconds", true, func(w *world) bool { return w.samples-before <= 11 && w.joined-joined <= 11 })
+		expect(t, w, "samples in ten seconds", true, func(w *world) bool { return w.samples-before <= 11 && w.joined-joined <= 11 })
 		expect(t, w, "the last activity is a second old at most", true, func(w *world) bool {
 			return time.Since(w.status.State.LastActivity) <= time.Second
 		})
 	})
 }
 
-func TestWithQueriesARestingSessionDoesNotCountAndIsEnded(t *testing.T) {
+func TestLoop_endsARestingSessionWithQueries(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		view := healthy()
-		view.Annotations[idle.KeyActivity] = "queries"
+		view.Annotations[contract.AnnotationActivity] = "queries"
 		w.with(func(w *world) { w.view, w.inUse, w.stateChanged = view, true, time.Now() })
-		loop.See(view)
+		loop.Deliver(view)
 		wait(20 * time.Second)
 		w.with(func(w *world) { w.stateChanged = time.Now() }) // a statement
 		wait(28 * time.Second)
@@ -237,7 +170,7 @@ func TestWithQueriesARestingSessionDoesNotCountAndIsEnded(t *testing.T) {
 	})
 }
 
-func TestTheControlChannel(t *testing.T) {
+func TestLoop_followsTheControlChannel(t *testing.T) {
 	t.Parallel()
 	send := func(w *world, n postgres.Notification) {
 		n.At = time.Now()
@@ -247,20 +180,20 @@ func TestTheControlChannel(t *testing.T) {
 	t.Run("keep-awake is written down, and release takes it away", func(t *testing.T) {
 		t.Parallel()
 		live(t, func(t *testing.T, w *world, loop *Loop) {
-			loop.See(healthy())
+			loop.Deliver(healthy())
 			wait(5 * time.Second)
 			until := time.Now().Add(2 * time.Minute).UTC().Format(time.RFC3339)
 			send(w, postgres.Notification{Kind: postgres.KindKeepAwake, For: 2 * time.Minute})
-			expect(t, w, "annotation", until, func(w *world) string { return w.view.Annotations[idle.KeyKeepAwakeUntil] })
-			loop.See(w.seen())
+			expect(t, w, "annotation", until, func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+			loop.Deliver(w.seen())
 			wait(time.Minute)
 			expect(t, w, "reason", idle.ReasonKeepAwakeUntil, func(w *world) idle.Reason { return w.status.Decision.Reason })
 			send(w, postgres.Notification{Kind: postgres.KindKeepAwake, For: time.Second}) // asks for less
-			expect(t, w, "annotation", until, func(w *world) string { return w.view.Annotations[idle.KeyKeepAwakeUntil] })
+			expect(t, w, "annotation", until, func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
 			send(w, postgres.Notification{Kind: postgres.KindRelease})
 			wait(6 * time.Second)
-			expect(t, w, "annotation", "", func(w *world) string { return w.view.Annotations[idle.KeyKeepAwakeUntil] })
-			loop.See(w.seen())
+			expect(t, w, "annotation", "", func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+			loop.Deliver(w.seen())
 			wait(35 * time.Second)
 			expect(t, w, "asleep", true, asleep)
 		})
@@ -268,7 +201,7 @@ func TestTheControlChannel(t *testing.T) {
 	t.Run("keep-awake holds while the API server is away", func(t *testing.T) {
 		t.Parallel()
 		live(t, func(t *testing.T, w *world, loop *Loop) {
-			loop.See(healthy())
+			loop.Deliver(healthy())
 			wait(5 * time.Second)
 			w.with(func(w *world) { w.away = true })
 			send(w, postgres.Notification{Kind: postgres.KindKeepAwake, For: time.Hour})
@@ -276,16 +209,16 @@ func TestTheControlChannel(t *testing.T) {
 			expect(t, w, "reason", idle.ReasonKeepAwakeUntil, func(w *world) idle.Reason { return w.status.Decision.Reason })
 			w.with(func(w *world) { w.away = false })
 			wait(2 * time.Minute)
-			expect(t, w, "written", true, func(w *world) bool { return w.view.Annotations[idle.KeyKeepAwakeUntil] != "" })
+			expect(t, w, "written", true, func(w *world) bool { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] != "" })
 		})
 	})
 	t.Run("hibernate does not wait for the threshold", func(t *testing.T) {
 		t.Parallel()
 		live(t, func(t *testing.T, w *world, loop *Loop) {
 			view := healthy()
-			view.Annotations[idle.KeyInactivityMinutes] = "60"
+			view.Annotations[contract.AnnotationInactivityMinutes] = "60"
 			w.with(func(w *world) { w.view = view })
-			loop.See(view)
+			loop.Deliver(view)
 			wait(6 * time.Minute)
 			send(w, postgres.Notification{Kind: postgres.KindHibernate})
 			wait(2 * time.Second)
@@ -296,7 +229,7 @@ func TestTheControlChannel(t *testing.T) {
 		t.Parallel()
 		live(t, func(t *testing.T, w *world, loop *Loop) {
 			w.with(func(w *world) { w.standing = []idle.Reason{idle.ReasonPreparedTransaction} })
-			loop.See(healthy())
+			loop.Deliver(healthy())
 			wait(6 * time.Minute)
 			send(w, postgres.Notification{Kind: postgres.KindHibernate})
 			wait(2 * time.Second)
@@ -306,16 +239,16 @@ func TestTheControlChannel(t *testing.T) {
 	})
 }
 
-func TestTheAnnotationThatAsksForSleep(t *testing.T) {
+func TestLoop_followsTheAnnotationThatAsksForSleep(t *testing.T) {
 	t.Parallel()
 	// ask sets it, as somebody whose clock is off by as much.
 	ask := func(w *world, loop *Loop, off time.Duration) {
 		w.with(func(w *world) {
-			w.view.Annotations[idle.KeySleepRequested] = time.Now().Add(off).UTC().Format(time.RFC3339)
+			w.view.Annotations[contract.AnnotationSleepRequested] = time.Now().Add(off).UTC().Format(time.RFC3339)
 		})
-		loop.See(w.seen())
+		loop.Deliver(w.seen())
 	}
-	hour := func(w *world) { w.view.Annotations[idle.KeyInactivityMinutes] = "60" }
+	hour := func(w *world) { w.view.Annotations[contract.AnnotationInactivityMinutes] = "60" }
 	for _, row := range []struct {
 		rule   string
 		make   func(*world)
@@ -327,7 +260,7 @@ func TestTheAnnotationThatAsksForSleep(t *testing.T) {
 	}{
 		{"it does not wait for the threshold", hour, 6 * time.Minute, 0, 2 * time.Second, true, ""},
 		{"nor with a clock that is a little ahead", hour, 6 * time.Minute, 4 * time.Minute, 2 * time.Second, true, ""},
-		{"nor with one that is a little behind", hour, 6 * time.Minute, -4 * time.Minute, 2 * time.Second, true, ""},
+		{"nor with one that is a little slow", hour, 6 * time.Minute, -4 * time.Minute, 2 * time.Second, true, ""},
 		{"one that is old asks for nothing", hour, 6 * time.Minute, -6 * time.Minute, 10 * time.Minute, false, idle.ReasonWaiting},
 		{"one from the future is a mistake", hour, 6 * time.Minute, 6 * time.Minute, 2 * time.Second, false, idle.ReasonInvalidAnnotation},
 		{"never before the cluster has been up for five minutes", hour, time.Minute, 0, 3 * time.Minute, false, idle.ReasonMinimumUptime},
@@ -336,13 +269,13 @@ func TestTheAnnotationThatAsksForSleep(t *testing.T) {
 		{"never over a Backup", func(w *world) { hour(w); w.backups = []string{"b"} }, 6 * time.Minute, 0, 2 * time.Second, false, idle.ReasonBackupRunning},
 		{"never over a blocker", func(w *world) { hour(w); w.standing = []idle.Reason{idle.ReasonPreparedTransaction} }, 6 * time.Minute, 0, 2 * time.Second, false, idle.ReasonPreparedTransaction},
 		{"never without a wake gateway", func(w *world) { hour(w); w.gatewayAway = true }, 6 * time.Minute, 0, time.Minute, false, idle.ReasonGatewayUnavailable},
-		{"only the primary obeys", func(w *world) { hour(w); w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2" }, 6 * time.Minute, 0, time.Minute, false, idle.ReasonNotPrimary},
-		{"it wakes nothing up where the feature is off", func(w *world) { w.view.Annotations[idle.KeyEnabled] = "false" }, 6 * time.Minute, 0, time.Minute, false, idle.ReasonDisabled},
+		{"only the primary follows it", func(w *world) { hour(w); w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2" }, 6 * time.Minute, 0, time.Minute, false, idle.ReasonNotPrimary},
+		{"it wakes nothing up where the feature is off", func(w *world) { w.view.Annotations[contract.AnnotationEnabled] = "false" }, 6 * time.Minute, 0, time.Minute, false, idle.ReasonDisabled},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			liveAfter(t, row.make, func(t *testing.T, w *world, loop *Loop) {
-				loop.See(w.seen())
+				loop.Deliver(w.seen())
 				wait(row.up)
 				ask(w, loop, row.off)
 				wait(row.after)
@@ -357,7 +290,7 @@ func TestTheAnnotationThatAsksForSleep(t *testing.T) {
 		t.Parallel()
 		live(t, func(t *testing.T, w *world, loop *Loop) {
 			w.with(func(w *world) { hour(w); w.inUse = true })
-			loop.See(w.seen())
+			loop.Deliver(w.seen())
 			wait(6 * time.Minute)
 			ask(w, loop, 0)
 			wait(11 * time.Minute)
@@ -369,12 +302,19 @@ func TestTheAnnotationThatAsksForSleep(t *testing.T) {
 }
 
 // report is what another instance says.
-func reportOf(pod, confirmed string, idleFor time.Duration, active bool) siblings.Answer {
+func reportOf(pod string, idleFor time.Duration, active bool) siblings.Answer {
 	seconds := idleFor.Seconds()
-	return siblings.Answer{Pod: pod, Report: activity.Report{Known: true, Active: active, IdleForSeconds: &seconds, Confirmed: confirmed}}
+	return siblings.Answer{Pod: pod, Report: contract.Report{Known: true, Samples: true, Active: active, IdleForSeconds: &seconds}}
 }
 
-func TestTheOtherInstances(t *testing.T) {
+// blockedReportOf is what one says whose server says something against a shutdown.
+func blockedReportOf(pod, reason string) siblings.Answer {
+	answer := reportOf(pod, time.Hour, false)
+	answer.Report.ServerBlockers = []string{reason}
+	return answer
+}
+
+func TestLoop_asksTheOtherInstances(t *testing.T) {
 	t.Parallel()
 	three := func() kubernetes.View {
 		v := healthy()
@@ -384,30 +324,39 @@ func TestTheOtherInstances(t *testing.T) {
 	}
 	for _, row := range []struct {
 		rule    string
-		answers func(announced string) []siblings.Answer
+		answers func(sampled bool) []siblings.Answer
 		asleep  bool
 		reason  idle.Reason
 	}{
-		{"idle for longer than the threshold, and they have looked once more", func(a string) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", a, time.Hour, false), reportOf("c-3", a, time.Hour, false)}
+		{"idle for longer than the threshold, and they were sampled once more", func(bool) []siblings.Answer {
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Hour, false)}
 		}, true, ""},
-		{"one is in use", func(a string) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", a, time.Hour, false), reportOf("c-3", a, 0, true)}
+		{"one is in use", func(bool) []siblings.Answer {
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", 0, true)}
 		}, false, idle.ReasonSiblingActive},
-		{"one was in use a moment ago", func(a string) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", a, time.Hour, false), reportOf("c-3", a, time.Second, false)}
+		{"one was in use a moment ago", func(bool) []siblings.Answer {
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Second, false)}
 		}, false, idle.ReasonWaiting},
-		{"one does not answer", func(a string) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", a, time.Hour, false), {Pod: "c-3", Err: errors.New("silence")}}
+		{"one does not answer", func(bool) []siblings.Answer {
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Err: errors.New("silence")}}
 		}, false, idle.ReasonSiblingUnknown},
-		{"one does not know", func(a string) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", a, time.Hour, false), {Pod: "c-3", Report: activity.Report{}}}
+		{"one does not know", func(bool) []siblings.Answer {
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Report: contract.Report{}}}
 		}, false, idle.ReasonSiblingUnknown},
-		{"one has not looked since the announcement", func(a string) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", a, time.Hour, false), reportOf("c-3", "older", time.Hour, false)}
+		{"the sidecar of one is too old to sample on demand", func(sampled bool) []siblings.Answer {
+			if !sampled {
+				return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Hour, false)}
+			}
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Err: siblings.ErrOutdated}}
+		}, false, idle.ReasonSiblingOutdated},
+		{"the server of one says something against a shutdown", func(bool) []siblings.Answer {
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), blockedReportOf("c-3", "advisory_lock")}
+		}, false, idle.ReasonAdvisoryLock},
+		{"the server of one says something that a newer sidecar knows", func(bool) []siblings.Answer {
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), blockedReportOf("c-3", "quantum_lock")}
 		}, false, idle.ReasonSiblingUnknown},
-		{"one is found in use by the look after the announcement", func(a string) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", a, time.Hour, false), reportOf("c-3", a, time.Hour, a != "")}
+		{"one is found in use by the sample after the acknowledgement", func(sampled bool) []siblings.Answer {
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Hour, sampled)}
 		}, false, idle.ReasonSiblingActive},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -415,9 +364,9 @@ func TestTheOtherInstances(t *testing.T) {
 			live(t, func(t *testing.T, w *world, loop *Loop) {
 				w.with(func(w *world) {
 					w.view = three()
-					w.answers = func(w *world) []siblings.Answer { return row.answers(w.view.Annotations[idle.KeyAnnounced]) }
+					w.answers = row.answers
 				})
-				loop.See(three())
+				loop.Deliver(three())
 				wait(33 * time.Second)
 				if row.asleep {
 					expect(t, w, "asleep", true, asleep)
@@ -426,33 +375,41 @@ func TestTheOtherInstances(t *testing.T) {
 				wait(30 * time.Minute)
 				expect(t, w, "asleep", false, asleep)
 				expect(t, w, "attempts", true, func(w *world) bool { return len(w.results) < 15 })
-				expect(t, w, "announced", "", func(w *world) string { return w.view.Annotations[idle.KeyAnnounced] })
-				expect(t, w, "reason", row.reason, func(w *world) idle.Reason { return w.status.Decision.Reason })
+				expect(t, w, "announced", "", func(w *world) string { return w.view.Annotations[contract.AnnotationAnnounced] })
+				expect(t, w, "the reason was published", true, func(w *world) bool { return w.reasons[row.reason] })
 			})
 		})
 	}
-	t.Run("an instance looks once more when it sees the announcement", func(t *testing.T) {
+	t.Run("an instance is sampled for another, and for nobody else", func(t *testing.T) {
 		t.Parallel()
 		live(t, func(t *testing.T, w *world, loop *Loop) {
 			replica := three()
 			replica.CurrentPrimary, replica.TargetPrimary = "c-2", "c-2"
-			loop.See(replica)
+			loop.Deliver(replica)
 			wait(10 * time.Second)
-			before := 0
-			w.with(func(w *world) { before = w.samples })
-			announced := three()
-			announced.CurrentPrimary, announced.TargetPrimary = "c-2", "c-2"
-			announced.Annotations[idle.KeyAnnounced] = "uid later"
-			loop.See(announced)
-			wait(0)
-			expect(t, w, "looks", before+1, func(w *world) int { return w.samples })
-			expect(t, w, "confirmed", "uid later", func(w *world) string { return w.status.Confirmed })
+			before := w.sampled()
+			if loop.SampleFor(t.Context(), netip.MustParseAddr("10.0.0.66")) || w.sampled() != before {
+				t.Error("it was sampled for a stranger")
+			}
+			w.with(func(w *world) { w.inUse = true })
+			if !loop.SampleFor(t.Context(), netip.MustParseAddr("10.0.0.2")) || w.sampled() != before+1 {
+				t.Error("it was not sampled for another instance")
+			}
+			expect(t, w, "in use", true, func(w *world) bool { return w.status.Known && w.status.InUse })
 			expect(t, w, "a session is kept", false, func(w *world) bool { return w.connected })
+			replica.ResourceVersion, replica.Hibernating, replica.Ours = strconv.FormatInt(versions.Add(1), 10), true, true
+			loop.Deliver(replica)
+			wait(0)
+			w.with(func(w *world) { w.inUse = false })
+			if !loop.SampleFor(t.Context(), netip.MustParseAddr("10.0.0.2")) {
+				t.Error("it was not sampled once the switch is on")
+			}
+			expect(t, w, "in use", false, func(w *world) bool { return !w.status.Known || w.status.InUse || w.connected })
 		})
 	})
 }
 
-func TestTheSwitchIsWithdrawn(t *testing.T) {
+func TestLoop_withdrawsTheSwitch(t *testing.T) {
 	t.Parallel()
 	// asked is the Cluster after the switch, as the API server shows it.
 	asked := func(w *world, condition string) kubernetes.View {
@@ -476,16 +433,16 @@ func TestTheSwitchIsWithdrawn(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			live(t, func(t *testing.T, w *world, loop *Loop) {
-				loop.See(healthy())
+				loop.Deliver(healthy())
 				wait(31 * time.Second)
 				expect(t, w, "asleep", true, asleep)
 				w.with(func(w *world) { w.inUse = row.inUse })
-				loop.See(asked(w, row.condition))
+				loop.Deliver(asked(w, row.condition))
 				wait(row.after)
 				expect(t, w, "withdrawn", row.withdrawn, func(w *world) int { return w.withdrawn })
-				expect(t, w, "a farewell is left", row.withdrawn == 0, func(w *world) bool { return w.note.left.Load() })
+				expect(t, w, "a marker is left", row.withdrawn == 0, func(w *world) bool { return w.marker.left.Load() })
 				if row.withdrawn != 0 {
-					expect(t, w, "an Event tells", true, func(w *world) bool { return slices.Contains(w.events, "SleepWithdrawn") })
+					expect(t, w, "an Event is written", true, func(w *world) bool { return slices.Contains(w.events, "SleepWithdrawn") })
 					expect(t, w, "resumed", true, func(w *world) bool { return w.resumed > 0 })
 				}
 			})
@@ -496,14 +453,14 @@ func TestTheSwitchIsWithdrawn(t *testing.T) {
 		live(t, func(t *testing.T, w *world, loop *Loop) {
 			v := healthy()
 			v.Hibernating = true
-			loop.See(v)
+			loop.Deliver(v)
 			wait(time.Minute)
 			expect(t, w, "withdrawn", 0, func(w *world) int { return w.withdrawn })
 		})
 	})
 }
 
-func TestTheClockSurvivesARestart(t *testing.T) {
+func TestLoop_goesOnWithTheClockAfterARestart(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule   string
@@ -522,12 +479,12 @@ func TestTheClockSurvivesARestart(t *testing.T) {
 			var since time.Time
 			prepare := func(w *world) {
 				since = time.Now().Add(-20 * time.Second)
-				w.kept = &evidence.Evidence{Instance: "pod-uid", Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
-					State: idle.State{IdleSince: since, EligibleSince: since, LookedUntil: since}}
+				w.kept = &checkpoint.Checkpoint{Instance: "pod-uid", Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
+					State: idle.State{IdleSince: since, EligibleSince: since, SampledUntil: since}}
 				row.change(w)
 			}
 			liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
-				loop.See(healthy())
+				loop.Deliver(healthy())
 				wait(0)
 				expect(t, w, "goes on", row.goesOn, func(w *world) bool { return w.status.State.IdleSince.Equal(since) })
 				wait(12 * time.Second)
@@ -538,11 +495,11 @@ func TestTheClockSurvivesARestart(t *testing.T) {
 	t.Run("a use makes what is kept useless", func(t *testing.T) {
 		t.Parallel()
 		live(t, func(t *testing.T, w *world, loop *Loop) {
-			loop.See(healthy())
+			loop.Deliver(healthy())
 			wait(5 * time.Second)
 			expect(t, w, "kept", false, func(w *world) bool { return w.kept.State.IdleSince.IsZero() })
 			at := time.Now()
-			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Sent: 700, At: at})
+			w.report(activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.3:1"), Received: 700, At: at})
 			wait(0)
 			expect(t, w, "what was kept before is kept", false, func(w *world) bool { return w.kept.State.IdleSince.Before(at) })
 		})

@@ -20,14 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
+	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
 
 const (
-	// stormPort names the variable by which a benchmark tells a second process of this program which port to watch.
+	// stormPort names the variable by which a benchmark gives a second process of this program the port to watch.
 	stormPort = "STORM_PORT"
 	// stormRate is how many sessions a second come and go.
 	stormRate = 5000
@@ -37,26 +38,26 @@ const (
 
 // costs is what a watcher has done since it began.
 type costs struct {
-	Looks  int           `json:"looks"`
-	Judged int           `json:"judged"`
-	CPU    time.Duration `json:"cpu"`
+	Samples int           `json:"samples"`
+	Judged  int           `json:"judged"`
+	CPU     time.Duration `json:"cpu"`
 }
 
 // BenchmarkStorm has sessions come and go, 5,000 a second, at a server that does nothing else, so that PostgreSQL is not the
 // limit, while a loop in a process of its own watches it with the kernel's own reports; the database and the API server are
-// fakes. It reports how often the loop looks, how many ends of sessions it is told of, and the processor time of its process.
+// fakes. It reports how often the loop samples, how many ends of sessions are reported to it, and the processor time of its process.
 func BenchmarkStorm(b *testing.B) {
 	for _, storm := range []struct {
 		what string
-		sent int // bytes that the server sends
-	}{{"bare-connects", 0}, {"logins", 500}} {
+		sent int // bytes that each client sends
+	}{{"bare-connects", 0}, {"clients", 500}} {
 		b.Run(storm.what, func(b *testing.B) {
 			listener, err := net.Listen("tcp4", "127.0.0.1:0")
 			if err != nil {
 				b.Fatal(err)
 			}
 			var group sync.WaitGroup
-			group.Go(func() { answerAll(listener, storm.sent) })
+			group.Go(func() { answerAll(listener) })
 			ask := watcher(b, listener.Addr().(*net.TCPAddr).Port)
 			var count atomic.Int64
 			b.SetParallelism(stormSources)
@@ -66,14 +67,14 @@ func BenchmarkStorm(b *testing.B) {
 				for turn.Next() {
 					i := count.Add(1)
 					time.Sleep(time.Until(start.Add(time.Duration(i) * time.Second / stormRate))) // the pace
-					if err := comeAndGo(b.Context(), int(i), listener.Addr().String()); err != nil {
+					if err := comeAndGo(b.Context(), int(i), storm.sent, listener.Addr().String()); err != nil {
 						b.Error(err)
 					}
 				}
 			})
 			seconds, after := time.Since(start).Seconds(), ask()
 			b.ReportMetric(float64(b.N)/seconds, "sessions/s")
-			b.ReportMetric(float64(after.Looks-before.Looks)/seconds, "looks/s")
+			b.ReportMetric(float64(after.Samples-before.Samples)/seconds, "samples/s")
 			b.ReportMetric(float64(after.Judged-before.Judged)/seconds, "reports/s")
 			b.ReportMetric(100*(after.CPU-before.CPU).Seconds()/seconds, "%-of-a-core")
 			_ = listener.Close()
@@ -82,9 +83,8 @@ func BenchmarkStorm(b *testing.B) {
 	}
 }
 
-// answerAll sends that many bytes to whoever connects, and hangs up after him. Who asks for TLS is told that there is none.
-func answerAll(listener net.Listener, sent int) {
-	answer := make([]byte, sent)
+// answerAll reads what whoever connects sends, and closes the connection afterwards.
+func answerAll(listener net.Listener) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	for {
@@ -93,23 +93,23 @@ func answerAll(listener net.Listener, sent int) {
 			return
 		}
 		group.Go(func() {
-			_, _ = conn.Write(answer)
-			if n, _ := conn.Read(make([]byte, 8)); n != 0 {
-				_, _ = conn.Write([]byte{'N'})
-			}
+			_, _ = io.Copy(io.Discard, conn)
 			_ = conn.Close()
 		})
 	}
 }
 
 // comeAndGo is one session. It does not come from the address of our own tests of the reports.
-func comeAndGo(ctx context.Context, i int, address string) error {
+func comeAndGo(ctx context.Context, i, sent int, address string) error {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%stormSources))}}
 	conn, err := dialer.DialContext(ctx, "tcp4", address)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write(make([]byte, sent)); err != nil {
+		return fmt.Errorf("begin the session: %w", err)
+	}
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 		return fmt.Errorf("end the session: %w", err)
 	}
@@ -150,29 +150,32 @@ func watcher(b *testing.B, port int) func() costs {
 	}
 }
 
-// watch runs a loop that hears of the sessions of a port, and tells its costs whenever it is asked. It begins to answer when
-// the loop has looked for the first time.
+// watch runs a loop to which the sessions of a port are reported, and writes its costs whenever it is asked. It begins to answer when
+// the loop has sampled for the first time.
 func watch(port uint16) error {
 	debug.SetGCPercent(25) // as the worker
-	w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, introductions: introduction.NewBook()}
-	w.view.Annotations[idle.KeyInactivityMinutes] = "600"
-	looked := make(chan struct{})
-	first := sync.OnceFunc(func() { close(looked) })
-	w.lastLook = func(*world) { first() }
-	loop := New(Parts{
-		Sampler: w, Server: w, Kubernetes: w, Observer: w, Siblings: w, Evidence: w, Introductions: w.introductions, Exporter: w, Farewell: &w.note,
-		Pod: "c-1", PodUID: "pod-uid", Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		OpenReports:    func() (Reports, error) { return sockets.Listen(port) },
-		OpenTerminator: func(context.Context) (Terminator, error) { return w, nil },
-		Listen:         func(string, func(postgres.Notification), func(error)) Listener { return w },
+	w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: clientaddr.NewTable()}
+	w.view.Annotations[contract.AnnotationInactivityMinutes] = "600"
+	sampled := make(chan struct{})
+	first := sync.OnceFunc(func() { close(sampled) })
+	w.inSample = func(*world) { first() }
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	w.monitor = monitor.New(monitor.Parts{
+		Sampler: w, Server: w, Checkpoints: w, ClientAddrs: w.clientAddrs, Observer: w, Logger: logger, PodUID: "pod-uid",
+		OpenEvents: func() (monitor.SocketEvents, error) { return sockets.Listen(port) },
+		Listen:     func(string, func(postgres.Notification), func(error)) monitor.Listener { return w },
 	})
-	loop.See(w.seen())
+	loop := New(Parts{
+		Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: others{w}, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
+		OpenTerminator: w.openTerminator,
+	})
+	loop.Deliver(w.seen())
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { loop.Run(ctx) })
 	defer group.Wait()
 	defer cancel()
-	<-looked
+	<-sampled
 	encoder := json.NewEncoder(os.Stdout)
 	for questions := bufio.NewScanner(os.Stdin); questions.Scan(); {
 		var used unix.Timespec
@@ -180,9 +183,11 @@ func watch(port uint16) error {
 			return fmt.Errorf("read the processor time: %w", err)
 		}
 		var c costs
-		w.with(func(w *world) { c = costs{Looks: w.samples, Judged: len(w.verdicts), CPU: time.Duration(used.Nano())} })
+		w.with(func(w *world) {
+			c = costs{Samples: w.samples, Judged: len(w.verdicts), CPU: time.Duration(used.Nano())}
+		})
 		if err := encoder.Encode(c); err != nil {
-			return fmt.Errorf("tell the costs: %w", err)
+			return fmt.Errorf("write the costs: %w", err)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-// Package explain tells a person why a cluster is awake: who is connected, what counts and why not, what stands in the way,
+// Package explain shows a person why a cluster is awake: who is connected, what counts and why not, what stands in the way,
 // and when it would sleep.
 package explain
 
@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// Explanation is all that is told.
+// Explanation is all that is shown.
 type Explanation struct {
-	// At is when the look ended.
+	// At is when the sample ended.
 	At time.Time `json:"at"`
 	// Sessions are the clients; the processes of PostgreSQL itself are left out.
 	Sessions []Session `json:"sessions"`
@@ -27,7 +28,7 @@ type Explanation struct {
 	// LastUseSeconds is how long ago the last statement of the sessions ended that count only up to it; absent without them.
 	LastUseSeconds *float64 `json:"lastUseSeconds,omitempty"`
 	// Worker is what the sidecar of the instance last decided; absent without one.
-	Worker *activity.Report `json:"worker,omitempty"`
+	Worker *contract.Report `json:"worker,omitempty"`
 }
 
 // Session is a client and what it comes to.
@@ -43,8 +44,8 @@ type Session struct {
 	Why         string  `json:"why"`
 }
 
-// Describe makes an explanation of a look.
-func Describe(at time.Time, tally activity.Tally, blockers []idle.Reason, sessions []activity.Session, rules activity.Rules, worker *activity.Report) Explanation {
+// Describe explains a sample.
+func Describe(at time.Time, tally activity.Tally, blockers []idle.Reason, sessions []activity.Session, rules activity.Rules, worker *contract.Report) Explanation {
 	e := Explanation{At: at.UTC(), Sessions: []Session{}, InUse: tally.InUse(), Blockers: blockers, Worker: worker}
 	for _, s := range sessions {
 		class := activity.Classify(s, rules)
@@ -73,7 +74,7 @@ func Describe(at time.Time, tally activity.Tally, blockers []idle.Reason, sessio
 	return e
 }
 
-// verdict tells whether a session counts, in words.
+// verdict reports whether a session counts, in words.
 func verdict(s activity.Session, class activity.Class, rules activity.Rules) (counts bool, why string) {
 	switch class {
 	case activity.ClassInfrastructure:
@@ -162,6 +163,9 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 		p("The sidecar of %s: %s (%s).\n", r.Pod, idle.Reason(r.Reason).Description(), r.Reason)
 	}
 	p("What it keeps the cluster awake for: %s.\n", list(r.Blockers))
+	if r.UnroutableServices != "" {
+		p("Services whose clients could not be led to the gateway: %s.\n", r.UnroutableServices)
+	}
 	if r.IdleForSeconds != nil && r.IdleSince != nil {
 		p("This instance is idle since %s, for %s; the threshold is %s.\n",
 			r.IdleSince.Format(time.RFC3339), seconds(*r.IdleForSeconds), seconds(r.Rules.ThresholdSeconds))
@@ -173,10 +177,13 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 		p("Activity was last seen at %s.\n", r.LastActivity.Format(time.RFC3339))
 	}
 	if r.LastUnseenClient != "" {
-		p("The newest session that came and went between two looks, and counted, was from %s.\n", r.LastUnseenClient)
+		p("The newest session that came and went between two samples, and counted, was from %s.\n", r.LastUnseenClient)
+	}
+	if r.Scheduler {
+		p("An extension that schedules jobs is loaded: the instance is sampled every two seconds, and a shorter job may not be seen.\n")
 	}
 	if r.Known && !r.Events {
-		p("The kernel does not report sessions that end here: the instance is looked at every second, and of shorter sessions only the counters tell.\n")
+		p("The kernel does not report sessions that end here: the instance is sampled every second, and of shorter sessions only the counters show anything.\n")
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -30,7 +31,7 @@ var sessions = []activity.Session{
 	{BackendType: "pg_cron", PID: 80, User: "postgres", Database: "app", State: "active"},
 }
 
-func described(rules activity.Rules, blockers []idle.Reason, worker *activity.Report, sessions ...activity.Session) Explanation {
+func described(rules activity.Rules, blockers []idle.Reason, worker *contract.Report, sessions ...activity.Session) Explanation {
 	var tally activity.Tally
 	for _, s := range sessions {
 		tally.Add(s, rules)
@@ -38,7 +39,7 @@ func described(rules activity.Rules, blockers []idle.Reason, worker *activity.Re
 	return Describe(noon, tally, blockers, sessions, rules, worker)
 }
 
-func TestExplanationsAreGolden(t *testing.T) {
+func TestDescribe_isGolden(t *testing.T) {
 	t.Parallel()
 	idleFor, since, due := 300.0, noon.Add(-5*time.Minute), noon.Add(25*time.Minute)
 	rules := activity.Rules{Ignore: []idle.Pattern{{User: "monitoring"}}}
@@ -48,14 +49,18 @@ func TestExplanationsAreGolden(t *testing.T) {
 		"nobody":      described(rules, nil, nil),
 		"connections": described(rules, []idle.Reason{idle.ReasonPreparedTransaction}, nil, sessions...),
 		"queries":     described(queries, nil, nil, sessions[1:3]...),
-		"worker": described(rules, nil, &activity.Report{
+		"worker": described(rules, nil, &contract.Report{
 			Pod: "c-1", Known: true, Events: true, IdleSince: &since, IdleForSeconds: &idleFor, LastActivity: &since, Due: &due,
 			Reason: "waiting", Blockers: []string{"waiting", "backup_running"}, LastUnseenClient: "10.0.0.9",
-			Rules: activity.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
+			Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
 		}),
-		"unknown": described(rules, nil, &activity.Report{Pod: "c-1", Reason: "unknown", Rules: activity.ReportedRules{Enabled: true}}),
-		"off":     described(rules, nil, &activity.Report{Pod: "c-1", Reason: "disabled"}),
-		"gvisor":  described(rules, nil, &activity.Report{Pod: "c-1", Known: true, Reason: "waiting", Rules: activity.ReportedRules{Enabled: true}}),
+		"unknown": described(rules, nil, &contract.Report{Pod: "c-1", Reason: "unknown", Rules: contract.ReportedRules{Enabled: true}}),
+		"off":     described(rules, nil, &contract.Report{Pod: "c-1", Reason: "disabled"}),
+		"scheduler": described(rules, nil, &contract.Report{
+			Pod: "c-1", Known: true, Events: true, Scheduler: true, Reason: "waiting", ServerBlockers: []string{"advisory_lock"},
+			Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
+		}),
+		"gvisor": described(rules, nil, &contract.Report{Pod: "c-1", Known: true, Reason: "waiting", Rules: contract.ReportedRules{Enabled: true}}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 var update = flag.Bool("update", false, "write the transcripts anew")
@@ -19,10 +21,10 @@ var update = flag.Bool("update", false, "write the transcripts anew")
 // midnight is the beginning of every transcript.
 var midnight = time.Date(2026, time.March, 1, 0, 0, 0, 0, time.UTC)
 
-// TestTranscripts plays the transcripts in testdata. A line `at 00:10 idle` is a look that takes 10 ms; what follows the
-// arrow is the decision, with the time of the next look since the beginning. The words after the time are those of
+// TestDecide_transcriptsAreGolden plays the transcripts in testdata. A line `at 00:10 idle` is a sample that takes 10 ms; what follows the
+// arrow is the decision, with the time of the next sample since the beginning. The words after the time are those of
 // observationOf, and every reason as a blocker. A line `policy` changes the annotations.
-func TestTranscripts(t *testing.T) {
+func TestDecide_transcriptsAreGolden(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -95,16 +97,16 @@ func annotationsOf(pairs []string) map[string]string {
 	annotations := map[string]string{}
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
-		annotations[Prefix+key] = value
+		annotations[contract.Prefix+key] = value
 	}
 	return annotations
 }
 
-// observationOf reads the words of a look. The clock is that of the first day, or after "day N " of another one.
+// observationOf reads the words of a sample. The clock is that of the first day, or after "day N " of another one.
 func observationOf(t *testing.T, clock string, words []string) (Observation, time.Time) {
 	t.Helper()
 	day := 0
-	if text, rest, found := strings.Cut(clock, "+"); found {
+	if text, rest, ok := strings.Cut(clock, "+"); ok {
 		clock = rest
 		if _, err := fmt.Sscanf(text, "%dd", &day); err != nil {
 			t.Fatal(err)
@@ -139,6 +141,15 @@ func observationOf(t *testing.T, clock string, words []string) (Observation, tim
 			seen.Gap = true
 		case "polled":
 			seen.Reported = false
+		case "woken":
+			seen.Woken, seen.Started = midnight, midnight
+			if argument != "" { // the server started so long after it
+				took, err := time.ParseDuration(argument)
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen.Started = midnight.Add(took)
+			}
 		case "requested":
 			seen.Requested = began
 		case "siblings":
@@ -161,6 +172,8 @@ func elsewhereOf(t *testing.T, word string, now time.Time) Elsewhere {
 		return Elsewhere{Asked: true, Unknown: true}
 	case "active":
 		return Elsewhere{Asked: true, Active: true}
+	case "used":
+		return Elsewhere{Asked: true, IdleSince: now.Add(-time.Hour), Used: true}
 	default:
 		age, err := time.ParseDuration(word)
 		if err != nil {
@@ -176,14 +189,38 @@ func describe(d Decision) string {
 		next = d.Next.Sub(midnight).Round(10 * time.Millisecond).String()
 	}
 	action := map[Action]string{ActionNone: "awake", ActionAsk: "ask", ActionHibernate: "HIBERNATE"}[d.Action]
-	return fmt.Sprintf("%s %s, look again at %s", action, d.Reason, next)
+	return fmt.Sprintf("%s %s, sample again at %s", action, d.Reason, next)
 }
 
-func TestEveryReasonIsDescribed(t *testing.T) {
+func TestReason_everyOneIsDescribed(t *testing.T) {
 	t.Parallel()
 	for _, reason := range Reasons() {
 		if reason.Description() == "" {
 			t.Errorf("%s has no description", reason)
 		}
+	}
+}
+
+func TestDecide_looksAsOftenAsWhatIsNotReportedNeeds(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule string
+		seen Observation
+		want time.Duration
+	}{
+		{"an instance whose ended sessions are reported rests", Observation{Reported: true}, RestInterval},
+		{"a session over the Unix socket needs samples", Observation{Reported: true, Local: true}, LocalInterval},
+		{"jobs of background workers need samples", Observation{Reported: true, Scheduler: true}, LocalInterval},
+		{"an instance whose ended sessions are not reported is polled", Observation{Scheduler: true}, PollInterval},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			seen := row.seen
+			seen.Began, seen.Ended = midnight, midnight
+			_, decision := Decide(Policy{Enabled: true, Threshold: time.Hour}, false, State{}, seen, midnight)
+			if got := decision.Next.Sub(midnight); got != row.want {
+				t.Errorf("the next sample is after %s, want %s", got, row.want)
+			}
+		})
 	}
 }

@@ -95,7 +95,7 @@ func Unmapped(prefix netip.Prefix) netip.Prefix {
 	return prefix.Masked()
 }
 
-// Matches tells whether a session of that user, application, database and address is described. A session over the Unix
+// Matches reports whether a session of that user, application, database and address is described. A session over the Unix
 // socket has no valid address.
 func (p Pattern) Matches(user, application, database string, client netip.Addr) bool {
 	return (p.User == "" || glob(p.User, user)) &&
@@ -104,7 +104,7 @@ func (p Pattern) Matches(user, application, database string, client netip.Addr) 
 		(!p.Client.IsValid() || p.Client.Contains(client.Unmap()))
 }
 
-// MatchesUnseen tells whether the pattern describes every session from that address, whatever else it is.
+// MatchesUnseen reports whether the pattern describes every session from that address, whatever else it is.
 func (p Pattern) MatchesUnseen(client netip.Addr) bool {
 	return p.User == "" && p.Application == "" && p.Database == "" && p.Client.IsValid() && p.Client.Contains(client.Unmap())
 }
@@ -121,8 +121,8 @@ func glob(pattern, name string) bool {
 	}
 	name = name[len(first) : len(name)-len(last)]
 	for _, part := range parts[1 : len(parts)-1] {
-		_, after, found := strings.Cut(name, part)
-		if !found {
+		_, after, ok := strings.Cut(name, part)
+		if !ok {
 			return false
 		}
 		name = after

@@ -8,17 +8,21 @@ import (
 	"time"
 )
 
-// moment is one step of a history: what was looked at, and when it was decided.
+// moment is one step of a history: what was sampled, and when it was decided.
 type moment struct {
 	seen Observation
 	now  time.Time
 }
 
-// history reads a script of bytes as looks. It knows steps of the machine's clock, forwards and backwards, as far as values
+// history reads a script of bytes as samples. It knows steps of the machine's clock, forwards and backwards, as far as values
 // without a monotonic reading can have them.
 func history(script []byte) []moment {
 	var moments []moment
 	now := midnight
+	var woken time.Time
+	if len(script) > 0 && script[0]&0x20 != 0 {
+		woken = midnight
+	}
 	for i := 0; i+1 < len(script); i += 2 {
 		kind, pace := script[i], script[i+1]
 		now = now.Add(time.Duration(pace&15) * 700 * time.Millisecond)
@@ -49,19 +53,32 @@ func history(script []byte) []moment {
 			seen.Siblings = 1
 		case 11:
 			seen.Requested = now
+		case 12:
+			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, IdleSince: now.Add(-time.Minute), Blockers: []Reason{ReasonAdvisoryLock}}
 		}
+		switch kind & 15 {
+		case 13: // the gateway has passed a session on
+			woken = time.Time{}
+		case 14:
+			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, IdleSince: now.Add(-time.Minute), Used: true}
+		}
+		seen.Woken, seen.Started = woken, midnight
 		moments = append(moments, moment{seen, now.Add(5 * time.Millisecond)})
 	}
 	return moments
 }
 
 // FuzzDecide holds Decide against an oracle that reads the whole history anew at every step, and holds two more laws: the
-// next look is later than now, and one more activity in the past never brings sleep nearer.
+// next sample is later than now, and one more activity in the past never brings sleep nearer.
 func FuzzDecide(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 5, 0, 9, 0, 9})
 	f.Add([]byte{0, 1, 1, 3, 0, 3, 0, 15, 0, 15})
 	f.Add([]byte{0, 1, 11, 3, 9, 0x93, 7, 15, 9, 0xff})
+	f.Add([]byte{0, 1, 9, 3, 0, 15, 12, 15, 9, 1})
 	f.Add([]byte{16, 1, 16, 5, 16, 15, 16, 15, 16, 15, 5, 0x4f, 6, 2})
+	f.Add([]byte{0x20, 1, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 13, 1, 0, 15})
+	f.Add([]byte{0x23, 1, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15})
+	f.Add([]byte{0x22, 15, 2, 15, 2, 15, 2, 15, 2, 15, 2, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		if len(script) > 200 {
 			t.Skip("the oracle reads the whole history at each step")
@@ -70,11 +87,11 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// histories is how many random histories [TestHistories] reads; make fuzz reads ten million.
+// histories is how many random histories [TestDecide_agreesWithAnOracleOnRandomHistories] reads; make fuzz reads ten million.
 var histories = flag.Int("histories", 20_000, "random histories")
 
-// TestHistories does with random histories what the fuzz test does with chosen ones.
-func TestHistories(t *testing.T) {
+// TestDecide_agreesWithAnOracleOnRandomHistories does with random histories what the fuzz test does with chosen ones.
+func TestDecide_agreesWithAnOracleOnRandomHistories(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -95,20 +112,27 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// hold holds Decide against the oracle and the laws.
+// hold holds Decide against the oracle and the laws, with a threshold below and above that of a wake that nobody used.
 func hold(t *testing.T, script []byte) {
 	t.Helper()
-	policy := Policy{Enabled: true, Threshold: 7 * time.Second}
+	for _, threshold := range []time.Duration{7 * time.Second, 90 * time.Second} {
+		holdAt(t, threshold, script)
+	}
+}
+
+func holdAt(t *testing.T, threshold time.Duration, script []byte) {
+	t.Helper()
+	policy := Policy{Enabled: true, Threshold: threshold}
 	moments := history(script)
 	var state, busier State
 	for i, m := range moments {
 		var decision, later Decision
 		state, decision = Decide(policy, false, state, m.seen, m.now)
 		if got, want := decision.Action == ActionHibernate, permitted(moments[:i+1], policy.Threshold); got != want {
-			t.Fatalf("after %d looks: hibernate %t, the oracle says %t\n%+v", i+1, got, want, moments[:i+1])
+			t.Fatalf("after %d samples: hibernate %t, the oracle says %t\n%+v", i+1, got, want, moments[:i+1])
 		}
 		if !decision.Next.After(m.now) {
-			t.Fatalf("the next look, at %s, is not later than now, %s", decision.Next, m.now)
+			t.Fatalf("the next sample, at %s, is not later than now, %s", decision.Next, m.now)
 		}
 		used := m.seen
 		if i%3 == 0 && !used.Began.IsZero() {
@@ -116,16 +140,19 @@ func hold(t *testing.T, script []byte) {
 		}
 		busier, later = Decide(policy, false, busier, used, m.now)
 		if later.Action == ActionHibernate && decision.Action != ActionHibernate {
-			t.Fatalf("after %d looks more activity brought sleep nearer\n%+v", i+1, moments[:i+1])
+			t.Fatalf("after %d samples more activity brought sleep nearer\n%+v", i+1, moments[:i+1])
 		}
 	}
 }
 
-// permitted is the oracle. Sleep is permitted at the newest look if it found nothing in use and nothing in the way, and if,
-// going back from it, every look was idle, watched and this instance's to decide, to one that ended a threshold before the
+// permitted is the oracle. Sleep is permitted at the newest sample if it found nothing in use and nothing in the way, and if,
+// going back from it, every sample was idle, watched and this instance's to decide, to one that ended a threshold before the
 // newest began, with no use in between; a request that waits needs only the first of it, and that long up.
 func permitted(moments []moment, threshold time.Duration) bool {
 	newest := moments[len(moments)-1]
+	if unused(moments) {
+		threshold = min(threshold, unusedThreshold)
+	}
 	if refused(newest) || newest.seen.Siblings > 0 && !newest.seen.Elsewhere.Asked {
 		return false
 	}
@@ -137,31 +164,55 @@ func permitted(moments []moment, threshold time.Duration) bool {
 	return idleBackTo(moments, wanted) && !up.After(wanted) && !elsewhereSince(moments).After(wanted)
 }
 
-// refused tells whether the look itself forbids sleep.
-func refused(m moment) bool {
-	return m.seen.Unknown || len(m.seen.InUse) != 0 || len(m.seen.Blockers) != 0 ||
-		m.seen.Elsewhere.Asked && (m.seen.Elsewhere.Unknown || m.seen.Elsewhere.Active)
+// unused reports whether a connection woke the cluster and everything since the first sample that succeeded shows that nobody
+// has used it.
+func unused(moments []moment) bool {
+	known := slices.IndexFunc(moments, func(m moment) bool { return !m.seen.Unknown })
+	if known < 0 || moments[known].seen.Began.Sub(moments[known].seen.Woken).Abs() > wokenWithin {
+		return false
+	}
+	if moments[known].seen.Began.Sub(moments[known].seen.Started) > unwatchedAtMost {
+		return false
+	}
+	notPrimary := func(i int) bool { return slices.Contains(moments[i].seen.Blockers, ReasonNotPrimary) }
+	for i, m := range moments {
+		if i > known && notPrimary(i-1) && !notPrimary(i) {
+			return false // the primary before may have been used
+		}
+		used := len(m.seen.InUse) != 0 || !m.seen.Used.IsZero() || m.seen.Elsewhere.Active
+		doubtful := m.seen.Unknown || m.seen.Gap && i != known || !m.seen.Reported || m.seen.Elsewhere.Used || m.seen.Woken.IsZero()
+		if used || i >= known && doubtful {
+			return false
+		}
+	}
+	return true
 }
 
-// idleBackTo tells whether everything from the wanted time to the newest look is proven idle.
+// refused reports whether the sample itself forbids sleep.
+func refused(m moment) bool {
+	return m.seen.Unknown || len(m.seen.InUse) != 0 || len(m.seen.Blockers) != 0 ||
+		m.seen.Elsewhere.Asked && (m.seen.Elsewhere.Unknown || m.seen.Elsewhere.Active || len(m.seen.Elsewhere.Blockers) != 0)
+}
+
+// idleBackTo reports whether everything from the wanted time to the newest sample is proven idle.
 func idleBackTo(moments []moment, wanted time.Time) bool {
 	var used time.Time
 	for i := len(moments) - 1; i >= 0; i-- {
-		look := moments[i].seen
-		if look.Unknown || len(look.InUse) != 0 {
+		seen := moments[i].seen
+		if seen.Unknown || len(seen.InUse) != 0 {
 			return false
 		}
-		if used = latest(used, look.Used); used.After(wanted) {
+		if used = latest(used, seen.Used); used.After(wanted) {
 			return false
 		}
-		if !look.Ended.After(wanted) {
-			// What is older counts only if this look itself is the beginning, or the idleness goes on behind it.
+		if !seen.Ended.After(wanted) {
+			// What is older counts only if this sample itself is the beginning, or the idleness goes on before it.
 			return true
 		}
-		if i == 0 || moments[i-1].seen.Unknown || look.Gap {
+		if i == 0 || moments[i-1].seen.Unknown || seen.Gap {
 			return false
 		}
-		if before := moments[i-1].seen; !look.Reported && look.Began.Sub(before.Ended) > longestGap {
+		if before := moments[i-1].seen; !seen.Reported && seen.Began.Sub(before.Ended) > longestGap {
 			return false
 		}
 	}
@@ -198,7 +249,7 @@ func elsewhereSince(moments []moment) time.Time {
 	return since
 }
 
-// requestOf tells whether a request to sleep is waiting.
+// requestOf reports whether a request to sleep is waiting.
 func requestOf(moments []moment) bool {
 	var requested time.Time
 	for _, m := range moments {

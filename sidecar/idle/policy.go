@@ -7,12 +7,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 const (
 	// defaultThreshold is the reference project's default.
 	defaultThreshold = 30 * time.Minute
-	// maximumMinutes is a year: a larger number is a mistake rather than a wish.
+	// maximumMinutes is a year: a larger number is a mistake rather than a setting.
 	maximumMinutes = 525600
 )
 
@@ -24,7 +26,7 @@ type Policy struct {
 	Threshold time.Duration
 	// Database names the database whose channel is listened to. It means something only if DatabaseSet.
 	Database string
-	// DatabaseSet tells whether the annotation is there: without it the application's database is meant, and with an
+	// DatabaseSet is whether the annotation is there: without it the application's database is meant, and with an
 	// empty value none.
 	DatabaseSet bool
 	// Queries says that a session which sits idle counts only up to its last statement.
@@ -42,13 +44,6 @@ type Policy struct {
 	// AcceptGateway says that PostgreSQL may see the gateway's address although rules tell addresses apart.
 	AcceptGateway bool
 }
-
-// LongestKeepAwake is how far ahead a time until which a cluster is kept awake may be.
-const LongestKeepAwake = 7 * 24 * time.Hour
-
-// OldestRequest is for how long a request to sleep counts before it is seen, and how far ahead of this clock the requester's
-// may be. An older one is no mistake: it has been answered, or came to nothing.
-const OldestRequest = 5 * time.Minute
 
 // Problem is an annotation that is not understood.
 type Problem struct {
@@ -70,10 +65,10 @@ func (p Problem) String() string {
 func UnderstoodFrom(problems []Problem) time.Time {
 	var from time.Time
 	for _, p := range problems {
-		limits := map[string]time.Duration{KeyKeepAwakeUntil: LongestKeepAwake, KeySleepRequested: OldestRequest}
+		limits := map[string]time.Duration{contract.AnnotationKeepAwakeUntil: contract.LongestKeepAwake, contract.AnnotationSleepRequested: contract.OldestRequest}
 		at, err := time.Parse(time.RFC3339, p.Value)
-		limit, is := limits[p.Key]
-		if err != nil || !is {
+		limit, ok := limits[p.Key]
+		if err != nil || !ok {
 			return time.Time{}
 		}
 		if nearEnough := at.Add(-limit); nearEnough.After(from) {
@@ -106,7 +101,7 @@ func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Proble
 	policy := Policy{Threshold: defaultThreshold}
 	var problems []Problem
 	for key, value := range annotations {
-		if !strings.HasPrefix(key, Prefix) {
+		if !strings.HasPrefix(key, contract.Prefix) {
 			continue
 		}
 		if allowed := policy.read(key, value, now); allowed != "" {
@@ -123,65 +118,66 @@ func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Proble
 // read takes one annotation in and returns what would have been allowed if it is not understood.
 func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 	switch key {
-	case KeyEnabled:
+	case contract.AnnotationEnabled:
 		if value != "true" && value != "false" {
 			return allowedEnabled
 		}
 		p.Enabled = value == "true"
-	case KeyInactivityMinutes:
+	case contract.AnnotationInactivityMinutes:
 		threshold, ok := parseMinutes(value)
 		if !ok {
 			return allowedMinutes
 		}
 		p.Threshold = threshold
-	case KeyDatabase:
+	case contract.AnnotationDatabase:
 		p.Database, p.DatabaseSet = value, true
-	case KeyActivity:
-		if value != "connections" && value != "queries" {
+	case contract.AnnotationActivity:
+		if value != contract.ActivityConnections && value != contract.ActivityQueries {
 			return allowedActivity
 		}
-		p.Queries = value == "queries"
-	case KeyWake:
-		if value != "on-connect" && value != "manual" {
+		p.Queries = value == contract.ActivityQueries
+	case contract.AnnotationWake:
+		if value != contract.WakeOnConnect && value != contract.WakeManual {
 			return allowedWake
 		}
-		p.Manual = value == "manual"
-	case KeyGatewayAddress:
-		if value != "accept" && value != "reject" {
+		p.Manual = value == contract.WakeManual
+	case contract.AnnotationGatewayAddress:
+		if value != contract.GatewayAccept && value != contract.GatewayReject {
 			return allowedGateway
 		}
-		p.AcceptGateway = value == "accept"
-	case KeySidecarUpdate:
-		if value != UpdateOnRestart && value != UpdateImmediate {
+		p.AcceptGateway = value == contract.GatewayAccept
+	case contract.AnnotationSidecarUpdate:
+		if value != contract.UpdateOnRestart && value != contract.UpdateImmediate {
 			return allowedUpdate
 		}
-	case KeyIgnore:
+	case contract.AnnotationIgnore:
 		patterns, err := parsePatterns(value)
 		if err != nil {
 			return err.Error() + "; " + allowedIgnore
 		}
 		p.Ignore = patterns
-	case KeyKeepAwake:
+	case contract.AnnotationKeepAwake:
 		windows, err := parseWindows(value)
 		if err != nil {
 			return err.Error() + "; " + allowedKeepAwake
 		}
 		p.KeepAwake = windows
-	case KeyKeepAwakeUntil:
+	case contract.AnnotationKeepAwakeUntil:
 		until, err := time.Parse(time.RFC3339, value)
-		if err != nil || until.After(now.Add(LongestKeepAwake)) {
+		if err != nil || until.After(now.Add(contract.LongestKeepAwake)) {
 			return allowedUntil
 		}
 		p.KeepAwakeUntil = until
-	case KeySleepRequested:
+	case contract.AnnotationSleepRequested:
 		requested, err := time.Parse(time.RFC3339, value)
-		if err != nil || requested.After(now.Add(OldestRequest)) {
+		if err != nil || requested.After(now.Add(contract.OldestRequest)) {
 			return allowedRequest
 		}
-		if !requested.Before(now.Add(-OldestRequest)) {
+		if !requested.Before(now.Add(-contract.OldestRequest)) {
 			p.SleepRequested = earliest(requested, now)
 		}
-	case KeyAnnounced, KeyGatewayReady, KeyAsleepSince, KeyAsleepReason, KeyLastWake, KeySuspended:
+	case contract.AnnotationAnnounced, contract.AnnotationGatewayReady, contract.AnnotationAsleepSince, contract.AnnotationAsleepReason, contract.AnnotationLastWake,
+		contract.AnnotationUnroutableServices, contract.AnnotationSuspended:
 	default:
 		return unknownKey
 	}

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-func TestParsePolicy(t *testing.T) {
+func TestParsePolicy_readsEveryAnnotation(t *testing.T) {
 	t.Parallel()
 	minutes := func(value string) map[string]string {
-		return map[string]string{KeyEnabled: "true", KeyInactivityMinutes: value}
+		return map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationInactivityMinutes: value}
 	}
 	for _, row := range []struct {
 		rule        string
@@ -26,43 +28,43 @@ func TestParsePolicy(t *testing.T) {
 		bad         []string
 	}{
 		{"without annotations the feature is off and the threshold half an hour", nil, Policy{Threshold: 30 * time.Minute}, nil},
-		{"true turns it on", map[string]string{KeyEnabled: "true"}, Policy{Enabled: true, Threshold: 30 * time.Minute}, nil},
-		{"false turns it off", map[string]string{KeyEnabled: "false"}, Policy{Threshold: 30 * time.Minute}, nil},
+		{"true turns it on", map[string]string{contract.AnnotationEnabled: "true"}, Policy{Enabled: true, Threshold: 30 * time.Minute}, nil},
+		{"false turns it off", map[string]string{contract.AnnotationEnabled: "false"}, Policy{Threshold: 30 * time.Minute}, nil},
 		{"minutes may have decimals", minutes("0.5"), Policy{Enabled: true, Threshold: 30 * time.Second}, nil},
 		{"a year is allowed", minutes("525600"), Policy{Enabled: true, Threshold: 525600 * time.Minute}, nil},
-		{"a database may be named", map[string]string{KeyDatabase: "orders"}, Policy{Threshold: 30 * time.Minute, Database: "orders", DatabaseSet: true}, nil},
-		{"an empty database means none", map[string]string{KeyDatabase: ""}, Policy{Threshold: 30 * time.Minute, DatabaseSet: true}, nil},
+		{"a database may be named", map[string]string{contract.AnnotationDatabase: "orders"}, Policy{Threshold: 30 * time.Minute, Database: "orders", DatabaseSet: true}, nil},
+		{"an empty database means none", map[string]string{contract.AnnotationDatabase: ""}, Policy{Threshold: 30 * time.Minute, DatabaseSet: true}, nil},
 		{"annotations of others are passed over", map[string]string{"xata.io/other": "x", "cnpg.io/hibernation": "on"}, Policy{Threshold: 30 * time.Minute}, nil},
-		{"what the parts write is passed over", map[string]string{KeyAsleepSince: "x", KeyGatewayReady: "y"}, Policy{Threshold: 30 * time.Minute}, nil},
-		{"the ways of waking are known", map[string]string{KeyWake: "manual", KeyActivity: "connections"}, Policy{Threshold: 30 * time.Minute, Manual: true}, nil},
-		{"the gateway's address may be accepted", map[string]string{KeyGatewayAddress: "accept"}, Policy{Threshold: 30 * time.Minute, AcceptGateway: true}, nil},
-		{"or not", map[string]string{KeyGatewayAddress: "reject"}, Policy{Threshold: 30 * time.Minute}, nil},
-		{"and nothing else", map[string]string{KeyGatewayAddress: "yes"}, Policy{Threshold: 30 * time.Minute}, []string{KeyGatewayAddress}},
-		{"when a new sidecar comes is the plugin's business", map[string]string{KeySidecarUpdate: UpdateImmediate}, Policy{Threshold: 30 * time.Minute}, nil},
-		{"but a mistake is a mistake", map[string]string{KeySidecarUpdate: "now"}, Policy{Threshold: 30 * time.Minute}, []string{KeySidecarUpdate}},
-		{"statements instead of connections may count", map[string]string{KeyActivity: "queries"}, Policy{Threshold: 30 * time.Minute, Queries: true}, nil},
-		{"sessions may be ignored", map[string]string{KeyIgnore: "user=a application=b*; client=10.1.2.3/8,database=d"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
+		{"what the parts write is passed over", map[string]string{contract.AnnotationAsleepSince: "x", contract.AnnotationGatewayReady: "y"}, Policy{Threshold: 30 * time.Minute}, nil},
+		{"the ways of waking are known", map[string]string{contract.AnnotationWake: "manual", contract.AnnotationActivity: "connections"}, Policy{Threshold: 30 * time.Minute, Manual: true}, nil},
+		{"the gateway's address may be accepted", map[string]string{contract.AnnotationGatewayAddress: "accept"}, Policy{Threshold: 30 * time.Minute, AcceptGateway: true}, nil},
+		{"or not", map[string]string{contract.AnnotationGatewayAddress: "reject"}, Policy{Threshold: 30 * time.Minute}, nil},
+		{"and nothing else", map[string]string{contract.AnnotationGatewayAddress: "yes"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationGatewayAddress}},
+		{"when a new sidecar comes is the plugin's business", map[string]string{contract.AnnotationSidecarUpdate: contract.UpdateImmediate}, Policy{Threshold: 30 * time.Minute}, nil},
+		{"but a mistake is a mistake", map[string]string{contract.AnnotationSidecarUpdate: "now"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationSidecarUpdate}},
+		{"statements instead of connections may count", map[string]string{contract.AnnotationActivity: "queries"}, Policy{Threshold: 30 * time.Minute, Queries: true}, nil},
+		{"sessions may be ignored", map[string]string{contract.AnnotationIgnore: "user=a application=b*; client=10.1.2.3/8,database=d"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
 			{User: "a", Application: "b*"}, {Client: netip.MustParsePrefix("10.0.0.0/8")}, {Database: "d"},
 		}}, nil},
-		{"a single address may be ignored", map[string]string{KeyIgnore: "client=fd00::1"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
+		{"a single address may be ignored", map[string]string{contract.AnnotationIgnore: "client=fd00::1"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
 			{Client: netip.MustParsePrefix("fd00::1/128")},
 		}}, nil},
-		{"IPv4 in the form of IPv6 is IPv4", map[string]string{KeyIgnore: "client=::ffff:10.0.0.1; client=::ffff:10.1.2.3/104; client=::ffff:0:0/90"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
+		{"IPv4 in the form of IPv6 is IPv4", map[string]string{contract.AnnotationIgnore: "client=::ffff:10.0.0.1; client=::ffff:10.1.2.3/104; client=::ffff:0:0/90"}, Policy{Threshold: 30 * time.Minute, Ignore: []Pattern{
 			{Client: netip.MustParsePrefix("10.0.0.1/32")}, {Client: netip.MustParsePrefix("10.0.0.0/8")}, {Client: netip.MustParsePrefix("::ffc0:0:0/90")},
 		}}, nil},
-		{"a time until which it stays awake may be seven days ahead", map[string]string{KeyKeepAwakeUntil: "2026-03-08T00:00:00Z"}, Policy{Threshold: 30 * time.Minute, KeepAwakeUntil: midnight.AddDate(0, 0, 7)}, nil},
-		{"it may not be further ahead", map[string]string{KeyKeepAwakeUntil: "2026-03-08T00:00:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{KeyKeepAwakeUntil}},
-		{"sleep may be asked for", map[string]string{KeySleepRequested: "2026-02-28T23:57:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight.Add(-3 * time.Minute)}, nil},
-		{"five minutes later it still counts", map[string]string{KeySleepRequested: "2026-02-28T23:55:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight.Add(-5 * time.Minute)}, nil},
-		{"and then no longer, which is no mistake", map[string]string{KeyEnabled: "true", KeySleepRequested: "2026-02-28T23:54:59Z"}, Policy{Enabled: true, Threshold: 30 * time.Minute}, nil},
-		{"of a clock that is a little ahead it counts from now", map[string]string{KeySleepRequested: "2026-03-01T00:05:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight}, nil},
-		{"one from further ahead is a mistake", map[string]string{KeyEnabled: "true", KeySleepRequested: "2026-03-01T00:05:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{KeySleepRequested}},
-		{"windows may be given", map[string]string{KeyKeepAwake: "Mon-Wed,Sun 08:00-24:00 UTC"}, Policy{Threshold: 30 * time.Minute, KeepAwake: []Window{
+		{"a time until which it stays awake may be seven days ahead", map[string]string{contract.AnnotationKeepAwakeUntil: "2026-03-08T00:00:00Z"}, Policy{Threshold: 30 * time.Minute, KeepAwakeUntil: midnight.AddDate(0, 0, 7)}, nil},
+		{"it may not be further ahead", map[string]string{contract.AnnotationKeepAwakeUntil: "2026-03-08T00:00:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationKeepAwakeUntil}},
+		{"sleep may be asked for", map[string]string{contract.AnnotationSleepRequested: "2026-02-28T23:57:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight.Add(-3 * time.Minute)}, nil},
+		{"five minutes later it still counts", map[string]string{contract.AnnotationSleepRequested: "2026-02-28T23:55:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight.Add(-5 * time.Minute)}, nil},
+		{"and then no longer, which is no mistake", map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationSleepRequested: "2026-02-28T23:54:59Z"}, Policy{Enabled: true, Threshold: 30 * time.Minute}, nil},
+		{"of a clock that is a little ahead it counts from now", map[string]string{contract.AnnotationSleepRequested: "2026-03-01T00:05:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight}, nil},
+		{"one from further ahead is a mistake", map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationSleepRequested: "2026-03-01T00:05:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationSleepRequested}},
+		{"windows may be given", map[string]string{contract.AnnotationKeepAwake: "Mon-Wed,Sun 08:00-24:00 UTC"}, Policy{Threshold: 30 * time.Minute, KeepAwake: []Window{
 			{Days: [7]bool{true, true, true, true}, From: 480, To: 1440, Zone: time.UTC},
 		}}, nil},
-		{"True is not true", map[string]string{KeyEnabled: "True"}, Policy{Threshold: 30 * time.Minute}, []string{KeyEnabled}},
-		{"every problem is reported at once, sorted", map[string]string{KeyEnabled: "yes", KeyInactivityMinutes: "0", KeyActivity: "transactions", KeyIgnore: "usr=x", Prefix + "inactivity-minute": "5"}, Policy{Threshold: 30 * time.Minute}, []string{KeyActivity, KeyEnabled, KeyIgnore, Prefix + "inactivity-minute", KeyInactivityMinutes}},
-		{"a problem elsewhere turns the feature off", map[string]string{KeyEnabled: "true", KeyWake: "maybe"}, Policy{Threshold: 30 * time.Minute}, []string{KeyWake}},
+		{"True is not true", map[string]string{contract.AnnotationEnabled: "True"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationEnabled}},
+		{"every problem is reported at once, sorted", map[string]string{contract.AnnotationEnabled: "yes", contract.AnnotationInactivityMinutes: "0", contract.AnnotationActivity: "transactions", contract.AnnotationIgnore: "usr=x", contract.Prefix + "inactivity-minute": "5"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationActivity, contract.AnnotationEnabled, contract.AnnotationIgnore, contract.Prefix + "inactivity-minute", contract.AnnotationInactivityMinutes}},
+		{"a problem elsewhere turns the feature off", map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationWake: "maybe"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationWake}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -91,18 +93,18 @@ func TestParsePolicy(t *testing.T) {
 	}
 }
 
-func TestUnderstoodFrom(t *testing.T) {
+func TestUnderstoodFrom_isWhenATimeIsNearEnough(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule        string
 		annotations map[string]string
 		want        time.Time
 	}{
-		{"without problems there is nothing to wait for", map[string]string{KeyEnabled: "true"}, time.Time{}},
-		{"a time that lies too far ahead comes nearer", map[string]string{KeyKeepAwakeUntil: "2026-03-09T06:00:00Z"}, midnight.Add(30 * time.Hour)},
-		{"the last of several counts", map[string]string{KeyKeepAwakeUntil: "2026-03-09T06:00:00Z", KeySleepRequested: "2026-03-03T00:05:00Z"}, midnight.Add(48 * time.Hour)},
-		{"what is no time stays a mistake", map[string]string{KeyKeepAwakeUntil: "tomorrow"}, time.Time{}},
-		{"and so does anything else beside it", map[string]string{KeyKeepAwakeUntil: "2026-03-09T06:00:00Z", KeyActivity: "x"}, time.Time{}},
+		{"without problems there is nothing to wait for", map[string]string{contract.AnnotationEnabled: "true"}, time.Time{}},
+		{"a time that lies too far ahead comes nearer", map[string]string{contract.AnnotationKeepAwakeUntil: "2026-03-09T06:00:00Z"}, midnight.Add(30 * time.Hour)},
+		{"the last of several counts", map[string]string{contract.AnnotationKeepAwakeUntil: "2026-03-09T06:00:00Z", contract.AnnotationSleepRequested: "2026-03-03T00:05:00Z"}, midnight.Add(48 * time.Hour)},
+		{"what is no time stays a mistake", map[string]string{contract.AnnotationKeepAwakeUntil: "tomorrow"}, time.Time{}},
+		{"and so does anything else beside it", map[string]string{contract.AnnotationKeepAwakeUntil: "2026-03-09T06:00:00Z", contract.AnnotationActivity: "x"}, time.Time{}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -118,24 +120,24 @@ func TestUnderstoodFrom(t *testing.T) {
 	}
 }
 
-// equal compares what has no fields to look at.
+// equal compares what has no exported fields.
 var equal = []cmp.Option{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	cmp.Comparer(func(a, b *time.Location) bool { return a.String() == b.String() }),
 }
 
-func TestWhatIsNotUnderstoodIsRefused(t *testing.T) {
+func TestParsePolicy_refusesWhatIsNotUnderstood(t *testing.T) {
 	t.Parallel()
 	for key, values := range map[string][]string{
-		KeyIgnore: {"", " ", "user", "user=", "=x", "usr=x", "user=a user=b", "client=10.0.0.0/33", "client=host", "client=fe80::1%eth0", "a b c"},
-		KeyKeepAwake: {"", "Mon", "Mon 08:00-09:00", "mon 08:00-09:00 UTC", "Mon 8:00-9:00 UTC", "Mon 08:00-08:00 UTC", "Mon 24:00-01:00 UTC",
+		contract.AnnotationIgnore: {"", " ", "user", "user=", "=x", "usr=x", "user=a user=b", "client=10.0.0.0/33", "client=host", "client=fe80::1%eth0", "a b c"},
+		contract.AnnotationKeepAwake: {"", "Mon", "Mon 08:00-09:00", "mon 08:00-09:00 UTC", "Mon 8:00-9:00 UTC", "Mon 08:00-08:00 UTC", "Mon 24:00-01:00 UTC",
 			"Mon 08:00-24:01 UTC", "Mon 08:00-29:00 UTC", "Mon 08:00-09:00 Local", "Mon 08:00-09:00 CET/Nowhere", "Mon- 08:00-09:00 UTC", "Mon 08:00-09:00 UTC;",
 			"Mon 08:00-09:00 ../../etc/passwd"},
-		KeySleepRequested: {"", "now", "true", "2026-03-01"},
-		KeyKeepAwakeUntil: {"", "tomorrow", "2026-03-01", "2026-03-01 10:00:00", "2026-13-01T00:00:00Z"},
+		contract.AnnotationSleepRequested: {"", "now", "true", "2026-03-01"},
+		contract.AnnotationKeepAwakeUntil: {"", "tomorrow", "2026-03-01", "2026-03-01 10:00:00", "2026-13-01T00:00:00Z"},
 	} {
 		for _, value := range values {
-			policy, problems := ParsePolicy(map[string]string{KeyEnabled: "true", key: value}, midnight)
+			policy, problems := ParsePolicy(map[string]string{contract.AnnotationEnabled: "true", key: value}, midnight)
 			if len(problems) != 1 || policy.Enabled || problems[0].Key != key {
 				t.Errorf("%s=%q: problems %v, enabled %t", key, value, problems, policy.Enabled)
 			}
@@ -143,7 +145,7 @@ func TestWhatIsNotUnderstoodIsRefused(t *testing.T) {
 	}
 }
 
-func TestWindows(t *testing.T) {
+func TestWindow_opensAndCloses(t *testing.T) {
 	t.Parallel()
 	const berlin = "Mon-Fri 08:00-18:00 Europe/Berlin"
 	for _, row := range []struct {
@@ -167,7 +169,7 @@ func TestWindows(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			policy, problems := ParsePolicy(map[string]string{KeyKeepAwake: row.windows}, midnight)
+			policy, problems := ParsePolicy(map[string]string{contract.AnnotationKeepAwake: row.windows}, midnight)
 			if len(problems) != 0 {
 				t.Fatal(problems)
 			}
@@ -183,7 +185,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-func TestPatterns(t *testing.T) {
+func TestPattern_matches(t *testing.T) {
 	t.Parallel()
 	address := netip.MustParseAddr("::ffff:10.1.2.3") // an IPv4 client of a socket for both families
 	for _, row := range []struct {
@@ -223,13 +225,13 @@ func FuzzParsePolicy(f *testing.F) {
 	f.Add("false", "0.5", "queries", "client=10.0.0.0/8, database=a*b", "Sat 22:00-02:00 UTC; Sun 00:00-24:00 UTC", "x")
 	f.Fuzz(func(t *testing.T, enabled, minutes, activity, ignore, awake, until string) {
 		policy, problems := ParsePolicy(map[string]string{
-			KeyEnabled: enabled, KeyInactivityMinutes: minutes, KeyActivity: activity, KeyIgnore: ignore, KeyKeepAwake: awake,
-			KeyKeepAwakeUntil: until, KeySleepRequested: until,
+			contract.AnnotationEnabled: enabled, contract.AnnotationInactivityMinutes: minutes, contract.AnnotationActivity: activity, contract.AnnotationIgnore: ignore, contract.AnnotationKeepAwake: awake,
+			contract.AnnotationKeepAwakeUntil: until, contract.AnnotationSleepRequested: until,
 		}, midnight)
 		if len(problems) != 0 && policy.Enabled {
 			t.Error("a policy with problems is enabled")
 		}
-		if at := policy.SleepRequested; !at.IsZero() && (at.After(midnight) || at.Before(midnight.Add(-OldestRequest))) {
+		if at := policy.SleepRequested; !at.IsZero() && (at.After(midnight) || at.Before(midnight.Add(-contract.OldestRequest))) {
 			t.Errorf("%q asks for sleep at %s", until, at)
 		}
 		if policy.Threshold <= 0 {
@@ -245,10 +247,10 @@ func FuzzParsePolicy(f *testing.F) {
 	})
 }
 
-// The core stays pure: no clock, no input or output, nothing but the standard library.
-func TestImportsOfTheCore(t *testing.T) {
+// The core stays pure: no clock, no input or output, nothing but the standard library and the contract.
+func TestPackage_importsNothingImpure(t *testing.T) {
 	t.Parallel()
-	allowed := []string{"fmt", "net/netip", "regexp", "slices", "strconv", "strings", "time"}
+	allowed := []string{"fmt", "github.com/cnpg-i/scale-to-zero/sidecar/contract", "net/netip", "regexp", "slices", "strconv", "strings", "time"}
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 package idle
 
-// Reason says why a cluster is awake, or that it may sleep. The list is closed: it feeds logs, metrics, Events and the
-// README.
+// Reason says why a cluster is awake, or that it may sleep. The list is closed: it feeds logs, metrics, Events and
+// docs/troubleshooting.md.
 type Reason string
 
 // The reasons, in the order in which one of several is named first.
@@ -25,7 +25,9 @@ const (
 	ReasonReplicationClient      Reason = "replication_client"
 	ReasonBackgroundWorker       Reason = "background_worker"
 	ReasonSiblingUnknown         Reason = "sibling_unknown"
+	ReasonSiblingOutdated        Reason = "sibling_outdated"
 	ReasonSiblingActive          Reason = "sibling_active"
+	ReasonServiceUnroutable      Reason = "service_unroutable"
 	ReasonGatewayUnavailable     Reason = "gateway_unavailable"
 	ReasonMinimumUptime          Reason = "minimum_uptime"
 	ReasonWaiting                Reason = "waiting"
@@ -46,13 +48,13 @@ func Reasons() []Reason {
 		ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating, ReasonNotPrimary,
 		ReasonSwitchover, ReasonUnhealthy, ReasonReconciliationDisabled, ReasonFenced, ReasonMaintenance,
 		ReasonReplicaCluster, ReasonArchivingFailing, ReasonKeepAwakeWindow, ReasonKeepAwakeUntil, ReasonUnknown,
-		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonSiblingUnknown, ReasonSiblingActive,
-		ReasonGatewayUnavailable, ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
+		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonSiblingUnknown, ReasonSiblingOutdated, ReasonSiblingActive,
+		ReasonServiceUnroutable, ReasonGatewayUnavailable, ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
 		ReasonWraparoundVacuum, ReasonSubscription, ReasonLogicalSlot, ReasonBackupRunning, ReasonIdle,
 	}
 }
 
-// Description is the sentence that the README and the Events give for the reason.
+// Description is the sentence that docs/troubleshooting.md and the Events give for the reason.
 func (r Reason) Description() string {
 	switch r {
 	case ReasonInvalidAnnotation:
@@ -93,8 +95,12 @@ func (r Reason) Description() string {
 		return "a background worker of an extension works"
 	case ReasonSiblingUnknown:
 		return "whether another instance is in use is not known"
+	case ReasonSiblingOutdated:
+		return "another instance runs an older sidecar, which does not sample on demand; it gets a newer one with its next restart"
 	case ReasonSiblingActive:
 		return "another instance is in use"
+	case ReasonServiceUnroutable:
+		return "the clients of a Service could not be led to the gateway; the annotation xata.io/scale-to-zero-unroutable-services names it"
 	case ReasonGatewayUnavailable:
 		return "no wake gateway has taken over the cluster's Services, so that nobody could wake it; wake=manual needs none"
 	case ReasonMinimumUptime:

@@ -146,7 +146,7 @@ func (w Window) at(day time.Time, minute int) time.Time {
 	return time.Date(day.Year(), day.Month(), day.Day(), 0, minute, 0, 0, w.Zone)
 }
 
-// keepAwake tells whether one of the windows contains the time, and when that may change; zero without windows.
+// keepAwake reports whether one of the windows contains the time, and when that may change; zero without windows.
 func keepAwake(windows []Window, now time.Time) (inside bool, change time.Time) {
 	for _, w := range windows {
 		in, at := w.around(now)

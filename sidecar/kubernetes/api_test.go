@@ -23,9 +23,9 @@ const patience = 10 * time.Second
 // object is a Kubernetes object.
 type object = map[string]any
 
-// api answers the sidecar's requests as the real API server does: lists and watches of one object under a Role with
+// apiServer answers the sidecar's requests as the real API server does: lists and watches of one object under a Role with
 // resourceNames, pages, merge patches under a resourceVersion precondition, Status for what it refuses.
-type api struct {
+type apiServer struct {
 	mutex    sync.Mutex
 	version  int
 	objects  map[string]object // by path
@@ -34,13 +34,14 @@ type api struct {
 	requests []string
 	// compacted is the version up to which the history is forgotten.
 	compacted int
-	// cut ends every open watch when it is closed; down makes every request fail as a proxy without its server does.
-	cut  chan struct{}
-	down bool
+	// cut ends every open watch when it is closed; down makes every request fail as a proxy without its server does; silent
+	// has every patch carried out and its answer cut off.
+	cut          chan struct{}
+	down, silent bool
 }
 
-func newAPI() *api {
-	return &api{objects: map[string]object{}, changed: make(chan struct{}), cut: make(chan struct{})}
+func newAPI() *apiServer {
+	return &apiServer{objects: map[string]object{}, changed: make(chan struct{}), cut: make(chan struct{})}
 }
 
 const (
@@ -51,7 +52,7 @@ const (
 )
 
 // put stores an object given as JSON, as somebody else than the sidecar does.
-func (a *api) put(t *testing.T, collection, text string) {
+func (a *apiServer) put(t *testing.T, collection, text string) {
 	t.Helper()
 	var o object
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -62,8 +63,12 @@ func (a *api) put(t *testing.T, collection, text string) {
 	a.store(collection, o)
 }
 
-func (a *api) store(collection string, o object) {
+// kinds are the kinds of the collections.
+var kinds = map[string]string{clusters: "Cluster", backups: "Backup", schedules: "ScheduledBackup"}
+
+func (a *apiServer) store(collection string, o object) {
 	a.version++
+	o["apiVersion"], o["kind"] = "postgresql.cnpg.io/v1", kinds[collection]
 	metadata, _ := o["metadata"].(object)
 	metadata["resourceVersion"] = strconv.Itoa(a.version)
 	path := collection + "/" + metadata["name"].(string)
@@ -78,7 +83,7 @@ func (a *api) store(collection string, o object) {
 }
 
 // with runs something while no request is served.
-func (a *api) with(f func()) {
+func (a *apiServer) with(f func()) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	f()
@@ -97,7 +102,7 @@ func status(w http.ResponseWriter, code int, reason, message string) {
 	_ = json.NewEncoder(w).Encode(object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code})
 }
 
-func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	query, _ := url.QueryUnescape(r.URL.RawQuery)
 	request := r.Method + " " + r.URL.Path + "\n"
@@ -126,7 +131,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a *api) answer(w http.ResponseWriter, r *http.Request, body []byte) {
+func (a *apiServer) answer(w http.ResponseWriter, r *http.Request, body []byte) {
 	path := r.URL.Path
 	found := a.objects[path]
 	switch {
@@ -151,11 +156,26 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request, body []byte) {
 			return
 		}
 		merged := merge(clone(found), p)
+		own(merged, p, r.URL.Query().Get("fieldManager"))
 		a.store(path[:strings.LastIndex(path, "/")], merged)
+		if a.silent {
+			panic(http.ErrAbortHandler)
+		}
 		_ = json.NewEncoder(w).Encode(merged)
 	default:
 		status(w, http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method)
 	}
+}
+
+// own records that a manager set whether a schedule is suspended.
+func own(o, p object, manager string) {
+	spec, _ := p["spec"].(object)
+	if _, ok := spec["suspend"]; !ok {
+		return
+	}
+	o["metadata"].(object)["managedFields"] = []any{object{
+		"manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": object{"f:spec": object{"f:suspend": object{}}},
+	}}
 }
 
 // merge is RFC 7386.
@@ -187,7 +207,7 @@ func named(w http.ResponseWriter, r *http.Request) (string, bool) {
 	return name, true
 }
 
-func (a *api) list(w http.ResponseWriter, r *http.Request) {
+func (a *apiServer) list(w http.ResponseWriter, r *http.Request) {
 	name, ok := named(w, r)
 	if !ok {
 		return
@@ -205,10 +225,10 @@ func (a *api) list(w http.ResponseWriter, r *http.Request) {
 		items = items[:limit]
 		metadata["continue"] = strconv.Itoa(start + limit)
 	}
-	_ = json.NewEncoder(w).Encode(object{"kind": "List", "metadata": metadata, "items": items})
+	_ = json.NewEncoder(w).Encode(object{"apiVersion": "postgresql.cnpg.io/v1", "kind": kinds[r.URL.Path] + "List", "metadata": metadata, "items": items})
 }
 
-func (a *api) watch(w http.ResponseWriter, r *http.Request) {
+func (a *apiServer) watch(w http.ResponseWriter, r *http.Request) {
 	name, ok := named(w, r)
 	if !ok {
 		return
@@ -229,7 +249,7 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request) {
 		}
 		if from < a.compacted {
 			pending = []object{{"type": "ERROR", "object": object{
-				"kind": "Status", "code": 410, "reason": "Expired", "message": fmt.Sprintf("too old resource version: %d (%d)", from, a.compacted),
+				"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": fmt.Sprintf("too old resource version: %d (%d)", from, a.compacted),
 			}}}
 		}
 		from = a.version
@@ -266,6 +286,6 @@ func connect(t *testing.T, a http.Handler) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client.retry.first, client.retry.last = time.Millisecond, 5*time.Millisecond
+	client.backoff.Duration, client.backoff.Cap = time.Millisecond, 5*time.Millisecond
 	return client
 }

@@ -2,15 +2,18 @@ package kubernetes
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
+	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 const (
@@ -21,122 +24,113 @@ const (
 	listTimeout = 10 * time.Second
 )
 
-// page is the part of a list that is decoded.
-type page[T any] struct {
-	Metadata struct {
-		Continue string `json:"continue"`
-	} `json:"metadata"`
-	Items []T `json:"items"`
-}
-
-// ownedBy is the part of a Backup and a ScheduledBackup that says whose it is.
-type ownedBy struct {
-	Cluster struct {
-		Name string `json:"name"`
-	} `json:"cluster"`
-}
-
-// backup is the part of a Backup that is decoded.
-type backup struct {
-	Metadata struct {
-		Name string `json:"name"`
-	} `json:"metadata"`
-	Spec   ownedBy `json:"spec"`
-	Status struct {
-		Phase string `json:"phase"`
-	} `json:"status"`
-}
-
 // ended are the phases from which a Backup does not come back (1.30: api/v1/backup_types.go). Every other phase, one that
 // a later operator adds included, is taken as running.
-var ended = []string{"completed", "failed", "invalid backup definition"}
+var ended = [...]string{"completed", "failed", "invalid backup definition"}
 
-func (b *backup) running(cluster string) bool {
-	return b.Spec.Cluster.Name == cluster && !slices.Contains(ended, b.Status.Phase)
+func running(b *api.Backup, cluster string) bool {
+	return b.Spec.Cluster.Name == cluster && !slices.Contains(ended[:], b.Status.Phase)
 }
 
-// schedule is the part of a ScheduledBackup that is decoded.
-type schedule struct {
-	Metadata struct {
-		Name            string            `json:"name"`
-		ResourceVersion string            `json:"resourceVersion"`
-		Annotations     map[string]string `json:"annotations"`
-	} `json:"metadata"`
-	Spec struct {
-		ownedBy
-		Suspend bool `json:"suspend"`
-	} `json:"spec"`
-}
-
-// suspend is the patch that suspends and marks, nil if it is suspended.
-func (s *schedule) suspend(mark string) *patch {
-	if s.Spec.Suspend {
+// suspend is the patch that suspends and marks a schedule, nil if somebody else has suspended it.
+//
+// One that carries our mark is marked anew, although it is suspended: a resuming patch whose answer was lost may still be on
+// its way, and its precondition fails once the object has another resourceVersion.
+func suspend(s *api.ScheduledBackup, mark string) *patch {
+	_, marked := s.Annotations[contract.AnnotationSuspended]
+	switch {
+	case !s.Spec.Suspend:
+		return &patch{Metadata: changeMark(s, &mark), Spec: &suspension{Suspend: true}}
+	case marked:
+		return &patch{Metadata: changeMark(s, &mark)}
+	default:
 		return nil
 	}
-	return &patch{Metadata: s.mark(&mark), Spec: &suspension{Suspend: true}}
 }
 
-// resume is the patch that resumes what carries our mark and removes the mark, nil without a mark. One that a person
-// resumed meanwhile only loses the mark.
-func (s *schedule) resume() *patch {
-	if _, marked := s.Metadata.Annotations[idle.KeySuspended]; !marked {
+// resume is the patch that removes our mark, nil without one, and that resumes what is suspended by us alone. One that a
+// person resumed, or came to own the suspension of, loses the mark only. A person who patches a schedule that we suspended
+// with the same value leaves no trace in Kubernetes: it is resumed.
+func resume(s *api.ScheduledBackup) *patch {
+	if _, marked := s.Annotations[contract.AnnotationSuspended]; !marked {
 		return nil
 	}
-	p := &patch{Metadata: s.mark(nil)}
-	if s.Spec.Suspend {
+	p := &patch{Metadata: changeMark(s, nil)}
+	if s.Spec.Suspend && ownership.SetByUs(s.ManagedFields, "spec", "suspend") {
 		p.Spec = &suspension{Suspend: false}
 	}
 	return p
 }
 
-func (s *schedule) mark(mark *string) patchMetadata {
-	return patchMetadata{
-		ResourceVersion: s.Metadata.ResourceVersion,
-		Annotations:     map[string]*string{idle.KeySuspended: mark},
-	}
+func changeMark(s *api.ScheduledBackup, mark *string) patchMetadata {
+	return patchMetadata{ResourceVersion: s.ResourceVersion, Annotations: map[string]*string{contract.AnnotationSuspended: mark}}
 }
 
 // RunningBackups returns the names of the cluster's Backups that have not ended, from the API server.
 func (c *Client) RunningBackups(ctx context.Context) ([]string, error) {
-	running, err := list(ctx, c, "backups", func(b *backup) bool { return b.running(c.identity.Cluster) })
+	var names []string
+	err := c.eachOf(ctx, "backups", &api.BackupList{}, func(object runtime.Object) {
+		if b, ok := object.(*api.Backup); ok && running(b, c.identity.Cluster) {
+			names = append(names, b.Name)
+		}
+	})
 	if err != nil {
 		return nil, err
-	}
-	var names []string
-	for i := range running {
-		names = append(names, running[i].Metadata.Name)
 	}
 	return names, nil
 }
 
-// SuspendBackups suspends and marks every ScheduledBackup of the cluster that is not suspended. It returns how many it
-// suspended, also when it failed half-way.
+// SuspendBackups suspends and marks every ScheduledBackup of the cluster that nobody else has suspended. It returns how many
+// are suspended by us now, as far as is known, also when it failed half-way.
 func (c *Client) SuspendBackups(ctx context.Context, at time.Time) (int, error) {
-	mark := at.UTC().Format(time.RFC3339)
-	return c.eachSchedule(ctx, func(s *schedule) *patch { return s.suspend(mark) })
+	mark := at.UTC().Format(time.RFC3339Nano) // no two attempts write the same
+	return c.eachSchedule(ctx, func(s *api.ScheduledBackup) *patch { return suspend(s, mark) })
 }
 
-// ResumeBackups resumes every ScheduledBackup of the cluster that carries the mark, and removes the mark. One that a
-// person resumed meanwhile only loses the mark. It returns how many it changed, also when it failed half-way.
-func (c *Client) ResumeBackups(ctx context.Context) (int, error) {
-	return c.eachSchedule(ctx, (*schedule).resume)
+// Resumed is what became of the ScheduledBackups that carried our mark.
+type Resumed struct {
+	// Changed is how many carry it no more.
+	Changed int
+	// Left are the names of those that stay suspended, since somebody else has come to own that.
+	Left []string
+}
+
+// ResumeBackups removes the mark from every ScheduledBackup of the cluster that carries it, and resumes those whose suspension
+// is still ours alone. What it returns holds also when it failed half-way.
+func (c *Client) ResumeBackups(ctx context.Context) (Resumed, error) {
+	var resumed Resumed
+	changed, err := c.eachSchedule(ctx, func(s *api.ScheduledBackup) *patch {
+		p := resume(s)
+		if p != nil && p.Spec == nil && s.Spec.Suspend {
+			resumed.Left = append(resumed.Left, s.Name)
+		}
+		return p
+	})
+	resumed.Changed = changed
+	return resumed, err
 }
 
 // eachSchedule applies what change returns to every ScheduledBackup of the cluster, each on the state that it was read in.
 // One that cannot be changed does not keep the others from it.
-func (c *Client) eachSchedule(ctx context.Context, change func(*schedule) *patch) (int, error) {
-	own, err := list(ctx, c, "scheduledbackups", func(s *schedule) bool { return s.Spec.Cluster.Name == c.identity.Cluster })
+func (c *Client) eachSchedule(ctx context.Context, change func(*api.ScheduledBackup) *patch) (int, error) {
+	patches := map[string]*patch{}
+	var names []string
+	err := c.eachOf(ctx, "scheduledbackups", &api.ScheduledBackupList{}, func(object runtime.Object) {
+		s, ok := object.(*api.ScheduledBackup)
+		if !ok || s.Spec.Cluster.Name != c.identity.Cluster {
+			return
+		}
+		if p := change(s); p != nil {
+			names, patches[s.Name] = append(names, s.Name), p
+		}
+	})
 	if err != nil {
 		return 0, err
 	}
 	changed := 0
 	var failures []error
-	for i := range own {
-		p := change(&own[i])
-		if p == nil {
-			continue
-		}
-		if err := c.apply(ctx, "scheduledbackups", own[i].Metadata.Name, *p); err != nil {
+	for _, name := range names {
+		if err := c.apply(ctx, "scheduledbackups", name, *patches[name], &api.ScheduledBackup{}); err != nil {
 			failures = append(failures, err)
 			continue
 		}
@@ -145,35 +139,24 @@ func (c *Client) eachSchedule(ctx context.Context, change func(*schedule) *patch
 	return changed, errors.Join(failures...)
 }
 
-// list reads the objects of a resource that are wanted, page by page.
-func list[T any](ctx context.Context, c *Client, resource string, wanted func(*T) bool) ([]T, error) {
+// eachOf calls visit for every object of a resource in the namespace, page by page.
+func (c *Client) eachOf(ctx context.Context, resource string, page runtime.Object, visit func(runtime.Object)) error {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	var found []T
-	query := url.Values{"limit": {strconv.Itoa(pageSize)}}
-	for {
-		body, err := c.get(ctx, c.resource(resource), query)
-		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", resource, err)
-		}
-		items, next, err := decodePage(body, wanted)
-		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", resource, err)
-		}
-		found = append(found, items...)
-		if next == "" {
-			return found, nil
-		}
-		query.Set("continue", next)
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		ctx, cancel := callContext(ctx)
+		defer cancel()
+		into := page.DeepCopyObject()
+		return into, c.list(resource, &options).Do(ctx).Into(into)
+	})
+	pages.PageSize, pages.PageBufferSize = pageSize, 0
+	pages.FullListIfExpired = false // it would be all of it in one answer
+	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		visit(object)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", resource, classify(err))
 	}
-}
-
-// decodePage returns the wanted objects of a page and the token of the next one, empty after the last.
-func decodePage[T any](body []byte, wanted func(*T) bool) ([]T, string, error) {
-	var p page[T]
-	if err := json.Unmarshal(body, &p); err != nil {
-		return nil, "", fmt.Errorf("decode: %w", err)
-	}
-	kept := slices.DeleteFunc(p.Items, func(item T) bool { return !wanted(&item) })
-	return kept, p.Metadata.Continue, nil
+	return nil
 }

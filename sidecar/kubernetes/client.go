@@ -1,34 +1,37 @@
-// Package kubernetes is the sidecar's hold on the API server: it watches its own Cluster, turns the operator's switch on,
+// Package kubernetes is the sidecar's access to the API server: it watches its own Cluster, turns the operator's switch on,
 // suspends and resumes the cluster's ScheduledBackups, and writes Events.
 //
-// Of client-go it uses the transport: TLS, the token that kubelet renews, and the check that a silent connection still
-// lives. The seven requests it makes are written out here, and only the fields it needs are decoded. The REST, dynamic and
-// typed clients bring the API machinery with them, which every PostgreSQL pod would pay for with some 3 MiB of memory and
-// 3 MB of program.
+// It is client-go's REST client and Reflector over the partial kinds of package api. The typed clients would bring every kind
+// of Kubernetes into each PostgreSQL pod, and the dynamic client decodes whole objects.
 package kubernetes
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"time"
 
-	"golang.org/x/time/rate"
-	"k8s.io/client-go/transport"
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 const (
-	// FieldManager owns what the instances write.
-	FieldManager = "cnpg-i-scale-to-zero"
-	// requestsPerSecond and burst bound the requests of one sidecar. At rest it makes one in five minutes; the burst lets
-	// a cluster with thirty ScheduledBackups be put to sleep without a wait between the last look and the switch.
+	// callTimeout bounds every call but the watch.
+	callTimeout = 5 * time.Second
+	// requestsPerSecond and burst bound the requests of one sidecar. At rest it makes one in some minutes; the burst lets a
+	// cluster with thirty ScheduledBackups be put to sleep without a wait between the last sample and the switch.
 	requestsPerSecond, burst = 10, 50
 )
-
-// ErrConflict says that an object has changed since it was read.
-var ErrConflict = errors.New("the object has changed meanwhile")
 
 // Identity says whose sidecar this is.
 type Identity struct {
@@ -38,58 +41,69 @@ type Identity struct {
 	Group, Version string
 }
 
+func (i Identity) groupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: i.Group, Version: i.Version}
+}
+
 // Client reads and writes what the sidecar may.
 type Client struct {
 	identity Identity
-	base     *url.URL
-	http     *http.Client
-	limiter  *rate.Limiter
+	rest     *rest.RESTClient
 	logger   *slog.Logger
-	retry    retry
-}
-
-// retry spaces the tries to watch.
-type retry struct {
-	// first and last bound the wait before another try; settled is for how long a watch must have gone well for the next
-	// wait to be the first again.
-	first, last, settled time.Duration
+	backoff  wait.Backoff
 }
 
 // Connect makes a client; it does not connect before the first request.
 func Connect(endpoint Endpoint, identity Identity, logger *slog.Logger) (*Client, error) {
-	base, err := url.Parse(endpoint.URL)
-	if err != nil {
-		return nil, fmt.Errorf("parse the API server's URL: %w", err)
-	}
-	tripper, err := transport.New(&transport.Config{
-		UserAgent:       FieldManager,
-		TLS:             transport.TLSConfig{CAFile: endpoint.CAFile},
-		BearerTokenFile: endpoint.TokenFile,
-		// Answers are small, and the buffers of a decompressor are not.
-		DisableCompression: true,
-	})
+	config := configure(endpoint, identity)
+	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the transport to the API server: %w", err)
 	}
-	return newClient(base, tripper, identity, logger), nil
+	return newClient(config, transport, identity, logger)
 }
 
-func newClient(base *url.URL, tripper http.RoundTripper, identity Identity, logger *slog.Logger) *Client {
-	return &Client{
-		identity: identity,
-		base:     base,
-		http: &http.Client{
-			Transport:     tripper,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+func configure(endpoint Endpoint, identity Identity) *rest.Config {
+	version := identity.groupVersion()
+	return &rest.Config{
+		Host: endpoint.URL, APIPath: "/apis",
+		ContentConfig: rest.ContentConfig{
+			GroupVersion: &version, ContentType: runtime.ContentTypeJSON,
+			NegotiatedSerializer: serializer.NewCodecFactory(api.NewScheme(version)).WithoutConversion(),
 		},
-		limiter: rate.NewLimiter(requestsPerSecond, burst),
-		logger:  logger,
-		retry:   retry{first: 500 * time.Millisecond, last: 10 * time.Second, settled: 10 * time.Second},
+		BearerTokenFile: endpoint.TokenFile,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: endpoint.CAFile},
+		UserAgent:       contract.FieldManager,
+		QPS:             requestsPerSecond, Burst: burst,
+		// Answers are small, and the buffers of a decompressor are not.
+		DisableCompression: true,
 	}
 }
 
-// resource is the URL of a resource of CloudNativePG in the namespace, or of one object of it.
-func (c *Client) resource(plural string, name ...string) *url.URL {
-	path := append([]string{"apis", c.identity.Group, c.identity.Version, "namespaces", c.identity.Namespace, plural}, name...)
-	return c.base.JoinPath(path...)
+func newClient(config *rest.Config, transport *http.Client, identity Identity, logger *slog.Logger) (*Client, error) {
+	// A redirect would carry the token away.
+	transport.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client, err := rest.RESTClientForConfigAndClient(config, transport)
+	if err != nil {
+		return nil, fmt.Errorf("make the client of the API server: %w", err)
+	}
+	return &Client{identity: identity, rest: client, logger: logger, backoff: watchBackoff()}, nil
+}
+
+// withoutLog silences what client-go logs besides returning it, in a format of its own.
+func withoutLog(ctx context.Context) context.Context { return klog.NewContext(ctx, logr.Discard()) }
+
+// callContext is the context of one call.
+func callContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(withoutLog(ctx), callTimeout)
+}
+
+// read begins the reading of a resource in the namespace.
+func (c *Client) read(resource string) *rest.Request {
+	return c.rest.Get().Namespace(c.identity.Namespace).Resource(resource)
+}
+
+// list is read with the options of a list or a watch.
+func (c *Client) list(resource string, options *metav1.ListOptions) *rest.Request {
+	return c.read(resource).VersionedParams(options, metav1.ParameterCodec)
 }

@@ -10,10 +10,16 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/rest"
 )
 
-func TestInClusterIsThePodsOwn(t *testing.T) {
+func TestInCluster_isThePodsOwn(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ rule, host, port, want string }{
 		{"an address and a port", "10.96.0.1", "443", "https://10.96.0.1:443"},
@@ -35,14 +41,15 @@ func TestInClusterIsThePodsOwn(t *testing.T) {
 	}
 }
 
-func TestTokenIsSentToAServerThatTheAuthorityVouchesFor(t *testing.T) {
+func TestConnect_sendsTheTokenToAServerThatTheAuthorityVouchesFor(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked <- r.Header.Get("Authorization")
+		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(clusterWith()))
 	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it tells of the handshake that is meant to fail
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it would log the handshake that is meant to fail
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	endpoint := Endpoint{URL: server.URL, CAFile: filepath.Join(t.TempDir(), "ca.crt"), TokenFile: filepath.Join(t.TempDir(), "token")}
@@ -54,7 +61,7 @@ func TestTokenIsSentToAServerThatTheAuthorityVouchesFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.http.CloseIdleConnections)
+	t.Cleanup(c.rest.Client.CloseIdleConnections)
 	if v, err := c.Get(t.Context()); err != nil || v.Name != "blue" {
 		t.Errorf("view %q, error %v", v.Name, err)
 	}
@@ -66,13 +73,49 @@ func TestTokenIsSentToAServerThatTheAuthorityVouchesFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(stranger.http.CloseIdleConnections)
+	t.Cleanup(stranger.rest.Client.CloseIdleConnections)
 	if _, err := stranger.Get(t.Context()); err == nil {
 		t.Error("a server that nobody vouches for was believed")
 	}
 }
 
-func TestConnectRefusesWhatCannotWork(t *testing.T) {
+func TestConnect_readsTheTokenFileAgain(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("first"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var sent []string
+		config := configure(Endpoint{URL: "http://api", TokenFile: file}, blue)
+		config.Transport = tripper(func(r *http.Request) (*http.Response, error) {
+			sent = append(sent, r.Header.Get("Authorization"))
+			return said(strings.NewReader(clusterWith())), nil
+		})
+		transport, err := rest.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := newClient(config, transport, blue, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, token := range []string{"first", "second"} {
+			if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Get(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		if want := []string{"Bearer first", "Bearer second"}; !slices.Equal(sent, want) {
+			t.Errorf("sent %q", sent)
+		}
+	})
+}
+
+func TestConnect_refusesWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule     string

@@ -6,10 +6,9 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
-)
 
-// serviceAccountDirectory is where a pod finds its token and the API server's certificate authority.
-const serviceAccountDirectory = "/var/run/secrets/kubernetes.io/serviceaccount"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
 
 // ErrNotInCluster says that the environment names no API server.
 var ErrNotInCluster = errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must both be set")
@@ -32,7 +31,7 @@ func InCluster(lookup func(string) string) (Endpoint, error) {
 	}
 	return Endpoint{
 		URL:       (&url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)}).String(),
-		CAFile:    filepath.Join(serviceAccountDirectory, "ca.crt"),
-		TokenFile: filepath.Join(serviceAccountDirectory, "token"),
+		CAFile:    filepath.Join(contract.TokenDirectory, "ca.crt"),
+		TokenFile: filepath.Join(contract.TokenDirectory, "token"),
 	}, nil
 }

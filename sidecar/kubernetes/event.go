@@ -3,10 +3,13 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
-	"net/http"
-	"net/url"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // maximumMessage is the longest message, in bytes, that Kubernetes documents for an Event; an annotation's value may be
@@ -64,20 +67,21 @@ type eventBody struct {
 func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) {
 	body := eventBody{
 		APIVersion: "v1", Kind: "Event", Type: string(e.Type), Reason: e.Reason, Message: shorten(e.Message),
-		ReportingComponent: FieldManager, ReportingInstance: c.identity.Pod,
+		ReportingComponent: contract.FieldManager, ReportingInstance: c.identity.Pod,
 		FirstTimestamp: at.UTC().Truncate(time.Second), LastTimestamp: at.UTC().Truncate(time.Second), Count: 1,
 	}
 	body.Metadata.GenerateName, body.Metadata.Namespace = c.identity.Cluster+".", c.identity.Namespace
-	body.Source.Component, body.Source.Host = FieldManager, c.identity.Pod
+	body.Source.Component, body.Source.Host = contract.FieldManager, c.identity.Pod
 	object := &body.InvolvedObject
 	object.APIVersion, object.Kind = c.identity.Group+"/"+c.identity.Version, "Cluster"
 	object.Namespace, object.Name, object.UID, object.ResourceVersion = c.identity.Namespace, v.Name, v.UID, v.ResourceVersion
+	ctx, cancel := callContext(ctx)
+	defer cancel()
 	encoded, err := json.Marshal(body)
 	if err == nil {
-		_, err = c.read(ctx, call{
-			method: http.MethodPost, url: c.base.JoinPath("api", "v1", "namespaces", c.identity.Namespace, "events"),
-			query: url.Values{"fieldManager": {FieldManager}}, contentType: "application/json", body: encoded,
-		})
+		err = c.rest.Post().AbsPath("api", "v1", "namespaces", c.identity.Namespace, "events").
+			VersionedParams(&metav1.CreateOptions{FieldManager: contract.FieldManager}, metav1.ParameterCodec).
+			SetHeader("Content-Type", runtime.ContentTypeJSON).MaxRetries(0).Body(encoded).Do(ctx).Error()
 	}
 	if err != nil {
 		c.logger.Warn("an Event could not be written", "reason", e.Reason, "error", err.Error())

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 // errNoVersion keeps a patch from being sent without its precondition.
@@ -31,53 +34,59 @@ type suspension struct {
 	Suspend bool `json:"suspend"`
 }
 
-// apply applies a patch; it fails with [ErrConflict] if the object is no longer the one that was read.
-func (c *Client) apply(ctx context.Context, resource, name string, p patch) error {
+// apply applies a patch and reads the object that the API server answers with into result; it fails with [ErrConflict] if the
+// object is no longer the one that was read.
+//
+// It is sent once. client-go would send it again after a failure with Retry-After, and the conflict with what the first had
+// already done would read as if nothing had been done.
+func (c *Client) apply(ctx context.Context, resource, name string, p patch, result runtime.Object) error {
 	if p.Metadata.ResourceVersion == "" {
-		return fmt.Errorf("patch %s %s: %w", resource, name, errNoVersion)
+		return fmt.Errorf("patch %s %s: %w", resource, name, &RefusedError{err: errNoVersion})
 	}
 	body, err := json.Marshal(p)
 	if err != nil {
-		return fmt.Errorf("encode the patch of %s %s: %w", resource, name, err)
+		return fmt.Errorf("encode the patch of %s %s: %w", resource, name, &RefusedError{err: err})
 	}
-	_, err = c.read(ctx, call{
-		method: http.MethodPatch, url: c.resource(resource, name), query: url.Values{"fieldManager": {FieldManager}},
-		contentType: "application/merge-patch+json", body: body,
-	})
+	ctx, cancel := callContext(ctx)
+	defer cancel()
+	err = c.rest.Patch(types.MergePatchType).Namespace(c.identity.Namespace).Resource(resource).Name(name).
+		VersionedParams(&metav1.PatchOptions{FieldManager: contract.FieldManager}, metav1.ParameterCodec).
+		MaxRetries(0).Body(body).Do(ctx).Into(result)
 	if err != nil {
-		return fmt.Errorf("patch %s %s: %w", resource, name, err)
+		return fmt.Errorf("patch %s %s: %w", resource, name, classify(err))
 	}
 	return nil
 }
 
 // Hibernate turns the switch on and says why and since when, in one patch that fails with [ErrConflict] if the Cluster is
-// no longer the one of the view.
-func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason string) error {
+// no longer the one of the view. It returns the Cluster as it is then.
+func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason string) (View, error) {
 	on, since := "on", at.UTC().Format(time.RFC3339)
-	return c.apply(ctx, "clusters", c.identity.Cluster, patch{Metadata: patchMetadata{
-		ResourceVersion: v.ResourceVersion,
-		Annotations: map[string]*string{
-			idle.KeyHibernation: &on, idle.KeyAsleepSince: &since, idle.KeyAsleepReason: &reason, idle.KeyAnnounced: nil,
-			idle.KeySleepRequested: nil, // it is fulfilled, and must not outlast a wake
-		},
-	}})
+	return c.annotate(ctx, v, map[string]*string{
+		contract.AnnotationHibernation: &on, contract.AnnotationAsleepSince: &since, contract.AnnotationAsleepReason: &reason, contract.AnnotationAnnounced: nil,
+		contract.AnnotationSleepRequested: nil, // it is fulfilled, and must not outlast a wake
+	})
 }
 
-// Withdraw turns off the switch that we turned on. It fails with [ErrConflict] if the Cluster is no longer the one of the
-// view: the operator may have begun to delete pods.
-func (c *Client) Withdraw(ctx context.Context, v View) error {
-	return c.apply(ctx, "clusters", c.identity.Cluster, patch{Metadata: patchMetadata{
-		ResourceVersion: v.ResourceVersion,
-		Annotations: map[string]*string{
-			idle.KeyHibernation: nil, idle.KeyAsleepSince: nil, idle.KeyAsleepReason: nil,
-		},
-	}})
+// Withdraw turns off the switch that we turned on, and returns the Cluster as it is then. It fails with [ErrConflict] if the
+// Cluster is no longer the one of the view: the operator may have begun to delete pods.
+func (c *Client) Withdraw(ctx context.Context, v View) (View, error) {
+	return c.annotate(ctx, v, map[string]*string{
+		contract.AnnotationHibernation: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil,
+	})
 }
 
-// Annotate sets an annotation of the Cluster, or removes it if the value is nil. It fails with [ErrConflict] if the Cluster
-// is no longer the one of the view.
-func (c *Client) Annotate(ctx context.Context, v View, key string, value *string) error {
-	return c.apply(ctx, "clusters", c.identity.Cluster, patch{Metadata: patchMetadata{
-		ResourceVersion: v.ResourceVersion, Annotations: map[string]*string{key: value},
-	}})
+// Annotate sets an annotation of the Cluster, or removes it if the value is nil, and returns the Cluster as it is then. It fails
+// with [ErrConflict] if the Cluster is no longer the one of the view.
+func (c *Client) Annotate(ctx context.Context, v View, key string, value *string) (View, error) {
+	return c.annotate(ctx, v, map[string]*string{key: value})
+}
+
+func (c *Client) annotate(ctx context.Context, v View, annotations map[string]*string) (View, error) {
+	var cluster api.Cluster
+	p := patch{Metadata: patchMetadata{ResourceVersion: v.ResourceVersion, Annotations: annotations}}
+	if err := c.apply(ctx, "clusters", c.identity.Cluster, p, &cluster); err != nil {
+		return View{}, err
+	}
+	return viewOf(&cluster), nil
 }

@@ -2,16 +2,20 @@ package kubernetes
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-)
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-// PluginName is the name under which a Cluster lists the plugin.
-const PluginName = "cnpg-i-scale-to-zero.xata.io"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
+	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
+)
 
 // phaseHealthy is how the operator says that every instance serves (1.30: api/v1, PhaseHealthy).
 const phaseHealthy = "Cluster in healthy state"
@@ -34,10 +38,6 @@ type View struct {
 	Addresses map[string]netip.Addr
 	// ApplicationDatabase is the database that the Cluster was made with; empty when it names none.
 	ApplicationDatabase string
-	// ExporterTLS says that the operator's exporter serves over TLS.
-	ExporterTLS bool
-	// ExporterMemory is for how long the operator's exporter answers from its memory.
-	ExporterMemory time.Duration
 	// Hibernating says that the switch is on, and Ours that our field manager alone owns it: it was turned on by us, and nobody
 	// has turned it off and on since, or applied the same on the server's side.
 	Hibernating, Ours bool
@@ -49,11 +49,22 @@ type View struct {
 	PluginListed bool
 	// ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled and ArchivingFailing each forbid sleep.
 	ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled, ArchivingFailing bool
+	// VolumesAtRisk says that a maintenance window is in progress in which the operator deletes the volumes of a pod that cannot
+	// be scheduled (reusePVC is false): no pod may be made or deleted on our account.
+	VolumesAtRisk bool
 }
 
 // waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30: pkg/reconciler/
 // hibernation/status.go). It writes the condition before it deletes the first pod.
 const waitingForHealthy = "WaitingForHealthy"
+
+// Before reports whether the view is of an older state of the Cluster than another. resourceVersions are numbers that grow
+// (apimachinery: util/resourceversion); one that is none is not older, nor is another object of
+// the same name.
+func (v View) Before(other View) bool {
+	order, err := resourceversion.CompareResourceVersion(v.ResourceVersion, other.ResourceVersion)
+	return err == nil && order < 0 && v.UID == other.UID
+}
 
 // Untouched says that the switch is on but that the operator has deleted nothing for it yet, as of this state of the
 // Cluster.
@@ -78,6 +89,7 @@ func (v View) Blockers(pod string) []idle.Reason {
 		{v.Maintenance, idle.ReasonMaintenance},
 		{v.ReplicaCluster, idle.ReasonReplicaCluster},
 		{v.ArchivingFailing, idle.ReasonArchivingFailing},
+		{v.Annotations[contract.AnnotationUnroutableServices] != "", idle.ReasonServiceUnroutable},
 	} {
 		if rule.applies {
 			blockers = append(blockers, rule.reason)
@@ -86,157 +98,75 @@ func (v View) Blockers(pod string) []idle.Reason {
 	return blockers
 }
 
-// cluster is the part of a Cluster that is decoded.
-type cluster struct {
-	Metadata struct {
-		UID             string            `json:"uid"`
-		Name            string            `json:"name"`
-		ResourceVersion string            `json:"resourceVersion"`
-		Generation      int64             `json:"generation"`
-		Annotations     map[string]string `json:"annotations"`
-		ManagedFields   []managedFields   `json:"managedFields"`
-	} `json:"metadata"`
-	Spec struct {
-		Bootstrap struct {
-			InitDB       databaseOf `json:"initdb"`
-			Recovery     databaseOf `json:"recovery"`
-			PgBaseBackup databaseOf `json:"pg_basebackup"`
-		} `json:"bootstrap"`
-		Plugins []struct {
-			Name    string `json:"name"`
-			Enabled *bool  `json:"enabled"`
-		} `json:"plugins"`
-		Replica *struct {
-			Enabled *bool  `json:"enabled"`
-			Primary string `json:"primary"`
-			Self    string `json:"self"`
-		} `json:"replica"`
-		Monitoring struct {
-			QueriesTTL *string `json:"metricsQueriesTTL"`
-			TLS        struct {
-				Enabled bool `json:"enabled"`
-			} `json:"tls"`
-		} `json:"monitoring"`
-		NodeMaintenanceWindow *struct {
-			InProgress bool `json:"inProgress"`
-		} `json:"nodeMaintenanceWindow"`
-	} `json:"spec"`
-	Status struct {
-		Phase          string   `json:"phase"`
-		CurrentPrimary string   `json:"currentPrimary"`
-		TargetPrimary  string   `json:"targetPrimary"`
-		InstanceNames  []string `json:"instanceNames"`
-		Conditions     []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
-			Reason string `json:"reason"`
-		} `json:"conditions"`
-		InstancesReportedState map[string]struct {
-			IP string `json:"ip"`
-		} `json:"instancesReportedState"`
-	} `json:"status"`
-}
-
-// managedFields is the part of a field manager's entry that is decoded: the annotations that it owns.
-type managedFields struct {
-	Manager   string `json:"manager"`
-	Operation string `json:"operation"`
-	Fields    struct {
-		Metadata struct {
-			Annotations map[string]json.RawMessage `json:"f:annotations"`
-		} `json:"f:metadata"`
-	} `json:"fieldsV1"`
-}
-
-func (m *managedFields) owns(annotation string) bool {
-	_, owned := m.Fields.Metadata.Annotations["f:"+annotation]
-	return owned
-}
-
-// switchedByUs tells whether the switch is ours alone: somebody who applies the same value on the server's side wants it too.
-func (c *cluster) switchedByUs() bool {
-	ours := false
-	for i := range c.Metadata.ManagedFields {
-		switch entry := &c.Metadata.ManagedFields[i]; {
-		case !entry.owns(idle.KeyHibernation):
-		case entry.Manager == FieldManager:
-			ours = true
-		case entry.Operation == "Apply":
-			return false
-		}
+// Get reads the Cluster from the API server.
+func (c *Client) Get(ctx context.Context) (View, error) {
+	ctx, cancel := callContext(ctx)
+	defer cancel()
+	var cluster api.Cluster
+	if err := c.read("clusters").Name(c.identity.Cluster).Do(ctx).Into(&cluster); err != nil {
+		return View{}, fmt.Errorf("read the Cluster: %w", classify(err))
 	}
-	return ours
+	return viewOf(&cluster), nil
 }
 
-type databaseOf struct {
-	Database string `json:"database"`
-}
-
-// decodeView reads a Cluster.
-func decodeView(body []byte) (View, error) {
-	var c cluster
-	if err := json.Unmarshal(body, &c); err != nil {
-		return View{}, fmt.Errorf("decode the Cluster: %w", err)
-	}
-	return c.view(), nil
-}
-
-func (c *cluster) view() View {
-	annotations := c.Metadata.Annotations
+func viewOf(c *api.Cluster) View {
 	view := View{
-		UID: c.Metadata.UID, Name: c.Metadata.Name, Generation: c.Metadata.Generation, ResourceVersion: c.Metadata.ResourceVersion, Annotations: annotations,
+		UID: string(c.UID), Name: c.Name, Generation: c.Generation, ResourceVersion: c.ResourceVersion, Annotations: c.Annotations,
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
-		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames,
-		ApplicationDatabase:    c.applicationDatabase(),
-		ExporterTLS:            c.Spec.Monitoring.TLS.Enabled,
-		ExporterMemory:         c.exporterMemory(),
-		Hibernating:            annotations[idle.KeyHibernation] == "on",
-		ReplicaCluster:         c.replica(),
-		Fenced:                 fenced(annotations["cnpg.io/fencedInstances"]),
-		Maintenance:            c.Spec.NodeMaintenanceWindow != nil && c.Spec.NodeMaintenanceWindow.InProgress,
-		ReconciliationDisabled: annotations["cnpg.io/reconciliationLoop"] == "disabled",
+		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames, Addresses: addresses(c),
+		ApplicationDatabase:    applicationDatabase(c),
+		Hibernating:            c.Annotations[contract.AnnotationHibernation] == "on",
+		PluginListed:           slices.ContainsFunc(c.Spec.Plugins, isOurs),
+		ReplicaCluster:         replica(c),
+		Fenced:                 fenced(c.Annotations["cnpg.io/fencedInstances"]),
+		ReconciliationDisabled: c.Annotations["cnpg.io/reconciliationLoop"] == "disabled",
 	}
-	view.Ours = view.Hibernating && c.switchedByUs()
-	view.AsleepSince, _ = time.Parse(time.RFC3339, annotations[idle.KeyAsleepSince]) // zero if a person wrote something else
-	for name, state := range c.Status.InstancesReportedState {
-		if address, err := netip.ParseAddr(state.IP); err == nil {
-			if view.Addresses == nil {
-				view.Addresses = map[string]netip.Addr{}
-			}
-			view.Addresses[name] = address.Unmap()
-		}
-	}
-	for _, plugin := range c.Spec.Plugins {
-		view.PluginListed = view.PluginListed || plugin.Name == PluginName && (plugin.Enabled == nil || *plugin.Enabled)
+	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
+	view.AsleepSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationAsleepSince]) // zero if a person wrote something else
+	if window := c.Spec.NodeMaintenanceWindow; window != nil {
+		view.Maintenance = window.InProgress
+		view.VolumesAtRisk = window.InProgress && window.ReusePVC != nil && !*window.ReusePVC
 	}
 	for _, condition := range c.Status.Conditions {
 		view.ArchivingFailing = view.ArchivingFailing || condition.Type == "ContinuousArchiving" && condition.Status == "False"
-		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
+		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
 			view.Hibernation = condition.Reason
 		}
 	}
 	return view
 }
 
+// addresses are those that the instances reported; nil without any.
+func addresses(c *api.Cluster) map[string]netip.Addr {
+	var found map[string]netip.Addr
+	for name, state := range c.Status.InstancesReportedState {
+		address, err := netip.ParseAddr(state.IP)
+		if err != nil {
+			continue
+		}
+		if found == nil {
+			found = map[string]netip.Addr{}
+		}
+		found[name] = address.Unmap()
+	}
+	return found
+}
+
+// isOurs reports whether a plugin that the Cluster lists is this project's, enabled.
+func isOurs(plugin api.Plugin) bool {
+	return plugin.Name == contract.PluginName && (plugin.Enabled == nil || *plugin.Enabled)
+}
+
 // applicationDatabase follows Cluster.GetApplicationDatabaseName (1.30: api/v1/cluster_funcs.go). The operator's webhook has
 // put "app" where the Cluster named none; an import of a whole server names none.
-func (c *cluster) applicationDatabase() string {
+func applicationDatabase(c *api.Cluster) string {
 	bootstrap := c.Spec.Bootstrap
 	return cmp.Or(bootstrap.Recovery.Database, bootstrap.PgBaseBackup.Database, bootstrap.InitDB.Database)
 }
 
-// exporterMemory follows Cluster.GetMetricsQueriesTTL (1.30: api/v1/cluster_funcs.go). What is not understood is the shortest.
-func (c *cluster) exporterMemory() time.Duration {
-	if ttl := c.Spec.Monitoring.QueriesTTL; ttl != nil {
-		memory, _ := time.ParseDuration(*ttl)
-		return memory
-	}
-	return 30 * time.Second
-}
-
 // replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): an explicit switch, else whether the primary of the
 // distributed topology is another cluster.
-func (c *cluster) replica() bool {
+func replica(c *api.Cluster) bool {
 	replica := c.Spec.Replica
 	if replica == nil {
 		return false
@@ -244,7 +174,7 @@ func (c *cluster) replica() bool {
 	if replica.Enabled != nil {
 		return *replica.Enabled
 	}
-	return replica.Primary != cmp.Or(replica.Self, c.Metadata.Name)
+	return replica.Primary != cmp.Or(replica.Self, c.Name)
 }
 
 // fenced reads the annotation's JSON list of instances, or "*". What is not understood forbids sleep.

@@ -3,11 +3,13 @@ package kubernetes
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 // healthy is a Cluster as the operator leaves it when all is well, with markers where the tests add something.
@@ -36,31 +38,55 @@ func clusterWith(additions ...string) string {
 	return text
 }
 
-func TestViewOfAHealthyCluster(t *testing.T) {
+// decodeCluster reads a Cluster as the client does.
+func decodeCluster(body []byte) (View, error) {
+	var cluster api.Cluster
+	decoder := serializer.NewCodecFactory(api.NewScheme(blue.groupVersion())).WithoutConversion().SupportedMediaTypes()[0].Serializer
+	if _, _, err := decoder.Decode(body, nil, &cluster); err != nil {
+		return View{}, err
+	}
+	return viewOf(&cluster), nil
+}
+
+func TestView_ofAHealthyCluster(t *testing.T) {
 	t.Parallel()
-	got, err := decodeView([]byte(clusterWith()))
+	got, err := decodeCluster([]byte(clusterWith()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := View{
-		UID: "0f0e", Name: "blue", ResourceVersion: "7", Annotations: map[string]string{idle.KeyEnabled: "true"},
+		UID: "0f0e", Name: "blue", ResourceVersion: "7", Annotations: map[string]string{contract.AnnotationEnabled: "true"},
 		CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, Instances: []string{"blue-1", "blue-2"},
-		ApplicationDatabase: "app", PluginListed: true, ExporterMemory: 30 * time.Second,
+		ApplicationDatabase: "app", PluginListed: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestViewOfTheExporter(t *testing.T) {
+func TestView_volumesAtRisk(t *testing.T) {
 	t.Parallel()
-	got, err := decodeView([]byte(clusterWith("spec", `, "monitoring": {"tls": {"enabled": true}, "metricsQueriesTTL": "1m30s"}`)))
-	if err != nil || !got.ExporterTLS || got.ExporterMemory != 90*time.Second {
-		t.Errorf("%v, %s, %v", got.ExporterTLS, got.ExporterMemory, err)
+	for _, row := range []struct {
+		rule, window string
+		want         bool
+	}{
+		{"without a window none are", `{}`, false},
+		{"a window keeps volumes unless it says otherwise", `{"inProgress": true}`, false},
+		{"a window that keeps volumes says so", `{"inProgress": true, "reusePVC": true}`, false},
+		{"a window that does not keep them", `{"inProgress": true, "reusePVC": false}`, true},
+		{"a window that has not begun", `{"inProgress": false, "reusePVC": false}`, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			view, err := decodeCluster([]byte(clusterWith("spec", `, "nodeMaintenanceWindow": `+row.window)))
+			if err != nil || view.VolumesAtRisk != row.want {
+				t.Errorf("%t, error %v", view.VolumesAtRisk, err)
+			}
+		})
 	}
 }
 
-func TestBlockersOfTheCluster(t *testing.T) {
+func TestView_blockers(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule      string
@@ -85,6 +111,7 @@ func TestBlockersOfTheCluster(t *testing.T) {
 		{"an empty list fences none", []string{"annotations", `, "cnpg.io/fencedInstances": "[]"`}, nil},
 		{"a list that is not understood forbids sleep", []string{"annotations", `, "cnpg.io/fencedInstances": "blue-2"`}, []idle.Reason{idle.ReasonFenced}},
 		{"a maintenance window is in progress", []string{"spec", `, "nodeMaintenanceWindow": {"inProgress": true}`}, []idle.Reason{idle.ReasonMaintenance}},
+		{"a maintenance window is in progress, and volumes are deleted in it", []string{"spec", `, "nodeMaintenanceWindow": {"inProgress": true, "reusePVC": false}`}, []idle.Reason{idle.ReasonMaintenance}},
 		{"a maintenance window is planned", []string{"spec", `, "nodeMaintenanceWindow": {"reusePVC": true}`}, nil},
 		{"a replica cluster by the switch", []string{"spec", `, "replica": {"enabled": true, "source": "red"}`}, []idle.Reason{idle.ReasonReplicaCluster}},
 		{"the switch wins over the topology", []string{"spec", `, "replica": {"enabled": false, "primary": "red", "source": "red"}`}, nil},
@@ -100,7 +127,7 @@ func TestBlockersOfTheCluster(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			view, err := decodeView([]byte(clusterWith(row.additions...)))
+			view, err := decodeCluster([]byte(clusterWith(row.additions...)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +138,7 @@ func TestBlockersOfTheCluster(t *testing.T) {
 	}
 }
 
-func TestApplicationDatabaseIsTheOperators(t *testing.T) {
+func TestView_applicationDatabaseIsTheOperators(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ rule, bootstrap, want string }{
 		{"a new cluster", `{"initdb": {"database": "shop"}}`, "shop"},
@@ -124,7 +151,7 @@ func TestApplicationDatabaseIsTheOperators(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			view, err := decodeView([]byte(`{"spec": {"bootstrap": ` + row.bootstrap + `}}`))
+			view, err := decodeCluster([]byte(`{"apiVersion": "postgresql.cnpg.io/v1", "kind": "Cluster", "spec": {"bootstrap": ` + row.bootstrap + `}}`))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -135,13 +162,13 @@ func TestApplicationDatabaseIsTheOperators(t *testing.T) {
 	}
 }
 
-// FuzzDecodeView holds that nothing makes the decoder panic, and that what it cannot read forbids sleep by itself.
-func FuzzDecodeView(f *testing.F) {
-	for _, seed := range []string{clusterWith(), `{}`, `null`, `{"spec": {"replica": {}}}`, `{"status": {"conditions": [{}]}}`, `[`} {
+// FuzzDecodeCluster holds that nothing makes the decoder panic, and that what it cannot read forbids sleep by itself.
+func FuzzDecodeCluster(f *testing.F) {
+	for _, seed := range []string{clusterWith(), `{}`, `null`, `{"spec": {"replica": {}}}`, `{"status": {"conditions": [{}]}}`, `[`, `{"metadata": {"managedFields": [{"fieldsV1": []}]}}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		view, err := decodeView(body)
+		view, err := decodeCluster(body)
 		if err != nil && view.Name != "" {
 			t.Error("an error came with a view")
 		}
@@ -152,27 +179,27 @@ func FuzzDecodeView(f *testing.F) {
 	})
 }
 
-func TestWhoseTheSwitchIs(t *testing.T) {
+func TestView_whoseTheSwitchIs(t *testing.T) {
 	t.Parallel()
 	const on = `, "cnpg.io/hibernation": "on"}, "managedFields": [%s], "x": {"y": "z"`
 	entry := func(manager, operation, annotation string) string {
 		return `{"manager": "` + manager + `", "operation": "` + operation + `", "fieldsV1": {"f:metadata": {"f:annotations": {"f:` + annotation + `": {}}}}}`
 	}
-	ours := entry(FieldManager, "Update", idle.KeyHibernation)
+	ours := entry(contract.FieldManager, "Update", contract.AnnotationHibernation)
 	for _, row := range []struct {
 		rule   string
 		fields []string
 		want   bool
 	}{
 		{"what we set is ours", []string{ours}, true},
-		{"what a person set is not", []string{entry("kubectl-annotate", "Update", idle.KeyHibernation)}, false},
-		{"what somebody applies beside us is not ours alone", []string{ours, entry("argocd-controller", "Apply", idle.KeyHibernation)}, false},
-		{"in whatever order", []string{entry("argocd-controller", "Apply", idle.KeyHibernation), ours}, false},
-		{"who applies something else takes nothing away", []string{ours, entry("argocd-controller", "Apply", idle.KeyEnabled)}, true},
+		{"what a person set is not", []string{entry("kubectl-annotate", "Update", contract.AnnotationHibernation)}, false},
+		{"what somebody applies beside us is not ours alone", []string{ours, entry("argocd-controller", "Apply", contract.AnnotationHibernation)}, false},
+		{"in whatever order", []string{entry("argocd-controller", "Apply", contract.AnnotationHibernation), ours}, false},
+		{"who applies something else takes nothing away", []string{ours, entry("argocd-controller", "Apply", contract.AnnotationEnabled)}, true},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			got, err := decodeView([]byte(clusterWith("annotations", strings.Replace(on, "%s", strings.Join(row.fields, ","), 1))))
+			got, err := decodeCluster([]byte(clusterWith("annotations", strings.Replace(on, "%s", strings.Join(row.fields, ","), 1))))
 			if err != nil {
 				t.Fatal(err)
 			}

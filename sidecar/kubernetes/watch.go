@@ -2,177 +2,150 @@ package kubernetes
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"net/http"
-	"net/url"
-	"strconv"
+	"log/slog"
+	"sync"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
-// watchTime is how long a watch lasts before everything is read anew, in any case within five minutes.
-const watchTime = 285 * time.Second
-
-var (
-	errAbsent = errors.New("the Cluster does not exist")
-	errShort  = errors.New("the API server ended the watch at once")
-)
+// watchBackoff spaces the tries to watch: a cluster must notice soon that the API server is back. The jitter keeps the sidecars
+// from coming back all at once.
+func watchBackoff() wait.Backoff {
+	return wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 20, Cap: 10 * time.Second}
+}
 
 // Watch calls seen with the Cluster's state now and after every change, until the context ends. While the API server is
 // away nothing is called; it is tried again for ever.
-//
-// There is one object to watch, so that reading it anew costs as much as any request: every watch begins with that, and
-// neither bookmarks nor an expired resourceVersion need a case of their own.
 func (c *Client) Watch(ctx context.Context, seen func(View)) {
-	wait := c.retry.first
-	var told string
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := c.follow(ctx, seen)
-		if ctx.Err() != nil {
-			return
-		}
-		lasted := time.Since(began)
-		if lasted >= c.retry.settled {
-			wait, told = c.retry.first, ""
-		} else if err == nil {
-			err = errShort
-		}
-		if err != nil && err.Error() != told { // the same outage is told once
-			told = err.Error()
-			c.logger.Warn("the Cluster cannot be watched", "error", told)
-		}
-		// The fifth that is random keeps the sidecars from coming back all at once.
-		pause(ctx, wait-time.Duration(rand.Int64N(int64(wait)/5+1)))
-		wait = min(2*wait, c.retry.last)
-	}
+	source := clusterSource{client: c, outage: &outage{logger: c.logger}}
+	reflector := cache.NewReflectorWithOptions(source, &api.Cluster{}, clusterStore(seen), cache.ReflectorOptions{Name: "cluster", Backoff: &c.backoff})
+	// The source logs what fails. The Reflector would say of a list at every try, and of a watch that cannot be opened never.
+	reflector.RunWithContext(withoutLog(ctx))
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
+// clusterSource lists and watches the one Cluster: a Role restricted by resourceNames permits both only with the selector of
+// its name.
+type clusterSource struct {
+	client *Client
+	outage *outage
 }
 
-// follow reads the Cluster and follows it until the watch ends; nil says that it ended as agreed.
-func (c *Client) follow(ctx context.Context, seen func(View)) error {
-	body, err := c.get(ctx, c.resource("clusters"), url.Values{"fieldSelector": {c.selector()}})
-	if err != nil {
-		return fmt.Errorf("list the Cluster: %w", err)
+// IsWatchListSemanticsUnSupported keeps the Reflector from listing by a watch: for one object it saves nothing, and an API
+// server before 1.34 would have to refuse it first.
+func (clusterSource) IsWatchListSemanticsUnSupported() bool { return true }
+
+// ListWithContext reads what is true now: a cache of an API server that lags may show the Cluster before its last wake.
+func (s clusterSource) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	ctx, cancel := callContext(ctx)
+	defer cancel()
+	s.selectCluster(&options)
+	options.ResourceVersion = ""
+	var list api.ClusterList
+	if err := s.client.list("clusters", &options).Do(ctx).Into(&list); err != nil {
+		s.outage.log(err)
+		return nil, fmt.Errorf("list the Cluster: %w", err)
 	}
-	views, version, err := decodeViews(body)
-	if err != nil {
-		return err
-	}
-	for _, v := range views {
-		seen(v)
-	}
-	stream, end, err := c.stream(ctx, version)
-	if err != nil {
-		return fmt.Errorf("watch the Cluster: %w", err)
-	}
-	defer end()
-	decoder := json.NewDecoder(stream)
-	for {
-		v, err := decodeChange(decoder)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("watch the Cluster: %w", err)
-		case v != nil:
-			seen(*v)
-		}
-	}
+	return &list, nil
 }
 
-// stream opens a watch. It fails if the API server does not answer in time, and it is cut if the API server does not end
-// it when it should.
-func (c *Client) stream(ctx context.Context, version string) (io.Reader, func(), error) {
-	ctx, cancel := context.WithTimeout(ctx, watchTime+callTimeout)
-	late := time.AfterFunc(callTimeout, cancel)
-	//nolint:bodyclose // the caller closes it with the function that it gets
-	answer, err := c.send(ctx, call{method: http.MethodGet, url: c.resource("clusters"), query: url.Values{
-		"fieldSelector": {c.selector()}, "watch": {"true"}, "resourceVersion": {version},
-		"timeoutSeconds": {strconv.Itoa(int(watchTime / time.Second))},
-	}})
+// WatchWithContext opens a watch that is cut if the API server does not end it when it should.
+func (s clusterSource) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	s.selectCluster(&options)
+	options.Watch = true
+	lasts := callTimeout
+	if options.TimeoutSeconds != nil {
+		lasts += time.Duration(*options.TimeoutSeconds) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, lasts)
+	opened, err := s.client.list("clusters", &options).Watch(ctx)
 	if err != nil {
-		late.Stop()
 		cancel()
-		return nil, nil, err
+		s.outage.log(err)
+		return nil, err // the Reflector tells errors apart
 	}
-	late.Stop() // if it has just struck, reading fails at once
-	return answer.Body, func() {
-		cancel()
-		_ = answer.Body.Close()
-	}, nil
+	return boundedWatch{Interface: opened, cancel: cancel}, nil
 }
 
-// decodeViews reads a list of Clusters and its resourceVersion.
-func decodeViews(body []byte) ([]View, string, error) {
-	var found struct {
-		Metadata struct {
-			ResourceVersion string `json:"resourceVersion"`
-		} `json:"metadata"`
-		Items []cluster `json:"items"`
-	}
-	if err := json.Unmarshal(body, &found); err != nil {
-		return nil, "", fmt.Errorf("decode the list of Clusters: %w", err)
-	}
-	views := make([]View, 0, len(found.Items))
-	for i := range found.Items {
-		views = append(views, found.Items[i].view())
-	}
-	return views, found.Metadata.ResourceVersion, nil
+// List is not called: the Reflector prefers the method with a context.
+func (s clusterSource) List(options metav1.ListOptions) (runtime.Object, error) {
+	return s.ListWithContext(context.Background(), options)
 }
 
-// decodeChange reads one event of a watch; nil says that it changes nothing that we know. Its error is that of the API
-// server, mostly an expired resourceVersion, or io.EOF when the watch has ended as agreed.
-func decodeChange(decoder *json.Decoder) (*View, error) {
-	var event struct {
-		Type   string          `json:"type"`
-		Object json.RawMessage `json:"object"`
+// Watch is not called, like List.
+func (s clusterSource) Watch(options metav1.ListOptions) (watch.Interface, error) {
+	return s.WatchWithContext(context.Background(), options)
+}
+
+func (s clusterSource) selectCluster(options *metav1.ListOptions) {
+	options.FieldSelector = "metadata.name=" + s.client.identity.Cluster
+}
+
+// boundedWatch is a watch with a deadline.
+type boundedWatch struct {
+	watch.Interface
+	cancel context.CancelFunc
+}
+
+// Stop ends the watch.
+func (w boundedWatch) Stop() {
+	w.Interface.Stop()
+	w.cancel()
+}
+
+// clusterStore hands on what the Reflector reads, and keeps nothing.
+type clusterStore func(View)
+
+// Add hands on a Cluster that is there.
+func (s clusterStore) Add(object any) error { return s.Update(object) }
+
+// Update hands on a Cluster that has changed.
+func (s clusterStore) Update(object any) error {
+	if cluster, ok := object.(*api.Cluster); ok {
+		s(viewOf(cluster))
 	}
-	if err := decoder.Decode(&event); err != nil {
-		return nil, err
-	}
-	switch event.Type {
-	case "ADDED", "MODIFIED":
-		v, err := decodeView(event.Object)
-		if err != nil {
-			return nil, err
+	return nil
+}
+
+// Replace hands on what was listed.
+func (s clusterStore) Replace(objects []any, _ string) error {
+	for _, object := range objects {
+		if err := s.Update(object); err != nil {
+			return err
 		}
-		return &v, nil
-	case "ERROR":
-		var status StatusError
-		if err := json.Unmarshal(event.Object, &status); err != nil {
-			return nil, fmt.Errorf("decode the API server's error: %w", err)
-		}
-		return nil, &status
-	default:
-		return nil, nil
 	}
+	return nil
 }
 
-// selector names the one Cluster: a Role restricted by resourceNames permits list and watch only with it.
-func (c *Client) selector() string { return "metadata.name=" + c.identity.Cluster }
+// Delete says nothing: the pod is deleted with its Cluster.
+func (clusterStore) Delete(any) error { return nil }
 
-// Get reads the Cluster from the API server.
-func (c *Client) Get(ctx context.Context) (View, error) {
-	body, err := c.get(ctx, c.resource("clusters", c.identity.Cluster), nil)
-	var status *StatusError
-	switch {
-	case errors.As(err, &status) && status.Code == http.StatusNotFound:
-		return View{}, fmt.Errorf("read the Cluster: %w", errAbsent)
-	case err != nil:
-		return View{}, fmt.Errorf("read the Cluster: %w", err)
-	default:
-		return decodeView(body)
+// Resync says nothing: nothing is kept.
+func (clusterStore) Resync() error { return nil }
+
+// outage logs why the Cluster cannot be watched, the same cause once in a while only.
+type outage struct {
+	logger *slog.Logger
+	mutex  sync.Mutex
+	cause  string
+	logged time.Time
+}
+
+// repeatAfter is when the same cause is logged again.
+const repeatAfter = 10 * time.Minute
+
+func (o *outage) log(err error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	if cause := err.Error(); cause != o.cause || time.Since(o.logged) >= repeatAfter {
+		o.cause, o.logged = cause, time.Now()
+		o.logger.Warn("the Cluster cannot be watched", "error", cause)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
-// await looks until the condition holds; what is looked for happens in the server at its own pace.
-func await(t *testing.T, server Server, rules activity.Rules, what string, holds func(Sample) bool) Sample {
+// await polls until the condition holds; what it waits for happens in the server at its own pace.
+func await(t *testing.T, server *Server, rules activity.Rules, what string, holds func(Sample) bool) Sample {
 	t.Helper()
 	sampler := NewSampler(server)
 	defer sampler.Close()
@@ -36,7 +36,7 @@ func await(t *testing.T, server Server, rules activity.Rules, what string, holds
 }
 
 // What else speaks against a shutdown, on a real server, one scenario a row.
-func TestBlockers(t *testing.T) {
+func TestSampler_findsBlockers(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
@@ -95,7 +95,7 @@ func TestBlockers(t *testing.T) {
 	})
 }
 
-func TestPreparedTransactionBlocks(t *testing.T) {
+func TestSampler_findsAPreparedTransaction(t *testing.T) {
 	t.Parallel()
 	postgrestest.From(t, 15, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
@@ -116,35 +116,35 @@ func TestPreparedTransactionBlocks(t *testing.T) {
 }
 
 // The ledger shows a session that has come and gone, and who started when.
-func TestLedgerOfARealServer(t *testing.T) {
+func TestSampler_ledgerRisesWithSessionsOfOthers(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
 		before := await(t, server, activity.Rules{}, "ledger", func(sample Sample) bool { return sample.Started != 0 })
-		if again := look(t, server); before.Ledger.Rose(again.Ledger) || !before.Ledger.Same(again.Ledger) || again.Started != before.Started {
-			t.Errorf("looking alone changes the ledger: %v, %v", before.Ledger, again.Ledger)
+		if again := takeSample(t, server); before.Ledger.Rose(again.Ledger) || !before.Ledger.Same(again.Ledger) || again.Started != before.Started {
+			t.Errorf("sampling alone changes the ledger: %v, %v", before.Ledger, again.Ledger)
 		}
 		_ = s.Connect(t, "app", "app").Close(t.Context())
 		await(t, server, activity.Rules{}, "session", func(sample Sample) bool {
 			return before.Ledger.Rose(sample.Ledger) && !before.Ledger.Same(sample.Ledger)
 		})
-		before = look(t, server)
+		before = takeSample(t, server)
 		s.Execute(t, "select pg_stat_reset()") // of the maintenance database
 		await(t, server, activity.Rules{}, "reset", func(sample Sample) bool { return before.Ledger.Rose(sample.Ledger) })
-		before = look(t, server)
+		before = takeSample(t, server)
 		s.Execute(t, "drop database app")
 		await(t, server, activity.Rules{}, "drop", func(sample Sample) bool { return before.Ledger.Rose(sample.Ledger) })
 	})
 }
 
 // Exactly the sessions that were judged are ended, and only if they are still as they were judged.
-func TestTerminate(t *testing.T) {
+func TestTerminator_endsOnlyWhatIsStillAsJudged(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
 		resting, woken, other := s.Connect(t, "app", "app"), s.Connect(t, "app", "app"), s.Connect(t, "postgres", "app")
 		rules := activity.Rules{Queries: true, Ignore: []idle.Pattern{{User: "postgres"}}}
-		sample := await(t, server, rules, "three sessions", func(sample Sample) bool { return len(sample.Tally.Doomed()) == 3 })
+		sample := await(t, server, rules, "three sessions", func(sample Sample) bool { return len(sample.Tally.Terminable()) == 3 })
 		terminator, err := server.Terminator(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestTerminate(t *testing.T) {
 			t.Fatal(err)
 		}
 		late := s.Connect(t, "app", "app")
-		ended, err := terminator.Terminate(t.Context(), sample.Tally.Doomed())
+		ended, err := terminator.Terminate(t.Context(), sample.Tally.Terminable())
 		if err != nil || ended != 2 {
 			t.Errorf("ended %d (%v), want 2", ended, err)
 		}
@@ -162,14 +162,14 @@ func TestTerminate(t *testing.T) {
 		if alive(resting) || alive(other) || !alive(woken) || !alive(late) {
 			t.Errorf("alive: resting %t, ignored %t, woken %t, late %t", alive(resting), alive(other), alive(woken), alive(late))
 		}
-		stranger := activity.Doomed{PID: sample.Tally.Doomed()[0].PID, Started: 1}
-		if ended, err := terminator.Terminate(t.Context(), []activity.Doomed{stranger}); err != nil || ended != 0 {
+		stranger := activity.Terminable{PID: sample.Tally.Terminable()[0].PID, Started: 1}
+		if ended, err := terminator.Terminate(t.Context(), []activity.Terminable{stranger}); err != nil || ended != 0 {
 			t.Errorf("another session with the same number was ended: %d (%v)", ended, err)
 		}
 	})
 }
 
-func TestPeersOfARealServer(t *testing.T) {
+func TestSampler_findsPeers(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)

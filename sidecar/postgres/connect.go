@@ -1,4 +1,4 @@
-// Package postgres looks at one PostgreSQL instance from beside it: it samples the sessions, listens to the control
+// Package postgres watches one PostgreSQL instance from beside it: it samples the sessions, listens to the control
 // channel, and asks whether the server has begun to shut down.
 //
 // It must never be in the server's way. Sessions are few, read only and bounded in time, and every one of them can be
@@ -9,10 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
+	"net/netip"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,57 +19,65 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 )
 
 const (
-	// sampleTimeout bounds one look, connecting included: a server that needs longer is not known to be idle.
+	// sampleTimeout bounds one sample, connecting included: a server that needs longer is not known to be idle.
 	sampleTimeout = 3 * time.Second
-	// roleExporter exists from CloudNativePG 1.28.3, 1.29.1 and 1.30.0 on; it is a member of pg_monitor and logs in over
-	// the socket as the operating system user that we are too.
-	roleExporter = "cnpg_metrics_exporter"
+	// roleExporter is a member of pg_monitor and logs in over the socket as the operating system user that we are too.
+	roleExporter = probe.Role
 	// roleFallback is the only other role that the socket lets us be.
-	roleFallback = "postgres"
-	// maintenanceDatabase is there in every instance.
-	maintenanceDatabase = "postgres"
+	roleFallback        = "postgres"
+	maintenanceDatabase = probe.Database
 )
 
-// Server says how to reach the instance.
+// Server is the instance.
 type Server struct {
-	// SocketDirectory holds the server's Unix socket.
-	SocketDirectory string
-	// Port is the server's port; it names the socket too.
-	Port uint16
+	socketDirectory string
+	port            uint16
+	addProbe        func(local netip.AddrPort)
+
+	// maintenanceSessions counts the sessions that we have opened in the maintenance database.
+	maintenanceSessions atomic.Int64
+	// plaintextRefused says that a startup packet without TLS was turned away.
+	plaintextRefused atomic.Bool
 }
 
-// SQLSTATEs that tell a refusal from a failure (PostgreSQL's documentation, appendix A).
+// NewServer returns the server with a Unix socket in that directory, which the port names too. addProbe is called with the
+// local address of every probe before its first byte is sent; it may be nil for a server that is never asked whether it is
+// shutting down.
+func NewServer(socketDirectory string, port uint16, addProbe func(local netip.AddrPort)) *Server {
+	return &Server{socketDirectory: socketDirectory, port: port, addProbe: addProbe}
+}
+
+// SQLSTATEs of a refusal, as against a failure (PostgreSQL's documentation, appendix A).
 const (
 	stateInvalidAuthorization = "28000"
 	stateInvalidPassword      = "28P01"
 	stateInsufficientRights   = "42501"
 	stateNoSuchDatabase       = "3D000"
-	stateCannotConnectNow     = "57P03"
 )
 
-// parameters are the settings of every session of ours.
-var parameters = map[string]string{
-	"application_name": activity.ApplicationName,
-	// The objects that a statement names must not depend on what the owner of a database has set for it.
-	"search_path":                   "pg_catalog",
-	"default_transaction_read_only": "on",
-	"statement_timeout":             "2s",
-	"lock_timeout":                  "1s",
-	// A listener that the server ended for idling would count its return as activity, and the cluster would never sleep.
-	"idle_session_timeout": "0",
-	// A statement whose session we have ended ends soon after it: nobody is left to send a cancel request.
-	"client_connection_check_interval": "100ms",
+// parameters returns the settings of every session of ours.
+func parameters() map[string]string {
+	return map[string]string{
+		"application_name": activity.ApplicationName,
+		// The objects that a statement names must not depend on what the owner of a database has set for it.
+		"search_path":                   "pg_catalog",
+		"default_transaction_read_only": "on",
+		"statement_timeout":             "2s",
+		"lock_timeout":                  "1s",
+		// A listener that the server ended for idling would count its return as activity, and the cluster would never sleep.
+		"idle_session_timeout": "0",
+		// A statement whose session we have ended ends soon after it: nobody is left to send a cancel request.
+		"client_connection_check_interval": "100ms",
+	}
 }
-
-// openedByUs counts the sessions that we have opened in the maintenance database, by server, of which a sidecar has one.
-var openedByUs sync.Map
 
 // connect opens a session as the least privileged role that the server has. That role is tried first every time: it may
 // have been made since, with an upgrade of the operator.
-func (s Server) connect(ctx context.Context, database string) (*session, error) {
+func (s *Server) connect(ctx context.Context, database string) (*session, error) {
 	opened, err := s.connectAs(ctx, roleExporter, database)
 	if code := sqlState(err); code == stateInvalidAuthorization || code == stateInvalidPassword {
 		return s.connectAs(ctx, roleFallback, database)
@@ -78,14 +85,14 @@ func (s Server) connect(ctx context.Context, database string) (*session, error) 
 	return opened, err
 }
 
-func (s Server) connectAs(ctx context.Context, role, database string) (*session, error) {
+func (s *Server) connectAs(ctx context.Context, role, database string) (*session, error) {
 	config, err := pgx.ParseConfig("sslmode=disable")
 	if err != nil {
 		return nil, fmt.Errorf("make a connection's configuration: %w", err)
 	}
-	config.Host, config.Port, config.User, config.Database, config.Password = s.SocketDirectory, s.Port, role, database, ""
+	config.Host, config.Port, config.User, config.Database, config.Password = s.socketDirectory, s.port, role, database, ""
 	config.Fallbacks = nil
-	config.RuntimeParams = maps.Clone(parameters)
+	config.RuntimeParams = parameters()
 	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	config.StatementCacheCapacity, config.DescriptionCacheCapacity = 0, 0
 	opened := &session{}
@@ -94,20 +101,14 @@ func (s Server) connectAs(ctx context.Context, role, database string) (*session,
 		return nil, fmt.Errorf("connect to database %s as %s: %w", database, role, err)
 	}
 	if database == maintenanceDatabase {
-		s.maintenanceSessions().Add(1)
+		s.maintenanceSessions.Add(1)
 	}
 	return opened, nil
 }
 
-// maintenanceSessions counts the sessions that we have opened in the maintenance database.
-func (s Server) maintenanceSessions() *atomic.Int64 {
-	count, _ := openedByUs.LoadOrStore(s, new(atomic.Int64))
-	return count.(*atomic.Int64)
-}
-
 // address is where the server listens on the loopback interface, which the containers of a pod share.
-func (s Server) address() string {
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(s.Port)))
+func (s *Server) address() string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(s.port)))
 }
 
 func sqlState(err error) string {

@@ -9,15 +9,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 )
 
-// Examine takes one look over a session of its own and returns every process too, for people to read.
-func (s Server) Examine(ctx context.Context, rules activity.Rules) (Sample, []activity.Session, error) {
+// Examine takes one sample over a session of its own and returns every process too, for people to read.
+func (s *Server) Examine(ctx context.Context, rules activity.Rules) (Sample, []activity.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
 	opened, err := s.connect(ctx, maintenanceDatabase)
 	if err != nil {
 		return Sample{}, nil, err
 	}
-	defer opened.hangUp()
+	defer opened.closeNow()
 	return examine(ctx, opened.conn, rules)
 }
 
@@ -29,7 +29,7 @@ func ExamineDSN(ctx context.Context, dsn string, rules activity.Rules) (Sample, 
 	if err != nil {
 		return Sample{}, nil, fmt.Errorf("read the connection string: %w", err) // pgx leaves the password out
 	}
-	for name, value := range parameters {
+	for name, value := range parameters() {
 		config.RuntimeParams[name] = value
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)

@@ -40,7 +40,7 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Listener listens to the control channel of one database.
 type Listener struct {
-	server    Server
+	server    *Server
 	database  string
 	notify    func(Notification)
 	failed    func(error)
@@ -51,11 +51,11 @@ type Listener struct {
 
 // NewListener makes a listener. notify is called for every notification, failed for every connection that did not come
 // about or ended; a refusal is a *[RefusedError]. Neither may block.
-func NewListener(server Server, database string, notify func(Notification), failed func(error)) *Listener {
+func NewListener(server *Server, database string, notify func(Notification), failed func(error)) *Listener {
 	return &Listener{server: server, database: database, notify: notify, failed: failed}
 }
 
-// Connected tells whether the listener listens.
+// Connected reports whether the listener listens.
 func (l *Listener) Connected() bool { return l.connected.Load() }
 
 // Run listens until the context ends; then its session is closed at once.

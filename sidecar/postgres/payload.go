@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Kind says what a notification means.
@@ -23,7 +23,7 @@ const (
 	KindRelease Kind = "release"
 	// KindHibernate asks to sleep as soon as nothing is in use.
 	KindHibernate Kind = "hibernate"
-	// KindMalformed is everything else; it is not obeyed.
+	// KindMalformed is everything else; it is passed over.
 	KindMalformed Kind = "malformed"
 )
 
@@ -52,7 +52,7 @@ func ParsePayload(payload string) Notification {
 	switch {
 	case hasArgument && command == "keep-awake":
 		length, err := time.ParseDuration(argument)
-		if err != nil || length <= 0 || length > idle.LongestKeepAwake {
+		if err != nil || length <= 0 || length > contract.LongestKeepAwake {
 			break
 		}
 		return Notification{Kind: KindKeepAwake, For: length}

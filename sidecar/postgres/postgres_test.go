@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -25,14 +26,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var instances = activity.Rules{Instances: []string{"c-1", "c-2"}}
 
 // prepare makes the roles that CloudNativePG makes, and an application's.
-func prepare(t *testing.T, s *postgrestest.Server) Server {
+func prepare(t *testing.T, s *postgrestest.Server) *Server {
 	t.Helper()
 	s.Execute(t, "create role cnpg_metrics_exporter login in role pg_monitor", "create role streaming_replica login replication",
 		"create role cnpg_pooler_pgbouncer login", "create role app login", "create database app owner app")
-	return Server{SocketDirectory: s.Directory, Port: s.Port}
+	return serverOf(s)
 }
 
-func look(t *testing.T, server Server) Sample {
+// serverOf is the server as a sidecar sees it that records no probes.
+func serverOf(s *postgrestest.Server) *Server {
+	return NewServer(s.Directory, s.Port, func(netip.AddrPort) {})
+}
+
+func takeSample(t *testing.T, server *Server) Sample {
 	t.Helper()
 	sampler := NewSampler(server)
 	defer sampler.Close()
@@ -41,18 +47,18 @@ func look(t *testing.T, server Server) Sample {
 		t.Fatal(err)
 	}
 	if sample.Began.IsZero() || sample.Ended.Before(sample.Began) {
-		t.Errorf("the look began at %s and ended at %s", sample.Began, sample.Ended)
+		t.Errorf("the sample began at %s and ended at %s", sample.Began, sample.Ended)
 	}
 	return sample
 }
 
-func inUse(t *testing.T, server Server) bool {
+func inUse(t *testing.T, server *Server) bool {
 	t.Helper()
-	return len(look(t, server).Tally.InUse()) != 0
+	return len(takeSample(t, server).Tally.InUse()) != 0
 }
 
 // Who counts, on a real server, one scenario a row.
-func TestWhoCounts(t *testing.T) {
+func TestSampler_whoCounts(t *testing.T) {
 	t.Parallel()
 	run := func(statements ...string) func(*testing.T, *pgx.Conn) {
 		return func(t *testing.T, conn *pgx.Conn) {
@@ -92,7 +98,7 @@ func TestWhoCounts(t *testing.T) {
 			t.Run(row.rule, func(t *testing.T) {
 				conn := s.Connect(t, row.role, row.database, "application_name="+row.application)
 				row.act(t, conn)
-				sample := look(t, server)
+				sample := takeSample(t, server)
 				if got, want := (len(sample.Tally.InUse()) != 0), row.state != ""; got != want {
 					t.Errorf("counts: %t, want %t (%v)", got, want, sample.Tally.ByState())
 				}
@@ -120,7 +126,7 @@ func TestWhoCounts(t *testing.T) {
 
 // awaitQuiet waits until a session that has said goodbye is gone from the statistics: the server takes it off after the
 // client has closed.
-func awaitQuiet(t *testing.T, server Server) {
+func awaitQuiet(t *testing.T, server *Server) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); inUse(t, server); {
 		if time.Now().After(deadline) {
@@ -131,7 +137,7 @@ func awaitQuiet(t *testing.T, server Server) {
 
 // PostgreSQL 18 shows a client from its startup packet on, without a user. A scanner that goes no further, or the operator's
 // own probe while it authenticates, is not somebody who uses the database.
-func TestALoginThatIsNotCompleteDoesNotCount(t *testing.T) {
+func TestSampler_aLoginThatIsNotCompleteDoesNotCount(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
@@ -150,23 +156,23 @@ func TestALoginThatIsNotCompleteDoesNotCount(t *testing.T) {
 		} else if _, asked := message.(*pgproto3.AuthenticationSASL); !asked {
 			t.Fatalf("the server asks for no password: %T", message)
 		}
-		if sample := look(t, server); len(sample.Tally.InUse()) != 0 {
+		if sample := takeSample(t, server); len(sample.Tally.InUse()) != 0 {
 			t.Errorf("it counts: %v", sample.Tally.ByState())
 		}
 	})
 }
 
-func TestWithoutTheExporterRoleTheFallbackIsUsed(t *testing.T) {
+func TestServer_fallsBackWithoutTheExportersRole(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
-		server := Server{SocketDirectory: s.Directory, Port: s.Port}
+		server := serverOf(s)
 		if inUse(t, server) {
 			t.Error("our own session counts")
 		}
 	})
 }
 
-func TestWithoutRightsWhatCannotBeSeenCounts(t *testing.T) {
+func TestSampler_whatCannotBeSeenCounts(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
@@ -178,7 +184,7 @@ func TestWithoutRightsWhatCannotBeSeenCounts(t *testing.T) {
 	})
 }
 
-func TestFrozenServerIsAnError(t *testing.T) {
+func TestSampler_aFrozenServerIsAnError(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
@@ -204,7 +210,7 @@ func TestFrozenServerIsAnError(t *testing.T) {
 }
 
 // A smart shutdown waits for every session: it is noticed, and once our sessions are closed the server ends.
-func TestShutdownIsNoticedAndNotDelayed(t *testing.T) {
+func TestShuttingDown_isNoticedAndDelaysNothing(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
@@ -244,7 +250,7 @@ func TestShutdownIsNoticedAndNotDelayed(t *testing.T) {
 	})
 }
 
-func TestListener(t *testing.T) {
+func TestListener_receivesNotifications(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
@@ -284,9 +290,9 @@ func TestListener(t *testing.T) {
 	})
 }
 
-func TestUnreachable(t *testing.T) {
+func TestShuttingDown_ofAServerThatIsNotThere(t *testing.T) {
 	t.Parallel()
-	server := Server{SocketDirectory: os.TempDir(), Port: 1}
+	server := NewServer(os.TempDir(), 1, func(netip.AddrPort) {})
 	if _, err := server.ShuttingDown(t.Context()); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("got %v, want ErrUnreachable", err)
 	}
@@ -296,11 +302,11 @@ func TestUnreachable(t *testing.T) {
 }
 
 // Where a rule of the user's rejects what comes without TLS, the check logs in instead, and leaves one line in the log.
-func TestWherePlaintextIsRejectedTheCheckLogsIn(t *testing.T) {
+func TestShuttingDown_logsInWherePlaintextIsRejected(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
-		s.RejectPlaintext(t)
+		s.AddRule(t, "hostnossl all all all reject")
 		for range 3 {
 			if refusing, err := server.ShuttingDown(t.Context()); refusing || err != nil {
 				t.Fatalf("a serving server: %t, %v", refusing, err)
@@ -313,7 +319,7 @@ func TestWherePlaintextIsRejectedTheCheckLogsIn(t *testing.T) {
 }
 
 // A session that another goroutine ends while a statement runs is gone at once, and no cancel request follows it.
-func TestHangUpWhileAStatementRuns(t *testing.T) {
+func TestCloseNow_whileAStatementRuns(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
@@ -337,8 +343,8 @@ func TestHangUpWhileAStatementRuns(t *testing.T) {
 		for running() == 0 {
 			runtime.Gosched()
 		}
-		opened.hangUp()
-		opened.hangUp() // twice does no harm
+		opened.closeNow()
+		opened.closeNow() // twice does no harm
 		if err := <-ended; err == nil {
 			t.Error("the statement ended without an error")
 		}
@@ -348,7 +354,7 @@ func TestHangUpWhileAStatementRuns(t *testing.T) {
 	})
 }
 
-func TestASessionThatCameTooLateIsNotKept(t *testing.T) {
+func TestHolder_keepsNoSessionThatCameTooLate(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		server := prepare(t, s)
@@ -360,7 +366,7 @@ func TestASessionThatCameTooLateIsNotKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		held.close()
-		if err := held.keep(ctx, opened); !errors.Is(err, errHungUp) || held.current() != nil {
+		if err := held.keep(ctx, opened); !errors.Is(err, errClosed) || held.current() != nil {
 			t.Errorf("kept after the close: %v", err)
 		}
 	})

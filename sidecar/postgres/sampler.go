@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,9 +16,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
-// Sample is what one look at the instance showed.
+// Sample is what the instance showed at a time.
 type Sample struct {
-	// Began and Ended enclose the look; connecting is not part of it.
+	// Began and Ended enclose the sample; connecting is not part of it.
 	Began, Ended time.Time
 	// Tally is what the sessions come to.
 	Tally activity.Tally
@@ -27,20 +29,22 @@ type Sample struct {
 	Started int64
 	// Blockers is what else speaks against a shutdown.
 	Blockers []idle.Reason
+	// Scheduler says that an extension is loaded that schedules jobs.
+	Scheduler bool
 	// InactiveSlots is the number of logical slots that nobody reads and that retain WAL.
 	InactiveSlots int64
 }
 
-// Sampler looks at the sessions of an instance over a session of its own that it keeps.
+// Sampler samples the sessions of an instance over a session of its own that it keeps.
 type Sampler struct {
-	server Server
+	server *Server
 	held   holder
 }
 
 // NewSampler makes a sampler; it connects with the first sample.
-func NewSampler(server Server) *Sampler { return &Sampler{server: server} }
+func NewSampler(server *Server) *Sampler { return &Sampler{server: server} }
 
-// Sample looks at the sessions. Any error means that what they do is not known; the session is closed then. The caller must
+// Sample samples the sessions. Any error means that what they do is not known; the session is closed then. The caller must
 // not run two samples at once.
 func (s *Sampler) Sample(ctx context.Context, rules activity.Rules) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
@@ -57,20 +61,20 @@ func (s *Sampler) Sample(ctx context.Context, rules activity.Rules) (Sample, err
 			return Sample{}, fmt.Errorf("keep the session: %w", err)
 		}
 	}
-	ours := s.server.maintenanceSessions().Load()
+	ours := s.server.maintenanceSessions.Load()
 	sample, err := read(ctx, session.conn, rules, func(activity.Session) {})
 	if err != nil {
 		s.held.close()
 		return Sample{}, err
 	}
-	if database, known := sample.Ledger[maintenanceDatabase]; known {
+	if database, ok := sample.Ledger[maintenanceDatabase]; ok {
 		database.Sessions -= ours
 		sample.Ledger[maintenanceDatabase] = database
 	}
 	return sample, nil
 }
 
-// record is a row of the look.
+// record is a row of a sample.
 type record struct {
 	kind, name, user, application, database, state, client string
 	port, number, moment, idleFor, changed                 int64
@@ -114,7 +118,7 @@ func (s *Sample) add(r record) error {
 	case "database":
 		s.Ledger[r.database] = activity.Database{Sessions: r.number, Reset: r.moment}
 	case "server":
-		s.Started = r.moment
+		s.Started, s.Scheduler = r.moment, schedulesJobs(r.name)
 	case "blocker":
 		if r.name == "inactive_logical_slot" {
 			s.InactiveSlots = r.number
@@ -125,6 +129,18 @@ func (s *Sample) add(r record) error {
 		return fmt.Errorf("%w: %q", errUnknownRow, r.kind)
 	}
 	return nil
+}
+
+// schedulesJobs reports whether one of the libraries of shared_preload_libraries has background workers that run jobs.
+func schedulesJobs(libraries string) bool {
+	for library := range strings.SplitSeq(libraries, ",") {
+		library = strings.Trim(library, ` "`)
+		switch name, _, _ := strings.Cut(path.Base(library), "-"); strings.TrimSuffix(name, ".so") {
+		case "pg_cron", "timescaledb", "pg_partman_bgw":
+			return true
+		}
+	}
+	return false
 }
 
 func (r *record) session() activity.Session {
@@ -140,7 +156,7 @@ func (r *record) session() activity.Session {
 	return s
 }
 
-// Connected tells whether a session is held.
+// Connected reports whether a session is held.
 func (s *Sampler) Connected() bool { return s.held.current() != nil }
 
 // Close ends the session at once, a running sample included. It may be called from any goroutine.

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// farewell bounds the polite end of a session: a frozen server may leave no room for it.
-const farewell = 100 * time.Millisecond
+// terminateTimeout bounds the message that ends a session in order: a frozen server may leave no room for it.
+const terminateTimeout = 100 * time.Millisecond
 
-// errHungUp is the error of whoever uses a session that another goroutine has ended.
-var errHungUp = errors.New("the session was ended from our side")
+// errClosed is the error of whoever uses a session that another goroutine has closed.
+var errClosed = errors.New("the session was closed from our side")
 
 // session is a connection of ours, which any goroutine may end at any moment.
 type session struct {
@@ -39,16 +39,16 @@ func (s *session) dial(ctx context.Context, network, address string) (net.Conn, 
 	return socket, err
 }
 
-// hangUp ends the session at once, whatever it is doing, and waits for no answer. The goodbye is written past pgx, which
+// closeNow ends the session at once, whatever it is doing, and waits for no answer. The Terminate message is written past pgx, which
 // may be in the middle of a statement in another goroutine.
-func (s *session) hangUp() {
+func (s *session) closeNow() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.ended {
 		return
 	}
 	s.ended = true
-	_ = s.socket.SetWriteDeadline(time.Now().Add(farewell))
+	_ = s.socket.SetWriteDeadline(time.Now().Add(terminateTimeout))
 	_, _ = s.socket.Write([]byte{'X', 0, 0, 0, 4}) // Terminate
 	_ = s.socket.Close()
 }
@@ -87,7 +87,7 @@ func (h *holder) keep(ctx context.Context, opened *session) error {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	if ctx.Err() != nil {
-		opened.hangUp()
+		opened.closeNow()
 		return context.Cause(ctx)
 	}
 	h.session = opened
@@ -99,10 +99,10 @@ func (h *holder) close() {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	if h.stop != nil {
-		h.stop(errHungUp)
+		h.stop(errClosed)
 	}
 	if h.session != nil {
-		h.session.hangUp()
+		h.session.closeNow()
 		h.session = nil
 	}
 }

@@ -15,7 +15,7 @@ type Terminator struct {
 }
 
 // Terminator opens a session as the superuser, who alone may end every session.
-func (s Server) Terminator(ctx context.Context) (*Terminator, error) {
+func (s *Server) Terminator(ctx context.Context) (*Terminator, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
 	opened, err := s.connectAs(ctx, roleFallback, maintenanceDatabase)
@@ -30,18 +30,18 @@ func (s Server) Terminator(ctx context.Context) (*Terminator, error) {
 }
 
 // Terminate ends those of the sessions that are still the same and still as they were judged, and returns how many.
-func (t *Terminator) Terminate(ctx context.Context, doomed []activity.Doomed) (int, error) {
+func (t *Terminator) Terminate(ctx context.Context, sessions []activity.Terminable) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
 	ctx, done := t.held.use(ctx)
 	defer done()
 	session := t.held.current()
 	if session == nil {
-		return 0, fmt.Errorf("end the sessions that do not count: %w", errHungUp)
+		return 0, fmt.Errorf("end the sessions that do not count: %w", errClosed)
 	}
 	var pids, started, changed []int64
 	var resting []bool
-	for _, d := range doomed {
+	for _, d := range sessions {
 		pids, started = append(pids, d.PID), append(started, d.Started)
 		resting, changed = append(resting, d.Idle), append(changed, d.Changed)
 	}

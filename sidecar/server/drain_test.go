@@ -31,7 +31,7 @@ func startDrain(t *testing.T, path string, drain func()) {
 	})
 }
 
-func TestDrainReturnsAfterTheSessionsAreClosed(t *testing.T) {
+func TestDrain_returnsAfterTheSessionsAreClosed(t *testing.T) {
 	t.Parallel()
 	var drains atomic.Int32
 	path := filepath.Join(t.TempDir(), "drain.sock")
@@ -46,7 +46,7 @@ func TestDrainReturnsAfterTheSessionsAreClosed(t *testing.T) {
 	}
 }
 
-func TestDrainHasNothingToDoWhereNobodyHoldsASession(t *testing.T) {
+func TestDrain_hasNothingToDoWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()
 	dead := filepath.Join(directory, "dead.sock")
@@ -54,11 +54,11 @@ func TestDrainHasNothingToDoWhereNobodyHoldsASession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := listener.Close(); err != nil { // as a killed process does: the name stays
+	if err := listener.Close(); err != nil { // as a killed process does: the name is kept
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(dead); err != nil {
-		t.Fatalf("the name did not stay: %v", err)
+		t.Fatalf("the name was not kept: %v", err)
 	}
 	for _, row := range []struct{ rule, path string }{
 		{"a socket that is not there belongs to nobody", filepath.Join(directory, "absent.sock")},
@@ -73,7 +73,7 @@ func TestDrainHasNothingToDoWhereNobodyHoldsASession(t *testing.T) {
 	}
 }
 
-func TestDrainFailsWithoutTheAnswer(t *testing.T) {
+func TestDrain_failsWithoutTheAnswer(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ rule, answer string }{
 		{"a process that ends before it answers has drained nothing that we know of", ""},
@@ -106,7 +106,7 @@ func TestDrainFailsWithoutTheAnswer(t *testing.T) {
 	}
 }
 
-func TestDrainDoesNotWaitLongerThanItsCaller(t *testing.T) {
+func TestDrain_waitsNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	draining, release := make(chan struct{}), make(chan struct{})
 	path := filepath.Join(t.TempDir(), "drain.sock")
@@ -122,7 +122,7 @@ func TestDrainDoesNotWaitLongerThanItsCaller(t *testing.T) {
 	close(release)
 }
 
-func TestDrainSocketIsForItsOwnUser(t *testing.T) {
+func TestServeDrain_isForItsOwnUser(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "drain.sock")
 	startDrain(t, path, func() {})
@@ -135,7 +135,7 @@ func TestDrainSocketIsForItsOwnUser(t *testing.T) {
 	}
 }
 
-func TestServeDrainReplacesWhatAnEarlierWorkerLeft(t *testing.T) {
+func TestServeDrain_replacesWhatAnEarlierWorkerLeft(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "drain.sock")
 	for _, left := range []string{path, path + ".new"} {
@@ -149,7 +149,7 @@ func TestServeDrainReplacesWhatAnEarlierWorkerLeft(t *testing.T) {
 	}
 }
 
-func TestServeDrainEndsWithTheContext(t *testing.T) {
+func TestServeDrain_endsWithTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -158,11 +158,11 @@ func TestServeDrainEndsWithTheContext(t *testing.T) {
 		t.Error(err)
 	}
 	if err := Drain(t.Context(), path); err != nil {
-		t.Errorf("what an ended worker left behind: %v", err)
+		t.Errorf("what an ended worker left: %v", err)
 	}
 }
 
-func TestServeDrainNamesWhatFailed(t *testing.T) {
+func TestServeDrain_namesWhatFailed(t *testing.T) {
 	t.Parallel()
 	if err := ServeDrain(t.Context(), filepath.Join(t.TempDir(), "absent", "drain.sock"), func() {}); err == nil {
 		t.Error("a socket in a directory that is not there was made")

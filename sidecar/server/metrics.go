@@ -12,6 +12,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
 // prefix is the common beginning of every metric.
@@ -49,13 +50,13 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 		now:      now,
 		registry: prometheus.NewRegistry(),
 		samples: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: prefix + "samples_total", Help: "Looks at the sessions of this instance.", ConstLabels: labels,
+			Name: prefix + "samples_total", Help: "Samples of the sessions of this instance.", ConstLabels: labels,
 		}),
 		sampleErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: prefix + "sample_errors_total", Help: "Looks that failed, so that the activity is unknown.", ConstLabels: labels,
+			Name: prefix + "sample_errors_total", Help: "Samples that failed, so that the activity is unknown.", ConstLabels: labels,
 		}),
 		sampleTime: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: prefix + "sample_duration_seconds", Help: "How long a look took.", ConstLabels: labels,
+			Name: prefix + "sample_duration_seconds", Help: "How long a sample took.", ConstLabels: labels,
 			Buckets: []float64{0.001, 0.005, 0.025, 0.1, 0.5, 3},
 		}),
 		notifications: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -70,11 +71,11 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 		described: descriptions{
 			idle:         describe("idle_seconds", "For how long this instance is proven idle; zero while a session counts."),
 			lastActivity: describe("last_activity_timestamp_seconds", "When activity was last seen."),
-			lastSample:   describe("last_sample_timestamp_seconds", "When the newest successful look ended."),
+			lastSample:   describe("last_sample_timestamp_seconds", "When the newest successful sample ended."),
 			threshold:    describe("threshold_seconds", "For how long the cluster must be idle before it sleeps."),
 			sessions:     describe("sessions", "Client sessions of this instance.", "state"),
 			blocked:      describe("blocked", "Whether this keeps the cluster awake.", "reason"),
-			events:       describe("socket_events_supported", "Whether the kernel reports the TCP sessions that end; if not, the instance is looked at every second."),
+			events:       describe("socket_events_supported", "Whether the kernel reports the TCP sessions that end; if not, the instance is sampled every second."),
 			listener:     describe("listener_connected", "Whether notifications on the control channel are received; absent where none are wanted."),
 		},
 	}
@@ -84,7 +85,7 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 	for _, verdict := range activity.Verdicts() {
 		m.socketEvents.WithLabelValues(string(verdict))
 	}
-	for _, result := range control.Results() {
+	for _, result := range sleep.Results() {
 		m.hibernations.WithLabelValues(string(result))
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -102,7 +103,7 @@ func (m *Metrics) Publish(status control.Status) {
 	m.status, m.known = status, true
 }
 
-// Sampled counts a look.
+// Sampled counts a sample.
 func (m *Metrics) Sampled(took time.Duration, err error) {
 	m.samples.Inc()
 	m.sampleTime.Observe(took.Seconds())
@@ -120,7 +121,7 @@ func (m *Metrics) Judged(verdict activity.Verdict) {
 }
 
 // Attempted counts an attempt to sleep.
-func (m *Metrics) Attempted(result control.Result) {
+func (m *Metrics) Attempted(result sleep.Result) {
 	m.hibernations.WithLabelValues(string(result)).Inc()
 }
 
@@ -134,8 +135,8 @@ func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
 
 // Collect sends the figures of the newest status.
 func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
-	status, known := m.newest()
-	if !known {
+	status, ok := m.newest()
+	if !ok {
 		return
 	}
 	send := func(description *prometheus.Desc, value float64, labels ...string) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -14,14 +15,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// noon is when the newest look of these tests ended.
+// noon is when the newest sample of these tests ended.
 var noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.FixedZone("CET", 3600))
 
 // metricsOf are the metrics of a sidecar whose control loop published the statuses.
@@ -46,7 +49,7 @@ func primary() control.Status {
 // idlePrimary has been idle for five minutes.
 func idlePrimary() control.Status {
 	s := primary()
-	s.Known, s.SampledAt, s.ListenerConnected, s.Reported, s.Confirmed = true, noon, true, true, "uid 2026-03-02T11:00:30Z"
+	s.Known, s.SampledAt, s.ListenerConnected, s.Reported = true, noon, true, true
 	s.State = idle.State{IdleSince: noon.Add(-5 * time.Minute), LastActivity: noon.Add(-301500 * time.Millisecond)}
 	s.Decision = idle.Decision{Reason: idle.ReasonWaiting, Blockers: []idle.Reason{idle.ReasonWaiting}, Due: noon.Add(25 * time.Minute)}
 	return s
@@ -57,6 +60,7 @@ func busyPrimary() control.Status {
 	s := primary()
 	s.Known, s.SampledAt, s.InUse, s.Reported = true, noon, true, true
 	s.LastPeer = netip.MustParseAddr("10.0.0.9")
+	s.ServerBlockers, s.Scheduler = []idle.Reason{idle.ReasonAdvisoryLock}, true
 	s.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "active"}, activity.Rules{})
 	s.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "idle in transaction (aborted)"}, activity.Rules{})
 	s.State.LastActivity = noon
@@ -72,7 +76,7 @@ func replica() control.Status {
 	return s
 }
 
-// lost was idle, and its newest look failed.
+// lost was idle, and its newest sample failed.
 func lost() control.Status {
 	s := idlePrimary()
 	s.Known, s.State.IdleSince = false, time.Time{}
@@ -82,7 +86,7 @@ func lost() control.Status {
 
 func invalid() control.Status {
 	s := primary()
-	s.Policy, s.Problems = idle.Policy{}, []idle.Problem{{Key: idle.KeyEnabled, Value: "yes"}}
+	s.Policy, s.Problems = idle.Policy{}, []idle.Problem{{Key: contract.AnnotationEnabled, Value: "yes"}}
 	s.Decision = idle.Decision{Reason: idle.ReasonInvalidAnnotation, Blockers: []idle.Reason{idle.ReasonInvalidAnnotation, idle.ReasonUnknown}}
 	return s
 }
@@ -98,7 +102,7 @@ func counted() *Metrics {
 	for _, verdict := range append(activity.Verdicts(), activity.VerdictUnseen) {
 		m.Judged(verdict)
 	}
-	for _, result := range append(control.Results(), control.ResultConflict) {
+	for _, result := range append(sleep.Results(), sleep.ResultConflict) {
 		m.Attempted(result)
 	}
 	return m
@@ -129,7 +133,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func TestPagesAreGolden(t *testing.T) {
+func TestHandler_pagesAreGolden(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule, file string
@@ -139,13 +143,13 @@ func TestPagesAreGolden(t *testing.T) {
 		{"an idle primary shows how long it is proven idle", "idle", metricsOf(idlePrimary())},
 		{"a busy primary shows its sessions", "busy", metricsOf(idlePrimary(), busyPrimary())},
 		{"a replica shows no listener, since it wants none", "replica", metricsOf(replica())},
-		{"after a failed look what was known before is shown with its time only", "lost", metricsOf(idlePrimary(), lost())},
+		{"after a failed sample what was known before is shown with its time only", "lost", metricsOf(idlePrimary(), lost())},
 		{"a bad annotation shows as the reason, and there is no threshold", "invalid", metricsOf(invalid())},
 		{"everything that is counted is counted once, under closed labels", "counted", counted()},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			pages := row.metrics.Handler("blue", "blue-1", introduction.NewBook())
+			pages := row.metrics.Handler("blue", "blue-1", clientaddr.NewTable(), nobody{})
 			metrics := get(pages, http.MethodGet, "/metrics")
 			if metrics.Code != http.StatusOK {
 				t.Errorf("/metrics answers %d", metrics.Code)
@@ -156,7 +160,7 @@ func TestPagesAreGolden(t *testing.T) {
 				t.Errorf("/activity is %q", got)
 			}
 			golden(t, row.file+".json", report.Body.String())
-			if _, err := activity.DecodeReport(report.Body.Bytes()); err != nil {
+			if _, err := contract.DecodeReport(report.Body.Bytes()); err != nil {
 				t.Errorf("the report cannot be read by a sibling: %v", err)
 			}
 			problems, err := testutil.GatherAndLint(row.metrics.registry)
@@ -167,7 +171,19 @@ func TestPagesAreGolden(t *testing.T) {
 	}
 }
 
-func TestListenerIsWantedOnlyWhereItCanBe(t *testing.T) {
+func TestReport_saysWhetherItIsKnownThatNobodyUsedIt(t *testing.T) {
+	t.Parallel()
+	if metricsOf(idlePrimary()).Report("blue", "blue-1").Unused {
+		t.Error("an instance that was used is not")
+	}
+	s := idlePrimary()
+	s.State = idle.State{IdleSince: noon, Unused: noon}
+	if !metricsOf(s).Report("blue", "blue-1").Unused {
+		t.Error("one that nobody used is used")
+	}
+}
+
+func TestListenerWanted_onlyWhereItCanBe(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule   string
@@ -196,17 +212,17 @@ func TestListenerIsWantedOnlyWhereItCanBe(t *testing.T) {
 	}
 }
 
-func TestHealthIsThatOfTheProcess(t *testing.T) {
+func TestHandler_healthIsThatOfTheProcess(t *testing.T) {
 	t.Parallel()
-	answer := get(metricsOf().Handler("blue", "blue-1", introduction.NewBook()), http.MethodGet, "/healthz")
+	answer := get(metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), nobody{}), http.MethodGet, "/healthz")
 	if answer.Code != http.StatusOK || answer.Body.String() != "ok\n" {
 		t.Errorf("answer %d %q", answer.Code, answer.Body)
 	}
 }
 
-func TestPagesCanOnlyBeRead(t *testing.T) {
+func TestHandler_pagesCanOnlyBeRead(t *testing.T) {
 	t.Parallel()
-	pages := metricsOf().Handler("blue", "blue-1", introduction.NewBook())
+	pages := metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), nobody{})
 	for _, path := range []string{"/metrics", "/activity", "/healthz"} {
 		if got := get(pages, http.MethodPost, path).Code; got != http.StatusMethodNotAllowed {
 			t.Errorf("POST %s answers %d", path, got)
@@ -219,7 +235,7 @@ func TestPagesCanOnlyBeRead(t *testing.T) {
 
 // BenchmarkMetricsPage measures a scrape; the page's size is reported in bytes.
 func BenchmarkMetricsPage(b *testing.B) {
-	pages := metricsOf(busyPrimary()).Handler("blue", "blue-1", introduction.NewBook())
+	pages := metricsOf(busyPrimary()).Handler("blue", "blue-1", clientaddr.NewTable(), nobody{})
 	var size int
 	b.ReportAllocs()
 	for b.Loop() {
@@ -227,3 +243,8 @@ func BenchmarkMetricsPage(b *testing.B) {
 	}
 	b.ReportMetric(float64(size), "page-bytes")
 }
+
+// nobody may have the instance sampled.
+type nobody struct{}
+
+func (nobody) SampleFor(context.Context, netip.Addr) bool { return false }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,7 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/introduction"
+	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // patience bounds what a test waits for; it is never waited out when the test passes.
@@ -27,7 +29,7 @@ func start(t *testing.T, handler http.Handler) (address string, end func() error
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, listener, handler) }()
+	go func() { ended <- serve(ctx, listener, handler, isSibling) }()
 	end = func() error {
 		cancel()
 		return receive(t, ended)
@@ -35,6 +37,9 @@ func start(t *testing.T, handler http.Handler) (address string, end func() error
 	t.Cleanup(cancel)
 	return listener.Addr().String(), end
 }
+
+// isSibling stands for the addresses of the cluster's instances.
+func isSibling(address netip.Addr) bool { return address.String() == "127.0.0.7" }
 
 // receive waits for a value.
 func receive[T any](t *testing.T, values <-chan T) T {
@@ -61,9 +66,9 @@ func talk(address, request string) string {
 	return string(answer)
 }
 
-func TestServeAnswersAndEndsWithTheContext(t *testing.T) {
+func TestServe_answersAndEndsWithTheContext(t *testing.T) {
 	t.Parallel()
-	address, end := start(t, metricsOf().Handler("blue", "blue-1", introduction.NewBook()))
+	address, end := start(t, metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), nobody{}))
 	answer := talk(address, "GET /healthz HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n")
 	if !strings.HasPrefix(answer, "HTTP/1.1 200 ") || !strings.HasSuffix(answer, "ok\n") {
 		t.Errorf("answer: %q", answer)
@@ -76,7 +81,53 @@ func TestServeAnswersAndEndsWithTheContext(t *testing.T) {
 	}
 }
 
-func TestServeRefusesALargeHeader(t *testing.T) {
+// TestServe_answersBesideIdleConnections has strangers open more connections than there are places, and say nothing.
+func TestServe_answersBesideIdleConnections(t *testing.T) {
+	t.Parallel()
+	for rule, row := range map[string]struct {
+		strangers func(int) string
+		asker     string
+	}{
+		"anybody is answered beside one stranger":                       {func(int) string { return "127.0.0.9" }, "127.0.0.1"},
+		"anybody is answered beside one at the same address":            {func(int) string { return "127.0.0.9" }, "127.0.0.9"},
+		"an instance is answered beside as many strangers as it may be": {func(i int) string { return fmt.Sprintf("127.0.1.%d", i+1) }, "127.0.0.7"},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			address, end := start(t, metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), nobody{}))
+			from := func(source string) net.Conn {
+				dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: patience}
+				conn, err := dialer.Dial("tcp", address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = conn.Close() })
+				return conn
+			}
+			for i := range 2 * maximumConnections {
+				from(row.strangers(i))
+			}
+			asker := from(row.asker)
+			_ = asker.SetDeadline(time.Now().Add(patience))
+			for i := range 2 * maximumConnections {
+				if rule != "anybody is answered beside one at the same address" {
+					from(row.strangers(i))
+				}
+			}
+			if _, err := io.WriteString(asker, "GET /healthz HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if answer, err := io.ReadAll(asker); !strings.HasSuffix(string(answer), "ok\n") {
+				t.Errorf("answer: %q, %v", answer, err)
+			}
+			if err := end(); err != nil {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+}
+
+func TestServe_refusesALargeHeader(t *testing.T) {
 	t.Parallel()
 	address, end := start(t, http.NotFoundHandler())
 	// net/http reads up to 4 KiB more than the limit.
@@ -89,7 +140,7 @@ func TestServeRefusesALargeHeader(t *testing.T) {
 	}
 }
 
-func TestServeLetsAPageFinish(t *testing.T) {
+func TestServe_letsAPageFinish(t *testing.T) {
 	t.Parallel()
 	asked, finish := make(chan struct{}), make(chan struct{})
 	address, end := start(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -111,7 +162,7 @@ func TestServeLetsAPageFinish(t *testing.T) {
 	}
 }
 
-func TestServeWaitsNoLongerThanItsFarewell(t *testing.T) {
+func TestServe_waitsNoLongerThanItsTimeout(t *testing.T) {
 	t.Parallel()
 	asked, finish := make(chan struct{}), make(chan struct{})
 	address, end := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -127,43 +178,43 @@ func TestServeWaitsNoLongerThanItsFarewell(t *testing.T) {
 	receive(t, finish)
 }
 
-func TestServeSaysWhyItCannotServe(t *testing.T) {
+func TestServe_namesWhatFailed(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Serve(t.Context(), taken.Addr().String(), http.NotFoundHandler()); !errors.Is(err, syscall.EADDRINUSE) {
+	if err := Serve(t.Context(), taken.Addr().String(), http.NotFoundHandler(), nil); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("error: %v", err)
 	}
 	if err := taken.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := serve(t.Context(), taken, http.NotFoundHandler()); !errors.Is(err, net.ErrClosed) {
+	if err := serve(t.Context(), taken, http.NotFoundHandler(), nil); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("error: %v", err)
 	}
 }
 
-func TestServeListensOnTheAddress(t *testing.T) {
+func TestServe_listensOnTheAddress(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Serve(ctx, "127.0.0.1:0", http.NotFoundHandler()); err != nil && !errors.Is(err, context.Canceled) {
+	if err := Serve(ctx, "127.0.0.1:0", http.NotFoundHandler(), nil); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("error: %v", err)
 	}
 }
 
-// The sender of an introduction speaks for connections from his own address only.
-func TestIntroduce(t *testing.T) {
+// The sender of a client address names connections from their own address only.
+func TestHandler_takesClientAddressesIn(t *testing.T) {
 	t.Parallel()
-	book := introduction.NewBook()
-	address, end := start(t, metricsOf().Handler("blue", "blue-1", book))
+	table := clientaddr.NewTable()
+	address, end := start(t, metricsOf().Handler("blue", "blue-1", table, nobody{}))
 	for body, want := range map[string]int{
 		`{"version":1,"port":40000,"peer":"192.0.2.7:5000"}`: http.StatusNoContent,
 		`{"version":9,"port":40001,"peer":"192.0.2.7:5000"}`: http.StatusBadRequest,
 		`nonsense`: http.StatusBadRequest,
 	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/introduce", strings.NewReader(body))
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+contract.PathClientAddress, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,11 +232,60 @@ func TestIntroduce(t *testing.T) {
 		"127.0.0.1:40001": "127.0.0.1:40001",
 		"10.0.0.1:40000":  "10.0.0.1:40000",
 	} {
-		if behind := book.Behind(netip.MustParseAddrPort(connection)); behind.String() != want {
-			t.Errorf("behind %s is %s, want %s", connection, behind, want)
+		if client := table.ClientAddr(netip.MustParseAddrPort(connection)); client.String() != want {
+			t.Errorf("the client of %s is %s, want %s", connection, client, want)
 		}
 	}
 	if err := end(); err != nil {
 		t.Error(err)
+	}
+}
+
+// askers are those for whom the instance is sampled.
+type askers map[string]bool
+
+func (a askers) SampleFor(_ context.Context, asker netip.Addr) bool { return a[asker.String()] }
+
+func TestActivity_samplesForThoseWhoMayAsk(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, query, nonce string
+		askers             askers
+	}{
+		{"an instance that asks for a sample gets one, with its nonce", "?sample=abc", "abc", askers{"127.0.0.1": true}},
+		{"a stranger gets none", "?sample=abc", "forbidden", askers{"10.0.0.1": true}},
+		{"who does not ask gets what was last seen", "", "", askers{"127.0.0.1": true}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			address, end := start(t, metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), row.askers))
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/activity"+row.query, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if row.nonce == "forbidden" {
+				if answer.StatusCode != http.StatusForbidden {
+					t.Errorf("status %d", answer.StatusCode)
+				}
+				_ = end()
+				return
+			}
+			report, err := contract.DecodeReport(body)
+			if err != nil || report.Nonce != row.nonce {
+				t.Errorf("nonce %q, %v", report.Nonce, err)
+			}
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

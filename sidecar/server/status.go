@@ -1,15 +1,16 @@
 package server
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// listenerWanted tells whether the instance should listen to the control channel: a standby cannot, the Cluster may name
+// listenerWanted reports whether the instance should listen to the control channel: a standby cannot, the Cluster may name
 // no database, and while the feature is off nobody wants to know.
 func listenerWanted(s control.Status) bool {
 	off := []idle.Reason{idle.ReasonNotPrimary, idle.ReasonDisabled, idle.ReasonInvalidAnnotation, idle.ReasonPluginNotListed}
@@ -24,47 +25,67 @@ func listenerWanted(s control.Status) bool {
 	return s.View.ApplicationDatabase != ""
 }
 
+// IsInstance reports whether an instance of the cluster has the address, by what the Cluster's status said last.
+func (m *Metrics) IsInstance(address netip.Addr) bool {
+	status, _ := m.newest()
+	for _, instance := range status.View.Addresses {
+		if instance == address {
+			return true
+		}
+	}
+	return false
+}
+
 // Report is what the instance last saw, for /activity. Before the first step nothing is known, which a reader takes as in
 // use.
-func (m *Metrics) Report(cluster, pod string) activity.Report {
-	status, stepped := m.newest()
-	if !stepped {
+func (m *Metrics) Report(cluster, pod string) contract.Report {
+	status, ok := m.newest()
+	if !ok {
 		unknown := string(idle.ReasonUnknown)
-		return activity.Report{Cluster: cluster, Pod: pod, Requests: true, Reason: unknown, Blockers: []string{unknown}}
+		return contract.Report{Cluster: cluster, Pod: pod, Requests: true, Samples: true, Reason: unknown, Blockers: []string{unknown}}
 	}
-	report := activity.Report{
+	report := contract.Report{
 		Cluster: cluster, Pod: pod, Known: status.Known,
 		SampledAt: unlessZero(status.SampledAt), LastActivity: unlessZero(status.State.LastActivity),
 		Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
-		Confirmed: status.Confirmed, Events: status.Reported, Requests: true,
-		Rules: rulesOf(status),
+		Events: status.Reported, Requests: true, Samples: true,
+		Rules: rulesOf(status), UnroutableServices: status.View.Annotations[contract.AnnotationUnroutableServices],
 	}
+	report.Unused = !status.State.Unused.IsZero()
 	if status.LastPeer.IsValid() {
 		report.LastUnseenClient = status.LastPeer.String()
 	}
 	if status.Known {
-		report.Active, report.Sessions = status.InUse, status.Tally.ByState()
+		report.Active, report.Sessions, report.Scheduler = status.InUse, status.Tally.ByState(), status.Scheduler
+		report.ServerBlockers = words(status.ServerBlockers)
 		report.IdleSince, report.Due = unlessZero(status.State.IdleSince), unlessZero(status.Decision.Due)
 		if since := status.State.IdleSince; !since.IsZero() {
 			idleFor := m.now().Sub(since).Seconds()
 			report.IdleForSeconds = &idleFor
 		}
 	}
-	for _, reason := range status.Decision.Blockers {
-		report.Blockers = append(report.Blockers, string(reason))
-	}
+	report.Blockers = append(report.Blockers, words(status.Decision.Blockers)...)
 	return report
 }
 
-// rulesOf is what explain needs to judge sessions as the worker does.
-func rulesOf(status control.Status) activity.ReportedRules {
-	mode := "connections"
-	if status.Policy.Queries {
-		mode = "queries"
+// words are reasons as the report has them.
+func words(reasons []idle.Reason) []string {
+	words := make([]string, 0, len(reasons))
+	for _, reason := range reasons {
+		words = append(words, string(reason))
 	}
-	return activity.ReportedRules{
+	return words
+}
+
+// rulesOf is what explain needs to judge sessions as the worker does.
+func rulesOf(status control.Status) contract.ReportedRules {
+	mode := contract.ActivityConnections
+	if status.Policy.Queries {
+		mode = contract.ActivityQueries
+	}
+	return contract.ReportedRules{
 		Enabled: status.Policy.Enabled, ThresholdSeconds: status.Policy.Threshold.Seconds(), Activity: mode,
-		Ignore: status.View.Annotations[idle.KeyIgnore], Instances: status.View.Instances,
+		Ignore: status.View.Annotations[contract.AnnotationIgnore], Instances: status.View.Instances,
 	}
 }
 

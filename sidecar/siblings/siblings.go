@@ -3,6 +3,7 @@ package siblings
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -12,15 +13,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 const (
 	// timeout bounds one question.
 	timeout = time.Second
-	// maximumAnswer bounds, in bytes, what is read of an answer; the pages are some hundred bytes.
-	maximumAnswer = 64 << 10
+	// sampleTimeout bounds one that asks for a sample, which itself may take three seconds.
+	sampleTimeout = 4 * time.Second
 )
+
+// ErrOutdated says that an instance's sidecar is too old to sample on demand.
+var ErrOutdated = errors.New("the sidecar does not sample on demand")
 
 // errAnswer says that an answer is not one of the instance that was asked.
 var errAnswer = errors.New("unusable answer")
@@ -46,19 +50,35 @@ type Answer struct {
 	// Pod is the instance.
 	Pod string
 	// Report means something only without an error.
-	Report activity.Report
+	Report contract.Report
 	Err    error
 }
 
-// Ask asks all instances at once, by the name of the pod, and waits for every answer, a second at most.
+// Ask asks all instances at once what they last saw, by the name of the pod, and waits for every answer, a second at most.
 func (c *Client) Ask(ctx context.Context, instances map[string]netip.Addr) []Answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	return c.askAll(ctx, instances, "")
+}
+
+// Sample has all instances sampled at once, and returns what they saw in samples that began after the call. It waits for every
+// answer, four seconds at most. The error of an instance that is too old for that is [ErrOutdated].
+func (c *Client) Sample(ctx context.Context, instances map[string]netip.Addr) []Answer {
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	return c.askAll(ctx, instances, rand.Text())
+}
+
+// askAll asks all instances; with a nonce it asks for a sample.
+func (c *Client) askAll(ctx context.Context, instances map[string]netip.Addr, nonce string) []Answer {
 	var group sync.WaitGroup
 	answers := make(chan Answer, len(instances))
 	for pod, address := range instances {
 		group.Go(func() {
-			report, err := c.ask(ctx, pod, address)
+			report, err := c.ask(ctx, pod, address, nonce)
+			if err == nil && report.Nonce != nonce {
+				err = fmt.Errorf("sample %s: %w", pod, ErrOutdated)
+			}
 			answers <- Answer{Pod: pod, Report: report, Err: err}
 		})
 	}
@@ -71,31 +91,34 @@ func (c *Client) Ask(ctx context.Context, instances map[string]netip.Addr) []Ans
 	return all
 }
 
-func (c *Client) ask(ctx context.Context, pod string, address netip.Addr) (activity.Report, error) {
-	target := url.URL{Scheme: "http", Host: netip.AddrPortFrom(address, c.port).String(), Path: "/activity"}
+func (c *Client) ask(ctx context.Context, pod string, address netip.Addr, nonce string) (contract.Report, error) {
+	target := url.URL{Scheme: "http", Host: netip.AddrPortFrom(address, c.port).String(), Path: contract.PathActivity}
+	if nonce != "" {
+		target.RawQuery = url.Values{contract.ParameterSample: {nonce}}.Encode()
+	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("make the request: %w", err)
+		return contract.Report{}, fmt.Errorf("make the request: %w", err)
 	}
 	answer, err := c.http.Do(request)
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("ask %s: %w", pod, err)
+		return contract.Report{}, fmt.Errorf("ask %s: %w", pod, err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
-		return activity.Report{}, fmt.Errorf("ask %s: %w: status %d", pod, errAnswer, answer.StatusCode)
+		return contract.Report{}, fmt.Errorf("ask %s: %w: status %d", pod, errAnswer, answer.StatusCode)
 	}
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maximumAnswer+1))
+	body, err := io.ReadAll(io.LimitReader(answer.Body, contract.MaximumReport+1))
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("ask %s: %w", pod, err)
+		return contract.Report{}, fmt.Errorf("ask %s: %w", pod, err)
 	}
-	report, err := activity.DecodeReport(body)
+	report, err := contract.DecodeReport(body)
 	if err != nil {
-		return activity.Report{}, fmt.Errorf("ask %s: %w", pod, err)
+		return contract.Report{}, fmt.Errorf("ask %s: %w", pod, err)
 	}
 	// An address may have gone to a pod of another cluster meanwhile.
 	if report.Cluster != c.cluster || report.Pod != pod {
-		return activity.Report{}, fmt.Errorf("ask %s: %w: it is %s of %s", pod, errAnswer, report.Pod, report.Cluster)
+		return contract.Report{}, fmt.Errorf("ask %s: %w: it is %s of %s", pod, errAnswer, report.Pod, report.Cluster)
 	}
 	return report, nil
 }

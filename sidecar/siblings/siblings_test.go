@@ -1,6 +1,7 @@
 package siblings
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -9,11 +10,13 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestAsk(t *testing.T) {
+func TestClient_takesOnlyTheAnswersOfTheInstances(t *testing.T) {
 	t.Parallel()
 	const good = `{"version":1,"cluster":"c","pod":"c-2","known":true,"active":false,"reason":"idle","blockers":[]}`
 	for _, row := range []struct {
@@ -27,7 +30,7 @@ func TestAsk(t *testing.T) {
 		{"another version is not", strings.Replace(good, "1", "2", 1), 200, false},
 		{"a failure is not", good, 500, false},
 		{"a redirect is not followed", good, 302, false},
-		{"what is too long is not", good + strings.Repeat(" ", maximumAnswer), 200, false},
+		{"what is too long is not", good + strings.Repeat(" ", contract.MaximumReport), 200, false},
 		{"what is no JSON is not", "ok", 200, false},
 		{"nothing is not", "", 200, false},
 	} {
@@ -50,7 +53,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-func TestAnInstanceIsAskedOverIPv6(t *testing.T) {
+func TestClient_asksOverIPv6(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
@@ -69,8 +72,38 @@ func TestAnInstanceIsAskedOverIPv6(t *testing.T) {
 	}
 }
 
-// One that does not answer keeps nobody waiting for longer than the timeout, and the others are heard.
-func TestSilence(t *testing.T) {
+func TestSample_wantsItsNonceBack(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule  string
+		nonce func(asked string) string
+		want  error
+	}{
+		{"an answer with the nonce of the request is taken", func(asked string) string { return asked }, nil},
+		{"one without is of a sidecar that does not sample on demand", func(string) string { return "" }, ErrOutdated},
+		{"one with another is of another request", func(string) string { return "another" }, ErrOutdated},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, err := contract.EncodeReport(contract.Report{Cluster: "c", Pod: "c-2", Nonce: row.nonce(r.URL.Query().Get(contract.ParameterSample))})
+				if err != nil {
+					t.Error(err)
+				}
+				_, _ = w.Write(body)
+			}))
+			defer server.Close()
+			address := server.Listener.Addr().(*net.TCPAddr).AddrPort()
+			answers := NewClient("c", address.Port()).Sample(t.Context(), map[string]netip.Addr{"c-2": address.Addr()})
+			if len(answers) != 1 || !errors.Is(answers[0].Err, row.want) {
+				t.Errorf("answers %+v", answers)
+			}
+		})
+	}
+}
+
+// One that does not answer keeps nobody waiting for longer than the timeout, and the others are taken in.
+func TestClient_waitsForNobodyLongerThanTheTimeout(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, _ *http.Request) { <-release }))

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Where things are in a message as the filter sees it, in bytes: a netlink header of 16, struct inet_diag_msg, the attribute
@@ -17,11 +17,11 @@ const (
 	atMessage    = 16
 	atAttributes = atMessage + lengthMessage
 	atInfo       = atAttributes + 8
-	atAcked      = atInfo + 4 + offsetBytesAcked
+	atReceived   = atInfo + 4 + offsetBytesReceived
 )
 
-// ourself is where our own tests of the reports come from.
-var ourself = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+// loopback is where our own tests of the reports come from.
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // jump goes to pass, to drop, or over the next instructions.
 type jump struct {
@@ -36,11 +36,11 @@ const (
 	toDrop
 )
 
-// filter makes the kernel pass on the messages of one local port only, and of those not the ones that cannot have been
-// logins: under thousands of bare connects a second nobody is woken. What comes from our own address passes all the same, and
+// filter makes the kernel pass on the messages of one local port only, and of those not the ones whose client sent less than
+// an opening: under thousands of bare connects a second nobody is woken. What comes from our own address passes all the same, and
 // so does a message of another layout.
 func filter(port uint16) ([]bpf.RawInstruction, error) {
-	address := ourself.As4()
+	address := loopback.As4()
 	steps := []any{
 		bpf.LoadAbsolute{Off: atMessage + offsetSourcePort, Size: 2},
 		jump{bpf.JumpNotEqual, uint32(port), toDrop},
@@ -52,9 +52,9 @@ func filter(port uint16) ([]bpf.RawInstruction, error) {
 	// The filter loads words in the byte order of the network; the kernel writes attributes in that of the machine.
 	attribute := [2]byte{}
 	binary.NativeEndian.PutUint16(attribute[:], attributeInfo)
-	low, high := [2]uint32{atAcked + 1, atAcked}, []uint32{atAcked + 2, atAcked + 4, atAcked + 6}
+	low, high := [2]uint32{atReceived + 1, atReceived}, []uint32{atReceived + 2, atReceived + 4, atReceived + 6}
 	if attribute[1] == attributeInfo { // the highest byte comes first
-		low, high = [2]uint32{atAcked + 6, atAcked + 7}, []uint32{atAcked, atAcked + 2, atAcked + 4}
+		low, high = [2]uint32{atReceived + 6, atReceived + 7}, []uint32{atReceived, atReceived + 2, atReceived + 4}
 	}
 	steps = append(steps,
 		bpf.LoadAbsolute{Off: atInfo + 2, Size: 2},
@@ -69,12 +69,12 @@ func filter(port uint16) ([]bpf.RawInstruction, error) {
 		bpf.TAX{},
 		bpf.LoadAbsolute{Off: low[1], Size: 1},
 		bpf.ALUOpX{Op: bpf.ALUOpOr},
-		jump{bpf.JumpGreaterOrEqual, activity.ShortestLogin, toPass},
+		jump{bpf.JumpGreaterOrEqual, uint32(contract.ShortestStartupPacket), toPass},
 	)
 	return assemble(steps)
 }
 
-// assemble puts the two ends behind the steps: drop, which the last step falls through to, and pass.
+// assemble puts the two ends after the steps: drop, which the last step falls through to, and pass.
 func assemble(steps []any) ([]bpf.RawInstruction, error) {
 	program := make([]bpf.Instruction, 0, len(steps)+2)
 	for i, step := range steps {

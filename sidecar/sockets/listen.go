@@ -104,81 +104,50 @@ func (l *Listener) Receive(deadline time.Time) ([]activity.Ended, error) {
 	return reports, nil
 }
 
-// Prove connects to the own port and waits for the report of it: silence means something only after that. With measure it
-// also finds out what a TLS handshake takes. It returns the reports that were not its own. The caller must not receive
-// meanwhile. Errors are [ErrUnsupported] if the report does not come, and else those of the connection.
-func (l *Listener) Prove(ctx context.Context, measure bool) ([]activity.Ended, activity.Handshake, error) {
+// Prove connects to the own port, sends nothing, and waits for the report of it: silence means something only after that. It
+// returns the reports that were not its own. The caller must not receive meanwhile. Errors are [ErrUnsupported] if the report
+// does not come, and else those of the connection.
+func (l *Listener) Prove(ctx context.Context) ([]activity.Ended, error) {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
-	attempts := []func(context.Context, net.Conn) error{func(context.Context, net.Conn) error { return nil }}
-	if measure {
-		attempts = append(attempts, handshakes()...)
+	local, err := l.connect(ctx)
+	if err != nil {
+		return nil, err
 	}
-	var others []activity.Ended
-	var sizes []uint64
-	for i, attempt := range attempts {
-		local, failure := l.connect(ctx, attempt)
-		if !local.IsValid() {
-			return others, activity.Handshake{}, failure
-		}
-		own, more, err := l.await(ctx, local)
-		others = append(others, more...)
-		if err != nil {
-			return others, activity.Handshake{}, err
-		}
-		if i != 0 && failure == nil { // a server may have no TLS, or allow one version only
-			sizes = append(sizes, own.Sent)
-		}
-	}
-	return others, span(sizes), nil
+	return l.await(ctx, local)
 }
 
-// connect makes one connection, does something with it, and closes it. It returns the connection's own address.
-func (l *Listener) connect(ctx context.Context, act func(context.Context, net.Conn) error) (netip.AddrPort, error) {
+// connect makes one connection and closes it. It returns the connection's own address.
+func (l *Listener) connect(ctx context.Context) (netip.AddrPort, error) {
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(ourself, l.port).String())
+	conn, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(loopback, l.port).String())
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("connect to the own port: %w", err)
 	}
-	local, _ := netip.ParseAddrPort(conn.LocalAddr().String())
-	err = act(ctx, conn)
-	_ = conn.Close()
-	return local, err
+	defer func() { _ = conn.Close() }()
+	return conn.LocalAddr().(*net.TCPAddr).AddrPort(), nil
 }
 
-// await waits for the report of one connection.
-func (l *Listener) await(ctx context.Context, local netip.AddrPort) (activity.Ended, []activity.Ended, error) {
+// await waits for the report of one connection and returns those of others.
+func (l *Listener) await(ctx context.Context, local netip.AddrPort) ([]activity.Ended, error) {
 	deadline, _ := ctx.Deadline()
 	var others []activity.Ended
-	for {
+	for proven := false; ; {
 		reports, err := l.Receive(deadline)
-		var own *activity.Ended
-		for i := range reports {
-			if reports[i].Peer == local {
-				own = &reports[i]
+		for _, report := range reports {
+			if report.Peer == local {
+				proven = true
 			} else {
-				others = append(others, reports[i])
+				others = append(others, report)
 			}
 		}
 		switch {
 		case err != nil:
-			return activity.Ended{}, others, err
-		case own != nil:
-			return *own, others, nil
+			return others, err
+		case proven:
+			return others, nil
 		case ctx.Err() != nil || !time.Now().Before(deadline):
-			return activity.Ended{}, others, fmt.Errorf("%w: a connection to the own port was not reported", ErrUnsupported)
+			return others, fmt.Errorf("%w: a connection to the own port was not reported", ErrUnsupported)
 		}
 	}
-}
-
-// span is the shortest and the longest.
-func span(sizes []uint64) activity.Handshake {
-	var h activity.Handshake
-	for _, size := range sizes {
-		h.Longest = max(h.Longest, size)
-		if h.Shortest == 0 || size < h.Shortest {
-			h.Shortest = size
-		}
-	}
-	return h
 }

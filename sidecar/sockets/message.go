@@ -1,4 +1,4 @@
-// Package sockets tells which TCP sessions of a server have ended. The kernel reports every TCP socket of the network
+// Package sockets reports which TCP sessions of a server have ended. The kernel reports every TCP socket of the network
 // namespace that it destroys, with its counters, to whoever has joined the destroy groups of NETLINK_SOCK_DIAG; no
 // privileges are needed (seen in a pod with uid 26, no capabilities and seccomp RuntimeDefault, kernel 6.18).
 package sockets
@@ -24,7 +24,6 @@ const (
 	offsetSource          = 8
 	offsetDestination     = 24
 	lengthMessage         = 72
-	offsetBytesAcked      = 120
 	offsetBytesReceived   = 128
 	lengthCounters        = 136
 
@@ -58,7 +57,6 @@ func decode(data []byte, at time.Time) (activity.Ended, error) {
 	}
 	for attributes.Next() {
 		if info := attributes.Bytes(); attributes.Type() == attributeInfo && len(info) >= lengthCounters {
-			ended.Sent = binary.NativeEndian.Uint64(info[offsetBytesAcked:])
 			ended.Received = binary.NativeEndian.Uint64(info[offsetBytesReceived:])
 			return ended, nil
 		}

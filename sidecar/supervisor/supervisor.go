@@ -1,6 +1,4 @@
-// Package supervisor is the container's first process: it runs the worker and restarts it in place. A container that dies
-// makes its pod not ready and takes the cluster's read-write Service down; a worker that dies does not.
-package supervisor
+package main
 
 import (
 	"context"
@@ -20,8 +18,8 @@ const (
 	firstWait, lastWait = 100 * time.Millisecond, 5 * time.Second
 	// settled is how long a worker must have run for the next wait to be the first again.
 	settled = 10 * time.Second
-	// patience is how long a worker may take to end after SIGTERM before it is killed.
-	patience = 5 * time.Second
+	// stopTimeout is how long a worker may take to end after SIGTERM before it is killed.
+	stopTimeout = 5 * time.Second
 )
 
 // Supervisor runs one worker.
@@ -32,7 +30,7 @@ type Supervisor struct {
 	Environment []string
 	// Output receives what the worker writes to both its outputs.
 	Output io.Writer
-	// Logger tells of workers that died.
+	// Logger logs workers that died.
 	Logger *slog.Logger
 }
 
@@ -65,7 +63,7 @@ func (s *Supervisor) once(ctx context.Context) error {
 	command.Env = append(os.Environ(), s.Environment...)
 	command.Stdout, command.Stderr = s.Output, s.Output
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
-	command.WaitDelay = patience
+	command.WaitDelay = stopTimeout
 	if err := command.Run(); err != nil {
 		return fmt.Errorf("run the worker: %w", err)
 	}

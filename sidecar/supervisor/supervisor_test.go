@@ -1,4 +1,4 @@
-package supervisor
+package main
 
 import (
 	"bufio"
@@ -15,16 +15,18 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// TestMain is the worker too: it says its number and waits to be told to end.
+// TestMain is the worker too: it writes its number and waits for the signal to end.
 func TestMain(m *testing.M) {
 	if os.Getenv("SUPERVISED") != "" {
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM)
 		fmt.Println("worker", os.Getpid())
 		<-stop
-		fmt.Println("told to end")
+		fmt.Println("signalled to end")
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -50,7 +52,7 @@ func supervise(t *testing.T) (*bufio.Scanner, func()) {
 func nextWorker(t *testing.T, lines *bufio.Scanner) int {
 	t.Helper()
 	for lines.Scan() {
-		if number, is := strings.CutPrefix(lines.Text(), "worker "); is {
+		if number, ok := strings.CutPrefix(lines.Text(), "worker "); ok {
 			pid, err := strconv.Atoi(number)
 			if err != nil {
 				t.Fatal(err)
@@ -62,7 +64,7 @@ func nextWorker(t *testing.T, lines *bufio.Scanner) int {
 	return 0
 }
 
-func TestAWorkerThatDiesIsStartedAgain(t *testing.T) {
+func TestSupervisor_startsADeadWorkerAgain(t *testing.T) {
 	t.Parallel()
 	lines, stop := supervise(t)
 	seen := map[int]bool{}
@@ -85,7 +87,7 @@ func TestAWorkerThatDiesIsStartedAgain(t *testing.T) {
 	stop()
 }
 
-func TestTheEndIsPassedOnAtOnce(t *testing.T) {
+func TestSupervisor_passesTheEndOnAtOnce(t *testing.T) {
 	t.Parallel()
 	lines, stop := supervise(t)
 	pid := nextWorker(t, lines)
@@ -94,15 +96,15 @@ func TestTheEndIsPassedOnAtOnce(t *testing.T) {
 	go func() {
 		found := false
 		for lines.Scan() {
-			found = found || lines.Text() == "told to end"
+			found = found || lines.Text() == "signalled to end"
 		}
 		said <- found
 	}()
 	stop()
 	if !<-said {
-		t.Error("the worker was not told to end")
+		t.Error("the worker got no signal to end")
 	}
-	if took := time.Since(began); took >= patience {
+	if took := time.Since(began); took >= stopTimeout {
 		t.Errorf("the end took %s: the worker was killed", took)
 	}
 	if syscall.Kill(pid, 0) == nil {
@@ -110,7 +112,14 @@ func TestTheEndIsPassedOnAtOnce(t *testing.T) {
 	}
 }
 
-func TestMemoryLimit(t *testing.T) {
+func TestMemoryLimit_isReadWhereThePluginWritesIt(t *testing.T) {
+	t.Parallel()
+	if limitVariable != contract.EnvMemoryLimit {
+		t.Errorf("read from %s, written to %s", limitVariable, contract.EnvMemoryLimit)
+	}
+}
+
+func TestMemoryLimit_leavesRoomForTheSupervisor(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ rule, limit, want string }{
 		{"three quarters of the limit", "67108864", "50331648"},

@@ -28,8 +28,8 @@ var (
 	ours      = client.MatchingLabels{discoveryv1.LabelManagedBy: "scale-to-zero.cnpg-i.io"}
 )
 
-// lives takes the plugin from its first start through rest, a restart of its container, its replacement by another pod and
-// a crowd of clients.
+// lives takes the plugin from its first start through rest, a restart of its container, its replacement by another pod,
+// a crowd of clients and an attack.
 func (f *fleet) lives(ctx context.Context) error {
 	pod, err := f.pod(ctx, "scale-to-zero-1")
 	if err != nil {
@@ -79,6 +79,9 @@ func (f *fleet) lives(ctx context.Context) error {
 		return err
 	}
 	if err := f.crowd(ctx, other); err != nil {
+		return err
+	}
+	if err := f.attack(ctx, other); err != nil {
 		return err
 	}
 	_, err = other.end(syscall.SIGKILL)

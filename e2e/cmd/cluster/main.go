@@ -25,9 +25,11 @@ const usage = `usage: cluster COMMAND
   load ARCHIVE...                     import archives of images
   tag IMAGE OTHER                     give an image another name
   audit                               compare the rights of the project's accounts with what they asked for since up
+  traces DIRECTORY                    write what happened to every Cluster since up, a file for each, for sidecar/sleep to replay
   kubectl [--] ARGUMENT...            run kubectl as its administrator
   postgres-files MAJOR...             make the files of PostgreSQL and print where they are, as MAJOR=DIRECTORY:...
   prometheus, promtool                get Prometheus and its tool that tests rules, and print where it is
+  alertmanager                        get Alertmanager, and print where it is
   kubernetes                          build the program that is every component of the usual release, and etcd, and print where it is
 VERSIONS are -kubernetes and -operator with a release, and -postgres with a major version.
 SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs.
@@ -101,6 +103,13 @@ func run(ctx context.Context, arguments []string) error {
 		report, err := layout.Audit(ctx)
 		fmt.Print(report)
 		return err
+	case "traces":
+		if len(rest) != 1 {
+			return fmt.Errorf("traces takes a directory\n%s", usage)
+		}
+		report, err := layout.Traces(rest[0])
+		fmt.Print(report)
+		return err
 	case "kubectl":
 		if len(rest) > 0 && rest[0] == "--" {
 			rest = rest[1:]
@@ -112,6 +121,13 @@ func run(ctx context.Context, arguments []string) error {
 			return err
 		}
 		fmt.Println(filepath.Join(directory, command))
+		return nil
+	case "alertmanager":
+		program, err := layout.Alertmanager(ctx, progress)
+		if err != nil {
+			return err
+		}
+		fmt.Println(program)
 		return nil
 	case "kubernetes":
 		program, err := layout.Kubernetes(ctx, progress)

@@ -3,11 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"syscall"
 
@@ -26,9 +28,15 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	programs := []program{{*module, "plugin", "cnpg-i-scale-to-zero"}, {*module, "sidecar", "cnpg-i-scale-to-zero-sidecar"}}
+	programs := []program{
+		{module: *module, path: "plugin", name: "cnpg-i-scale-to-zero"},
+		{
+			module: *module, path: "sidecar/supervisor", name: "cnpg-i-scale-to-zero-sidecar",
+			archive: "sidecar", beside: map[string]string{"sidecar": "./sidecar"},
+		},
+	}
 	if *neighbour {
-		programs = append(programs, program{filepath.Join(*module, "e2e"), "neighbour", "cnpg-i-scale-to-zero-neighbour"})
+		programs = append(programs, program{module: filepath.Join(*module, "e2e"), path: "neighbour", name: "cnpg-i-scale-to-zero-neighbour"})
 	}
 	if err := run(ctx, programs, *output, *registry, *tag); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
@@ -36,16 +44,23 @@ func main() {
 	}
 }
 
-// program is a package of a module, and what the name of its image ends with.
-type program struct{ module, binary, name string }
+// program is an image to write.
+type program struct {
+	// module and path are where the program is that the image starts, name what the image's name ends with.
+	module, path, name string
+	// archive is the name of the archive; the program's, if it is not given.
+	archive string
+	// beside are further programs in the image.
+	beside map[string]string
+}
 
 func run(ctx context.Context, programs []program, directory, registry, tag string) error {
 	for _, p := range programs {
 		image := images.Program{
-			Module: p.module, Package: "./" + p.binary, Binary: p.binary, Version: tag,
+			Module: p.module, Package: "./" + p.path, Binary: path.Base(p.path), Beside: p.beside, Version: tag,
 			Name: fmt.Sprintf("%s/%s:%s", registry, p.name, tag),
 		}
-		file := filepath.Join(directory, p.binary+".tar")
+		file := filepath.Join(directory, cmp.Or(p.archive, path.Base(p.path))+".tar")
 		if err := image.Build(ctx, file); err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 )
 
@@ -31,16 +31,16 @@ func (s *server) takesOwnWrites(t *testing.T) {
 			rule string
 			do   func() error
 		}{
-			{"announce", func() error { return c.Annotate(ctx, view(), idle.KeyAnnounced, &announced) }},
-			{"take the announcement back", func() error { return c.Annotate(ctx, view(), idle.KeyAnnounced, nil) }},
-			{"announce again", func() error { return c.Annotate(ctx, view(), idle.KeyAnnounced, &announced) }},
+			{"announce", func() error { return written(c.Annotate(ctx, view(), contract.AnnotationAnnounced, &announced)) }},
+			{"take the announcement back", func() error { return written(c.Annotate(ctx, view(), contract.AnnotationAnnounced, nil)) }},
+			{"announce again", func() error { return written(c.Annotate(ctx, view(), contract.AnnotationAnnounced, &announced)) }},
 			{"suspend", func() error { return changed(c.SuspendBackups(ctx, at)) }},
 			{"look for Backups", func() error { _, err := c.RunningBackups(ctx); return err }},
-			{"hibernate", func() error { return c.Hibernate(ctx, view(), at, "idle") }},
-			{"withdraw", func() error { return c.Withdraw(ctx, view()) }},
-			{"resume", func() error { return changed(c.ResumeBackups(ctx)) }},
-			{"keep awake", func() error { return c.Annotate(ctx, view(), idle.KeyKeepAwakeUntil, &until) }},
-			{"release", func() error { return c.Annotate(ctx, view(), idle.KeyKeepAwakeUntil, nil) }},
+			{"hibernate", func() error { return written(c.Hibernate(ctx, view(), at, "idle")) }},
+			{"withdraw", func() error { return written(c.Withdraw(ctx, view())) }},
+			{"resume", func() error { r, err := c.ResumeBackups(ctx); return changed(r.Changed, err) }},
+			{"keep awake", func() error { return written(c.Annotate(ctx, view(), contract.AnnotationKeepAwakeUntil, &until)) }},
+			{"release", func() error { return written(c.Annotate(ctx, view(), contract.AnnotationKeepAwakeUntil, nil)) }},
 		} {
 			if err := step.do(); err != nil {
 				t.Errorf("the sidecar of %s cannot %s: %v", name, step.rule, err)
@@ -48,7 +48,7 @@ func (s *server) takesOwnWrites(t *testing.T) {
 		}
 		v := view()
 		replica := s.sidecar(name, name+"-1")
-		if err := replica.Annotate(ctx, v, idle.KeyAnnounced, &announced); err == nil {
+		if _, err := replica.Annotate(ctx, v, contract.AnnotationAnnounced, &announced); err == nil {
 			t.Errorf("a replica of %s announces", name)
 		}
 	}
@@ -68,6 +68,8 @@ func large() []byte {
 }
 
 // changed is an error unless exactly one was changed.
+func written(_ kubernetes.View, err error) error { return err }
+
 func changed(count int, err error) error {
 	if err == nil && count != 1 {
 		return fmt.Errorf("%d changed", count)

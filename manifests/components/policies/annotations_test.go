@@ -18,12 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle/idletest"
 )
 
 // onlyTheSidecar are annotations of which only the sidecar can tell everything.
-var onlyTheSidecar = []string{idle.KeyIgnore, idle.KeyKeepAwake, idle.KeyKeepAwakeUntil, idle.KeySleepRequested}
+var onlyTheSidecar = []string{contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationSleepRequested}
 
 // parsed is what the sidecar says of a value, nil if it understands it.
 func parsed(key, value string) *idle.Problem {
@@ -63,10 +64,10 @@ func TestAnnotationsPolicy(t *testing.T) {
 	t.Parallel()
 	s := begin(t, resources...)
 	stale := cluster("shop", "stale", "")
-	stale.Annotations[idle.KeyWake], stale.Annotations[idle.Prefix+"typo"] = "maybe", "x"
+	stale.Annotations[contract.AnnotationWake], stale.Annotations[contract.Prefix+"typo"] = "maybe", "x"
 	s.create(stale)
 	s.install("annotations")
-	s.comes("the policy holds", func() bool { return byPolicy(s.written(idle.KeyEnabled, "yes")) })
+	s.comes("the policy holds", func() bool { return byPolicy(s.written(contract.AnnotationEnabled, "yes")) })
 
 	t.Run("the rules", func(t *testing.T) {
 		for _, rule := range idletest.Rules {
@@ -119,14 +120,14 @@ func TestAnnotationsPolicy(t *testing.T) {
 			refused     bool
 		}{
 			{"another annotation of a Cluster with bad values", map[string]any{"example.org/note": "y"}, false},
-			{"a good value beside bad ones", map[string]any{idle.KeyInactivityMinutes: "5"}, false},
-			{"the bad value once more", map[string]any{idle.KeyWake: "maybe"}, false},
-			{"the bad values away", map[string]any{idle.KeyWake: nil, idle.Prefix + "typo": nil}, false},
-			{"the bad value made good", map[string]any{idle.KeyWake: "manual"}, false},
-			{"the bad value made another bad one", map[string]any{idle.KeyWake: "perhaps"}, true},
-			{"the unknown one changed", map[string]any{idle.Prefix + "typo": "y"}, true},
-			{"a new bad value", map[string]any{idle.KeyActivity: "none"}, true},
-			{"a good and a bad one", map[string]any{idle.KeyEnabled: "false", idle.KeyActivity: "none"}, true},
+			{"a good value beside bad ones", map[string]any{contract.AnnotationInactivityMinutes: "5"}, false},
+			{"the bad value once more", map[string]any{contract.AnnotationWake: "maybe"}, false},
+			{"the bad values away", map[string]any{contract.AnnotationWake: nil, contract.Prefix + "typo": nil}, false},
+			{"the bad value made good", map[string]any{contract.AnnotationWake: "manual"}, false},
+			{"the bad value made another bad one", map[string]any{contract.AnnotationWake: "perhaps"}, true},
+			{"the unknown one changed", map[string]any{contract.Prefix + "typo": "y"}, true},
+			{"a new bad value", map[string]any{contract.AnnotationActivity: "none"}, true},
+			{"a good and a bad one", map[string]any{contract.AnnotationEnabled: "false", contract.AnnotationActivity: "none"}, true},
 			{"all away", nil, false},
 		} {
 			if err := s.annotate("stale", row.annotations, client.DryRunAll); byPolicy(err) != row.refused || err != nil && !row.refused {
@@ -184,7 +185,7 @@ func (s *server) typed(t *testing.T) {
 
 // same tells whether the API server's words end with the sidecar's. Of a list the policy cannot tell which item it is.
 func same(said string, problem *idle.Problem) bool {
-	if problem.Key != idle.KeyIgnore && problem.Key != idle.KeyKeepAwake {
+	if problem.Key != contract.AnnotationIgnore && problem.Key != contract.AnnotationKeepAwake {
 		return strings.HasSuffix(said, "denied request: "+problem.String())
 	}
 	_, allowed, found := strings.Cut(problem.Allowed, "; allowed is ")

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // write is a patch that a pod sends.
@@ -64,25 +64,25 @@ func forbidden() []write {
 		{"no finalizers", "orders-2", orders, `{"metadata":{"finalizers":null}}`, "finalizers"},
 		{"a finalizer", "orders-2", orders, `{"metadata":{"finalizers":["example.org/keep","example.org/evil"]}}`, "finalizers"},
 		{"an owner", "orders-2", orders, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]}}`, "owners"},
-		{"the switch of the feature", "orders-2", orders, annotation(idle.KeyEnabled, `"false"`), noAnnotated + idle.KeyEnabled},
-		{"the switch of the feature away", "orders-2", orders, annotation(idle.KeyEnabled, `null`), noAnnotated + idle.KeyEnabled},
-		{"the threshold", "orders-2", orders, annotation(idle.KeyInactivityMinutes, `"1"`), noAnnotated + idle.KeyInactivityMinutes},
-		{"what counts as activity", "orders-2", orders, annotation(idle.KeyActivity, `"queries"`), noAnnotated + idle.KeyActivity},
-		{"sessions that never count", "orders-2", orders, annotation(idle.KeyIgnore, `"user=app"`), noAnnotated + idle.KeyIgnore},
-		{"times without sleep", "orders-2", orders, annotation(idle.KeyKeepAwake, `"Mon 08:00-09:00 UTC"`), noAnnotated + idle.KeyKeepAwake},
-		{"how it is woken", "orders-2", orders, annotation(idle.KeyWake, `"manual"`), noAnnotated + idle.KeyWake},
-		{"whether addresses are told apart", "orders-2", orders, annotation(idle.KeyGatewayAddress, `"accept"`), noAnnotated + idle.KeyGatewayAddress},
-		{"the database of the channel", "orders-2", orders, annotation(idle.KeyDatabase, `""`), noAnnotated + idle.KeyDatabase},
-		{"when a new sidecar comes", "orders-2", orders, annotation(idle.KeySidecarUpdate, `"immediate"`), noAnnotated + idle.KeySidecarUpdate},
-		{"the acknowledgement", "orders-2", orders, annotation(idle.KeyGatewayReady, `"uid 2026"`), noAnnotated + idle.KeyGatewayReady},
-		{"who woke it", "orders-2", orders, annotation(idle.KeyLastWake, `"nobody"`), noAnnotated + idle.KeyLastWake},
-		{"the mark of ScheduledBackups on a Cluster", "orders-2", orders, annotation(idle.KeySuspended, `"x"`), noAnnotated + idle.KeySuspended},
+		{"the switch of the feature", "orders-2", orders, annotation(contract.AnnotationEnabled, `"false"`), noAnnotated + contract.AnnotationEnabled},
+		{"the switch of the feature away", "orders-2", orders, annotation(contract.AnnotationEnabled, `null`), noAnnotated + contract.AnnotationEnabled},
+		{"the threshold", "orders-2", orders, annotation(contract.AnnotationInactivityMinutes, `"1"`), noAnnotated + contract.AnnotationInactivityMinutes},
+		{"what counts as activity", "orders-2", orders, annotation(contract.AnnotationActivity, `"queries"`), noAnnotated + contract.AnnotationActivity},
+		{"sessions that never count", "orders-2", orders, annotation(contract.AnnotationIgnore, `"user=app"`), noAnnotated + contract.AnnotationIgnore},
+		{"times without sleep", "orders-2", orders, annotation(contract.AnnotationKeepAwake, `"Mon 08:00-09:00 UTC"`), noAnnotated + contract.AnnotationKeepAwake},
+		{"how it is woken", "orders-2", orders, annotation(contract.AnnotationWake, `"manual"`), noAnnotated + contract.AnnotationWake},
+		{"whether addresses are told apart", "orders-2", orders, annotation(contract.AnnotationGatewayAddress, `"accept"`), noAnnotated + contract.AnnotationGatewayAddress},
+		{"the database of the channel", "orders-2", orders, annotation(contract.AnnotationDatabase, `""`), noAnnotated + contract.AnnotationDatabase},
+		{"when a new sidecar comes", "orders-2", orders, annotation(contract.AnnotationSidecarUpdate, `"immediate"`), noAnnotated + contract.AnnotationSidecarUpdate},
+		{"the acknowledgement", "orders-2", orders, annotation(contract.AnnotationGatewayReady, `"uid 2026"`), noAnnotated + contract.AnnotationGatewayReady},
+		{"who woke it", "orders-2", orders, annotation(contract.AnnotationLastWake, `"nobody"`), noAnnotated + contract.AnnotationLastWake},
+		{"the mark of ScheduledBackups on a Cluster", "orders-2", orders, annotation(contract.AnnotationSuspended, `"x"`), noAnnotated + contract.AnnotationSuspended},
 		{"fencing", "orders-2", orders, annotation("cnpg.io/fencedInstances", `"[\"*\"]"`), noAnnotated + "cnpg.io/fencedInstances"},
 		{"an end of reconciliation", "orders-2", orders, annotation("cnpg.io/reconciliationLoop", `"disabled"`), noAnnotated + "cnpg.io/reconciliationLoop"},
 		{"somebody's annotation", "orders-2", orders, annotation("example.org/note", `"y"`), noAnnotated + "example.org/note"},
 		{"somebody's annotation away", "orders-2", orders, annotation("example.org/note", `null`), noAnnotated + "example.org/note"},
 		{"the switch, from a replica", "orders-1", orders, asleep, notPrimary},
-		{"an announcement, from a replica", "orders-1", orders, annotation(idle.KeyAnnounced, `"x"`), notPrimary},
+		{"an announcement, from a replica", "orders-1", orders, annotation(contract.AnnotationAnnounced, `"x"`), notPrimary},
 		{"an image, from a replica", "orders-1", orders, `{"spec":{"imageName":"example.org/evil:17"}}`, ""},
 		{"the switch, from a pod of somebody with the account", "stray", orders, asleep, notPrimary},
 		{"another cluster", "orders-2", cluster("shop", "payments", ""), asleep, byRole},
@@ -90,7 +90,7 @@ func forbidden() []write {
 		{"another cluster that shares the account", "ledger-2", cluster("shop", "ledger-b", ""), asleep, notPrimary},
 		{"another cluster's image that shares the account", "ledger-2", cluster("shop", "ledger-b", ""), `{"spec":{"imageName":"example.org/evil:17"}}`, ""},
 		{"another cluster's ScheduledBackup", "orders-2", nightly("payments"), `{"spec":{"suspend":true}}`, onlyOwn},
-		{"the mark on another cluster's ScheduledBackup", "orders-2", nightly("payments"), annotation(idle.KeySuspended, `"x"`), onlyOwn},
+		{"the mark on another cluster's ScheduledBackup", "orders-2", nightly("payments"), annotation(contract.AnnotationSuspended, `"x"`), onlyOwn},
 		{"the ScheduledBackup of a cluster that shares the account", "ledger-2", nightly("ledger-b"), `{"spec":{"suspend":true}}`, ""},
 		{"the ScheduledBackup of a cluster whose name goes on", "ledger-2", nightly("ledger-2"), `{"spec":{"suspend":true}}`, ""},
 		{"the ScheduledBackup of a cluster whose name is shorter", "ledger-2-2", nightly("ledger"), `{"spec":{"suspend":true}}`, ""},

@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
-	"github.com/cnpg-i/scale-to-zero/plugin/rights"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 )
 
@@ -38,8 +38,8 @@ func (s *server) enrol(c *cnpgv1.Cluster) {
 	binding := specs.CreateRoleBinding(c.ObjectMeta, account)
 	binding.Namespace = c.Namespace
 	s.create(&operators, &binding)
-	if rights.Lists(c) {
-		s.create(rights.Role(c, cnpgv1.SchemeGroupVersion), rights.RoleBinding(c, cnpgv1.SchemeGroupVersion))
+	if rbac.Lists(c) {
+		s.create(rbac.Role(c, cnpgv1.SchemeGroupVersion), rbac.RoleBinding(c, cnpgv1.SchemeGroupVersion))
 	}
 	err := s.admin.Create(s.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: account}})
 	s.must(client.IgnoreAlreadyExists(err)) // clusters may share one
@@ -114,10 +114,10 @@ func settled(t *testing.T) *server {
 	s := begin(t, resources...)
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "vault"}})
 	for _, c := range []*cnpgv1.Cluster{
-		cluster("shop", "orders", "", identity.PluginName), cluster("shop", "payments", "", identity.PluginName),
-		cluster("shop", "ledger", "shared", identity.PluginName), cluster("shop", "ledger-b", "shared", identity.PluginName),
-		cluster("shop", "ledger-2", "shared", "other.example.org", identity.PluginName),
-		cluster("shop", "plain", "", "other.example.org"), cluster("vault", "orders", "", identity.PluginName),
+		cluster("shop", "orders", "", contract.PluginName), cluster("shop", "payments", "", contract.PluginName),
+		cluster("shop", "ledger", "shared", contract.PluginName), cluster("shop", "ledger-b", "shared", contract.PluginName),
+		cluster("shop", "ledger-2", "shared", "other.example.org", contract.PluginName),
+		cluster("shop", "plain", "", "other.example.org"), cluster("vault", "orders", "", contract.PluginName),
 	} {
 		s.enrol(c)
 	}
@@ -158,7 +158,7 @@ func TestPoliciesBeforeTheOperator(t *testing.T) {
 	s := begin(t)
 	s.install("instances")
 	apiservertest.Define(t, s.config, resources...)
-	s.enrol(cluster("shop", "orders", "", identity.PluginName))
+	s.enrol(cluster("shop", "orders", "", contract.PluginName))
 	for _, object := range []client.Object{cluster("shop", "orders", ""), nightly("orders")} {
 		red, blue := write{object: object, patch: `{"metadata":{"labels":{"a":"red"}}}`}, write{object: object, patch: `{"metadata":{"labels":{"a":"blue"}}}`}
 		inside := s.inside("orders-2")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The README names the annotations that an instance may change, and no others.
-func TestTheReadmeNamesWhatInstancesMayChange(t *testing.T) {
+// The page names the annotations that an instance may change, and no others.
+func TestThePageNamesWhatInstancesMayChange(t *testing.T) {
 	t.Parallel()
 	between := func(path, begin, end string) string {
 		body, err := os.ReadFile(path)
@@ -32,8 +32,8 @@ func TestTheReadmeNamesWhatInstancesMayChange(t *testing.T) {
 		return found
 	}
 	permitted := keys(`'xata\.io/scale-to-zero-([a-z-]+)'`, between("instances/clusters.yaml", "name: foreign", "validations:"))
-	named := keys("`-([a-z-]+)`", between("../../../README.md", "everything on their Cluster but `cnpg.io/hibernation`", ";"))
+	named := keys("`-([a-z-]+)`", between("../../../docs/security.md", "everything on their Cluster but `cnpg.io/hibernation`", ";"))
 	if len(permitted) == 0 || !slices.Equal(permitted, named) {
-		t.Errorf("the README names %q, the policy permits %q", named, permitted)
+		t.Errorf("the page names %q, the policy permits %q", named, permitted)
 	}
 }

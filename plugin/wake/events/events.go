@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Event is something that happened to a Cluster once.
@@ -54,7 +54,7 @@ func (w Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e Event, now
 			ResourceVersion: cluster.ResourceVersion,
 		},
 		Type: corev1.EventTypeNormal, Reason: e.Reason, Message: e.Message,
-		Source: corev1.EventSource{Component: plan.FieldManager, Host: w.Pod}, ReportingController: plan.FieldManager,
+		Source: corev1.EventSource{Component: contract.FieldManager, Host: w.Pod}, ReportingController: contract.FieldManager,
 		ReportingInstance: w.Pod, FirstTimestamp: at, LastTimestamp: at, Count: 1,
 	})
 	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

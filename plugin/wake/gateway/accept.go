@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -20,7 +21,7 @@ type Listener interface {
 }
 
 // accept takes the connection that waits.
-func (g *Gateway) accept(d *door) {
+func (g *Gateway) accept(d *serviceListener) {
 	if !g.enter() {
 		return
 	}
@@ -46,25 +47,36 @@ func (g *Gateway) enter() bool {
 	return !g.draining
 }
 
-// admit gives the connection a place among those that open, and a goroutine.
-func (g *Gateway) admit(d *door, conn net.Conn) {
-	client, is := conn.(*net.TCPConn)
-	if !is || !g.opening.take(d.service.cluster()) {
-		g.observer.Refused(d.service, RefusedOpening)
+// admit gives the connection of a peer that may come a place among those that open, and a goroutine.
+func (g *Gateway) admit(d *serviceListener, conn net.Conn) {
+	client, ok := conn.(*net.TCPConn)
+	if !ok {
 		_ = conn.Close()
 		return
 	}
-	v := &visit{
-		Gateway: g, door: d, client: client, peer: addrPort(conn.RemoteAddr()), came: time.Now(),
+	v := &clientConn{
+		Gateway: g, listener: d, client: client, peer: addrPort(conn.RemoteAddr()), came: time.Now(),
 	}
 	v.logger = g.logger.With("namespace", d.service.Namespace, "cluster", d.service.Cluster, "service", d.service.Name, "peer", v.peer.String())
-	g.work.Go(v.serve)
+	defer v.contain()
+	if refusal := g.backend.Refuses(d.service, v.peer); refusal != "" {
+		v.ignore(string(refusal))
+		_ = conn.Close()
+		return
+	}
+	packet, displace := context.WithCancelCause(g.cut)
+	p := g.starting.take(v.claim(), func() { displace(errStartup) }) // which refuses nobody
+	g.work.Go(func() {
+		defer v.contain()
+		defer displace(nil)
+		v.serve(packet, p)
+	})
 }
 
 // addrPort is a TCP address without the form that an IPv4 address has on a socket for both families.
 func addrPort(address net.Addr) netip.AddrPort {
-	tcp, is := address.(*net.TCPAddr)
-	if !is {
+	tcp, ok := address.(*net.TCPAddr)
+	if !ok {
 		return netip.AddrPort{}
 	}
 	mapped := tcp.AddrPort()

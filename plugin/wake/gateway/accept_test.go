@@ -46,7 +46,7 @@ func (f *failing) Announce(come func()) error {
 func TestAListenerThatFailsIsTriedEverySecondUntilItIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		gateway := New(DefaultLimits(), kind, &fakeDirector{}, newLedger(), slog.New(slog.DiscardHandler))
+		gateway := New(DefaultLimits(), kind, &fakeBackend{}, newLedger(), slog.New(slog.DiscardHandler))
 		listener := &failing{closed: make(chan struct{})}
 		began := time.Now()
 		must(t, gateway.Open(demo, listener))

@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
@@ -26,26 +26,26 @@ const patience = 30 * time.Second
 
 var demo = Service{Namespace: "shop", Name: "orders-rw", UID: "uid-1", Cluster: "orders"}
 
-// fakeDirector says what a test sets; without anything the cluster sleeps for ever.
-type fakeDirector struct {
+// fakeBackend says what a test sets; without anything the cluster sleeps for ever.
+type fakeBackend struct {
 	refuses func(netip.AddrPort) Refusal
 	resolve func(context.Context, Client) (netip.AddrPort, error)
 	running []netip.AddrPort
 	away    bool
 
-	resolved   atomic.Int64
-	mutex      sync.Mutex
-	introduced map[netip.AddrPort]netip.AddrPort // by the local address
+	resolved  atomic.Int64
+	mutex     sync.Mutex
+	addresses map[netip.AddrPort]netip.AddrPort // by the local address
 }
 
-func (d *fakeDirector) Refuses(_ Service, peer netip.AddrPort) Refusal {
+func (d *fakeBackend) Refuses(_ Service, peer netip.AddrPort) Refusal {
 	if d.refuses == nil {
 		return ""
 	}
 	return d.refuses(peer)
 }
 
-func (d *fakeDirector) Resolve(ctx context.Context, _ Service, client Client) (netip.AddrPort, error) {
+func (d *fakeBackend) Resolve(ctx context.Context, _ Service, client Client) (netip.AddrPort, error) {
 	d.resolved.Add(1)
 	if d.resolve == nil {
 		<-ctx.Done()
@@ -54,17 +54,17 @@ func (d *fakeDirector) Resolve(ctx context.Context, _ Service, client Client) (n
 	return d.resolve(ctx, client)
 }
 
-func (d *fakeDirector) Running(Service) []netip.AddrPort { return d.running }
+func (d *fakeBackend) Running(Service) []netip.AddrPort { return d.running }
 
-func (d *fakeDirector) SendsAway(Service) bool { return d.away }
+func (d *fakeBackend) SendsAway(Service, netip.AddrPort) bool { return d.away }
 
-func (d *fakeDirector) Introduce(_ context.Context, _, local, peer netip.AddrPort) {
+func (d *fakeBackend) SendClientAddress(_ context.Context, _, local, peer netip.AddrPort) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	if d.introduced == nil {
-		d.introduced = map[netip.AddrPort]netip.AddrPort{}
+	if d.addresses == nil {
+		d.addresses = map[netip.AddrPort]netip.AddrPort{}
 	}
-	d.introduced[local] = peer
+	d.addresses[local] = peer
 }
 
 // to resolves to one address at once.
@@ -130,14 +130,14 @@ type running struct {
 }
 
 // run serves demo, until the test ends.
-func run(t testing.TB, director Director, edit func(*Limits)) running {
+func run(t testing.TB, backend Backend, edit func(*Limits)) running {
 	t.Helper()
 	limits := DefaultLimits()
 	if edit != nil {
 		edit(&limits)
 	}
 	r := running{ledger: newLedger()}
-	r.Gateway = New(limits, kind, director, r.ledger, slog.New(slog.DiscardHandler))
+	r.Gateway = New(limits, kind, backend, r.ledger, slog.New(slog.DiscardHandler))
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -147,10 +147,13 @@ func run(t testing.TB, director Director, edit func(*Limits)) running {
 				t.Errorf("%d clients are %s when nothing runs any more", left, key)
 			}
 		}
-		for name, places := range map[string]*places{"opening": r.opening, "held": r.held, "spliced": r.spliced} {
-			if places.taken != 0 || len(places.perCluster) != 0 {
-				t.Errorf("places of %s are left: %d, %v", name, places.taken, places.perCluster)
+		for name, slots := range map[string]*limiter{"opening": r.starting, "held": r.held} {
+			if left := slots.left(); left != 0 {
+				t.Errorf("%d entries of %s are left", left, name)
 			}
+		}
+		if left := r.spliced.taken + len(r.spliced.clusters) + len(r.spliced.namespaces); left != 0 {
+			t.Errorf("%d entries of sessions are left", left)
 		}
 	})
 	var listener Listener
@@ -162,7 +165,7 @@ func run(t testing.TB, director Director, edit func(*Limits)) running {
 // opened is a port of a gateway, and where it is reached.
 func opened(t testing.TB) (Listener, string) {
 	t.Helper()
-	way, err := entrance.New()
+	way, err := listener.New()
 	must(t, err)
 	t.Cleanup(func() { _ = way.Close() })
 	listener, err := way.Listen(t.Context(), 0)

@@ -2,11 +2,11 @@
 // its cluster wakes, and then passes its session through to the instance byte for byte: TLS stays between the two, and so do
 // passwords.
 //
-// It decides nothing about clusters: a [Director] says who may come, wakes, and says where sessions go. A connection goes
+// It decides nothing about clusters: a [Backend] says who may come, wakes, and says where sessions go. A connection goes
 // through these steps, and holds one place of a limited number in each:
 //
 //	opening   what it says first is read, within limits; most of what scans a network ends here and woke nothing
-//	held      the director wakes the cluster; the client hears nothing, since PostgreSQL's protocol has nothing to say
+//	held      the backend wakes the cluster; the client hears nothing, since PostgreSQL's protocol has nothing to say
 //	          before the server does, and leaves at once when it hangs up
 //	spliced   the kernel moves the bytes both ways until both sides have ended
 package gateway
@@ -15,7 +15,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -25,11 +24,12 @@ import (
 type Gateway struct {
 	limits   Limits
 	clusters string
-	director Director
+	backend  Backend
 	observer Observer
 	logger   *slog.Logger
 
-	opening, held, spliced *places
+	starting, held *limiter
+	spliced        *sessions
 
 	// cut ends when everybody who is served must leave, with errClosed as its cause.
 	cut    context.Context
@@ -37,28 +37,26 @@ type Gateway struct {
 	// work counts the goroutines.
 	work sync.WaitGroup
 
-	mutex    sync.Mutex
-	doors    map[types.UID][]*door
-	draining bool
+	mutex     sync.Mutex
+	listeners map[types.UID][]*serviceListener
+	draining  bool
 }
 
-// door is a listener of a Service.
-type door struct {
+// serviceListener is a listener of a Service.
+type serviceListener struct {
 	service  Service
 	listener Listener
 }
 
 // New makes a gateway that serves nothing yet. clusters is what kubectl calls the Cluster's kind, such as
 // "clusters.postgresql.cnpg.io": people are told how to wake one.
-func New(limits Limits, clusters string, director Director, observer Observer, logger *slog.Logger) *Gateway {
+func New(limits Limits, clusters string, backend Backend, observer Observer, logger *slog.Logger) *Gateway {
 	cut, cutAll := context.WithCancelCause(context.Background())
 	return &Gateway{
-		limits: limits, clusters: clusters, director: director, observer: observer, logger: logger,
-		opening: newPlaces(limits.Opening, limits.OpeningPerCluster),
-		held:    newPlaces(limits.Held, limits.HeldPerCluster),
-		spliced: newPlaces(limits.Spliced, math.MaxInt),
-		cut:     cut, cutAll: cutAll,
-		doors: map[types.UID][]*door{},
+		limits: limits, clusters: clusters, backend: backend, observer: observer, logger: logger,
+		starting: newLimiter(limits.Opening, true), held: newLimiter(limits.Held, false), spliced: newSessions(limits.Spliced),
+		cut: cut, cutAll: cutAll,
+		listeners: map[types.UID][]*serviceListener{},
 	}
 }
 
@@ -71,12 +69,12 @@ func (g *Gateway) Open(service Service, listener Listener) error {
 		_ = listener.Close()
 		return nil
 	}
-	d := &door{service: service, listener: listener}
+	d := &serviceListener{service: service, listener: listener}
 	if err := listener.Announce(func() { g.accept(d) }); err != nil {
 		_ = listener.Close()
 		return err
 	}
-	g.doors[service.UID] = append(g.doors[service.UID], d)
+	g.listeners[service.UID] = append(g.listeners[service.UID], d)
 	return nil
 }
 
@@ -89,10 +87,10 @@ func (g *Gateway) Close(uid types.UID) {
 }
 
 func (g *Gateway) close(uid types.UID) {
-	for _, d := range g.doors[uid] {
+	for _, d := range g.listeners[uid] {
 		_ = d.listener.Close()
 	}
-	delete(g.doors, uid)
+	delete(g.listeners, uid)
 }
 
 // Drain stops serving every Service. Clients that are held may wait for their clusters, and sessions that pass through may end by
@@ -101,7 +99,7 @@ func (g *Gateway) close(uid types.UID) {
 func (g *Gateway) Drain(ctx context.Context) error {
 	g.mutex.Lock()
 	g.draining = true
-	for uid := range g.doors {
+	for uid := range g.listeners {
 		g.close(uid)
 	}
 	g.mutex.Unlock()

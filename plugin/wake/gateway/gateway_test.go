@@ -34,10 +34,10 @@ func TestWhatIsNoClientWakesNothing(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			director := &fakeDirector{}
-			gateway := run(t, director, func(l *Limits) {
+			backend := &fakeBackend{}
+			gateway := run(t, backend, func(l *Limits) {
 				if row.want == "ignored timeout" {
-					l.OpeningFor = time.Millisecond
+					l.StartupFor = time.Millisecond
 				}
 			})
 			conn := dial(t, gateway.address)
@@ -47,7 +47,7 @@ func TestWhatIsNoClientWakesNothing(t *testing.T) {
 			}
 			expectEnd(t, conn)
 			gateway.ledger.await(t, row.want, 1)
-			if asked := director.resolved.Load(); asked != 0 {
+			if asked := backend.resolved.Load(); asked != 0 {
 				t.Errorf("Resolve was asked %d times", asked)
 			}
 		})
@@ -56,13 +56,13 @@ func TestWhatIsNoClientWakesNothing(t *testing.T) {
 
 func TestAPeerThatIsRefusedIsClosedUnread(t *testing.T) {
 	t.Parallel()
-	director := &fakeDirector{refuses: func(peer netip.AddrPort) Refusal {
+	backend := &fakeBackend{refuses: func(peer netip.AddrPort) Refusal {
 		if !peer.Addr().Is4() {
 			return ""
 		}
 		return RefusalInstance
 	}}
-	gateway := run(t, director, nil)
+	gateway := run(t, backend, nil)
 	if said := expectEnd(t, dial(t, gateway.address)); said != "" {
 		t.Errorf("it was told %q", said)
 	}
@@ -83,7 +83,8 @@ func TestARefusedClientIsToldWhy(t *testing.T) {
 		told    error
 		text    string
 	}{
-		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "sleeps, and only people wake it; to wake it: kubectl annotate --overwrite -n shop clusters.example.org/orders cnpg.io/hibernation=off"},
+		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "sleeps, and only people wake it; to wake it: kubectl annotate -n shop clusters.example.org orders cnpg.io/hibernation-"},
+		{"maintenance", ErrMaintenance, ErrMaintenance, "reusePVC false: the operator would delete the volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"},
 		{"reconnect", ErrReconnect, ErrReconnect, "connect again"},
 		{"timeout", ErrTimeout, ErrTimeout, "did not wake in time"},
 		{"any other error", errOther, errOther, "could not be woken"},
@@ -91,8 +92,8 @@ func TestARefusedClientIsToldWhy(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			director := &fakeDirector{resolve: func(context.Context, Client) (netip.AddrPort, error) { return nobody, row.resolve }}
-			gateway := run(t, director, nil)
+			backend := &fakeBackend{resolve: func(context.Context, Client) (netip.AddrPort, error) { return nobody, row.resolve }}
+			gateway := run(t, backend, nil)
 			conn := dial(t, gateway.address)
 			send(t, conn, startupPacket)
 			if said := expectEnd(t, conn); said != refusedWith(t, row.told) || !strings.Contains(said, row.text) || !strings.Contains(said, "57P03") {
@@ -104,7 +105,7 @@ func TestARefusedClientIsToldWhy(t *testing.T) {
 
 func TestAClientIsHeldForALimitedTime(t *testing.T) {
 	t.Parallel()
-	gateway := run(t, &fakeDirector{}, func(l *Limits) { l.HeldFor = time.Millisecond })
+	gateway := run(t, &fakeBackend{}, func(l *Limits) { l.HeldFor = time.Millisecond })
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket)
 	if said := expectEnd(t, conn); said != refusedWith(t, ErrTimeout) {
@@ -121,56 +122,13 @@ func TestAClientThatHangsUpWhileHeldGivesItsPlace(t *testing.T) {
 	} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
-			gateway := run(t, &fakeDirector{}, func(l *Limits) { l.Held = 1 })
+			gateway := run(t, &fakeBackend{}, func(l *Limits) { l.Held = 1 })
 			conn := dial(t, gateway.address)
 			send(t, conn, startupPacket)
 			gateway.ledger.await(t, "held", 1)
 			must(t, hangUp(conn))
 			gateway.ledger.await(t, "held", 0)
 			gateway.ledger.await(t, "refused hung_up", 1)
-		})
-	}
-}
-
-// TestOverALimitTheNewestIsRefused holds it for each limit; the client before the newest stays.
-func TestOverALimitTheNewestIsRefused(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		rule    string
-		edit    func(*Limits)
-		refused string
-		told    error
-	}{
-		{"held in all", func(l *Limits) { l.Held = 1 }, "refused too_many_held", errHeld},
-		{"held for one cluster", func(l *Limits) { l.HeldPerCluster = 1 }, "refused too_many_held", errHeld},
-		{"passing through", func(l *Limits) { l.Spliced = 1 }, "refused too_many_spliced", errSpliced},
-	} {
-		t.Run(row.rule, func(t *testing.T) {
-			t.Parallel()
-			gateway := run(t, &fakeDirector{}, row.edit)
-			send(t, dial(t, gateway.address), startupPacket)
-			gateway.ledger.await(t, "held", 1)
-			newest := dial(t, gateway.address)
-			send(t, newest, startupPacket)
-			if said := expectEnd(t, newest); said != refusedWith(t, row.told) || !strings.Contains(said, "53300") {
-				t.Errorf("the newest was told %q", said)
-			}
-			gateway.ledger.await(t, row.refused, 1)
-			gateway.ledger.await(t, "held", 1)
-		})
-	}
-	for rule, edit := range map[string]func(*Limits){
-		"opening in all":          func(l *Limits) { l.Opening = 1 },
-		"opening for one cluster": func(l *Limits) { l.OpeningPerCluster = 1 },
-	} {
-		t.Run(rule, func(t *testing.T) {
-			t.Parallel()
-			gateway := run(t, &fakeDirector{}, edit)
-			send(t, dial(t, gateway.address), startupPacket[:1])
-			if said := expectEnd(t, dial(t, gateway.address)); said != "" {
-				t.Errorf("the newest was told %q", said)
-			}
-			gateway.ledger.await(t, "refused too_many_opening", 1)
 		})
 	}
 }
@@ -182,7 +140,7 @@ func TestCloseLeavesWhoIsHere(t *testing.T) {
 	target := instance(t, trusting(echo))
 	awake := make(chan struct{})
 	var asleep atomic.Bool
-	director := &fakeDirector{resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
+	backend := &fakeBackend{resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
 		if !asleep.Load() {
 			return target, nil
 		}
@@ -193,29 +151,29 @@ func TestCloseLeavesWhoIsHere(t *testing.T) {
 			return netip.AddrPort{}, ctx.Err()
 		}
 	}}
-	gateway := run(t, director, nil)
+	gateway := run(t, backend, nil)
 
 	session := dial(t, gateway.address)
 	send(t, session, startupPacket)
 	expect(t, session, okay)
 	asleep.Store(true)
-	held, opening := dial(t, gateway.address), dial(t, gateway.address)
+	held, packet := dial(t, gateway.address), dial(t, gateway.address)
 	send(t, held, startupPacket)
 	gateway.ledger.await(t, "held", 1)
-	send(t, opening, []byte("\x00\x00\x00\x08\x04\xd2\x16\x30")) // GSSENCRequest
-	expect(t, opening, []byte("N"))
+	send(t, packet, []byte("\x00\x00\x00\x08\x04\xd2\x16\x30")) // GSSENCRequest
+	expect(t, packet, []byte("N"))
 
 	gateway.Close(demo.UID)
 	gateway.Close(demo.UID)
 	if _, err := net.Dial("tcp", gateway.address); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("the port answers: %v", err)
 	}
-	send(t, opening, startupPacket)
+	send(t, packet, startupPacket)
 	gateway.ledger.await(t, "held", 2)
 	close(awake)
-	expect(t, opening, okay)
+	expect(t, packet, okay)
 	expect(t, held, okay)
-	for _, conn := range []net.Conn{held, opening, session} {
+	for _, conn := range []net.Conn{held, packet, session} {
 		send(t, conn, []byte("still here"))
 		expect(t, conn, []byte("still here"))
 	}
@@ -224,7 +182,7 @@ func TestCloseLeavesWhoIsHere(t *testing.T) {
 func TestDrainWaitsForSessionsAndThenCutsThem(t *testing.T) {
 	t.Parallel()
 	target := instance(t, trusting(echo))
-	gateway := run(t, &fakeDirector{resolve: to(target)}, nil)
+	gateway := run(t, &fakeBackend{resolve: to(target)}, nil)
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket)
 	expect(t, conn, okay)
@@ -264,7 +222,7 @@ func TestDrainServesHeldClients(t *testing.T) {
 	t.Parallel()
 	target := instance(t, trusting(echo))
 	awake := make(chan struct{})
-	gateway := run(t, &fakeDirector{resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
+	gateway := run(t, &fakeBackend{resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
 		select {
 		case <-awake:
 			return target, nil
@@ -292,13 +250,13 @@ func TestDrainServesHeldClients(t *testing.T) {
 
 func TestDrainSendsHeldClientsElsewhereInTheEnd(t *testing.T) {
 	t.Parallel()
-	gateway := run(t, &fakeDirector{}, nil)
+	gateway := run(t, &fakeBackend{}, nil)
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket)
 	gateway.ledger.await(t, "held", 1)
-	opening := dial(t, gateway.address)
-	send(t, opening, startup.SSLRequest)
-	expect(t, opening, []byte("S"))
+	packet := dial(t, gateway.address)
+	send(t, packet, startup.SSLRequest)
+	expect(t, packet, []byte("S"))
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if err := gateway.Drain(ended); !errors.Is(err, context.Canceled) {
@@ -307,7 +265,7 @@ func TestDrainSendsHeldClientsElsewhereInTheEnd(t *testing.T) {
 	if said := expectEnd(t, conn); said != refusedWith(t, errClosed) {
 		t.Errorf("it was told %q", said)
 	}
-	if said := expectEnd(t, opening); said != "" {
+	if said := expectEnd(t, packet); said != "" {
 		t.Errorf("who had not said yet what it is was told %q", said)
 	}
 	gateway.ledger.await(t, "ignored closed", 1)
@@ -315,7 +273,7 @@ func TestDrainSendsHeldClientsElsewhereInTheEnd(t *testing.T) {
 
 func TestDrainEndsWithTheLastSession(t *testing.T) {
 	t.Parallel()
-	gateway := run(t, &fakeDirector{resolve: to(instance(t, trusting(echo)))}, nil)
+	gateway := run(t, &fakeBackend{resolve: to(instance(t, trusting(echo)))}, nil)
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket)
 	expect(t, conn, okay)
@@ -341,7 +299,7 @@ func TestReasonsAreListedOnce(t *testing.T) {
 		}
 		seen[name] = true
 	}
-	if len(all) != 2+6+3+13+3 {
+	if len(all) != 2+6+3+15+3 {
 		t.Errorf("%d are listed", len(all))
 	}
 }

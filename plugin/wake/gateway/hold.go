@@ -16,22 +16,26 @@ import (
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}
 
 // hold keeps the client until an instance has taken its opening, and returns the connection to that instance.
-func (v *visit) hold(opening startup.Opening) (*net.TCPConn, error) {
-	service := v.door.service
-	defer v.held.give(service.cluster())
+func (v *clientConn) hold(packet startup.Packet) (*net.TCPConn, error) {
+	service := v.listener.service
+	ctx, cancel := context.WithCancelCause(v.cut)
+	defer cancel(nil)
+	p := v.held.take(v.claim(), func() { cancel(errHeld) })
+	if p == nil {
+		return nil, errHeld
+	}
+	defer v.held.give(p)
 	v.observer.Held(service, 1)
 	defer v.observer.Held(service, -1)
-	v.logger.Debug("a client is held", "kind", opening.Kind.String(), "user", opening.User, "database", opening.Database, "server_name", opening.ServerName)
+	v.logger.Debug("a client is held", "kind", packet.Kind.String(), "user", packet.User, "database", packet.Database, "server_name", packet.ServerName)
 	if err := v.client.SetKeepAliveConfig(keepAlive); err != nil {
 		return nil, errHungUp
 	}
-	ctx, cancel := context.WithCancelCause(v.cut)
-	defer cancel(nil)
 	ctx, stop := context.WithTimeoutCause(ctx, v.limits.HeldFor, ErrTimeout)
 	defer stop()
 
-	patience := watch(v.client, v.limits.OpeningBytes, cancel)
-	reached, err := v.route(ctx, opening)
+	patience := v.watch(cancel)
+	reached, err := v.route(ctx, packet)
 	ahead, left := patience.stop()
 	switch {
 	case err != nil:
@@ -56,12 +60,13 @@ type watching struct {
 	left  error
 }
 
-// watch begins to read. It calls leave with the reason if the client hangs up or sends more than limit bytes.
-func watch(client *net.TCPConn, limit int, leave context.CancelCauseFunc) *watching {
-	w := &watching{client: client, ended: make(chan struct{})}
+// watch begins to read. It calls leave with the reason if the client hangs up or sends more than it may.
+func (v *clientConn) watch(leave context.CancelCauseFunc) *watching {
+	w := &watching{client: v.client, ended: make(chan struct{}), left: errHungUp}
 	go func() {
 		defer close(w.ended)
-		if w.left = w.read(limit); w.left != nil {
+		defer v.contain()
+		if w.left = w.read(v.limits.StartupBytes); w.left != nil {
 			leave(w.left)
 		}
 	}()

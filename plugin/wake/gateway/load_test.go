@@ -18,7 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/entrance"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
@@ -35,7 +35,7 @@ func inUse() int64 {
 func TestAThousandHalfOpenConnectionsCostLittle(t *testing.T) {
 	const count, most = 1000, 16 << 10 // the test's own end of each connection included
 	target := instance(t, trusting(echo))
-	gateway := run(t, &fakeDirector{resolve: to(target)}, func(l *Limits) { l.OpeningPerCluster = count + 1 })
+	gateway := run(t, &fakeBackend{resolve: to(target)}, nil)
 	before := inUse()
 	for i := range count {
 		conn := dial(t, gateway.address)
@@ -62,8 +62,8 @@ func TestAThousandHalfOpenConnectionsCostLittle(t *testing.T) {
 func TestAFloodWakesNothing(t *testing.T) {
 	t.Parallel()
 	const count = 1000
-	director := &fakeDirector{}
-	gateway := run(t, director, func(l *Limits) { l.OpeningPerCluster = count })
+	backend := &fakeBackend{}
+	gateway := run(t, backend, nil)
 	kinds := [][]byte{nil, []byte("\x16\x03\x01\x00\x05hello"), cancelPacket, replicationPacket}
 	var flood sync.WaitGroup
 	for i := range count {
@@ -85,7 +85,7 @@ func TestAFloodWakesNothing(t *testing.T) {
 	for _, key := range []string{"ignored bare_connect", "ignored garbage", "ignored cancel", "refused replication"} {
 		gateway.ledger.await(t, key, count/len(kinds))
 	}
-	if asked := director.resolved.Load(); asked != 0 {
+	if asked := backend.resolved.Load(); asked != 0 {
 		t.Errorf("Resolve was asked %d times", asked)
 	}
 }
@@ -94,14 +94,14 @@ func TestAFloodWakesNothing(t *testing.T) {
 // file descriptors for.
 func BenchmarkListeners(b *testing.B) {
 	const wanted = 20_000
-	descriptors := unix.Rlimit{Cur: wanted + entrance.KeptBack, Max: wanted + entrance.KeptBack}
+	descriptors := unix.Rlimit{Cur: wanted + listener.KeptBack, Max: wanted + listener.KeptBack}
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &descriptors) // only root may
-	way, err := entrance.New()
+	way, err := listener.New()
 	must(b, err)
 	defer func() { _ = way.Close() }()
 	count := min(wanted, way.Most())
 	for b.Loop() {
-		gateway := New(DefaultLimits(), kind, &fakeDirector{}, newLedger(), slog.New(slog.DiscardHandler))
+		gateway := New(DefaultLimits(), kind, &fakeBackend{}, newLedger(), slog.New(slog.DiscardHandler))
 		before := resident(b)
 		for i := range count {
 			listener, err := way.Listen(b.Context(), 0)
@@ -168,7 +168,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 // each runs the benchmark directly and through the gateway.
 func each(b *testing.B, target netip.AddrPort, benchmark func(*testing.B, net.Conn)) {
 	b.Helper()
-	gateway := run(b, &fakeDirector{resolve: to(target)}, nil)
+	gateway := run(b, &fakeBackend{resolve: to(target)}, nil)
 	for name, address := range map[string]string{"direct": target.String(), "gateway": gateway.address} {
 		b.Run(name, func(b *testing.B) {
 			conn := dial(b, address)

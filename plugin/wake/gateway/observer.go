@@ -26,7 +26,7 @@ const (
 	ignoredClosed = "closed"
 )
 
-// IgnoredReasons is the closed list of why a connection wakes nothing: what is wrong with its opening, the director's
+// IgnoredReasons is the closed list of why a connection wakes nothing: what is wrong with its opening, the backend's
 // refusals, a CancelRequest for a sleeping cluster, and the gateway's own end.
 func IgnoredReasons() []string {
 	reasons := []string{ignoredCancel, ignoredClosed}
@@ -44,11 +44,15 @@ type RefusedReason string
 
 // The reasons.
 const (
-	RefusedOpening      RefusedReason = "too_many_opening"
-	RefusedHeld         RefusedReason = "too_many_held"
+	// RefusedOpening is a connection that gave way to another before it had said what it is.
+	RefusedStartup RefusedReason = "too_many_opening"
+	// RefusedHeld is a client that got no place among those that wait, or gave way to another.
+	RefusedHeld RefusedReason = "too_many_held"
+	// RefusedSpliced is a client whose cluster is awake, and for whose session there was no place.
 	RefusedSpliced      RefusedReason = "too_many_spliced"
 	RefusedReplication  RefusedReason = "replication"
 	RefusedAsleepByHand RefusedReason = "asleep_by_hand"
+	RefusedMaintenance  RefusedReason = "maintenance"
 	RefusedReconnect    RefusedReason = "reconnect"
 	RefusedTimeout      RefusedReason = "timeout"
 	// RefusedUnreachable is an instance that was said to accept sessions and did not, several times.
@@ -61,15 +65,17 @@ const (
 	RefusedHungUp RefusedReason = "hung_up"
 	// RefusedAhead is a client that sent more than the limit while it was held.
 	RefusedAhead RefusedReason = "sent_ahead"
-	// RefusedFailed is any other error of the director.
+	// RefusedPanicked is a connection that met a mistake of the gateway's own.
+	RefusedPanicked RefusedReason = "panic"
+	// RefusedFailed is any other error of the backend.
 	RefusedFailed RefusedReason = "failed"
 )
 
 // RefusedReasons is the closed list.
 func RefusedReasons() []RefusedReason {
 	return []RefusedReason{
-		RefusedOpening, RefusedHeld, RefusedSpliced, RefusedReplication, RefusedAsleepByHand, RefusedReconnect, RefusedTimeout,
-		RefusedUnreachable, RefusedNoTLS, RefusedClosed, RefusedHungUp, RefusedAhead, RefusedFailed,
+		RefusedStartup, RefusedHeld, RefusedSpliced, RefusedReplication, RefusedAsleepByHand, RefusedMaintenance, RefusedReconnect,
+		RefusedTimeout, RefusedUnreachable, RefusedNoTLS, RefusedClosed, RefusedHungUp, RefusedAhead, RefusedPanicked, RefusedFailed,
 	}
 }
 
@@ -79,12 +85,12 @@ type Phase string
 // The phases, in their order.
 const (
 	// PhaseOpening is from the connection to the end of the opening: it is the client's own time.
-	PhaseOpening Phase = "opening"
-	// PhaseResolve is what the director took, so also the wake.
+	PhaseStartup Phase = "opening"
+	// PhaseResolve is what the backend took, so also the wake.
 	PhaseResolve Phase = "resolve"
-	// PhaseConnect is from the director's answer until the instance has taken the opening.
+	// PhaseConnect is from the backend's answer until the instance has taken the opening.
 	PhaseConnect Phase = "connect"
 )
 
 // Phases is the closed list.
-func Phases() []Phase { return []Phase{PhaseOpening, PhaseResolve, PhaseConnect} }
+func Phases() []Phase { return []Phase{PhaseStartup, PhaseResolve, PhaseConnect} }

@@ -25,11 +25,11 @@ import (
 // sleeping is a real server that is stopped until a client comes through the gateway.
 type sleeping struct {
 	running
-	director *fakeDirector
-	server   *postgrestest.Server
+	backend *fakeBackend
+	server  *postgrestest.Server
 	// wanted is closed when a client is there, awake when the server accepts sessions.
 	wanted, awake chan struct{}
-	// mistaken makes the director say once that the server accepts sessions.
+	// mistaken makes the backend say once that the server accepts sessions.
 	mistaken atomic.Bool
 }
 
@@ -51,7 +51,7 @@ func sleep(t *testing.T, server *postgrestest.Server) *sleeping {
 	s := &sleeping{server: server, wanted: make(chan struct{}), awake: make(chan struct{})}
 	target := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), server.Port)
 	var once sync.Once
-	s.director = &fakeDirector{running: []netip.AddrPort{target}, resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
+	s.backend = &fakeBackend{running: []netip.AddrPort{target}, resolve: func(ctx context.Context, _ Client) (netip.AddrPort, error) {
 		if s.mistaken.CompareAndSwap(true, false) {
 			return target, nil
 		}
@@ -63,7 +63,7 @@ func sleep(t *testing.T, server *postgrestest.Server) *sleeping {
 			return netip.AddrPort{}, ctx.Err()
 		}
 	}}
-	s.running = run(t, s.director, nil)
+	s.running = run(t, s.backend, nil)
 	return s
 }
 

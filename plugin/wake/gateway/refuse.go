@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // refuseFor bounds the writing of a refusal, which fits in the socket's buffer.
 const refuseFor = time.Second
 
-// Why a client gets no session, beside what a director says.
+// Why a client gets no session, beside what a backend says.
 var (
+	errStartup     = errors.New("too many connections have not said what they are")
 	errHeld        = errors.New("too many clients are held")
 	errSpliced     = errors.New("too many sessions pass through")
 	errReplication = errors.New("replication does not wake a cluster")
@@ -35,16 +37,21 @@ func explain(err error, clusters string, service Service) refusal {
 	cluster := fmt.Sprintf("cluster %q", service.Cluster)
 	now := startup.CannotConnectNow
 	switch {
+	case errors.Is(err, errStartup):
+		return refusal{RefusedStartup, startup.TooManyConnections, "too many connections to sleeping clusters have not said what they want; try again"}
 	case errors.Is(err, errHeld):
 		return refusal{RefusedHeld, startup.TooManyConnections, "too many clients wait for " + cluster + " to wake; try again later"}
 	case errors.Is(err, errSpliced):
-		return refusal{RefusedSpliced, startup.TooManyConnections, "too many sessions pass through the gateway that wakes " + cluster + "; try again later"}
+		return refusal{RefusedSpliced, now, cluster + " is awake now, and too many sessions pass through its gateway; connect again"}
 	case errors.Is(err, errReplication):
 		return refusal{RefusedReplication, now, cluster + " sleeps, and a replication connection does not wake it"}
 	case errors.Is(err, ErrAsleepByHand):
 		return refusal{RefusedAsleepByHand, now, fmt.Sprintf(
-			"%s sleeps, and only people wake it; to wake it: kubectl annotate --overwrite -n %s %s/%s cnpg.io/hibernation=off",
+			"%s sleeps, and only people wake it; to wake it: kubectl annotate -n %s %s %s "+contract.AnnotationHibernation+"-",
 			cluster, service.Namespace, clusters, service.Cluster)}
+	case errors.Is(err, ErrMaintenance):
+		return refusal{RefusedMaintenance, now, cluster + " sleeps, and is not woken while spec.nodeMaintenanceWindow is in progress with " +
+			"reusePVC false: the operator would delete the volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"}
 	case errors.Is(err, ErrReconnect):
 		return refusal{RefusedReconnect, now, cluster + " is awake now, and its rules need your own address; connect again"}
 	case errors.Is(err, ErrTimeout):
@@ -65,9 +72,9 @@ func explain(err error, clusters string, service Service) refusal {
 }
 
 // refuse tells the client why it gets no session, if it can be told: inside TLS only its server could.
-func (v *visit) refuse(kind startup.Kind, why error) {
-	told := explain(why, v.clusters, v.door.service)
-	v.observer.Refused(v.door.service, told.reason)
+func (v *clientConn) refuse(kind startup.Kind, why error) {
+	told := explain(why, v.clusters, v.listener.service)
+	v.observer.Refused(v.listener.service, told.reason)
 	v.logger.Debug("a client is refused", "reason", string(told.reason), "error", why.Error())
 	if kind != startup.Plain || told.reason == RefusedHungUp {
 		return

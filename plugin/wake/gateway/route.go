@@ -22,31 +22,31 @@ const (
 	attempts = 5
 	// attemptPause is the pause behind the first attempt, and grows with each: 1.5 s in all.
 	attemptPause = 150 * time.Millisecond
-	// introduceFor bounds what a session waits for the instance to learn whose it is.
-	introduceFor = time.Second
+	// sendAddressFor bounds what a session waits for the instance to learn whose it is.
+	sendAddressFor = time.Second
 	// answerMost bounds, in bytes, an ErrorResponse that is looked into; the server's own are a few hundred.
 	answerMost = 8 << 10
 )
 
-// route asks the director where the session goes, and takes the opening there.
-func (v *visit) route(ctx context.Context, opening startup.Opening) (*reached, error) {
-	if opening.Replication != startup.NoReplication {
-		return v.routeReplication(ctx, opening)
+// route asks the backend where the session goes, and takes the opening there.
+func (v *clientConn) route(ctx context.Context, packet startup.Packet) (*reached, error) {
+	if packet.Replication != startup.NoReplication {
+		return v.routeReplication(ctx, packet)
 	}
 	client := Client{
-		Peer: v.peer, TLS: opening.Kind.Encrypted(), User: opening.User, Database: opening.Database, Application: opening.Application,
+		Peer: v.peer, TLS: packet.Kind.Encrypted(), User: packet.User, Database: packet.Database, Application: packet.Application,
 	}
 	for attempt := 1; ; attempt++ {
 		asked := time.Now()
-		target, err := v.director.Resolve(ctx, v.door.service, client)
+		target, err := v.backend.Resolve(ctx, v.listener.service, client)
 		if err != nil {
 			return nil, causeOr(ctx, err)
 		}
 		answered := time.Now()
-		reached, err := v.reach(ctx, target, opening)
+		reached, err := v.reach(ctx, target, packet)
 		if err == nil {
-			v.observer.Took(v.door.service, PhaseResolve, answered.Sub(asked))
-			v.observer.Took(v.door.service, PhaseConnect, time.Since(answered))
+			v.observer.Took(v.listener.service, PhaseResolve, answered.Sub(asked))
+			v.observer.Took(v.listener.service, PhaseConnect, time.Since(answered))
 			return reached, nil
 		}
 		if attempt == attempts || !errors.Is(err, errUnreachable) {
@@ -59,28 +59,31 @@ func (v *visit) route(ctx context.Context, opening startup.Opening) (*reached, e
 
 // routeReplication passes replication through to an instance that runs. It is no reason to wake a cluster: what replicates is
 // there all day.
-func (v *visit) routeReplication(ctx context.Context, opening startup.Opening) (*reached, error) {
-	running := v.director.Running(v.door.service)
+func (v *clientConn) routeReplication(ctx context.Context, packet startup.Packet) (*reached, error) {
+	running := v.backend.Running(v.listener.service)
 	switch {
 	case len(running) == 0:
 		return nil, errReplication
-	case v.director.SendsAway(v.door.service):
+	case v.backend.SendsAway(v.listener.service, v.peer):
 		return nil, ErrReconnect
 	}
-	return v.reach(ctx, running[rand.IntN(len(running))], opening)
+	return v.reach(ctx, running[rand.IntN(len(running))], packet)
 }
 
 // reach connects to an instance and gives it the opening. The error is errUnreachable if another attempt may help.
-func (v *visit) reach(ctx context.Context, target netip.AddrPort, opening startup.Opening) (*reached, error) {
+func (v *clientConn) reach(ctx context.Context, target netip.AddrPort, packet startup.Packet) (*reached, error) {
+	if err := v.beginSession(); err != nil {
+		return nil, err
+	}
 	server, err := v.dial(ctx, target)
 	if err != nil {
 		return nil, causeOr(ctx, fmt.Errorf("%w: %w", errUnreachable, err))
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.SetDeadline(longAgo) })
-	introduction, done := context.WithTimeout(ctx, introduceFor)
-	v.director.Introduce(introduction, target, addrPort(server.LocalAddr()), v.peer)
+	sending, done := context.WithTimeout(ctx, sendAddressFor)
+	v.backend.SendClientAddress(sending, target, addrPort(server.LocalAddr()), v.peer)
 	done()
-	answer, err := replay(server, opening)
+	answer, err := replay(server, packet)
 	if !stop() {
 		err = context.Cause(ctx)
 	}
@@ -92,22 +95,22 @@ func (v *visit) reach(ctx context.Context, target netip.AddrPort, opening startu
 }
 
 // dial connects to an instance.
-func (v *visit) dial(ctx context.Context, target netip.AddrPort) (*net.TCPConn, error) {
+func (v *clientConn) dial(ctx context.Context, target netip.AddrPort) (*net.TCPConn, error) {
 	dialer := net.Dialer{Timeout: v.limits.DialFor, KeepAliveConfig: keepAlive}
 	return dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, target)
 }
 
 // replay says to the instance what the client said, and returns what the instance has answered so far that is the client's.
-func replay(server *net.TCPConn, opening startup.Opening) ([]byte, error) {
-	if opening.Kind == startup.TLS {
+func replay(server *net.TCPConn, packet startup.Packet) ([]byte, error) {
+	if packet.Kind == startup.TLS {
 		if err := askTLS(server); err != nil {
 			return nil, err
 		}
 	}
-	if _, err := server.Write(opening.Bytes); err != nil {
+	if _, err := server.Write(packet.Bytes); err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
-	if opening.Kind != startup.Plain {
+	if packet.Kind != startup.Plain {
 		return nil, nil // only the client can read the answer
 	}
 	return firstAnswer(server)

@@ -53,12 +53,12 @@ func TestAnInstanceThatDoesNotAcceptIsTriedAgain(t *testing.T) {
 					first(conn)
 				}
 			})
-			director := &fakeDirector{resolve: to(target)}
-			gateway := run(t, director, nil)
+			backend := &fakeBackend{resolve: to(target)}
+			gateway := run(t, backend, nil)
 			conn := dial(t, gateway.address)
 			send(t, conn, startupPacket)
 			expect(t, conn, okay)
-			if asked := director.resolved.Load(); asked != 2 {
+			if asked := backend.resolved.Load(); asked != 2 {
 				t.Errorf("Resolve was asked %d times", asked)
 			}
 		})
@@ -80,7 +80,7 @@ func TestTheAnswerOfAnInstanceIsPassedOn(t *testing.T) {
 	} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
-			gateway := run(t, &fakeDirector{resolve: to(instance(t, func(conn *net.TCPConn) {
+			gateway := run(t, &fakeBackend{resolve: to(instance(t, func(conn *net.TCPConn) {
 				_, _ = io.ReadFull(conn, make([]byte, len(startupPacket)))
 				_, _ = conn.Write([]byte(answer))
 			}))}, nil)
@@ -95,12 +95,12 @@ func TestTheAnswerOfAnInstanceIsPassedOn(t *testing.T) {
 
 func TestReplicationPassesToAnInstanceThatRuns(t *testing.T) {
 	t.Parallel()
-	director := &fakeDirector{running: []netip.AddrPort{instance(t, func(conn *net.TCPConn) { _, _ = conn.Write(okay); echo(conn) })}}
-	gateway := run(t, director, nil)
+	backend := &fakeBackend{running: []netip.AddrPort{instance(t, func(conn *net.TCPConn) { _, _ = conn.Write(okay); echo(conn) })}}
+	gateway := run(t, backend, nil)
 	conn := dial(t, gateway.address)
 	send(t, conn, replicationPacket)
 	expect(t, conn, append(append([]byte{}, okay...), replicationPacket...))
-	if director.resolved.Load() != 0 {
+	if backend.resolved.Load() != 0 {
 		t.Error("Resolve was asked")
 	}
 }
@@ -108,7 +108,7 @@ func TestReplicationPassesToAnInstanceThatRuns(t *testing.T) {
 func TestReplicationKeepsToRulesThatTellAddressesApart(t *testing.T) {
 	t.Parallel()
 	instance := instance(t, func(*net.TCPConn) { t.Error("a session came from the gateway's address") })
-	gateway := run(t, &fakeDirector{running: []netip.AddrPort{instance}, away: true}, nil)
+	gateway := run(t, &fakeBackend{running: []netip.AddrPort{instance}, away: true}, nil)
 	conn := dial(t, gateway.address)
 	send(t, conn, replicationPacket)
 	if said := expectEnd(t, conn); said != refusedWith(t, ErrReconnect) {
@@ -121,19 +121,19 @@ func TestTheInstanceLearnsWhoseTheSessionIs(t *testing.T) {
 	asked := make(chan netip.AddrPort, 1)
 	target := instance(t, trusting(func(conn *net.TCPConn) { asked <- addrPort(conn.RemoteAddr()); echo(conn) }))
 	seen := make(chan Client, 1)
-	director := &fakeDirector{resolve: func(_ context.Context, client Client) (netip.AddrPort, error) {
+	backend := &fakeBackend{resolve: func(_ context.Context, client Client) (netip.AddrPort, error) {
 		seen <- client
 		return target, nil
 	}}
-	gateway := run(t, director, nil)
+	gateway := run(t, backend, nil)
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket)
 	expect(t, conn, okay)
-	director.mutex.Lock()
-	defer director.mutex.Unlock()
+	backend.mutex.Lock()
+	defer backend.mutex.Unlock()
 	peer := addrPort(conn.LocalAddr())
-	if got := director.introduced[<-asked]; got != peer {
-		t.Errorf("introduced %v, want %v", got, peer)
+	if got := backend.addresses[<-asked]; got != peer {
+		t.Errorf("sent %v, want %v", got, peer)
 	}
 	if got, want := <-seen, (Client{Peer: peer, User: "ann", Database: "ann"}); got != want {
 		t.Errorf("resolved for %+v, want %+v", got, want)
@@ -169,7 +169,7 @@ func TestATLSClientHearsNothingButItsServer(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			gateway := run(t, &fakeDirector{resolve: to(instance(t, func(conn *net.TCPConn) {
+			gateway := run(t, &fakeBackend{resolve: to(instance(t, func(conn *net.TCPConn) {
 				got := make([]byte, len(startup.SSLRequest))
 				if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, startup.SSLRequest) {
 					t.Errorf("the instance read %x and %v", got, err)

@@ -15,8 +15,8 @@ func TestWhatAHeldClientSendsAheadIsTheServers(t *testing.T) {
 	t.Parallel()
 	woken := make(chan struct{})
 	target := instance(t, trusting(echo))
-	director := &fakeDirector{resolve: func(context.Context, Client) (netip.AddrPort, error) { <-woken; return target, nil }}
-	gateway := run(t, director, nil)
+	backend := &fakeBackend{resolve: func(context.Context, Client) (netip.AddrPort, error) { <-woken; return target, nil }}
+	gateway := run(t, backend, nil)
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket)
 	gateway.ledger.await(t, "held", 1)
@@ -27,7 +27,7 @@ func TestWhatAHeldClientSendsAheadIsTheServers(t *testing.T) {
 
 func TestAHeldClientThatSendsTooMuchIsRefused(t *testing.T) {
 	t.Parallel()
-	gateway := run(t, &fakeDirector{}, func(l *Limits) { l.OpeningBytes = 100 })
+	gateway := run(t, &fakeBackend{}, func(l *Limits) { l.StartupBytes = 100 })
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket)
 	gateway.ledger.await(t, "held", 1)
@@ -39,7 +39,7 @@ func TestAHeldClientThatSendsTooMuchIsRefused(t *testing.T) {
 func TestAClientThatHangsUpLeavesNoSessionBehind(t *testing.T) {
 	t.Parallel()
 	asked, ended := make(chan struct{}), make(chan error, 1)
-	gateway := run(t, &fakeDirector{resolve: to(instance(t, func(conn *net.TCPConn) {
+	gateway := run(t, &fakeBackend{resolve: to(instance(t, func(conn *net.TCPConn) {
 		_, _ = io.ReadFull(conn, make([]byte, len(startupPacket)))
 		close(asked)
 		_, err := conn.Read(make([]byte, 1)) // it never answers
@@ -60,7 +60,7 @@ func TestEndsPassThrough(t *testing.T) {
 	t.Parallel()
 	fate := make(chan error, 1)
 	session := func(t *testing.T, then func(*net.TCPConn)) (running, *net.TCPConn) {
-		gateway := run(t, &fakeDirector{resolve: to(instance(t, trusting(then)))}, nil)
+		gateway := run(t, &fakeBackend{resolve: to(instance(t, trusting(then)))}, nil)
 		conn := dial(t, gateway.address)
 		send(t, conn, startupPacket)
 		expect(t, conn, okay)
@@ -131,8 +131,8 @@ func TestACancelRequestIsPassedToEveryInstance(t *testing.T) {
 		got <- string(packet)
 	}
 	nobody := netip.MustParseAddrPort("127.0.0.1:1")
-	director := &fakeDirector{running: []netip.AddrPort{instance(t, take), nobody, instance(t, take)}}
-	gateway := run(t, director, nil)
+	backend := &fakeBackend{running: []netip.AddrPort{instance(t, take), nobody, instance(t, take)}}
+	gateway := run(t, backend, nil)
 	conn := dial(t, gateway.address)
 	send(t, conn, cancelPacket)
 	if said := expectEnd(t, conn); said != "" {
@@ -173,7 +173,7 @@ func TestTheServersLastWordsOutliveItsReset(t *testing.T) {
 		must(t, backend.SetLinger(0))
 		must(t, backend.Close())
 		send(t, outside, []byte("a query"))
-		splice(t.Context(), time.Minute, client, server)
+		splice(t.Context(), time.Minute, client, server, func() {})
 		if got, err := io.ReadAll(outside); string(got) != "last words" || !errors.Is(err, syscall.ECONNRESET) {
 			t.Fatalf("the client read %q and %v", got, err)
 		}
@@ -186,7 +186,7 @@ func TestAClientThatDoesNotNoticeTheEndIsLetGo(t *testing.T) {
 	client, outside := pair()
 	server, backend := pair()
 	must(t, backend.CloseWrite())
-	splice(t.Context(), time.Millisecond, client, server)
+	splice(t.Context(), time.Millisecond, client, server, func() {})
 	expectEnd(t, outside)
 	expectEnd(t, backend)
 }

@@ -14,7 +14,11 @@ import (
 
 // lingerFor is how long a client may take to end its direction when the server has ended its own. A server does so only at its
 // end, and a client in a pool may notice at its next use only; the kernel's own tcp_fin_timeout is as long.
-const lingerFor = time.Minute
+const halfCloseTimeout = time.Minute
+
+// buffered is how many bytes the kernel keeps for one direction of a connection; it counts as many again for itself. Left
+// alone it lets both sides of a session whose client does not read grow to several MiB, which count for the pod.
+const buffered = 64 << 10
 
 // session passes bytes between two connections.
 type session struct {
@@ -27,16 +31,22 @@ type session struct {
 // pipes and 8 KiB from then on (pipe-user-pages-soft), which bounds that memory and still moves 1.8 GB/s.
 //
 // An end of one direction is passed on alone, as clients of COPY and of replication may need, and so is a reset. A client that
-// does not end its direction when the server has ended its own is let go after linger.
-func splice(cut context.Context, linger time.Duration, client, server *net.TCPConn) {
+// does not end its direction when the server has ended its own is let go after halfCloseWait.
+// contain is deferred in the goroutine that it starts.
+func splice(cut context.Context, halfCloseWait time.Duration, client, server *net.TCPConn, contain func()) {
 	stop := context.AfterFunc(cut, func() { _ = client.Close(); _ = server.Close() })
 	defer stop()
+	for _, conn := range []*net.TCPConn{client, server} {
+		_ = conn.SetReadBuffer(buffered)
+		_ = conn.SetWriteBuffer(buffered)
+	}
 	var s session
 	back := make(chan struct{})
 	go func() {
 		defer close(back)
+		defer contain()
 		s.pass(client, server)
-		_ = client.SetReadDeadline(time.Now().Add(linger))
+		_ = client.SetReadDeadline(time.Now().Add(halfCloseWait))
 	}()
 	s.pass(server, client)
 	<-back
@@ -76,7 +86,7 @@ func reset(both ...*net.TCPConn) {
 // stateClosed is TCP_CLOSE of the kernel's net/tcp_states.h: nothing can be sent or received any more.
 const stateClosed = 7
 
-// gone tells whether the connection has broken.
+// gone reports whether the connection has broken.
 func gone(conn *net.TCPConn) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -13,7 +13,7 @@ var everybody = []string{"all", "0.0.0.0/0", "::/0", "127.0.0.1/32", "::1/128"}
 // withMask are the same, written with a mask.
 var withMask = [][2]string{{"0.0.0.0", "0.0.0.0"}, {"::", "::"}, {"127.0.0.1", "255.255.255.255"}}
 
-// TellsAddressesApart tells whether a rule is for some addresses only. A line that is not understood is taken for one.
+// TellsAddressesApart reports whether a rule is for some addresses only. A line that is not understood is taken for one.
 func TellsAddressesApart(lines []string) bool {
 	for _, text := range lines {
 		for line := range strings.Lines(text) {

@@ -9,19 +9,22 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
 // Indices of the informers.
 const (
-	// byCluster finds what carries the label of one of some clusters, of pods that of the cluster, byReplica the slices of a
-	// gateway's pod, byPorts those that name one of some ports of the gateways, byAddress pods by address.
+	// byCluster finds what is of one of some clusters: Services by what they select, slices of ours and pods by their label.
+	// byService finds the slices of one of some Services' own, byReplica those of a gateway's pod, byPorts those that name one of
+	// some ports of the gateways, byAddress pods by address.
 	byCluster = "cluster"
+	byService = "service"
 	byReplica = "replica"
 	byPorts   = "ports"
 	byAddress = "address"
@@ -31,7 +34,7 @@ const (
 func PodIndices() map[string]client.IndexerFunc {
 	return map[string]client.IndexerFunc{
 		byCluster: func(o client.Object) []string {
-			if name := o.GetLabels()[slices.LabelCluster]; name != "" {
+			if name := o.GetLabels()[endpointslice.LabelCluster]; name != "" {
 				return []string{name}
 			}
 			return nil
@@ -41,8 +44,8 @@ func PodIndices() map[string]client.IndexerFunc {
 }
 
 func addressesOf(o client.Object) []string {
-	pod, is := o.(*corev1.Pod)
-	if !is || slices.HasEnded(pod) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || endpointslice.HasEnded(pod) {
 		return nil
 	}
 	var addresses []string
@@ -52,38 +55,45 @@ func addressesOf(o client.Object) []string {
 	return addresses
 }
 
-// ServiceIndexers are the indices of Services.
-func ServiceIndexers() toolscache.Indexers { return toolscache.Indexers{byCluster: clusterOf} }
+// ServiceIndexers are the indices of Services. One whose selector names no cluster is found by its namespace and no name.
+func ServiceIndexers() toolscache.Indexers {
+	return toolscache.Indexers{byCluster: func(object any) ([]string, error) {
+		if s, ok := object.(*service); ok {
+			return []string{bucket(s.namespace, s.cluster)}, nil
+		}
+		return nil, nil
+	}}
+}
 
 // SliceIndexers are the indices of EndpointSlices.
 func SliceIndexers() toolscache.Indexers {
 	return toolscache.Indexers{
-		byCluster: clusterOf,
-		byReplica: ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[slices.LabelReplica] }),
-		byPorts:   ofOurs(func(s *discoveryv1.EndpointSlice) string { return portsKey(slices.PortOf(s)) }),
+		byCluster: ofOurs(func(s *discoveryv1.EndpointSlice) string {
+			return bucket(s.Namespace, s.Labels[endpointslice.LabelCluster])
+		}),
+		byService: func(object any) ([]string, error) {
+			if slice, ok := object.(*discoveryv1.EndpointSlice); ok && !endpointslice.IsOurs(slice) {
+				return []string{bucket(slice.Namespace, slice.Labels[discoveryv1.LabelServiceName])}, nil
+			}
+			return nil, nil
+		},
+		byReplica: ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[endpointslice.LabelReplica] }),
+		byPorts:   ofOurs(func(s *discoveryv1.EndpointSlice) string { return portsKey(endpointslice.PortOf(s)) }),
 	}
-}
-
-func clusterOf(object any) ([]string, error) {
-	o, is := object.(client.Object)
-	if !is || o.GetLabels()[slices.LabelCluster] == "" {
-		return nil, nil
-	}
-	return []string{clusterKey(o.GetNamespace(), o.GetLabels()[slices.LabelCluster])}, nil
 }
 
 // ofOurs makes an index of the slices that gateways made.
 func ofOurs(key func(*discoveryv1.EndpointSlice) string) toolscache.IndexFunc {
 	return func(object any) ([]string, error) {
-		if slice, is := object.(*discoveryv1.EndpointSlice); is && slices.IsOurs(slice) {
+		if slice, ok := object.(*discoveryv1.EndpointSlice); ok && endpointslice.IsOurs(slice) {
 			return []string{key(slice)}, nil
 		}
 		return nil, nil
 	}
 }
 
-// clusterKey is the same for a few clusters of a fleet: a key of its own for each takes 260 bytes.
-func clusterKey(namespace, name string) string {
+// bucket is the same for a few clusters, or Services, of a fleet: a key of its own for each takes 260 bytes.
+func bucket(namespace, name string) string {
 	hash := fnv.New32a()
 	_, _ = fmt.Fprint(hash, namespace, "/", name)
 	return strconv.FormatUint(uint64(hash.Sum32()%4096), 10)
@@ -109,6 +119,9 @@ func Index(ctx context.Context, informers cache.Cache) (Reader, error) {
 			return Reader{}, fmt.Errorf("index pods by %s: %w", name, err)
 		}
 	}
+	if _, err := informers.GetInformer(ctx, &networkingv1.NetworkPolicy{}, cache.BlockUntilSynced(false)); err != nil {
+		return Reader{}, fmt.Errorf("make an informer of NetworkPolicies: %w", err)
+	}
 	clusters, err := Clusters(ctx, informers)
 	if err != nil {
 		return Reader{}, err
@@ -133,8 +146,8 @@ func index(ctx context.Context, informers cache.Informers, kind client.Object, i
 	if err != nil {
 		return nil, fmt.Errorf("make an informer of %T: %w", kind, err)
 	}
-	shared, is := informer.(toolscache.SharedIndexInformer)
-	if !is {
+	shared, ok := informer.(toolscache.SharedIndexInformer)
+	if !ok {
 		return nil, fmt.Errorf("index %T: %T has no indexer", kind, informer)
 	}
 	if err := shared.AddIndexers(indexers); err != nil {

@@ -3,11 +3,13 @@
 package informers
 
 import (
+	stdslices "slices"
 	"strings"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
@@ -15,10 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // ByObject says what is watched and kept. namespace is the plugin's own, where every pod is watched: the gateways' carry no
@@ -27,21 +29,22 @@ import (
 // What is read from these informers is shared and must not be changed.
 func ByObject(namespace string) map[client.Object]cache.ByObject {
 	cluster := labels.NewSelector()
-	if has, err := labels.NewRequirement(slices.LabelCluster, "exists", nil); err == nil {
+	if has, err := labels.NewRequirement(endpointslice.LabelCluster, "exists", nil); err == nil {
 		cluster = cluster.Add(*has)
 	}
 	shared := ptr.To(true)
 	return map[client.Object]cache.ByObject{
 		&cnpgv1.Cluster{}: {Transform: keep(clusters), UnsafeDisableDeepCopy: shared},
-		&corev1.Service{}: {Label: cluster, Transform: keep(briefly), UnsafeDisableDeepCopy: shared},
+		// Anybody may have made a Service that leads to a cluster's instances, and its slices carry the labels that it has.
+		&corev1.Service{}: {Transform: keep(briefly), UnsafeDisableDeepCopy: shared},
 		&corev1.Pod{}: {
 			Namespaces: map[string]cache.Config{
 				cache.AllNamespaces: {LabelSelector: cluster}, namespace: {LabelSelector: labels.Everything()},
 			},
 			Transform: keep(pods), UnsafeDisableDeepCopy: shared,
 		},
-		// Kubernetes copies a Service's labels to its slices.
-		&discoveryv1.EndpointSlice{}: {Label: cluster, Transform: keep(endpoints), UnsafeDisableDeepCopy: shared},
+		&discoveryv1.EndpointSlice{}:  {Transform: keep(endpoints), UnsafeDisableDeepCopy: shared},
+		&networkingv1.NetworkPolicy{}: {Transform: keep(policies), UnsafeDisableDeepCopy: shared},
 		&corev1.ConfigMap{}: {
 			Namespaces:            map[string]cache.Config{namespace: {LabelSelector: labels.SelectorFromSet(labels.Set{ports.Label: ports.LabelValue})}},
 			UnsafeDisableDeepCopy: shared,
@@ -52,7 +55,7 @@ func ByObject(namespace string) map[client.Object]cache.ByObject {
 // keep makes an informers' transformation of a function of one type.
 func keep[T any](part func(T) any) func(any) (any, error) {
 	return func(object any) (any, error) {
-		if typed, is := object.(T); is {
+		if typed, ok := object.(T); ok {
 			return part(typed), nil
 		}
 		return object, nil // an informer's marker of something that was missed
@@ -72,7 +75,7 @@ func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 func clusters(c *cnpgv1.Cluster) any {
 	kept := &cnpgv1.Cluster{ObjectMeta: identity(&c.ObjectMeta)}
 	for key, value := range c.Annotations {
-		if strings.HasPrefix(key, idle.Prefix) || key == idle.KeyHibernation {
+		if strings.HasPrefix(key, contract.Prefix) || key == contract.AnnotationHibernation {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
@@ -88,16 +91,25 @@ func clusters(c *cnpgv1.Cluster) any {
 	}
 	kept.Spec.Plugins = pluginsOfAll.of(plugins)
 	kept.Spec.Instances, kept.Spec.ServiceAccountName = c.Spec.Instances, c.Spec.ServiceAccountName
+	if inherited := c.Spec.InheritedMetadata; inherited != nil && len(inherited.Labels) != 0 { // Services may select by them
+		kept.Spec.InheritedMetadata = &cnpgv1.EmbeddedObjectMetadata{Labels: inherited.Labels}
+	}
+	if window := c.Spec.NodeMaintenanceWindow; window != nil && window.InProgress {
+		kept.Spec.NodeMaintenanceWindow = window
+	}
 	kept.Spec.PodSelectorRefs, kept.Spec.PostgresConfiguration.PgHBA = c.Spec.PodSelectorRefs, c.Spec.PostgresConfiguration.PgHBA
 	kept.Status.CurrentPrimary, kept.Status.TargetPrimary = c.Status.CurrentPrimary, c.Status.TargetPrimary
 	if c.Status.TargetPrimary == c.Status.CurrentPrimary {
 		kept.Status.TargetPrimary = kept.Status.CurrentPrimary // and no text of its own
 	}
+	if plan.BlockedByPlugin(c) {
+		kept.Status.Phase, kept.Status.PhaseReason = one(c.Status.Phase), c.Status.PhaseReason
+	}
 	kept.Spec.Resources = corev1.ResourceRequirements{Requests: saved(c.Spec.Resources.Requests), Limits: saved(c.Spec.Resources.Limits)}
 	for _, condition := range c.Status.Conditions {
-		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
+		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
 			kept.Status.Conditions = []metav1.Condition{{
-				Type: idle.KeyHibernation, Status: condition.Status, Reason: one(condition.Reason),
+				Type: contract.AnnotationHibernation, Status: condition.Status, Reason: one(condition.Reason),
 				LastTransitionTime: condition.LastTransitionTime,
 			}}
 		}
@@ -131,22 +143,20 @@ func saved(resources corev1.ResourceList) corev1.ResourceList {
 }
 
 // switchOurs is what remains of who changed what.
-var switchOurs = []metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, FieldsV1: switchField}}
+var switchOurs = []metav1.ManagedFieldsEntry{{Manager: contract.FieldManager, FieldsV1: switchField}}
 
 // switchField is the part of a field manager's entry that says whose the switch is.
-var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + idle.KeyHibernation + `":{}}}}`)}
+var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + contract.AnnotationHibernation + `":{}}}}`)}
 
 func pods(p *corev1.Pod) any {
 	kept := &corev1.Pod{ObjectMeta: identity(&p.ObjectMeta)}
-	for key, value := range p.Labels {
-		if strings.HasPrefix(key, "cnpg.io/") || key == "role" { // what the Services' selectors ask for
-			if kept.Labels == nil {
-				kept.Labels = map[string]string{}
-			}
-			kept.Labels[key] = value
-		}
+	if endpointslice.IsInstance(p) { // a Service's selector may ask for any of them
+		kept.Labels = partsOf(p.Name, p.Labels)
+	} else if cluster := p.Labels[endpointslice.LabelCluster]; cluster != "" {
+		kept.Labels = map[string]string{endpointslice.LabelCluster: partOf(p.Name, cluster)}
 	}
-	kept.Spec.Containers = lifecycle.OnlySidecar(p) // a metric shows which version runs where
+	kept.Spec.Containers = lifecycle.OnlySidecar(p)           // a metric shows which version runs where
+	kept.Spec.InitContainers = lifecycle.SlowStartupProbes(p) // an Event tells of what a wake waited for
 	kept.Status = corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs}
 	for _, condition := range p.Status.Conditions {
 		if condition.Type == corev1.PodReady {
@@ -158,26 +168,33 @@ func pods(p *corev1.Pod) any {
 	return kept
 }
 
+// policies keeps of a NetworkPolicy what it says.
+func policies(p *networkingv1.NetworkPolicy) any {
+	return &networkingv1.NetworkPolicy{ObjectMeta: identity(&p.ObjectMeta), Spec: p.Spec}
+}
+
 // endpoints keeps of a Service's own slice which endpoints are ready. One without any, as all of a sleeping cluster are, says
-// nothing; it is kept as a slice again with its first endpoint.
+// nothing, nor does one of endpoints that are no instances; it is kept as a slice again with its first that may be one.
 func endpoints(s *discoveryv1.EndpointSlice) any {
-	if slices.IsOurs(s) {
+	if endpointslice.IsOurs(s) {
 		return ours(s)
 	}
-	if len(s.Endpoints) == 0 {
-		return &unspoken{ObjectMeta: nothing, namespace: one(s.Namespace), name: s.Name, version: s.ResourceVersion}
+	if len(s.Endpoints) == 0 || len(s.Ports) != 0 && !stdslices.ContainsFunc(s.Ports, ofPostgres) {
+		return &metadata{ObjectMeta: nothing, namespace: one(s.Namespace), name: s.Name, version: s.ResourceVersion}
 	}
 	kept := &discoveryv1.EndpointSlice{ObjectMeta: identity(&s.ObjectMeta), AddressType: s.AddressType}
-	kept.Labels = map[string]string{
-		slices.LabelCluster:          partOf(s.Name, s.Labels[slices.LabelCluster]),
-		discoveryv1.LabelServiceName: partOf(s.Name, s.Labels[discoveryv1.LabelServiceName]),
-	}
+	kept.Labels = map[string]string{discoveryv1.LabelServiceName: partOf(s.Name, s.Labels[discoveryv1.LabelServiceName])}
 	for _, endpoint := range s.Endpoints {
 		kept.Endpoints = append(kept.Endpoints, discoveryv1.Endpoint{
 			Addresses: endpoint.Addresses, Conditions: discoveryv1.EndpointConditions{Ready: endpoint.Conditions.Ready},
 		})
 	}
 	return kept
+}
+
+// ofPostgres reports whether a port is that of the instances.
+func ofPostgres(port discoveryv1.EndpointPort) bool {
+	return port.Port != nil && *port.Port == contract.PostgresPort
 }
 
 // What a gateway's slices say alike: where it is, and, of the port, the name and the protocol.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
@@ -15,8 +16,9 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 var meta = metav1.ObjectMeta{
@@ -25,6 +27,13 @@ var meta = metav1.ObjectMeta{
 	Annotations:   map[string]string{"cnpg.io/podSpec": "very long", corev1.LastAppliedConfigAnnotation: "as long", "xata.io/scale-to-zero-enabled": "true"},
 	ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}},
 }
+
+// instance is of a pod that is one.
+var instance = func() metav1.ObjectMeta {
+	instance := *meta.DeepCopy()
+	instance.Labels["cnpg.io/podRole"] = "instance"
+	return instance
+}()
 
 // through passes an object through the transformation of its type.
 func through[T client.Object](t *testing.T, object T) T {
@@ -45,8 +54,8 @@ func through[T client.Object](t *testing.T, object T) T {
 // keptOf is what is read of a Service that is kept.
 func keptOf(t *testing.T, have *corev1.Service) corev1.Service {
 	t.Helper()
-	kept, is := through[client.Object](t, have).(*service)
-	if !is {
+	kept, ok := through[client.Object](t, have).(*service)
+	if !ok {
 		t.Fatal("it is not kept as a Service")
 	}
 	return kept.whole()
@@ -54,12 +63,15 @@ func keptOf(t *testing.T, have *corev1.Service) corev1.Service {
 
 func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 	t.Parallel()
-	t.Run("of a pod the labels that Services select by, its addresses, whether it is ready and the image of its sidecar", func(t *testing.T) {
+	t.Run("of an instance the labels that Services may select by, its addresses, whether it is ready, the image of its sidecar and what delays PostgreSQL", func(t *testing.T) {
 		t.Parallel()
+		always := ptr.To(corev1.ContainerRestartPolicyAlways)
+		quick := corev1.Container{Name: "plugin-quick", RestartPolicy: always, StartupProbe: &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 100}}
+		slow := corev1.Container{Name: "plugin-slow", Image: "slow:1", RestartPolicy: always, StartupProbe: &corev1.Probe{FailureThreshold: 10}}
 		got := through(t, &corev1.Pod{
-			ObjectMeta: *meta.DeepCopy(), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "postgres"}, {
+			ObjectMeta: *instance.DeepCopy(), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "postgres"}, {
 				Name: "scale-to-zero", Image: "sidecar:1", Env: []corev1.EnvVar{{Name: "PGHOST"}},
-			}}},
+			}}, InitContainers: []corev1.Container{{Name: "bootstrap-controller"}, quick, slow}},
 			Status: corev1.PodStatus{
 				PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}, HostIP: "192.0.2.1",
 				Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled}, {Type: corev1.PodReady, Status: "True", Message: "long"}},
@@ -68,9 +80,11 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 		want := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7",
-				Labels: map[string]string{"cnpg.io/cluster": "orders", "cnpg.io/instanceRole": "primary", "role": "primary"},
+				Labels: instance.Labels,
 			},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "scale-to-zero", Image: "sidecar:1"}}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "scale-to-zero", Image: "sidecar:1"}}, InitContainers: []corev1.Container{{
+				Name: "plugin-slow", RestartPolicy: slow.RestartPolicy, StartupProbe: &corev1.Probe{PeriodSeconds: 10},
+			}}},
 			Status: corev1.PodStatus{
 				PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}},
 				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: "True"}},
@@ -85,12 +99,16 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 		spec := corev1.ServiceSpec{
 			Type: "ClusterIP", ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1"}, IPFamilies: []corev1.IPFamily{"IPv4"},
 			Ports: []corev1.ServicePort{{Name: "postgres", Port: 5432, TargetPort: intstr.FromInt32(5432)}}, Selector: map[string]string{"a": "b"},
+			SessionAffinity: "ClientIP", ExternalTrafficPolicy: "Local", InternalTrafficPolicy: ptr.To(corev1.ServiceInternalTrafficPolicyLocal),
+			LoadBalancerClass: ptr.To("example.org/lb"),
 		}
 		full := spec.DeepCopy()
-		full.SessionAffinity, full.LoadBalancerSourceRanges = "None", []string{"10.0.0.0/8"}
-		got := keptOf(t, &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: *full})
+		full.LoadBalancerSourceRanges = []string{"10.0.0.0/8"}
+		annotated := meta.DeepCopy()
+		annotated.Annotations[contract.AnnotationUnroutable] = "accept"
+		got := keptOf(t, &corev1.Service{ObjectMeta: *annotated, Spec: *full})
 		want := corev1.Service{Spec: spec, ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7", OwnerReferences: meta.OwnerReferences, Labels: map[string]string{"cnpg.io/cluster": "orders"},
+			Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7", OwnerReferences: meta.OwnerReferences, Annotations: map[string]string{contract.AnnotationUnroutable: "accept"},
 		}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("Service (-want +got):\n%s", diff)
@@ -99,13 +117,13 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 	t.Run("of a Service's own slice which endpoints are ready", func(t *testing.T) {
 		t.Parallel()
 		got := through(t, &discoveryv1.EndpointSlice{
-			ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{}},
+			ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(5432))}},
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("n"), Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true)}}},
 		})
 		want := &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7",
-				Labels: map[string]string{"cnpg.io/cluster": "orders", discoveryv1.LabelServiceName: "orders-rw"},
+				Labels: map[string]string{discoveryv1.LabelServiceName: "orders-rw"},
 			},
 			AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
 		}
@@ -129,25 +147,39 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 	t.Run("a Service that selects by its cluster's label does so whoever else selects the same", func(t *testing.T) {
 		t.Parallel()
 		for _, cluster := range []string{"orders", "sales", "orders"} {
-			have := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: cluster + "-rw", Labels: map[string]string{"cnpg.io/cluster": cluster}}}
+			have := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: cluster + "-rw"}}
+			have.Spec.Ports = []corev1.ServicePort{{Port: 5432}}
 			have.Spec.Selector = map[string]string{"cnpg.io/cluster": cluster, "cnpg.io/instanceRole": "primary"}
 			if diff := cmp.Diff(*have.DeepCopy(), keptOf(t, have)); diff != "" {
 				t.Errorf("Service (-want +got):\n%s", diff)
 			}
 		}
 	})
-	t.Run("a Service that selects another cluster than its label says goes on to", func(t *testing.T) {
+	t.Run("of a Service that leads to no instances what an informer needs", func(t *testing.T) {
 		t.Parallel()
-		have := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "orders-rw", Labels: map[string]string{"cnpg.io/cluster": "orders"}}}
-		have.Spec.Selector = map[string]string{"cnpg.io/cluster": "sales"}
-		if diff := cmp.Diff(*have.DeepCopy(), keptOf(t, have)); diff != "" {
-			t.Errorf("Service (-want +got):\n%s", diff)
+		for rule, spec := range map[string]corev1.ServiceSpec{
+			"one without a selector": {Ports: []corev1.ServicePort{{Port: 5432}}},
+			"one of another port":    {Selector: map[string]string{"a": "b"}, Ports: []corev1.ServicePort{{Port: 443, TargetPort: intstr.FromInt32(8443)}}},
+		} {
+			kept := through[client.Object](t, &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: spec})
+			if _, ok := kept.(*metadata); !ok || kept.GetLabels() != nil {
+				t.Errorf("%s: kept as %T with %v", rule, kept, kept.GetLabels())
+			}
+		}
+	})
+	t.Run("a slice of endpoints that are no instances is in no index", func(t *testing.T) {
+		t.Parallel()
+		got := through[client.Object](t, &discoveryv1.EndpointSlice{
+			ObjectMeta: *meta.DeepCopy(), Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(8443))}}, Endpoints: []discoveryv1.Endpoint{{}},
+		})
+		if _, ok := got.(*metadata); !ok {
+			t.Errorf("kept as %T", got)
 		}
 	})
 	t.Run("a slice of ours stays whole, to be compared", func(t *testing.T) {
 		t.Parallel()
 		have := &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(7))}}}
-		have.Labels[discoveryv1.LabelManagedBy] = slices.ManagedBy
+		have.Labels[discoveryv1.LabelManagedBy] = endpointslice.ManagedBy
 		want := have.DeepCopy()
 		want.ManagedFields = nil
 		if diff := cmp.Diff(want, through(t, have)); diff != "" {
@@ -158,7 +190,7 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 
 func TestWhoseTheSwitchIsStaysKnown(t *testing.T) {
 	t.Parallel()
-	for rule, manager := range map[string]string{"ours": plan.FieldManager, "a person's": "kubectl-annotate"} {
+	for rule, manager := range map[string]string{"ours": contract.FieldManager, "a person's": "kubectl-annotate"} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
 			have := &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy()}
@@ -168,7 +200,7 @@ func TestWhoseTheSwitchIsStaysKnown(t *testing.T) {
 			have.Status = cnpgv1.ClusterStatus{CurrentPrimary: "orders-1", InstanceNames: []string{"orders-1"}}
 			owned := plan.Owned(have.ManagedFields)
 			got := through(t, have)
-			if plan.Owned(got.ManagedFields) != owned || owned != (manager == plan.FieldManager) {
+			if plan.Owned(got.ManagedFields) != owned || owned != (manager == contract.FieldManager) {
 				t.Errorf("it is ours: %t, want %t", plan.Owned(got.ManagedFields), owned)
 			}
 			if got.Status.CurrentPrimary == "" || got.Status.InstanceNames != nil || got.Annotations[corev1.LastAppliedConfigAnnotation] != "" {
@@ -176,6 +208,19 @@ func TestWhoseTheSwitchIsStaysKnown(t *testing.T) {
 				t.Errorf("kept: %s", body)
 			}
 		})
+	}
+}
+
+func TestTransform_keepsWhatPutsVolumesAtRisk(t *testing.T) {
+	t.Parallel()
+	for _, window := range []*cnpgv1.NodeMaintenanceWindow{
+		nil, {}, {ReusePVC: new(bool)}, {InProgress: true}, {InProgress: true, ReusePVC: new(bool)}, {InProgress: true, ReusePVC: ptr.To(true)},
+	} {
+		have := &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy(), Spec: cnpgv1.ClusterSpec{NodeMaintenanceWindow: window}}
+		want := plan.View(have, time.Now()).VolumesAtRisk
+		if got := plan.View(through(t, have), time.Now()).VolumesAtRisk; got != want {
+			t.Errorf("%+v: volumes are at risk: %t, want %t", window, got, want)
+		}
 	}
 }
 
@@ -196,17 +241,19 @@ func TestAMissedDeletionIsHandedOn(t *testing.T) {
 func TestWhatIsKeptIsKeptAgainAsItIs(t *testing.T) {
 	t.Parallel()
 	ours := &discoveryv1.EndpointSlice{ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(7))}}}
-	ours.Labels[discoveryv1.LabelManagedBy] = slices.ManagedBy
+	ours.Labels[discoveryv1.LabelManagedBy] = endpointslice.ManagedBy
 	cluster := &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy()}
 	cluster.ManagedFields = append(cluster.ManagedFields, metav1.ManagedFieldsEntry{
-		Manager: plan.FieldManager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
+		Manager: contract.FieldManager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
 	})
 	for rule, have := range map[string]client.Object{
 		"a Cluster that we put to sleep": cluster,
 		"a Service":                      &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}},
 		"a pod": &corev1.Pod{ObjectMeta: *meta.DeepCopy(), Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "postgres"}, {Name: "scale-to-zero", Image: "sidecar:1"},
-		}}},
+		}, InitContainers: []corev1.Container{{
+			Name: "plugin", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), StartupProbe: &corev1.Probe{InitialDelaySeconds: 5},
+		}}}},
 		"a slice of ours": ours,
 		"a Service's own slice": &discoveryv1.EndpointSlice{
 			ObjectMeta: *meta.DeepCopy(), AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
@@ -228,7 +275,7 @@ func TestWhatIsKeptIsKeptAgainAsItIs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(before, again, cmp.AllowUnexported(service{}, unspoken{})); diff != "" {
+				if diff := cmp.Diff(before, again, cmp.AllowUnexported(service{}, metadata{})); diff != "" {
 					t.Errorf("kept (-once +again):\n%s", diff)
 				}
 			}

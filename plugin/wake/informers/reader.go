@@ -4,15 +4,16 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	stdslices "slices"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
 // Reader finds objects.
@@ -37,7 +38,7 @@ func find[T any](ctx context.Context, in Store, index, key string, wanted func(*
 	}
 	var found []*T
 	for _, object := range objects {
-		if typed, is := object.(*T); is && wanted(typed) {
+		if typed, ok := object.(*T); ok && wanted(typed) {
 			found = append(found, typed)
 		}
 	}
@@ -50,10 +51,6 @@ func valuesOf[T any](pointers []*T) []T {
 		values = append(values, *pointer)
 	}
 	return values
-}
-
-func carries(o *metav1.ObjectMeta, cluster types.NamespacedName) bool {
-	return o.Namespace == cluster.Namespace && o.Labels[slices.LabelCluster] == cluster.Name
 }
 
 // Cluster reads a Cluster.
@@ -73,23 +70,63 @@ func (r Reader) Clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
 	}
 	clusters := make([]*cnpgv1.Cluster, 0, len(objects))
 	for _, object := range objects {
-		if cluster, is := object.(*cnpgv1.Cluster); is {
+		if cluster, ok := object.(*cnpgv1.Cluster); ok {
 			clusters = append(clusters, cluster)
 		}
 	}
 	return clusters, nil
 }
 
-// Services are those that carry the cluster's label, as far as they are kept.
+// Services are those that may select instances of the cluster, as far as they are kept: those whose selectors name it, and those
+// whose selectors name none.
 func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]corev1.Service, error) {
-	found, err := find(ctx, r.ServiceStore, byCluster, clusterKey(cluster.Namespace, cluster.Name), func(s *service) bool {
-		return s.namespace == cluster.Namespace && s.cluster == cluster.Name
-	})
-	services := make([]corev1.Service, 0, len(found))
-	for _, kept := range found {
-		services = append(services, kept.whole())
+	var services []corev1.Service
+	for _, named := range []string{cluster.Name, ""} {
+		found, err := find(ctx, r.ServiceStore, byCluster, bucket(cluster.Namespace, named), func(s *service) bool {
+			return s.namespace == cluster.Namespace && s.cluster == named
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, kept := range found {
+			services = append(services, kept.whole())
+		}
 	}
-	return services, err
+	return services, nil
+}
+
+// ClustersIn are those of a namespace.
+func (r Reader) ClustersIn(ctx context.Context, namespace string) ([]*cnpgv1.Cluster, error) {
+	all, err := r.Clusters(ctx)
+	return stdslices.DeleteFunc(all, func(c *cnpgv1.Cluster) bool { return c.Namespace != namespace }), err
+}
+
+// Concerned are the names of the clusters that a change of the Service, EndpointSlice or pod may matter to.
+func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.NamespacedName, error) {
+	namespace, name := o.GetNamespace(), o.GetLabels()[endpointslice.LabelCluster]
+	if slice, ok := o.(*discoveryv1.EndpointSlice); ok && !endpointslice.IsOurs(slice) {
+		kept, err := r.ServiceStore.ByName(ctx, types.NamespacedName{Namespace: namespace, Name: slice.Labels[discoveryv1.LabelServiceName]})
+		if err != nil {
+			return nil, fmt.Errorf("find the Service of EndpointSlice %s/%s: %w", namespace, slice.Name, err)
+		}
+		if o, ok = kept.(*service); !ok {
+			return nil, nil
+		}
+	}
+	if s, ok := o.(*service); ok {
+		if name = s.cluster; name == "" {
+			clusters, err := r.ClustersIn(ctx, namespace)
+			var names []types.NamespacedName
+			for _, cluster := range clusters {
+				names = append(names, client.ObjectKeyFromObject(cluster))
+			}
+			return names, err
+		}
+	}
+	if name == "" {
+		return nil, nil
+	}
+	return []types.NamespacedName{{Namespace: namespace, Name: name}}, nil
 }
 
 // ServiceUID tells a Service from others that had its name; empty: none is known.
@@ -98,7 +135,7 @@ func (r Reader) ServiceUID(ctx context.Context, name types.NamespacedName) (type
 	if err != nil {
 		return "", fmt.Errorf("find Service %s: %w", name, err)
 	}
-	if kept, is := object.(*service); is {
+	if kept, ok := object.(*service); ok {
 		return kept.uid, nil
 	}
 	return "", nil
@@ -109,19 +146,32 @@ func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev
 	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(cluster.Namespace), client.MatchingFields{byCluster: cluster.Name})
 	var instances []corev1.Pod
 	for i := range found.Items {
-		if slices.IsInstance(&found.Items[i]) {
+		if endpointslice.IsInstance(&found.Items[i]) {
 			instances = append(instances, found.Items[i])
 		}
 	}
 	return instances, err
 }
 
-// Slices are the EndpointSlices of the cluster's Services, ours and those of the Services' own that have endpoints.
-func (r Reader) Slices(ctx context.Context, cluster types.NamespacedName) ([]discoveryv1.EndpointSlice, error) {
-	found, err := find(ctx, r.SliceStore, byCluster, clusterKey(cluster.Namespace, cluster.Name), func(s *discoveryv1.EndpointSlice) bool {
-		return carries(&s.ObjectMeta, cluster)
+// Slices are the EndpointSlices of ours for the cluster, and those of the Services' own that have endpoints.
+func (r Reader) Slices(ctx context.Context, cluster types.NamespacedName, services []corev1.Service) ([]discoveryv1.EndpointSlice, error) {
+	found, err := find(ctx, r.SliceStore, byCluster, bucket(cluster.Namespace, cluster.Name), func(s *discoveryv1.EndpointSlice) bool {
+		return s.Namespace == cluster.Namespace && s.Labels[endpointslice.LabelCluster] == cluster.Name
 	})
-	return valuesOf(found), err
+	if err != nil {
+		return nil, err
+	}
+	for i := range services {
+		service := &services[i]
+		own, err := find(ctx, r.SliceStore, byService, bucket(service.Namespace, service.Name), func(s *discoveryv1.EndpointSlice) bool {
+			return s.Namespace == service.Namespace && s.Labels[discoveryv1.LabelServiceName] == service.Name
+		})
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, own...)
+	}
+	return valuesOf(found), nil
 }
 
 // SlicesOf are the slices of ours that lead to a replica, of whatever cluster.
@@ -142,12 +192,18 @@ func (r Reader) PodsIn(ctx context.Context, namespace string) ([]corev1.Pod, err
 	return found.Items, err
 }
 
+// NetworkPolicies are those of a namespace.
+func (r Reader) NetworkPolicies(ctx context.Context, namespace string) ([]networkingv1.NetworkPolicy, error) {
+	found, err := list(ctx, r, &networkingv1.NetworkPolicyList{}, client.InNamespace(namespace))
+	return found.Items, err
+}
+
 // Naming are the Services whose slices of ours name a port of the gateways.
 func (r Reader) Naming(ctx context.Context, port uint16) ([]types.UID, error) {
-	found, err := find(ctx, r.SliceStore, byPorts, portsKey(port), func(s *discoveryv1.EndpointSlice) bool { return slices.PortOf(s) == port })
+	found, err := find(ctx, r.SliceStore, byPorts, portsKey(port), func(s *discoveryv1.EndpointSlice) bool { return endpointslice.PortOf(s) == port })
 	var services []types.UID
 	for _, slice := range found {
-		services = append(services, slices.ServiceOf(slice))
+		services = append(services, endpointslice.ServiceOf(slice))
 	}
 	return services, err
 }

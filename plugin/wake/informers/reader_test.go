@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
 // crowded has everything under every key.
@@ -26,7 +26,13 @@ func (c crowded) All(context.Context) ([]any, error) { return c, nil }
 func TestAKeyMayBeThatOfOthers(t *testing.T) {
 	t.Parallel()
 	of := func(namespace, cluster string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: namespace, Name: cluster + "-rw", Labels: map[string]string{slices.LabelCluster: cluster}}
+		return metav1.ObjectMeta{Namespace: namespace, Name: cluster + "-rw", Labels: map[string]string{endpointslice.LabelCluster: cluster}}
+	}
+	selects := func(namespace, cluster string) any {
+		spec := corev1.ServiceSpec{
+			Selector: map[string]string{endpointslice.LabelCluster: cluster}, Ports: []corev1.ServicePort{{Port: 5432}},
+		}
+		return briefly(&corev1.Service{ObjectMeta: of(namespace, cluster), Spec: spec})
 	}
 	led := func(namespace, cluster string, port int32) *discoveryv1.EndpointSlice {
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: of(namespace, cluster), Ports: []discoveryv1.EndpointPort{{Port: ptr.To(port)}}}
@@ -35,8 +41,7 @@ func TestAKeyMayBeThatOfOthers(t *testing.T) {
 	}
 	reader := Reader{
 		ServiceStore: crowded{
-			briefly(&corev1.Service{ObjectMeta: of("shop", "orders")}), briefly(&corev1.Service{ObjectMeta: of("shop", "sales")}),
-			briefly(&corev1.Service{ObjectMeta: of("bank", "orders")}),
+			selects("shop", "orders"), selects("shop", "sales"), selects("bank", "orders"),
 		},
 		SliceStore: crowded{led("shop", "orders", 10000), led("shop", "sales", 10001), led("bank", "orders", 10002)},
 	}
@@ -45,8 +50,8 @@ func TestAKeyMayBeThatOfOthers(t *testing.T) {
 	if err != nil || len(services) != 1 || services[0].Namespace != "shop" || services[0].Name != "orders-rw" {
 		t.Errorf("the cluster's Services: %v, %v", services, err)
 	}
-	found, err := reader.Slices(t.Context(), orders)
-	if err != nil || len(found) != 1 || slices.PortOf(&found[0]) != 10000 {
+	found, err := reader.Slices(t.Context(), orders, nil)
+	if err != nil || len(found) != 1 || endpointslice.PortOf(&found[0]) != 10000 {
 		t.Errorf("the cluster's slices: %v, %v", found, err)
 	}
 	naming, err := reader.Naming(t.Context(), 10002)

@@ -9,23 +9,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
-// service is what is kept of a Service: whose it is, what it selects and where it is reached. It takes 192 bytes, and a
-// corev1.Service that has no more in it with its map 980; a fleet has three of each cluster. [Reader] makes them of it.
+// service is what is kept of a Service that may lead to a cluster's instances: whose it is, what it selects and where it is
+// reached. It takes 192 bytes, and a corev1.Service that has no more in it with its map 980; a fleet has three of each cluster.
+// [Reader] makes them of it.
 type service struct {
-	unspoken
+	metadata
 	uid     types.UID
-	cluster string // as the label says
+	cluster string // whose instances alone it selects; empty: its selector names none
 	deleted *metav1.Time
 	owners  []metav1.OwnerReference
 	// address is the ClusterIP, and addresses are the ClusterIPs.
 	address   string
 	addresses []string
-	// spec is the rest, which many share. Of its selector the cluster is missing where selects says that it selects by it.
-	spec    *corev1.ServiceSpec
-	selects bool
+	// spec is the rest, which many share. Of its selector the cluster is missing.
+	spec *corev1.ServiceSpec
+	// annotations are those that say whether it can be led to the gateway; nil: none.
+	annotations map[string]string
 }
 
 var _ client.Object = (*service)(nil)
@@ -36,10 +38,15 @@ var (
 	ownersOfBefore shared[[]metav1.OwnerReference]
 )
 
-// briefly makes what is kept of a Service.
+// briefly makes what is kept of a Service. One that leads to no instances is kept as far as the informer needs it.
 func briefly(s *corev1.Service) any {
+	if !endpointslice.MayRoute(s) {
+		return &metadata{ObjectMeta: nothing, namespace: one(s.Namespace), name: s.Name, version: s.ResourceVersion}
+	}
 	spec := &corev1.ServiceSpec{
 		Type: s.Spec.Type, IPFamilies: s.Spec.IPFamilies, Selector: maps.Clone(s.Spec.Selector), PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
+		SessionAffinity: s.Spec.SessionAffinity, InternalTrafficPolicy: s.Spec.InternalTrafficPolicy,
+		ExternalTrafficPolicy: s.Spec.ExternalTrafficPolicy, LoadBalancerClass: s.Spec.LoadBalancerClass,
 	}
 	for _, port := range s.Spec.Ports {
 		spec.Ports = append(spec.Ports, corev1.ServicePort{Name: port.Name, Protocol: port.Protocol, Port: port.Port, TargetPort: port.TargetPort})
@@ -48,15 +55,21 @@ func briefly(s *corev1.Service) any {
 	for _, owner := range s.OwnerReferences {
 		owners = append(owners, metav1.OwnerReference{Kind: one(owner.Kind), UID: owner.UID})
 	}
-	cluster := s.Labels[slices.LabelCluster]
-	selected, selects := spec.Selector[slices.LabelCluster]
-	if selects = selects && selected == cluster; selects {
-		delete(spec.Selector, slices.LabelCluster)
+	cluster := spec.Selector[endpointslice.LabelCluster]
+	delete(spec.Selector, endpointslice.LabelCluster)
+	var annotations map[string]string
+	for _, key := range endpointslice.Annotations() {
+		if value, ok := s.Annotations[key]; ok {
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			annotations[key] = value
+		}
 	}
 	kept := &service{
-		unspoken: unspoken{ObjectMeta: nothing, namespace: one(s.Namespace), name: s.Name, version: s.ResourceVersion},
+		metadata: metadata{ObjectMeta: nothing, namespace: one(s.Namespace), name: s.Name, version: s.ResourceVersion},
 		uid:      s.UID, cluster: partOf(s.Name, cluster), deleted: s.DeletionTimestamp, owners: ownersOfBefore.of(owners),
-		address: s.Spec.ClusterIP, addresses: s.Spec.ClusterIPs, spec: specsOfAll.of(spec), selects: selects,
+		address: s.Spec.ClusterIP, addresses: s.Spec.ClusterIPs, spec: specsOfAll.of(spec), annotations: annotations,
 	}
 	if len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == s.Spec.ClusterIP {
 		kept.address = s.Spec.ClusterIPs[0] // and no text of its own
@@ -69,26 +82,21 @@ func (s *service) whole() corev1.Service {
 	whole := corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.namespace, Name: s.name, UID: s.uid, ResourceVersion: s.version, DeletionTimestamp: s.deleted,
-			Labels: s.GetLabels(), OwnerReferences: s.owners,
+			OwnerReferences: s.owners, Annotations: s.annotations,
 		},
 		Spec: *s.spec,
 	}
 	whole.Spec.ClusterIP, whole.Spec.ClusterIPs = s.address, s.addresses
-	if s.selects {
+	if s.cluster != "" {
 		whole.Spec.Selector = make(map[string]string, len(s.spec.Selector)+1)
 		maps.Copy(whole.Spec.Selector, s.spec.Selector)
-		whole.Spec.Selector[slices.LabelCluster] = s.cluster
+		whole.Spec.Selector[endpointslice.LabelCluster] = s.cluster
 	}
 	return whole
 }
 
 // GetUID returns the Service's.
 func (s *service) GetUID() types.UID { return s.uid }
-
-// GetLabels returns the one that is read.
-func (s *service) GetLabels() map[string]string {
-	return map[string]string{slices.LabelCluster: s.cluster}
-}
 
 // GetDeletionTimestamp returns the Service's.
 func (s *service) GetDeletionTimestamp() *metav1.Time { return s.deleted }

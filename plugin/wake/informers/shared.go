@@ -8,11 +8,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/texts"
+	"github.com/cnpg-i/scale-to-zero/plugin/intern"
 )
 
 // one is the only copy in memory of a text that many objects hold.
-func one(text string) string { return texts.One(text) }
+func one(text string) string { return intern.String(text) }
 
 // partOf is a text that mostly begins an object's name, as a cluster's does its Services': then it is a part of that.
 func partOf(name, text string) string {

@@ -1,19 +1,19 @@
 package plan
 
 import (
-	"encoding/json"
+	"strings"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rights"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 const (
-	// FieldManager writes the switch for this project: as who the sidecars and the plugin patch a Cluster.
-	FieldManager = "cnpg-i-scale-to-zero"
 	// reasonHibernated is how the operator's condition says that every pod is gone (1.30: pkg/reconciler/hibernation).
 	reasonHibernated = "Hibernated"
 	on               = "on"
@@ -31,6 +31,8 @@ type Cluster struct {
 	// Switched says that the hibernation switch is on, Ours that it was this project that turned it on, Hibernated that
 	// the operator has deleted every pod.
 	Switched, Ours, Hibernated bool
+	// VolumesAtRisk says that the operator would delete the volumes of an instance that cannot be scheduled.
+	VolumesAtRisk bool
 	// Announced and Acknowledged are the annotations' values.
 	Announced, Acknowledged string
 }
@@ -39,51 +41,48 @@ type Cluster struct {
 func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
 	view := Cluster{
-		Listed: rights.Lists(cluster), Gone: !cluster.DeletionTimestamp.IsZero(), Policy: policy, Problems: len(problems),
+		Listed: rbac.Lists(cluster), Gone: !cluster.DeletionTimestamp.IsZero(), Policy: policy, Problems: len(problems),
 		UnderstoodFrom: idle.UnderstoodFrom(problems),
-		Switched:       cluster.Annotations[idle.KeyHibernation] == on,
-		Announced:      cluster.Annotations[idle.KeyAnnounced], Acknowledged: cluster.Annotations[idle.KeyGatewayReady],
+		Switched:       cluster.Annotations[contract.AnnotationHibernation] == on,
+		VolumesAtRisk:  volumesAtRisk(cluster),
+		Announced:      cluster.Annotations[contract.AnnotationAnnounced], Acknowledged: cluster.Annotations[contract.AnnotationGatewayReady],
 	}
 	view.Ours = view.Switched && Owned(cluster.ManagedFields)
 	for _, condition := range cluster.Status.Conditions {
-		if condition.Type == idle.KeyHibernation { // the operator names the condition like the annotation
+		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
 			view.Hibernated = condition.Status == metav1.ConditionTrue && condition.Reason == reasonHibernated
 		}
 	}
 	return view
 }
 
-// Owned tells whether the switch, as it is, was set by this project alone. The value stays ours when a person sets the same
-// again, which Kubernetes does not record, and becomes theirs when they turn it off and on, or when they apply the same on the
-// server's side: whoever does that declares that it is to be so.
-func Owned(fields []metav1.ManagedFieldsEntry) bool {
-	ours := false
-	for i := range fields {
-		switch {
-		case !ownsSwitch(&fields[i]):
-		case fields[i].Manager == FieldManager:
-			ours = true
-		case fields[i].Operation == metav1.ManagedFieldsOperationApply:
-			return false
-		}
-	}
-	return ours
+// VolumesAtRisk says in words what puts volumes at risk, and what to do.
+const VolumesAtRisk = "a node maintenance is in progress with reusePVC false, so the operator would delete the volumes of an instance " +
+	"that cannot be scheduled; set spec.nodeMaintenanceWindow.inProgress to false, or reusePVC to true"
+
+// volumesAtRisk reports whether the operator deletes the volumes of an instance that cannot be scheduled (1.30:
+// processUnschedulableInstances in internal/controller/cluster_controller.go). A wake makes every pod anew, on nodes that are
+// being maintained, so that all of them may be such instances at once.
+func volumesAtRisk(cluster *cnpgv1.Cluster) bool {
+	return cluster.IsNodeMaintenanceWindowInProgress() && !cluster.IsReusePVCEnabled()
 }
 
-func ownsSwitch(entry *metav1.ManagedFieldsEntry) bool {
-	if entry.FieldsV1 == nil {
+// BlockedByPlugin reports whether the operator says in the phase that it does not go on with the cluster because it does not know
+// this plugin, or because a call of a plugin failed. It does not say whose that was.
+func BlockedByPlugin(cluster *cnpgv1.Cluster) bool {
+	switch cluster.Status.Phase {
+	case cnpgv1.PhaseFailurePlugin:
+		return true
+	case cnpgv1.PhaseUnknownPlugin:
+		return strings.Contains(cluster.Status.PhaseReason, contract.PluginName)
+	default:
 		return false
 	}
-	var owned struct {
-		Metadata struct {
-			Annotations map[string]json.RawMessage `json:"f:annotations"`
-		} `json:"f:metadata"`
-	}
-	if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) != nil {
-		return false
-	}
-	_, is := owned.Metadata.Annotations["f:"+idle.KeyHibernation]
-	return is
+}
+
+// Owned reports whether the switch, as it is, was set by this project alone.
+func Owned(fields []metav1.ManagedFieldsEntry) bool {
+	return ownership.SetByUs(fields, "metadata", "annotations", contract.AnnotationHibernation)
 }
 
 // Obstacle says why connections do not wake the cluster while it sleeps; empty: they do.
@@ -101,6 +100,8 @@ func (c Cluster) Obstacle() Reason {
 		return ReasonManual
 	case c.Switched && !c.Ours:
 		return ReasonByHand
+	case c.VolumesAtRisk:
+		return ReasonMaintenance
 	default:
 		return ""
 	}

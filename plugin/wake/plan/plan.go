@@ -6,9 +6,12 @@
 package plan
 
 import (
+	"cmp"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Reason says why the Services of a cluster lead to the gateway, or do not. The list is closed.
@@ -36,6 +39,9 @@ const (
 	ReasonManual Reason = "manual"
 	// ReasonByHand says that a person put it to sleep.
 	ReasonByHand Reason = "by_hand"
+	// ReasonMaintenance says that a wake might have the operator delete volumes. Clients of a sleeping cluster are led to the
+	// gateway all the same: there they are told.
+	ReasonMaintenance Reason = "maintenance"
 )
 
 // Service is what a decision needs to know of a Service.
@@ -45,10 +51,16 @@ type Service struct {
 	Led, Ready bool
 }
 
+// StandInFor is how long the gateway stands in for a woken cluster's Services that do not get ready. The longest time that a client
+// may be given is as long: while one waits, nobody who comes is refused.
+const StandInFor = time.Hour
+
 // State is what a decision is made from.
 type State struct {
 	Cluster  Cluster
 	Services []Service
+	// Unroutable says that clients of a Service could not be led to the gateway: the cluster must not sleep.
+	Unroutable bool
 	// WakingUntil is how long the gateway stands in for Services of a woken cluster that do not get ready.
 	WakingUntil time.Time
 }
@@ -61,8 +73,8 @@ type Plan struct {
 	Reason Reason
 	// Acknowledge is the announcement that is to be acknowledged once they do; empty: none, or it has been.
 	Acknowledge string
-	// Stranded says that the cluster sleeps because of this project and that no connection wakes it any more.
-	Stranded bool
+	// Unwakeable says that the cluster sleeps because of this project and that no connection wakes it any more.
+	Unwakeable bool
 	// Next is when to look again without anything having changed; zero: never.
 	Next time.Time
 }
@@ -70,23 +82,24 @@ type Plan struct {
 // Decide makes the plan.
 func Decide(state State, now time.Time) Plan {
 	cluster := state.Cluster
-	if obstacle := cluster.Obstacle(); obstacle != "" {
-		stranded := cluster.Switched && cluster.Ours && obstacle != ReasonGone
-		plan := Plan{Reason: obstacle, Stranded: stranded}
+	obstacle := cluster.Obstacle()
+	if obstacle != "" && obstacle != ReasonMaintenance {
+		unwakeable := cluster.Switched && cluster.Ours && obstacle != ReasonGone
+		plan := Plan{Reason: obstacle, Unwakeable: unwakeable}
 		if obstacle == ReasonInvalid {
 			plan.Next = cluster.UnderstoodFrom
 		}
 		return plan
 	}
 	if cluster.Switched {
-		return Plan{Lead: all(state.Services), Reason: ReasonAsleep}
+		return Plan{Lead: all(state.Services), Reason: cmp.Or(obstacle, ReasonAsleep)}
 	}
-	if announcement, err := ParseAnnouncement(cluster.Announced); err == nil {
-		live, change := announcement.Live(now)
+	if announcement, err := contract.ParseAnnouncement(cluster.Announced); err == nil && obstacle == "" {
+		live, change := announcement.Valid(now)
 		switch {
 		case !live:
 			return Plan{Reason: ReasonAwake, Next: change}
-		case cluster.Acknowledged == cluster.Announced:
+		case cluster.Acknowledged == cluster.Announced || state.Unroutable:
 			return Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change}
 		default:
 			return Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change, Acknowledge: cluster.Announced}

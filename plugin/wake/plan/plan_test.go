@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -27,13 +27,20 @@ func by(manager string) []metav1.ManagedFieldsEntry {
 	}
 }
 
+// maintained begins a node maintenance.
+func maintained(reuse *bool) func(*cnpgv1.Cluster) {
+	return func(c *cnpgv1.Cluster) {
+		c.Spec.NodeMaintenanceWindow = &cnpgv1.NodeMaintenanceWindow{InProgress: true, ReusePVC: reuse}
+	}
+}
+
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	both := []types.UID{"rw", "r"}
 	live := announcement(20 * time.Second)
 	asleep := func(c *cnpgv1.Cluster) {
-		c.Annotations[idle.KeyHibernation] = "on"
-		c.ManagedFields = by(FieldManager)
+		c.Annotations[contract.AnnotationHibernation] = "on"
+		c.ManagedFields = by(contract.FieldManager)
 	}
 	annotate := func(key, value string) func(*cnpgv1.Cluster) {
 		return func(c *cnpgv1.Cluster) { c.Annotations[key] = value }
@@ -48,17 +55,17 @@ func TestDecide(t *testing.T) {
 		want     Plan
 	}{
 		{"an awake cluster has nothing of ours", nil, nil, Plan{Reason: ReasonAwake}},
-		{"an announcement leads every Service here and is acknowledged", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live)}, nil,
+		{"an announcement leads every Service here and is acknowledged", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live)}, nil,
 			Plan{Lead: both, Reason: ReasonAnnounced, Acknowledge: live, Next: now.Add(20 * time.Second)}},
-		{"one that was acknowledged is not again", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live), annotate(idle.KeyGatewayReady, live)}, nil,
+		{"one that was acknowledged is not again", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationGatewayReady, live)}, nil,
 			Plan{Lead: both, Reason: ReasonAnnounced, Next: now.Add(20 * time.Second)}},
-		{"an older acknowledgement is not one of this announcement", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live), annotate(idle.KeyGatewayReady, announcement(time.Second))}, nil,
+		{"an older acknowledgement is not one of this announcement", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationGatewayReady, announcement(time.Second))}, nil,
 			Plan{Lead: both, Reason: ReasonAnnounced, Acknowledge: live, Next: now.Add(20 * time.Second)}},
-		{"after the deadline the slices go", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, announcement(0))}, led(true, true), Plan{Reason: ReasonAwake}},
-		{"after the deadline they go even where a Service is not ready", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, announcement(-time.Second))}, led(false, true), Plan{Reason: ReasonAwake}},
-		{"a deadline more than 30 s ahead does not count yet", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, announcement(31*time.Second))}, nil,
+		{"after the deadline the slices go", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(0))}, led(true, true), Plan{Reason: ReasonAwake}},
+		{"after the deadline they go even where a Service is not ready", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(-time.Second))}, led(false, true), Plan{Reason: ReasonAwake}},
+		{"a deadline more than 30 s ahead does not count yet", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(31*time.Second))}, nil,
 			Plan{Reason: ReasonAwake, Next: now.Add(time.Second)}},
-		{"what is no announcement is none", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, "soon")}, nil, Plan{Reason: ReasonAwake}},
+		{"what is no announcement is none", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, "soon")}, nil, Plan{Reason: ReasonAwake}},
 		{"a cluster that we put to sleep is woken by connections", []func(*cnpgv1.Cluster){asleep}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
 		{"one that a person put to sleep is not", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, led(false, false), Plan{Reason: ReasonByHand}},
 		{"nor one whose sleep somebody applies beside us", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) {
@@ -69,21 +76,31 @@ func TestDecide(t *testing.T) {
 		{"a woken cluster's Services lead here until each is ready", nil, led(true, false), Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
 		{"an announcement that was taken back leaves nothing", nil, led(true, true), Plan{Reason: ReasonAwake}},
 		{"a Service that is not ready on an awake cluster is not led here", nil, []Service{{UID: "rw"}}, Plan{Reason: ReasonAwake}},
-		{"wake=manual disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyWake, "manual")}, led(false, false), Plan{Reason: ReasonManual, Stranded: true}},
-		{"wake=manual needs no acknowledgement", []func(*cnpgv1.Cluster){annotate(idle.KeyAnnounced, live), annotate(idle.KeyWake, "manual")}, nil, Plan{Reason: ReasonManual}},
-		{"enabled=false disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyEnabled, "false")}, nil, Plan{Reason: ReasonDisabled, Stranded: true}},
-		{"a bad annotation disarms it", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyActivity, "x")}, nil, Plan{Reason: ReasonInvalid, Stranded: true}},
-		{"a time too far ahead disarms it until it has come near enough", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339))}, nil,
-			Plan{Reason: ReasonInvalid, Stranded: true, Next: now.Add(24 * time.Hour)}},
-		{"but not where another annotation is bad as well", []func(*cnpgv1.Cluster){asleep, annotate(idle.KeyKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339)), annotate(idle.KeyActivity, "x")}, nil,
-			Plan{Reason: ReasonInvalid, Stranded: true}},
-		{"a plugin that is turned off disarms it", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.Spec.Plugins[0].Enabled = ptr.To(false) }}, nil, Plan{Reason: ReasonNotListed, Stranded: true}},
+		{"wake=manual disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationWake, "manual")}, led(false, false), Plan{Reason: ReasonManual, Unwakeable: true}},
+		{"wake=manual needs no acknowledgement", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationWake, "manual")}, nil, Plan{Reason: ReasonManual}},
+		{"enabled=false disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationEnabled, "false")}, nil, Plan{Reason: ReasonDisabled, Unwakeable: true}},
+		{"a bad annotation disarms it", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationActivity, "x")}, nil, Plan{Reason: ReasonInvalid, Unwakeable: true}},
+		{"a time too far ahead disarms it until it has come near enough", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339))}, nil,
+			Plan{Reason: ReasonInvalid, Unwakeable: true, Next: now.Add(24 * time.Hour)}},
+		{"but not where another annotation is bad as well", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339)), annotate(contract.AnnotationActivity, "x")}, nil,
+			Plan{Reason: ReasonInvalid, Unwakeable: true}},
+		{"a plugin that is turned off disarms it", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.Spec.Plugins[0].Enabled = ptr.To(false) }}, nil, Plan{Reason: ReasonNotListed, Unwakeable: true}},
+		{"a sleeping cluster whose volumes a wake would risk tells its clients so", []func(*cnpgv1.Cluster){asleep, maintained(ptr.To(false))}, nil, Plan{Lead: both, Reason: ReasonMaintenance}},
+		{"volumes that are reused are not at risk", []func(*cnpgv1.Cluster){asleep, maintained(ptr.To(true))}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
+		{"they are reused unless the Cluster says otherwise", []func(*cnpgv1.Cluster){asleep, maintained(nil)}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
+		{"a window that is planned puts nothing at risk", []func(*cnpgv1.Cluster){asleep, maintained(ptr.To(false)), func(c *cnpgv1.Cluster) { c.Spec.NodeMaintenanceWindow.InProgress = false }}, nil,
+			Plan{Lead: both, Reason: ReasonAsleep}},
+		{"what a person put to sleep has nothing of ours during maintenance either", []func(*cnpgv1.Cluster){asleep, maintained(ptr.To(false)), func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, nil,
+			Plan{Reason: ReasonByHand}},
+		{"an announcement while volumes are at risk is not acknowledged", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), maintained(ptr.To(false))}, nil, Plan{Reason: ReasonAwake}},
+		{"a woken cluster's Services lead here until each is ready, maintenance or not", []func(*cnpgv1.Cluster){maintained(ptr.To(false))}, led(true, false),
+			Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
 		{"a cluster that is being deleted has nothing of ours", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.DeletionTimestamp = &metav1.Time{Time: now} }}, nil, Plan{Reason: ReasonGone}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{idle.KeyEnabled: "true"}}}
-			cluster.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}
+			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{contract.AnnotationEnabled: "true"}}}
+			cluster.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}
 			for _, change := range row.changes {
 				change(cluster)
 			}
@@ -102,23 +119,6 @@ func TestDecide(t *testing.T) {
 		state := State{Cluster: Cluster{Listed: true, Policy: idle.Policy{Enabled: true}}, Services: led(false, false), WakingUntil: now}
 		if diff := cmp.Diff(Plan{Reason: ReasonAwake}, Decide(state, now)); diff != "" {
 			t.Errorf("plan (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func FuzzParseAnnouncement(f *testing.F) {
-	f.Add("uid 2026-03-01T18:00:00.5Z")
-	f.Add(" ")
-	f.Fuzz(func(t *testing.T, value string) {
-		announced, err := ParseAnnouncement(value)
-		if err != nil {
-			return
-		}
-		if live, change := announced.Live(now); live && (change.Sub(now) > furthestDeadline || !change.After(now)) {
-			t.Errorf("%q counts until %s", value, change)
-		}
-		if announced.Pod == "" {
-			t.Errorf("%q is of nobody", value)
 		}
 	})
 }

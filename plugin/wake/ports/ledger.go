@@ -58,7 +58,7 @@ func (l Ledger) put(port uint16, e entry) {
 		delete(l.byUID, before.owner.UID)
 	}
 	l.entries[port] = e
-	if other, has := l.byUID[e.owner.UID]; !has || port < other {
+	if other, ok := l.byUID[e.owner.UID]; !ok || port < other {
 		l.byUID[e.owner.UID] = port
 	}
 }
@@ -91,8 +91,8 @@ func readEntry(value string) entry {
 
 // Of is the port of a Service, the lowest if there should be several.
 func (l Ledger) Of(uid types.UID) (uint16, bool) {
-	port, has := l.byUID[uid]
-	return port, has
+	port, ok := l.byUID[uid]
+	return port, ok
 }
 
 // Owners are the Services that have a port and are not known to be gone.
@@ -110,13 +110,13 @@ func (l Ledger) Owners() []Owner {
 func (l Ledger) Used() int { return len(l.Owners()) }
 
 // Wish is a Service that needs a port.
-type Wish struct {
+type Request struct {
 	Owner
 	// Led is the port that a slice of the Service names; 0: none. It holds even where the ledger has been lost.
 	Led uint16
 }
 
-// Free tells whether no slice of ours names the port but those of the Service.
+// Free reports whether no slice of ours names the port but those of the Service.
 type Free func(port uint16, of types.UID) (bool, error)
 
 // Age says which ports may be given.
@@ -130,14 +130,14 @@ const (
 
 // Assign gives the Service its port: the one that it has, the one that a slice of it names, or one of that age which no
 // slice names. The ledger that is returned is the same if nothing had to be written. Errors are [ErrNoPort] and free's.
-func (l Ledger) Assign(wish Wish, age Age, free Free, now time.Time) (Ledger, uint16, error) {
-	if port, has := l.Of(wish.UID); has {
+func (l Ledger) Assign(request Request, age Age, free Free, now time.Time) (Ledger, uint16, error) {
+	if port, has := l.Of(request.UID); has {
 		if l.entries[port].freed.IsZero() {
 			return l, port, nil
 		}
-		return l.with(port, entry{owner: wish.Owner}), port, nil
+		return l.with(port, entry{owner: request.Owner}), port, nil
 	}
-	candidates := []uint16{wish.Led}
+	candidates := []uint16{request.Led}
 	for p := int(l.of.First); p <= int(l.of.Last); p++ {
 		if _, taken := l.entries[uint16(p)]; !taken {
 			candidates = append(candidates, uint16(p))
@@ -150,18 +150,18 @@ func (l Ledger) Assign(wish Wish, age Age, free Free, now time.Time) (Ledger, ui
 		if e, taken := l.entries[port]; !l.of.Contains(port) || taken && !e.reusable(now) {
 			continue
 		}
-		is, err := free(port, wish.UID)
+		is, err := free(port, request.UID)
 		if err != nil {
 			return l, 0, err
 		}
 		if is {
-			return l.with(port, entry{owner: wish.Owner}), port, nil
+			return l.with(port, entry{owner: request.Owner}), port, nil
 		}
 	}
-	return l, 0, fmt.Errorf("assign a port to Service %s/%s: %w", wish.Namespace, wish.Name, ErrNoPort)
+	return l, 0, fmt.Errorf("assign a port to Service %s/%s: %w", request.Namespace, request.Name, ErrNoPort)
 }
 
-// Gives tells whether there is a port of that age.
+// Gives reports whether there is a port of that age.
 func (l Ledger) Gives(age Age, now time.Time) bool {
 	if len(l.entries) < l.of.Count() {
 		return true
@@ -177,7 +177,7 @@ func (l Ledger) Gives(age Age, now time.Time) bool {
 	return false
 }
 
-// reusable tells whether another Service may have the port.
+// reusable reports whether another Service may have the port.
 func (e entry) reusable(now time.Time) bool {
 	return !e.freed.IsZero() && now.Sub(e.freed) >= keptAfter
 }

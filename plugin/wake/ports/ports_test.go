@@ -21,7 +21,7 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func owner(uid string) Owner { return Owner{UID: types.UID(uid), Namespace: "shop", Name: uid} }
 
-func wish(uid string) Wish { return Wish{Owner: owner(uid)} }
+func request(uid string) Request { return Request{Owner: owner(uid)} }
 
 func nobody(context.Context, uint16) ([]types.UID, error) { return nil, nil }
 
@@ -29,8 +29,8 @@ func nobody(context.Context, uint16) ([]types.UID, error) { return nil, nil }
 type named map[uint16]types.UID
 
 func (n named) free(port uint16, of types.UID) (bool, error) {
-	by, is := n[port]
-	return !is || by == of, nil
+	by, ok := n[port]
+	return !ok || by == of, nil
 }
 
 func (n named) by(uid types.UID) uint16 {
@@ -124,7 +124,7 @@ func TestAssign(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			before := ReadLedger(Range{7000, 7001}, row.data)
-			after, port, err := before.Assign(Wish{owner("a"), row.named.by("a")}, Rested, row.named.free, now)
+			after, port, err := before.Assign(Request{owner("a"), row.named.by("a")}, Rested, row.named.free, now)
 			if port != row.want || (err == nil) == (row.want == 0) || err != nil && !errors.Is(err, ErrNoPort) {
 				t.Fatalf("got %d, %v, want %d", port, err, row.want)
 			}
@@ -180,16 +180,16 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := api(t, &writes)
-	store := &Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10000, 29999}}
-	wishes := []Wish{wish("rw"), wish("r")}
-	first, err := store.Assign(t.Context(), wishes, now)
+	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10000, 29999}}
+	requests := []Request{request("rw"), request("r")}
+	first, err := store.Assign(t.Context(), requests, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if writes != 1 || len(first) != 2 || first["rw"] == first["r"] {
 		t.Errorf("%d writes for %v: the Services of a cluster take one", writes, first)
 	}
-	again, err := (&Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10000, 29999}}).Assign(t.Context(), wishes, now)
+	again, err := (&Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10000, 29999}}).Assign(t.Context(), requests, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,13 +212,13 @@ func TestAnotherRangeLeavesWhatIsWritten(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := api(t, &writes)
-	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10000, 10000}}).Assign(t.Context(), []Wish{wish("a")}, now); err != nil {
+	if _, err := (&Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10000, 10000}}).Assign(t.Context(), []Request{request("a")}, now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10001, 10499}}).Assign(t.Context(), []Wish{wish("b")}, now); err != nil {
+	if _, err := (&Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10001, 10499}}).Assign(t.Context(), []Request{request("b")}, now); err != nil {
 		t.Fatal(err)
 	}
-	assigned, err := (&Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{10000, 10499}}).Assign(t.Context(), []Wish{wish("a"), wish("b")}, now)
+	assigned, err := (&Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10000, 10499}}).Assign(t.Context(), []Request{request("a"), request("b")}, now)
 	if assigned["a"] != 10000 || assigned["b"] != 10001 || err != nil || writes != 2 {
 		t.Errorf("got %v, %v, %d writes", assigned, err, writes)
 	}
@@ -237,11 +237,11 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 	results := make(chan given, replicas*clusters)
 	var group sync.WaitGroup
 	for range replicas {
-		store := &Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
+		store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
 		group.Go(func() {
 			for i := range clusters {
 				uid := fmt.Sprintf("uid-%d", i)
-				ports, err := store.Assign(t.Context(), []Wish{wish(uid)}, now)
+				ports, err := store.Assign(t.Context(), []Request{request(uid)}, now)
 				if err != nil {
 					t.Error(err)
 					return
@@ -257,13 +257,13 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 		if other, taken := byPort[result.port]; taken && other != result.uid {
 			t.Errorf("port %d belongs to %s and to %s", result.port, other, result.uid)
 		}
-		if other, has := byUID[result.uid]; has && other != result.port {
+		if other, ok := byUID[result.uid]; ok && other != result.port {
 			t.Errorf("%s has the ports %d and %d", result.uid, other, result.port)
 		}
 		byPort[result.port], byUID[result.uid] = result.uid, result.port
 	}
-	store := &Store{Client: c, Live: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
-	_, err := store.Assign(t.Context(), []Wish{wish("x"), wish("y"), wish("z")}, now)
+	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
+	_, err := store.Assign(t.Context(), []Request{request("x"), request("y"), request("z")}, now)
 	if !errors.Is(err, ErrNoPort) {
 		t.Errorf("with every port taken: %v", err)
 	}
@@ -274,7 +274,7 @@ func FuzzReadLedger(f *testing.F) {
 	f.Add("7001", "a shop/a freed 2026-03-01T12:00:00Z")
 	f.Fuzz(func(t *testing.T, key, value string) {
 		ledger := ReadLedger(Range{7000, 7001}, map[string]string{key: value})
-		_, port, err := ledger.Assign(wish("mine"), Rested, named(nil).free, now)
+		_, port, err := ledger.Assign(request("mine"), Rested, named(nil).free, now)
 		if err != nil {
 			t.Fatal(err)
 		}

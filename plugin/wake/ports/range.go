@@ -56,7 +56,7 @@ func (r Range) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 // Count is how many ports there are.
 func (r Range) Count() int { return int(r.Last) - int(r.First) + 1 }
 
-// Contains tells whether the port is in the range.
+// Contains reports whether the port is in the range.
 func (r Range) Contains(port uint16) bool { return r.First <= port && port <= r.Last }
 
 // ephemeralFile is where Linux says which ports it gives to outgoing connections: one of those could be taken when the
@@ -76,7 +76,7 @@ func Ephemeral() (Range, error) {
 	return r, nil
 }
 
-// CheckFree tells whether nobody else uses ports of the range: the kernel for outgoing connections, nor one of the plugin's
+// CheckFree reports whether nobody else uses ports of the range: the kernel for outgoing connections, nor one of the plugin's
 // own listeners. Errors are [ErrOverlap].
 func (r Range) CheckFree(ephemeral Range, own []uint16) error {
 	if r.First <= ephemeral.Last && ephemeral.First <= r.Last {

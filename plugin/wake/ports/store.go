@@ -35,8 +35,8 @@ const attempts = 20
 // Store keeps the ledger in ConfigMaps. It may be used by several goroutines.
 type Store struct {
 	// Client reads from the informers and writes; Live reads from the API server.
-	Client client.Client
-	Live   client.Reader
+	Client    client.Client
+	APIReader client.Reader
 	// Namespace is the plugin's own, Range the ports.
 	Namespace string
 	Range     Range
@@ -59,7 +59,7 @@ type knowing struct {
 
 // batch are Services that get their ports in one write: when a fleet arms, it is thousands at once.
 type batch struct {
-	wishes   []Wish
+	requests []Request
 	assigned map[types.UID]uint16
 	err      error
 	written  chan struct{}
@@ -68,7 +68,7 @@ type batch struct {
 // portIn is the port of a Service as far as the informers know.
 func portIn(ledgers []Ledger, uid types.UID) (uint16, bool) {
 	for _, ledger := range ledgers {
-		if port, has := ledger.Of(uid); has && ledger.entries[port].freed.IsZero() {
+		if port, ok := ledger.Of(uid); ok && ledger.entries[port].freed.IsZero() {
 			return port, true
 		}
 	}
@@ -76,18 +76,18 @@ func portIn(ledgers []Ledger, uid types.UID) (uint16, bool) {
 }
 
 // Assign gives every Service its port; it writes nothing where each has one. Errors are [ErrNoPort] and the API server's.
-func (s *Store) Assign(ctx context.Context, wishes []Wish, now time.Time) (map[types.UID]uint16, error) {
+func (s *Store) Assign(ctx context.Context, requests []Request, now time.Time) (map[types.UID]uint16, error) {
 	ledgers, err := s.cached(ctx)
 	if err != nil {
 		return nil, err
 	}
-	assigned := make(map[types.UID]uint16, len(wishes))
-	var missing []Wish
-	for _, wish := range wishes {
-		if port, has := portIn(ledgers, wish.UID); has {
-			assigned[wish.UID] = port
+	assigned := make(map[types.UID]uint16, len(requests))
+	var missing []Request
+	for _, request := range requests {
+		if port, ok := portIn(ledgers, request.UID); ok {
+			assigned[request.UID] = port
 		} else {
-			missing = append(missing, wish)
+			missing = append(missing, request)
 		}
 	}
 	if len(missing) == 0 {
@@ -97,19 +97,19 @@ func (s *Store) Assign(ctx context.Context, wishes []Wish, now time.Time) (map[t
 	if err != nil {
 		return nil, err
 	}
-	for _, wish := range missing {
-		port, has := given[wish.UID]
-		if !has {
-			return nil, fmt.Errorf("assign a port to Service %s/%s: %w", wish.Namespace, wish.Name, ErrNoPort)
+	for _, request := range missing {
+		port, ok := given[request.UID]
+		if !ok {
+			return nil, fmt.Errorf("assign a port to Service %s/%s: %w", request.Namespace, request.Name, ErrNoPort)
 		}
-		assigned[wish.UID] = port
+		assigned[request.UID] = port
 	}
 	return assigned, nil
 }
 
 // join adds to the batch that waits, if there is one, and returns what the whole batch was given. Whoever begins a batch
 // writes it, when the one before has been written.
-func (s *Store) join(ctx context.Context, missing []Wish, now time.Time) (map[types.UID]uint16, error) {
+func (s *Store) join(ctx context.Context, missing []Request, now time.Time) (map[types.UID]uint16, error) {
 	s.mutex.Lock()
 	b := s.joined
 	begins := b == nil
@@ -117,7 +117,7 @@ func (s *Store) join(ctx context.Context, missing []Wish, now time.Time) (map[ty
 		b = &batch{assigned: map[types.UID]uint16{}, written: make(chan struct{})}
 		s.joined = b
 	}
-	b.wishes = append(b.wishes, missing...)
+	b.requests = append(b.requests, missing...)
 	s.mutex.Unlock()
 	if !begins {
 		select {
@@ -141,21 +141,21 @@ func (s *Store) join(ctx context.Context, missing []Wish, now time.Time) (map[ty
 // has had, so that replicas look in the same order and find what another has given, and then those that have rested. Blocks
 // that have nothing to give, as far as the informers know, are passed over.
 func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
-	left := b.wishes
+	left := b.requests
 	for _, round := range []struct {
 		age  Age
-		asks func(Ledger, Wish) bool
+		asks func(Ledger, Request) bool
 	}{
-		{Fresh, func(l Ledger, w Wish) bool { _, had := l.Of(w.UID); return had || l.of.Contains(w.Led) }},
-		{Fresh, func(l Ledger, _ Wish) bool { return l.Gives(Fresh, now) }},
-		{Rested, func(l Ledger, _ Wish) bool { return l.Gives(Rested, now) }},
+		{Fresh, func(l Ledger, w Request) bool { _, had := l.Of(w.UID); return had || l.of.Contains(w.Led) }},
+		{Fresh, func(l Ledger, _ Request) bool { return l.Gives(Fresh, now) }},
+		{Rested, func(l Ledger, _ Request) bool { return l.Gives(Rested, now) }},
 	} {
 		ledgers, err := s.cached(ctx)
 		if err != nil {
 			return err
 		}
 		for _, ledger := range ledgers {
-			asks := func(w Wish) bool { return round.asks(ledger, w) }
+			asks := func(w Request) bool { return round.asks(ledger, w) }
 			if left, err = s.giveIn(ctx, ledger.of, round.age, left, asks, b.assigned, now); err != nil {
 				return err
 			}
@@ -166,10 +166,10 @@ func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
 
 // giveIn gives ports of one block, in one write, and returns the Services that got none.
 func (s *Store) giveIn(
-	ctx context.Context, block Range, age Age, wishes []Wish, asks func(Wish) bool, assigned map[types.UID]uint16, now time.Time,
-) (left []Wish, err error) {
-	if !slices.ContainsFunc(wishes, asks) {
-		return wishes, nil
+	ctx context.Context, block Range, age Age, requests []Request, asks func(Request) bool, assigned map[types.UID]uint16, now time.Time,
+) (left []Request, err error) {
+	if !slices.ContainsFunc(requests, asks) {
+		return requests, nil
 	}
 	free := func(port uint16, of types.UID) (bool, error) {
 		naming, err := s.Named(ctx, port)
@@ -179,23 +179,23 @@ func (s *Store) giveIn(
 		after := ledger
 		left = nil
 		changed := false
-		for _, wish := range wishes {
-			if !asks(wish) {
-				left = append(left, wish)
+		for _, request := range requests {
+			if !asks(request) {
+				left = append(left, request)
 				continue
 			}
-			had, has := after.Of(wish.UID)
-			freed := has && !after.entries[had].freed.IsZero()
-			next, port, err := after.Assign(wish, age, free, now)
+			had, ok := after.Of(request.UID)
+			freed := ok && !after.entries[had].freed.IsZero()
+			next, port, err := after.Assign(request, age, free, now)
 			switch {
 			case errors.Is(err, ErrNoPort):
-				left = append(left, wish)
+				left = append(left, request)
 				continue
 			case err != nil:
 				return ledger, false, err
 			}
-			changed = changed || !has || freed
-			after, assigned[wish.UID] = next, port
+			changed = changed || !ok || freed
+			after, assigned[request.UID] = next, port
 		}
 		return after, changed, nil
 	})
@@ -251,7 +251,7 @@ func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (L
 	return fmt.Errorf("change the ports of %s: %w", block, err)
 }
 
-// tryChange tells whether the change has to be tried again because another replica came between.
+// tryChange reports whether the change has to be tried again because another replica came between.
 func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (bool, error) {
 	have, err := s.read(ctx, block)
 	if err != nil {
@@ -311,8 +311,8 @@ func (s *Store) cached(ctx context.Context) ([]Ledger, error) {
 		if have != nil {
 			version = have.ResourceVersion
 		}
-		known, is := s.known[block]
-		if !is || known.version != version {
+		known, ok := s.known[block]
+		if !ok || known.version != version {
 			known = knowing{version, ledgerOf(block, have)}
 			s.known[block] = known
 		}
@@ -331,7 +331,7 @@ func ledgerOf(block Range, have *corev1.ConfigMap) Ledger {
 // read reads a block from the API server; nil: it is not there.
 func (s *Store) read(ctx context.Context, block Range) (*corev1.ConfigMap, error) {
 	var have corev1.ConfigMap
-	err := s.Live.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: nameOf(block)}, &have)
+	err := s.APIReader.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: nameOf(block)}, &have)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

@@ -10,10 +10,13 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// FuzzRead holds that nothing that a client sends makes Read panic or keep more than its limit, that what it takes is what was
-// sent, and that a server which reads the bytes as the gateway sends them understands the same.
+// FuzzRead holds that nothing that a client sends makes Read panic or keep more than its limit, that no client is shorter than the
+// sidecar believes, that what Read takes is what was sent, and that a server which reads the bytes as the gateway sends them
+// understands the same.
 func FuzzRead(f *testing.F) {
 	hello := records(clientHello(serverName("db.example"), protocols("postgresql")), lengthRecordMost)
 	for _, parts := range [][3][]byte{
@@ -32,11 +35,11 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-var openings = flag.Int("openings", 50_000, "how many damaged openings TestDamagedOpenings reads")
+var packets = flag.Int("packets", 50_000, "how many damaged packets TestDamagedPackets reads")
 
-// TestDamagedOpenings holds the same of what real clients sent, with some bytes changed, lost, doubled or taken from another. It is
+// TestDamagedPackets holds the same of what real clients sent, with some bytes changed, lost, doubled or taken from another. It is
 // much faster than the fuzzer, which finds its own way.
-func TestDamagedOpenings(t *testing.T) {
+func TestDamagedPackets(t *testing.T) {
 	t.Parallel()
 	var real [][][]byte
 	paths, err := filepath.Glob("testdata/*.txt")
@@ -52,7 +55,7 @@ func TestDamagedOpenings(t *testing.T) {
 		real = append(real, client.parts)
 	}
 	accepted, random := 0, rand.New(rand.NewPCG(1, 2))
-	for range *openings {
+	for range *packets {
 		parts := slices.Clone(real[random.IntN(len(real))])
 		for range random.IntN(4) {
 			other := real[random.IntN(len(real))]
@@ -63,8 +66,8 @@ func TestDamagedOpenings(t *testing.T) {
 			accepted++
 		}
 	}
-	if accepted == 0 || accepted == *openings {
-		t.Errorf("%d of %d were taken", accepted, *openings)
+	if accepted == 0 || accepted == *packets {
+		t.Errorf("%d of %d were taken", accepted, *packets)
 	}
 }
 
@@ -94,7 +97,7 @@ func damage(random *rand.Rand, part, other []byte) []byte {
 func hold(t *testing.T, client *script) (taken bool) {
 	t.Helper()
 	const most = 8 << 10
-	opening, err := Read(client, most)
+	packet, err := Read(client, most)
 	if err != nil {
 		var refused *Error
 		if !errors.As(err, &refused) || !slices.Contains(Reasons(), refused.Reason) {
@@ -102,19 +105,19 @@ func hold(t *testing.T, client *script) (taken bool) {
 		}
 		return false
 	}
-	if len(opening.Bytes) > most {
-		t.Fatalf("%d bytes were taken", len(opening.Bytes))
+	if len(packet.Bytes) > most || packet.Kind != Cancel && len(packet.Bytes) < contract.ShortestStartupPacket {
+		t.Fatalf("%d bytes were taken", len(packet.Bytes))
 	}
-	if !bytes.Equal(opening.Bytes, client.parts[len(client.answers)][:client.sent]) {
-		t.Fatalf("took %x of %x", opening.Bytes, client.parts)
+	if !bytes.Equal(packet.Bytes, client.parts[len(client.answers)][:client.sent]) {
+		t.Fatalf("took %x of %x", packet.Bytes, client.parts)
 	}
-	replayed := [][]byte{opening.Bytes}
-	if opening.Kind == TLS {
-		replayed = [][]byte{SSLRequest, opening.Bytes}
+	replayed := [][]byte{packet.Bytes}
+	if packet.Kind == TLS {
+		replayed = [][]byte{SSLRequest, packet.Bytes}
 	}
 	again, err := Read(&script{parts: replayed}, most+len(SSLRequest))
-	if err != nil || !reflect.DeepEqual(opening, again) {
-		t.Fatalf("took %+v, and then %+v and %v", opening, again, err)
+	if err != nil || !reflect.DeepEqual(packet, again) {
+		t.Fatalf("took %+v, and then %+v and %v", packet, again, err)
 	}
 	return true
 }

@@ -41,23 +41,23 @@ func TestRealClients(t *testing.T) {
 				t.Fatal(err)
 			}
 			client, answers, want := parseTranscript(t, content)
-			opening, err := Read(client, limit)
+			packet, err := Read(client, limit)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := describe(opening); got != want || string(client.answers) != answers {
+			if got := describe(packet); got != want || string(client.answers) != answers {
 				t.Errorf("got %s after answers %q, want %s after %q", got, client.answers, want, answers)
 			}
 		})
 	}
 }
 
-func describe(o Opening) string {
+func describe(o Packet) string {
 	return fmt.Sprintf("kind=%s user=%q database=%q application=%q replication=%d server_name=%q", o.Kind, o.User, o.Database, o.Application, o.Replication, o.ServerName)
 }
 
 // parseTranscript reads lines "client HEX", "server BYTE" and "opening DESCRIPTION".
-func parseTranscript(t *testing.T, content []byte) (client *script, answers, opening string) {
+func parseTranscript(t *testing.T, content []byte) (client *script, answers, packet string) {
 	t.Helper()
 	client = &script{}
 	lines := bufio.NewScanner(bytes.NewReader(content))
@@ -74,10 +74,10 @@ func parseTranscript(t *testing.T, content []byte) (client *script, answers, ope
 		case "server":
 			answers += rest
 		case "opening":
-			opening = rest
+			packet = rest
 		}
 	}
-	return client, answers, opening
+	return client, answers, packet
 }
 
 // recording is a connection that writes its transcript.
@@ -151,14 +151,14 @@ func recordClient(t *testing.T, name string, run func(context.Context, int)) {
 		t.Fatal(err)
 	}
 	recorder := &recording{Conn: conn}
-	opening, err := Read(recorder, limit)
+	packet, err := Read(recorder, limit)
 	err = errors.Join(err, conn.Close(), listener.Close())
 	<-done
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 	recorder.flush()
-	fmt.Fprintf(&recorder.text, "opening %s\n", describe(opening))
+	fmt.Fprintf(&recorder.text, "opening %s\n", describe(packet))
 	if err := os.WriteFile(filepath.Join("testdata", name+".txt"), []byte(recorder.text.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}

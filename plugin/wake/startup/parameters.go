@@ -9,58 +9,58 @@ import (
 
 // parseParameters reads what follows the version in a StartupMessage: pairs of strings that end with a zero byte each, and a
 // zero byte behind the last. The last of several with the same name holds, as in the server.
-func parseParameters(packet []byte) (Opening, error) {
-	var opening Opening
+func parseParameters(packet []byte) (Packet, error) {
+	var parsed Packet
 	for {
 		name, rest, whole := bytes.Cut(packet, []byte{0})
 		if !whole {
-			return Opening{}, errors.New("the startup packet has no end")
+			return Packet{}, errors.New("the startup packet has no end")
 		}
 		if len(name) == 0 {
-			return opening.completed(len(rest))
+			return parsed.completed(len(rest))
 		}
 		value, rest, whole := bytes.Cut(rest, []byte{0})
 		if !whole {
-			return Opening{}, errors.New("a parameter of the startup packet has no value")
+			return Packet{}, errors.New("a parameter of the startup packet has no value")
 		}
-		if err := opening.set(string(name), string(value)); err != nil {
-			return Opening{}, err
+		if err := parsed.set(string(name), string(value)); err != nil {
+			return Packet{}, err
 		}
 		packet = rest
 	}
 }
 
 // set takes one parameter.
-func (o *Opening) set(name, value string) error {
+func (p *Packet) set(name, value string) error {
 	switch name {
 	case "user":
-		o.User = value
+		p.User = value
 	case "database":
-		o.Database = value
+		p.Database = value
 	case "application_name":
-		o.Application = value
+		p.Application = value
 	case "replication":
 		replication, understood := parseReplication(value)
 		if !understood {
 			return errors.New("the value of replication is not understood")
 		}
-		o.Replication = replication
+		p.Replication = replication
 	}
 	return nil
 }
 
 // completed checks the whole, behind which beyond bytes were left.
-func (o Opening) completed(beyond int) (Opening, error) {
+func (p Packet) completed(beyond int) (Packet, error) {
 	if beyond > 0 {
-		return Opening{}, fmt.Errorf("%d bytes come behind the end of the startup packet", beyond)
+		return Packet{}, fmt.Errorf("%d bytes come behind the end of the startup packet", beyond)
 	}
-	if o.User == "" {
-		return Opening{}, errors.New("the startup packet names no user")
+	if p.User == "" {
+		return Packet{}, errors.New("the startup packet names no user")
 	}
-	if o.Database == "" {
-		o.Database = o.User
+	if p.Database == "" {
+		p.Database = p.User
 	}
-	return o, nil
+	return p, nil
 }
 
 // parseReplication reads the value as the server does: "database", or a boolean as in parse_bool (src/backend/utils/adt/bool.c),

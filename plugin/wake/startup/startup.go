@@ -44,7 +44,7 @@ func (k Kind) String() string {
 	}
 }
 
-// Encrypted tells whether the session is TLS, so that nobody between the client and its server can say anything to either.
+// Encrypted reports whether the session is TLS, so that nobody between the client and its server can say anything to either.
 func (k Kind) Encrypted() bool { return k == TLS || k == DirectTLS }
 
 // Replication is what a startup packet asks for under replication=.
@@ -60,7 +60,7 @@ const (
 )
 
 // Opening is what a client sent first.
-type Opening struct {
+type Packet struct {
 	Kind Kind
 	// Bytes is what a server must get: everything that was read since the last answer, so also what the client sent behind
 	// its startup packet without waiting.
@@ -98,11 +98,11 @@ const (
 // Read reads the opening of a client, and answers its SSLRequest with S and its GSSENCRequest with N. It reads at most limit
 // bytes. The caller sets the connection's deadline, which bounds the whole, and hangs up on an error: that is always an
 // [*Error].
-func Read(client io.ReadWriter, limit int) (Opening, error) {
+func Read(client io.ReadWriter, limit int) (Packet, error) {
 	in := &input{from: client, limit: limit}
 	first, err := in.peek(1)
 	if err != nil {
-		return Opening{}, err
+		return Packet{}, err
 	}
 	if first[0] == handshake {
 		return readHello(in, DirectTLS)
@@ -112,13 +112,13 @@ func Read(client io.ReadWriter, limit int) (Opening, error) {
 		packet, code, err := readPacket(in)
 		switch {
 		case err != nil:
-			return Opening{}, err
+			return Packet{}, err
 		case code == codeGSS && !asked:
 			asked = true
 			err = in.answer(client, lengthRequest, 'N')
 		case code == codeSSL:
 			if err := in.answer(client, lengthRequest, 'S'); err != nil {
-				return Opening{}, err
+				return Packet{}, err
 			}
 			return readHello(in, TLS)
 		case code == codeCancel:
@@ -126,10 +126,10 @@ func Read(client io.ReadWriter, limit int) (Opening, error) {
 		case code>>16 == 3:
 			return readStartup(in, packet)
 		default:
-			return Opening{}, garbage(fmt.Errorf("code %d is not expected here", code))
+			return Packet{}, garbage(fmt.Errorf("code %d is not expected here", code))
 		}
 		if err != nil {
-			return Opening{}, err
+			return Packet{}, err
 		}
 	}
 }
@@ -148,7 +148,7 @@ func readPacket(in *input) (packet []byte, code uint32, err error) {
 	return packet, code, err
 }
 
-// lengthFits tells whether a packet with that code may be that long. It is asked before the packet is read.
+// lengthFits reports whether a packet with that code may be that long. It is asked before the packet is read.
 func lengthFits(length, code uint32) bool {
 	switch code {
 	case codeSSL, codeGSS:
@@ -161,35 +161,35 @@ func lengthFits(length, code uint32) bool {
 }
 
 // readCancel takes a CancelRequest, behind which nothing may come.
-func readCancel(in *input, packet []byte) (Opening, error) {
+func readCancel(in *input, packet []byte) (Packet, error) {
 	if len(packet) != len(in.all()) {
-		return Opening{}, garbage(fmt.Errorf("%d bytes come behind a CancelRequest", len(in.all())-len(packet)))
+		return Packet{}, garbage(fmt.Errorf("%d bytes come behind a CancelRequest", len(in.all())-len(packet)))
 	}
-	return Opening{Kind: Cancel, Bytes: slices.Clone(packet)}, nil
+	return Packet{Kind: Cancel, Bytes: slices.Clone(packet)}, nil
 }
 
 // readStartup takes a StartupMessage.
-func readStartup(in *input, packet []byte) (Opening, error) {
-	opening, err := parseParameters(packet[lengthRequest:])
+func readStartup(in *input, packet []byte) (Packet, error) {
+	parsed, err := parseParameters(packet[lengthRequest:])
 	if err != nil {
-		return Opening{}, garbage(err)
+		return Packet{}, garbage(err)
 	}
-	opening.Kind, opening.Bytes = Plain, slices.Clone(in.all())
-	return opening, nil
+	parsed.Kind, parsed.Bytes = Plain, slices.Clone(in.all())
+	return parsed, nil
 }
 
 // readHello takes a ClientHello.
-func readHello(in *input, kind Kind) (Opening, error) {
+func readHello(in *input, kind Kind) (Packet, error) {
 	hello, err := collectHello(in)
 	if err != nil {
-		return Opening{}, err
+		return Packet{}, err
 	}
 	parsed, err := parseHello(hello)
 	if err != nil {
-		return Opening{}, garbage(err)
+		return Packet{}, garbage(err)
 	}
 	if kind == DirectTLS && !slices.Contains(parsed.protocols, "postgresql") {
-		return Opening{}, garbage(fmt.Errorf("a ClientHello without SSLRequest does not ask for the protocol postgresql"))
+		return Packet{}, garbage(fmt.Errorf("a ClientHello without SSLRequest does not ask for the protocol postgresql"))
 	}
-	return Opening{Kind: kind, Bytes: slices.Clone(in.all()), ServerName: parsed.serverName}, nil
+	return Packet{Kind: kind, Bytes: slices.Clone(in.all()), ServerName: parsed.serverName}, nil
 }

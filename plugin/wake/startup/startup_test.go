@@ -25,17 +25,17 @@ func TestRead(t *testing.T) {
 	for _, row := range []struct {
 		rule    string
 		parts   [][]byte
-		want    Opening
+		want    Packet
 		answers string
 	}{
 		{
 			"a startup packet is taken, and the database is the user's name",
-			[][]byte{ann}, Opening{Kind: Plain, Bytes: ann, User: "ann", Database: "ann"}, "",
+			[][]byte{ann}, Packet{Kind: Plain, Bytes: ann, User: "ann", Database: "ann"}, "",
 		},
 		{
 			"every parameter that is known is told, and others are passed",
 			[][]byte{startup("user\x00ann\x00database\x00app\x00application_name\x00psql\x00options\x00-c x=y\x00\x00")},
-			Opening{
+			Packet{
 				Kind: Plain, Bytes: startup("user\x00ann\x00database\x00app\x00application_name\x00psql\x00options\x00-c x=y\x00\x00"),
 				User: "ann", Database: "app", Application: "psql",
 			}, "",
@@ -43,60 +43,60 @@ func TestRead(t *testing.T) {
 		{
 			"protocol 3.2 is one like 3.0",
 			[][]byte{packet(3<<16|2, "user\x00ann\x00\x00")},
-			Opening{Kind: Plain, Bytes: packet(3<<16|2, "user\x00ann\x00\x00"), User: "ann", Database: "ann"}, "",
+			Packet{Kind: Plain, Bytes: packet(3<<16|2, "user\x00ann\x00\x00"), User: "ann", Database: "ann"}, "",
 		},
 		{
 			"a minor version that does not exist yet is the server's to negotiate",
 			[][]byte{packet(3<<16|9999, "user\x00ann\x00\x00")},
-			Opening{Kind: Plain, Bytes: packet(3<<16|9999, "user\x00ann\x00\x00"), User: "ann", Database: "ann"}, "",
+			Packet{Kind: Plain, Bytes: packet(3<<16|9999, "user\x00ann\x00\x00"), User: "ann", Database: "ann"}, "",
 		},
 		{
 			"what a plaintext client sends without waiting is kept for the server",
 			[][]byte{append(bytes.Clone(ann), "Q..."...)},
-			Opening{Kind: Plain, Bytes: append(bytes.Clone(ann), "Q..."...), User: "ann", Database: "ann"}, "",
+			Packet{Kind: Plain, Bytes: append(bytes.Clone(ann), "Q..."...), User: "ann", Database: "ann"}, "",
 		},
 		{
 			"the last of two users holds, as in the server",
 			[][]byte{startup("user\x00eve\x00user\x00ann\x00\x00")},
-			Opening{Kind: Plain, Bytes: startup("user\x00eve\x00user\x00ann\x00\x00"), User: "ann", Database: "ann"}, "",
+			Packet{Kind: Plain, Bytes: startup("user\x00eve\x00user\x00ann\x00\x00"), User: "ann", Database: "ann"}, "",
 		},
 		{
 			"SSLRequest is answered S at once, and the ClientHello is what a server gets",
-			[][]byte{SSLRequest, hello}, Opening{Kind: TLS, Bytes: hello, ServerName: "db.example"}, "S",
+			[][]byte{SSLRequest, hello}, Packet{Kind: TLS, Bytes: hello, ServerName: "db.example"}, "S",
 		},
 		{
 			"a ClientHello may come in many records",
 			[][]byte{SSLRequest, records(clientHello(serverName("db.example")), 3)},
-			Opening{Kind: TLS, Bytes: records(clientHello(serverName("db.example")), 3), ServerName: "db.example"}, "S",
+			Packet{Kind: TLS, Bytes: records(clientHello(serverName("db.example")), 3), ServerName: "db.example"}, "S",
 		},
 		{
 			"a ClientHello needs no extensions",
-			[][]byte{SSLRequest, records(clientHello(), 99)}, Opening{Kind: TLS, Bytes: records(clientHello(), 99)}, "S",
+			[][]byte{SSLRequest, records(clientHello(), 99)}, Packet{Kind: TLS, Bytes: records(clientHello(), 99)}, "S",
 		},
 		{
 			"GSSENCRequest is answered N, and SSLRequest may follow",
-			[][]byte{gssRequest, SSLRequest, hello}, Opening{Kind: TLS, Bytes: hello, ServerName: "db.example"}, "NS",
+			[][]byte{gssRequest, SSLRequest, hello}, Packet{Kind: TLS, Bytes: hello, ServerName: "db.example"}, "NS",
 		},
 		{
 			"GSSENCRequest is answered N, and a startup packet may follow",
-			[][]byte{gssRequest, ann}, Opening{Kind: Plain, Bytes: ann, User: "ann", Database: "ann"}, "N",
+			[][]byte{gssRequest, ann}, Packet{Kind: Plain, Bytes: ann, User: "ann", Database: "ann"}, "N",
 		},
 		{
 			"TLS may begin without SSLRequest if it asks for postgresql",
-			[][]byte{direct}, Opening{Kind: DirectTLS, Bytes: direct, ServerName: "db.example"}, "",
+			[][]byte{direct}, Packet{Kind: DirectTLS, Bytes: direct, ServerName: "db.example"}, "",
 		},
 		{
 			"a CancelRequest is taken",
-			[][]byte{packet(codeCancel, "\x00\x00\x00\x01key.")}, Opening{Kind: Cancel, Bytes: packet(codeCancel, "\x00\x00\x00\x01key.")}, "",
+			[][]byte{packet(codeCancel, "\x00\x00\x00\x01key.")}, Packet{Kind: Cancel, Bytes: packet(codeCancel, "\x00\x00\x00\x01key.")}, "",
 		},
 		{
 			"a CancelRequest of protocol 3.2 has a longer key",
-			[][]byte{packet(codeCancel, strings.Repeat("k", 260))}, Opening{Kind: Cancel, Bytes: packet(codeCancel, strings.Repeat("k", 260))}, "",
+			[][]byte{packet(codeCancel, strings.Repeat("k", 260))}, Packet{Kind: Cancel, Bytes: packet(codeCancel, strings.Repeat("k", 260))}, "",
 		},
 		{
 			"replication=database is logical",
 			[][]byte{startup("user\x00ann\x00replication\x00database\x00\x00")},
-			Opening{Kind: Plain, Bytes: startup("user\x00ann\x00replication\x00database\x00\x00"), User: "ann", Database: "ann", Replication: LogicalReplication}, "",
+			Packet{Kind: Plain, Bytes: startup("user\x00ann\x00replication\x00database\x00\x00"), User: "ann", Database: "ann", Replication: LogicalReplication}, "",
 		},
 	} {
 		t.Run(row.rule, func(t *testing.T) {

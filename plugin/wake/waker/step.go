@@ -10,13 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/hba"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
-
-// postgresPort is where CloudNativePG's instances listen (1.30: pkg/postgres, ServerPort).
-const postgresPort = 5432
 
 // step is what a wake does next.
 type step int
@@ -28,7 +27,7 @@ const (
 	stepHold
 	// stepSwitch turns the switch off.
 	stepSwitch
-	// stepGiveUp ends: only people wake the cluster.
+	// stepGiveUp ends: only people wake the cluster, or nobody may now.
 	stepGiveUp
 )
 
@@ -46,8 +45,8 @@ func next(cluster plan.Cluster, pods int) step {
 	}
 }
 
-// sight is what is known of a Service and its cluster.
-type sight struct {
+// snapshot is what is known of a Service and its cluster.
+type snapshot struct {
 	cluster *cnpgv1.Cluster
 	view    plan.Cluster
 	service *corev1.Service
@@ -58,12 +57,12 @@ type sight struct {
 // candidates are the instances that may serve the Service's clients, in a stable order: those that its selector will lead
 // to, else those that it leads to now. An address counts only while a pod of the cluster has it: an endpoint may be older than
 // what has become of its address since, which may be another cluster's.
-func (s *sight) candidates() []netip.AddrPort {
+func (s *snapshot) candidates() []netip.AddrPort {
 	var found []netip.AddrPort
 	held := map[netip.Addr]bool{}
 	for i := range s.pods {
 		pod := &s.pods[i]
-		if !pod.DeletionTimestamp.IsZero() || wakeslices.HasEnded(pod) {
+		if !pod.DeletionTimestamp.IsZero() || endpointslice.HasEnded(pod) {
 			continue
 		}
 		for _, ip := range pod.Status.PodIPs {
@@ -71,14 +70,14 @@ func (s *sight) candidates() []netip.AddrPort {
 				held[address] = true
 			}
 		}
-		if address, err := netip.ParseAddr(pod.Status.PodIP); err == nil && wakeslices.Selects(s.service, pod, s.cluster) {
-			found = append(found, netip.AddrPortFrom(address, postgresPort))
+		if address, err := netip.ParseAddr(pod.Status.PodIP); err == nil && endpointslice.Selects(s.service, pod, s.cluster) {
+			found = append(found, netip.AddrPortFrom(address, contract.PostgresPort))
 		}
 	}
 	if len(found) == 0 {
-		for _, address := range wakeslices.Ready(s.service, s.slices) {
+		for _, address := range endpointslice.Ready(s.service, s.slices) {
 			if held[address] {
-				found = append(found, netip.AddrPortFrom(address, postgresPort))
+				found = append(found, netip.AddrPortFrom(address, contract.PostgresPort))
 			}
 		}
 	}
@@ -87,7 +86,7 @@ func (s *sight) candidates() []netip.AddrPort {
 }
 
 // ready are the candidates that the kubelet says are ready.
-func (s *sight) ready() []netip.AddrPort {
+func (s *snapshot) ready() []netip.AddrPort {
 	return slices.DeleteFunc(s.candidates(), func(candidate netip.AddrPort) bool {
 		return !slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool {
 			return pod.Status.PodIP == candidate.Addr().String() && podReady(&pod)
@@ -101,27 +100,39 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
-// sendsAway tells whether clients must come again, directly: rules tell addresses apart, and PostgreSQL would see ours.
-func (s *sight) sendsAway() bool {
+// waitedFor are the init containers that stay, of the pod with that address, whose startup probe PostgreSQL's container may have waited for.
+func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
+	for i := range s.pods {
+		if pod := &s.pods[i]; pod.DeletionTimestamp.IsZero() && pod.Status.PodIP == address.String() {
+			return lifecycle.SlowStartupProbes(pod)
+		}
+	}
+	return nil
+}
+
+// sendsAway reports whether clients must come again, directly: rules tell addresses apart, and PostgreSQL would see ours.
+func (s *snapshot) sendsAway() bool {
 	spec := &s.cluster.Spec
 	return !s.view.Policy.AcceptGateway &&
 		(len(spec.PodSelectorRefs) != 0 || hba.TellsAddressesApart(spec.PostgresConfiguration.PgHBA))
 }
 
-// How often PostgreSQL is asked: often while most wakes come to an end, and then seldom, since each answer during recovery is
-// a line in its log.
+// How often PostgreSQL is asked: very often and then often while most wakes come to an end, and then seldom, since each answer
+// during recovery is a line in its log.
 const (
-	askOften, askSeldom = 100 * time.Millisecond, time.Second
-	oftenFor            = 5 * time.Second
+	askFirst, askOften, askSeldom = 20 * time.Millisecond, 100 * time.Millisecond, time.Second
+	firstFor, oftenFor            = 2 * time.Second, 5 * time.Second
 	// lookAgain is after how long the informers are read again even if nothing was told.
-	lookAgain = time.Second
+	readAgain = time.Second
 )
 
 // pause is how long to wait before PostgreSQL is asked again; asked is how long ago it was first asked, 0: not yet.
 func pause(candidates int, asked time.Duration) time.Duration {
 	switch {
 	case candidates == 0:
-		return lookAgain
+		return readAgain
+	case asked < firstFor:
+		return askFirst
 	case asked < oftenFor:
 		return askOften
 	default:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,8 +18,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	wakeslices "github.com/cnpg-i/scale-to-zero/plugin/wake/slices"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // wake is one search for an instance of a Service, from its first client to its end.
@@ -27,12 +27,19 @@ type wake struct {
 	service gateway.Service
 	client  gateway.Client
 
-	cluster *cnpgv1.Cluster // as it was last seen
-	woke    bool            // it was this search that turned the switch off
-	from    string          // the resourceVersion on which it did
-	told    string          // what it wrote into the annotation that tells who woke the cluster
-	asked   time.Time       // when PostgreSQL was first asked
-	phases  phases
+	cluster  *cnpgv1.Cluster // as it was last seen
+	woke     bool            // it was this search that turned the switch off
+	from     string          // the resourceVersion on which it did
+	recorded string          // what it wrote into the annotation that tells who woke the cluster
+	asked    time.Time       // when PostgreSQL was first asked
+	queue    queue
+	phases   phases
+	waited   []corev1.Container // what the pod that was found may have waited for
+	delay    delay
+	spoken   map[netip.Addr]string // the switch against which it has spoken for an address
+
+	probed chan probed    // a probe that ended the waiting
+	found  netip.AddrPort // the instance that accepted sessions last
 }
 
 // answer is how a search ends.
@@ -41,66 +48,78 @@ type answer struct {
 	err     error
 }
 
-// find looks, and does what is to be done, until an instance accepts sessions.
+// find looks, and does what is to be done, until an instance accepts sessions or nobody waits any more.
 func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 	for {
-		changed := w.Bell.Listen(clusterOf(w.service))
-		seen, err := w.look(ctx, w.service)
+		left := w.searches.left(w.service.UID, time.Now())
+		if left <= 0 {
+			return netip.AddrPort{}, gateway.ErrTimeout
+		}
+		changed := w.Notifier.Listen(clusterOf(w.service))
+		seen, err := w.read(ctx, w.service)
 		if errors.Is(err, ErrGone) {
 			return netip.AddrPort{}, err
 		}
-		wait := lookAgain
+		wait := readAgain
 		if err == nil {
 			var answer *answer
 			if answer, wait, err = w.advance(ctx, seen); answer != nil {
 				return answer.address, answer.err
 			}
+			w.explainDelay(ctx, seen, time.Now())
 		}
 		if err != nil && ctx.Err() == nil {
 			w.Logger.Warn("a wake does not get on", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 		}
-		if err := pauseFor(ctx, wait, changed); err != nil {
+		if err := w.pause(ctx, min(wait, left), changed); err != nil {
 			return netip.AddrPort{}, err
 		}
 	}
 }
 
 // advance does the next thing, and says how the search ends or how long to wait. An error is no end: it is tried again.
-func (w *wake) advance(ctx context.Context, seen *sight) (*answer, time.Duration, error) {
+func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Duration, error) {
 	w.cluster = seen.cluster
-	wait, found := w.ask(ctx, seen)
-	if found != nil {
-		return found, 0, nil
-	}
 	switch next(seen.view, len(seen.pods)) {
-	case stepAwait, stepHold:
+	case stepAwait:
+		wait, found := w.ask(ctx, seen)
+		return found, wait, nil
+	case stepHold: // an instance that runs is about to be shut down: nobody new gets there
+		w.speakAgainstSwitch(ctx, seen)
 	case stepGiveUp:
+		if seen.view.Obstacle() == plan.ReasonMaintenance {
+			return &answer{err: gateway.ErrMaintenance}, 0, nil
+		}
 		return &answer{err: gateway.ErrAsleepByHand}, 0, nil
 	case stepSwitch:
 		if w.woke && w.from == seen.cluster.ResourceVersion {
 			break // the informers have not told yet
 		}
-		w.phases.hibernated = time.Now()
-		told, err := w.switchOff(ctx, seen, w.service, w.client)
-		if err != nil {
-			return nil, wait, err
+		if !w.woke {
+			by, err := w.mayWake(seen.cluster, time.Now())
+			if errors.Is(err, errNobodyWaits) {
+				return &answer{err: err}, 0, nil
+			}
+			if err != nil {
+				return nil, askBudgetEvery, nil //nolint:nilerr // it waits, and the clients with it
+			}
+			w.client = by
 		}
-		if told != "" {
-			w.woke, w.told, w.from, w.phases.switched = true, told, seen.cluster.ResourceVersion, time.Now()
+		w.phases.hibernated = time.Now()
+		recorded, err := w.switchOff(ctx, seen, w.service, w.client)
+		if err != nil {
+			return nil, readAgain, err
+		}
+		if recorded != "" {
+			w.woke, w.recorded, w.from, w.phases.switched = true, recorded, seen.cluster.ResourceVersion, time.Now()
 		}
 	}
-	return nil, wait, nil
+	return nil, readAgain, nil
 }
 
-// ask asks the instances, and says how long to wait before asking again if none accepts sessions.
-func (w *wake) ask(ctx context.Context, seen *sight) (time.Duration, *answer) {
-	if seen.sendsAway() {
-		if !seen.view.Switched && len(wakeslices.Ready(seen.service, seen.slices)) != 0 {
-			w.phases.ready = time.Now()
-			return 0, &answer{err: gateway.ErrReconnect}
-		}
-		return pause(0, 0), nil
-	}
+// ask has the instances probed, and says how long to wait before it is done again if none is known to accept sessions. It does
+// not wait for the probes: one whose packet is lost must not keep the next from being sent.
+func (w *wake) ask(ctx context.Context, seen *snapshot) (time.Duration, *answer) {
 	candidates := seen.candidates()
 	if len(candidates) == 0 {
 		w.asked = time.Time{}
@@ -112,25 +131,59 @@ func (w *wake) ask(ctx context.Context, seen *sight) (time.Duration, *answer) {
 	if w.woke && w.phases.found.IsZero() {
 		w.phases.found = time.Now()
 	}
+	if slices.Contains(candidates, w.found) {
+		w.phases.ready, w.waited = time.Now(), seen.waitedFor(w.found.Addr())
+		return 0, &answer{address: w.found}
+	}
 	for _, candidate := range candidates {
-		if w.Knock(ctx, candidate) {
-			w.phases.ready = time.Now()
-			return 0, &answer{address: candidate}
-		}
+		go w.probe(ctx, candidate)
 	}
 	return pause(len(candidates), time.Since(w.asked)), nil
 }
 
-// pauseFor waits until the time has passed or something has changed. It returns the cause of the context's end.
-func pauseFor(ctx context.Context, wait time.Duration, changed <-chan struct{}) error {
-	if wait == askOften {
-		changed = nil // it is asked soon enough
+// probed is what a probe has found out: an instance that accepts sessions, or errPanicked.
+type probed struct {
+	instance netip.AddrPort
+	err      error
+}
+
+// probe tells the search if the instance accepts sessions.
+func (w *wake) probe(ctx context.Context, instance netip.AddrPort) {
+	accepts, err := w.accepts(ctx, instance)
+	if !accepts && err == nil {
+		return
+	}
+	select {
+	case w.probed <- probed{instance, err}:
+	default: // another has been found, or this one by another probe
+	}
+}
+
+// accepts probes. A panic ends the search and not the process.
+func (w *wake) accepts(ctx context.Context, instance netip.AddrPort) (accepts bool, err error) {
+	defer func() {
+		if caught := recover(); caught != nil {
+			w.logPanic(w.service, caught)
+			err = errPanicked
+		}
+	}()
+	return w.Probe(ctx, instance), nil
+}
+
+// pause waits until the time has passed, something has changed or an instance accepts sessions. It returns the cause of the
+// context's end, and that of a probe.
+func (w *wake) pause(ctx context.Context, wait time.Duration, changed <-chan struct{}) error {
+	if wait < readAgain {
+		changed = nil // it is looked at soon enough
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case result := <-w.probed:
+		w.found = result.instance
+		return result.err
 	case <-timer.C:
 	case <-changed:
 	}
@@ -140,26 +193,43 @@ func pauseFor(ctx context.Context, wait time.Duration, changed <-chan struct{}) 
 // report writes an Event and counts. A wake that another search carried out is that one's to report.
 func (w *wake) report(err error) {
 	took := time.Since(w.phases.began)
+	cluster := types.NamespacedName{Namespace: w.service.Namespace, Name: w.service.Cluster}
 	logger := w.Logger.With("namespace", w.service.Namespace, "cluster", w.service.Cluster, "service", w.service.Name,
 		"peer", w.client.Peer, "user", w.client.User, "database", w.client.Database)
 	switch {
 	case errors.Is(err, gateway.ErrTimeout):
-		w.Observer.Woke(ResultTimeout, took)
+		w.Observer.Woke(cluster, ResultTimeout, took)
 		logger.Warn("the cluster did not wake in time", "took", took)
 		w.event(corev1.EventTypeWarning, "WakeTimedOut", fmt.Sprintf(
-			"No instance behind Service %s accepted sessions within %s; the next connection tries again", w.service.Name, w.Limit))
+			"No instance behind Service %s accepted sessions within %s; the next connection tries again%s", w.service.Name, rounded(took), w.delay.because()))
 	case errors.Is(err, gateway.ErrAsleepByHand):
-		w.Observer.Woke(ResultByHand, took)
+		w.Observer.Woke(cluster, ResultByHand, took)
 		logger.Info("the cluster is not woken: only people wake it")
-	case w.woke && (err == nil || errors.Is(err, gateway.ErrReconnect)):
-		w.Observer.Woke(ResultSuccess, took)
+	case errors.Is(err, gateway.ErrMaintenance):
+		w.Observer.Woke(cluster, ResultMaintenance, took)
+		logger.Warn("the cluster is not woken: the operator might delete volumes during the node maintenance")
+	case w.woke && err == nil:
+		w.Observer.Woke(cluster, ResultSuccess, took)
 		hold, patch, pod, postgres := w.phases.durations()
 		logger.Info("the cluster was woken", "took", took, "waitedForHibernated", hold, "patch", patch, "pod", pod, "postgres", postgres)
 		message := fmt.Sprintf(
 			"Woken by %s through Service %s in %s: the operator had deleted every pod after %s, the switch was off %s later, a pod had an address %s later, PostgreSQL accepted sessions %s later",
-			whoIs(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod), rounded(postgres))
+			whoIs(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod), rounded(postgres)) + delays(w.waited)
 		go w.tell(message, time.Now()) // the client does not wait for it
 	}
+}
+
+// delays says what PostgreSQL may have been started late for.
+func delays(waited []corev1.Container) string {
+	var text strings.Builder
+	for i := range waited {
+		probe := waited[i].StartupProbe
+		fmt.Fprintf(&text, "; PostgreSQL's container was started after init container %q, whose startup probe runs every %d s", waited[i].Name, probe.PeriodSeconds)
+		if probe.InitialDelaySeconds != 0 {
+			fmt.Fprintf(&text, " from %d s on", probe.InitialDelaySeconds)
+		}
+	}
+	return text.String()
 }
 
 // tellTakes bounds the writing of an Event.
@@ -169,7 +239,7 @@ const tellTakes = 10 * time.Second
 func (w *wake) tell(message string, now time.Time) {
 	ctx, cancel := context.WithTimeout(w.Base, tellTakes)
 	defer cancel()
-	if err := w.Journal.write(ctx, w.cluster, w.told, message, now); err != nil {
+	if err := w.WakeRecorder.write(ctx, w.cluster, w.recorded, message, now); err != nil {
 		w.Logger.Warn("who woke a cluster cannot be told yet", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 	}
 }
@@ -200,7 +270,7 @@ func (w *wake) event(kind, reason, message string) {
 
 // lastWake is what the annotation says of a wake.
 func lastWake(service gateway.Service, by gateway.Client) (string, error) {
-	return plan.LastWake{
+	return contract.LastWake{
 		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
 	}.Encode()
 }
@@ -208,9 +278,9 @@ func lastWake(service gateway.Service, by gateway.Client) (string, error) {
 // patch turns the switch off, in one patch with what goes with it, on the state that was read.
 func (w *Waker) patch(ctx context.Context, cluster *cnpgv1.Cluster, lastWake string) error {
 	return Annotate(ctx, w.Client, cluster, map[string]*string{
-		idle.KeyHibernation: nil, idle.KeyAsleepSince: nil, idle.KeyAsleepReason: nil, idle.KeyAnnounced: nil, idle.KeyGatewayReady: nil,
-		idle.KeySleepRequested: nil, // of somebody who has been refused since
-		idle.KeyLastWake:       &lastWake,
+		contract.AnnotationHibernation: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil, contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil,
+		contract.AnnotationSleepRequested: nil, // of somebody who has been refused since
+		contract.AnnotationLastWake:       &lastWake,
 	})
 }
 
@@ -225,7 +295,7 @@ func Annotate(ctx context.Context, c client.Client, cluster *cnpgv1.Cluster, ann
 	}
 	target := &cnpgv1.Cluster{}
 	target.Namespace, target.Name = cluster.Namespace, cluster.Name
-	if err := c.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(plan.FieldManager)); err != nil {
+	if err := c.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(contract.FieldManager)); err != nil {
 		return fmt.Errorf("patch Cluster %s: %w", cluster.Name, err)
 	}
 	return nil

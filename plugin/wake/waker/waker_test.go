@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
@@ -24,16 +23,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers/informerstest"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,33 +42,48 @@ const namespace, name = "shop", "orders"
 type world struct {
 	t        *testing.T
 	api      client.Client
-	bell     *Bell
+	notifier *Notifier
 	recorder *record.FakeRecorder
 	waker    *Waker
 
 	mutex   sync.Mutex
 	patches []string
-	knocks  int
+	probes  int
+	signals []string // the clients that instances were to count, and where
 	results []Result
+	queued  []int
+	// queuedAt is how long after the world was made each change of queued came.
+	queuedAt []time.Duration
+	began    time.Time
 
 	manager  atomic.Value // who turned the switch on
 	postgres atomic.Bool  // PostgreSQL accepts sessions
 	conflict atomic.Int32 // so many patches meet another's change
+	// interfere is that change; it means nothing unless a test says otherwise.
+	interfere func(*cnpgv1.Cluster)
+	// made changes the pod that the operator makes when the switch is off.
+	made func(*corev1.Pod)
 }
 
-func (w *world) Woke(result Result, _ time.Duration) {
+func (w *world) Woke(_ types.NamespacedName, result Result, _ time.Duration) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	w.results = append(w.results, result)
+}
+
+func (w *world) Queued(change int) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.queued, w.queuedAt = append(w.queued, change), append(w.queuedAt, time.Since(w.began))
 }
 
 func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *world {
 	t.Helper()
 	cluster := &cnpgv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "cluster", Annotations: map[string]string{
-			idle.KeyEnabled: "true", idle.KeyHibernation: "on", idle.KeyAsleepSince: "x", idle.KeyAsleepReason: "x", idle.KeyGatewayReady: "x",
+			contract.AnnotationEnabled: "true", contract.AnnotationHibernation: "on", contract.AnnotationAsleepSince: "x", contract.AnnotationAsleepReason: "x", contract.AnnotationGatewayReady: "x",
 		}},
-		Spec:   cnpgv1.ClusterSpec{Instances: 2, ImageName: "example.org/postgresql:17.5", Plugins: []cnpgv1.PluginConfiguration{{Name: identity.PluginName}}},
+		Spec:   cnpgv1.ClusterSpec{Instances: 2, ImageName: "example.org/postgresql:17.5", Plugins: []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}},
 		Status: cnpgv1.ClusterStatus{CurrentPrimary: "orders-1", TargetPrimary: "orders-1"},
 	}
 	hibernated(cluster)
@@ -88,12 +101,12 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 			t.Fatal(err)
 		}
 	}
-	w := &world{t: t, bell: &Bell{}, recorder: record.NewFakeRecorder(100)}
-	w.manager.Store(plan.FieldManager)
+	w := &world{t: t, notifier: &Notifier{}, recorder: record.NewFakeRecorder(100), began: time.Now(), interfere: irrelevant, made: same}
+	w.manager.Store(contract.FieldManager)
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			err := c.Get(ctx, key, o, options...)
-			if manager := w.manager.Load().(string); o.GetAnnotations()[idle.KeyHibernation] != "" {
+			if manager := w.manager.Load().(string); o.GetAnnotations()[contract.AnnotationHibernation] != "" {
 				o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: &metav1.FieldsV1{
 					Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
 				}}})
@@ -102,7 +115,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
 			if w.conflict.Add(-1) >= 0 {
-				w.touch() //nolint:contextcheck // somebody else's change
+				w.change(w.interfere) //nolint:contextcheck // somebody else's change
 			}
 			if err := c.Patch(ctx, o, patch, options...); err != nil {
 				return err
@@ -114,18 +127,27 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 			return err
 		},
 	})
+	builder = builder.WithIndex(&corev1.Event{}, "involvedObject.name", func(o client.Object) []string {
+		return []string{o.(*corev1.Event).InvolvedObject.Name}
+	})
+	builder = builder.WithIndex(&corev1.Pod{}, "status.podIP", func(o client.Object) []string { return []string{o.(*corev1.Pod).Status.PodIP} })
 	w.api = informerstest.Index(builder).Build()
 	base, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	w.waker = &Waker{
-		Informers: informerstest.Reader(w.api), Live: w.api, Client: w.api, Bell: w.bell, HTTP: http.DefaultClient,
-		Journal: &Journal{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
-		Observer: w, Logger: slog.New(slog.DiscardHandler), Limit: limit, Base: base,
-		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
-		Knock: func(context.Context, netip.AddrPort) bool {
+		Informers: informerstest.Reader(w.api), APIReader: w.api, Client: w.api, Notifier: w.notifier,
+		WakeRecorder: &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
+		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(), Limit: limit, Base: base,
+		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second,
+		Signal: func(_ context.Context, instance, client netip.AddrPort) {
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
-			w.knocks++
+			w.signals = append(w.signals, client.Addr().Unmap().String()+" at "+instance.String())
+		},
+		Probe: func(context.Context, netip.AddrPort) bool {
+			w.mutex.Lock()
+			defer w.mutex.Unlock()
+			w.probes++
 			return w.postgres.Load()
 		},
 	}
@@ -133,11 +155,11 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 }
 
 func hibernated(c *cnpgv1.Cluster) {
-	c.Status.Conditions = []metav1.Condition{{Type: idle.KeyHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated"}}
+	c.Status.Conditions = []metav1.Condition{{Type: contract.AnnotationHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated"}}
 }
 
 func awake(c *cnpgv1.Cluster) {
-	delete(c.Annotations, idle.KeyHibernation)
+	delete(c.Annotations, contract.AnnotationHibernation)
 	c.Status.Conditions = nil
 }
 
@@ -152,12 +174,18 @@ func (w *world) change(change func(*cnpgv1.Cluster)) {
 	if err := w.api.Update(w.t.Context(), &cluster); err != nil {
 		w.t.Error(err)
 	}
-	w.bell.Ring(types.NamespacedName{Namespace: namespace, Name: name})
+	w.notifier.Notify(types.NamespacedName{Namespace: namespace, Name: name})
 }
 
 // touch changes something that means nothing.
-func (w *world) touch() {
-	w.change(func(c *cnpgv1.Cluster) { c.Annotations["team"] += "x" })
+func (w *world) touch() { w.change(irrelevant) }
+
+func irrelevant(c *cnpgv1.Cluster) { c.Annotations["team"] += "x" }
+
+// maintained begins a node maintenance in which the operator deletes the volumes of an instance that cannot be scheduled.
+func maintained(c *cnpgv1.Cluster) {
+	reuse := false
+	c.Spec.NodeMaintenanceWindow = &cnpgv1.NodeMaintenanceWindow{InProgress: true, ReusePVC: &reuse}
 }
 
 // pod makes an instance, or changes it if it is there.
@@ -177,7 +205,7 @@ func (w *world) pod(pod, address string, change func(*corev1.Pod)) {
 			w.t.Error(err)
 		}
 	}
-	w.bell.Ring(types.NamespacedName{Namespace: namespace, Name: name})
+	w.notifier.Notify(types.NamespacedName{Namespace: namespace, Name: name})
 }
 
 func (w *world) endpoint(service, address string) {
@@ -191,10 +219,14 @@ func (w *world) endpoint(service, address string) {
 	if err != nil {
 		w.t.Error(err)
 	}
-	w.bell.Ring(types.NamespacedName{Namespace: namespace, Name: name})
+	w.notifier.Notify(types.NamespacedName{Namespace: namespace, Name: name})
 }
 
 func same(*corev1.Pod) {}
+
+func ready(p *corev1.Pod) {
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+}
 
 // ended is a pod that was evicted: it keeps the address that another pod may have by now.
 func ended(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
@@ -214,18 +246,18 @@ var by = gateway.Client{Peer: netip.MustParseAddrPort("[::ffff:10.1.2.3]:4711"),
 // operate does what the operator does once the switch is off.
 func (w *world) operate() {
 	for {
-		rung := w.bell.Listen(types.NamespacedName{Namespace: namespace, Name: name})
+		notified := w.notifier.Listen(types.NamespacedName{Namespace: namespace, Name: name})
 		var cluster cnpgv1.Cluster
 		if err := w.api.Get(w.t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &cluster); err != nil {
 			return
 		}
-		if cluster.Annotations[idle.KeyHibernation] == "" {
+		if cluster.Annotations[contract.AnnotationHibernation] == "" {
 			break
 		}
 		select {
 		case <-w.t.Context().Done():
 			return
-		case <-rung:
+		case <-notified:
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -241,19 +273,56 @@ func (w *world) operate() {
 		return
 	}
 	w.change(awake)
-	w.pod("orders-1", "10.0.0.1", same)
+	w.pod("orders-1", "10.0.0.1", w.made)
 	if wait(time.Second) {
 		w.postgres.Store(true)
 	}
 }
 
-func (w *world) seen() (patches []string, results []Result, knocks int, events []string) {
+// A person who wonders why a wake took ten seconds reads it in its Event.
+func TestWoken_saysWhatPostgreSQLWaitedFor(t *testing.T) {
+	t.Parallel()
+	always := ptr.To(corev1.ContainerRestartPolicyAlways)
+	for _, row := range []struct {
+		rule  string
+		probe *corev1.Probe
+		want  string
+	}{
+		{"a sidecar that is probed every second is not named", &corev1.Probe{PeriodSeconds: 1}, ""},
+		{"one of a longer period is", &corev1.Probe{}, `; PostgreSQL's container was started after init container "plugin-backup", whose startup probe runs every 10 s`},
+		{"one of a delay is", &corev1.Probe{InitialDelaySeconds: 7, PeriodSeconds: 1}, `; PostgreSQL's container was started after init container "plugin-backup", whose startup probe runs every 1 s from 7 s on`},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+				w.made = func(p *corev1.Pod) {
+					p.Spec.InitContainers = []corev1.Container{{Name: "plugin-backup", RestartPolicy: always, StartupProbe: row.probe}}
+				}
+				go w.operate()
+				if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); err != nil {
+					t.Fatal(err)
+				}
+				messages := w.woken()
+				if len(messages) != 1 {
+					t.Fatalf("events: %v", messages)
+				}
+				_, last, _ := strings.Cut(messages[0], "accepted sessions ")
+				if _, added, _ := strings.Cut(last, " later"); added != row.want {
+					t.Errorf("it adds %q, want %q: %s", added, row.want, messages[0])
+				}
+			})
+		})
+	}
+}
+
+func (w *world) seen() (patches []string, results []Result, probes int, events []string) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	for len(w.recorder.Events) != 0 {
 		events = append(events, <-w.recorder.Events)
 	}
-	return w.patches, w.results, w.knocks, events
+	return w.patches, w.results, w.probes, events
 }
 
 // woken are the messages of the Events that say who woke the cluster, once nothing is on its way any more.
@@ -288,15 +357,15 @@ func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 			})
 		}
 		group.Wait()
-		patches, results, knocks, _ := w.seen()
+		patches, results, probes, _ := w.seen()
 		if answered.Load() != 200 || len(patches) != 1 {
 			t.Fatalf("%d answers by %d patches, want 200 by one", answered.Load(), len(patches))
 		}
 		if diff := cmp.Diff([]Result{ResultSuccess}, results); diff != "" {
 			t.Errorf("results (-want +got):\n%s", diff)
 		}
-		if knocks > 2*12 { // a second of asking every 100 ms, for each Service
-			t.Errorf("PostgreSQL was asked %d times", knocks)
+		if probes > 2*52 { // a second of asking every 20 ms, for each Service
+			t.Errorf("PostgreSQL was asked %d times", probes)
 		}
 		messages := w.woken()
 		if len(messages) != 1 || !strings.HasPrefix(messages[0], `Woken by 10.1.2.3 (user "app", database "shop") through Service orders-r`) {
@@ -306,23 +375,23 @@ func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 		if err := w.api.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &cluster); err != nil {
 			t.Fatal(err)
 		}
-		told, err := plan.ParseLastWake(cluster.Annotations[idle.KeyLastWake])
+		recorded, err := contract.ParseLastWake(cluster.Annotations[contract.AnnotationLastWake])
 		if err != nil {
 			t.Fatal(err)
 		}
-		if told.By != "10.1.2.3" || told.User != "app" || told.Database != "shop" || told.At.IsZero() || !strings.HasPrefix(told.Service, name) {
-			t.Errorf("last-wake says %+v", told)
+		if recorded.By != "10.1.2.3" || recorded.User != "app" || recorded.Database != "shop" || recorded.At.IsZero() || !strings.HasPrefix(recorded.Service, name) {
+			t.Errorf("last-wake says %+v", recorded)
 		}
-		value := cluster.Annotations[idle.KeyLastWake]
-		survivor := &Journal{Events: events.Writer{Client: w.api, Pod: "b"}}
-		if err := survivor.Woken(t.Context(), &cluster, value, told, time.Now()); err != nil || !w.waker.Journal.Told(client.ObjectKeyFromObject(&cluster), value) {
+		value := cluster.Annotations[contract.AnnotationLastWake]
+		survivor := &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "b"}}
+		if err := survivor.Woken(t.Context(), &cluster, value, recorded, time.Now()); err != nil || !w.waker.WakeRecorder.Recorded(client.ObjectKeyFromObject(&cluster), value) {
 			t.Errorf("another replica tells of it too: %v", err)
 		}
 		if diff := cmp.Diff(messages, w.woken()); diff != "" {
 			t.Errorf("what another replica tells (-before +after):\n%s", diff)
 		}
-		delete(cluster.Annotations, idle.KeyLastWake)
-		if diff := cmp.Diff(map[string]string{idle.KeyEnabled: "true"}, cluster.Annotations); diff != "" {
+		delete(cluster.Annotations, contract.AnnotationLastWake)
+		if diff := cmp.Diff(map[string]string{contract.AnnotationEnabled: "true"}, cluster.Annotations); diff != "" {
 			t.Errorf("annotations (-want +got):\n%s", diff)
 		}
 	})
@@ -359,8 +428,10 @@ func TestResolve(t *testing.T) {
 			func(w *world) { w.postgres.Store(true); w.endpoint("orders-rw", "10.0.0.9"); go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
 		{"an instance that has ended has lost its address", awake, "-r", func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", ended) },
 			func(w *world) { w.pod("orders-2", "10.0.0.2", same) }, netip.MustParseAddrPort("10.0.0.2:5432"), nil, 0, nil},
-		{"until pods are deleted it is passed through to one that answers", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
-			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, nil, primary, nil, 0, nil},
+		{"once the switch is on nobody is passed to an instance that still answers", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
+			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
+		{"a switch that is withdrawn leaves it to serve", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
+			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, func(w *world) { w.change(awake) }, primary, nil, 0, nil},
 		{"while pods are being deleted the switch stays", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
 			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", terminating) }, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
 		{"a condition of before does not count while there are pods", unchanged, "-rw",
@@ -371,7 +442,14 @@ func TestResolve(t *testing.T) {
 		{"a person's hibernation is not undone", unchanged, "-rw", func(w *world) { w.manager.Store("kubectl-annotate") }, nil, netip.AddrPort{}, gateway.ErrAsleepByHand, 0, []Result{ResultByHand}},
 		{"a person who switches meanwhile ends the wake", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil,
 			func(w *world) { w.manager.Store("kubectl-annotate"); w.touch() }, netip.AddrPort{}, gateway.ErrAsleepByHand, 0, []Result{ResultByHand}},
-		{"wake=manual is obeyed", func(c *cnpgv1.Cluster) { c.Annotations[idle.KeyWake] = "manual" }, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrAsleepByHand, 0, []Result{ResultByHand}},
+		{"a wake that may have the operator delete volumes is refused at once", maintained, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrMaintenance, 0, []Result{ResultMaintenance}},
+		{"so is one that began before the maintenance", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil,
+			func(w *world) { w.change(maintained) }, netip.AddrPort{}, gateway.ErrMaintenance, 0, []Result{ResultMaintenance}},
+		{"maintenance that began since the Cluster was read is seen before the switch is turned off", unchanged, "-rw",
+			func(w *world) { w.conflict.Store(1); w.interfere = maintained }, nil, netip.AddrPort{}, gateway.ErrMaintenance, 0, []Result{ResultMaintenance}},
+		{"an instance that runs serves during maintenance", func(c *cnpgv1.Cluster) { awake(c); maintained(c) }, "-rw",
+			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, nil, primary, nil, 0, nil},
+		{"wake=manual is obeyed", func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationWake] = "manual" }, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrAsleepByHand, 0, []Result{ResultByHand}},
 		{"a conflict is read again", unchanged, "-rw", func(w *world) { w.conflict.Store(3); go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
 		{"a cluster that another replica woke is waited for", unchanged, "-rw", nil, func(w *world) { w.change(awake); go w.operate() }, primary, nil, 0, nil},
 		{"a wake that does not come ends", unchanged, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrTimeout, 1, []Result{ResultTimeout}},
@@ -382,10 +460,14 @@ func TestResolve(t *testing.T) {
 		{"so do selected pods", func(c *cnpgv1.Cluster) {
 			awake(c)
 			c.Spec.PodSelectorRefs = []cnpgv1.PodSelectorRef{{Name: "app"}}
-		}, "-rw", func(w *world) { w.endpoint("orders-rw", "10.0.0.1") }, nil, netip.AddrPort{}, gateway.ErrReconnect, 0, nil},
+		}, "-rw", func(w *world) {
+			w.postgres.Store(true)
+			w.pod("orders-1", "10.0.0.1", same)
+			w.endpoint("orders-rw", "10.0.0.1")
+		}, nil, netip.AddrPort{}, gateway.ErrReconnect, 0, nil},
 		{"unless an annotation accepts the gateway's address", func(c *cnpgv1.Cluster) {
 			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
-			c.Annotations[idle.KeyGatewayAddress] = "accept"
+			c.Annotations[contract.AnnotationGatewayAddress] = "accept"
 		}, "-rw", func(w *world) { go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
 		{"a Service that is gone serves nobody", awake, "-gone", nil, nil, netip.AddrPort{}, ErrGone, 0, nil},
 	} {
@@ -406,18 +488,19 @@ func TestResolve(t *testing.T) {
 					w.later(time.Second, func() { row.later(w) })
 				}
 				got, err := w.waker.Resolve(t.Context(), service(row.service), by)
+				synctest.Wait() // the search ends beside its client
 				if got != row.want || !errors.Is(err, row.err) {
 					t.Errorf("got %s, %v, want %s, %v", got, err, row.want, row.err)
 				}
-				patches, results, knocks, events := w.seen()
+				patches, results, probes, events := w.seen()
 				if len(patches) != row.patches {
 					t.Errorf("%d patches, want %d: %v", len(patches), row.patches, patches)
 				}
 				if diff := cmp.Diff(row.result, results); diff != "" {
 					t.Errorf("results (-want +got):\n%s", diff)
 				}
-				if knocks > 51+30 {
-					t.Errorf("PostgreSQL was asked %d times in half a minute", knocks)
+				if probes > 101+30+30 {
+					t.Errorf("PostgreSQL was asked %d times in half a minute", probes)
 				}
 				if said := strings.Join(events, "\n"); errors.Is(row.err, gateway.ErrTimeout) != strings.Contains(said, "WakeTimedOut") {
 					t.Errorf("events: %s", said)
@@ -460,7 +543,7 @@ func TestAClientThatLeavesDoesNotEndTheWake(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
-		c.Annotations[idle.KeyIgnore] = "client=10.9.0.0/16; user=x client=10.8.0.0/16"
+		c.Annotations[contract.AnnotationIgnore] = "client=10.9.0.0/16; user=x client=10.8.0.0/16"
 	})
 	w.pod("orders-1", "10.0.0.1", same)
 	w.pod("going-1", "10.0.0.2", terminating)
@@ -494,15 +577,16 @@ func TestRefuses(t *testing.T) {
 func TestSendsAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, time.Minute, awake)
+	w.pod("orders-1", "10.0.0.1", ready)
 	for suffix, want := range map[string]bool{"-rw": false, "-gone": true} {
-		if got := w.waker.SendsAway(service(suffix)); got != want {
+		if got := w.waker.SendsAway(service(suffix), by.Peer); got != want {
 			t.Errorf("%s: got %t, want %t", suffix, got, want)
 		}
 	}
 	w.change(func(c *cnpgv1.Cluster) {
 		c.Spec.PostgresConfiguration.PgHBA = []string{"host replication streaming_replica 10.0.0.0/8 md5"}
 	})
-	if !w.waker.SendsAway(service("-rw")) {
+	if !w.waker.SendsAway(service("-rw"), by.Peer) {
 		t.Error("rules that tell addresses apart do not send a session away")
 	}
 }
@@ -510,9 +594,6 @@ func TestSendsAway(t *testing.T) {
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, time.Minute, awake)
-	ready := func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	}
 	w.pod("orders-1", "10.0.0.1", ready)
 	w.pod("orders-2", "10.0.0.2", same)
 	w.pod("orders-3", "10.0.0.3", func(p *corev1.Pod) { ready(p); terminating(p) })
@@ -521,7 +602,11 @@ func TestRunning(t *testing.T) {
 			t.Errorf("%s: got %v, want %d", suffix, got, want)
 		}
 	}
-	if _, _, knocks, _ := w.seen(); knocks != 0 {
+	if _, _, probes, _ := w.seen(); probes != 0 {
 		t.Error("PostgreSQL was asked")
+	}
+	w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationHibernation] = "on" })
+	if got := w.waker.Running(service("-rw")); len(got) != 0 {
+		t.Errorf("once the switch is on %v are said to accept sessions", got)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Now is when the values are read and written: some may be only so far ahead.
@@ -34,66 +34,67 @@ type Rule struct {
 
 // Rules is the table.
 var Rules = []Rule{
-	{idle.KeyEnabled, Good, []string{"true", "false"}},
-	{idle.KeyEnabled, Bad, []string{"", "yes", "True", "1", "true ", `"true"`, "tru\\e", "a\nb\tc", "größer"}},
-	{idle.KeyInactivityMinutes, Good, []string{"30", "0.5", "1", "525600", "525600.0", "0.000000001", "007", "000000001.0"}},
-	{idle.KeyInactivityMinutes, Bad, []string{"", "0", "0.0", "-1", "+1", "1e3", "0x10", " 1", "1 ", "1\n", "NaN", "Inf", "1.", ".5", "525600.1", "525601", "99999999999", "0000000001", "1.0000000000", "thirty", "1,5", "٣"}},
-	{idle.KeyActivity, Good, []string{"connections", "queries"}},
-	{idle.KeyActivity, Bad, []string{"", "transactions", "Queries", "queries,connections"}},
-	{idle.KeyWake, Good, []string{"on-connect", "manual"}},
-	{idle.KeyWake, Bad, []string{"", "maybe", "onconnect", "manual;"}},
-	{idle.KeyGatewayAddress, Good, []string{"accept", "reject"}},
-	{idle.KeyGatewayAddress, Bad, []string{"", "yes", "Accept"}},
-	{idle.KeySidecarUpdate, Good, []string{"on-restart", "immediate"}},
-	{idle.KeySidecarUpdate, Bad, []string{"", "now", "Immediate", "on-restart "}},
-	{idle.KeyDatabase, Good, []string{"", "orders", "Any Name", "ü;--"}},
-	{idle.KeyIgnore, Good, []string{
+	{contract.AnnotationEnabled, Good, []string{"true", "false"}},
+	{contract.AnnotationEnabled, Bad, []string{"", "yes", "True", "1", "true ", `"true"`, "tru\\e", "a\nb\tc", "größer"}},
+	{contract.AnnotationInactivityMinutes, Good, []string{"30", "0.5", "1", "525600", "525600.0", "0.000000001", "007", "000000001.0"}},
+	{contract.AnnotationInactivityMinutes, Bad, []string{"", "0", "0.0", "-1", "+1", "1e3", "0x10", " 1", "1 ", "1\n", "NaN", "Inf", "1.", ".5", "525600.1", "525601", "99999999999", "0000000001", "1.0000000000", "thirty", "1,5", "٣"}},
+	{contract.AnnotationActivity, Good, []string{"connections", "queries"}},
+	{contract.AnnotationActivity, Bad, []string{"", "transactions", "Queries", "queries,connections"}},
+	{contract.AnnotationWake, Good, []string{"on-connect", "manual"}},
+	{contract.AnnotationWake, Bad, []string{"", "maybe", "onconnect", "manual;"}},
+	{contract.AnnotationGatewayAddress, Good, []string{"accept", "reject"}},
+	{contract.AnnotationGatewayAddress, Bad, []string{"", "yes", "Accept"}},
+	{contract.AnnotationSidecarUpdate, Good, []string{"on-restart", "immediate"}},
+	{contract.AnnotationSidecarUpdate, Bad, []string{"", "now", "Immediate", "on-restart "}},
+	{contract.AnnotationDatabase, Good, []string{"", "orders", "Any Name", "ü;--"}},
+	{contract.AnnotationIgnore, Good, []string{
 		"user=monitoring application=datadog*; client=10.0.0.0/8", "user=a,user=b;;", " user=a\tdatabase=b ", "application=a=b", "user=user=x",
 		"client=10.1.2.3", "client=0.0.0.0/0", "client=fd00::1", "client=::/0", "client=::ffff:10.0.0.1", "client=fd00::/64 user=x*",
 		"\u00a0user=a\u2003database=b\u3000", "user=a\vdatabase=b\u0085", many("user=a", 64),
 	}},
-	{idle.KeyIgnore, Bad, []string{
+	{contract.AnnotationIgnore, Bad, []string{
 		"", ";", " ", "user", "user=", "usr=x", "=x", "user=a user=b", "client=10.0.0.1 user=a client=10.0.0.2", "user=a; ;user=b", "client=10.0.0",
 		"client=10.0.0.256", "client=10.0.0.01", "client=10.0.0.0/33", "client=10.0.0.0/08", "client=host.example.org", "client=fd00::/129",
 		"client=fe80::1%eth0", "User=a", "user=a database", "user=a\u00a0user=b", "user=a\u2003x", many("user=a", 65),
 	}},
-	{idle.KeyIgnore, Late, []string{"client=:::", "client=1:2", "client=::1.2.3", "client=12345::"}},
-	{idle.KeyKeepAwake, Good, []string{
+	{contract.AnnotationIgnore, Late, []string{"client=:::", "client=1:2", "client=::1.2.3", "client=12345::"}},
+	{contract.AnnotationKeepAwake, Good, []string{
 		"Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC", "Sun 00:00-24:00 UTC", "Sat,Mon-Wed 22:00-06:00 America/Port-au-Prince",
 		" Fri-Mon  23:59-00:00   Etc/GMT+1 ", "Mon 08:00-09:00 UTC;\tTue 08:00-09:00 UTC\u00a0", many("Mon 08:00-09:00 UTC", 64),
 	}},
-	{idle.KeyKeepAwake, Bad, []string{
+	{contract.AnnotationKeepAwake, Bad, []string{
 		"", ";", "Mon", "Mon 08:00-09:00", "mon 08:00-09:00 UTC", "Mon- 08:00-09:00 UTC", "Mon, 08:00-09:00 UTC", "Mon-Tue-Wed 08:00-09:00 UTC",
 		"Mon 8:00-09:00 UTC", "Mon 08:00-24:01 UTC", "Mon 25:00-26:00 UTC", "Mon 24:00-08:00 UTC", "Mon 08:60-09:00 UTC", "Mon 08:00-08:00 UTC",
 		"Mon 08:00-09:00 Local", "Mon 08:00-09:00 UTC;", "Mon\t08:00-09:00 UTC", "Mon 08:00 - 09:00 UTC", "Mon 08:00-09:00 Europe/Zürich",
 		many("Mon 08:00-09:00 UTC", 65),
 	}},
-	{idle.KeyKeepAwake, Late, []string{"Mon 08:00-09:00 Europe/Bern", "Mon 08:00-09:00 ../UTC", "Mon 08:00-09:00 CET+1"}},
-	{idle.KeyKeepAwakeUntil, Good, []string{
+	{contract.AnnotationKeepAwake, Late, []string{"Mon 08:00-09:00 Europe/Bern", "Mon 08:00-09:00 ../UTC", "Mon 08:00-09:00 CET+1"}},
+	{contract.AnnotationKeepAwakeUntil, Good, []string{
 		"2026-03-01T18:00:00Z", "2026-03-01T18:00:00.5+01:00", "2024-02-29T00:00:00Z", "2000-02-29T23:59:59-12:30", "0000-01-01T00:00:00Z",
 		// Go's parser takes these too.
 		"2026-03-01T8:00:00Z", "2026-03-01T18:00:00,5Z", "2026-03-01T18:00:00+24:60",
 	}},
-	{idle.KeyKeepAwakeUntil, Bad, []string{
+	{contract.AnnotationKeepAwakeUntil, Bad, []string{
 		"", "tomorrow", "2026-03-01", "2026-03-01 18:00:00Z", "2026-03-01T18:00Z", "2026-03-01T18:00:00", "2026-03-01T18:00:00z", "2026-03-01t18:00:00Z",
 		"2026-3-01T18:00:00Z", "2026-13-01T18:00:00Z", "2026-00-01T18:00:00Z", "2026-04-31T18:00:00Z", "2026-01-00T18:00:00Z", "2025-02-29T00:00:00Z",
 		"1900-02-29T00:00:00Z", "2026-03-01T24:00:00Z", "2026-03-01T18:60:00Z", "2026-03-01T18:00:60Z", "2026-03-01T18:00:00.Z",
 		"2026-03-01T18:00:00+25:00", "2026-03-01T18:00:00+01:61", "2026-03-01T18:00:00+0100", " 2026-03-01T18:00:00Z", "2026-03-01T18:00:00Z\n",
 	}},
-	{idle.KeyKeepAwakeUntil, Late, []string{"2026-03-08T00:00:01Z", "9999-12-31T23:59:59Z"}},
-	{idle.KeySleepRequested, Good, []string{"2026-03-01T00:00:00Z", "2026-03-01T01:05:00+01:00", "2020-02-29T00:00:00Z"}},
-	{idle.KeySleepRequested, Bad, []string{"", "now", "true", "2026-03-01", "2026-03-01T00:00:00", "2026-02-29T00:00:00Z", "2026-03-01T00:00:00Z "}},
-	{idle.KeySleepRequested, Late, []string{"2026-03-01T00:05:01Z", "9999-12-31T23:59:59Z"}},
-	{idle.KeyAnnounced, Good, []string{"", "x"}},
-	{idle.KeyGatewayReady, Good, []string{"x"}},
-	{idle.KeyAsleepSince, Good, []string{"x"}},
-	{idle.KeyAsleepReason, Good, []string{"x"}},
-	{idle.KeyLastWake, Good, []string{"x"}},
-	{idle.KeySuspended, Good, []string{"x"}},
+	{contract.AnnotationKeepAwakeUntil, Late, []string{"2026-03-08T00:00:01Z", "9999-12-31T23:59:59Z"}},
+	{contract.AnnotationSleepRequested, Good, []string{"2026-03-01T00:00:00Z", "2026-03-01T01:05:00+01:00", "2020-02-29T00:00:00Z"}},
+	{contract.AnnotationSleepRequested, Bad, []string{"", "now", "true", "2026-03-01", "2026-03-01T00:00:00", "2026-02-29T00:00:00Z", "2026-03-01T00:00:00Z "}},
+	{contract.AnnotationSleepRequested, Late, []string{"2026-03-01T00:05:01Z", "9999-12-31T23:59:59Z"}},
+	{contract.AnnotationAnnounced, Good, []string{"", "x"}},
+	{contract.AnnotationGatewayReady, Good, []string{"x"}},
+	{contract.AnnotationAsleepSince, Good, []string{"x"}},
+	{contract.AnnotationAsleepReason, Good, []string{"x"}},
+	{contract.AnnotationLastWake, Good, []string{"x"}},
+	{contract.AnnotationUnroutableServices, Good, []string{"x"}},
+	{contract.AnnotationSuspended, Good, []string{"x"}},
 	{"xata.io/other", Good, []string{"x"}},
 	{"xata.io/scale-to-zero", Good, []string{"x"}},
-	{idle.Prefix + "inactivity-minute", Bad, []string{"5", ""}},
-	{idle.Prefix + "Enabled", Bad, []string{"true"}},
+	{contract.Prefix + "inactivity-minute", Bad, []string{"5", ""}},
+	{contract.Prefix + "Enabled", Bad, []string{"true"}},
 }
 
 func many(item string, count int) string {

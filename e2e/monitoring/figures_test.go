@@ -1,0 +1,75 @@
+package monitoring
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// TestSavedTimeCountsOnce has promtool add up a day of sleep of a cluster that requests one core, as the README and the
+// dashboard do, while pods of the plugin come and go: p's container is started anew after six hours and p's pod is replaced
+// after twelve, and q stays.
+func TestSavedTimeCountsOnce(t *testing.T) {
+	t.Parallel()
+	tool := promtool(t)
+	test := "evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n"
+	for pod, values := range map[string]string{"p1": "0+60x360 0+60x358 stale", "p2": "_x720 0+60x720", "q": "0+60x1440"} {
+		test += fmt.Sprintf("      - series: 'cnpg_scale_to_zero_saved_cpu_seconds_total{namespace=\"shop\", cluster=\"blue\", pod=%q}'\n        values: %q\n", pod, values)
+	}
+	test += "    promql_expr_test:\n"
+	hours := over("", "cnpg_scale_to_zero_saved_cpu_seconds_total", of) + " / 3600"
+	for _, expression := range append(quoted(t), Fill(hours, nil)) {
+		test += fmt.Sprintf("      - expr: %q\n        eval_time: 1d\n        exp_samples: [{value: 24}]\n", "round(10 * ("+expression+")) / 10")
+	}
+	directory := t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, "saved.yaml"), []byte(test), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, directory, tool, "test", "rules", "saved.yaml")
+}
+
+// evaluated has promtool evaluate an expression of the dashboard on series at a time, to the samples in its notation.
+func evaluated(t *testing.T, interval string, series map[string]string, expression, at, samples string) {
+	t.Helper()
+	tool := promtool(t)
+	test := "evaluation_interval: 1m\ntests:\n  - interval: " + interval + "\n    input_series:\n"
+	for _, name := range slices.Sorted(maps.Keys(series)) {
+		test += fmt.Sprintf("      - series: %q\n        values: %q\n", name, series[name])
+	}
+	test += fmt.Sprintf("    promql_expr_test:\n      - expr: %q\n        eval_time: %s\n        exp_samples: %s\n", Fill(expression, nil), at, samples)
+	directory := t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, "test.yaml"), []byte(test), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, directory, tool, "test", "rules", "test.yaml")
+}
+
+// A cluster sleeps for the first six hours of a day and is awake afterwards; every six hours the plugin's pod is replaced. The
+// average of the first pod alone is 1.
+func TestTimeAsleep_isThatOfAllReplicasTogether(t *testing.T) {
+	t.Parallel()
+	series := map[string]string{}
+	for pod, values := range map[string]string{"p1": "1x71 stale", "p2": "_x72 0x71 stale", "p3": "_x144 0x71 stale", "p4": "_x216 0x80"} {
+		series[`cnpg_scale_to_zero_cluster_state{namespace="shop", cluster="blue", state="asleep", pod="`+pod+`"}`] = values
+	}
+	evaluated(t, "5m", series, `round(100 * avg(`+timeAsleep(of)+`))`, "1d", "[{value: 25}]")
+}
+
+// One replica of the plugin knows already that a cluster sleeps, and the other does not.
+func TestStateNumber_isThatOfAStateWhileReplicasDisagree(t *testing.T) {
+	t.Parallel()
+	series := map[string]string{}
+	for pod, in := range map[string]string{"p1": "awake", "p2": "asleep"} {
+		for _, state := range states {
+			value := "0x10"
+			if state.name == in {
+				value = "1x10"
+			}
+			series[`cnpg_scale_to_zero_cluster_state{namespace="shop", cluster="blue", state="`+state.name+`", pod="`+pod+`"}`] = value
+		}
+	}
+	evaluated(t, "1m", series, stateNumber(of), "5m", `[{labels: '{namespace="shop", cluster="blue"}', value: 4}]`)
+}

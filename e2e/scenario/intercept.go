@@ -1,0 +1,190 @@
+package scenario
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+)
+
+// LongestHold is for how long a change can be held: the API server waits no longer for a webhook.
+const LongestHold = 30 * time.Second
+
+// Change is a change of an object by a service account that has not yet taken effect.
+type Change struct {
+	// Kind is that of the object.
+	Kind string
+	// Before and After are the object without the change and with it.
+	Before, After *unstructured.Unstructured
+}
+
+// Interceptor is a validating webhook that holds chosen changes of the Clusters and ScheduledBackups of a namespace, and refuses
+// none.
+type Interceptor struct {
+	server *http.Server
+
+	mutex   sync.Mutex
+	matches func(Change) bool
+	held    chan Change
+	release chan struct{}
+}
+
+// Hold holds every change that matches until release, which may be called more than once: the gateway has replicas, and each makes
+// the same change. The first is received from held. An earlier hold holds nothing more.
+func (i *Interceptor) Hold(matches func(Change) bool) (held <-chan Change, release func()) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	i.matches, i.held, i.release = matches, make(chan Change, 1), make(chan struct{})
+	opened := i.release
+	return i.held, sync.OnceFunc(func() { close(opened) })
+}
+
+// take returns what a change waits for; nil: nothing.
+func (i *Interceptor) take(change Change) <-chan struct{} {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	if i.matches == nil || !i.matches(change) {
+		return nil
+	}
+	select {
+	case i.held <- change:
+	default: // it is not the first
+	}
+	return i.release
+}
+
+// Intercept puts an Interceptor before the namespace. The API server must reach this machine at the address from which this
+// machine reaches it.
+func (k *Kubernetes) Intercept(ctx context.Context, namespace string) (*Interceptor, error) {
+	address, err := k.ownAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pair, authority, err := selfSigned(address)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := tls.Listen("tcp", net.JoinHostPort(address.String(), "0"), &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the API server: %w", err)
+	}
+	i := &Interceptor{}
+	i.server = &http.Server{Handler: http.HandlerFunc(i.review), ReadHeaderTimeout: LongestHold}
+	go func() { _ = i.server.Serve(listener) }()
+	if err := k.Create(ctx, webhook(namespace, "https://"+listener.Addr().String(), authority)); err != nil {
+		_ = i.server.Close()
+		return nil, fmt.Errorf("create the webhook: %w", err)
+	}
+	return i, nil
+}
+
+// StopIntercepting removes the Interceptor. What it holds takes effect.
+func (k *Kubernetes) StopIntercepting(ctx context.Context, namespace string, i *Interceptor) error {
+	if err := k.Delete(ctx, webhook(namespace, "", nil)); err != nil {
+		return fmt.Errorf("delete the webhook: %w", err)
+	}
+	if err := i.server.Close(); err != nil {
+		return fmt.Errorf("stop the webhook's server: %w", err)
+	}
+	return nil
+}
+
+// webhook asks about what service accounts change in the namespace.
+func webhook(namespace, url string, authority []byte) *admissionregistrationv1.ValidatingWebhookConfiguration {
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "hold-" + namespace},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name:                    "hold.e2e.scale-to-zero.cnpg-i.io",
+			ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: authority},
+			AdmissionReviewVersions: []string{"v1"},
+			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
+			TimeoutSeconds:          ptr.To(int32(LongestHold / time.Second)),
+			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}},
+			MatchConditions: []admissionregistrationv1.MatchCondition{{
+				Name: "service-accounts", Expression: `request.userInfo.username.startsWith("system:serviceaccount:")`,
+			}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+				Rule: admissionregistrationv1.Rule{
+					APIGroups: []string{"postgresql.cnpg.io"}, APIVersions: []string{"v1"},
+					Resources: []string{"clusters", "scheduledbackups"},
+				},
+			}},
+		}},
+	}
+}
+
+// review answers the API server, late where the change is to be held.
+func (i *Interceptor) review(writer http.ResponseWriter, request *http.Request) {
+	var review admissionv1.AdmissionReview
+	if err := json.NewDecoder(request.Body).Decode(&review); err != nil || review.Request == nil {
+		http.Error(writer, "not an AdmissionReview", http.StatusBadRequest)
+		return
+	}
+	change := Change{Kind: review.Request.Kind.Kind, Before: &unstructured.Unstructured{}, After: &unstructured.Unstructured{}}
+	if change.Before.UnmarshalJSON(review.Request.OldObject.Raw) == nil && change.After.UnmarshalJSON(review.Request.Object.Raw) == nil {
+		if released := i.take(change); released != nil {
+			select {
+			case <-released:
+			case <-request.Context().Done():
+			}
+		}
+	}
+	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+	review.Request = nil
+	writer.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(writer).Encode(review) // to whom, if not to the API server, could an error be told
+}
+
+// ownAddress is the address of this machine from which it reaches the API server.
+func (k *Kubernetes) ownAddress(ctx context.Context) (net.IP, error) {
+	server, err := url.Parse(k.REST.Host)
+	if err != nil {
+		return nil, fmt.Errorf("read the API server's address: %w", err)
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "udp", net.JoinHostPort(server.Hostname(), "443")) // sends nothing
+	if err != nil {
+		return nil, fmt.Errorf("find the way to the API server: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.LocalAddr().(*net.UDPAddr).IP, nil
+}
+
+// selfSigned makes a certificate for the address, also in PEM.
+func selfSigned(address net.IP) (tls.Certificate, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, nil, fmt.Errorf("generate a key: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{address}, NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true, IsCA: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, nil, fmt.Errorf("sign a certificate: %w", err)
+	}
+	pair := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return pair, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}

@@ -1,0 +1,38 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// The sidecar's own connections do not count, however far PostgreSQL's rules of authentication let them come.
+func TestSleep_ownConnectionsDoNotCount(t *testing.T) {
+	t.Parallel()
+	for name, rules := range map[string][]string{
+		"everybody is trusted":          {"host all all all trust"},
+		"local clients are trusted":     {"host all all 127.0.0.1/32 trust"},
+		"clients need a certificate":    {"hostssl all all all cert", "hostnossl all all all reject"},
+		"local clients are turned away": {"host all all 127.0.0.1/32 reject"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t)
+			c := kube.NewCluster(s.namespace, "own", 1, never)
+			c.Spec.PostgresConfiguration.PgHBA = rules
+			s.must(kube.Create(s.ctx, c))
+			s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+			s.listens(c) // which it does only where its own connections are at their most frequent
+			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+			after := time.Now()
+			at, err := kube.AwaitCluster(s.ctx, c, "put to sleep", threshold+time.Minute, scenario.SwitchedOn)
+			s.must(err)
+			t.Logf("switch turned on %.1fs after the threshold", at.Sub(after.Add(threshold)).Seconds())
+			if late := at.Sub(after.Add(threshold)); late > toSettle {
+				t.Errorf("put to sleep %s after the threshold, want at most %s", late, toSettle)
+			}
+			s.hibernated(c, at)
+		})
+	}
+}

@@ -1,0 +1,83 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// toTake is how long the Backups take that are made during a handover.
+const toTake = 15 * time.Second
+
+// A Backup that somebody makes by hand during the handover is never flagged failed: the cluster stays awake until it has completed,
+// and then sleeps.
+func TestHandover_aBackupByHandWins(t *testing.T) {
+	image := neighbourImage(t)
+	t.Parallel()
+	s := begin(t)
+	neighbour := s.neighbour(image)
+	for _, row := range []struct {
+		phase     string
+		schedules []string
+		held      func(scenario.Change) bool
+	}{
+		{"announced with nothing to suspend", nil, nil},
+		{"about to be acknowledged with nothing to suspend", nil, acknowledges},
+		{"acknowledged", []string{"only"}, suspends(1)},
+		{"suspended", []string{"first", "second"}, suspends(2)},
+	} {
+		t.Run(row.phase, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t)
+			c := kube.NewCluster(s.namespace, "by-hand", 1, never)
+			c.Spec.Plugins = append(c.Spec.Plugins, neighbour)
+			s.must(kube.Create(s.ctx, c))
+			s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+			for _, name := range row.schedules {
+				s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, name, "0 0 0 1 1 *")))
+			}
+			interceptor := s.intercept()
+			if row.held == nil {
+				s.announced(c)
+				s.backupWins(c, neighbour.Name, func() {})
+				return
+			}
+			held, release := interceptor.Hold(row.held)
+			defer release()
+			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+			s.held(held, threshold+2*time.Minute)
+			s.backupWins(c, neighbour.Name, release)
+		})
+	}
+}
+
+// backupWins makes a Backup, lets the handover go on, and demands that the cluster sleeps once the Backup has completed and not
+// before.
+func (s *story) backupWins(c *cnpgv1.Cluster, neighbour string, release func()) {
+	s.Helper()
+	backup := &cnpgv1.Backup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "by-hand"},
+		Spec: cnpgv1.BackupSpec{
+			Cluster: cnpgv1.LocalObjectReference{Name: c.Name}, Method: cnpgv1.BackupMethodPlugin,
+			PluginConfiguration: takes(neighbour, toTake),
+		},
+	}
+	s.must(kube.Create(s.ctx, backup))
+	release()
+	_, err := kube.AwaitBackup(s.ctx, backup, "ended", time.Minute, func(b *cnpgv1.Backup) bool {
+		return b.Status.Phase == cnpgv1.BackupPhaseCompleted || b.Status.Phase == cnpgv1.BackupPhaseFailed
+	})
+	s.must(err)
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	if backup.Status.Phase != cnpgv1.BackupPhaseCompleted || scenario.SwitchedOn(c) {
+		s.Fatalf("the Backup ended as %q (%s), and the switch is on %t", backup.Status.Phase, backup.Status.Error, scenario.SwitchedOn(c))
+	}
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the Backup", threshold+2*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c, at)
+}

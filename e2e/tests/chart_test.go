@@ -1,0 +1,187 @@
+package tests
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/chart"
+	"github.com/cnpg-i/scale-to-zero/e2e/install"
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// toInstall bounds what Helm waits for on two busy cores.
+const toInstall = 2 * time.Minute
+
+// The chart takes the place of install.yaml, is upgraded while a cluster sleeps, and is removed once no cluster lists the plugin
+// and no sooner. It takes the plugin from everybody, and so does not run beside others.
+func TestHelmChart(t *testing.T) {
+	s := begin(t)
+	registry, tag := s.pluginImage()
+	loaded, err := chart.Load("../../manifests/chart")
+	s.must(err)
+	values := map[string]any{"image": map[string]any{"registry": registry, "tag": tag}, "sidecarImage": map[string]any{"tag": tag}}
+	helm, err := chart.Connect(scenario.OperatorNamespace, toInstall)
+	s.must(err)
+	used, asleep := s.cluster("used", 1), s.cluster("asleep", 1)
+	s.together(used, asleep)
+	s.sleeps(asleep)
+	session, before := s.open(used, "rw"), s.lives(used)
+
+	t.Cleanup(func() { s.ctx = cleanup(t); s.reinstall(helm, registry, tag) })
+	began := time.Now()
+	s.must(helm.Install(s.ctx, loaded, values))
+	t.Logf("installed in %.1fs", time.Since(began).Seconds())
+	s.ownedByHelm()
+	s.awaitSlices(asleep, toSettle, "rw", "r")
+
+	began = time.Now()
+	s.must(helm.Upgrade(s.ctx, loaded, next(values)))
+	t.Logf("upgraded in %.1fs", time.Since(began).Seconds())
+	if got := environment(s.plugin(), "LOG_LEVEL"); got != "debug" {
+		t.Errorf("after the upgrade the level of the logs is %q", got)
+	}
+	s.must(session.Run("select 1"))
+	if after := s.lives(used); !maps.Equal(before, after) {
+		t.Errorf("the upgrade restarted the instance in use: %v, then %v", before, after)
+	}
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(asleep), asleep))
+	if !scenario.Hibernated(asleep) {
+		t.Error("the upgrade woke the cluster that slept")
+	}
+	_, err = kube.QueryAs(s.ctx, asleep, "rw", fromAfar, "select 1")
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, asleep, toHealthy))
+	s.sleeps(asleep)
+
+	s.refused(helm, used, asleep)
+	s.must(helm.Rollback(2))
+	s.must(helm.Upgrade(s.ctx, loaded, next(values)))
+
+	session.Close()
+	for _, c := range []*cnpgv1.Cluster{used, asleep} {
+		s.list(c)
+	}
+	s.awaitUnused()
+	began = time.Now()
+	s.must(helm.Uninstall(true))
+	t.Logf("uninstalled in %.1fs", time.Since(began).Seconds())
+	s.nothingIsLeft(asleep)
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(asleep), asleep))
+	if !scenario.Hibernated(asleep) {
+		t.Error("uninstalling woke the cluster that slept")
+	}
+	s.wake(asleep)
+	if sidecar(s.instances(asleep)[0]) != nil {
+		t.Error("the sidecar is still there after the plugin was uninstalled")
+	}
+}
+
+// pluginImage is where the plugin's image comes from, and its tag.
+func (s *story) pluginImage() (registry, tag string) {
+	s.Helper()
+	image := s.plugin().Spec.Template.Spec.Containers[0].Image
+	registry, tag, ok := strings.Cut(image, "/"+install.PluginImage+":")
+	if !ok {
+		s.Skipf("the plugin's image has another name than the chart gives it: %s", image)
+	}
+	return registry, tag
+}
+
+// next are the values of the next version, if there is one, with another level of the logs.
+func next(values map[string]any) map[string]any {
+	changed := maps.Clone(values)
+	changed["logLevel"] = "debug"
+	if _, tag, ok := strings.Cut(os.Getenv("NEXT_PLUGIN_IMAGE"), "/"+install.PluginImage+":"); ok {
+		image := maps.Clone(values["image"].(map[string]any))
+		image["tag"] = tag
+		changed["image"] = image
+	}
+	return changed
+}
+
+// ownedByHelm demands that the release has the plugin's Deployment.
+func (s *story) ownedByHelm() {
+	s.Helper()
+	deployment := s.plugin()
+	if deployment.Labels["app.kubernetes.io/managed-by"] != "Helm" || deployment.Annotations["meta.helm.sh/release-name"] != chart.Release {
+		s.Errorf("the plugin's Deployment has the labels %v and the annotations %v", deployment.Labels, deployment.Annotations)
+	}
+}
+
+// refused demands that the release is not removed as long as clusters list the plugin, and that these are named and go on.
+func (s *story) refused(helm *chart.Cluster, used, asleep *cnpgv1.Cluster) {
+	s.Helper()
+	err := helm.Uninstall(true)
+	if err == nil {
+		s.Fatal("the chart was uninstalled under the clusters that list the plugin")
+	}
+	for _, c := range []*cnpgv1.Cluster{used, asleep} {
+		if !strings.Contains(err.Error(), c.Namespace+"/"+c.Name) {
+			s.Errorf("the error does not name %s: %v", c.Name, err)
+		}
+	}
+	s.rolledOut()
+	s.awaitSlices(asleep, toSettle, "rw", "r")
+}
+
+// awaitUnused waits until no cluster lists the plugin: those of tests before are still being removed.
+func (s *story) awaitUnused() {
+	s.Helper()
+	for deadline := time.Now().Add(toHealthy); ; pause(s, time.Second) {
+		var clusters cnpgv1.ClusterList
+		s.must(kube.List(s.ctx, &clusters))
+		var users []string
+		for i := range clusters.Items {
+			for _, plugin := range clusters.Items[i].Spec.Plugins {
+				if plugin.Name == scenario.PluginName {
+					users = append(users, clusters.Items[i].Namespace+"/"+clusters.Items[i].Name)
+				}
+			}
+		}
+		if len(users) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("the clusters of others still list the plugin: %v", users)
+		}
+	}
+}
+
+// nothingIsLeft demands that the plugin and what it made for the cluster are gone.
+func (s *story) nothingIsLeft(c *cnpgv1.Cluster) {
+	s.Helper()
+	if found := s.slices(c); len(found) != 0 {
+		s.Errorf("slices still lead to the gateway: %v", found)
+	}
+	within := 10 * time.Second
+	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleList{}, s.namespace, c.Name+"-scale-to-zero", within))
+	s.must(kube.AwaitGone(s.ctx, &appsv1.DeploymentList{}, scenario.OperatorNamespace, scenario.PluginDeployment, within))
+	s.must(kube.AwaitGone(s.ctx, &rbacv1.ClusterRoleList{}, "", "cnpg-scale-to-zero-plugin", within))
+}
+
+// reinstall puts install.yaml in the place of the chart.
+func (s *story) reinstall(helm *chart.Cluster, registry, tag string) {
+	s.Helper()
+	if err := helm.Uninstall(false); err != nil {
+		s.Error(err)
+	}
+	rendered, err := install.Render("../../manifests/install", registry, tag)
+	s.must(err)
+	for document := range bytes.SplitSeq(rendered, []byte("\n---\n")) {
+		var object unstructured.Unstructured
+		s.must(yaml.Unmarshal(document, &object.Object))
+		s.must(kube.Apply(s.ctx, client.ApplyConfigurationFromUnstructured(&object), client.ForceOwnership, client.FieldOwner("kubectl")))
+	}
+	s.rolledOut()
+}

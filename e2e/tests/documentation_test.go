@@ -1,0 +1,84 @@
+package tests
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// reader is somebody who types what the pages say, in a namespace of their own.
+type reader struct {
+	*story
+	environment []string
+}
+
+// typed runs lines in a shell, in the repository, and returns what they printed.
+func (r *reader) typed(lines ...string) string {
+	r.Helper()
+	shell := exec.CommandContext(r.ctx, "bash", "-euo", "pipefail", "-c", strings.Join(lines, "\n"))
+	shell.Dir, shell.Env = "../..", r.environment
+	out, err := shell.CombinedOutput()
+	if err != nil {
+		r.Fatalf("%s: %v\n%s", strings.Join(lines, "\n"), err, out)
+	}
+	return string(out)
+}
+
+// reads prepares a shell with kubectl, in the namespace of the test.
+func (s *story) reads() *reader {
+	s.Helper()
+	directory := s.TempDir()
+	r := &reader{s, append(os.Environ(), "PATH="+directory+":"+os.Getenv("PATH"))}
+	if _, err := exec.LookPath("kubectl"); err != nil {
+		script := "#!/bin/sh\nexec go -C \"$E2E\" run ./cmd/cluster kubectl -- \"$@\"\n"
+		s.must(os.WriteFile(filepath.Join(directory, "kubectl"), []byte(script), 0o700)) //nolint:gosec // it is a program
+		e2e, err := filepath.Abs("..")
+		s.must(err)
+		r.environment = append(r.environment, "E2E="+e2e)
+	}
+	own := filepath.Join(directory, "kubeconfig")
+	s.must(os.WriteFile(own, []byte(r.typed("kubectl config view --raw --flatten")), 0o600))
+	r.environment = append(r.environment, "KUBECONFIG="+own)
+	r.typed("kubectl config set-context --current --namespace=" + s.namespace)
+	return r
+}
+
+// The quick start of the README does what it says, from the example on. What installs is not typed: the plugin is there already.
+func TestQuickStart(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 2 {
+		t.Fatalf("the README has %d blocks of commands, want one that installs and one that connects", len(blocks))
+	}
+	const example = "kubectl apply -f manifests/examples/cluster-minimal.yaml\n"
+	_, then, found := strings.Cut(blocks[0][1], example)
+	if !found {
+		t.Fatalf("the README does not say %s", example)
+	}
+	r := begin(t).reads()
+	image := `{"spec":{"imageName":"` + os.Getenv("POSTGRES_IMAGE") + `"}}` // which the node has
+	r.typed("kubectl patch --local -f manifests/examples/cluster-minimal.yaml --type=merge -p '"+image+"' -o yaml | kubectl apply -f -", then)
+
+	c := &cnpgv1.Cluster{}
+	c.Namespace, c.Name = r.namespace, "cluster-minimal"
+	_, err = kube.AwaitCluster(r.ctx, c, "hibernated", time.Minute+toSettle+toHibernate, scenario.Hibernated)
+	r.must(err)
+	out := r.typed(blocks[1][1])
+	for _, want := range []string{"(1 row)", "Hibernated", "Woken"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("there is no %q in what is printed:\n%s", want, out)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// Connections that say nothing take the places of every client that opens a connection to a sleeping cluster. Those of other
+// clusters are answered nevertheless, although they come from the same address.
+func TestSilentConnectionsKeepNoOtherClusterAsleep(t *testing.T) {
+	t.Parallel()
+	const clients = 10
+	s := begin(t)
+	silent := make([]*cnpgv1.Cluster, 0, 4)
+	for i := range cap(silent) {
+		silent = append(silent, kube.NewCluster(s.namespace, fmt.Sprintf("silent-%d", i), 1, never))
+	}
+	c := kube.NewCluster(s.namespace, "wanted", 1, never)
+	all := append([]*cnpgv1.Cluster{c}, silent...)
+	s.together(all...)
+	s.sleepTogether(all...)
+	var floods strings.Builder
+	for _, cluster := range silent { // as many again as soon as the gateway has let go of them
+		fmt.Fprintf(&floods, "flood %s & ", s.address(cluster, "rw"))
+	}
+	before := s.gateways()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := kube.Client(s.ctx, s.namespace, `exec 2>/dev/null; ulimit -n 4096
+flood() { for round in {1..12}; do for i in {1..1500}; do exec {f}<>/dev/tcp/$1/5432 && all+=($f); done
+sleep 1; for f in "${all[@]}"; do exec {f}>&-; done; all=(); done; }
+`+floods.String()+"wait; true")
+		ended <- err
+	}()
+	s.counted(before, 1000, crowded)
+	answers := make(chan error, clients)
+	for range clients {
+		go func() {
+			answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 'answered'")
+			if err == nil && answer != "answered" {
+				err = fmt.Errorf("the answer is %q", answer)
+			}
+			answers <- err
+		}()
+	}
+	for range clients {
+		if err := <-answers; err != nil {
+			t.Errorf("a client: %v", err)
+		}
+	}
+	s.must(<-ended)
+	for _, cluster := range silent {
+		s.staysAsleep(cluster, time.Second, "nobody was a client")
+	}
+}
+
+// sleepTogether has the clusters put to sleep at once, for good.
+func (s *story) sleepTogether(clusters ...*cnpgv1.Cluster) {
+	s.Helper()
+	for _, c := range clusters {
+		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	}
+	for _, c := range clusters {
+		_, err := kube.AwaitCluster(s.ctx, c, "hibernated", threshold+2*time.Minute+toHandOver, scenario.Hibernated)
+		s.must(err)
+		s.annotate(c, scenario.InactivityMinutes, never)
+	}
+	for _, c := range clusters {
+		s.awaitSlices(c, toSettle, "rw", "r")
+	}
+}
+
+// A client that wakes a cluster and has left before it is served buys a minute, and one that was served buys the threshold.
+func TestAWakeThatNobodyUsedEndsAfterAMinute(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	unused, used := kube.NewCluster(s.namespace, "unused", 1, never), kube.NewCluster(s.namespace, "used", 1, never)
+	s.together(unused, used)
+	s.sleepTogether(unused, used)
+
+	_, err := kube.QueryAs(s.ctx, used, "rw", fromAfar, "select 1")
+	s.must(err)
+	_, err = kube.Client(s.ctx, s.namespace, fmt.Sprintf(
+		`exec 3<>/dev/tcp/%s/5432; printf '\x00\x00\x00\x12\x00\x03\x00\x00user\x00app\x00\x00' >&3; sleep 0.5`, s.address(unused, "rw")))
+	s.must(err)
+	_, err = kube.AwaitCluster(s.ctx, unused, "woken", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, unused, toHealthy))
+	healthy := time.Now()
+	at, err := kube.AwaitCluster(s.ctx, unused, "asleep", 2*time.Minute, scenario.SwitchedOn)
+	s.must(err)
+	t.Logf("switched on %.1fs after it was healthy", at.Sub(healthy).Seconds())
+	if reason := unused.Annotations[scenario.AsleepReason]; !strings.HasPrefix(reason, "unused since") {
+		t.Errorf("the reason is %q", reason)
+	}
+	s.awake(used, 10*time.Second, "it was used")
+}

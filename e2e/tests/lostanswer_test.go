@@ -1,0 +1,93 @@
+package tests
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// The switch is turned on and the answer is lost: what belongs to sleep is done all the same. The schedules stay suspended, resting
+// sessions are ended, and after the wake the schedules are resumed. LOST_ANSWERS repeats it.
+func TestHandover_aLostAnswerUndoesNothing(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "cut", 1, never))
+	s.annotate(c, scenario.Activity, "queries")
+	schedule := scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")
+	s.must(kube.Create(s.ctx, schedule))
+	interceptor := s.intercept()
+	for range repeats(t, "LOST_ANSWERS", 1) {
+		relay := s.relay(c)
+		session := s.open(c, "rw")
+		held, release := interceptor.Hold(switchesOn)
+		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+		s.held(held, threshold+time.Minute)
+		relay.Mute()
+		release()
+		on, err := kube.AwaitCluster(s.ctx, c, "switched on", toSettle, scenario.SwitchedOn)
+		s.must(err)
+		relay.Cut()
+		undone := s.watchResumed(schedule)
+		done, err := kube.AwaitCluster(s.ctx, c, "hibernated", 4*time.Minute, scenario.Hibernated)
+		s.must(err)
+		t.Logf("hibernated %.1fs after the switch", done.Sub(on).Seconds())
+		if took := done.Sub(on); took > toHibernate { // a resting session that nobody ends takes three minutes
+			t.Errorf("hibernation took %s, want at most %s", took, toHibernate)
+		}
+		if undone() {
+			t.Error("the schedule was resumed while the cluster fell asleep")
+		}
+		session.Close()
+		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(schedule), schedule))
+		if _, marked := schedule.Annotations[scenario.Suspended]; !suspended(schedule) || !marked {
+			t.Errorf("asleep, the schedule is suspended %t and marked %t", suspended(schedule), marked)
+		}
+		s.annotate(c, scenario.InactivityMinutes, never)
+		s.wake(c)
+		_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
+			_, marked := b.Annotations[scenario.Suspended]
+			return !suspended(b) && !marked
+		})
+		s.must(err)
+		s.must(relay.Close())
+	}
+}
+
+// relay leads the primary's sidecar to the API server through a Relay, and waits until it samples again.
+func (s *story) relay(c *cnpgv1.Cluster) *scenario.Relay {
+	s.Helper()
+	pod := s.instances(c)[0]
+	workers := processesOf(pod, "worker")
+	if len(workers) != 1 {
+		s.Fatalf("the pod has %d workers that can be seen from here, want one", len(workers))
+	}
+	relay, err := kube.Relay(s.ctx, workers[0])
+	s.must(err)
+	s.must(syscall.Kill(workers[0], syscall.SIGKILL)) // the next one makes its connections anew
+	for deadline := time.Now().Add(toSettle); relay.Connections() == 0; pause(s, 100*time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.Fatal("the sidecar's connections to the API server are not led through the relay")
+		}
+	}
+	s.listens(c)
+	return relay
+}
+
+// watchResumed watches a schedule that is suspended until the returned function is called, which reports whether it was resumed.
+func (s *story) watchResumed(schedule *cnpgv1.ScheduledBackup) func() bool {
+	s.Helper()
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(schedule), schedule))
+	ctx, stop := context.WithCancel(s.ctx)
+	watched, resumed := schedule.DeepCopy(), make(chan bool, 1)
+	go func() {
+		_, err := kube.AwaitScheduledBackup(ctx, watched, "resumed", toHealthy, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
+		resumed <- err == nil
+	}()
+	return func() bool { stop(); return <-resumed }
+}

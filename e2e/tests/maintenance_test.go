@@ -1,0 +1,111 @@
+package tests
+
+import (
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// toRefuse bounds a refusal, which waits for nothing but the client's pod.
+const toRefuse = 15 * time.Second
+
+// During a node maintenance with reusePVC false the operator deletes the volumes of an instance that cannot be scheduled. A
+// cluster that sleeps then is not woken, however it is asked; when the maintenance has ended the next client wakes it, and its
+// data is there.
+func TestMaintenanceKeepsVolumes(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	program := filepath.Join(t.TempDir(), "kubectl-scale_to_zero")
+	build := exec.CommandContext(s.ctx, "go", "build", "-o", program, "./plugin/kubectl")
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the command: %v: %s", err, out)
+	}
+	c := s.running(kube.NewCluster(s.namespace, "maintained", 1, never))
+	_, err := kube.Query(s.ctx, c, "rw", "create table kept as select 42 as answer")
+	s.must(err)
+	before := s.volumes(c)
+	if len(before) == 0 {
+		t.Fatal("the cluster has no volume claims")
+	}
+	s.sleeps(c)
+	s.maintain(c, true)
+	message, err := kube.AwaitEvent(s.ctx, c, "WakeRefused", toSettle)
+	s.must(err)
+	if !strings.Contains(message, "reusePVC") {
+		t.Errorf("the Event says %q", message)
+	}
+	s.refuses(c, "sslmode=disable", "reusePVC")
+	s.refuses(c, "sslmode=require", "closed the connection", "EOF detected") // as libpq calls it, by how far it has got
+	command := exec.CommandContext(s.ctx, program, "wake", c.Name, "-n", s.namespace)
+	if out, err := command.CombinedOutput(); err == nil || !strings.Contains(string(out), "reusePVC") {
+		t.Errorf("the command: %v: %s", err, out)
+	}
+	s.staysAsleep(c, 10*time.Second, "a wake may delete volumes")
+	s.awaitSlices(c, toSettle, "rw", "r")
+
+	s.maintain(c, false)
+	answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select answer from kept")
+	s.must(err)
+	if answer != "42" {
+		t.Errorf("after the maintenance the answer is %q", answer)
+	}
+	s.must(kube.AwaitHealthy(s.ctx, c, toWake))
+	if after := s.volumes(c); !maps.Equal(before, after) {
+		t.Errorf("the volumes were %v and are %v", before, after)
+	}
+
+	s.sleeps(c)
+	s.maintain(c, true)
+	s.must(kube.Wake(s.ctx, c))
+	for name := range before { // without this the rest would prove nothing
+		s.must(kube.AwaitGone(s.ctx, &corev1.PersistentVolumeClaimList{}, s.namespace, name, toWake))
+	}
+}
+
+// maintain begins a maintenance during which no node takes the cluster's instances, or ends it.
+func (s *story) maintain(c *cnpgv1.Cluster, inProgress bool) {
+	s.Helper()
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	changed := c.DeepCopy()
+	changed.Spec.NodeMaintenanceWindow = &cnpgv1.NodeMaintenanceWindow{InProgress: inProgress, ReusePVC: new(bool)}
+	changed.Spec.Affinity.NodeSelector = nil
+	if inProgress {
+		changed.Spec.Affinity.NodeSelector = map[string]string{"example.org/maintained": "elsewhere"}
+	}
+	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(c)))
+}
+
+// refuses demands that a client is refused at once, in these words.
+func (s *story) refuses(c *cnpgv1.Cluster, settings string, words ...string) {
+	s.Helper()
+	began := time.Now()
+	out, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" "+settings, "select 1")
+	if err == nil || !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(err.Error(), w) }) {
+		s.Errorf("%s: answered %q, %v", settings, out, err)
+	}
+	if took := time.Since(began); took > toRefuse {
+		s.Errorf("%s: refused after %s", settings, took)
+	}
+}
+
+// volumes are the UIDs of the cluster's volume claims, by name.
+func (s *story) volumes(c *cnpgv1.Cluster) map[string]types.UID {
+	s.Helper()
+	var claims corev1.PersistentVolumeClaimList
+	s.must(kube.List(s.ctx, &claims, client.InNamespace(c.Namespace), client.MatchingLabels{"cnpg.io/cluster": c.Name}))
+	found := map[string]types.UID{}
+	for i := range claims.Items {
+		found[claims.Items[i].Name] = claims.Items[i].UID
+	}
+	return found
+}

@@ -1,0 +1,56 @@
+package tests
+
+import (
+	"strings"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// The gateway lends nobody its own way in: a client that the NetworkPolicies would bar from the instances wakes the cluster and has
+// to go its own way, and one that they let in is passed through. The network of the tests enforces no policies, so that the way is
+// open.
+func TestNetworkPoliciesHoldThroughTheGateway(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "isolated", 1, never))
+	policy := &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "clients"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"cnpg.io/podRole": "instance"}},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{
+				PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"may": "connect"}},
+			}}}},
+		},
+	}
+	s.must(kube.Create(s.ctx, policy))
+	s.sleeps(c)
+	out, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" sslmode=disable", "select 1")
+	if err == nil || !strings.Contains(err.Error(), "connect again") {
+		t.Errorf("the client that the policies bar got %q (%v), want to be told to connect again", out, err)
+	}
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	if scenario.SwitchedOn(c) {
+		t.Error("it did not wake the cluster")
+	}
+	if _, err := kube.QueryAs(s.ctx, c, "rw", "sslmode=disable", "select 1"); err != nil {
+		t.Errorf("it connected again, as it was told: %v", err)
+	}
+
+	pod := s.client()
+	before := pod.DeepCopy()
+	if pod.Labels == nil {
+		pod.Labels = map[string]string{}
+	}
+	pod.Labels["may"] = "connect"
+	s.must(kube.Patch(s.ctx, pod, client.MergeFrom(before)))
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.sleeps(c)
+	if answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" sslmode=disable", "select 'passed'"); err != nil || answer != "passed" {
+		t.Errorf("the client that the policies let in got %q (%v)", answer, err)
+	}
+}

@@ -1,0 +1,144 @@
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// toCount is how soon the end of a session is known of.
+const toCount = 3 * time.Second
+
+// visitor is something that connects to PostgreSQL. Its script runs beside the drivers, with HOST and PGPASSWORD.
+type visitor struct {
+	name, script string
+	// answered says that the script prints an answer of PostgreSQL's.
+	answered bool
+	// wakes says that it wakes a sleeping cluster.
+	wakes bool
+	// counts says what it is to an awake one, where that differs from what it is to a sleeping one.
+	counts countsAs
+}
+
+// countsAs says whether a visitor restarts the idle clock of an awake cluster.
+type countsAs int
+
+const (
+	// The zero value is the rule for both ends: it counts if it wakes. anyhow: it sends a whole opening, of which the gateway reads more than the sidecar can see.
+	anyhow countsAs = iota + 1
+	// byItsLength: it is no client, but may send as many bytes as the shortest opening has.
+	byItsLength
+)
+
+// Whoever would wake a sleeping cluster keeps an awake one from sleeping, and nobody else does. An ignored client does neither.
+func TestOneRuleForBothEnds(t *testing.T) {
+	image := driversImage(t)
+	t.Parallel()
+	program := buildStatic(t, "./cmd/connect")
+	for name, visitors := range map[string][]visitor{
+		"libpq": libpqVisitors(), "refused": refusedVisitors(), "java": javaVisitors(), "python": pythonVisitors(), "go": goVisitors(),
+		"checks": checkVisitors(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t)
+			c := s.running(kube.NewCluster(s.namespace, name, 1, never))
+			s.startDrivers(c, image)
+			s.must(kube.Put(s.ctx, s.namespace, "drivers", "drivers", program, "/tmp/connect"))
+			s.settleIdle(c)
+			for _, v := range visitors {
+				s.visitsAwake(c, v, false)
+			}
+			s.sleeps(c)
+			for _, v := range visitors {
+				s.visitsAsleep(c, v)
+			}
+			s.ignoresDrivers(c, visitors)
+		})
+	}
+}
+
+// settleIdle waits until the sidecar takes the cluster for idle.
+func (s *story) settleIdle(c *cnpgv1.Cluster) {
+	s.Helper()
+	s.awaitReport(c, c.Status.CurrentPrimary, "idle", 2*time.Minute, func(r report) bool {
+		return r.Known && !r.Active && !r.IdleSince.IsZero() && time.Since(r.LastActivity) > toCount
+	})
+}
+
+// visitsAwake demands that a visit restarts the idle clock of an awake cluster, or does not.
+func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor, ignored bool) {
+	s.Helper()
+	anything := func(report) bool { return true }
+	before := s.awaitReport(c, c.Status.CurrentPrimary, "anything", toSettle, anything).LastActivity
+	out, err := s.visit(c, v)
+	if v.answered && (err != nil || !strings.Contains(out, "answered")) {
+		s.Errorf("%s, awake: %q (%v)", v.name, out, err)
+	}
+	pause(s, toCount)
+	counted := s.awaitReport(c, c.Status.CurrentPrimary, "anything", toSettle, anything).LastActivity.After(before)
+	want := (v.wakes || v.counts == anyhow) && !ignored
+	s.Logf("%s, awake: counts %t", v.name, counted)
+	if counted != want && (v.counts != byItsLength || ignored) {
+		s.Errorf("%s, awake, ignored %t: counts %t, want %t", v.name, ignored, counted, want)
+	}
+}
+
+// visitsAsleep demands that a visit wakes a sleeping cluster, which then sleeps again, or does not.
+func (s *story) visitsAsleep(c *cnpgv1.Cluster, v visitor) {
+	s.Helper()
+	out, err := s.visit(c, v)
+	if !v.wakes {
+		s.staysAsleep(c, toCount, v.name)
+		s.Logf("%s, asleep: wakes nobody", v.name)
+		return
+	}
+	if v.answered && (err != nil || !strings.Contains(out, "answered")) {
+		s.Errorf("%s, asleep: %q (%v)", v.name, out, err)
+	}
+	if _, err := kube.AwaitCluster(s.ctx, c, "woken", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) }); err != nil {
+		s.Errorf("%s, asleep: %v (%q)", v.name, err, out)
+		return
+	}
+	s.Logf("%s, asleep: wakes", v.name)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.awaitSlices(c, between+toSettle)
+	s.sleeps(c)
+}
+
+// ignoresDrivers demands that no visit wakes the cluster, nor restarts its idle clock, once clients of the drivers' address are
+// ignored.
+func (s *story) ignoresDrivers(c *cnpgv1.Cluster, visitors []visitor) {
+	s.Helper()
+	var pod corev1.Pod
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: "drivers"}, &pod))
+	s.annotate(c, scenario.Ignore, "client="+pod.Status.PodIP)
+	pause(s, toNotice)
+	for _, v := range visitors {
+		_, _ = s.visitFor(c, v, 3*toCount)
+	}
+	s.staysAsleep(c, toCount, "ignored clients")
+	s.wake(c)
+	s.settleIdle(c)
+	for _, v := range visitors {
+		s.visitsAwake(c, v, true)
+	}
+}
+
+// visit runs a visitor's script for as long as a wake may take.
+func (s *story) visit(c *cnpgv1.Cluster, v visitor) (string, error) {
+	return s.visitFor(c, v, toWake)
+}
+
+func (s *story) visitFor(c *cnpgv1.Cluster, v visitor, longest time.Duration) (string, error) {
+	script := fmt.Sprintf("cat >/tmp/visit <<'END'\n%s\nEND\nexport HOST=%s-rw PATH=$PATH:/usr/lib/postgresql/17/bin PGPASSWORD=%s; exec timeout %.0f bash /tmp/visit 2>&1",
+		v.script, c.Name, s.password(c), longest.Seconds())
+	return kube.Exec(s.ctx, s.namespace, "drivers", "drivers", "bash", "-c", script)
+}

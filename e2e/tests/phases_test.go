@@ -1,0 +1,84 @@
+package tests
+
+import (
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// intercept puts an Interceptor before the test's namespace until the test ends.
+func (s *story) intercept() *scenario.Interceptor {
+	s.Helper()
+	interceptor, err := kube.Intercept(s.ctx, s.namespace)
+	s.must(err)
+	s.Cleanup(func() {
+		if err := kube.StopIntercepting(cleanup(s.T), s.namespace, interceptor); err != nil {
+			s.Error(err)
+		}
+	})
+	return interceptor
+}
+
+// held waits until a change is held. The test ends without one.
+func (s *story) held(held <-chan scenario.Change, within time.Duration) {
+	s.Helper()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-held:
+	case <-timer.C:
+		s.Fatalf("the change that was to be held did not come within %s", within)
+	case <-s.ctx.Done():
+		s.Fatal(s.ctx.Err())
+	}
+}
+
+// acknowledges reports whether a change is the gateway's acknowledgement.
+func acknowledges(change scenario.Change) bool {
+	before, after := change.Before.GetAnnotations(), change.After.GetAnnotations()
+	return change.Kind == cnpgv1.ClusterKind && after[scenario.GatewayReady] != "" && after[scenario.GatewayReady] != before[scenario.GatewayReady]
+}
+
+// switchesOn reports whether a change turns the switch on.
+func switchesOn(change scenario.Change) bool {
+	before, after := change.Before.GetAnnotations(), change.After.GetAnnotations()
+	return change.Kind == cnpgv1.ClusterKind && after[scenario.Hibernation] == "on" && before[scenario.Hibernation] != "on"
+}
+
+// suspends returns whether a change is the count'th that suspends a schedule.
+func suspends(count int) func(scenario.Change) bool {
+	return func(change scenario.Change) bool {
+		if change.Kind != "ScheduledBackup" || isSuspended(change.Before) || !isSuspended(change.After) {
+			return false
+		}
+		count--
+		return count == 0
+	}
+}
+
+func isSuspended(schedule *unstructured.Unstructured) bool {
+	suspended, _, _ := unstructured.NestedBool(schedule.Object, "spec", "suspend")
+	return suspended
+}
+
+// notAnnounced waits until nothing is announced.
+func (s *story) notAnnounced(c *cnpgv1.Cluster) {
+	s.Helper()
+	_, err := kube.AwaitCluster(s.ctx, c, "not about to sleep", between+toSettle, func(c *cnpgv1.Cluster) bool {
+		return c.Annotations[scenario.Announced] == ""
+	})
+	s.must(err)
+}
+
+// decided waits until the handover has come to its end, and reports whether that is sleep.
+func (s *story) decided(c *cnpgv1.Cluster) bool {
+	s.Helper()
+	_, err := kube.AwaitCluster(s.ctx, c, "asleep or awake", between+toSettle, func(c *cnpgv1.Cluster) bool {
+		return scenario.SwitchedOn(c) || c.Annotations[scenario.Announced] == ""
+	})
+	s.must(err)
+	return scenario.SwitchedOn(c)
+}

@@ -1,0 +1,74 @@
+package tests
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// expose makes a Service of the cluster's primary as kubectl expose does: it selects by every label of the pod.
+func (s *story) expose(c *cnpgv1.Cluster, name string, change func(*corev1.Service)) *corev1.Service {
+	s.Helper()
+	var pod corev1.Pod
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-1"}, &pod))
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name + "-" + name},
+		Spec: corev1.ServiceSpec{
+			Selector: pod.Labels, Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 5432, TargetPort: intstr.FromInt32(5432)}},
+		},
+	}
+	change(service)
+	s.must(kube.Create(s.ctx, service))
+	return service
+}
+
+// Clients of Services that somebody made by hand wake the cluster, and one that cannot be led to the gateway keeps it awake.
+func TestServicesThatSomebodyElseMade(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "exposed", 1, never))
+	s.expose(c, "mine", func(*corev1.Service) {})
+	s.expose(c, "sticky", func(service *corev1.Service) { service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })
+	s.answers(c)
+	for _, service := range []string{"mine", "sticky"} {
+		s.sleeps(c)
+		s.awaitSlices(c, toSettle, "rw", "r", "mine", "sticky")
+		start := time.Now()
+		answer, err := kube.QueryAs(s.ctx, c, service, fromAfar, "select 'answered ' || pg_is_in_recovery()")
+		s.must(err)
+		t.Logf("answered through %s after %.2fs", service, time.Since(start).Seconds())
+		if answer != "answered false" {
+			t.Errorf("the answer through %s is %q", service, answer)
+		}
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+		s.awaitSlices(c, time.Minute)
+	}
+
+	local := s.expose(c, "local", func(service *corev1.Service) {
+		service.Spec.Type, service.Spec.ExternalTrafficPolicy = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal
+	})
+	message, err := kube.AwaitEvent(s.ctx, c, "ServiceUnroutable", toSettle)
+	s.must(err)
+	if !strings.Contains(message, local.Name+": its externalTrafficPolicy is Local") {
+		t.Errorf("the Event says %q", message)
+	}
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.must(kube.StaysAwake(s.ctx, c, threshold+toHandOver))
+	text, err := kube.Exec(s.ctx, s.namespace, c.Name+"-1", scenario.SidecarContainer, "/sidecar", "explain")
+	s.must(err)
+	if !strings.Contains(text, "(service_unroutable)") || !strings.Contains(text, local.Name+": ") {
+		t.Errorf("explain says:\n%s", text)
+	}
+	accept := "accept"
+	s.must(kube.Annotate(s.ctx, local, "xata.io/scale-to-zero-unroutable", &accept))
+	s.sleeps(c)
+	s.awaitSlices(c, toSettle, "rw", "r", "mine", "sticky")
+}

@@ -1,0 +1,145 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// handoverPhase is a moment of the handover, at which it is held. What it is held at is the next step's change; none: it is not.
+type handoverPhase struct {
+	name string
+	held func() func(scenario.Change) bool
+}
+
+// beforeTheLastLook are the phases after which an instance is looked at once more. A held request to the API server is what stops
+// the sidecar in each.
+func beforeTheLastLook() []handoverPhase {
+	return []handoverPhase{
+		{"announced", nil},
+		{"about to be acknowledged", func() func(scenario.Change) bool { return acknowledges }},
+		{"acknowledged, about to suspend", func() func(scenario.Change) bool { return suspends(1) }},
+		{"suspended, about to look", func() func(scenario.Change) bool { return suspends(2) }},
+	}
+}
+
+// A session that is open on a standby before the last look keeps the cluster awake, in whatever phase of the handover it was
+// opened and whichever way it took; when it has gone the cluster sleeps. HANDOVERS repeats each combination.
+func TestHandover_aSessionOnAStandbyWins(t *testing.T) {
+	t.Parallel()
+	rounds := repeats(t, "HANDOVERS", 1)
+	for name, service := range map[string]string{"over -ro": "ro", "over -r": "r", "by address": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t)
+			c := s.running(kube.NewCluster(s.namespace, "read", 2, never))
+			for _, schedule := range []string{"first", "second"} {
+				s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, schedule, "0 0 0 1 1 *")))
+			}
+			s.must(kube.AwaitReachable(s.ctx, c, "ro", time.Minute))
+			interceptor := s.intercept()
+			tried, slept := 0, 0
+			for range rounds {
+				for _, phase := range beforeTheLastLook() {
+					tried++
+					if s.sleepsOver(c, interceptor, phase, service) {
+						t.Errorf("%s: put to sleep over a session that was open before the last look", phase.name)
+						slept++
+						s.annotate(c, scenario.InactivityMinutes, never)
+						s.wakeAnyhow(c)
+					}
+				}
+			}
+			t.Logf("put to sleep over %d of %d sessions", slept, tried)
+			s.afterTheLastLook(c, interceptor)
+			s.sleeps(c)
+		})
+	}
+}
+
+// sleepsOver opens a session on a standby in a phase of the handover, and reports whether the cluster is put to sleep over it.
+func (s *story) sleepsOver(c *cnpgv1.Cluster, interceptor *scenario.Interceptor, phase handoverPhase, service string) bool {
+	s.Helper()
+	s.notAnnounced(c)
+	release := func() {}
+	if phase.held == nil {
+		s.announced(c)
+	} else {
+		var held <-chan scenario.Change
+		held, release = interceptor.Hold(phase.held())
+		defer release()
+		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+		s.held(held, threshold+2*time.Minute)
+	}
+	session := s.openOnStandby(c, service)
+	defer session.Close()
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	if scenario.SwitchedOn(c) {
+		s.Fatalf("%s: the session was opened too late", phase.name)
+	}
+	release()
+	if s.decided(c) {
+		return true
+	}
+	return kube.StaysAwake(s.ctx, c, toAct) != nil
+}
+
+// openOnStandby opens a session through a Service, or by the address of a standby's pod where none is named.
+func (s *story) openOnStandby(c *cnpgv1.Cluster, service string) *scenario.Session {
+	s.Helper()
+	if service != "" {
+		return s.open(c, service)
+	}
+	var standby corev1.Pod
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: replicaOf(c)}, &standby))
+	session, err := kube.OpenAs(s.ctx, c, "ro", "hostaddr="+standby.Status.PodIP)
+	s.must(err)
+	return session
+}
+
+// afterTheLastLook opens a session by a standby's address while the switch is on its way, and logs what becomes of both: nobody
+// promises that such a session wins, but that it is served until it ends.
+func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interceptor) {
+	s.Helper()
+	s.notAnnounced(c)
+	held, release := interceptor.Hold(switchesOn)
+	defer release()
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.held(held, threshold+2*time.Minute)
+	session := s.openOnStandby(c, "")
+	release()
+	slept := s.decided(c)
+	if slept {
+		_, err := kube.AwaitCluster(s.ctx, c, "taken back", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+		slept = err != nil
+	}
+	s.Logf("a session that began after the last look: stayed asleep %t", slept)
+	if err := session.Run("select 1"); err != nil {
+		s.Errorf("the session that began after the last look was ended: %v", err)
+	}
+	session.Close()
+	s.annotate(c, scenario.InactivityMinutes, never)
+	if slept {
+		s.wakeAnyhow(c)
+	}
+}
+
+// wakeAnyhow wakes a cluster that may still be about to shut down.
+func (s *story) wakeAnyhow(c *cnpgv1.Cluster) {
+	s.Helper()
+	_, err := kube.AwaitCluster(s.ctx, c, "hibernated", 4*time.Minute, scenario.Hibernated)
+	s.must(err)
+	s.wake(c)
+	s.must(kube.AwaitReachable(s.ctx, c, "ro", time.Minute))
+	for _, name := range []string{"first", "second"} {
+		schedule := &cnpgv1.ScheduledBackup{}
+		schedule.Namespace, schedule.Name = c.Namespace, name
+		_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
+		s.must(err)
+	}
+}

@@ -1,0 +1,115 @@
+package command
+
+import (
+	"context"
+	"io"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// watchEvery is the least time from one look to the next.
+	watchEvery = 2 * time.Second
+	// watchShare is by how much longer than a look takes the next one is waited for: whoever watches hundreds of clusters asks as
+	// many sidecars through the API server, and must not do that all the time.
+	watchShare = 4
+)
+
+// watcher writes clusters when they change.
+type watcher struct {
+	*access
+	program   *program
+	text      *statusText
+	namespace string
+
+	known map[types.NamespacedName]row // nil before the first look
+	said  string                       // what was told last of a look
+}
+
+// watch looks until it is interrupted, which is no failure.
+func (w *watcher) watch(ctx context.Context) error {
+	w.text.goesOn = true
+	for {
+		began := time.Now()
+		answer, err := w.table(ctx, w.namespace, began)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && (w.known == nil || !passing(err)):
+			return err
+		case err != nil:
+			w.tell("The clusters cannot be read now, which is tried again: " + err.Error())
+		default:
+			if err := w.take(answer, began); err != nil {
+				return err
+			}
+		}
+		timer := time.NewTimer(max(watchEvery, watchShare*time.Since(began)))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// take writes what has changed.
+func (w *watcher) take(answer table, now time.Time) error {
+	before := w.known
+	w.known = map[types.NamespacedName]row{}
+	var changed []row
+	for _, r := range answer.Clusters {
+		key := types.NamespacedName{Namespace: r.Namespace, Name: r.Cluster}
+		w.known[key] = r
+		if old, ok := before[key]; !ok || !same(old, r) {
+			changed = append(changed, r)
+		}
+	}
+	for key := range before {
+		if _, ok := w.known[key]; !ok {
+			w.program.say("Cluster %s is not listed any more.", key)
+		}
+	}
+	if answer.Note == "" {
+		w.said = ""
+	} else {
+		w.tell(unknownInstances(answer.Note))
+	}
+	if before == nil && len(changed) == 0 {
+		w.program.sayNone(w.namespace)
+	}
+	return w.write(changed, now)
+}
+
+// write writes clusters: for people in one table, for programs one by one.
+func (w *watcher) write(rows []row, now time.Time) error {
+	if w.program.printer == nil && len(rows) != 0 {
+		w.text.write(rows, now)
+		return nil
+	}
+	for _, r := range rows {
+		if err := w.program.write(r, func(io.Writer) {}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell tells what concerns every cluster, once.
+func (w *watcher) tell(text string) {
+	if text != w.said {
+		w.said = text
+		w.program.say("%s", text)
+	}
+}
+
+// same reports whether two looks at a cluster differ in nothing but times that pass by themselves.
+func same(a, b row) bool {
+	for _, r := range []*row{&a, &b} {
+		r.IdleForSeconds, r.Due, r.saved = nil, nil, saved{}
+	}
+	return reflect.DeepEqual(a, b)
+}

@@ -1,0 +1,121 @@
+package grpcserver
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
+)
+
+// Files are the certificates, as files that may change.
+type Files struct{ ServerCert, ServerKey, ClientCert string }
+
+// certificates reads the files anew when they have changed, and keeps the last that were whole: while they are being replaced,
+// certificate and key may not belong together.
+type certificates struct {
+	files  Files
+	logger *slog.Logger
+
+	mutex  sync.Mutex
+	read   state  // of the files when last was read
+	failed *state // of the files when that failed; nil: it did not
+	last   *tls.Config
+}
+
+func newCertificates(files Files, logger *slog.Logger) (*certificates, error) {
+	read := stateOf(files)
+	config, err := load(files)
+	if err != nil {
+		return nil, err
+	}
+	return &certificates{files: files, logger: logger, read: read, last: config}, nil
+}
+
+// config is what a handshake goes by.
+func (c *certificates) config(*tls.ClientHelloInfo) (*tls.Config, error) {
+	now := stateOf(c.files)
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if now.equal(c.read) {
+		return c.last, nil
+	}
+	config, err := load(c.files)
+	if err != nil {
+		if c.failed == nil || !now.equal(*c.failed) {
+			c.logger.Warn("the certificates cannot be read; the last ones stay in use", "error", err.Error())
+		}
+		c.failed = &now
+		return c.last, nil
+	}
+	c.read, c.failed, c.last = now, nil, config // what was read may be newer, and is read once more then
+	return config, nil
+}
+
+// state is by what a change of the files shows.
+type state [3]os.FileInfo
+
+func stateOf(files Files) (s state) {
+	for i, name := range []string{files.ServerCert, files.ServerKey, files.ClientCert} {
+		s[i], _ = os.Stat(name) // nil without it
+	}
+	return s
+}
+
+func (s state) equal(other state) bool {
+	for i, info := range s {
+		was := other[i]
+		if (info == nil) != (was == nil) {
+			return false
+		}
+		if info != nil && (!os.SameFile(info, was) || !info.ModTime().Equal(was.ModTime()) || info.Size() != was.Size()) {
+			return false
+		}
+	}
+	return true
+}
+
+func load(files Files) (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(files.ServerCert, files.ServerKey)
+	if err != nil {
+		return nil, fmt.Errorf("read the server's certificate: %w", err)
+	}
+	client, err := os.ReadFile(files.ClientCert)
+	if err != nil {
+		return nil, fmt.Errorf("read the client's certificate: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(client) {
+		return nil, fmt.Errorf("read the client's certificate: %s holds none", files.ClientCert)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, NextProtos: []string{"h2"},
+	}, nil
+}
+
+// mutual is TLS that knows both ends. A connection takes a place among those of strangers until its handshake has proved that
+// it is the operator's.
+type mutual struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake does the handshake.
+func (m mutual) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := m.TransportCredentials.ServerHandshake(raw)
+	if limited, ok := raw.(*connlimit.Conn); ok && err == nil {
+		limited.Keep()
+	}
+	return conn, info, err
+}
+
+// Clone copies it.
+func (m mutual) Clone() credentials.TransportCredentials {
+	return mutual{m.TransportCredentials.Clone()}
+}

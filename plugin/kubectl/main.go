@@ -1,0 +1,23 @@
+// Command kubectl-scale_to_zero is what kubectl runs for `kubectl scale_to_zero`. It builds for every platform that kubectl
+// builds for.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	_ "time/tzdata" // the time zones of keep-awake windows; Windows has none
+
+	"github.com/cnpg-i/scale-to-zero/plugin/command"
+)
+
+// version is set when the program is linked.
+var version = "development"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := command.Run(ctx, os.Args[1:], command.Streams{Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv}, version)
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,34 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Certificates shows until when the certificates of the connection with the operator are valid.
+type Certificates struct {
+	// expiry reads them, by name.
+	expiry      func() (map[string]time.Time, error)
+	description *prometheus.Desc
+}
+
+// NewCertificates makes the collector; expiry is called at each scrape.
+func NewCertificates(expiry func() (map[string]time.Time, error)) *Certificates {
+	return &Certificates{expiry, prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds",
+		"When the certificate that the plugin or the operator presents to the other ends; absent while it cannot be read.", []string{"certificate"}, nil)}
+}
+
+// Describe sends the description.
+func (c *Certificates) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- c.description }
+
+// Collect reads the certificates anew: they are replaced while the plugin runs.
+func (c *Certificates) Collect(metrics chan<- prometheus.Metric) {
+	ends, err := c.expiry()
+	if err != nil {
+		return
+	}
+	for certificate, end := range ends {
+		metrics <- prometheus.MustNewConstMetric(c.description, prometheus.GaugeValue, float64(end.Unix()), certificate)
+	}
+}

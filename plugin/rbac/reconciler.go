@@ -1,0 +1,140 @@
+package rbac
+
+import (
+	"context"
+	"fmt"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// Reconciler keeps the Role and the RoleBinding of every Cluster right. Several replicas may run at once: what one has made
+// the other finds made. Nothing is written when nothing has changed.
+type Reconciler struct {
+	client.Client
+	// Resource is the group and version of Clusters.
+	Resource schema.GroupVersion
+	// Enqueued are clusters that the operator is about to reconcile.
+	Enqueued <-chan event.GenericEvent
+}
+
+// atOnce is how many clusters are looked at at once: an API server takes about 100 ms for each Role that is written, since it
+// first makes sure that the writer holds what it grants.
+const atOnce = 16
+
+// SetupWithManager watches Clusters, what is made for them, and what the operator's hook enqueues.
+func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(manager).Named("rbac").For(&cnpgv1.Cluster{}).
+		Owns(&rbacv1.Role{}).Owns(&rbacv1.RoleBinding{}).
+		WatchesRawSource(source.Channel(r.Enqueued, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the RBAC controller: %w", err)
+	}
+	return nil
+}
+
+// Reconcile makes, mends or removes what the cluster's sidecars may do.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	var cluster cnpgv1.Cluster
+	if err := r.Get(ctx, request.NamespacedName, &cluster); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err) // what it owned is collected with it
+	}
+	role, binding := Role(&cluster, r.Resource), RoleBinding(&cluster, r.Resource)
+	if !Lists(&cluster) || !cluster.DeletionTimestamp.IsZero() {
+		for _, object := range []client.Object{binding, role} {
+			if err := r.remove(ctx, object); err != nil {
+				return ctrl.Result{}, err
+			}
+		}
+		return ctrl.Result{}, nil
+	}
+	if err := r.ensureRole(ctx, role); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{}, r.ensureBinding(ctx, binding)
+}
+
+func (r *Reconciler) ensureRole(ctx context.Context, want *rbacv1.Role) error {
+	var kept rbacv1.Role
+	err := r.Get(ctx, client.ObjectKeyFromObject(want), &kept)
+	if apierrors.IsNotFound(err) {
+		return r.create(ctx, want)
+	}
+	if err != nil {
+		return fmt.Errorf("read Role %s: %w", want.Name, err)
+	}
+	have := wholeRole(&kept, r.Resource)
+	if equality.Semantic.DeepEqual(have.Rules, want.Rules) && same(have, want) {
+		return nil
+	}
+	have.Rules, have.Labels, have.OwnerReferences = want.Rules, want.Labels, want.OwnerReferences
+	if err := r.Update(ctx, have); err != nil {
+		return fmt.Errorf("update Role %s: %w", want.Name, err)
+	}
+	return nil
+}
+
+func (r *Reconciler) ensureBinding(ctx context.Context, want *rbacv1.RoleBinding) error {
+	var kept rbacv1.RoleBinding
+	err := r.Get(ctx, client.ObjectKeyFromObject(want), &kept)
+	if apierrors.IsNotFound(err) {
+		return r.create(ctx, want)
+	}
+	if err != nil {
+		return fmt.Errorf("read RoleBinding %s: %w", want.Name, err)
+	}
+	have := wholeBinding(&kept, r.Resource)
+	switch {
+	case have.RoleRef != want.RoleRef: // it cannot be changed, only made anew
+		if err := r.remove(ctx, have); err != nil {
+			return err
+		}
+		return r.create(ctx, want)
+	case equality.Semantic.DeepEqual(have.Subjects, want.Subjects) && same(have, want):
+		return nil
+	}
+	have.Subjects, have.Labels, have.OwnerReferences = want.Subjects, want.Labels, want.OwnerReferences
+	if err := r.Update(ctx, have); err != nil {
+		return fmt.Errorf("update RoleBinding %s: %w", want.Name, err)
+	}
+	return nil
+}
+
+func same(have, want client.Object) bool {
+	return equality.Semantic.DeepEqual(have.GetLabels(), want.GetLabels()) &&
+		equality.Semantic.DeepEqual(have.GetOwnerReferences(), want.GetOwnerReferences())
+}
+
+// create makes the object. That another replica has just made it is as good, and in a namespace that is being deleted
+// nothing is needed any more.
+func (r *Reconciler) create(ctx context.Context, object client.Object) error {
+	err := r.Create(ctx, object)
+	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
+}
+
+// remove deletes the object if the informers know of it, so that nothing is asked of the API server for other clusters.
+func (r *Reconciler) remove(ctx context.Context, object client.Object) error {
+	have := object.DeepCopyObject().(client.Object)
+	if err := r.Get(ctx, client.ObjectKeyFromObject(object), have); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if err := r.Delete(ctx, have); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %T %s: %w", object, object.GetName(), err)
+	}
+	return nil
+}

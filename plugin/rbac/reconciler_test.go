@@ -1,0 +1,145 @@
+package rbac
+
+import (
+	"context"
+	"testing"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+var resource = schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"}
+
+func listing() *cnpgv1.Cluster {
+	return &cnpgv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "u"},
+		Spec:       cnpgv1.ClusterSpec{Plugins: []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}},
+	}
+}
+
+// counted is a fake API server that counts writes.
+func counted(t *testing.T, writes *int, objects ...client.Object) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{cnpgv1.AddToScheme, rbacv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			*writes++
+			return c.Create(ctx, o, options...)
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+			*writes++
+			return c.Update(ctx, o, options...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+			*writes++
+			return c.Delete(ctx, o, options...)
+		},
+	}).Build()
+}
+
+// informed reads as from the informers.
+type informed struct {
+	client.Client
+	t *testing.T
+}
+
+func (i informed) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	if err := i.Client.Get(ctx, key, into, options...); err != nil {
+		return err
+	}
+	switch object := into.(type) {
+	case *rbacv1.Role:
+		*object = *through(i.t, object.DeepCopy())
+	case *rbacv1.RoleBinding:
+		*object = *through(i.t, object.DeepCopy())
+	}
+	return nil
+}
+
+func reconcile(t *testing.T, c client.Client) {
+	t.Helper()
+	c = informed{c, t}
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "orders"}}
+	if _, err := (&Reconciler{Client: c, Resource: resource}).Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReconcile_followsTheCluster(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := counted(t, &writes, listing())
+	key := client.ObjectKey{Namespace: "shop", Name: "orders-scale-to-zero"}
+	step := func(rule string, want int, change func(*cnpgv1.Cluster)) {
+		t.Helper()
+		var cluster cnpgv1.Cluster
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "orders"}, &cluster); err != nil {
+			t.Fatal(err)
+		}
+		change(&cluster)
+		if err := c.Update(t.Context(), &cluster); err != nil {
+			t.Fatal(err)
+		}
+		writes = 0
+		reconcile(t, c)
+		if writes != want {
+			t.Errorf("%s: %d writes, want %d", rule, writes, want)
+		}
+	}
+	same := func(*cnpgv1.Cluster) {}
+	step("a cluster that lists the plugin gets a Role and a RoleBinding", 2, same)
+	step("nothing is written when nothing has changed", 0, same)
+	var role rbacv1.Role
+	if err := c.Get(t.Context(), key, &role); err != nil {
+		t.Fatal(err)
+	}
+	role.Rules = role.Rules[:1]
+	if err := c.Update(t.Context(), &role); err != nil {
+		t.Fatal(err)
+	}
+	step("what somebody changed is mended", 1, same)
+	step("another service account is bound", 1, func(c *cnpgv1.Cluster) { c.Spec.ServiceAccountName = "shared" })
+	var binding rbacv1.RoleBinding
+	if err := c.Get(t.Context(), key, &binding); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "shop", Name: "shared"}}, binding.Subjects); diff != "" {
+		t.Errorf("subjects (-want +got):\n%s", diff)
+	}
+	step("a plugin that is turned off takes them away", 2, func(c *cnpgv1.Cluster) { c.Spec.Plugins[0].Enabled = ptr.To(false) })
+	step("and nothing more is written", 0, same)
+}
+
+func TestRole(t *testing.T) {
+	t.Parallel()
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{"postgresql.cnpg.io"}, Resources: []string{"clusters"}, ResourceNames: []string{"orders"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		{APIGroups: []string{"postgresql.cnpg.io"}, Resources: []string{"scheduledbackups"}, Verbs: []string{"list", "patch"}},
+		{APIGroups: []string{"postgresql.cnpg.io"}, Resources: []string{"backups"}, Verbs: []string{"list"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+	}
+	role := Role(listing(), resource)
+	if diff := cmp.Diff(want, role.Rules); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	owner := []metav1.OwnerReference{{APIVersion: "postgresql.cnpg.io/v1", Kind: "Cluster", Name: "orders", UID: "u", Controller: ptr.To(true)}}
+	if diff := cmp.Diff(owner, role.OwnerReferences); diff != "" {
+		t.Errorf("owner (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,121 @@
+// Package uninstall says whether the plugin can be removed without leaving anybody behind: a Cluster that the operator would no
+// longer reconcile, or an EndpointSlice that leads clients to a gateway that is gone.
+package uninstall
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+)
+
+const (
+	// page is how many Clusters are asked for at once, named how many of them an error names.
+	page, named = 200, 10
+	// pollEvery is how often is looked whether the plugin has taken back what it made.
+	pollEvery = time.Second
+)
+
+// InUseError says that Clusters list the plugin.
+type InUseError struct{ Clusters []string }
+
+func (e *InUseError) Error() string {
+	names := e.Clusters
+	if more := len(names) - named; more > 0 {
+		names = append(append([]string{}, names[:named]...), fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("%d Clusters list the plugin, and without it the operator does not reconcile them, failover included: %s; "+
+		"take the plugin from spec.plugins of each first", len(e.Clusters), strings.Join(names, ", "))
+}
+
+// Check returns nil when no Cluster lists the plugin and the plugin has taken back what it made for those that did, for which it
+// is given some time. The kind of Clusters is that of the operator.
+func Check(ctx context.Context, reader client.Reader, clusters schema.GroupVersion, within time.Duration) error {
+	users, err := listing(ctx, reader, clusters)
+	if err != nil {
+		return err
+	}
+	if len(users) != 0 {
+		return &InUseError{Clusters: users}
+	}
+	deadline := time.Now().Add(within)
+	for {
+		left, err := leftovers(ctx, reader)
+		if err != nil || left == "" {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no Cluster lists the plugin, but %s is still there after %s: the plugin removes it where it runs", left, within)
+		}
+		timer := time.NewTimer(pollEvery)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("wait until %s is removed: %w", left, ctx.Err())
+		case <-timer.C:
+		}
+	}
+}
+
+// listing are the Clusters that list the plugin. Without the operator's resources there is none.
+func listing(ctx context.Context, reader client.Reader, clusters schema.GroupVersion) ([]string, error) {
+	var users []string
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(clusters.WithKind("ClusterList"))
+	for next := ""; ; {
+		err := reader.List(ctx, &list, client.Limit(page), client.Continue(next))
+		if meta.IsNoMatchError(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list Clusters: %w", err)
+		}
+		for i := range list.Items {
+			var cluster cnpgv1.Cluster
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &cluster); err != nil {
+				return nil, fmt.Errorf("read Cluster %s/%s: %w", list.Items[i].GetNamespace(), list.Items[i].GetName(), err)
+			}
+			if rbac.Lists(&cluster) {
+				users = append(users, cluster.Namespace+"/"+cluster.Name)
+			}
+		}
+		if next = list.GetContinue(); next == "" {
+			return users, nil
+		}
+	}
+}
+
+// leftovers names one of the objects that the plugin made for a Cluster, if there is any.
+func leftovers(ctx context.Context, reader client.Reader) (string, error) {
+	for _, kind := range []struct {
+		schema.GroupVersionKind
+		label, value string
+	}{
+		{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), discoveryv1.LabelManagedBy, endpointslice.ManagedBy},
+		{rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), rbac.Label, rbac.LabelValue},
+		{rbacv1.SchemeGroupVersion.WithKind("Role"), rbac.Label, rbac.LabelValue},
+	} {
+		var list metav1.PartialObjectMetadataList
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := reader.List(ctx, &list, client.Limit(1), client.MatchingLabels{kind.label: kind.value}); err != nil {
+			return "", fmt.Errorf("list what the plugin made of kind %s: %w", kind.Kind, err)
+		}
+		if len(list.Items) != 0 {
+			return fmt.Sprintf("%s %s/%s", kind.Kind, list.Items[0].Namespace, list.Items[0].Name), nil
+		}
+	}
+	return "", nil
+}

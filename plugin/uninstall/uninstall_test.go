@@ -1,0 +1,134 @@
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// reading is a client of an API server that has these objects.
+func reading(t *testing.T, objects ...client.Object) *fake.ClientBuilder {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)
+}
+
+func metadata(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "shop", Name: name} }
+
+func cluster(name string, plugins ...cnpgv1.PluginConfiguration) *cnpgv1.Cluster {
+	return &cnpgv1.Cluster{ObjectMeta: metadata(name), Spec: cnpgv1.ClusterSpec{Plugins: plugins}}
+}
+
+var resource = schema.GroupVersion{Group: contract.DefaultGroup, Version: contract.DefaultVersion}
+
+func TestCheck_refusesWhileAClusterListsThePlugin(t *testing.T) {
+	t.Parallel()
+	ours := cnpgv1.PluginConfiguration{Name: contract.PluginName}
+	many := make([]client.Object, 12)
+	for i := range many {
+		many[i] = cluster(fmt.Sprintf("c%02d", i), ours)
+	}
+	for _, row := range []struct {
+		rule    string
+		objects []client.Object
+		want    string
+	}{
+		{"nobody uses it", nil, ""},
+		{"another plugin is not this one", []client.Object{cluster("orders", cnpgv1.PluginConfiguration{Name: "barman-cloud.cloudnative-pg.io"})}, ""},
+		{"one that is turned off is not called", []client.Object{cluster("orders", cnpgv1.PluginConfiguration{Name: contract.PluginName, Enabled: ptr.To(false)})}, ""},
+		{"a cluster is named", []client.Object{cluster("orders", ours), cluster("invoices")}, "1 Clusters list the plugin, and without it the operator does not reconcile them, failover included: shop/orders; take"},
+		{"of many some are named", many, "shop/c09, and 2 more; take"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			err := Check(t.Context(), reading(t, row.objects...).Build(), resource, 0)
+			var used *InUseError
+			if errors.As(err, &used) != (row.want != "") || row.want != "" && !strings.Contains(err.Error(), row.want) {
+				t.Errorf("it says %v, want %q", err, row.want)
+			}
+		})
+	}
+}
+
+// Where the operator is gone nobody lists the plugin.
+func TestCheck_withoutTheOperatorsResources(t *testing.T) {
+	t.Parallel()
+	reader := reading(t).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if list.GetObjectKind().GroupVersionKind().Group == contract.DefaultGroup {
+				return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: contract.DefaultGroup, Kind: "Cluster"}}
+			}
+			return c.List(ctx, list, options...)
+		},
+	}).Build()
+	if err := Check(t.Context(), reader, resource, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// What the plugin made is waited for, and named if it stays.
+func TestCheck_awaitsWhatThePluginRemoves(t *testing.T) {
+	t.Parallel()
+	mark := func(object client.Object, key, value string) client.Object {
+		object.SetLabels(map[string]string{key: value})
+		return object
+	}
+	for _, row := range []struct {
+		rule   string
+		object client.Object
+		want   string
+	}{
+		{"a slice of the gateway", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-x")}, discoveryv1.LabelManagedBy, endpointslice.ManagedBy), "EndpointSlice shop/orders-rw-x"},
+		{"a binding", mark(&rbacv1.RoleBinding{ObjectMeta: metadata("orders-scale-to-zero")}, rbac.Label, rbac.LabelValue), "RoleBinding shop/orders-scale-to-zero"},
+		{"a role", mark(&rbacv1.Role{ObjectMeta: metadata("orders-scale-to-zero")}, rbac.Label, rbac.LabelValue), "Role shop/orders-scale-to-zero"},
+		{"somebody else's slice", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-y")}, discoveryv1.LabelManagedBy, "endpointslice-controller.k8s.io"), ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				stays := Check(t.Context(), reading(t, row.object).Build(), resource, time.Minute)
+				if (stays != nil) != (row.want != "") || row.want != "" && !strings.Contains(stays.Error(), row.want+" is still there after 1m0s") {
+					t.Errorf("it says %v, want %q", stays, row.want)
+				}
+				store := reading(t, row.object.DeepCopyObject().(client.Object)).Build()
+				go func() {
+					time.Sleep(20 * time.Second)
+					if err := store.Delete(t.Context(), row.object); err != nil {
+						t.Error(err)
+					}
+				}()
+				if err := Check(t.Context(), store, resource, time.Minute); err != nil {
+					t.Errorf("once it is removed: %v", err)
+				}
+				synctest.Wait()
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}

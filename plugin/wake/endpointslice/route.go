@@ -1,0 +1,161 @@
+package endpointslice
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// Verdict says what becomes of a Service's clients while its cluster sleeps.
+type Verdict int
+
+// The verdicts.
+const (
+	// Unrelated is a Service that does not select the cluster's instances, or no port of theirs that PostgreSQL has.
+	Unrelated Verdict = iota
+	// Routable is one whose clients can be led to the gateway.
+	Routable
+	// Unroutable is one whose clients cannot.
+	Unroutable
+	// Accepted is one whose clients cannot, and whose owner accepts that.
+	Accepted
+)
+
+// Annotations and classes by which controllers say that they want pods, and so pass over endpoints that are none. What else a
+// controller does with a Service its object does not say.
+const (
+	annotationNEG        = "cloud.google.com/neg"
+	annotationTargetType = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type"
+	annotationLoadType   = "service.beta.kubernetes.io/aws-load-balancer-type"
+	classAutoMode        = "eks.amazonaws.com/nlb"
+)
+
+// Annotations are those of a Service that [Route] reads.
+func Annotations() []string {
+	return []string{contract.AnnotationUnroutable, annotationNEG, annotationTargetType, annotationLoadType}
+}
+
+// Route says what becomes of the Service's clients while the cluster sleeps, and why those of an unroutable one are not led to
+// the gateway. pods are the cluster's, all the Clusters of its namespace. A headless Service is unrelated: its
+// clients use the port of the instances, which no other endpoint has.
+func Route(service *corev1.Service, cluster *cnpgv1.Cluster, pods []corev1.Pod, all []*cnpgv1.Cluster) (Verdict, string) {
+	spec := &service.Spec
+	external := spec.Type == corev1.ServiceTypeExternalName
+	switch {
+	case !service.DeletionTimestamp.IsZero() || len(spec.Selector) == 0 || spec.Selector[labelPooler] != "":
+		return Unrelated, ""
+	case !external && (spec.ClusterIP == "" || spec.ClusterIP == headless || len(portNames(service)) == 0):
+		return Unrelated, ""
+	case spec.PublishNotReadyAddresses && ownedBy(service, cluster): // the Service -any, which is not for clients
+		return Unrelated, ""
+	}
+	willSelect := selectsInstances(service, cluster)
+	if !willSelect && !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return Selects(service, &p, cluster) }) {
+		return Unrelated, ""
+	}
+	obstacle := obstacleOf(service)
+	switch {
+	case obstacle != "":
+	case !willSelect:
+		obstacle = "it selects instances by labels that only their pods have, so that nobody knows whom it selects while they are gone"
+	default:
+		obstacle = ambiguity(service, cluster, all)
+	}
+	if obstacle == "" {
+		return Routable, ""
+	}
+	switch accepted := service.Annotations[contract.AnnotationUnroutable]; accepted {
+	case contract.UnroutableAccept:
+		return Accepted, obstacle
+	case "", contract.UnroutableReject:
+		return Unroutable, obstacle
+	default:
+		return Unroutable, fmt.Sprintf("%s; its annotation %s has the value %q: allowed are %q and %q",
+			obstacle, contract.AnnotationUnroutable, accepted, contract.UnroutableAccept, contract.UnroutableReject)
+	}
+}
+
+// obstacleOf says why endpoints that are no pods of the cluster do not serve all clients of the Service; empty: they do.
+func obstacleOf(service *corev1.Service) string {
+	spec := &service.Spec
+	switch {
+	case spec.Type == corev1.ServiceTypeExternalName:
+		return "it is an ExternalName"
+	case spec.InternalTrafficPolicy != nil && *spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal:
+		return "its internalTrafficPolicy is Local, and the gateway does not run on every node"
+	case spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal:
+		return "its externalTrafficPolicy is Local, and the gateway does not run on every node"
+	case strings.Contains(service.Annotations[annotationNEG], "exposed_ports"):
+		return "a network endpoint group takes its pods only (annotation " + annotationNEG + ")"
+	case spec.Type == corev1.ServiceTypeLoadBalancer && targetsPods(service):
+		return "its load balancer takes pods only (target type ip)"
+	default:
+		return ""
+	}
+}
+
+// targetsPods reports whether a load balancer of AWS has the pods' addresses as its targets instead of the nodes'.
+func targetsPods(service *corev1.Service) bool {
+	kind := service.Annotations[annotationTargetType]
+	class := service.Spec.LoadBalancerClass
+	return kind == "ip" || service.Annotations[annotationLoadType] == "nlb-ip" || class != nil && *class == classAutoMode && kind != "instance"
+}
+
+// ambiguity says that the Service selects instances of other clusters too: a connection does not say which of them it wakes.
+func ambiguity(service *corev1.Service, cluster *cnpgv1.Cluster, all []*cnpgv1.Cluster) string {
+	for _, other := range all {
+		if other.Name != cluster.Name && selectsInstances(service, other) {
+			return fmt.Sprintf("it selects instances of Cluster %s too, so that a connection does not say which of them to wake", other.Name)
+		}
+	}
+	return ""
+}
+
+func ownedBy(service *corev1.Service, cluster *cnpgv1.Cluster) bool {
+	return slices.ContainsFunc(service.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Kind == kindOfCluster && o.UID == cluster.UID
+	})
+}
+
+// selectsInstances reports whether the Service selects instances that the cluster has while it is awake.
+func selectsInstances(service *corev1.Service, cluster *cnpgv1.Cluster) bool {
+	selector := maps.Clone(service.Spec.Selector)
+	delete(selector, labelVersion) // of PostgreSQL, which the image says
+	return len(selector) != 0 && (matches(selector, cluster, rolePrimary) || cluster.Spec.Instances > 1 && matches(selector, cluster, roleReplica))
+}
+
+// matches reports whether the selector matches an instance of that role.
+func matches(selector map[string]string, cluster *cnpgv1.Cluster, role string) bool {
+	set := labels.Set{}
+	if inherited := cluster.Spec.InheritedMetadata; inherited != nil {
+		set = labels.Merge(set, inherited.Labels)
+	}
+	set = labels.Merge(set, labels.Set{
+		LabelCluster: cluster.Name, LabelPodRole: roleInstance, LabelInstanceRole: role, labelOldRole: role,
+		"app.kubernetes.io/name": "postgresql", "app.kubernetes.io/instance": cluster.Name,
+		"app.kubernetes.io/component": "database", "app.kubernetes.io/managed-by": "cloudnative-pg",
+	})
+	if name := selector[labelInstanceName]; mayBe(name, cluster, role) {
+		set[labelInstanceName] = name
+	}
+	return labels.SelectorFromSet(selector).Matches(set)
+}
+
+// mayBe reports whether an instance of that name may have that role: the primary wakes as what it was.
+func mayBe(name string, cluster *cnpgv1.Cluster, role string) bool {
+	serial, found := strings.CutPrefix(name, cluster.Name+"-")
+	if _, err := strconv.ParseUint(serial, 10, 31); !found || err != nil {
+		return false
+	}
+	primary := cluster.Status.CurrentPrimary
+	return primary == "" || (name == primary) == (role == rolePrimary)
+}

@@ -1,0 +1,50 @@
+package gateway
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// sessions hands out the places of sessions that pass through, which nobody who has one loses to another. A cluster's first
+// session gets one while any is free, and further ones while the cluster's namespace has fewer than are free: so one namespace
+// has at most half of them, two have a third each, and some are always left for others.
+type sessions struct {
+	most int
+
+	mutex      sync.Mutex
+	taken      int
+	namespaces map[string]int
+	clusters   map[types.NamespacedName]int
+}
+
+func newSessions(most int) *sessions {
+	return &sessions{most: most, namespaces: map[string]int{}, clusters: map[types.NamespacedName]int{}}
+}
+
+// take takes a place, if one is left for the cluster.
+func (s *sessions) take(cluster types.NamespacedName) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	free := s.most - s.taken
+	if free <= 0 || s.clusters[cluster] > 0 && s.namespaces[cluster.Namespace] >= free {
+		return false
+	}
+	s.taken++
+	s.clusters[cluster]++
+	s.namespaces[cluster.Namespace]++
+	return true
+}
+
+// give gives one back.
+func (s *sessions) give(cluster types.NamespacedName) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.taken--
+	if s.clusters[cluster]--; s.clusters[cluster] == 0 {
+		delete(s.clusters, cluster) // clusters come and go for as long as the process runs
+	}
+	if s.namespaces[cluster.Namespace]--; s.namespaces[cluster.Namespace] == 0 {
+		delete(s.namespaces, cluster.Namespace)
+	}
+}

@@ -1,0 +1,112 @@
+// Package networkpolicy says whether NetworkPolicies let a client reach an instance, as the API defines them. It is a function of
+// values. Policies of other kinds, such as AdminNetworkPolicies or those of a network of its own, are not known to it, nor is
+// whether the network enforces any.
+package networkpolicy
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Target is a port of a pod.
+type Target struct {
+	Namespace string
+	Labels    map[string]string
+	// Port is the number, of protocol TCP, and PortName how the pod's container calls it.
+	Port     int32
+	PortName string
+}
+
+// Pod is who connects, if it is a pod with an address of its own.
+type Pod struct {
+	Namespace               string
+	Labels, NamespaceLabels map[string]string
+}
+
+// Allows reports whether the policies let who has the address connect to the target. pod is nil where no pod is known to have it:
+// then only blocks of addresses may let it in.
+func Allows(policies []networkingv1.NetworkPolicy, target Target, address netip.Addr, pod *Pod) bool {
+	isolated := false
+	for i := range policies {
+		policy := &policies[i]
+		if !isolates(policy, target) {
+			continue
+		}
+		isolated = true
+		for _, rule := range policy.Spec.Ingress {
+			if ofPort(rule.Ports, target) && from(rule.From, policy.Namespace, address.Unmap(), pod) {
+				return true
+			}
+		}
+	}
+	return !isolated
+}
+
+// isolates reports whether the policy holds for what comes to the target. A policy that names no types is one of ingress.
+func isolates(policy *networkingv1.NetworkPolicy, target Target) bool {
+	types := policy.Spec.PolicyTypes
+	return policy.Namespace == target.Namespace &&
+		(len(types) == 0 || slices.Contains(types, networkingv1.PolicyTypeIngress)) &&
+		matches(&policy.Spec.PodSelector, target.Labels)
+}
+
+// ofPort reports whether a rule holds for the target's port. No ports are all.
+func ofPort(ports []networkingv1.NetworkPolicyPort, target Target) bool {
+	if len(ports) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
+		switch {
+		case p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP:
+			return false
+		case p.Port == nil:
+			return true
+		case p.Port.Type == intstr.String:
+			return p.Port.StrVal == target.PortName
+		case p.EndPort != nil:
+			return p.Port.IntVal <= target.Port && target.Port <= *p.EndPort
+		default:
+			return p.Port.IntVal == target.Port
+		}
+	})
+}
+
+// from reports whether one of the peers is who connects. No peers are everybody.
+func from(peers []networkingv1.NetworkPolicyPeer, namespace string, address netip.Addr, pod *Pod) bool {
+	return len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
+		switch {
+		case p.IPBlock != nil:
+			return inBlock(p.IPBlock, address)
+		case pod == nil || p.NamespaceSelector == nil && p.PodSelector == nil:
+			return false
+		case p.NamespaceSelector == nil && pod.Namespace != namespace:
+			return false
+		}
+		return (p.NamespaceSelector == nil || matches(p.NamespaceSelector, pod.NamespaceLabels)) &&
+			(p.PodSelector == nil || matches(p.PodSelector, pod.Labels))
+	})
+}
+
+// inBlock reports whether a block of addresses has the address. What is not understood lets nobody in.
+func inBlock(block *networkingv1.IPBlock, address netip.Addr) bool {
+	cidr, err := netip.ParsePrefix(block.CIDR)
+	if err != nil || !cidr.Contains(address) {
+		return false
+	}
+	return !slices.ContainsFunc(block.Except, func(text string) bool {
+		except, err := netip.ParsePrefix(text)
+		return err != nil || except.Contains(address)
+	})
+}
+
+// matches reports whether the selector matches the labels. One that is not understood matches nothing.
+func matches(selector *metav1.LabelSelector, set map[string]string) bool {
+	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	return err == nil && parsed.Matches(labels.Set(set))
+}

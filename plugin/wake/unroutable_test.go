@@ -1,0 +1,169 @@
+package wake
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+func TestController_leadsAServiceThatSomebodyElseMade(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.exposed("mine", func(*corev1.Service) {})
+		w.endpoint("mine", true)
+		a := w.replica("a", "10.1.0.1")
+		a.read()
+		w.wants("an awake cluster has nothing of ours", nowhere)
+		w.cluster(asleep)
+		w.endpoint("mine", false)
+		a.read()
+		w.wants("asleep it leads here", map[string][]string{"a": {"mine", "orders-r", "orders-rw"}})
+		w.cluster(awake)
+		for _, service := range []string{"mine", "orders-r", "orders-rw"} {
+			w.endpoint(service, true)
+		}
+		a.read()
+		w.wants("it goes when it has an endpoint of its own", nowhere)
+	})
+}
+
+// A selector need not name the cluster where there is only one that it can mean.
+func TestController_leadsAServiceWhoseSelectorNamesNoCluster(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.exposed("mine", func(s *corev1.Service) {
+			s.Spec.Selector = map[string]string{endpointslice.LabelInstanceRole: "primary"}
+		})
+		a := w.replica("a", "10.1.0.1")
+		w.cluster(asleep)
+		a.read()
+		w.wants("asleep it leads here", map[string][]string{"a": {"mine", "orders-r", "orders-rw"}})
+		if got := w.cluster(nil).Annotations[contract.AnnotationUnroutableServices]; got != "" {
+			t.Errorf("the annotation says %q", got)
+		}
+	})
+}
+
+func TestController_provesEveryServiceBeforeItAcknowledges(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule         string
+		change       func(*world)
+		acknowledged bool
+	}{
+		{"one that kubectl expose made", func(w *world) { w.exposed("mine", func(*corev1.Service) {}) }, true},
+		{"one that does not lead here", func(w *world) {
+			w.exposed("mine", func(s *corev1.Service) { s.Spec.ClusterIPs = []string{"10.96.9.9"} })
+			w.passedOver = "10.96.9.9"
+		}, false},
+		{"one whose session affinity keeps this pod at an instance", func(w *world) {
+			w.bound = true
+			w.exposed("mine", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })
+		}, true},
+		{"one that cannot be led here", func(w *world) {
+			w.exposed("mine", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal })
+		}, false},
+		{"one that cannot, and that is accepted", func(w *world) {
+			w.exposed("mine", func(s *corev1.Service) {
+				s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+				s.Annotations = map[string]string{contract.AnnotationUnroutable: "accept"}
+			})
+		}, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				row.change(w)
+				a := w.replica("a", "10.1.0.1")
+				w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
+				a.read()
+				pass(t, 10*time.Second)
+				if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != "" != row.acknowledged {
+					t.Errorf("acknowledged: %q\n%s", got, w.logged.String())
+				}
+			})
+		})
+	}
+}
+
+func TestController_namesTheServicesThatCannotBeLed(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		local := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }
+		w.exposed("mine", local)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		const want = "mine: its externalTrafficPolicy is Local, and the gateway does not run on every node"
+		named := func() string { return w.cluster(nil).Annotations[contract.AnnotationUnroutableServices] }
+		if got := named(); got != want {
+			t.Errorf("the annotation says %q", got)
+		}
+		events := w.events()
+		if len(events) != 1 || events[0].Reason != "ServiceUnroutable" || !strings.Contains(events[0].Message, want) {
+			t.Errorf("events: %+v", events)
+		}
+		w.wrote()
+		a.read()
+		b.read()
+		w.wantsWritten("nothing is written again")
+		w.cluster(annotated(contract.AnnotationWake, "manual"))
+		a.read()
+		if got := named(); got != "" {
+			t.Errorf("a cluster that only people wake may sleep: %q", got)
+		}
+		w.cluster(annotated(contract.AnnotationWake, ""))
+		a.read()
+		w.exposed("mine", func(s *corev1.Service) {
+			local(s)
+			s.Annotations = map[string]string{contract.AnnotationUnroutable: "accept"}
+		})
+		a.read()
+		if got := named(); got != "" {
+			t.Errorf("one that is accepted is named: %q", got)
+		}
+	})
+}
+
+func TestController_looksAtTheClustersThatAServiceConcerns(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.exposed("mine", func(*corev1.Service) {})
+		w.exposed("everybody", func(s *corev1.Service) { s.Spec.Selector = map[string]string{"role": "primary"} })
+		w.exposed("web", func(s *corev1.Service) { s.Spec.Ports[0].Port = 8080 })
+		for name, want := range map[string]int{"mine": 1, "everybody": 1, "web": 0} {
+			w.endpoint(name, true)
+			kept, err := a.Informers.ServiceStore.ByName(t.Context(), client.ObjectKey{Namespace: orders.Namespace, Name: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := a.ofCluster(t.Context(), kept.(client.Object)); len(got) != want {
+				t.Errorf("Service %s: %v", name, got)
+			}
+			found, err := a.Informers.Slices(t.Context(), orders, []corev1.Service{{}})
+			if err != nil || len(found) != 0 {
+				t.Fatal(len(found), err)
+			}
+		}
+		services, err := a.Informers.Services(t.Context(), orders)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, err := a.Informers.Slices(t.Context(), orders, services)
+		if err != nil {
+			t.Fatal(err)
+		}
+		concerned := map[string]int{}
+		for i := range own {
+			concerned[own[i].Name] = len(a.ofCluster(t.Context(), &own[i]))
+		}
+		if diff := cmp.Diff(map[string]int{"mine-own": 1, "everybody-own": 1}, concerned); diff != "" {
+			t.Errorf("clusters that each slice concerns (-want +got):\n%s", diff)
+		}
+		if endpointslice.IsOurs(&own[0]) {
+			t.Error("a Service's own slice is taken for ours")
+		}
+	})
+}

@@ -1,0 +1,21 @@
+package wake
+
+import "testing"
+
+func TestController_countsServicesThatLeadToNoGateway(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		last := a.Ports.Range.Last
+		a.Ports.Range.Last = a.Ports.Range.First
+		w.cluster(asleep)
+		a.read()
+		if got := a.Unrouted(orders); got != 2 {
+			t.Errorf("without a port %d Services lead nowhere, want 2", got)
+		}
+		a.Ports.Range.Last = last
+		a.read()
+		if got := a.Unrouted(orders); got != 0 {
+			t.Errorf("with ports %d Services lead nowhere", got)
+		}
+	})
+}

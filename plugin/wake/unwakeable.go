@@ -1,0 +1,59 @@
+package wake
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// reasonsInWords say why connections do not wake a sleeping cluster any more.
+var reasonsInWords = map[plan.Reason]string{
+	plan.ReasonNotListed: "the Cluster does not list the plugin any more",
+	plan.ReasonInvalid:   "an annotation is not understood",
+	plan.ReasonDisabled:  "the feature was turned off",
+	plan.ReasonManual:    "the annotation " + contract.AnnotationWake + " says manual",
+}
+
+// tellUnwakeable writes an Event that says how to wake the cluster by hand, one of each sleep and reason. removed says that
+// slices of this replica have just been removed for that reason: what could not be told then is told when it is tried again.
+func (c *Controller) tellUnwakeable(ctx context.Context, seen *snapshot, planned plan.Plan, removed bool, now time.Time) error {
+	if !planned.Unwakeable || seen.cluster == nil {
+		c.untold.Delete(seen.name)
+		return nil
+	}
+	if _, untold := c.untold.Load(seen.name); !removed && !untold {
+		return nil
+	}
+	c.untold.Store(seen.name, true)
+	message, err := c.howToWake(seen.cluster, planned.Reason, now)
+	if err != nil {
+		return err
+	}
+	err = c.Events.Write(ctx, seen.cluster, events.Event{
+		Reason: "WakesByHandOnly", Message: message, Occasion: seen.cluster.Annotations[contract.AnnotationAsleepSince] + " " + string(planned.Reason),
+	}, now)
+	if err != nil {
+		return err
+	}
+	c.untold.Delete(seen.name)
+	return nil
+}
+
+func (c *Controller) howToWake(cluster *cnpgv1.Cluster, reason plan.Reason, now time.Time) (string, error) {
+	kind, err := events.KindOf(cluster, c.Client)
+	if err != nil {
+		return "", err
+	}
+	message := fmt.Sprintf("The cluster sleeps and connections do not wake it any more: %s. To wake it: kubectl annotate -n %s clusters.%s %s %s-",
+		reasonsInWords[reason], cluster.Namespace, kind.Group, cluster.Name, contract.AnnotationHibernation)
+	if plan.View(cluster, now).VolumesAtRisk {
+		message += ", but not yet: " + plan.VolumesAtRisk
+	}
+	return message, nil
+}

@@ -1,0 +1,324 @@
+package waker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+var noon = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
+
+func source(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i / 250), byte(i%250 + 1)}) }
+
+func clusterNumber(i int) types.NamespacedName {
+	return types.NamespacedName{Namespace: "shop", Name: fmt.Sprint(i)}
+}
+
+// took is how many of the wakes one source may begin at a time.
+func (b *Budget) took(from netip.Addr, wakes int, now time.Time) int {
+	taken := 0
+	for i := range wakes {
+		if b.Take(from, clusterNumber(i), now) {
+			taken++
+		}
+	}
+	return taken
+}
+
+func TestBudget_promises(t *testing.T) {
+	t.Parallel()
+	const whole = sourceBurst + sharedBurst
+	for _, row := range []struct {
+		rule string
+		play func(*Budget) int
+		want int
+	}{
+		{"500 clusters are woken at once for one source", func(b *Budget) int { return b.took(source(0), 500, noon) }, 500},
+		{"a source that wakes everything gets its own and the shared budget", func(b *Budget) int { return b.took(source(0), 9500, noon) }, whole},
+		{"and one more each second, and its own", func(b *Budget) int {
+			b.took(source(0), 9500, noon)
+			return b.took(source(0), 9500, noon.Add(time.Minute))
+		}, 60 + 6},
+		{"another source has a budget of its own", func(b *Budget) int {
+			b.took(source(0), 9500, noon)
+			return b.took(source(1), 9500, noon)
+		}, sourceBurst},
+		{"ten sources share what is shared", func(b *Budget) int {
+			taken := 0
+			for i := range 10 {
+				taken += b.took(source(i), 9500, noon)
+			}
+			return taken
+		}, 10*sourceBurst + sharedBurst},
+		{"nothing used grows beyond the burst", func(b *Budget) int {
+			b.took(source(0), 1, noon)
+			return b.took(source(0), 9500, noon.Add(24*time.Hour))
+		}, whole},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			if got := row.play(NewBudget()); got != row.want {
+				t.Errorf("%d wakes begin, want %d", got, row.want)
+			}
+		})
+	}
+}
+
+// TestBudget_servesSourcesInTurn has sources with many and with few wishes wait for one place a second.
+func TestBudget_servesSourcesInTurn(t *testing.T) {
+	t.Parallel()
+	b := NewBudget()
+	b.took(source(9), 9500, noon)
+	for i := range 3 {
+		b.took(source(i), sourceBurst, noon)
+	}
+	for c := range sharedBurst { // source 9 no longer asks
+		b.Leave(source(9), clusterNumber(c+sourceBurst))
+	}
+	b.accounts[source(9)].waiting = map[types.NamespacedName]time.Time{}
+	served := map[int]int{}
+	for second := 1; second <= 9; second++ {
+		now := noon.Add(time.Duration(second) * time.Second)
+		for round := range 2 { // the first round says who waits
+			for i, wishes := range []int{100, 10, 1} {
+				for c := range wishes {
+					if b.Take(source(i), clusterNumber(1000*i+c), now) && round < 2 {
+						served[i]++
+					}
+				}
+			}
+		}
+	}
+	if diff := cmp.Diff(map[int]int{0: 3, 1: 3, 2: 3}, served); diff != "" {
+		t.Errorf("served (-want +got):\n%s", diff)
+	}
+}
+
+// TestBudget_neverExceedsItsRates has many sources ask at random, for an hour.
+func TestBudget_neverExceedsItsRates(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(7, 0)) //nolint:gosec // a test that can be repeated
+	b := NewBudget()
+	taken, all := map[int]int{}, 0
+	for second := range 3600 {
+		now := noon.Add(time.Duration(second) * time.Second)
+		for range random.IntN(20) {
+			i := random.IntN(5)
+			if b.Take(source(i), clusterNumber(random.IntN(100)), now) {
+				taken[i]++
+				all++
+			}
+		}
+		own := sourceBurst + 1 + second/int(sourceEvery.Seconds())
+		if most := 5*own + sharedBurst + second + 1; all > most {
+			t.Fatalf("after %d s %d wakes have begun, want at most %d", second, all, most)
+		}
+	}
+	b.Take(source(100), clusterNumber(0), noon.Add(2*time.Hour))
+	if len(b.accounts) != 1 {
+		t.Errorf("%d accounts are kept", len(b.accounts))
+	}
+}
+
+func TestResolve_waitsForTheBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		go w.operate()
+		b := w.waker.Budget
+		from := gateway.SourceOf(by.Peer.Addr())
+		b.took(from, 9500, time.Now())
+		began := time.Now()
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < sharedEvery {
+			t.Errorf("it took %s only", took)
+		}
+		_, _, _, events := w.seen()
+		if len(events) != 1 || !strings.Contains(events[0], "WakeQueued") || !strings.Contains(events[0], "10.1.2.3") {
+			t.Errorf("Events: %v", events)
+		}
+		if diff := cmp.Diff([]int{1, -1}, w.queued); diff != "" {
+			t.Errorf("queued (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A wake that the API server refuses, as when the operator's webhook is away, is tried again and is still one wake.
+func TestResolve_takesOneWakeFromTheBudgetHoweverOftenItIsTried(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		go w.operate()
+		api, _ := w.api.(client.WithWatch)
+		began := time.Now()
+		w.waker.Client = interceptor.NewClient(api, interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+				if time.Since(began) < 30*time.Second {
+					return errors.New("the webhook does not answer")
+				}
+				return c.Patch(ctx, o, patch, options...)
+			},
+		})
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); err != nil {
+			t.Fatal(err)
+		}
+		if !w.waker.Budget.shared.empties.IsZero() {
+			t.Error("one wake took from the budget of all sources")
+		}
+		if left := w.waker.Budget.took(gateway.SourceOf(by.Peer.Addr()), sourceBurst, time.Now()); left != sourceBurst {
+			t.Errorf("%d wakes are left of the address's budget, want %d", left, sourceBurst)
+		}
+	})
+}
+
+// A wake that was granted waits no more, however long PostgreSQL takes.
+func TestResolve_leavesTheQueueWhenItMayWake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		w.waker.Budget.took(gateway.SourceOf(by.Peer.Addr()), 9500, time.Now())
+		_, err := w.waker.Resolve(t.Context(), service("-rw"), by) // there is no operator
+		if !errors.Is(err, gateway.ErrTimeout) {
+			t.Errorf("got %v", err)
+		}
+		synctest.Wait()
+		if diff := cmp.Diff([]time.Duration{0, time.Second}, w.queuedAt); diff != "" {
+			t.Errorf("queued, and no more, after (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A client does not wait for the budget of another that wants the same cluster.
+func TestResolve_wakesForWhoeverMay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		go w.operate()
+		w.waker.Budget.took(gateway.SourceOf(by.Peer.Addr()), 9500, time.Now())
+		w.waker.Budget.shared.empties = time.Now().Add(time.Hour)
+		greedy, leave := context.WithCancel(t.Context())
+		defer leave()
+		go func() { _, _ = w.waker.Resolve(greedy, service("-rw"), by) }()
+		synctest.Wait()
+		honest := gateway.Client{Peer: netip.MustParseAddrPort("10.9.9.9:4711"), User: "honest"}
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), honest); err != nil {
+			t.Fatal(err)
+		}
+		if messages := w.woken(); len(messages) != 1 || !strings.HasPrefix(messages[0], `Woken by 10.9.9.9 (user "honest"`) {
+			t.Errorf("Events: %v", messages)
+		}
+	})
+}
+
+// Pods of one node share a network of 64 bits, and so a budget. One of them that woke the cluster in vain waits, and no other.
+func TestResolve_letsOnlyWhoWokeItInVainWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
+			last, err := contract.LastWake{At: time.Now().Add(-10 * time.Minute), By: "fd00::1", Service: "orders-rw"}.Encode()
+			if err != nil {
+				t.Error(err)
+			}
+			c.Annotations[contract.AnnotationLastWake] = last
+			c.Annotations[contract.AnnotationAsleepReason] = contract.AsleepUnused + "it was woken"
+			c.Annotations[contract.AnnotationAsleepSince] = time.Now().Format(time.RFC3339)
+		})
+		go w.operate()
+		scanner, leave := context.WithCancel(t.Context())
+		defer leave()
+		go func() {
+			_, _ = w.waker.Resolve(scanner, service("-rw"), gateway.Client{Peer: netip.MustParseAddrPort("[fd00::1]:4711")})
+		}()
+		synctest.Wait()
+		if _, _, _, events := w.seen(); len(events) != 1 || !strings.HasSuffix(events[0], "waits: the cluster was woken from the addresses of its clients and not used") {
+			t.Errorf("Events: %v", events)
+		}
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), gateway.Client{Peer: netip.MustParseAddrPort("[fd00::2]:4711")}); err != nil {
+			t.Fatal(err)
+		}
+		if messages := w.woken(); len(messages) != 1 || !strings.HasPrefix(messages[0], "Woken by fd00::2 ") {
+			t.Errorf("Events: %v", messages)
+		}
+	})
+}
+
+// A wake that waits ends with its last client: nobody would be served by it.
+func TestResolve_wakesNothingForNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		w.waker.Budget.took(gateway.SourceOf(by.Peer.Addr()), 9500, time.Now())
+		w.waker.Budget.shared.empties = time.Now().Add(time.Hour)
+		impatient, leave := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer leave()
+		if _, err := w.waker.Resolve(impatient, service("-rw"), by); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		time.Sleep(time.Hour) // of the bubble's
+		if patches, _, _, _ := w.seen(); len(patches) != 0 {
+			t.Errorf("patches: %v", patches)
+		}
+		if len(w.waker.waiters.services) != 0 {
+			t.Error("somebody is left waiting")
+		}
+	})
+}
+
+func TestResolve_outlivesAPanic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, awake)
+		w.pod("orders-1", "10.0.0.1", same)
+		w.waker.Probe = func(context.Context, netip.AddrPort) bool { panic("a mistake of ours") }
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); !errors.Is(err, errPanicked) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestNotBefore_isForWhoWokeItInVain(t *testing.T) {
+	t.Parallel()
+	unused := contract.AsleepUnused + "it was woken"
+	last := `{"at":"2026-03-01T12:00:00Z","by":"10.0.0.9","service":"orders-rw"}`
+	for _, row := range []struct {
+		rule, reason, last, since, address string
+		want                               time.Time
+	}{
+		{"who woke it in vain waits for as long as it was up", unused, last, "2026-03-01T12:01:10Z", "10.0.0.9", noon.Add(140 * time.Second)},
+		{"but five minutes at most", unused, last, "2026-03-01T18:00:00Z", "10.0.0.9", noon.Add(6*time.Hour + 5*time.Minute)},
+		{"by IPv4 on a socket for both families too", unused, last, "2026-03-01T12:01:10Z", "::ffff:10.0.0.9", noon.Add(140 * time.Second)},
+		{"another does not", unused, last, "2026-03-01T12:01:10Z", "10.0.0.8", time.Time{}},
+		{"nor does anybody once it was used", "idle since x", last, "2026-03-01T12:01:10Z", "10.0.0.9", time.Time{}},
+		{"nor if a person wrote nonsense", unused, "x", "2026-03-01T12:01:10Z", "10.0.0.9", time.Time{}},
+		{"nor without a time", unused, last, "x", "10.0.0.9", time.Time{}},
+		{"nor if the wake is later than the sleep", unused, last, "2026-03-01T11:00:00Z", "10.0.0.9", time.Time{}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			cluster := &cnpgv1.Cluster{}
+			cluster.Annotations = map[string]string{
+				contract.AnnotationAsleepReason: row.reason, contract.AnnotationLastWake: row.last, contract.AnnotationAsleepSince: row.since,
+			}
+			if got := notBefore(cluster, netip.MustParseAddr(row.address)); !got.Equal(row.want) {
+				t.Errorf("not before %s, want %s", got, row.want)
+			}
+		})
+	}
+}

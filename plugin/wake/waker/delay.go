@@ -1,0 +1,152 @@
+package waker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+)
+
+const (
+	// delayedAfter is after how long an Event says what a wake waits for: most take seconds.
+	delayedAfter = time.Minute
+	// delayedEvery is how often that is looked at again.
+	delayedEvery = 30 * time.Second
+	// explainTakes bounds the reading of pods and Events: the search waits for it.
+	explainTakes = time.Second
+)
+
+// delay is what a wake waits for, as far as people have been told.
+type delay struct {
+	cause  string
+	looked time.Time
+}
+
+// because is the cause as the end of a sentence.
+func (d delay) because() string {
+	if d.cause == "" {
+		return ""
+	}
+	return ": " + d.cause
+}
+
+// explainDelay writes an Event that says what a wake that takes long waits for, and another when that has changed.
+func (w *wake) explainDelay(ctx context.Context, seen *snapshot, now time.Time) {
+	if now.Sub(w.phases.began) < delayedAfter || now.Sub(w.delay.looked) < delayedEvery {
+		return
+	}
+	w.delay.looked = now
+	cause, err := w.cause(ctx, seen)
+	if err != nil {
+		w.Logger.Warn("what a wake waits for cannot be read", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
+		return
+	}
+	if cause == w.delay.cause {
+		return
+	}
+	w.delay.cause = cause
+	w.event(corev1.EventTypeWarning, "WakeDelayed", fmt.Sprintf("The wake takes longer than %s: %s", delayedAfter, cause))
+}
+
+// cause reads what the wake waits for. The informers keep too little of pods, and no Events.
+func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
+	if w.queue.why != "" {
+		return w.queue.why, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, explainTakes)
+	defer cancel()
+	var pods corev1.PodList
+	of := client.MatchingLabels{endpointslice.LabelCluster: w.service.Cluster}
+	if err := w.APIReader.List(ctx, &pods, client.InNamespace(w.service.Namespace), of); err != nil {
+		return "", fmt.Errorf("list the pods of Cluster %s/%s: %w", w.service.Namespace, w.service.Cluster, err)
+	}
+	instances := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !endpointslice.IsInstance(&p) })
+	var warnings []corev1.Event
+	for i := range instances {
+		var of corev1.EventList
+		about := client.MatchingFields{"involvedObject.name": instances[i].Name}
+		if err := w.APIReader.List(ctx, &of, client.InNamespace(w.service.Namespace), about); err != nil {
+			return "", fmt.Errorf("list the Events of pod %s/%s: %w", w.service.Namespace, instances[i].Name, err)
+		}
+		for _, event := range of.Items {
+			if event.InvolvedObject.UID == instances[i].UID {
+				warnings = append(warnings, event)
+			}
+		}
+	}
+	return causeOf(seen.view, instances, warnings), nil
+}
+
+// causeOf says what a wake waits for, by the cluster's instances and the Events about them.
+func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event) string {
+	switch {
+	case cluster.Switched && len(instances) != 0:
+		return fmt.Sprintf("the operator has not hibernated the cluster yet, and pod %s is still there", instances[0].Name)
+	case cluster.Switched && cluster.Hibernated:
+		return "the switch could not be turned off; the plugin's log says why"
+	case cluster.Switched:
+		return "the operator has not said that it has hibernated the cluster; is it running?"
+	case len(instances) == 0:
+		return "the operator has made no pod; is it running?"
+	}
+	for i := range instances {
+		if cause := causeIn(&instances[i], events); cause != "" {
+			return cause
+		}
+	}
+	return "PostgreSQL does not accept sessions yet"
+}
+
+// causeIn says what keeps the pod from running; empty: it runs.
+func causeIn(pod *corev1.Pod, events []corev1.Event) string {
+	if !pod.DeletionTimestamp.IsZero() {
+		return fmt.Sprintf("pod %s is being deleted", pod.Name)
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+			return fmt.Sprintf("pod %s cannot be scheduled: %s", pod.Name, condition.Message)
+		}
+	}
+	creating := false
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		waiting := status.State.Waiting
+		if waiting == nil {
+			continue
+		}
+		switch waiting.Reason {
+		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
+			return fmt.Sprintf("the image of container %s of pod %s cannot be pulled (%s): %s", status.Name, pod.Name, waiting.Reason, waiting.Message)
+		case "CrashLoopBackOff":
+			return fmt.Sprintf("container %s of pod %s ends again and again: %s", status.Name, pod.Name, waiting.Message)
+		}
+		creating = true
+	}
+	if !creating {
+		return ""
+	}
+	if event := newestOf(pod, events, "FailedAttachVolume", "FailedMount"); event != nil {
+		return fmt.Sprintf("a volume of pod %s is not there (%s): %s", pod.Name, event.Reason, event.Message)
+	}
+	return fmt.Sprintf("the containers of pod %s are being made", pod.Name)
+}
+
+// newestOf is the newest of the Events of the pod that have one of the reasons; nil: there is none.
+func newestOf(pod *corev1.Pod, events []corev1.Event, reasons ...string) *corev1.Event {
+	var newest *corev1.Event
+	for i := range events {
+		event := &events[i]
+		if event.InvolvedObject.Name != pod.Name || !slices.Contains(reasons, event.Reason) {
+			continue
+		}
+		if newest == nil || event.LastTimestamp.After(newest.LastTimestamp.Time) {
+			newest = event
+		}
+	}
+	return newest
+}

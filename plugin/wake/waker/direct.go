@@ -1,0 +1,180 @@
+package waker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/networkpolicy"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// podTakes bounds the search for the pod of an address.
+const podTakes = 5 * time.Second
+
+// errAsleepAgain says that the cluster's switch is on again before a client could go its own way.
+var errAsleepAgain = errors.New("the cluster is put to sleep again")
+
+// barred reports whether a session of the client must not come from the gateway's address to the instance: rules of PostgreSQL
+// tell addresses apart, or the client's own way there is closed. What cannot be read speaks against the client.
+func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr, peer netip.Addr) bool {
+	if seen.sendsAway() {
+		return true
+	}
+	at := slices.IndexFunc(seen.pods, func(p corev1.Pod) bool { return p.Status.PodIP == instance.String() })
+	if at < 0 {
+		return true
+	}
+	target := networkpolicy.Target{
+		Namespace: seen.cluster.Namespace, Labels: seen.pods[at].Labels, Port: contract.PostgresPort, PortName: endpointslice.NamePostgres,
+	}
+	policies, err := w.Informers.NetworkPolicies(ctx, seen.cluster.Namespace)
+	if err == nil {
+		var allowed bool
+		allowed, err = w.allowed(policies, target, peer) //nolint:contextcheck // whose an address is is asked for all of its clients, not for the first
+		if err == nil {
+			return !allowed
+		}
+	}
+	w.Logger.Warn("whether NetworkPolicies let a client in is not known: it is asked to connect again", "namespace", target.Namespace,
+		"cluster", seen.cluster.Name, "peer", peer, "error", err.Error())
+	return true
+}
+
+// allowed reports whether the policies let the client reach the target. Whose the address is is asked only where that matters.
+func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target networkpolicy.Target, peer netip.Addr) (bool, error) {
+	if networkpolicy.Allows(policies, target, peer, nil) {
+		return true, nil
+	}
+	found, err, _ := w.peers.Do(peer.String(), func() (any, error) { return w.podAt(peer) })
+	if err != nil {
+		return false, err
+	}
+	pod, _ := found.(*networkpolicy.Pod)
+	return networkpolicy.Allows(policies, target, peer, pod), nil
+}
+
+// podAt is the pod that has the address as its own; nil: none has. A pod of the node's network has the node's.
+func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
+	ctx, cancel := context.WithTimeout(w.Base, podTakes)
+	defer cancel()
+	var pods corev1.PodList
+	if err := w.APIReader.List(ctx, &pods, client.MatchingFields{"status.podIP": address.Unmap().String()}); err != nil {
+		return nil, fmt.Errorf("find the pod of address %s: %w", address, err)
+	}
+	at := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return !p.Spec.HostNetwork && !endpointslice.HasEnded(&p) })
+	if at < 0 {
+		return nil, nil
+	}
+	pod := &pods.Items[at]
+	var namespace corev1.Namespace
+	if err := w.APIReader.Get(ctx, client.ObjectKey{Name: pod.Namespace}, &namespace); err != nil {
+		return nil, fmt.Errorf("read Namespace %s: %w", pod.Namespace, err)
+	}
+	return &networkpolicy.Pod{Namespace: pod.Namespace, Labels: pod.Labels, NamespaceLabels: namespace.Labels}, nil
+}
+
+// awaitDirect waits until the Service leads to PostgreSQL itself on every node, and then returns [gateway.ErrReconnect]. The client
+// counts as activity then, and while a sleep is announced. [errAsleepAgain]: that came too late.
+func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer netip.AddrPort) error {
+	spoken := ""         // the announcement against which the client has spoken
+	var direct time.Time // since when no slice of ours leads here; zero: one does
+	for {
+		changed := w.Notifier.Listen(clusterOf(service))
+		seen, err := w.read(ctx, service)
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		wait := readAgain
+		switch {
+		case seen.view.Switched:
+			return errAsleepAgain
+		case seen.routed() || len(endpointslice.Ready(seen.service, seen.slices)) == 0:
+			direct = time.Time{}
+			if seen.announced(now) && spoken != seen.view.Announced {
+				spoken = seen.view.Announced
+				w.speak(ctx, seen, peer)
+			}
+		case direct.IsZero():
+			direct, wait = now, w.NodesWait
+		case now.Sub(direct) >= w.NodesWait:
+			w.speak(ctx, seen, peer) // its session may be over before the first sample: the wake was used
+			return gateway.ErrReconnect
+		default:
+			wait = w.NodesWait - now.Sub(direct)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		case <-changed:
+			timer.Stop()
+		}
+	}
+}
+
+// spokenAtOnce is for how many clients it is spoken before the Cluster is read again: each is a connection to every instance.
+const spokenAtOnce = 10
+
+// speakAgainstSwitch has the instances count the clients that they do not see, one of each address, once for each time that the switch
+// is turned on. While the operator has not begun to delete pods, they turn the switch off again for a client that counts.
+func (w *wake) speakAgainstSwitch(ctx context.Context, seen *snapshot) {
+	begun := slices.ContainsFunc(seen.pods, func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() })
+	if begun || seen.view.Hibernated {
+		return
+	}
+	since, count := seen.cluster.Annotations[contract.AnnotationAsleepSince], 0
+	for _, client := range w.waiters.of(w.service.UID) {
+		address := client.Peer.Addr().Unmap()
+		if w.spoken[address] == since {
+			continue
+		}
+		if count++; count > spokenAtOnce {
+			return
+		}
+		if w.spoken == nil {
+			w.spoken = map[netip.Addr]string{}
+		}
+		w.spoken[address] = since
+		w.speak(ctx, seen, client.Peer)
+	}
+}
+
+// speak has the instances count the client, which none of them has seen, as activity.
+func (w *Waker) speak(ctx context.Context, seen *snapshot, peer netip.AddrPort) {
+	for _, instance := range seen.ready() {
+		w.Signal(ctx, instance, peer)
+	}
+}
+
+// routed reports whether a slice of ours leads the Service's clients to a gateway.
+func (s *snapshot) routed() bool {
+	for i := range s.slices {
+		if endpointslice.IsOurs(&s.slices[i]) && endpointslice.ServiceOf(&s.slices[i]) == s.service.UID {
+			return true
+		}
+	}
+	return false
+}
+
+// announced reports whether an instance is about to put the cluster to sleep.
+func (s *snapshot) announced(now time.Time) bool {
+	announcement, err := contract.ParseAnnouncement(s.view.Announced)
+	if err != nil {
+		return false
+	}
+	live, _ := announcement.Valid(now)
+	return live
+}

@@ -1,0 +1,250 @@
+package waker
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+var primary = netip.MustParseAddrPort("10.0.0.1:5432")
+
+// create makes an object, and rings.
+func (w *world) create(o client.Object) {
+	w.t.Helper()
+	if err := w.api.Create(w.t.Context(), o); err != nil {
+		w.t.Error(err)
+	}
+	w.notifier.Notify(types.NamespacedName{Namespace: namespace, Name: name})
+}
+
+// routed is the slice by which a gateway leads the clients of -rw to itself.
+func routed() *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: "orders-rw-wake",
+		Labels: map[string]string{
+			"cnpg.io/cluster": name, discoveryv1.LabelServiceName: "orders-rw", discoveryv1.LabelManagedBy: endpointslice.ManagedBy, endpointslice.LabelReplica: "a",
+		},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: "orders-rw", UID: "orders-rw"}},
+	}}
+}
+
+// runs is an awake cluster whose primary serves.
+func (w *world) runs() {
+	w.postgres.Store(true)
+	w.pod("orders-1", "10.0.0.1", ready)
+	w.endpoint("orders-rw", "10.0.0.1")
+}
+
+// isolated lets the pods with these labels in, and nobody else.
+func (w *world) isolated(labels map[string]string) {
+	w.create(&networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "clients"},
+		Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
+			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: labels}}},
+		}}},
+	})
+}
+
+func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*world)
+		err    error
+	}{
+		{"without a policy the session passes through", func(*world) {}, nil},
+		{"a client that the policies let in passes through", func(w *world) { w.isolated(map[string]string{"app": "web"}) }, nil},
+		{"one that they bar does not", func(w *world) { w.isolated(map[string]string{"app": "api"}) }, gateway.ErrReconnect},
+		{"nor one of which no pod is known", func(w *world) {
+			w.isolated(map[string]string{"app": "web"})
+			if err := w.api.Delete(w.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}); err != nil {
+				w.t.Error(err)
+			}
+		}, gateway.ErrReconnect},
+		{"nor one of the node's network", func(w *world) {
+			w.isolated(map[string]string{"app": "web"})
+			var pod corev1.Pod
+			if err := w.api.Get(w.t.Context(), types.NamespacedName{Namespace: namespace, Name: "web"}, &pod); err != nil {
+				w.t.Error(err)
+			}
+			pod.Spec.HostNetwork = true
+			if err := w.api.Update(w.t.Context(), &pod); err != nil {
+				w.t.Error(err)
+			}
+		}, gateway.ErrReconnect},
+		{"also where PostgreSQL may see the gateway's address", func(w *world) {
+			w.isolated(map[string]string{"app": "api"})
+			w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationGatewayAddress] = "accept" })
+		}, gateway.ErrReconnect},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, time.Minute, awake)
+				w.runs()
+				w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+				w.create(&corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", Labels: map[string]string{"app": "web"}},
+					Status:     corev1.PodStatus{PodIP: "10.1.2.3"},
+				})
+				row.change(w)
+				got, err := w.waker.Resolve(t.Context(), service("-rw"), by)
+				if !errors.Is(err, row.err) || err == nil && got != primary {
+					t.Errorf("got %s, %v, want %v", got, err, row.err)
+				}
+				if away := w.waker.SendsAway(service("-rw"), by.Peer); away != (row.err != nil) {
+					t.Errorf("replication is sent away: %t", away)
+				}
+			})
+		})
+	}
+}
+
+func addressed(c *cnpgv1.Cluster) {
+	awake(c)
+	c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
+}
+
+// A client that is asked to connect again must not come here again: the slices have gone, and every node knows. What it does then
+// may be over before an instance's first sample, so it counts.
+func TestResolve_sendsAwayOnceTheServiceLeadsToPostgreSQL(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, addressed)
+		slice := routed()
+		w.create(slice)
+		w.runs()
+		w.later(5*time.Second, func() {
+			if err := w.api.Delete(w.t.Context(), slice); err != nil {
+				w.t.Error(err)
+			}
+			w.touch()
+		})
+		began := time.Now()
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); !errors.Is(err, gateway.ErrReconnect) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(began); took != 7*time.Second {
+			t.Errorf("after %s, want 5 s for the slice and 2 s for the nodes", took)
+		}
+		if diff := cmp.Diff([]string{"10.1.2.3 at 10.0.0.1:5432"}, w.signals); diff != "" {
+			t.Errorf("whom the instances were to count (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// While a sleep is announced such a client speaks against it, is held until it is withdrawn, and counts once more then.
+func TestResolve_holdsWhomItSendsAwayUntilTheSleepIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
+			addressed(c)
+			c.Annotations[contract.AnnotationAnnounced] = contract.Announcement{PodUID: "pod", Deadline: time.Now().Add(20 * time.Second)}.String()
+		})
+		slice := routed()
+		w.create(slice)
+		w.runs()
+		w.later(3*time.Second, func() {
+			w.change(func(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationAnnounced) })
+			if err := w.api.Delete(w.t.Context(), slice); err != nil {
+				w.t.Error(err)
+			}
+			w.touch()
+		})
+		began := time.Now()
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); !errors.Is(err, gateway.ErrReconnect) || time.Since(began) != 5*time.Second {
+			t.Errorf("got %v after %s", err, time.Since(began))
+		}
+		if diff := cmp.Diff([]string{"10.1.2.3 at 10.0.0.1:5432", "10.1.2.3 at 10.0.0.1:5432"}, w.signals); diff != "" {
+			t.Errorf("whom the instances were to count (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A sleep that could not be stopped any more is followed by a wake.
+func TestResolve_wakesForWhomItCouldNotSendAwayInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, addressed)
+		slice := routed()
+		w.create(slice)
+		w.runs()
+		w.later(time.Second, func() {
+			w.postgres.Store(false)
+			if err := w.api.Delete(w.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "orders-1"}}); err != nil {
+				w.t.Error(err)
+			}
+			w.change(func(c *cnpgv1.Cluster) {
+				c.Annotations[contract.AnnotationHibernation] = "on"
+				hibernated(c)
+			})
+			go w.operate()
+		})
+		w.later(10*time.Second, func() {
+			if err := w.api.Delete(w.t.Context(), slice); err != nil {
+				w.t.Error(err)
+			}
+			w.touch()
+		})
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); !errors.Is(err, gateway.ErrReconnect) {
+			t.Errorf("got %v", err)
+		}
+		if patches, _, _, _ := w.seen(); len(patches) != 1 {
+			t.Errorf("%d patches, want the one that wakes", len(patches))
+		}
+	})
+}
+
+// A client that comes just after the switch is held, so no instance sees it. As long as the operator has not begun, the instances are
+// told of it, since they can turn the switch off again.
+func TestResolve_speaksAgainstASwitchThatCanBeTakenBack(t *testing.T) {
+	t.Parallel()
+	switched := func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }
+	for _, row := range []struct {
+		rule    string
+		cluster func(*cnpgv1.Cluster)
+		change  func(*world)
+		want    []string
+	}{
+		{"while the instances run", switched, func(w *world) { w.runs() }, []string{"10.1.2.3 at 10.0.0.1:5432"}},
+		{"not once one of them ends", switched, func(w *world) {
+			w.runs()
+			w.pod("orders-2", "10.0.0.2", terminating)
+		}, nil},
+		{"not while nothing is ready", switched, func(*world) {}, nil},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, time.Minute, row.cluster)
+				row.change(w)
+				w.later(5*time.Second, func() {
+					w.change(awake)
+					w.touch()
+				})
+				_, err := w.waker.Resolve(t.Context(), service("-rw"), by)
+				if len(row.want) != 0 && err != nil {
+					t.Errorf("the client was not served once the switch was off: %v", err)
+				}
+				if diff := cmp.Diff(row.want, w.signals); diff != "" {
+					t.Errorf("whom the instances were to count (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}

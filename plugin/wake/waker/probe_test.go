@@ -1,0 +1,225 @@
+package waker
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// postgres answers one startup packet; without an answer it closes the connection. The channel receives the address of the
+// client once that has closed the connection.
+func postgres(t *testing.T, answer pgproto3.BackendMessage) (netip.AddrPort, <-chan netip.AddrPort) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, done := make(chan netip.AddrPort, 1), make(chan struct{})
+	t.Cleanup(func() { _ = listener.Close(); <-done })
+	go func() {
+		defer close(done)
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		backend := pgproto3.NewBackend(conn, conn)
+		if _, err := backend.ReceiveStartupMessage(); err != nil || answer == nil {
+			return
+		}
+		backend.Send(answer)
+		_ = backend.Flush()
+		_, _ = io.Copy(io.Discard, conn)
+		closed <- addrPort(conn.RemoteAddr())
+	}()
+	return addrPort(listener.Addr()), closed
+}
+
+var password = &pgproto3.AuthenticationSASL{AuthMechanisms: []string{"SCRAM-SHA-256"}}
+
+// sidecars sends to the handler whatever the instance.
+func sidecars(t *testing.T, handler http.HandlerFunc) *Sidecars {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	s := NewSidecars(slog.New(slog.DiscardHandler))
+	s.port = addrPort(server.Listener.Addr()).Port()
+	return s
+}
+
+func TestProber_asksWhetherPostgreSQLAcceptsSessions(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		answer pgproto3.BackendMessage
+		want   bool
+	}{
+		{"a server that asks for a password accepts sessions", password, true},
+		{"one that starts or shuts down does not", &pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P03"}, false},
+		{"one whose rules reject the probe does", &pgproto3.ErrorResponse{Severity: "FATAL", Code: "28000"}, true},
+		{"one that is full does", &pgproto3.ErrorResponse{Severity: "FATAL", Code: "53300"}, true},
+		{"one that closes the connection does not", nil, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			p := &Prober{Sidecars: sidecars(t, func(http.ResponseWriter, *http.Request) {})}
+			address, _ := postgres(t, row.answer)
+			if got := p.AcceptsSessions(t.Context(), address); got != row.want {
+				t.Errorf("got %t, want %t", got, row.want)
+			}
+		})
+	}
+	t.Run("where nobody listens nobody accepts sessions", func(t *testing.T) {
+		t.Parallel()
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = listener.Close()
+		p := &Prober{Sidecars: sidecars(t, func(http.ResponseWriter, *http.Request) { t.Error("a sidecar was sent a port of no connection") })}
+		if p.AcceptsSessions(t.Context(), addrPort(listener.Addr())) {
+			t.Error("a closed port accepts sessions")
+		}
+	})
+}
+
+func TestProber_keepsTheConnectionUntilTheSidecarKnowsItsPort(t *testing.T) {
+	t.Parallel()
+	received, release := make(chan contract.ClientAddress, 1), make(chan struct{})
+	p := &Prober{Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		address, err := contract.DecodeClientAddress(body)
+		if err != nil {
+			t.Error(err)
+		}
+		received <- address
+		<-release
+	})}
+	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
+	instance, closed := postgres(t, password)
+	ctx, cancel := context.WithCancel(t.Context())
+	if !p.AcceptsSessions(ctx, instance) {
+		t.Error("it waits for the sidecar, or PostgreSQL did not answer")
+	}
+	cancel() // the search has ended
+	address := <-received
+	select {
+	case <-closed:
+		t.Error("the connection was closed before the sidecar had answered")
+	default:
+	}
+	close(release)
+	local := <-closed
+	if diff := cmp.Diff(contract.ClientAddress{Version: 1, Port: local.Port(), Peer: local, Probe: true}, address, cmp.Comparer(equal)); diff != "" {
+		t.Errorf("client address (-want +got):\n%s", diff)
+	}
+}
+
+func equal(a, b netip.AddrPort) bool { return a == b }
+
+// patient sends without a deadline: this machine may be slower than a network has to be.
+type patient struct{ http.RoundTripper }
+
+func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
+	return p.RoundTripper.RoundTrip(r.WithContext(context.WithoutCancel(r.Context())))
+}
+
+func TestProber_closesTheConnectionThoughTheSidecarDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	p := &Prober{Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	})}
+	instance, closed := postgres(t, password)
+	began := time.Now()
+	if !p.AcceptsSessions(t.Context(), instance) {
+		t.Error("PostgreSQL does not accept sessions")
+	}
+	<-closed
+	if kept := time.Since(began); kept < clientAddressTimeout {
+		t.Errorf("the connection was kept for %s, want at least %s", kept, clientAddressTimeout)
+	}
+}
+
+func TestSendClientAddress_namesPortAndPeer(t *testing.T) {
+	t.Parallel()
+	received := make(chan string, 1)
+	w := &Waker{Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		received <- r.Method + " " + r.URL.Path + " " + string(body)
+	})}
+	w.SendClientAddress(t.Context(), netip.MustParseAddrPort("127.0.0.1:5432"),
+		netip.MustParseAddrPort("10.0.0.7:40000"), netip.MustParseAddrPort("[::ffff:192.0.2.1]:5000"))
+	want := `POST /introduce {"version":1,"port":40000,"peer":"192.0.2.1:5000"}`
+	if diff := cmp.Diff(want, <-received); diff != "" {
+		t.Errorf("request (-want +got):\n%s", diff)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	w.SendClientAddress(gone, netip.MustParseAddrPort("127.0.0.1:5432"), netip.AddrPort{}, netip.AddrPort{})
+}
+
+// At a wake PostgreSQL may accept sessions before its sidecar has started, and a session may be over before the first sample.
+func TestSendClientAddress_tellsASidecarThatStartsLate(t *testing.T) {
+	t.Parallel()
+	requests := make(chan struct{}, 10)
+	var count atomic.Int64
+	w := &Waker{Base: t.Context(), Sidecars: sidecars(t, func(rw http.ResponseWriter, _ *http.Request) {
+		if count.Add(1) == 1 {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+		}
+		requests <- struct{}{}
+	})}
+	instance, local, peer := netip.MustParseAddrPort("127.0.0.1:5432"), netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("192.0.2.1:5000")
+	w.SendClientAddress(t.Context(), instance, local, peer)
+	<-requests
+	select {
+	case <-requests:
+	case <-time.After(10 * time.Second):
+		t.Error("it is not sent again")
+	}
+}
+
+func TestSidecars_followNoRedirect(t *testing.T) {
+	t.Parallel()
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a sidecar sent the plugin elsewhere") }))
+	defer elsewhere.Close()
+	s := sidecars(t, http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect).ServeHTTP)
+	url := "http://" + netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), s.port).String()
+	if err := s.post(t.Context(), url, []byte("{}")); err == nil {
+		t.Error("a redirect is taken for an answer")
+	}
+}
+
+func TestProber_signalsTheClientItActsFor(t *testing.T) {
+	t.Parallel()
+	received := make(chan contract.ClientAddress, 1)
+	p := &Prober{Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		address, err := contract.DecodeClientAddress(body)
+		if err != nil {
+			t.Error(err)
+		}
+		received <- address
+	})}
+	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
+	instance, closed := postgres(t, password)
+	client := netip.MustParseAddrPort("192.0.2.1:5000")
+	p.Signal(t.Context(), instance, client)
+	want := contract.ClientAddress{Version: 1, Port: (<-closed).Port(), Peer: client}
+	if diff := cmp.Diff(want, <-received, cmp.Comparer(equal)); diff != "" {
+		t.Errorf("client address (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,102 @@
+package waker
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// longestBackoff bounds the wait of a client whose address has woken the cluster in vain.
+const longestBackoff = 5 * time.Minute
+
+// errQueued says that none of the clients may wake the cluster yet.
+var errQueued = errors.New("the wake waits for the budget")
+
+// Why a wake waits.
+const (
+	whyBudget = "the addresses of its clients have begun as many wakes as they may for now"
+	whyUnused = "the cluster was woken from the addresses of its clients and not used"
+)
+
+// queue is the part of a wake that waits for the budget.
+type queue struct {
+	// why it waits; empty: it does not.
+	why string
+	// granted says that this search may wake the cluster. It takes one wake from the budget, however often it has to try.
+	granted bool
+	// asked are the sources that have asked the budget.
+	asked map[netip.Addr]bool
+}
+
+// mayWake returns a client that may wake the cluster now. It asks for one of each address that waits, so that none waits for
+// another's budget, nor for what another has woken in vain. Errors are errQueued and errNobodyWaits.
+func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, error) {
+	clients := w.waiters.of(w.service.UID)
+	if len(clients) == 0 {
+		return gateway.Client{}, errNobodyWaits
+	}
+	if w.queue.granted {
+		return w.client, nil
+	}
+	why := whyUnused
+	for _, client := range clients {
+		if now.Before(notBefore(cluster, client.Peer.Addr())) {
+			continue
+		}
+		source := gateway.SourceOf(client.Peer.Addr())
+		if w.Budget.Take(source, clusterOf(w.service), now) {
+			w.leaveQueue()
+			w.queue.granted = true
+			return client, nil
+		}
+		if w.queue.asked == nil {
+			w.queue.asked = map[netip.Addr]bool{}
+		}
+		w.queue.asked[source], why = true, whyBudget
+	}
+	if w.queue.why == "" {
+		w.Observer.Queued(1)
+		w.Logger.Warn("a wake waits", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "service", w.service.Name,
+			"peer", w.client.Peer, "why", why)
+		w.event(corev1.EventTypeWarning, "WakeQueued", fmt.Sprintf(
+			"The wake for %s through Service %s waits: %s", whoIs(w.client), w.service.Name, why))
+	}
+	w.queue.why = why
+	return gateway.Client{}, errQueued
+}
+
+// leaveQueue withdraws what was asked, when the search may wake the cluster or ends.
+func (w *wake) leaveQueue() {
+	for source := range w.queue.asked {
+		w.Budget.Leave(source, clusterOf(w.service))
+	}
+	if w.queue.why != "" {
+		w.Observer.Queued(-1)
+	}
+	w.queue = queue{}
+}
+
+// notBefore is when a client of the address may wake the cluster. One from which the cluster was woken the last time, and then
+// not used, waits for as long as the cluster was up in vain, at most longestBackoff.
+func notBefore(cluster *cnpgv1.Cluster, address netip.Addr) time.Time {
+	if !strings.HasPrefix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepUnused) {
+		return time.Time{}
+	}
+	last, err := contract.ParseLastWake(cluster.Annotations[contract.AnnotationLastWake])
+	if err != nil || last.By != address.Unmap().String() {
+		return time.Time{}
+	}
+	asleep, err := time.Parse(time.RFC3339, cluster.Annotations[contract.AnnotationAsleepSince])
+	if err != nil || asleep.Before(last.At) {
+		return time.Time{}
+	}
+	return asleep.Add(min(asleep.Sub(last.At), longestBackoff))
+}

@@ -1,0 +1,52 @@
+package waker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// reasonWoken is the Event's that tells who woke a cluster.
+const reasonWoken = "Woken"
+
+// WakeRecorder writes an Event that tells who woke a cluster. A wake is known by the annotation that its patch wrote, so that the replica
+// that turned the switch off and one that survived it write the same Event.
+type WakeRecorder struct {
+	Events events.Writer
+
+	recorded sync.Map // the annotation of which an Event tells, by cluster
+}
+
+// Recorded reports whether this replica knows that an Event tells of the wake that the annotation's value is of.
+func (j *WakeRecorder) Recorded(cluster types.NamespacedName, lastWake string) bool {
+	recorded, _ := j.recorded.Load(cluster)
+	return recorded == lastWake
+}
+
+// Forget forgets the cluster.
+func (j *WakeRecorder) Forget(cluster types.NamespacedName) { j.recorded.Delete(cluster) }
+
+// Woken tells of a wake that another replica, or this one before it was restarted, began and did not tell of. lastWake is the
+// annotation's value, and wake what it says.
+func (j *WakeRecorder) Woken(ctx context.Context, cluster *cnpgv1.Cluster, lastWake string, wake contract.LastWake, now time.Time) error {
+	return j.write(ctx, cluster, lastWake, fmt.Sprintf(
+		"Woken by %s through Service %s; the plugin's pod that did it ended before it could say how long it took",
+		who(wake.By, wake.User, wake.Database), wake.Service), now)
+}
+
+func (j *WakeRecorder) write(ctx context.Context, cluster *cnpgv1.Cluster, lastWake, message string, now time.Time) error {
+	event := events.Event{Reason: reasonWoken, Message: message, Occasion: lastWake}
+	if err := j.Events.Write(ctx, cluster, event, now); err != nil {
+		return err
+	}
+	j.recorded.Store(client.ObjectKeyFromObject(cluster), lastWake)
+	return nil
+}

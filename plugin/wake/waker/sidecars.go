@@ -1,0 +1,103 @@
+package waker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+const (
+	// clientAddressTimeout bounds the sending of a client address: a client waits meanwhile.
+	clientAddressTimeout = 200 * time.Millisecond
+	// resendEvery and resendFor are how often, and for how long, one that was not taken in is sent again.
+	resendEvery, resendFor = 500 * time.Millisecond, time.Minute
+)
+
+// Sidecars sends client addresses to the sidecars of instances.
+type Sidecars struct {
+	client *http.Client
+	port   uint16
+	logger *slog.Logger
+}
+
+// NewSidecars makes the client for all sidecars. They are many, and each is sent few addresses, so no connection is kept. It
+// follows no redirect: what answers in a pod is its owner's, who may not send the plugin through a network that only the plugin
+// reaches.
+func NewSidecars(logger *slog.Logger) *Sidecars {
+	return &Sidecars{
+		client: &http.Client{
+			Transport:     &http.Transport{DisableKeepAlives: true},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		port: contract.SidecarPort, logger: logger,
+	}
+}
+
+// Send sends the client address of a connection to the sidecar of the instance, waits for its answer, and reports whether it was
+// taken in. If not, the sidecar takes the gateway for the client: client= rules miss the session, and a probe counts.
+func (s *Sidecars) Send(ctx context.Context, instance netip.Addr, address contract.ClientAddress) (ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, clientAddressTimeout)
+	defer cancel()
+	body, err := contract.EncodeClientAddress(address)
+	if err == nil {
+		err = s.post(ctx, "http://"+netip.AddrPortFrom(instance, s.port).String()+contract.PathClientAddress, body)
+	}
+	if err != nil {
+		s.logger.Debug("a client address was not sent", "instance", instance, "port", address.Port,
+			"peer", address.Peer, "probe", address.Probe, "error", err.Error())
+	}
+	return err == nil
+}
+
+func (s *Sidecars) post(ctx context.Context, url string, body []byte) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := s.client.Do(request)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode/100 != 2 {
+		err = fmt.Errorf("the answer is %s", response.Status)
+	}
+	return errors.Join(err, response.Body.Close())
+}
+
+// SendClientAddress tells the sidecar of the target that the connection from local is the peer's.
+func (w *Waker) SendClientAddress(ctx context.Context, target, local, peer netip.AddrPort) {
+	address := contract.ClientAddress{Port: local.Port(), Peer: peer}
+	if !w.Sidecars.Send(ctx, target.Addr(), address) && ctx.Err() == nil { // else there will be no session
+		w.resending.DoChan(target.Addr().String(), func() (any, error) { //nolint:contextcheck // the session may be over before the sidecar is told
+			w.resend(target.Addr(), address)
+			return nil, nil
+		})
+	}
+}
+
+// resend goes on until a sidecar that starts after its PostgreSQL knows that a session was passed on, which may be over before its
+// first sample: the wake was used. One address of each instance is enough for that.
+func (w *Waker) resend(instance netip.Addr, address contract.ClientAddress) {
+	ctx, cancel := context.WithTimeout(w.Base, resendFor)
+	defer cancel()
+	ticker := time.NewTicker(resendEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if w.Sidecars.Send(ctx, instance, address) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package checkpoint
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+var start = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
+
+// at makes a store whose machine has been up for that long, and whose clock shows start plus the step.
+func at(path string, up, step time.Duration) *Store {
+	return &Store{Path: path, now: func() (time.Time, time.Duration, error) { return start.Add(up + step), up, nil }}
+}
+
+func kept(idleSince time.Time) Checkpoint {
+	return Checkpoint{
+		Instance: "u", Started: 7, Ledger: activity.Ledger{"app": {Sessions: 3, Reset: 1}},
+		State: idle.State{IdleSince: idleSince, SampledUntil: idleSince.Add(time.Second)},
+	}
+}
+
+func TestStore_survivesStepsOfTheClock(t *testing.T) {
+	t.Parallel()
+	for rule, step := range map[string]time.Duration{
+		"the clock goes on": 0, "the clock is set forward": 24 * time.Hour, "the clock is set back": -24 * time.Hour,
+	} {
+		path := filepath.Join(t.TempDir(), "checkpoint.json")
+		if err := at(path, time.Hour, 0).Save(kept(start.Add(50 * time.Minute))); err != nil {
+			t.Fatal(err)
+		}
+		got, err := at(path, time.Hour+time.Minute, step).Load("u")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Idle for eleven minutes, whatever the clock shows.
+		if diff := cmp.Diff(kept(start.Add(50*time.Minute+step)), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", rule, diff)
+		}
+	}
+}
+
+func TestStore_readsTheFileOfAnEarlierProgram(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "checkpoint.json")
+	// As the first release wrote it, an hour after the machine's start.
+	body := `{"version":1,"instance":"u","savedAt":3600000000000,"idleSince":3000000000000,"eligibleSince":0,"lookedUntil":3001000000000,` +
+		`"lastActivity":0,"ledger":{"app":{"Sessions":3,"Reset":1}},"started":7}`
+	if err := os.WriteFile(path, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := at(path, time.Hour, 0).Load("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(kept(start.Add(50*time.Minute)), got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestStore_refusesWhatIsNotOurs(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "checkpoint.json")
+	if _, err := at(path, time.Hour, 0).Load("u"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a file: %v", err)
+	}
+	if err := at(path, time.Hour, 0).Save(kept(start)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := at(path, time.Hour, 0).Load("v"); !errors.Is(err, ErrUnusable) {
+		t.Errorf("another pod's: %v", err)
+	}
+	if _, err := at(path, time.Minute, 0).Load("u"); !errors.Is(err, ErrUnusable) {
+		t.Errorf("another start of the machine: %v", err)
+	}
+	if err := os.WriteFile(path, []byte(`{"version":1`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := at(path, time.Hour, 0).Load("u"); !errors.Is(err, ErrUnusable) {
+		t.Errorf("half a file: %v", err)
+	}
+	if err := NewStore(filepath.Join(t.TempDir(), "missing", "checkpoint.json")).Save(Checkpoint{}); err == nil {
+		t.Error("saved where nothing can be")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"version":1,"instance":"u","savedAt":5,"idleSince":4,"ledger":{"app":{"Sessions":1}}}`))
+	f.Add([]byte(`{}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := decode(body, "u", start, time.Hour)
+		if err == nil && got.State.IdleSince.After(start) {
+			t.Errorf("idle since the future: %s", got.State.IdleSince)
+		}
+		if err != nil && !errors.Is(err, ErrUnusable) {
+			t.Errorf("the error is not classified: %v", err)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package clientaddr
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+func TestTable_mapsTheGatewaysConnections(t *testing.T) {
+	t.Parallel()
+	gateway, client := netip.MustParseAddrPort("10.0.0.9:40000"), netip.MustParseAddrPort("192.0.2.7:5000")
+	gone, here := func(netip.AddrPort) bool { return false }, func(netip.AddrPort) bool { return true }
+	for name, row := range map[string]struct {
+		then  func(*Table)
+		named bool
+	}{
+		"a named connection is the client's":                         {func(*Table) {}, true},
+		"one that has ended is not":                                  {func(table *Table) { table.Ended(gateway) }, false},
+		"a sample before it comes changes nothing":                   {func(table *Table) { table.Seen(gone) }, true},
+		"one that a sample has seen, and the next has not, has gone": {func(table *Table) { table.Seen(here); table.Seen(gone) }, false},
+		"one that stays is kept":                                     {func(table *Table) { table.Seen(here); time.Sleep(time.Hour); table.Seen(here) }, true},
+		"one that never comes is forgotten":                          {func(table *Table) { time.Sleep(2 * time.Minute); table.Seen(gone) }, false},
+		"a flood drives nobody out": {func(table *Table) {
+			for port := range 2 * maximumEntries {
+				table.Add(netip.MustParseAddr("10.0.0.66"), contract.ClientAddress{Port: uint16(port + 1), Peer: client})
+			}
+			if len(table.entries) > maximumEntries {
+				panic(fmt.Sprintf("%d kept", len(table.entries)))
+			}
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				table := NewTable()
+				table.Add(netip.MustParseAddr("::ffff:10.0.0.9"), contract.ClientAddress{Port: 40000, Peer: client})
+				row.then(table)
+				want := map[bool]netip.AddrPort{true: client, false: gateway}[row.named]
+				if client := table.ClientAddr(gateway); client != want {
+					t.Errorf("its client is %v, want %v", client, want)
+				}
+			})
+		})
+	}
+}
+
+func TestTable_probe(t *testing.T) {
+	t.Parallel()
+	gateway := netip.MustParseAddrPort("10.0.0.9:40000")
+	table := NewTable()
+	if table.Probe(gateway) {
+		t.Error("a connection that nobody named is a probe")
+	}
+	table.Add(gateway.Addr(), contract.ClientAddress{Port: gateway.Port(), Peer: gateway, Probe: true})
+	if !table.Probe(gateway) {
+		t.Error("the gateway's probe is not known")
+	}
+}
+
+func TestTable_ownProbesAreKnownForAMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		local := netip.MustParseAddrPort("127.0.0.1:40000")
+		here := func(netip.AddrPort) bool { return true }
+		table := NewTable()
+		for port := range maximumEntries { // what others say takes no place away
+			table.Add(netip.MustParseAddr("10.0.0.66"), contract.ClientAddress{Port: uint16(port + 1), Peer: local})
+		}
+		table.AddProbe(local)
+		if table.Seen(here); !table.Probe(local) {
+			t.Error("a probe is not known")
+		}
+		if table.Ended(local); table.Probe(local) {
+			t.Error("a probe that has ended is known")
+		}
+		table.AddProbe(local)
+		table.Seen(here)
+		if time.Sleep(probeLasts); table.Probe(local) {
+			t.Error("a session that goes on is taken for a probe")
+		}
+	})
+}

@@ -1,0 +1,120 @@
+// Package connlimit bounds how many connections a server has, so that nobody keeps others out by holding all of them.
+//
+// Whoever comes gets a place while one is free. When all are taken, a newcomer takes the place of the oldest connection of the
+// source address that has the most; it is closed whatever it does. Preferred sources lose a place only to one another.
+package connlimit
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+// Listener is a listener with a limited number of places.
+type Listener struct {
+	net.Listener
+	most      int
+	preferred func(netip.Addr) bool
+
+	mutex sync.Mutex
+	open  []*Conn // the oldest first
+}
+
+// New limits the connections of the listener. preferred reports whether a source is preferred; nil: none is.
+func New(listener net.Listener, most int, preferred func(netip.Addr) bool) *Listener {
+	if preferred == nil {
+		preferred = func(netip.Addr) bool { return false }
+	}
+	return &Listener{Listener: listener, most: most, preferred: preferred}
+}
+
+// Conn is a connection that has a place until it is closed.
+type Conn struct {
+	net.Conn
+	listener  *Listener
+	source    netip.Addr
+	preferred bool
+}
+
+// Accept returns the next connection that gets a place.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		accepted, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		conn := &Conn{Conn: accepted, listener: l, source: sourceOf(accepted)}
+		conn.preferred = l.preferred(conn.source)
+		displaced := l.admit(conn)
+		if displaced != nil {
+			_ = displaced.Conn.Close()
+		}
+		if displaced != conn {
+			return conn, nil
+		}
+	}
+}
+
+// Close gives the place back and closes the connection.
+func (c *Conn) Close() error {
+	c.Keep()
+	return c.Conn.Close()
+}
+
+// Keep gives the place back, so that the connection stays until it is closed: its other end has proved who it is.
+func (c *Conn) Keep() {
+	c.listener.mutex.Lock()
+	defer c.listener.mutex.Unlock()
+	c.listener.remove(c)
+}
+
+// admit gives the connection a place, and returns the one that loses its own: the newcomer itself if it is refused.
+func (l *Listener) admit(newcomer *Conn) *Conn {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	var displaced *Conn
+	if len(l.open) >= l.most {
+		if displaced = displaceable(l.open, newcomer); displaced == newcomer {
+			return newcomer
+		}
+		l.remove(displaced)
+	}
+	l.open = append(l.open, newcomer)
+	return displaced
+}
+
+func (l *Listener) remove(conn *Conn) {
+	if at := slices.Index(l.open, conn); at >= 0 {
+		l.open = slices.Delete(l.open, at, at+1)
+	}
+}
+
+// displaceable is the one that loses its place when all are taken, by those that are open, the oldest first.
+func displaceable(open []*Conn, newcomer *Conn) *Conn {
+	counts := map[netip.Addr]int{}
+	for _, conn := range open {
+		counts[conn.source]++
+	}
+	chosen, most := newcomer, 0
+	for _, preferred := range []bool{false, true} {
+		for _, conn := range open {
+			if conn.preferred == preferred && counts[conn.source] > most {
+				chosen, most = conn, counts[conn.source]
+			}
+		}
+		if most > 0 || !newcomer.preferred {
+			break
+		}
+	}
+	return chosen
+}
+
+// sourceOf is the address of the other end.
+func sourceOf(conn net.Conn) netip.Addr {
+	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap().WithZone("")
+}

@@ -1,0 +1,48 @@
+package contract
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// longestLastWake bounds, in bytes, what is read; what is written has less than a quarter of it.
+const longestLastWake = 4 << 10
+
+// ErrNotALastWake says that an annotation's value tells of no wake.
+var ErrInvalidLastWake = errors.New(`not a wake such as {"at":"2026-03-01T18:00:00Z","by":"10.0.0.9","service":"orders-rw"}`)
+
+// LastWake is the annotation that tells who woke a cluster. User and Database are what the client claimed, whatever it was,
+// and empty where TLS hides them.
+type LastWake struct {
+	At       time.Time `json:"at"`
+	By       string    `json:"by"`
+	User     string    `json:"user,omitempty"`
+	Database string    `json:"database,omitempty"`
+	Service  string    `json:"service"`
+}
+
+// Encode is the annotation's value; the time has no fraction.
+func (w LastWake) Encode() (string, error) {
+	w.At = w.At.UTC().Truncate(time.Second)
+	value, err := json.Marshal(w)
+	if err != nil {
+		return "", fmt.Errorf("encode who wakes: %w", err)
+	}
+	return string(value), nil
+}
+
+// ParseLastWake reads the annotation's value; fields that a newer program added are passed over. Errors are
+// [ErrNotALastWake].
+func ParseLastWake(value string) (LastWake, error) {
+	if len(value) > longestLastWake {
+		return LastWake{}, fmt.Errorf("%d bytes: %w", len(value), ErrInvalidLastWake)
+	}
+	var w LastWake
+	if err := json.Unmarshal([]byte(value), &w); err != nil || w.At.IsZero() || w.By == "" {
+		return LastWake{}, fmt.Errorf("%q: %w", value, ErrInvalidLastWake)
+	}
+	w.At = w.At.UTC()
+	return w, nil
+}

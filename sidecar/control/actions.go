@@ -1,0 +1,196 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
+)
+
+// beginAction begins an action that others answer, and reports whether it is one.
+func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
+	client, view := l.parts.Kubernetes, l.status.View
+	switch a {
+	case sleep.ListBackups:
+		l.begin(ctx, func(ctx context.Context) func() {
+			names, err := client.RunningBackups(ctx)
+			return func() { l.listedBackups(ctx, names, err) }
+		})
+	case sleep.Announce:
+		l.attempt = attempt{began: time.Now()}
+		text := contract.Announcement{PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(contract.AnnouncementLifetime)}.String()
+		l.patch(ctx, sleep.Completed{Action: a, Announcement: text}, func(ctx context.Context) (kubernetes.View, error) {
+			return client.Annotate(ctx, view, contract.AnnotationAnnounced, &text)
+		})
+	case sleep.Suspend:
+		l.begin(ctx, func(ctx context.Context) func() {
+			count, err := client.SuspendBackups(ctx, time.Now())
+			return func() {
+				l.attempt.suspended = count
+				l.completed(ctx, sleep.Completed{Action: a}, err)
+			}
+		})
+	case sleep.Resume:
+		l.begin(ctx, func(ctx context.Context) func() {
+			resumed, err := client.ResumeBackups(ctx)
+			return func() { l.resumedBackups(ctx, resumed, err) }
+		})
+	case sleep.AskSiblings:
+		l.begin(ctx, func(ctx context.Context) func() {
+			answers := ask(ctx, view, l.parts.Pod, l.parts.Siblings.Sample)
+			return func() { l.askedSiblings(ctx, answers) }
+		})
+	case sleep.ReadCluster:
+		l.patch(ctx, sleep.Completed{Action: a}, client.Get)
+	case sleep.Hibernate:
+		reason := asleepReason(l.status.State)
+		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
+			return client.Hibernate(ctx, view, time.Now(), reason)
+		})
+	case sleep.RemoveAnnouncement:
+		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
+			return client.Annotate(ctx, view, contract.AnnotationAnnounced, nil)
+		})
+	case sleep.Withdraw:
+		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) { return client.Withdraw(ctx, view) })
+	default:
+		return false
+	}
+	return true
+}
+
+// patch begins a request that the API server answers with the Cluster.
+func (l *Loop) patch(ctx context.Context, c sleep.Completed, send func(context.Context) (kubernetes.View, error)) {
+	l.begin(ctx, func(ctx context.Context) func() {
+		v, err := send(ctx)
+		return func() {
+			if err == nil {
+				l.setView(v)
+				c.View = l.sleepView() // the watch may have brought a newer one
+			}
+			l.completed(ctx, c, err)
+		}
+	})
+}
+
+// completed gives the machine the result of an action.
+func (l *Loop) completed(ctx context.Context, c sleep.Completed, err error) {
+	if c.Outcome = outcome(err); c.Outcome != sleep.Done && ctx.Err() == nil {
+		l.parts.Logger.Warn("an action did not succeed", "action", c.Action.String(), "outcome", c.Outcome.String(), "error", err.Error())
+	}
+	l.advance(ctx, c)
+}
+
+// outcome is what an error of the API server's says of the request.
+func outcome(err error) sleep.Outcome {
+	var refused *kubernetes.RefusedError
+	switch {
+	case err == nil:
+		return sleep.Done
+	case errors.Is(err, kubernetes.ErrConflict):
+		return sleep.Conflict
+	case errors.As(err, &refused):
+		return sleep.Refused
+	default:
+		return sleep.Lost
+	}
+}
+
+// carryOut carries out an action of this instance's own.
+func (l *Loop) carryOut(ctx context.Context, a sleep.Action) {
+	switch a {
+	case sleep.EndSessions:
+		l.endSessions(ctx)
+	case sleep.LeaveMarker:
+		if err := l.parts.Marker.Leave(); err != nil {
+			l.parts.Logger.Warn("PostgreSQL will not wait for the nodes before it shuts down", "error", err.Error())
+		}
+	case sleep.RemoveMarker:
+		if err := l.parts.Marker.Remove(); err != nil {
+			l.parts.Logger.Warn("the next end of the pod may take two seconds longer", "error", err.Error())
+		}
+	case sleep.Observe:
+		l.parts.Monitor.SampleSoon()
+	default: // beginAction has begun the others
+	}
+}
+
+func (l *Loop) listedBackups(ctx context.Context, names []string, err error) {
+	c := sleep.Completed{Action: sleep.ListBackups}
+	if err == nil {
+		l.backups.set(len(names) != 0)
+		if l.backups.running {
+			c.Against = idle.ReasonBackupRunning
+		}
+	}
+	l.completed(ctx, c, err)
+}
+
+func (l *Loop) resumedBackups(ctx context.Context, resumed kubernetes.Resumed, err error) {
+	if resumed.Changed != 0 {
+		l.parts.Logger.Info("the ScheduledBackups are resumed", "resumed", resumed.Changed-len(resumed.Left), "left", resumed.Left)
+		l.recorder.resumed(ctx, l.status.View, resumed)
+	}
+	l.completed(ctx, sleep.Completed{Action: sleep.Resume}, err)
+}
+
+func (l *Loop) askedSiblings(ctx context.Context, answers []siblings.Answer) {
+	l.attempt.siblings, l.attempt.answered = answers, time.Now()
+	all := elsewhere(answers, time.Now(), l.parts.Logger)
+	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Against: all.Reason()})
+}
+
+// siblingsLast is how old the answers of the other instances may be at the last sample of this one.
+const siblingsLast = 2 * time.Second
+
+// lastSample samples this instance for the switch, or once it is on.
+func (l *Loop) lastSample(ctx context.Context) {
+	c := sleep.Completed{Action: sleep.Sample}
+	if l.machine.Phase() == sleep.SwitchedOn {
+		sample, err := l.parts.Monitor.SampleOnce(ctx) // one that fails shows no use
+		c.InUse = err == nil && sample.Tally.HasClients()
+		l.advance(ctx, c)
+		return
+	}
+	c.Against = l.decideLast(ctx)
+	c.InUse = l.status.InUse
+	l.parts.Monitor.Checkpoint(l.status.State)
+	l.parts.Observer.Publish(l.status)
+	for l.expire(ctx) { // a sample that took long must not hide that the announcement's time is over
+	}
+	l.advance(ctx, c)
+}
+
+// decideLast takes the last sample before the switch and returns what speaks against sleep, empty if nothing does.
+func (l *Loop) decideLast(ctx context.Context) idle.Reason {
+	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing is between it and the switch
+		l.parts.Logger.Warn("the sessions that do not count could not be ended later", "error", err.Error())
+		return idle.ReasonUnknown
+	}
+	observation := l.sample(ctx)
+	observation.Elsewhere = elsewhere(l.attempt.siblings, time.Now(), l.parts.Logger)
+	l.decide(observation, time.Now())
+	switch {
+	case l.status.Decision.Action != idle.ActionHibernate:
+		return l.status.Decision.Reason
+	case l.siblingCount() != 0 && time.Since(l.attempt.answered) > siblingsLast:
+		return idle.ReasonSiblingUnknown
+	case l.ender.prepare(ctx) != nil: // for what the sample before did not find
+		return idle.ReasonUnknown
+	default:
+		return ""
+	}
+}
+
+// asleepReason says why the cluster is put to sleep.
+func asleepReason(state idle.State) string {
+	if !state.Unused.IsZero() {
+		return contract.AsleepUnused + "it was woken at " + state.Unused.UTC().Format(time.RFC3339)
+	}
+	return "idle since " + state.IdleSince.UTC().Format(time.RFC3339)
+}

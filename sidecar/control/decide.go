@@ -1,0 +1,157 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
+)
+
+const (
+	// quietLasts is for how long no session is kept after a change of the Cluster's specification. It may make the instance
+	// restart in place, with PostgreSQL's smart mode and no preStop hook: a session would hold that up until it is noticed.
+	quietLasts = 10 * time.Second
+	// backupsEvery is how often the Backups are listed while one of them is all that keeps the cluster awake.
+	backupsEvery = 10 * time.Second
+)
+
+// viewed takes a state of the Cluster in that the watch brought.
+func (l *Loop) viewed(ctx context.Context, v kubernetes.View) {
+	changed := v.ResourceVersion != l.status.View.ResourceVersion
+	if !l.setView(v) {
+		return
+	}
+	if changed {
+		l.parts.Monitor.SampleSoon()
+	}
+	l.advance(ctx, sleep.Viewed{View: l.sleepView()})
+}
+
+// setView takes a state of the Cluster in, and reports whether it is not older than the one that is known: an answer may
+// overtake the watch.
+func (l *Loop) setView(v kubernetes.View) (ok bool) {
+	if l.status.ViewKnown && v.Before(l.status.View) {
+		return false
+	}
+	if l.status.ViewKnown && l.status.View.Generation != v.Generation {
+		l.quiet = time.Now().Add(quietLasts)
+	}
+	l.status.View, l.status.ViewKnown = v, true
+	l.parse(time.Now())
+	return true
+}
+
+// parse reads the annotations. What was asked for over the channel holds before it is written there.
+func (l *Loop) parse(now time.Time) {
+	l.status.Policy, l.status.Problems = idle.ParsePolicy(l.status.View.Annotations, now)
+	l.keepAwake.apply(&l.status.Policy)
+	l.parts.Monitor.Configure(l.settings())
+}
+
+// step samples once, decides, and goes on from there.
+func (l *Loop) step(ctx context.Context) {
+	l.parse(time.Now())
+	l.persistKeepAwake(ctx)
+	l.recheckBackups(ctx)
+	observation := l.sample(ctx)
+	l.decide(observation, time.Now())
+	if l.status.Decision.Action == idle.ActionAsk && l.machine.Phase() == sleep.Awake {
+		observation.Elsewhere = elsewhere(ask(ctx, l.status.View, l.parts.Pod, l.parts.Siblings.Ask), time.Now(), l.parts.Logger)
+		l.decide(observation, time.Now())
+	}
+	l.advance(ctx, l.observed())
+	l.postpone()
+	l.recorder.decided(ctx, l.status)
+	l.schedule()
+	l.parts.Monitor.Checkpoint(l.status.State)
+	l.parts.Observer.Publish(l.status)
+}
+
+// observed is what the newest decision comes to. Whether the other instances are idle is asked on the way.
+func (l *Loop) observed() sleep.Observed {
+	d := l.status.Decision
+	o := sleep.Observed{InUse: l.status.InUse, Afresh: l.status.InUse || !l.status.Known}
+	if d.Action == idle.ActionNone {
+		o.Against = d.Reason
+		o.Afresh = o.Afresh || !d.ThresholdPassed // another instance was used, say
+	}
+	return o
+}
+
+// decide takes an observation in, with what the Cluster and its Backups say.
+func (l *Loop) decide(observation idle.Observation, now time.Time) {
+	before := l.status.Decision.Reason
+	observation.Blockers = slices.Concat(observation.Blockers, l.blockers())
+	observation.Siblings, observation.Woken = l.siblingCount(), l.wokenAt()
+	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, observation, now)
+	l.status.InUse = len(observation.InUse) != 0
+	if reason := l.status.Decision.Reason; reason != before && l.status.Decision.Action != idle.ActionAsk {
+		l.parts.Logger.Info("the decision has changed", "reason", reason, "before", before)
+	}
+}
+
+// wokenAt is when a connection woke the cluster; zero: it was not one, or a session has been passed on since. Whoever wakes it
+// by hand leaves the time of the last sleep, or takes that of the last wake away.
+func (l *Loop) wokenAt() time.Time {
+	annotations := l.status.View.Annotations
+	if _, asleep := annotations[contract.AnnotationAsleepSince]; asleep || l.status.Told {
+		return time.Time{}
+	}
+	wake, err := contract.ParseLastWake(annotations[contract.AnnotationLastWake])
+	if err != nil {
+		return time.Time{}
+	}
+	return wake.At
+}
+
+// blockers is what the Cluster and its Backups say against sleep.
+func (l *Loop) blockers() []idle.Reason {
+	blockers := l.status.View.Blockers(l.parts.Pod)
+	if l.backups.running {
+		blockers = append(blockers, idle.ReasonBackupRunning)
+	}
+	return blockers
+}
+
+// schedule plans the next sample.
+func (l *Loop) schedule() {
+	l.due = l.status.Decision.Next
+	if from := idle.UnderstoodFrom(l.status.Problems); !from.IsZero() {
+		l.due = from
+	}
+	if l.keepAwake.pending && !l.keepAwake.writing && l.status.View.CurrentPrimary == l.parts.Pod {
+		l.due = earliest(l.due, l.keepAwake.next)
+	}
+}
+
+// backups is whether a Backup was running.
+type backups struct {
+	running bool
+	next    time.Time // when they are listed again
+}
+
+// set takes in whether one runs.
+func (b *backups) set(running bool) {
+	*b = backups{running: running, next: time.Now().Add(backupsEvery)}
+}
+
+// recheckBackups lists the Backups anew while one of them keeps the cluster awake. While they cannot be listed, it runs.
+func (l *Loop) recheckBackups(ctx context.Context) {
+	if now := time.Now(); !l.backups.running || now.Before(l.backups.next) {
+		return
+	}
+	l.backups.set(true)
+	l.begin(ctx, func(ctx context.Context) func() {
+		names, err := l.parts.Kubernetes.RunningBackups(ctx)
+		return func() {
+			l.backups.set(err != nil || len(names) != 0)
+			if !l.backups.running {
+				l.parts.Monitor.SampleSoon()
+			}
+		}
+	})
+}

@@ -1,0 +1,99 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
+)
+
+const (
+	// keepAwakeApart is the least time between two annotations that the channel asks for.
+	keepAwakeApart = 5 * time.Second
+	// firstKeepAwakeRetry and lastKeepAwakeRetry bound the wait between two tries to write one.
+	firstKeepAwakeRetry, lastKeepAwakeRetry = 2 * time.Second, time.Minute
+)
+
+// keepAwakeRequest is what was asked for over the channel and is not in the Cluster's annotation yet.
+type keepAwakeRequest struct {
+	pending bool
+	instead string        // the annotation that it is to take the place of
+	until   time.Time     // zero: take the annotation away
+	writing bool          // it is being written
+	next    time.Time     // when it may be written
+	wait    time.Duration // before the next try, if the last one failed
+}
+
+// take takes in what was asked for. One who asks for less than another must not take from them.
+func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Policy, annotation string) {
+	k.instead = annotation
+	k.pending, k.until, k.wait = true, request.Until, 0
+	if !request.Until.IsZero() {
+		k.until = later(k.until, policy.KeepAwakeUntil)
+	}
+}
+
+// apply makes the request hold before it is written.
+func (k *keepAwakeRequest) apply(policy *idle.Policy) {
+	if k.pending {
+		policy.KeepAwakeUntil = k.until
+	}
+}
+
+// settle takes in whether it was written. By the next time the watch has brought what was.
+func (k *keepAwakeRequest) settle(err error) {
+	k.writing = false
+	if err == nil {
+		k.wait, k.next = 0, time.Now().Add(keepAwakeApart)
+		return
+	}
+	k.wait = min(max(2*k.wait, firstKeepAwakeRetry), lastKeepAwakeRetry)
+	k.next = time.Now().Add(k.wait)
+}
+
+// persistKeepAwake writes the request into the Cluster's annotation, where it survives this pod, and people see it.
+func (l *Loop) persistKeepAwake(ctx context.Context) {
+	k, view := &l.keepAwake, l.status.View
+	if !k.pending || k.writing || view.CurrentPrimary != l.parts.Pod {
+		return
+	}
+	var value *string
+	if !k.until.IsZero() {
+		text := k.until.UTC().Format(time.RFC3339)
+		value = &text
+	}
+	current, ok := view.Annotations[contract.AnnotationKeepAwakeUntil]
+	switch {
+	case !ok && value == nil, ok && value != nil && current == *value, current != k.instead: // the last: somebody else has asked since
+		k.pending = false
+		return
+	}
+	if time.Now().Before(k.next) {
+		return
+	}
+	k.writing = true
+	l.begin(ctx, func(ctx context.Context) func() {
+		v, err := l.parts.Kubernetes.Annotate(ctx, view, contract.AnnotationKeepAwakeUntil, value)
+		return func() { l.wroteKeepAwake(ctx, v, err) }
+	})
+}
+
+func (l *Loop) wroteKeepAwake(ctx context.Context, v kubernetes.View, err error) {
+	l.keepAwake.settle(err)
+	switch {
+	case err == nil:
+		l.parts.Logger.Info("what was asked for over the channel is written down", "annotation", contract.AnnotationKeepAwakeUntil)
+		l.keepAwake.instead = v.Annotations[contract.AnnotationKeepAwakeUntil]
+		if l.setView(v) { // the next patch demands its resourceVersion: the machine must know what it says
+			l.advance(ctx, sleep.Viewed{View: l.sleepView()})
+		}
+	case !errors.Is(err, kubernetes.ErrConflict):
+		l.parts.Logger.Warn("what was asked for over the channel could not be written down", "error", err.Error())
+	}
+	l.schedule()
+}

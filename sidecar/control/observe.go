@@ -1,0 +1,106 @@
+package control
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
+)
+
+// settings say what the monitor watches, and how.
+func (l *Loop) settings() monitor.Settings {
+	v, policy := l.status.View, l.status.Policy
+	others := maps.Clone(v.Addresses)
+	delete(others, l.parts.Pod)
+	return monitor.Settings{
+		Rules:   activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries},
+		Others:  slices.Collect(maps.Values(others)),
+		Connect: l.mayConnect(), QuietUntil: l.quiet, Database: l.channelDatabase(),
+	}
+}
+
+// mayConnect reports whether database sessions may be held.
+func (l *Loop) mayConnect() bool {
+	v := l.status.View
+	return l.status.ViewKnown && l.status.Policy.Enabled && len(l.status.Problems) == 0 && v.PluginListed && v.Healthy && !v.Hibernating
+}
+
+// channelDatabase is the database whose channel is to be listened to; empty: none. A standby permits no LISTEN.
+func (l *Loop) channelDatabase() string {
+	v := l.status.View
+	if v.CurrentPrimary != l.parts.Pod || v.ReplicaCluster {
+		return ""
+	}
+	if l.status.Policy.DatabaseSet {
+		return l.status.Policy.Database
+	}
+	return v.ApplicationDatabase
+}
+
+// sample has the monitor sample the instance.
+func (l *Loop) sample(ctx context.Context) idle.Observation {
+	seen, change := l.parts.Monitor.Sample(ctx)
+	l.take(change)
+	if l.status.Known {
+		l.ender.judged = l.parts.Monitor.Terminable()
+	}
+	if change.KeepAwake != nil {
+		l.parse(time.Now()) // it holds for the decision on this sample
+	}
+	l.recorder.listenFailed(ctx, l.status.View, change.ListenFailure)
+	seen.Requested = later(seen.Requested, l.status.Policy.SleepRequested)
+	return seen
+}
+
+// handle has the monitor take an event in, and says at once that the instance was used, also to a process that is started
+// after this one.
+func (l *Loop) handle(ctx context.Context, e monitor.Event) {
+	change := l.parts.Monitor.Handle(e)
+	l.take(change)
+	l.recorder.listenFailed(ctx, l.status.View, change.ListenFailure)
+	if change.KeepAwake != nil {
+		l.parse(time.Now())
+		l.persistKeepAwake(ctx)
+	}
+	if !change.Used.IsZero() {
+		l.used(ctx, change)
+	}
+	l.parts.Observer.Publish(l.status)
+}
+
+// used takes in that the instance was used since the newest sample.
+func (l *Loop) used(ctx context.Context, change monitor.Change) {
+	state := &l.status.State
+	switch {
+	case change.InUse:
+		state.IdleSince = time.Time{}
+	case !state.IdleSince.IsZero():
+		state.IdleSince = later(state.IdleSince, change.Used)
+	}
+	state.LastActivity, state.Unused = later(state.LastActivity, change.Used), time.Time{}
+	l.parts.Monitor.Checkpoint(*state)
+	// The sessions that we have ended are reported like others.
+	inUse := l.attempt.ended == 0 || l.machine.Phase() != sleep.SwitchedOn
+	l.advance(ctx, sleep.Observed{Against: idle.ReasonActive, InUse: inUse, Afresh: true})
+}
+
+// take takes in what the monitor says has changed.
+func (l *Loop) take(change monitor.Change) {
+	l.status.Status = l.parts.Monitor.Status()
+	if change.KeepAwake != nil {
+		l.keepAwake.take(*change.KeepAwake, l.status.Policy, l.status.View.Annotations[contract.AnnotationKeepAwakeUntil])
+	}
+	switch restored := change.Restored; {
+	case restored == nil:
+	case restored.IdleSince.IsZero():
+		l.status.State.LastActivity = restored.LastActivity
+	default:
+		l.status.State = *restored
+	}
+}

@@ -1,0 +1,124 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+)
+
+// recorder writes the Events that people need, each once. It writes them one after the other, beside the loop.
+type recorder struct {
+	pod    string
+	logger *slog.Logger
+	record func(context.Context, kubernetes.View, kubernetes.Event, time.Time)
+
+	problems  string               // the annotations that were not understood
+	blocked   map[idle.Reason]bool // what an Event has named since the threshold was passed
+	refused   string               // the database and the code of a refused LISTEN
+	slots     bool                 // logical slots that nobody reads
+	written   chan struct{}        // closed when the newest Event is written
+	unwritten sync.WaitGroup
+}
+
+// write writes an Event after those before it.
+func (r *recorder) write(ctx context.Context, v kubernetes.View, kind kubernetes.EventType, reason, message string) {
+	at, before, done := time.Now(), r.written, make(chan struct{})
+	r.written = done
+	r.unwritten.Go(func() {
+		defer close(done)
+		if before != nil {
+			<-before
+		}
+		r.record(ctx, v, kubernetes.Event{Type: kind, Reason: reason, Message: message}, at)
+	})
+}
+
+// decided writes what a person should know: a bad annotation once per set of problems, and what keeps an idle cluster awake once
+// per reason and idle time. Only the primary does.
+func (r *recorder) decided(ctx context.Context, s Status) {
+	if s.View.CurrentPrimary != r.pod {
+		return
+	}
+	r.writeProblems(ctx, s)
+	r.warnOfSlots(ctx, s)
+	if !s.Decision.ThresholdPassed {
+		r.blocked = nil
+		return
+	}
+	for _, reason := range s.Decision.Blockers {
+		if r.blocked[reason] {
+			continue
+		}
+		if r.blocked == nil {
+			r.blocked = map[idle.Reason]bool{}
+		}
+		r.blocked[reason] = true
+		message := fmt.Sprintf("Idle since %s, but kept awake (%s): %s", s.State.IdleSince.UTC().Format(time.RFC3339), reason, reason.Description())
+		if reason == idle.ReasonServiceUnroutable {
+			message += ": " + s.View.Annotations[contract.AnnotationUnroutableServices]
+		}
+		r.write(ctx, s.View, kubernetes.EventNormal, "SleepBlocked", message)
+	}
+}
+
+func (r *recorder) writeProblems(ctx context.Context, s Status) {
+	lines := make([]string, 0, len(s.Problems))
+	for _, problem := range s.Problems {
+		lines = append(lines, problem.String())
+	}
+	message := strings.Join(lines, "; ")
+	if message == r.problems {
+		return
+	}
+	r.problems = message
+	if message == "" {
+		return
+	}
+	r.logger.Warn("the annotations are not understood; the feature is off", "problems", lines)
+	r.write(ctx, s.View, kubernetes.EventWarning, "InvalidAnnotation", "Scale to zero is off: "+message)
+}
+
+// warnOfSlots warns of logical slots that nobody reads: they retain WAL, asleep as well as awake.
+func (r *recorder) warnOfSlots(ctx context.Context, s Status) {
+	if !s.Known {
+		return
+	}
+	inactive := s.InactiveSlots != 0
+	if inactive && !r.slots {
+		r.write(ctx, s.View, kubernetes.EventWarning, "InactiveLogicalSlot",
+			fmt.Sprintf("Logical replication slots that nobody reads, and that retain WAL: %d; they do not keep the cluster awake", s.InactiveSlots))
+	}
+	r.slots = inactive
+}
+
+// listenFailed writes an Event for a refusal to listen, since a person has to mend it.
+func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err error) {
+	var refused *postgres.RefusedError
+	if !errors.As(err, &refused) || r.refused == refused.Database+refused.Code || v.CurrentPrimary != r.pod {
+		return
+	}
+	r.refused = refused.Database + refused.Code
+	r.write(ctx, v, kubernetes.EventWarning, "ListenRefused",
+		fmt.Sprintf("Notifications on channel %s of database %q are not received (SQLSTATE %s); sessions are watched all the same",
+			postgres.Channel, refused.Database, refused.Code))
+}
+
+// resumed says what became of the schedules. One that stays suspended makes no backups, and somebody must know.
+func (r *recorder) resumed(ctx context.Context, v kubernetes.View, resumed kubernetes.Resumed) {
+	if count := resumed.Changed - len(resumed.Left); count > 0 {
+		r.write(ctx, v, kubernetes.EventNormal, "Resumed", fmt.Sprintf("ScheduledBackups resumed: %d", count))
+	}
+	if len(resumed.Left) != 0 {
+		r.write(ctx, v, kubernetes.EventWarning, "ScheduleLeftSuspended",
+			fmt.Sprintf("ScheduledBackups that stay suspended, since somebody else has set spec.suspend meanwhile: %s", strings.Join(resumed.Left, ", ")))
+	}
+}

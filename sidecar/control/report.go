@@ -1,0 +1,65 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
+)
+
+// report says how an attempt ended: in the log, the metrics, and to people.
+func (l *Loop) report(ctx context.Context, r sleep.Report) {
+	l.parts.Observer.Attempted(r.Result)
+	switch r.Result {
+	case sleep.ResultSuccess:
+		l.reportSuccess(ctx)
+	case sleep.ResultAborted:
+		l.reportAborted(ctx, r.Reason)
+	case sleep.ResultConflict:
+		l.aborted = ""
+		l.parts.Logger.Info("the Cluster changed while it was being put to sleep", "action", r.Action.String())
+	case sleep.ResultError:
+		l.aborted = ""
+		l.parts.Logger.Error("the cluster could not be put to sleep", "action", r.Action.String())
+	case sleep.ResultWithdrawn:
+		l.reportWithdrawn(ctx, r.Reason)
+	}
+}
+
+func (l *Loop) reportSuccess(ctx context.Context) {
+	l.aborted = ""
+	since := l.status.State.IdleSince.UTC().Format(time.RFC3339)
+	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", l.attempt.suspended, "terminated", l.attempt.ended)
+	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status.State, l.status.Policy, l.attempt))
+}
+
+// putToSleep is what the Event says.
+func putToSleep(state idle.State, policy idle.Policy, done attempt) string {
+	why := asleepReason(state)
+	if state.Unused.IsZero() {
+		why += ", for the threshold of " + policy.Threshold.String()
+	}
+	return fmt.Sprintf("Put to sleep: %s; suspended ScheduledBackups: %d; ended sessions that do not count: %d", why, done.suspended, done.ended)
+}
+
+func (l *Loop) reportAborted(ctx context.Context, reason idle.Reason) {
+	l.aborted = reason
+	l.status.Decision.Action, l.status.Decision.Reason = idle.ActionNone, reason
+	if l.status.Decision.ThresholdPassed {
+		l.status.Decision.Blockers = []idle.Reason{reason}
+		l.recorder.decided(ctx, l.status)
+	}
+	l.parts.Logger.Info("the cluster is not put to sleep after all", "reason", reason)
+}
+
+func (l *Loop) reportWithdrawn(ctx context.Context, reason idle.Reason) {
+	why := "the operator has not begun to hibernate the cluster in time"
+	if reason == idle.ReasonActive {
+		why = "the database is in use after all"
+	}
+	l.parts.Logger.Info("the switch is withdrawn", "why", why)
+	l.recorder.write(ctx, l.status.View, kubernetes.EventWarning, "SleepWithdrawn", "Hibernation is withdrawn: "+why)
+}

@@ -1,0 +1,86 @@
+package control
+
+import (
+	"context"
+	"sync"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+)
+
+// sessionEnder ends the sessions of this instance that were judged not to count, once the cluster falls asleep: a shutdown
+// would wait for them. Which they are was found by the newest sample that was taken while sessions were permitted; one
+// that began or worked since is not ended.
+type sessionEnder struct {
+	open   func(ctx context.Context) (Terminator, error)
+	judged []activity.Terminable
+
+	mutex      sync.Mutex
+	terminator Terminator // nil: none is open
+}
+
+// prepare opens the session that ends others, if it will be needed, while the server still accepts one.
+func (e *sessionEnder) prepare(ctx context.Context) error {
+	if e.current() != nil || len(e.judged) == 0 {
+		return nil
+	}
+	terminator, err := e.open(ctx)
+	if err != nil {
+		return err
+	}
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.terminator = terminator
+	return nil
+}
+
+func (e *sessionEnder) current() Terminator {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	return e.terminator
+}
+
+// close closes the session that ends others, if it is open. It may be called from any goroutine.
+func (e *sessionEnder) close() {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	if e.terminator != nil {
+		e.terminator.Close()
+		e.terminator = nil
+	}
+}
+
+// end ends the sessions, once, and returns how many.
+func (e *sessionEnder) end(ctx context.Context) (int, error) {
+	defer e.close()
+	if err := e.prepare(ctx); err != nil {
+		return 0, err
+	}
+	terminator, judged := e.current(), e.judged
+	if e.judged = nil; terminator == nil || len(judged) == 0 {
+		return 0, nil
+	}
+	return terminator.Terminate(ctx, judged)
+}
+
+// endSessions ends the sessions of this instance that do not count, and closes our own. That it fails makes the shutdown slow,
+// and nothing worse.
+func (l *Loop) endSessions(ctx context.Context) {
+	defer l.parts.Monitor.CloseSessions()
+	if l.parts.Monitor.Drained() {
+		return
+	}
+	ended, err := l.ender.end(ctx)
+	l.attempt.ended += ended
+	switch {
+	case err != nil:
+		l.parts.Logger.Warn("the sessions that do not count could not be ended; the shutdown waits for them", "error", err.Error())
+	case ended != 0:
+		l.parts.Logger.Info("sessions that do not count are ended", "ended", ended)
+	}
+}
+
+// Drain closes every database session at once and keeps them closed. It may be called from any goroutine.
+func (l *Loop) Drain() {
+	l.parts.Monitor.Drain()
+	l.ender.close()
+}

@@ -1,0 +1,134 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
+)
+
+// errNoAddress says that an instance cannot be asked.
+var errNoAddress = errors.New("its address is not known")
+
+// siblingCount is the number of other instances.
+func (l *Loop) siblingCount() int {
+	count := 0
+	for _, name := range l.status.View.Instances {
+		if name != l.parts.Pod {
+			count++
+		}
+	}
+	return count
+}
+
+// send asks instances, by the name of the pod.
+type send func(context.Context, map[string]netip.Addr) []siblings.Answer
+
+// ask asks the other instances of a cluster. One whose address is not known has an answer too: none.
+func ask(ctx context.Context, v kubernetes.View, pod string, send send) []siblings.Answer {
+	reachable := map[string]netip.Addr{}
+	var answers []siblings.Answer
+	for _, name := range v.Instances {
+		if name == pod {
+			continue
+		}
+		if address, ok := v.Addresses[name]; ok {
+			reachable[name] = address
+		} else {
+			answers = append(answers, siblings.Answer{Pod: name, Err: errNoAddress})
+		}
+	}
+	if len(reachable) == 0 {
+		return answers
+	}
+	return append(answers, send(ctx, reachable)...)
+}
+
+// elsewhere is what the answers come to: silence is unknown, and idle is who says since when.
+func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) idle.Elsewhere {
+	all := idle.Elsewhere{Asked: true}
+	for _, answer := range answers {
+		report := answer.Report
+		all.Blockers = append(all.Blockers, serverBlockers(report)...)
+		switch {
+		case errors.Is(answer.Err, siblings.ErrOutdated), answer.Err == nil && !report.Samples:
+			all.Blockers = append(all.Blockers, idle.ReasonSiblingOutdated)
+		case answer.Err != nil:
+			logger.Info("another instance did not answer", "instance", answer.Pod, "error", answer.Err.Error())
+			all.Unknown = true
+		case report.Known && report.Active:
+			logger.Info("another instance is in use", "instance", answer.Pod,
+				"lastActivity", report.LastActivity, "lastUnseenClient", report.LastUnseenClient)
+			all.Active = true
+		case !report.Known || report.IdleForSeconds == nil || *report.IdleForSeconds < 0:
+			all.Unknown = true
+		default:
+			since := now.Add(-time.Duration(*report.IdleForSeconds * float64(time.Second)))
+			all.IdleSince = later(all.IdleSince, since)
+			all.Used = all.Used || !report.Unused
+		}
+	}
+	return all
+}
+
+// serverBlockers is what the server of another instance says against a shutdown. What a newer sidecar says may mean anything.
+func serverBlockers(report contract.Report) []idle.Reason {
+	var blockers []idle.Reason
+	for _, word := range report.ServerBlockers {
+		reason := idle.Reason(word)
+		if !slices.Contains(idle.Reasons(), reason) {
+			reason = idle.ReasonSiblingUnknown
+		}
+		blockers = append(blockers, reason)
+	}
+	return blockers
+}
+
+// sampleRequest is a request of another instance's for a sample of this one.
+type sampleRequest struct {
+	asker netip.Addr
+	done  chan bool
+}
+
+// SampleFor samples the instance for another one, and publishes what it shows. It reports whether the asker is an instance of
+// the cluster, and the sample was taken. It may be called from any goroutine.
+func (l *Loop) SampleFor(ctx context.Context, asker netip.Addr) (ok bool) {
+	request := sampleRequest{asker: asker, done: make(chan bool, 1)}
+	select {
+	case l.requests <- request:
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case ok := <-request.done:
+		return ok
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// sampleFor takes such a request in. While the switch is on no session may be kept, and what somebody does all the same is of
+// interest only until the operator begins.
+func (l *Loop) sampleFor(ctx context.Context, request sampleRequest) {
+	if !slices.Contains(slices.Collect(maps.Values(l.status.View.Addresses)), request.asker) {
+		request.done <- false
+		return
+	}
+	if l.status.View.Hibernating {
+		sample, err := l.parts.Monitor.SampleOnce(ctx)
+		l.status.Known = err == nil
+		l.status.InUse = err == nil && sample.Tally.HasClients()
+		l.parts.Observer.Publish(l.status)
+	} else {
+		l.step(ctx)
+	}
+	request.done <- true
+}

@@ -1,0 +1,143 @@
+package control
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
+)
+
+// TestLoop_sleepsSoonAfterAWakeThatNobodyUsed has a connection wake a cluster whose threshold is half an hour.
+func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule    string
+		prepare func(*world)
+		asleep  bool
+	}{
+		{"a minute later if nothing happens", func(*world) {}, true},
+		{"not if a person woke it, who leaves the time of the last sleep", func(w *world) {
+			w.view.Annotations[contract.AnnotationAsleepSince] = "2000-01-01T00:00:00Z"
+		}, false},
+		{"nor if it is not known who woke it", func(w *world) { delete(w.view.Annotations, contract.AnnotationLastWake) }, false},
+		{"nor if it was woken a while ago", func(w *world) { lastWake(w, time.Now().Add(-10*time.Minute)) }, false},
+		{"nor if PostgreSQL has served for a while before the first sample", func(w *world) { w.started = time.Now().Add(-2 * time.Minute).UnixMicro() }, false},
+		{"nor if a session is open", func(w *world) { w.inUse = true }, false},
+		{"nor if the gateway has passed a session on", func(w *world) {
+			w.clientAddrs.Add(netip.MustParseAddr("10.0.0.9"), contract.ClientAddress{Port: 40000, Peer: netip.MustParseAddrPort("10.1.2.3:5000")})
+		}, false},
+		{"but if the gateway has only probed", func(w *world) {
+			w.clientAddrs.Add(netip.MustParseAddr("10.0.0.9"), contract.ClientAddress{Port: 40000, Peer: netip.MustParseAddrPort("10.0.0.9:40000"), Probe: true})
+		}, true},
+		{"nor if an earlier process of the sidecar has run", func(w *world) { w.kept = &checkpoint.Checkpoint{Instance: "pod-uid"} }, false},
+		{"nor while a Backup runs", func(w *world) { w.backups = []string{"b"} }, false},
+		{"nor if another instance was used, or has missed something", func(w *world) { besides(w, func(r *contract.Report) { r.Unused = false }) }, false},
+		{"but beside another instance that was not used", func(w *world) { besides(w, func(*contract.Report) {}) }, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				w.view.Annotations[contract.AnnotationInactivityMinutes] = "30"
+				lastWake(w, time.Now())
+				row.prepare(w)
+			}, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(55 * time.Second)
+				expect(t, w, "asleep before the minute has passed", false, asleep)
+				wait(20 * time.Second)
+				expect(t, w, "asleep", row.asleep, asleep)
+			})
+		})
+	}
+}
+
+// lastWake has the plugin say when a connection woke the cluster, and the server start now.
+func lastWake(w *world, at time.Time) {
+	value, err := contract.LastWake{At: at, By: "10.1.2.3", Service: "c-rw"}.Encode()
+	if err != nil {
+		panic(err)
+	}
+	w.view.Annotations[contract.AnnotationLastWake], w.started = value, time.Now().UnixMicro()
+}
+
+// besides adds an instance that is idle for an hour and was not used since the wake, as it says, with what else it says.
+func besides(w *world, say func(*contract.Report)) {
+	w.view.Instances = []string{"c-1", "c-2"}
+	w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
+	w.answers = func(bool) []siblings.Answer {
+		answer := reportOf("c-2", time.Hour, false)
+		answer.Report.Unused = true
+		say(&answer.Report)
+		return []siblings.Answer{answer}
+	}
+}
+
+// A standby tells the primary that it was not used, and no longer once a sample of it has failed.
+func TestLoop_onAStandbyKnowsThatNobodyUsedIt(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) {
+		w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2"
+		lastWake(w, time.Now())
+	}, func(t *testing.T, w *world, loop *Loop) {
+		unused := func(w *world) bool { return !w.status.State.Unused.IsZero() }
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		expect(t, w, "unused", true, unused)
+		w.with(func(w *world) { w.broken = true })
+		wait(2 * time.Minute)
+		w.with(func(w *world) { w.broken = false })
+		wait(10 * time.Second)
+		expect(t, w, "unused after a sample that failed", false, unused)
+	})
+}
+
+// A session that has ended is told to the other instances before the next sample shows nothing of it.
+func TestLoop_isUsedAsSoonAsASessionHasEnded(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) {
+		w.view.Annotations[contract.AnnotationInactivityMinutes] = "30"
+		lastWake(w, time.Now())
+	}, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		unused := func(w *world) bool { return !w.status.State.Unused.IsZero() }
+		expect(t, w, "unused before", true, unused)
+		after := true
+		w.with(func(w *world) { w.inSample = func(w *world) { after = unused(w) } })
+		w.report(activity.Ended{Peer: peer, Received: 700, At: time.Now()})
+		wait(time.Second)
+		if after {
+			t.Error("it is unused after the use")
+		}
+	})
+}
+
+func TestAsleepReason_saysThatNobodyUsedIt(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	if got := asleepReason(idle.State{IdleSince: at}); got != "idle since 2026-03-01T12:00:00Z" {
+		t.Error(got)
+	}
+	if got := asleepReason(idle.State{IdleSince: at, Unused: at}); !strings.HasPrefix(got, contract.AsleepUnused) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+		t.Error(got)
+	}
+}
+
+func TestPutToSleep_namesTheThresholdOnlyIfThatHasPassed(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	policy, done := idle.Policy{Threshold: 30 * time.Minute}, attempt{suspended: 1, ended: 2}
+	const counts = "; suspended ScheduledBackups: 1; ended sessions that do not count: 2"
+	if got := putToSleep(idle.State{IdleSince: at}, policy, done); got != "Put to sleep: idle since 2026-03-01T12:00:00Z, for the threshold of 30m0s"+counts {
+		t.Error(got)
+	}
+	if got := putToSleep(idle.State{IdleSince: at, Unused: at}, policy, done); got != "Put to sleep: unused since it was woken at 2026-03-01T12:00:00Z"+counts {
+		t.Error(got)
+	}
+}

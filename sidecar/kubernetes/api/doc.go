@@ -1,0 +1,7 @@
+// Package api holds the kinds of CloudNativePG that the sidecar reads, reduced to the fields that it needs: what is not named
+// here is not decoded. They are registered under the group and version of the cluster's operator.
+//
+// +kubebuilder:object:generate=true
+package api
+
+//go:generate go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.0 object paths=.

@@ -1,0 +1,231 @@
+package kubernetes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+)
+
+// patience bounds what a test waits for; it is never waited out when the test passes.
+const patience = 30 * time.Second
+
+// TestClient_onAnAPIServer lets a client act with the rights of a sidecar, and only those.
+func TestClient_onAnAPIServer(t *testing.T) {
+	t.Parallel()
+	config := apiservertest.Start(t, "clusters", "backups", "scheduledbackups")
+	admin := administrator(t, config)
+	create := func(object client.Object) {
+		t.Helper()
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cluster := &cnpgv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "blue", Annotations: map[string]string{contract.AnnotationEnabled: "true"}},
+		Spec:       cnpgv1.ClusterSpec{Instances: 1, StorageConfiguration: cnpgv1.StorageConfiguration{Size: "1Gi"}, Plugins: []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}},
+	}
+	create(cluster)
+	group := schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"}
+	create(rbac.Role(cluster, group))
+	binding := rbac.RoleBinding(cluster, group)
+	create(binding)
+	for i := range 101 { // more than a page
+		create(&cnpgv1.Backup{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("b%03d", i)},
+			Spec:       cnpgv1.BackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: map[bool]string{true: "blue", false: "red"}[i == 100]}},
+		})
+	}
+	for _, name := range []string{"left", "owned", "applied", "switched"} {
+		create(schedule(name))
+	}
+
+	sidecar := connect(t, config, admin, binding)
+	views := make(chan kubernetes.View, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		sidecar.Watch(ctx, func(v kubernetes.View) { views <- v })
+	}()
+	defer func() { cancel(); <-ended }()
+	first := await(t, views, func(v kubernetes.View) bool { return v.PluginListed })
+
+	if names, err := sidecar.RunningBackups(t.Context()); err != nil || !slices.Equal(names, []string{"b100"}) {
+		t.Errorf("running %q, error %v", names, err)
+	}
+	sleepAndWake(t, admin, sidecar)
+	hibernate(t, sidecar, views, first)
+	sidecar.Record(t.Context(), first, kubernetes.Event{Type: kubernetes.EventNormal, Reason: "Hibernated", Message: "Put to sleep"}, time.Now())
+	var events corev1.EventList
+	if err := admin.List(t.Context(), &events); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == "Hibernated" && e.InvolvedObject.UID == cluster.UID }) {
+		t.Error("the Event was not written")
+	}
+}
+
+// sleepAndWake suspends schedules, has people come to own some, and resumes the rest.
+func sleepAndWake(t *testing.T, admin client.Client, sidecar *kubernetes.Client) {
+	t.Helper()
+	suspendAll := func() {
+		t.Helper()
+		if n, err := sidecar.SuspendBackups(t.Context(), time.Now()); n != 4 || err != nil {
+			t.Fatalf("suspended %d, error %v", n, err)
+		}
+	}
+	suspendAll()
+	before := read(t, admin, "left").ResourceVersion
+	suspendAll()
+	if after := read(t, admin, "left").ResourceVersion; after == before {
+		t.Error("a second attempt left the schedule in the version that a late patch of the first would name")
+	}
+	person := client.FieldOwner("a-person")
+	owned := read(t, admin, "owned")
+	for _, suspended := range []bool{false, true} {
+		patch := client.MergeFrom(owned.DeepCopy())
+		owned.Spec.Suspend = ptr.To(suspended)
+		if err := admin.Patch(t.Context(), owned, patch, person); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same := client.RawPatch("application/merge-patch+json", []byte(`{"spec": {"suspend": true}}`))
+	if err := admin.Patch(t.Context(), read(t, admin, "switched"), same, person); err != nil {
+		t.Fatal(err)
+	}
+	fromGit := []byte(`{"apiVersion": "postgresql.cnpg.io/v1", "kind": "ScheduledBackup", "metadata": {"name": "applied", "namespace": "default"}, "spec": {"suspend": true, "schedule": "0 0 0 * * *", "cluster": {"name": "blue"}}}`)
+	if err := admin.Patch(t.Context(), read(t, admin, "applied"), client.RawPatch("application/apply-patch+yaml", fromGit), client.FieldOwner("argocd-controller")); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := sidecar.ResumeBackups(t.Context()); r.Changed != 4 || len(r.Left) != 2 || err != nil {
+		t.Errorf("%+v, error %v", r, err)
+	}
+	for name, want := range map[string]bool{"left": false, "owned": true, "applied": true, "switched": false} {
+		s := read(t, admin, name)
+		if got := s.Spec.Suspend != nil && *s.Spec.Suspend; got != want {
+			t.Errorf("%s: suspended %t, want %t", name, got, want)
+		}
+		if _, marked := s.Annotations[contract.AnnotationSuspended]; marked {
+			t.Errorf("%s keeps its mark", name)
+		}
+	}
+}
+
+// hibernate turns the switch on and off again, and holds what the watch shows of it.
+func hibernate(t *testing.T, sidecar *kubernetes.Client, views <-chan kubernetes.View, first kubernetes.View) {
+	t.Helper()
+	if _, err := sidecar.Hibernate(t.Context(), first, time.Now(), "idle"); err != nil {
+		t.Fatal(err)
+	}
+	on := await(t, views, func(v kubernetes.View) bool { return v.Hibernating })
+	if !on.Ours || !on.Untouched() {
+		t.Errorf("the switch is ours %t, untouched %t", on.Ours, on.Untouched())
+	}
+	if _, err := sidecar.Hibernate(t.Context(), first, time.Now(), "idle"); !errors.Is(err, kubernetes.ErrConflict) {
+		t.Errorf("a patch of what has changed: %v", err)
+	}
+	var refusal *kubernetes.RefusedError
+	invalid := strings.Repeat("x", 300<<10)
+	if _, err := sidecar.Annotate(t.Context(), on, contract.AnnotationAnnounced, &invalid); !errors.As(err, &refusal) {
+		t.Errorf("an annotation that is too long: %v", err)
+	}
+	if _, err := sidecar.Withdraw(t.Context(), on); err != nil {
+		t.Fatal(err)
+	}
+	await(t, views, func(v kubernetes.View) bool { return !v.Hibernating })
+}
+
+func administrator(t *testing.T, config *rest.Config) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(cnpgv1.AddToScheme(scheme), corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), rbacv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return admin
+}
+
+// connect is a client with the token of the service account that a binding gives its rights to.
+func connect(t *testing.T, config *rest.Config, admin client.Client, binding *rbacv1.RoleBinding) *kubernetes.Client {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: binding.Namespace, Name: binding.Subjects[0].Name}}
+	if err := admin.Create(t.Context(), account); err != nil {
+		t.Fatal(err)
+	}
+	request := &authenticationv1.TokenRequest{}
+	if err := admin.SubResource("token").Create(t.Context(), account, request); err != nil {
+		t.Fatal(err)
+	}
+	directory := t.TempDir()
+	endpoint := kubernetes.Endpoint{URL: config.Host, CAFile: filepath.Join(directory, "ca.crt"), TokenFile: filepath.Join(directory, "token")}
+	if !strings.Contains(endpoint.URL, "://") {
+		endpoint.URL = "https://" + endpoint.URL
+	}
+	if err := errors.Join(os.WriteFile(endpoint.CAFile, config.CAData, 0o600), os.WriteFile(endpoint.TokenFile, []byte(request.Status.Token), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	identity := kubernetes.Identity{Namespace: "default", Cluster: "blue", Pod: "blue-1", Group: "postgresql.cnpg.io", Version: "v1"}
+	sidecar, err := kubernetes.Connect(endpoint, identity, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sidecar
+}
+
+// await returns the first view that is as wanted.
+func await(t *testing.T, views <-chan kubernetes.View, want func(kubernetes.View) bool) kubernetes.View {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case v := <-views:
+			if want(v) {
+				return v
+			}
+		case <-late:
+			t.Fatal("not seen")
+		}
+	}
+}
+
+func schedule(name string) *cnpgv1.ScheduledBackup {
+	return &cnpgv1.ScheduledBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       cnpgv1.ScheduledBackupSpec{Schedule: "0 0 0 * * *", Cluster: cnpgv1.LocalObjectReference{Name: "blue"}},
+	}
+}
+
+func read(t *testing.T, admin client.Client, name string) *cnpgv1.ScheduledBackup {
+	t.Helper()
+	var s cnpgv1.ScheduledBackup
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, &s); err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}

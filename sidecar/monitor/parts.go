@@ -1,0 +1,82 @@
+package monitor
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+)
+
+// Parts are what the monitor works with.
+type Parts struct {
+	Sampler     Sampler
+	Server      Server
+	ClientAddrs ClientAddrs
+	Checkpoints Checkpoints
+	Observer    Observer
+	Logger      *slog.Logger
+	// OpenEvents begins to receive the kernel's socket events.
+	OpenEvents func() (SocketEvents, error)
+	// Listen makes a listener for a database.
+	Listen Listen
+	// PodUID is the UID of the pod.
+	PodUID string
+}
+
+// Sampler samples the sessions of the instance.
+type Sampler interface {
+	Sample(ctx context.Context, rules activity.Rules) (postgres.Sample, error)
+	Close()
+}
+
+// Server reports whether PostgreSQL turns new sessions away.
+type Server interface {
+	ShuttingDown(ctx context.Context) (bool, error)
+}
+
+// SocketEvents are the kernel's, of TCP sessions that have ended.
+type SocketEvents interface {
+	Prove(ctx context.Context) ([]activity.Ended, error)
+	Receive(deadline time.Time) ([]activity.Ended, error)
+	Close()
+}
+
+// Listen makes a listener for a database. It calls notify for every notification, and failed for every connection that did
+// not come about or ended.
+type Listen func(database string, notify func(postgres.Notification), failed func(error)) Listener
+
+// Listener listens to the control channel until the context ends, and then closes its session at once.
+type Listener interface {
+	Run(ctx context.Context)
+	Connected() bool
+}
+
+// ClientAddrs return the client of a connection that the wake gateway made, and which connections are probes.
+type ClientAddrs interface {
+	ClientAddr(peer netip.AddrPort) netip.AddrPort
+	Probe(peer netip.AddrPort) bool
+	Seen(connected func(netip.AddrPort) bool)
+	// Told reports whether the gateway has ever named the client of a session.
+	Told() bool
+	Ended(peer netip.AddrPort)
+}
+
+// Checkpoints outlive the process.
+type Checkpoints interface {
+	Save(c checkpoint.Checkpoint) error
+	Load(instance string) (checkpoint.Checkpoint, error)
+}
+
+// Observer counts what happens.
+type Observer interface {
+	// Sampled counts a sample, how long it took and whether it failed.
+	Sampled(took time.Duration, err error)
+	// Notified counts a notification.
+	Notified(kind postgres.Kind)
+	// Judged counts a TCP session that ended.
+	Judged(verdict activity.Verdict)
+}

@@ -1,0 +1,107 @@
+package monitor
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
+	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
+)
+
+// onServer makes a monitor of a real server, with the kernel's own socket events.
+func onServer(t *testing.T, s *postgrestest.Server) (*instance, *Monitor) {
+	t.Helper()
+	s.Execute(t, "create role cnpg_metrics_exporter login in role pg_monitor", "create role app login", "create database app owner app")
+	i := &instance{addrs: clientaddr.NewTable()}
+	server := postgres.NewServer(s.Directory, s.Port, i.addrs.AddProbe)
+	m := New(Parts{
+		Sampler: postgres.NewSampler(server), Server: server, ClientAddrs: i.addrs, Checkpoints: i, Observer: i,
+		Logger: slog.New(slog.DiscardHandler), PodUID: "uid",
+		OpenEvents: func() (SocketEvents, error) { return sockets.Listen(s.Port) },
+		Listen: func(database string, notify func(postgres.Notification), failed func(error)) Listener {
+			return postgres.NewListener(server, database, notify, failed)
+		},
+	})
+	t.Cleanup(m.Close)
+	m.Configure(listening)
+	for deadline := time.Now().Add(30 * time.Second); !m.Status().ListenerConnected; {
+		if seen := sampleOf(t, m); seen.Unknown || time.Now().After(deadline) {
+			t.Fatalf("the server is not watched: %+v", seen)
+		}
+	}
+	return i, m
+}
+
+func sampleOf(t *testing.T, m *Monitor) idle.Observation {
+	t.Helper()
+	seen, _ := m.Sample(t.Context())
+	return seen
+}
+
+// handleUntil handles events until one is judged, and returns what it came to.
+func handleUntil(t *testing.T, i *instance, m *Monitor) (activity.Verdict, Change) {
+	t.Helper()
+	judged := len(i.verdicts)
+	timeout, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		select {
+		case e := <-m.Events():
+			if change := m.Handle(e); len(i.verdicts) > judged {
+				return i.verdicts[judged], change
+			}
+		case <-timeout.Done():
+			t.Fatal("no session is reported")
+		}
+	}
+}
+
+func TestMonitor_ofAServerThatTrustsEverybodyIsIdle(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		s.AddRule(t, "host all all all trust")
+		i, m := onServer(t, s)
+		for range 5 {
+			m.Probe(t.Context())
+			// A sample that found the probe's session, which the server has opened here, has classed it already.
+			verdict, change := handleUntil(t, i, m)
+			if verdict != activity.VerdictProbe && verdict != activity.VerdictInfrastructure || !change.Used.IsZero() {
+				t.Errorf("a probe is %s: %+v", verdict, change)
+			}
+			if seen := sampleOf(t, m); seen.Unknown || seen.Gap || !seen.Reported || len(seen.InUse) != 0 || !seen.Used.IsZero() {
+				t.Errorf("an idle server is %+v", seen)
+			}
+		}
+	})
+}
+
+func TestMonitor_ofAServerCountsAWrongPassword(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		i, m := onServer(t, s)
+		conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://app:wrong@127.0.0.1:%d/app?sslmode=disable", s.Port))
+		if err == nil {
+			_ = conn.Close(t.Context())
+			t.Fatal("a wrong password was taken")
+		}
+		verdict, change := handleUntil(t, i, m)
+		for verdict == activity.VerdictProbe || verdict == activity.VerdictInfrastructure { // one that a sample before made
+			verdict, change = handleUntil(t, i, m)
+		}
+		if verdict != activity.VerdictUnseen || change.Used.IsZero() {
+			t.Errorf("it is %s: %+v", verdict, change)
+		}
+		if seen := sampleOf(t, m); seen.Used.IsZero() || len(seen.InUse) != 0 {
+			t.Errorf("%+v", seen)
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package monitor
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// probeEvery is how often the server is asked whether it is shutting down while a session is held: an in-place restart waits
+	// for it, and nothing else shows it.
+	probeEvery = 2 * time.Second
+	// drainLasts is after how long a drain ends by itself when PostgreSQL still accepts sessions: a preStop hook of a pod
+	// that was not stopped after all.
+	drainLasts = time.Minute
+)
+
+// Probe asks the server whether it is shutting down, and closes every session if it is.
+func (m *Monitor) Probe(ctx context.Context) {
+	if !m.held() || m.accepting(ctx) {
+		return
+	}
+	m.CloseSessions()
+	m.sampleAt = time.Now()
+}
+
+// accepting reports whether the server accepts sessions.
+func (m *Monitor) accepting(ctx context.Context) bool {
+	m.probed = time.Now()
+	refusing, err := m.parts.Server.ShuttingDown(ctx)
+	if err != nil {
+		m.parts.Logger.Debug("the server cannot be asked whether it is shutting down", "error", err.Error())
+	}
+	return err == nil && !refusing
+}
+
+// CloseSessions closes every database session at once. It may be called from any goroutine.
+func (m *Monitor) CloseSessions() {
+	m.mutex.Lock()
+	stop := m.stopChannel
+	m.mutex.Unlock()
+	stop()
+	m.parts.Sampler.Close()
+}
+
+// Drain closes every database session at once and keeps them closed. It may be called from any goroutine.
+func (m *Monitor) Drain() {
+	m.mutex.Lock()
+	m.drained = time.Now()
+	m.mutex.Unlock()
+	m.CloseSessions()
+}
+
+// Drained reports whether sessions are kept closed.
+func (m *Monitor) Drained() bool { return !m.drainedSince().IsZero() }
+
+func (m *Monitor) drainedSince() time.Time {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.drained
+}
+
+// endDrain ends a drain that has lasted its time if PostgreSQL still accepts sessions.
+func (m *Monitor) endDrain(ctx context.Context) {
+	since := m.drainedSince()
+	if since.IsZero() || time.Since(since) < drainLasts || !m.accepting(ctx) {
+		return
+	}
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.drained = time.Time{}
+	m.parts.Logger.Info("the drain has ended: PostgreSQL still accepts sessions")
+}

@@ -1,0 +1,67 @@
+package monitor
+
+import (
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+)
+
+// saved is what was last written down.
+type saved struct {
+	at     time.Time
+	proven bool
+	failed bool
+}
+
+// Checkpoint writes down what is known, for a process that is started after this one. Where socket events are not received
+// nothing could be proven from it.
+func (m *Monitor) Checkpoint(state idle.State) {
+	if !m.restored { // what an earlier process left has not been read
+		return
+	}
+	now := time.Now()
+	proven := m.status.Known && m.sockets.watching() && m.since.used.IsZero()
+	if !proven && !m.saved.proven && now.Sub(m.saved.at) < sampleApart { // it says no less than this would
+		return
+	}
+	kept := checkpoint.Checkpoint{Instance: m.parts.PodUID, State: idle.State{LastActivity: state.LastActivity}}
+	if proven {
+		kept.State, kept.Ledger, kept.Started = state, m.newest.ledger, m.newest.started
+	}
+	err := m.parts.Checkpoints.Save(kept)
+	if err != nil && !m.saved.failed {
+		m.parts.Logger.Warn("what is known cannot be kept for a restart of the sidecar", "error", err.Error())
+	}
+	m.saved = saved{at: now, proven: proven || err != nil, failed: m.saved.failed || err != nil}
+}
+
+// restore goes on with the clock of an earlier process if it is proven that nothing happened meanwhile: the same start of the
+// server, no session in any database since, and socket events until now. Otherwise the clock starts anew.
+func (m *Monitor) restore(sample postgres.Sample) *idle.State {
+	if m.restored {
+		return nil
+	}
+	m.restored = true
+	kept, err := m.parts.Checkpoints.Load(m.parts.PodUID)
+	m.resumed = !errors.Is(err, fs.ErrNotExist)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			m.parts.Logger.Warn("what an earlier sidecar knew cannot be read", "error", err.Error())
+		}
+		return nil
+	}
+	proven := kept.Started == sample.Started && kept.Ledger.Same(sample.Ledger) && m.sockets.watching() && m.since.used.IsZero()
+	m.parts.Logger.Info("an earlier sidecar has left what it knew", "proven", proven, "idleSince", kept.State.IdleSince)
+	if !proven || kept.State.IdleSince.IsZero() {
+		return &idle.State{LastActivity: kept.State.LastActivity}
+	}
+	m.since.gap = false
+	return &idle.State{
+		IdleSince: kept.State.IdleSince, EligibleSince: kept.State.EligibleSince,
+		SampledUntil: time.Now(), LastActivity: kept.State.LastActivity,
+	}
+}

@@ -1,0 +1,149 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+)
+
+// Sample samples the instance if the settings permit it; else, or if it fails, the observation is unknown. What has arrived by
+// its end belongs to it.
+func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
+	m.began, m.sampleAt = time.Now(), time.Time{}
+	m.endDrain(ctx)
+	if !m.mayConnect() || m.probeDue() && !m.accepting(ctx) {
+		m.CloseSessions()
+		m.sockets.close()
+		return m.unknown(), Change{}
+	}
+	m.watch(ctx)
+	sample, err := m.read(ctx)
+	if err != nil {
+		return m.unknown(), Change{}
+	}
+	change := m.handleWaiting()
+	change.Restored = m.restore(sample)
+	observation := m.observe(sample)
+	m.listen(ctx)
+	if m.kept = !observation.Reported; !m.held() {
+		m.parts.Sampler.Close() // the next sample is far away, and a session would hold a shutdown up until it is noticed
+	}
+	m.status.ListenerConnected = m.channel.connected()
+	m.sampleAt = time.Time{} // what arrived belongs to this one
+	return observation, change
+}
+
+// probeDue reports whether a session is held and the server was not asked lately whether it is shutting down.
+func (m *Monitor) probeDue() bool {
+	at := m.NextProbe()
+	return !at.IsZero() && !time.Now().Before(at)
+}
+
+// unknown is the observation of a sample that showed nothing.
+func (m *Monitor) unknown() idle.Observation {
+	m.status.Known, m.status.ServerBlockers = false, nil
+	m.newest, m.since = newest{}, since{gap: true}
+	m.stopListening()
+	m.kept, m.status.ListenerConnected = false, false
+	return idle.Observation{Unknown: true}
+}
+
+// read samples the sessions.
+func (m *Monitor) read(ctx context.Context) (postgres.Sample, error) {
+	start := time.Now()
+	sample, err := m.parts.Sampler.Sample(ctx, m.settings.Rules)
+	m.parts.Observer.Sampled(time.Since(start), err)
+	m.logFailure(err)
+	if err == nil && (m.Drained() || m.quiet()) { // drained while it connected, or not to be kept
+		m.CloseSessions()
+	}
+	return sample, err
+}
+
+// observe makes an observation of a sample, and of what came to light since the one before.
+func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
+	m.sawPeers(sample.Tally.Peers())
+	before := m.newest
+	seen := idle.Observation{
+		Began: sample.Began, Ended: sample.Ended, Started: time.UnixMicro(sample.Started), InUse: sample.Tally.InUse(), Used: m.since.used,
+		Gap:      m.since.gap || before.started != 0 && before.started != sample.Started,
+		Reported: m.sockets.watching() || m.sockets.paused, Local: sample.Tally.Local(), Scheduler: sample.Scheduler,
+		Requested: m.requested, Blockers: sample.Blockers,
+	}
+	if !seen.Reported && before.ledger != nil && before.ledger.Rose(sample.Ledger) {
+		seen.Used = sample.Ended
+	}
+	changed := newestChange(sample.Tally.Terminable())
+	if ago, ok := sample.Tally.LastUse(); ok {
+		last := sample.Ended.Add(-ago)
+		// The server's clock may have been set since: what has changed since the sample before is not older than it.
+		if changed != before.changed {
+			last = later(last, before.ended)
+		}
+		seen.Used = later(seen.Used, last)
+	}
+	m.newest = newest{
+		ledger: sample.Ledger, started: sample.Started, changed: changed, ended: sample.Ended, terminable: sample.Tally.Terminable(),
+	}
+	m.since, m.requested = since{}, time.Time{}
+	m.status.Told = m.resumed || m.parts.ClientAddrs.Told()
+	m.status.Known, m.status.Tally, m.status.SampledAt, m.status.Reported = true, sample.Tally, sample.Ended, seen.Reported
+	m.status.ServerBlockers, m.status.Scheduler, m.status.InactiveSlots = sample.Blockers, sample.Scheduler, sample.InactiveSlots
+	return seen
+}
+
+// sawPeers takes in which clients are connected.
+func (m *Monitor) sawPeers(classes map[netip.AddrPort]activity.Class) {
+	m.peers.sampled(classes)
+	m.parts.ClientAddrs.Seen(func(peer netip.AddrPort) bool { _, ok := classes[peer]; return ok })
+}
+
+// newestChange is the newest change of the state of a session that was judged by resting.
+func newestChange(sessions []activity.Terminable) int64 {
+	newest := int64(0)
+	for _, s := range sessions {
+		if s.Idle {
+			newest = max(newest, s.Changed)
+		}
+	}
+	return newest
+}
+
+// logFailure logs an error when it is another than that of the sample before.
+func (m *Monitor) logFailure(err error) {
+	message := ""
+	if err != nil {
+		message = err.Error()
+	}
+	if message == m.failure {
+		return
+	}
+	m.failure = message
+	if err != nil {
+		m.parts.Logger.Warn("the sessions cannot be sampled", "error", message)
+	} else {
+		m.parts.Logger.Info("the sessions can be sampled again")
+	}
+}
+
+// SampleOnce takes a sample that becomes no observation, although the settings permit no session, and keeps no session
+// afterwards. It returns an error if PostgreSQL does not answer, or sessions are kept closed.
+func (m *Monitor) SampleOnce(ctx context.Context) (postgres.Sample, error) {
+	if m.Drained() {
+		return postgres.Sample{}, errDrained
+	}
+	sample, err := m.read(ctx)
+	m.parts.Sampler.Close()
+	if err == nil {
+		m.status.SampledAt = sample.Ended
+	}
+	return sample, err
+}
+
+// errDrained says that a preStop hook has had the sessions closed.
+var errDrained = errors.New("the sessions are closed since the pod is about to stop")

@@ -1,0 +1,144 @@
+package monitor
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+func TestSample_makesAnObservation(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, i *instance, m *Monitor) {
+		i.sample.Blockers, i.sample.Scheduler, i.sample.InactiveSlots = []idle.Reason{idle.ReasonAdvisoryLock}, true, 3
+		i.sample.Tally.Add(activity.Session{BackendType: "client backend", User: "app", State: "active"}, activity.Rules{})
+		seen, _ := m.Sample(t.Context())
+		if !seen.Gap || !seen.Reported || !seen.Local || !seen.Scheduler || len(seen.InUse) != 1 || !slices.Equal(seen.Blockers, i.sample.Blockers) {
+			t.Errorf("%+v", seen)
+		}
+		status := m.Status()
+		if !status.Known || !status.Scheduler || status.InactiveSlots != 3 || len(status.ServerBlockers) != 1 || !status.SampledAt.Equal(time.Now()) {
+			t.Errorf("%+v", status)
+		}
+		if seen, _ = m.Sample(t.Context()); seen.Gap {
+			t.Error("between two samples there is a gap")
+		}
+		i.sample.Started++
+		if seen, _ = m.Sample(t.Context()); !seen.Gap {
+			t.Error("a restart of the server is no gap")
+		}
+	})
+}
+
+func TestSample_isUnknownWhereItIsNotPermittedOrFails(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule string
+		make func(*instance, *Monitor)
+	}{
+		{"no session may be held", func(_ *instance, m *Monitor) { m.Configure(Settings{}) }},
+		{"the server cannot be sampled", func(i *instance, _ *Monitor) { i.sampleErr = errFake }},
+		{"the server is shutting down", func(i *instance, _ *Monitor) { i.shuttingDown = true }},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			watched(t, func(t *testing.T, i *instance, m *Monitor) {
+				i.sample.Blockers = []idle.Reason{idle.ReasonAdvisoryLock}
+				_, _ = m.Sample(t.Context())
+				row.make(i, m)
+				seen, _ := m.Sample(t.Context())
+				if !seen.Unknown || m.Status().Known || m.Status().ServerBlockers != nil || i.connected || len(m.Terminable()) != 0 {
+					t.Errorf("%+v, %+v", seen, m.Status())
+				}
+				i.sampleErr, i.shuttingDown = nil, false
+				m.Configure(permitted)
+				if seen, _ = m.Sample(t.Context()); seen.Unknown || !seen.Gap {
+					t.Errorf("afterwards: %+v", seen)
+				}
+			})
+		})
+	}
+}
+
+func TestSample_withoutSocketEventsAnUnexplainedRiseIsAUse(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule      string
+		openErr   error
+		app, main int64
+		used      bool
+	}{
+		{"a login that nothing explains", unsupported, 1, 0, true},
+		{"a login that one in the maintenance database explains", unsupported, 1, 1, false},
+		{"a login while socket events are received", nil, 1, 0, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			watched(t, func(t *testing.T, i *instance, m *Monitor) {
+				i.openErr = row.openErr
+				_, _ = m.Sample(t.Context())
+				i.sample.Ledger = activity.Ledger{"app": {Sessions: row.app}, "postgres": {Sessions: row.main}}
+				seen, _ := m.Sample(t.Context())
+				if got := !seen.Used.IsZero(); got != row.used || seen.Reported != (row.openErr == nil) {
+					t.Errorf("used: %t, want %t: %+v", got, row.used, seen)
+				}
+			})
+		})
+	}
+}
+
+func TestSample_aRestingSessionCountsUpToItsLastStatement(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, i *instance, m *Monitor) {
+		settings := permitted
+		settings.Rules.Queries = true
+		m.Configure(settings)
+		rest := func(changed int64, ago time.Duration) time.Duration {
+			i.sample.Tally = activity.Tally{}
+			i.sample.Tally.Add(activity.Session{
+				BackendType: "client backend", User: "app", State: "idle", PID: 11, Changed: changed, IdleFor: ago,
+			}, settings.Rules)
+			seen, _ := m.Sample(t.Context())
+			return time.Since(seen.Used)
+		}
+		if got := rest(1, time.Hour); got != time.Hour {
+			t.Errorf("used %s ago", got)
+		}
+		time.Sleep(time.Minute)
+		if got := rest(1, time.Hour+time.Minute); got != time.Hour+time.Minute {
+			t.Errorf("without a change used %s ago", got)
+		}
+		time.Sleep(time.Minute)
+		if got := rest(2, time.Hour); got != time.Minute {
+			t.Errorf("with a change, by a clock that was set, used %s ago", got)
+		}
+		if sessions := m.Terminable(); len(sessions) != 1 || sessions[0].PID != 11 {
+			t.Errorf("%+v can be terminated", sessions)
+		}
+	})
+}
+
+func TestSampleOnce_samplesWhereNoSessionMayBeHeld(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, i *instance, m *Monitor) {
+		m.Configure(Settings{})
+		if sample, err := m.SampleOnce(t.Context()); err != nil || sample.Tally.HasClients() || i.connected {
+			t.Errorf("an idle server is in use, or the session is kept: %v", err)
+		}
+		i.sample.Tally.Add(activity.Session{BackendType: "autovacuum worker", Wraparound: true}, activity.Rules{})
+		if sample, err := m.SampleOnce(t.Context()); err != nil || sample.Tally.HasClients() {
+			t.Errorf("a vacuum is a client: %v", err)
+		}
+		i.sample.Tally.Add(activity.Session{BackendType: "client backend", User: "app"}, activity.Rules{})
+		if sample, err := m.SampleOnce(t.Context()); err != nil || !sample.Tally.HasClients() {
+			t.Errorf("a client is none: %v", err)
+		}
+		m.Drain()
+		if _, err := m.SampleOnce(t.Context()); !errors.Is(err, errDrained) {
+			t.Errorf("a drained server was sampled: %v", err)
+		}
+	})
+}

@@ -1,0 +1,53 @@
+package ownership
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+func entry(manager string, operation metav1.ManagedFieldsOperationType, fields string) metav1.ManagedFieldsEntry {
+	return metav1.ManagedFieldsEntry{Manager: manager, Operation: operation, FieldsV1: metav1.NewFieldsV1(fields)}
+}
+
+func TestOwns_whatOnlyWeHaveSet(t *testing.T) {
+	t.Parallel()
+	const suspend, schedule = `{"f:spec":{"f:suspend":{}}}`, `{"f:spec":{"f:schedule":{}}}`
+	ours := entry(contract.FieldManager, "Update", suspend)
+	for _, row := range []struct {
+		rule    string
+		entries []metav1.ManagedFieldsEntry
+		want    bool
+	}{
+		{"what we set is ours", []metav1.ManagedFieldsEntry{ours}, true},
+		{"what nobody set is not ours", nil, false},
+		{"what a person set is not ours", []metav1.ManagedFieldsEntry{entry("kubectl-patch", "Update", suspend)}, false},
+		{"an entry without fields holds none", []metav1.ManagedFieldsEntry{ours, {Manager: "x", Operation: "Apply"}}, true},
+		{"another field of ours is not this one", []metav1.ManagedFieldsEntry{entry(contract.FieldManager, "Update", schedule)}, false},
+		{"what somebody applies beside us is not ours alone", []metav1.ManagedFieldsEntry{ours, entry("argocd-controller", "Apply", suspend)}, false},
+		{"in whatever order", []metav1.ManagedFieldsEntry{entry("argocd-controller", "Apply", suspend), ours}, false},
+		{"who applies something else takes nothing away", []metav1.ManagedFieldsEntry{ours, entry("argocd-controller", "Apply", schedule)}, true},
+		{"a set of fields that is not understood holds none", []metav1.ManagedFieldsEntry{ours, entry("x", "Apply", `[`), entry("y", "Apply", "")}, true},
+		{"a name that only begins alike is another field", []metav1.ManagedFieldsEntry{entry(contract.FieldManager, "Update", `{"f:spec":{"f:suspended":{}}}`)}, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			if got := SetByUs(row.entries, "spec", "suspend"); got != row.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
+func FuzzOwns(f *testing.F) {
+	f.Add([]byte(`{"f:spec":{"f:suspend":{}}}`))
+	f.Add([]byte(`{"f:spec":null}`))
+	f.Add([]byte(`{"f:spec":{"f:suspend":1}}`))
+	f.Fuzz(func(t *testing.T, fields []byte) {
+		if owns(fields, []string{"spec", "suspend"}) && !owns(fields, []string{"spec"}) {
+			t.Error("a field is owned whose parent holds nothing of it")
+		}
+	})
+}

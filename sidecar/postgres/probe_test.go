@@ -1,0 +1,124 @@
+package postgres
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
+	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
+)
+
+// expectVerdict waits for the next ended session that is reported and judges it.
+func expectVerdict(t *testing.T, events *sockets.Listener, table *clientaddr.Table, want activity.Verdict) {
+	t.Helper()
+	reports, err := events.Receive(time.Now().Add(10 * time.Second))
+	if err != nil || len(reports) != 1 {
+		t.Fatalf("%d sessions are reported (%v), want one", len(reports), err)
+	}
+	if got := activity.Judge(reports[0], activity.Surroundings{Probe: table.Probe(reports[0].Peer)}); got != want {
+		t.Errorf("%+v is judged %s, want %s", reports[0], got, want)
+	}
+}
+
+func TestShuttingDown_isNoClientWhateverTheRules(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		prepare(t, s)
+		for _, row := range []struct {
+			rule, hba string // a rule of pg_hba.conf before those of the rows above
+			opens     int64  // sessions in the maintenance database by each probe
+			reported  bool
+		}{
+			{"a server that asks for a password", "", 0, true},
+			{"a server that trusts the loopback interface only", "host all all 127.0.0.1/32 trust", 1, true},
+			{"a server that trusts everybody", "host all all all trust", 1, true},
+			{"a server that asks for a certificate", "hostssl all all all cert\nhost all all all reject", 1, false},
+		} {
+			t.Run(row.rule, func(t *testing.T) {
+				if row.hba != "" {
+					s.AddRule(t, row.hba)
+				}
+				probesAreNoClients(t, s, row.opens, row.reported)
+			})
+		}
+	})
+}
+
+// probesAreNoClients probes a server and holds what is sampled, counted and reported against it.
+func probesAreNoClients(t *testing.T, s *postgrestest.Server, opens int64, reported bool) {
+	t.Helper()
+	table := clientaddr.NewTable()
+	server := NewServer(s.Directory, s.Port, table.AddProbe)
+	events, err := sockets.Listen(s.Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	probe := func() {
+		t.Helper()
+		if refusing, err := server.ShuttingDown(t.Context()); refusing || err != nil {
+			t.Fatalf("refusing %t, %v", refusing, err)
+		}
+	}
+	sampler := NewSampler(server)
+	defer sampler.Close()
+	rules := instances
+	rules.Probe = table.Probe
+	sample := func() int64 {
+		t.Helper()
+		got, err := sampler.Sample(t.Context(), rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Tally.InUse()) != 0 {
+			t.Errorf("a probe is in use: %v", got.Tally.ByState())
+		}
+		return got.Ledger[maintenanceDatabase].Sessions
+	}
+	probe() // the first may find out that it is refused
+	expectVerdict(t, events, table, activity.VerdictProbe)
+	before, opened := sample(), server.maintenanceSessions.Load()
+	for range 3 {
+		probe()
+		if after := sample(); after != before {
+			t.Errorf("a probe changes the count of other people's sessions from %d to %d", before, after)
+		}
+		if reported {
+			expectVerdict(t, events, table, activity.VerdictProbe)
+		}
+	}
+	if got := server.maintenanceSessions.Load() - opened; got != 3*opens {
+		t.Errorf("the probes opened %d sessions, want %d", got, 3*opens)
+	}
+}
+
+func TestSample_aClientFromTheLoopbackInterfaceCounts(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		prepare(t, s)
+		s.AddRule(t, "host all all all trust")
+		table := clientaddr.NewTable()
+		server := NewServer(s.Directory, s.Port, table.AddProbe)
+		if _, err := server.ShuttingDown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://cnpg_metrics_exporter@127.0.0.1:%d/postgres?sslmode=disable", s.Port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(t.Context()) }()
+		sampler := NewSampler(server)
+		defer sampler.Close()
+		rules := instances
+		rules.Probe = table.Probe
+		sample, err := sampler.Sample(t.Context(), rules)
+		if err != nil || len(sample.Tally.InUse()) == 0 {
+			t.Errorf("a session of the probe's own role does not count (%v)", err)
+		}
+	})
+}

@@ -1,0 +1,307 @@
+package sleep
+
+import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
+
+// Phase is how far an instance is. See the package's diagram.
+type Phase uint8
+
+// The phases.
+const (
+	// Starting has not seen the Cluster.
+	Starting Phase = iota
+	// Awake has nothing of ours on the Cluster.
+	Awake
+	// Resuming resumes the schedules.
+	Resuming
+	// ListingBackups to Hibernating are an attempt to sleep, in this order.
+	ListingBackups
+	Announcing
+	AwaitingGateway
+	Suspending
+	AskingSiblings
+	Confirming
+	Sampling
+	Hibernating
+	// Verifying reads the Cluster, since the answer to the switch's patch was lost.
+	Verifying
+	// Retracting removes the announcement.
+	Retracting
+	// SwitchedOn has turned the switch on, and the operator has deleted nothing yet.
+	SwitchedOn
+	// Withdrawing turns it off again.
+	Withdrawing
+	// Asleep waits for the switch to be turned off: the operator deletes the pods, or somebody else turned it on.
+	Asleep
+)
+
+// String names the phase.
+func (p Phase) String() string {
+	return [...]string{
+		"Starting", "Awake", "Resuming", "ListingBackups", "Announcing", "AwaitingGateway", "Suspending", "AskingSiblings",
+		"Confirming", "Sampling", "Hibernating", "Verifying", "Retracting", "SwitchedOn", "Withdrawing", "Asleep",
+	}[p]
+}
+
+// Attempting reports whether the phase is one of an attempt to sleep.
+func (p Phase) Attempting() bool { return p >= ListingBackups && p <= Hibernating }
+
+// backoff is what another attempt waits for.
+type backoff uint8
+
+const (
+	none backoff = iota
+	short
+	long
+)
+
+// withdrawal is why the switch is to be turned off again.
+type withdrawal uint8
+
+const (
+	keep withdrawal = iota
+	becauseOfUse
+	becauseOfOperator
+)
+
+// resume is what remains to be done for the schedules.
+type resume uint8
+
+const (
+	resumed resume = iota
+	resumeAgain
+	resumeFirst
+)
+
+// maximumTries is how many tries make the longest wait.
+const maximumTries = 6
+
+// Machine is how far an instance is on the way to sleep and back. It is a value; the zero value is an instance that has
+// just started.
+type Machine struct {
+	phase Phase
+	view  View
+	// announcement is ours; empty before it is written.
+	announcement string
+	// pending are the actions that have not been answered. A phase is left only when there are none.
+	pending Action
+	// abandoned says that the attempt is over, and that pending is waited for.
+	abandoned bool
+	// expired says that the announcement's time is nearly over.
+	expired bool
+	// waits says that a failed action of Verifying or Retracting waits for its next try.
+	waits      bool
+	withdrawal withdrawal
+	backoff    backoff
+	tries      uint8
+	// resume says that schedules may carry our mark, or come to carry it: a request to suspend them whose answer was lost may
+	// take effect yet. resumeWaits says that the next try to resume them is not due.
+	resume      resume
+	resumeWaits bool
+	resumeTries uint8
+}
+
+// Phase is how far the Machine is.
+func (m Machine) Phase() Phase { return m.phase }
+
+// Waits reports whether the Machine waits before it makes another attempt.
+func (m Machine) Waits() bool { return m.phase == Awake && m.backoff != none }
+
+// step is one step of a Machine.
+type step struct {
+	Machine
+	out Output
+}
+
+// Step is the Machine after an event, and what is to be done.
+func Step(m Machine, e Event) (Machine, Output) {
+	s := &step{Machine: m}
+	switch e := e.(type) {
+	case Viewed:
+		s.viewed(e.View)
+	case Observed:
+		s.observed(e)
+	case Completed:
+		s.completed(e)
+	case Timeout:
+		s.timeout(e.Timer)
+	}
+	return s.Machine, s.out
+}
+
+// do asks for actions.
+func (s *step) do(actions ...Action) {
+	for _, a := range actions {
+		s.pending |= a & answered
+	}
+	s.out.Actions = append(s.out.Actions, actions...)
+}
+
+// enter goes to a phase and asks for what is to be done there.
+func (s *step) enter(p Phase, actions ...Action) {
+	s.phase = p
+	s.do(actions...)
+}
+
+func (s *step) report(r Report) { s.out.Reports = append(s.out.Reports, r) }
+
+// see takes in a state of the Cluster.
+func (s *step) see(v View) {
+	was := s.view
+	s.view = v
+	if v.Primary && !was.Primary || was.On && !v.On {
+		s.mustResume() // whoever was primary, or put it to sleep, has left it to us
+	}
+}
+
+func (s *step) viewed(v View) {
+	wasOurs := s.view.Ours
+	s.see(v)
+	switch {
+	case s.phase == Starting:
+		if !v.On {
+			s.do(RemoveMarker) // an earlier process may have left it
+		}
+		s.settle()
+	case s.phase == Asleep && v.On && v.Ours && !wasOurs: // somebody else's switch was turned off meanwhile
+		s.phase = Awake
+		s.settle()
+	case s.phase == Awake, s.phase == Asleep, s.phase == SwitchedOn && s.pending == 0:
+		s.settle()
+	case (s.phase == Hibernating || s.phase == Verifying) && v.On:
+		s.endSessions() // the answer to our patch is late or lost
+	case s.phase.Attempting() && s.phase != Hibernating && !v.permits():
+		s.abandon(idle.ReasonUnknown)
+	case s.phase == AwaitingGateway:
+		s.proceedIfAcknowledged()
+	case s.phase >= Suspending && s.phase <= Sampling && !s.handedOver():
+		s.abandon(idle.ReasonGatewayUnavailable)
+	}
+}
+
+// handedOver reports whether our announcement is there and the gateway stands ready for it.
+func (s *step) handedOver() bool {
+	return s.view.Announced == s.announcement && s.view.acknowledges(s.announcement)
+}
+
+// settle goes where the Cluster says, outside of an attempt.
+func (s *step) settle() {
+	switch v := s.view; {
+	case v.On && v.Ours && v.Primary && !v.Begun:
+		if s.phase != SwitchedOn {
+			s.withdrawal = keep
+			s.enter(SwitchedOn, EndSessions)
+		}
+	case v.On:
+		if s.phase != Asleep {
+			s.phase, s.withdrawal = Asleep, keep
+			s.endSessions()
+		}
+	case s.phase >= Hibernating && s.phase != Retracting: // somebody turned it off
+		s.do(RemoveMarker)
+		s.phase, s.withdrawal = Awake, keep
+		s.settle()
+	case v.Primary && v.Announced != "":
+		s.enter(Retracting, RemoveAnnouncement)
+	case s.resume != resumed && !s.resumeWaits && v.Primary && v.Healthy:
+		s.enter(Resuming, Resume)
+	default:
+		s.phase = Awake
+	}
+}
+
+// endSessions ends the sessions that do not count if the cluster falls asleep by our switch.
+func (s *step) endSessions() {
+	if s.view.Ours {
+		s.do(EndSessions)
+	}
+}
+
+func (s *step) observed(e Observed) {
+	if e.Afresh {
+		s.backoff, s.tries = none, 0
+	}
+	switch {
+	case s.phase == Awake && e.Against == "" && s.backoff == none && s.view.permits():
+		s.enter(ListingBackups, ListBackups)
+	case (s.phase == Hibernating || s.phase == SwitchedOn) && e.InUse:
+		s.withdrawal = becauseOfUse
+		s.withdrawIfAsked()
+	case s.phase.Attempting() && s.phase != Hibernating && e.Against != "":
+		s.abandon(e.Against)
+	}
+}
+
+func (s *step) completed(e Completed) {
+	if s.pending&e.Action == 0 {
+		return // nobody asked
+	}
+	s.pending &^= e.Action
+	switch s.phase {
+	case Resuming:
+		s.tookResume(e.Outcome)
+	case Hibernating:
+		s.hibernated(e)
+	case Verifying:
+		s.verified(e)
+	case Retracting:
+		s.retracting(e)
+	case SwitchedOn:
+		s.rechecked(e)
+	case Withdrawing:
+		s.withdrawn(e)
+	default:
+		s.advance(e)
+	}
+}
+
+// mustResume says that schedules may carry our mark.
+func (s *step) mustResume() { s.resume, s.resumeWaits, s.resumeTries = resumeFirst, false, 0 }
+
+// tookResume takes in what came of a try to resume the schedules. It is done once more after as long as a request that was
+// sent before may take.
+func (s *step) tookResume(o Outcome) {
+	switch {
+	case o != Done:
+		s.resumeWaits = true
+		s.resumeTries = min(s.resumeTries+1, maximumTries)
+	case s.resume == resumeFirst:
+		s.resume, s.resumeWaits, s.resumeTries = resumeAgain, true, 0
+	default:
+		s.resume = resumed
+	}
+	s.phase = Awake
+	s.settle()
+}
+
+func (s *step) timeout(t Timer) {
+	switch {
+	case t == TimerResume:
+		s.resumeWaits = false
+		if s.phase == Awake {
+			s.settle()
+		}
+	case t == TimerExpiry:
+		s.expired = true
+	case t == TimerAcknowledgement && s.phase == AwaitingGateway:
+		s.abandon(idle.ReasonGatewayUnavailable)
+	case t == TimerRetry:
+		s.retry()
+	case t == TimerOperator && s.phase == SwitchedOn:
+		s.withdrawal = becauseOfOperator
+		s.withdrawIfAsked()
+	case t == TimerRecheck:
+		s.recheck()
+	}
+}
+
+// retry goes on after a wait.
+func (s *step) retry() {
+	switch {
+	case s.phase == Awake:
+		s.backoff = none
+		s.do(Observe)
+	case s.waits: // Verifying or Retracting
+		s.waits = false
+		s.do(ReadCluster)
+	}
+}

@@ -1,0 +1,33 @@
+package sleep
+
+import "testing"
+
+// TestStep_anAnnouncementThatComesToNothing holds what the exploration cannot: nothing is suspended for an attempt that is bound
+// to end.
+func TestStep_anAnnouncementThatComesToNothing(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		before []Event
+		view   View
+	}{
+		{
+			"its time was nearly over when it was written", []Event{Timeout{TimerExpiry}},
+			View{Primary: true, Healthy: true, Manual: true, Announced: announcement},
+		},
+		{"the cluster has become unhealthy", nil, View{Primary: true, Manual: true, Announced: announcement}},
+		{"somebody has removed it", nil, View{Primary: true, Healthy: true, Manual: true}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			m := Machine{phase: Announcing, pending: Announce, view: View{Primary: true, Healthy: true, Manual: true}}
+			for _, e := range row.before {
+				m, _ = Step(m, e)
+			}
+			m, out := Step(m, Completed{Action: Announce, Announcement: announcement, View: row.view})
+			if m.Phase() != Retracting || len(out.Reports) != 1 || out.Reports[0].Result != ResultAborted {
+				t.Errorf("%s, %+v", m.Phase(), out)
+			}
+		})
+	}
+}

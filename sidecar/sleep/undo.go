@@ -1,0 +1,103 @@
+package sleep
+
+import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
+
+// verified takes in how the Cluster is after the answer to the switch's patch was lost.
+func (s *step) verified(e Completed) {
+	if e.Outcome != Done {
+		s.tryAgain()
+		return
+	}
+	s.see(e.View)
+	if !s.view.On {
+		s.do(RemoveMarker)
+		s.report(Report{Result: ResultError, Action: Hibernate})
+		s.wait(short)
+	}
+	s.removeAnnouncement()
+}
+
+// retracting takes in what came of a step to remove the announcement.
+func (s *step) retracting(e Completed) {
+	switch {
+	case e.Outcome != Done:
+		s.tryAgain()
+	case e.Action == ReadCluster:
+		s.see(e.View)
+		s.removeAnnouncement()
+	default:
+		s.see(e.View)
+		s.retracted()
+	}
+}
+
+// removeAnnouncement removes the announcement, if there is one, from the state of the Cluster that was just read.
+func (s *step) removeAnnouncement() {
+	switch v := s.view; {
+	case v.On && v.Ours:
+		s.switched() // by the patch whose answer was lost
+	case !v.On && v.Primary && v.Announced != "":
+		s.enter(Retracting, RemoveAnnouncement)
+	default:
+		s.retracted()
+	}
+}
+
+// retracted goes on once no announcement is there, so that no patch of the attempt can take effect any more.
+func (s *step) retracted() {
+	s.announcement, s.withdrawal = "", keep
+	s.phase = Awake
+	s.settle()
+}
+
+// tryAgain waits before the Cluster is read once more.
+func (s *step) tryAgain() {
+	s.waits = true
+	s.tries = min(s.tries+1, maximumTries)
+}
+
+// recheck samples the instances again while the switch can be withdrawn.
+func (s *step) recheck() {
+	switch {
+	case s.phase == SwitchedOn && s.withdrawal != keep:
+		s.withdrawIfAsked()
+	case s.phase == SwitchedOn && s.pending == 0:
+		s.do(Sample, AskSiblings)
+	}
+}
+
+// rechecked takes in whether somebody uses an instance although the switch is on.
+func (s *step) rechecked(e Completed) {
+	if e.InUse {
+		s.withdrawal = becauseOfUse
+	}
+	if s.pending != 0 {
+		return
+	}
+	s.settle()
+	s.withdrawIfAsked()
+}
+
+// withdrawIfAsked turns the switch off if there is a reason to, and nothing is pending.
+func (s *step) withdrawIfAsked() {
+	if s.phase == SwitchedOn && s.withdrawal != keep && s.pending == 0 {
+		s.enter(Withdrawing, Withdraw)
+	}
+}
+
+// withdrawn takes in what came of it. If it failed, the Cluster says what to do: the operator may have begun.
+func (s *step) withdrawn(e Completed) {
+	s.phase = SwitchedOn
+	if e.Outcome == Done {
+		s.see(e.View)
+		report := Report{Result: ResultWithdrawn}
+		if s.withdrawal == becauseOfUse {
+			report.Reason = idle.ReasonActive
+		}
+		s.report(report)
+		s.withdrawal, s.tries = keep, 0
+	} else {
+		s.tries = min(s.tries+1, maximumTries)
+	}
+	s.settle()
+}
