@@ -1,0 +1,156 @@
+package chart
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/action"
+	"sigs.k8s.io/yaml"
+)
+
+// Helm's own check of charts finds nothing, warnings included.
+func TestChart_isLinted(t *testing.T) {
+	t.Parallel()
+	lint := action.NewLint()
+	lint.Strict, lint.Namespace = true, "cnpg-system"
+	absolute, err := filepath.Abs(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, values := range []map[string]any{
+		set(t), set(t, "certificate.provider=cert-manager", "monitoring.monitorsEnabled=true", "monitoring.rulesEnabled=true",
+			"monitoring.grafanaDashboard.create=true", "policies.annotations=true", "networkPolicy.enabled=true"),
+		set(t, "operatorSocket.enabled=true"),
+	} {
+		result := lint.Run([]string{absolute}, values)
+		for _, message := range result.Messages {
+			if !strings.Contains(message.Error(), "icon is recommended") {
+				t.Error(message)
+			}
+		}
+		if len(result.Errors) != 0 || result.TotalChartsLinted != 1 {
+			t.Errorf("%d charts linted: %v", result.TotalChartsLinted, result.Errors)
+		}
+	}
+}
+
+// A value that is unknown or wrong is refused by its name.
+func TestValues_refused(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ rule, value, want string }{
+		{"an unknown value", `replicas=3`, `'replicas' not allowed`},
+		{"an unknown value inside", `image.version="v2"`, `at '/image': additional properties 'version' not allowed`},
+		{"a number as text", `replicaCount="two"`, `at '/replicaCount': got string, want integer`},
+		{"a negative number", `replicaCount=-1`, `at '/replicaCount'`},
+		{"text for true", `policies.instances="yes"`, `at '/policies/instances': got string, want boolean`},
+		{"one of several", `certificate.provider="vault"`, `at '/certificate/provider': value must be one of 'self-provisioned', 'cert-manager', 'none'`},
+		{"a level", `logLevel="verbose"`, `at '/logLevel'`},
+		{"a digest without its algorithm", `image.digest="abc"`, `at '/image/digest'`},
+		{"an image with its tag", `sidecarImage.repository="sidecar:v1"`, `at '/sidecarImage/repository'`},
+		{"a range of ports", `gateway.ports="10000"`, `at '/gateway/ports'`},
+		{"an address", `gateway.allow=["10.0.0.1"]`, `at '/gateway/allow/0'`},
+		{"a duration", `gateway.wakeTimeout="5 minutes"`, `at '/gateway/wakeTimeout'`},
+		{"a quantity", `sidecar.resources.limits.memory="64MB"`, `at '/sidecar/resources/limits/memory'`},
+		{"a Secret by its name alone", `imagePullSecrets=["login"]`, `at '/imagePullSecrets/0': got string, want object`},
+		{"no registry", `image.registry=""`, `image.registry is empty: name the registry that has the images`},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			loaded, err := Load(directory)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = Render(t.Context(), loaded, "cnpg-system", set(t, row.value))
+			if err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("%s gives %v, want %q", row.value, err, row.want)
+			}
+		})
+	}
+}
+
+// The schema knows the values that there are, and no others.
+func TestValues_areThoseOfTheSchema(t *testing.T) {
+	t.Parallel()
+	var values map[string]any
+	var schema object
+	for name, into := range map[string]any{valuesFile: &values, "values.schema.json": &schema} {
+		body, err := os.ReadFile(filepath.Join(directory, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(body, into); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	delete(schema.Properties, "global") // what Helm gives every chart that is part of another
+	agree(t, "", values, schema)
+}
+
+// object is what a schema says of an object.
+type object struct {
+	Properties           map[string]object `json:"properties"`
+	AdditionalProperties json.RawMessage   `json:"additionalProperties"`
+}
+
+// agree demands of every object with known properties that values and schema have the same.
+func agree(t *testing.T, path string, values map[string]any, schema object) {
+	t.Helper()
+	if string(schema.AdditionalProperties) != "false" {
+		t.Errorf("the schema takes anything at %s/", path)
+	}
+	known := maps.Clone(schema.Properties)
+	if path == "/resources" || path == "/updateStrategy" {
+		maps.DeleteFunc(known, func(name string, _ object) bool { _, ok := values[name]; return !ok }) // Kubernetes knows more of them
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(values))); diff != "" {
+		t.Errorf("the values at %s/ differ (- schema, + values):\n%s", path, diff)
+	}
+	for name, value := range values {
+		if inner, ok := value.(map[string]any); ok && len(schema.Properties[name].Properties) != 0 {
+			agree(t, path+"/"+name, inner, schema.Properties[name])
+		}
+	}
+}
+
+// Every value of the container reaches it.
+func TestValues_reachThePlugin(t *testing.T) {
+	t.Parallel()
+	got := rendered(t, "cnpg-system", set(t,
+		`gateway.ports="20000-20999"`, `gateway.allow=["10.0.0.0/8","fd00::/8"]`, `gateway.wakeTimeout="3m"`, `gateway.drainSeconds=60`,
+		`sidecar.update="immediate"`, `sidecar.resources.requests.cpu="10m"`, `rbac.cnpgGroup="postgresql.example.org"`, `replicaCount=1`,
+		`additionalArgs=["--validate-clusters=true"]`, `additionalEnv=[{"name":"RELEASE","value":"{{ .Release.Name }}"}]`,
+		`networkPolicy.enabled=true`, `podLabels={"team":"databases"}`, `commonAnnotations={"example.org/owner":"databases"}`))
+	body, err := yaml.Marshal(got["Deployment scale-to-zero"].Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"- name: GATEWAY_PORTS\n          value: 20000-20999\n", "value: 10.0.0.0/8,fd00::/8\n", "value: 3m\n", "value: 60s\n",
+		"terminationGracePeriodSeconds: 115\n", "value: immediate\n", "value: 10m\n", "value: postgresql.example.org\n", "- --validate-clusters=true\n",
+		"- name: RELEASE\n          value: scale-to-zero\n", "team: databases\n", "example.org/owner: databases\n", "replicas: 1\n",
+	} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("the Deployment has no %q:\n%s", want, body)
+		}
+	}
+	if _, ok := got["PodDisruptionBudget scale-to-zero"]; ok {
+		t.Error("a budget of one replica keeps its node from being drained")
+	}
+	for name, want := range map[string]string{
+		"NetworkPolicy scale-to-zero": "endPort: 20999\n    port: 20000\n", "ClusterRole cnpg-scale-to-zero-plugin": "- postgresql.example.org\n",
+	} {
+		body, err := yaml.Marshal(got[name].Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.ReplaceAll(string(body), "      ", "    "); !strings.Contains(text, want) {
+			t.Errorf("%s has no %q:\n%s", name, want, body)
+		}
+	}
+}

@@ -1,0 +1,25 @@
+{{/* The plugin's settings that values stand for, as environment variables. What is empty is the plugin's default. */}}
+{{- define "scale-to-zero.settings" -}}
+- name: LOG_LEVEL
+  value: {{ .Values.logLevel }}
+- name: SIDECAR_IMAGE
+  value: {{ include "scale-to-zero.sidecarImage" . | quote }}
+{{- range $name, $value := dict
+  "SIDECAR_UPDATE" .Values.sidecar.update
+  "SIDECAR_CPU_REQUEST" .Values.sidecar.resources.requests.cpu
+  "SIDECAR_CPU_LIMIT" .Values.sidecar.resources.limits.cpu
+  "SIDECAR_MEMORY_REQUEST" .Values.sidecar.resources.requests.memory
+  "SIDECAR_MEMORY_LIMIT" .Values.sidecar.resources.limits.memory
+  "GATEWAY_PORTS" .Values.gateway.ports
+  "GATEWAY_ALLOW" (join "," .Values.gateway.allow)
+  "WAKE_TIMEOUT" .Values.gateway.wakeTimeout
+  "HANDOVER_WAIT" .Values.gateway.handoverWait
+  "DRAIN_TIMEOUT" (printf "%ds" (int .Values.gateway.drainSeconds))
+  "CUSTOM_CNPG_GROUP" (ternary "" .Values.rbac.cnpgGroup (eq .Values.rbac.cnpgGroup "postgresql.cnpg.io"))
+}}
+{{- with $value }}
+- name: {{ $name }}
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
