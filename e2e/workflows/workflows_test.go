@@ -1,0 +1,243 @@
+// Package workflows holds the workflows of CI and of a release against the repository: what they run and name is there.
+package workflows
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const root = "../.."
+
+// workflow is the part of one that names what is elsewhere.
+type workflow struct {
+	Jobs map[string]struct {
+		Uses     string
+		Strategy struct{ Matrix map[string]any }
+		Steps    []struct {
+			Uses, Run string
+			With      map[string]any
+		}
+	}
+}
+
+// value is an expression that stands for a value of a job's matrix.
+var value = regexp.MustCompile(`\$\{\{ *matrix\.([a-z]+) *\}\}`)
+
+// named are the texts that a workflow runs, and those that name files, with the values of their matrices in place.
+func named(t *testing.T, path string) (runs, files, actions []string) {
+	t.Helper()
+	body, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var w workflow
+	if err := yaml.Unmarshal(body, &w); err != nil {
+		t.Fatal(err)
+	}
+	for _, job := range w.Jobs {
+		if strings.HasPrefix(job.Uses, "./") {
+			files = append(files, job.Uses)
+		}
+		values := values(job.Strategy.Matrix)
+		for _, step := range job.Steps {
+			runs = append(runs, expand(step.Run, values)...)
+			if step.Uses != "" {
+				actions = append(actions, step.Uses)
+			}
+			for _, key := range []string{"file", "go-version-file"} {
+				if name, ok := step.With[key].(string); ok {
+					files = append(files, expand(name, values)...)
+				}
+			}
+		}
+	}
+	return runs, files, actions
+}
+
+// values are those of a matrix, by name.
+func values(matrix map[string]any) map[string][]string {
+	found := map[string][]string{}
+	for key, list := range matrix {
+		entries, _ := list.([]any)
+		for _, entry := range entries {
+			switch entry := entry.(type) {
+			case map[string]any:
+				if key != "include" {
+					continue
+				}
+				for name, text := range entry {
+					found[name] = append(found[name], fmt.Sprint(text))
+				}
+			default:
+				found[key] = append(found[key], fmt.Sprint(entry))
+			}
+		}
+	}
+	return found
+}
+
+// expand puts every value of a matrix in place.
+func expand(text string, values map[string][]string) []string {
+	match := value.FindStringSubmatch(text)
+	if match == nil {
+		return []string{text}
+	}
+	var texts []string
+	for _, v := range values[match[1]] {
+		texts = append(texts, expand(strings.ReplaceAll(text, match[0], v), values)...)
+	}
+	return texts
+}
+
+// every calls the function for each workflow.
+func every(t *testing.T, check func(t *testing.T, runs, files, actions []string)) {
+	t.Helper()
+	paths, err := filepath.Glob(root + "/.github/workflows/*.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("there are no workflows: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			runs, files, actions := named(t, path)
+			check(t, runs, files, actions)
+		})
+	}
+}
+
+func TestWorkflows_runTargetsThatAreThere(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile(root + "/Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, goal := regexp.MustCompile(`(?m)^([a-z0-9 -]+):`), regexp.MustCompile(`\bmake ([a-z][a-z0-9-]*)`)
+	var targets []string
+	for _, match := range target.FindAllStringSubmatch(string(makefile), -1) {
+		targets = append(targets, strings.Fields(match[1])...)
+	}
+	every(t, func(t *testing.T, runs, _, _ []string) {
+		found := 0
+		for _, run := range runs {
+			for _, match := range goal.FindAllStringSubmatch(run, -1) {
+				found++
+				if !slices.Contains(targets, match[1]) {
+					t.Errorf("%q: there is no target %s", run, match[1])
+				}
+			}
+		}
+		if found == 0 {
+			t.Error("it runs no target")
+		}
+	})
+}
+
+func TestWorkflows_nameFilesThatAreThere(t *testing.T) {
+	t.Parallel()
+	script := regexp.MustCompile(`(?:^|[\s"'])((?:\./)?(?:e2e|manifests|plugin|sidecar|sql|\.github|\.ci)/[\w./-]+)`)
+	every(t, func(t *testing.T, runs, files, _ []string) {
+		for _, run := range runs {
+			for _, match := range script.FindAllStringSubmatch(run, -1) {
+				files = append(files, match[1])
+			}
+		}
+		for _, name := range files {
+			if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestWorkflows_pinActionsByCommit(t *testing.T) {
+	t.Parallel()
+	pinned := regexp.MustCompile(`^[\w.-]+(/[\w.-]+)+@[0-9a-f]{40}$`)
+	every(t, func(t *testing.T, _, _, actions []string) {
+		for _, action := range actions {
+			if !pinned.MatchString(action) {
+				t.Errorf("%s is not pinned by the hash of a commit", action)
+			}
+		}
+	})
+}
+
+// What the Dockerfiles copy from the repository is there, and is not kept from them.
+func TestDockerfiles_copyWhatIsThere(t *testing.T) {
+	t.Parallel()
+	ignored, err := os.ReadFile(root + "/.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := regexp.MustCompile(`(?m)^COPY ([^-].*) \S+$`)
+	for _, name := range []string{"Dockerfile.plugin", "Dockerfile.sidecar"} {
+		body, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		matches := copied.FindAllStringSubmatch(string(body), -1)
+		if len(matches) == 0 {
+			t.Errorf("%s copies nothing", name)
+		}
+		for _, match := range matches {
+			for source := range strings.FieldsSeq(match[1]) {
+				if _, err := os.Stat(filepath.Join(root, source)); err != nil {
+					t.Error(err)
+				}
+				if slices.Contains(strings.Fields(string(ignored)), source+"/") {
+					t.Errorf("%s copies %s, which .dockerignore keeps away", name, source)
+				}
+			}
+		}
+	}
+}
+
+// Renovate finds the versions that no manager of its own knows: those of the Makefile, and of CI's nodes.
+func TestRenovate_findsWhatIsPinnedByHand(t *testing.T) {
+	t.Parallel()
+	body, err := os.ReadFile(root + "/.github/renovate.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		CustomManagers []struct{ ManagerFilePatterns, MatchStrings []string }
+	}
+	if err := json.Unmarshal(body, &config); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, name := range []string{"Makefile", "Dockerfile.plugin", "Dockerfile.sidecar", ".github/workflows/ci.yaml"} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, manager := range config.CustomManagers {
+			if !slices.ContainsFunc(manager.ManagerFilePatterns, func(pattern string) bool {
+				return regexp.MustCompile(strings.Trim(pattern, "/")).MatchString(name)
+			}) {
+				continue
+			}
+			for _, pattern := range manager.MatchStrings {
+				for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+					found[filepath.Base(name)+" "+match[1]] = true
+				}
+			}
+		}
+	}
+	for _, want := range []string{
+		"Makefile github.com/golangci/golangci-lint/v2", "Makefile golang.org/x/vuln", "Makefile github.com/rhysd/actionlint", "Makefile github.com/google/go-licenses",
+		"Makefile sigs.k8s.io/kind", "Makefile kindest/node", "Dockerfile.plugin github.com/google/go-licenses", "Dockerfile.sidecar github.com/google/go-licenses",
+		"ci.yaml kindest/node",
+	} {
+		if !found[want] {
+			t.Errorf("not found: %s; found are %v", want, slices.Sorted(maps.Keys(found)))
+		}
+	}
+}
