@@ -299,7 +299,7 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	go func() {
 		address, err := woken.backend.Resolve(ctx, rw, gateway.Client{Peer: netip.MustParseAddrPort("192.0.2.1:4000"), User: "app"})
 		if err == nil && address.String() != "10.0.0.1:5432" {
-			err = fmt.Errorf("led to %s", address)
+			err = fmt.Errorf("routed to %s", address)
 		}
 		resolved <- err
 	}()

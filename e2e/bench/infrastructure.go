@@ -26,7 +26,7 @@ const (
 	databasePort = 5432
 	// scrapers is how many scrape the exporter, as a pair of Prometheus servers does.
 	scrapers = 2
-	// connectEvery is how often somebody connects who sends no opening of a client's.
+	// connectEvery is how often somebody connects who is no client of PostgreSQL.
 	connectEvery = 5 * time.Second
 )
 
@@ -60,7 +60,7 @@ func infrastructure(ctx context.Context, kube *scenario.Kubernetes, image *cnpgv
 type bare struct {
 	name      string
 	instances int
-	// connected says that somebody connects without an opening.
+	// connected says that somebody connects without a startup packet.
 	connected bool
 
 	bareConnects, sslRequests atomic.Int64

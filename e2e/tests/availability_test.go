@@ -37,7 +37,7 @@ const (
 
 // One replica of the plugin after the other is killed while clusters fall asleep, are woken by connections and fail over:
 // nothing is stuck, and no client is refused but those whose replica died under them without notice, and by PostgreSQL itself
-// those that a node led to it for longer than it waits before it shuts down.
+// those that a node routed to it for longer than it waits before it shuts down.
 func TestReplicasKilledUnderLoad(t *testing.T) {
 	if !soaking {
 		t.Skip("how many of many clients are refused is a statistic: make soak")

@@ -24,7 +24,7 @@ const (
 
 	ignored  = `cnpg_scale_to_zero_ignored_connections_total{reason="%s"}`
 	refused  = `cnpg_scale_to_zero_refused_connections_total{reason="%s"}`
-	crowded  = `cnpg_scale_to_zero_refused_connections_total{reason="too_many_opening"}`
+	crowded  = `cnpg_scale_to_zero_refused_connections_total{reason="too_many_starting"}`
 	resident = "process_resident_memory_bytes"
 	opened   = "process_open_fds"
 )

@@ -35,13 +35,13 @@ func (s *story) settled(c *cnpgv1.Cluster) {
 	start := time.Now()
 	for {
 		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
-		asleep, led := scenario.SwitchedOn(c), len(s.slices(c)) != 0
-		if asleep == led && c.Annotations[scenario.Announced] == "" {
+		asleep, routed := scenario.SwitchedOn(c), len(s.slices(c)) != 0
+		if asleep == routed && c.Annotations[scenario.Announced] == "" {
 			s.Logf("settled after %.1fs: asleep %t", time.Since(start).Seconds(), asleep)
 			return
 		}
 		if time.Since(start) > between+toSettle {
-			s.Fatalf("after %s: asleep %t, the gateway stands before it %t, announced %q", time.Since(start), asleep, led, c.Annotations[scenario.Announced])
+			s.Fatalf("after %s: asleep %t, the gateway stands before it %t, announced %q", time.Since(start), asleep, routed, c.Annotations[scenario.Announced])
 		}
 	}
 }

@@ -72,7 +72,7 @@ func (s *story) relay(c *cnpgv1.Cluster) *scenario.Relay {
 	s.must(syscall.Kill(workers[0], syscall.SIGKILL)) // the next one makes its connections anew
 	for deadline := time.Now().Add(toSettle); relay.Connections() == 0; pause(s, 100*time.Millisecond) {
 		if time.Now().After(deadline) {
-			s.Fatal("the sidecar's connections to the API server are not led through the relay")
+			s.Fatal("the sidecar's connections to the API server are not routed through the relay")
 		}
 	}
 	s.listens(c)

@@ -31,9 +31,9 @@ type visitor struct {
 type countsAs int
 
 const (
-	// The zero value is the rule for both ends: it counts if it wakes. anyhow: it sends a whole opening, of which the gateway reads more than the sidecar can see.
+	// The zero value is the rule for both ends: it counts if it wakes. anyhow: it sends a whole startup packet, of which the gateway reads more than the sidecar can see.
 	anyhow countsAs = iota + 1
-	// byItsLength: it is no client, but may send as many bytes as the shortest opening has.
+	// byItsLength: it is no client, but may send as many bytes as the shortest startup packet has.
 	byItsLength
 )
 

@@ -30,7 +30,7 @@ func (s *story) expose(c *cnpgv1.Cluster, name string, change func(*corev1.Servi
 	return service
 }
 
-// Clients of Services that somebody made by hand wake the cluster, and one that cannot be led to the gateway keeps it awake.
+// Clients of Services that somebody made by hand wake the cluster, and one that cannot be routed to the gateway keeps it awake.
 func TestServicesThatSomebodyElseMade(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

@@ -176,11 +176,11 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 	if asked.err != nil {
 		return false, nil //nolint:nilerr // it is asked again; the Cluster says what came of the request
 	}
-	return s.hear(asked.report.Blockers)
+	return s.update(asked.report.Blockers)
 }
 
-// hear takes in what keeps the cluster awake, and tells when that has changed.
-func (s *sleeper) hear(reasons []string) (bool, error) {
+// update tells what keeps the cluster awake when that has changed.
+func (s *sleeper) update(reasons []string) (bool, error) {
 	blockers := []blocker{}
 	for _, reason := range reasons {
 		if reason != string(idle.ReasonWaiting) { // it has not seen the request yet

@@ -100,7 +100,7 @@ func load(files Files) (*tls.Config, error) {
 	}, nil
 }
 
-// mutual is TLS that knows both ends. A connection takes a place among those of strangers until its handshake has proved that
+// mutual is TLS that knows both ends. A connection takes a slot among those of strangers until its handshake has proved that
 // it is the operator's.
 type mutual struct {
 	credentials.TransportCredentials

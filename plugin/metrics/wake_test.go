@@ -67,7 +67,7 @@ cnpg_scale_to_zero_refused_connections_total{reason="replication"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="sent_ahead"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="timeout"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="too_many_held"} 0
-cnpg_scale_to_zero_refused_connections_total{reason="too_many_opening"} 0
+cnpg_scale_to_zero_refused_connections_total{reason="too_many_starting"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="too_many_spliced"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="unreachable"} 0
 # HELP cnpg_scale_to_zero_spliced_connections Connections that go through the gateway to an instance.

@@ -4,33 +4,23 @@ package pages
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"log"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
+	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
-// Limits of the server.
-const (
-	requestTimeout = 5 * time.Second
-	// writeTimeout is for the page of a large fleet, over a slow line.
-	writeTimeout = 15 * time.Second
-	// idleTimeout is longer than Prometheus' usual interval, so that a scraper keeps its connection.
-	idleTimeout   = time.Minute
-	maximumHeader = 8 << 10
-	// maximumConnections is many times what scrapers and the kubelet need. When there are so many, the source address with the
-	// most loses its oldest.
-	maximumConnections = 64
-	shutdownTimeout    = time.Second
-)
+// config bounds what strangers can take.
+func config() httpserver.Config {
+	return httpserver.Config{
+		WriteTimeout: 15 * time.Second, // for the page of a large fleet, over a slow line
+		// Many times what scrapers and the kubelet need.
+		MaximumConnections: 64,
+	}
+}
 
 // Handler serves /metrics, /healthz, and /readyz with an error until the plugin is ready.
 func Handler(metrics prometheus.Gatherer, ready func() bool) http.Handler {
@@ -49,35 +39,5 @@ func Handler(metrics prometheus.Gatherer, ready func() bool) http.Handler {
 
 // Serve serves the pages until the context ends.
 func Serve(ctx context.Context, address string, handler http.Handler) error {
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", address, err)
-	}
-	return serve(ctx, listener, handler)
-}
-
-// serve serves on a listener, which it closes.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{
-		Handler: handler, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maximumHeader,
-		ErrorLog: log.New(io.Discard, "", 0), // what a stranger sends must not fill the log
-	}
-	ended := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(ended)
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
-		defer cancel()
-		if server.Shutdown(limited) != nil {
-			_ = server.Close()
-		}
-	})
-	err := server.Serve(connlimit.New(listener, maximumConnections, nil))
-	if !stop() {
-		<-ended
-	}
-	if !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
-	}
-	return nil
+	return httpserver.Serve(ctx, address, handler, config())
 }

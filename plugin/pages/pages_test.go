@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -41,7 +43,7 @@ func start(t *testing.T, handler http.Handler) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, listener, handler) }()
+	go func() { ended <- httpserver.ServeListener(ctx, listener, handler, config()) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -108,7 +110,7 @@ func TestServe_answersBesideThoseWhoTieItUp(t *testing.T) {
 	registry.MustRegister(large)
 	address := start(t, Handler(registry, func() bool { return true }))
 	for _, stranger := range []string{"127.0.0.8", "127.0.0.9"} {
-		for i := range maximumConnections {
+		for i := range config().MaximumConnections {
 			conn := dial(t, stranger, address)
 			said := []string{"", "GET /met", "GET /metrics HTTP/1.1\r\nHost: pod\r\n\r\n"}[i%3]
 			if _, err := io.WriteString(conn, said); err != nil {

@@ -49,7 +49,7 @@ type Settings struct {
 // Controller carries the plans of all clusters out.
 type Controller struct {
 	Settings Settings
-	// Client writes; Informers are read; Live reads from the API server.
+	// Client writes; Informers are read; APIReader reads from the API server.
 	Client    client.Client
 	Informers informers.Reader
 	APIReader client.Reader
@@ -179,7 +179,7 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	return plan.Decide(state, now)
 }
 
-// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are led;
+// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed;
 // without a port, or while this replica is not ready, none is, and none whose family of addresses this replica has not.
 func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan, again *requeue) ([]routed, error) {
 	var services []*corev1.Service
@@ -241,7 +241,7 @@ func (c *Controller) unlessUnallocated(cluster types.NamespacedName, err error, 
 	return nil
 }
 
-// led is a Service that leads to this replica.
+// routed is a Service that leads to this replica.
 type routed struct {
 	service  *corev1.Service
 	openPort *openPort

@@ -41,7 +41,7 @@ func pass(t *testing.T, d time.Duration) {
 func (w *world) wants(rule string, want map[string][]string) {
 	w.t.Helper()
 	if diff := cmp.Diff(want, w.routed()); diff != "" {
-		w.t.Errorf("%s: who is led where (-want +got):\n%s", rule, diff)
+		w.t.Errorf("%s: who is routed where (-want +got):\n%s", rule, diff)
 	}
 }
 
@@ -556,7 +556,7 @@ func TestStop(t *testing.T) {
 		began := time.Now()
 		a.Stop(t.Context())
 		if diff := cmp.Diff(map[string][]string{"b": {"orders-r", "orders-rw"}}, ledThen); diff != "" {
-			t.Errorf("who was led where when the sessions were drained (-want +got):\n%s", diff)
+			t.Errorf("who was routed where when the sessions were drained (-want +got):\n%s", diff)
 		}
 		if took := time.Since(began); took != drainDelay {
 			t.Errorf("it took %s, want %s", took, drainDelay)

@@ -173,7 +173,7 @@ func (c *Controller) arrives(ctx context.Context, l routed, address netip.AddrPo
 	}
 }
 
-// try connects once, and reports whether somebody answered. Where nobody does, the next try may be led elsewhere.
+// try connects once, and reports whether somebody answered. Where nobody does, the next try may be routed elsewhere.
 func (c *Controller) try(ctx context.Context, address netip.AddrPort) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, tryTakes)
 	defer cancel()

@@ -25,7 +25,7 @@ const (
 	removeAtOnce = 16
 )
 
-// Stop takes this replica's slices away, so that nobody is led here any more, and then gives the sessions that are left the
+// Stop takes this replica's slices away, so that nobody is routed here any more, and then gives the sessions that are left the
 // time to end. The informers must go on meanwhile: held clients wait for their clusters.
 func (c *Controller) Stop(ctx context.Context) {
 	c.going.Lock()

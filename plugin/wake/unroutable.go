@@ -15,7 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// route divides the Services into those that can lead to the gateway and those whose clients could not be led there.
+// route divides the Services into those that can lead to the gateway and those whose clients could not be routed there.
 func (c *Controller) route(ctx context.Context, seen *snapshot) error {
 	services, err := c.Informers.Services(ctx, seen.name)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *Controller) route(ctx context.Context, seen *snapshot) error {
 	return nil
 }
 
-// tellUnroutable has the Cluster name the Services whose clients could not be led to the gateway, for its instances to keep it
+// tellUnroutable has the Cluster name the Services whose clients could not be routed to the gateway, for its instances to keep it
 // awake. Whoever writes that writes an Event too.
 func (c *Controller) tellUnroutable(ctx context.Context, seen *snapshot, now time.Time) error {
 	if seen.cluster == nil || !seen.cluster.DeletionTimestamp.IsZero() {
@@ -69,7 +69,7 @@ func (c *Controller) tellUnroutable(ctx context.Context, seen *snapshot, now tim
 	}
 	return c.Events.Write(ctx, seen.cluster, events.Event{
 		Reason: "ServiceUnroutable", Occasion: names,
-		Message: "The cluster stays awake, since the clients of these Services could not be led to the gateway while it sleeps: " + names +
+		Message: "The cluster stays awake, since the clients of these Services could not be routed to the gateway while it sleeps: " + names +
 			". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
 	}, now)
 }

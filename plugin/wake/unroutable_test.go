@@ -65,7 +65,7 @@ func TestController_provesEveryServiceBeforeItAcknowledges(t *testing.T) {
 			w.bound = true
 			w.exposed("mine", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })
 		}, true},
-		{"one that cannot be led here", func(w *world) {
+		{"one that cannot be routed here", func(w *world) {
 			w.exposed("mine", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal })
 		}, false},
 		{"one that cannot, and that is accepted", func(w *world) {

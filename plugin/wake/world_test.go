@@ -53,7 +53,7 @@ type world struct {
 	writes     []string                  // verb and kind of what was written
 	manager    string                    // who turned the switch on
 	unrouted   []discoveryv1.AddressType // of these families this network passes our slices over
-	passedOver string                    // to this address nobody is led
+	passedOver string                    // to this address nobody is routed
 	bound      bool                      // session affinity leads the gateway's own connections to an instance
 	eventless  bool                      // no Event can be written
 	turn       int
@@ -246,7 +246,7 @@ func (w *world) put(o client.Object) {
 	w.wrote()
 }
 
-// led are the Services that lead to each replica, by the slices.
+// routed are the Services that lead to each replica, by the slices.
 func (w *world) routed() map[string][]string {
 	w.t.Helper()
 	var all discoveryv1.EndpointSliceList
@@ -372,7 +372,7 @@ type network struct {
 	mutex     sync.Mutex
 	listening map[uint16]*fakeListener
 	served    map[types.UID]net.Listener
-	drained   []string // what was still led here when the gateway was told to drain
+	drained   []string // what was still routed here when the gateway was told to drain
 	onDrain   func() []string
 }
 

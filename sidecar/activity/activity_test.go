@@ -96,7 +96,7 @@ func TestTally_countsARestingSessionUpToItsLastStatement(t *testing.T) {
 
 func TestJudge_followsTheOneRule(t *testing.T) {
 	t.Parallel()
-	const opening = uint64(contract.ShortestStartupPacket)
+	const shortest = uint64(contract.ShortestStartupPacket)
 	other := netip.MustParseAddr("10.0.0.2")
 	ignore := []idle.Pattern{{Client: netip.MustParsePrefix("10.9.0.0/16")}, {Client: netip.MustParsePrefix("10.8.0.0/16"), User: "x"}}
 	for _, row := range []struct {
@@ -122,8 +122,8 @@ func TestJudge_followsTheOneRule(t *testing.T) {
 		{"a client behind a gateway with an ignored address counts", "10.9.0.1:1", 9999, Surroundings{Client: netip.MustParseAddr("10.0.0.9")}, VerdictUnseen},
 		{"a bare connect is no client", "10.0.0.9:1", 1, Surroundings{}, VerdictIncomplete},
 		{"an SSLRequest alone is no client", "10.0.0.9:1", 8 + 1, Surroundings{}, VerdictIncomplete},
-		{"one byte less than the shortest opening is no client", "10.0.0.9:1", opening - 1, Surroundings{}, VerdictIncomplete},
-		{"the shortest opening is a client", "10.0.0.9:1", opening, Surroundings{}, VerdictUnseen},
+		{"one byte less than the shortest startup packet is no client", "10.0.0.9:1", shortest - 1, Surroundings{}, VerdictIncomplete},
+		{"the shortest startup packet is a client", "10.0.0.9:1", shortest, Surroundings{}, VerdictUnseen},
 		{"pg_isready is a client", "10.0.0.9:1", 62, Surroundings{}, VerdictUnseen},
 		{"a wrong password is a client", "10.0.0.9:1", 218, Surroundings{}, VerdictUnseen},
 		{"a client over a socket for both families counts", "[::ffff:10.0.0.9]:1", 218, Surroundings{}, VerdictUnseen},

@@ -26,7 +26,7 @@ type Verdict string
 const (
 	// VerdictClient says that a sample had found the session, and that it counts.
 	VerdictClient Verdict = "client"
-	// VerdictUnseen says that no sample found the session, and that it sent as much as an opening: a client.
+	// VerdictUnseen says that no sample found the session, and that it sent as much as a startup packet: a client.
 	VerdictUnseen Verdict = "unseen"
 	// VerdictInfrastructure says that a sample had found the session, and that it does not count.
 	VerdictInfrastructure Verdict = "infrastructure"
@@ -36,7 +36,7 @@ const (
 	VerdictInstance Verdict = "instance"
 	// VerdictIgnored says that an annotation says not to count clients from there.
 	VerdictIgnored Verdict = "ignored"
-	// VerdictIncomplete says that it sent no complete opening.
+	// VerdictIncomplete says that it sent no complete startup packet.
 	VerdictIncomplete Verdict = "incomplete"
 	// VerdictLost says that reports were lost.
 	VerdictLost Verdict = "lost"

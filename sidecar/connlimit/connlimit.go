@@ -1,7 +1,7 @@
 // Package connlimit bounds how many connections a server has, so that nobody keeps others out by holding all of them.
 //
-// Whoever comes gets a place while one is free. When all are taken, a newcomer takes the place of the oldest connection of the
-// source address that has the most; it is closed whatever it does. Preferred sources lose a place only to one another.
+// Whoever comes gets a slot while one is free. When all are taken, a newcomer takes the slot of the oldest connection of the
+// source address that has the most; it is closed whatever it does. Preferred sources lose a slot only to one another.
 package connlimit
 
 import (
@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Listener is a listener with a limited number of places.
+// Listener is a listener with a limited number of slots.
 type Listener struct {
 	net.Listener
 	most      int
@@ -29,7 +29,7 @@ func New(listener net.Listener, most int, preferred func(netip.Addr) bool) *List
 	return &Listener{Listener: listener, most: most, preferred: preferred}
 }
 
-// Conn is a connection that has a place until it is closed.
+// Conn is a connection that has a slot until it is closed.
 type Conn struct {
 	net.Conn
 	listener  *Listener
@@ -37,7 +37,7 @@ type Conn struct {
 	preferred bool
 }
 
-// Accept returns the next connection that gets a place.
+// Accept returns the next connection that gets a slot.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
@@ -56,20 +56,20 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close gives the place back and closes the connection.
+// Close gives the slot back and closes the connection.
 func (c *Conn) Close() error {
 	c.Keep()
 	return c.Conn.Close()
 }
 
-// Keep gives the place back, so that the connection stays until it is closed: its other end has proved who it is.
+// Keep gives the slot back, so that the connection stays until it is closed: its other end has proved who it is.
 func (c *Conn) Keep() {
 	c.listener.mutex.Lock()
 	defer c.listener.mutex.Unlock()
 	c.listener.remove(c)
 }
 
-// admit gives the connection a place, and returns the one that loses its own: the newcomer itself if it is refused.
+// admit gives the connection a slot, and returns the one that loses its own: the newcomer itself if it is refused.
 func (l *Listener) admit(newcomer *Conn) *Conn {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -90,7 +90,7 @@ func (l *Listener) remove(conn *Conn) {
 	}
 }
 
-// displaceable is the one that loses its place when all are taken, by those that are open, the oldest first.
+// displaceable is the one that loses its slot when all are taken, by those that are open, the oldest first.
 func displaceable(open []*Conn, newcomer *Conn) *Conn {
 	counts := map[netip.Addr]int{}
 	for _, conn := range open {

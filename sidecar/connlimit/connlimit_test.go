@@ -52,7 +52,7 @@ func TestDisplaceable_isTheOldestOfTheLargestSource(t *testing.T) {
 	}
 }
 
-// accepted is a listener with places, the connections that it accepts, and a way to connect.
+// accepted is a listener with slots, the connections that it accepts, and a way to connect.
 func accepted(t *testing.T, most int, preferred func(netip.Addr) bool) (conns <-chan net.Conn, dial func(source string) net.Conn) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")

@@ -31,7 +31,7 @@ const (
 	// command line write it too. Default: none.
 	AnnotationKeepAwakeUntil = Prefix + "keep-awake-until"
 	// AnnotationGatewayAddress says what happens where `pg_hba` or `podSelectorRefs` tell addresses apart: with [GatewayReject] a client
-	// that woke the cluster is told to connect again, with [GatewayAccept] it is led through the gateway, whose address PostgreSQL
+	// that woke the cluster is told to connect again, with [GatewayAccept] it is routed through the gateway, whose address PostgreSQL
 	// then sees. Default: [GatewayReject].
 	AnnotationGatewayAddress = Prefix + "gateway-address"
 	// AnnotationSidecarUpdate says when a new sidecar reaches the running instances: with [UpdateOnRestart] the pod that is made next,
@@ -56,14 +56,14 @@ const (
 	AsleepUnused = "unused since "
 	// AnnotationLastWake names who woke the cluster last, and when.
 	AnnotationLastWake = Prefix + "last-wake"
-	// AnnotationUnroutableServices names the Services whose clients could not be led to the gateway, and why: they keep the cluster
+	// AnnotationUnroutableServices names the Services whose clients could not be routed to the gateway, and why: they keep the cluster
 	// awake.
 	AnnotationUnroutableServices = Prefix + "unroutable-services"
 	// AnnotationSuspended marks a ScheduledBackup that was suspended for the sleep, with the time in RFC 3339.
 	AnnotationSuspended = Prefix + "suspended"
 )
 
-// AnnotationUnroutable, on a Service, says whether its cluster may sleep although the Service's clients cannot be led to the gateway:
+// AnnotationUnroutable, on a Service, says whether its cluster may sleep although the Service's clients cannot be routed to the gateway:
 // [UnroutableAccept] or [UnroutableReject]. Default: [UnroutableReject].
 const AnnotationUnroutable = Prefix + "unroutable"
 
@@ -93,7 +93,7 @@ const (
 
 // Values of [AnnotationGatewayAddress].
 const (
-	// GatewayAccept: clients are led through the gateway all the same.
+	// GatewayAccept: clients are routed through the gateway all the same.
 	GatewayAccept = "accept"
 	// GatewayReject: they are asked to connect again, once the cluster is awake.
 	GatewayReject = "reject"

@@ -36,7 +36,7 @@ func (a Announcement) String() string {
 	return a.PodUID + " " + a.Deadline.UTC().Format(time.RFC3339Nano)
 }
 
-// Live reports whether the announcement counts now, and when that changes; zero: never again.
+// Valid reports whether the announcement counts now, and when that changes; zero: never again.
 func (a Announcement) Valid(now time.Time) (valid bool, change time.Time) {
 	switch {
 	case !a.Deadline.After(now):

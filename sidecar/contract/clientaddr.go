@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// ShortestOpening is the length, in bytes, of the shortest opening that wakes a sleeping cluster: a StartupMessage of
-	// protocol 3 with the parameter user and a name of one byte. The gateway parses openings; the sidecar sees only how many
+	// ShortestStartupPacket is the length, in bytes, of the shortest startup packet that wakes a sleeping cluster: a StartupMessage of
+	// protocol 3 with the parameter user and a name of one byte. The gateway parses startup packets; the sidecar sees only how many
 	// bytes a client sent, and takes whoever sent as many for a client, so that it errs only towards awake.
 	ShortestStartupPacket = 4 + 4 + len("user\x00") + len("u\x00") + 1
 
 	// PathClientAddress is where a sidecar takes a [ClientAddress] in.
-	PathClientAddress = "/introduce"
+	PathClientAddress = "/client-address"
 	// ClientAddressVersion is the version of [ClientAddress] that this program writes and reads.
 	ClientAddressVersion = 1
 	// MaximumClientAddress bounds a [ClientAddress] in bytes.

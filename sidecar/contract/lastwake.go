@@ -10,10 +10,10 @@ import (
 // longestLastWake bounds, in bytes, what is read; what is written has less than a quarter of it.
 const longestLastWake = 4 << 10
 
-// ErrNotALastWake says that an annotation's value tells of no wake.
+// ErrInvalidLastWake says that an annotation's value is not a [LastWake].
 var ErrInvalidLastWake = errors.New(`not a wake such as {"at":"2026-03-01T18:00:00Z","by":"10.0.0.9","service":"orders-rw"}`)
 
-// LastWake is the annotation that tells who woke a cluster. User and Database are what the client claimed, whatever it was,
+// LastWake is the value of an annotation: who last woke the cluster, when, and through which Service. User and Database are what the client claimed, whatever it was,
 // and empty where TLS hides them.
 type LastWake struct {
 	At       time.Time `json:"at"`
@@ -28,13 +28,13 @@ func (w LastWake) Encode() (string, error) {
 	w.At = w.At.UTC().Truncate(time.Second)
 	value, err := json.Marshal(w)
 	if err != nil {
-		return "", fmt.Errorf("encode who wakes: %w", err)
+		return "", fmt.Errorf("encode the last wake: %w", err)
 	}
 	return string(value), nil
 }
 
 // ParseLastWake reads the annotation's value; fields that a newer program added are passed over. Errors are
-// [ErrNotALastWake].
+// [ErrInvalidLastWake].
 func ParseLastWake(value string) (LastWake, error) {
 	if len(value) > longestLastWake {
 		return LastWake{}, fmt.Errorf("%d bytes: %w", len(value), ErrInvalidLastWake)

@@ -164,7 +164,7 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 	}
 	p("What it keeps the cluster awake for: %s.\n", list(r.Blockers))
 	if r.UnroutableServices != "" {
-		p("Services whose clients could not be led to the gateway: %s.\n", r.UnroutableServices)
+		p("Services whose clients could not be routed to the gateway: %s.\n", r.UnroutableServices)
 	}
 	if r.IdleForSeconds != nil && r.IdleSince != nil {
 		p("This instance is idle since %s, for %s; the threshold is %s.\n",

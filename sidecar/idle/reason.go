@@ -100,7 +100,7 @@ func (r Reason) Description() string {
 	case ReasonSiblingActive:
 		return "another instance is in use"
 	case ReasonServiceUnroutable:
-		return "the clients of a Service could not be led to the gateway; the annotation xata.io/scale-to-zero-unroutable-services names it"
+		return "the clients of a Service could not be routed to the gateway; the annotation xata.io/scale-to-zero-unroutable-services names it"
 	case ReasonGatewayUnavailable:
 		return "no wake gateway has taken over the cluster's Services, so that nobody could wake it; wake=manual needs none"
 	case ReasonMinimumUptime:

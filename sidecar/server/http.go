@@ -2,11 +2,7 @@ package server
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"log"
-	"net"
 	"net/http"
 	"net/netip"
 	"time"
@@ -14,22 +10,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
-	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
-// Limits of the HTTP server: whoever reaches the pod may ask it, and nobody may tie it up.
 const (
-	requestTimeout = 5 * time.Second
-	// idleTimeout is longer than Prometheus' usual interval of 30 s, so that a scraper keeps its connection.
-	idleTimeout = time.Minute
-	// maximumHeader, in bytes, is many times what a scraper sends.
-	maximumHeader = 8 << 10
+	// writeTimeout is within what time a page must have been read.
+	writeTimeout = 5 * time.Second
 	// maximumConnections bounds the memory that strangers can take, at some 10 KiB a connection: a sidecar that is killed
-	// for want of memory makes the pod not ready. When there are so many, the source address with the most loses its oldest.
+	// for want of memory makes the pod not ready.
 	maximumConnections = 32
-	// shutdownTimeout is how long a page that is being sent may go on when the worker ends.
-	shutdownTimeout = time.Second
 )
 
 // Sampler samples the instance on demand.
@@ -103,37 +93,9 @@ func addClientAddr(w http.ResponseWriter, r *http.Request, clientAddrs *clientad
 // Serve serves the pages until the context ends, and then lets what is being sent finish for a second. isInstance reports
 // whether an address is that of an instance of the cluster, which loses its connections to no other source.
 func Serve(ctx context.Context, address string, handler http.Handler, isInstance func(netip.Addr) bool) error {
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", address, err)
-	}
-	return serve(ctx, listener, handler, isInstance)
+	return httpserver.Serve(ctx, address, handler, config(isInstance))
 }
 
-// serve serves on a listener, which it closes.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler, isInstance func(netip.Addr) bool) error {
-	server := &http.Server{
-		Handler: handler, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maximumHeader,
-		// What a stranger sends must not fill the log.
-		ErrorLog: log.New(io.Discard, "", 0),
-	}
-	ended := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(ended)
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
-		defer cancel()
-		if server.Shutdown(limited) != nil {
-			_ = server.Close() // its only error is that of the listener, which Shutdown has closed
-		}
-	})
-	err := server.Serve(connlimit.New(listener, maximumConnections, isInstance))
-	if !stop() {
-		<-ended
-	}
-	if !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
-	}
-	return nil
+func config(isInstance func(netip.Addr) bool) httpserver.Config {
+	return httpserver.Config{WriteTimeout: writeTimeout, MaximumConnections: maximumConnections, Preferred: isInstance}
 }

@@ -2,19 +2,18 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
 // patience bounds what a test waits for; it is never waited out when the test passes.
@@ -29,7 +28,7 @@ func start(t *testing.T, handler http.Handler) (address string, end func() error
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, listener, handler, isSibling) }()
+	go func() { ended <- httpserver.ServeListener(ctx, listener, handler, config(isSibling)) }()
 	end = func() error {
 		cancel()
 		return receive(t, ended)
@@ -124,83 +123,6 @@ func TestServe_answersBesideIdleConnections(t *testing.T) {
 				t.Errorf("ended with %v", err)
 			}
 		})
-	}
-}
-
-func TestServe_refusesALargeHeader(t *testing.T) {
-	t.Parallel()
-	address, end := start(t, http.NotFoundHandler())
-	// net/http reads up to 4 KiB more than the limit.
-	answer := talk(address, "GET / HTTP/1.1\r\nHost: pod\r\nX: "+strings.Repeat("x", maximumHeader+(4<<10))+"\r\n\r\n")
-	if !strings.HasPrefix(answer, "HTTP/1.1 431 ") {
-		t.Errorf("answer: %.60q", answer)
-	}
-	if err := end(); err != nil {
-		t.Errorf("ended with %v", err)
-	}
-}
-
-func TestServe_letsAPageFinish(t *testing.T) {
-	t.Parallel()
-	asked, finish := make(chan struct{}), make(chan struct{})
-	address, end := start(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		close(asked)
-		<-finish
-		_, _ = io.WriteString(w, "whole page")
-	}))
-	answer := make(chan string, 1)
-	go func() { answer <- talk(address, "GET / HTTP/1.0\r\n\r\n") }()
-	receive(t, asked)
-	ended := make(chan error, 1)
-	go func() { ended <- end() }()
-	close(finish)
-	if got := receive(t, answer); !strings.HasSuffix(got, "whole page") {
-		t.Errorf("answer: %q", got)
-	}
-	if err := receive(t, ended); err != nil {
-		t.Errorf("ended with %v", err)
-	}
-}
-
-func TestServe_waitsNoLongerThanItsTimeout(t *testing.T) {
-	t.Parallel()
-	asked, finish := make(chan struct{}), make(chan struct{})
-	address, end := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		close(asked)
-		<-r.Context().Done() // the connection is cut
-		close(finish)
-	}))
-	go talk(address, "GET / HTTP/1.0\r\n\r\n")
-	receive(t, asked)
-	if err := end(); err != nil {
-		t.Errorf("ended with %v", err)
-	}
-	receive(t, finish)
-}
-
-func TestServe_namesWhatFailed(t *testing.T) {
-	t.Parallel()
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := Serve(t.Context(), taken.Addr().String(), http.NotFoundHandler(), nil); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("error: %v", err)
-	}
-	if err := taken.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := serve(t.Context(), taken, http.NotFoundHandler(), nil); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("error: %v", err)
-	}
-}
-
-func TestServe_listensOnTheAddress(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := Serve(ctx, "127.0.0.1:0", http.NotFoundHandler(), nil); err != nil && !errors.Is(err, context.Canceled) {
-		t.Errorf("error: %v", err)
 	}
 }
 

@@ -37,7 +37,7 @@ const (
 )
 
 // filter makes the kernel pass on the messages of one local port only, and of those not the ones whose client sent less than
-// an opening: under thousands of bare connects a second nobody is woken. What comes from our own address passes all the same, and
+// a startup packet: under thousands of bare connects a second nobody is woken. What comes from our own address passes all the same, and
 // so does a message of another layout.
 func filter(port uint16) ([]bpf.RawInstruction, error) {
 	address := loopback.As4()

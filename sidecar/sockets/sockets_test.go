@@ -68,7 +68,7 @@ func TestFilter_passesWhatMayBeAClient(t *testing.T) {
 		{"nor over IPv6", message(unix.AF_INET6, 5432, [16]byte{0xfd, 15: 1}, 1, 1), false},
 		{"an SSLRequest alone does not", message(unix.AF_INET, 5432, [16]byte{10, 0, 0, 1}, 1, 8+1), false},
 		{"pg_isready passes", message(unix.AF_INET, 5432, [16]byte{10, 0, 0, 1}, 1, 62), true},
-		{"the shortest opening passes", message(unix.AF_INET, 5432, [16]byte{10, 0, 0, 1}, 1, uint64(contract.ShortestStartupPacket)), true},
+		{"the shortest startup packet passes", message(unix.AF_INET, 5432, [16]byte{10, 0, 0, 1}, 1, uint64(contract.ShortestStartupPacket)), true},
 		{"one byte less does not", message(unix.AF_INET, 5432, [16]byte{10, 0, 0, 1}, 1, uint64(contract.ShortestStartupPacket)-1), false},
 		{"64 KiB pass", message(unix.AF_INET, 5432, [16]byte{10, 0, 0, 1}, 1, 1<<16), true},
 		{"4 GiB pass", message(unix.AF_INET, 5432, [16]byte{10, 0, 0, 1}, 1, 1<<32), true},
@@ -159,7 +159,7 @@ func TestJudge_onARealServer(t *testing.T) {
 			{"pg_isready", raw(s.Port, &pgproto3.StartupMessage{
 				ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "app", "database": "app"},
 			}), activity.VerdictUnseen},
-			{"the shortest opening", raw(s.Port, &pgproto3.StartupMessage{
+			{"the shortest startup packet", raw(s.Port, &pgproto3.StartupMessage{
 				ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "u"},
 			}), activity.VerdictUnseen},
 			{"a wrong password", login(s.Port, "wrong", "app", "disable"), activity.VerdictUnseen},

@@ -42,8 +42,8 @@ func theirs() (*discoveryv1.EndpointSlice, *rbacv1.Role, *rbacv1.RoleBinding, *c
 	return slice, role, binding, &corev1.ConfigMap{ObjectMeta: named("cnpg-controller-manager-config"), Data: map[string]string{"a": "b"}}
 }
 
-// led is a slice as the gateway makes it for the cluster's Service.
-func led() *discoveryv1.EndpointSlice {
+// routed is a slice as the gateway makes it for the cluster's Service.
+func routed() *discoveryv1.EndpointSlice {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-rw", UID: "service"}}
 	service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 	service.Spec.Ports = []corev1.ServicePort{{Name: "postgres", Port: contract.PostgresPort}}
@@ -116,7 +116,7 @@ func forbiddenToThePlugin() []attempt {
 	orders, payments := cluster("shop", "orders", ""), cluster("shop", "payments", "")
 	payments.UID = "uid"
 	slice, role, binding, config := theirs()
-	unowned, foreign, privileged, many := led(), led(), led(), led()
+	unowned, foreign, privileged, many := routed(), routed(), routed(), routed()
 	wide, other, misnamed := rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion)
 	strong, elsewhere := rbac.RoleBinding(payments, cnpgv1.SchemeGroupVersion), rbac.RoleBinding(payments, cnpgv1.SchemeGroupVersion)
 	rows := []attempt{
@@ -198,7 +198,7 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
 	}
 	announced, named := "uid 2026-03-01T00:00:30Z", "mine: it is an ExternalName"
 	person(orders(), `{"metadata":{"annotations":{"xata.io/scale-to-zero-announced":"`+announced+`"}}}`)
-	slice := led()
+	slice := routed()
 	role, binding := rbac.Role(orders(), cnpgv1.SchemeGroupVersion), rbac.RoleBinding(orders(), cnpgv1.SchemeGroupVersion)
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: "scale-to-zero-ports-10000", Labels: map[string]string{ports.Label: ports.LabelValue},

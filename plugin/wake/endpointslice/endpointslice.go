@@ -138,7 +138,7 @@ func Same(have, want *discoveryv1.EndpointSlice) bool {
 		equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences)
 }
 
-// Become changes a slice that is there into the wanted one. Its family cannot change: the name depends on it.
+// Update changes a slice that is there into the wanted one. Its family cannot change: the name depends on it.
 func Update(have, want *discoveryv1.EndpointSlice) {
 	if have.Labels == nil {
 		have.Labels = map[string]string{}

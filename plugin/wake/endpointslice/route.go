@@ -22,7 +22,7 @@ type Verdict int
 const (
 	// Unrelated is a Service that does not select the cluster's instances, or no port of theirs that PostgreSQL has.
 	Unrelated Verdict = iota
-	// Routable is one whose clients can be led to the gateway.
+	// Routable is one whose clients can be routed to the gateway.
 	Routable
 	// Unroutable is one whose clients cannot.
 	Unroutable
@@ -44,7 +44,7 @@ func Annotations() []string {
 	return []string{contract.AnnotationUnroutable, annotationNEG, annotationTargetType, annotationLoadType}
 }
 
-// Route says what becomes of the Service's clients while the cluster sleeps, and why those of an unroutable one are not led to
+// Route says what becomes of the Service's clients while the cluster sleeps, and why those of an unroutable one are not routed to
 // the gateway. pods are the cluster's, all the Clusters of its namespace. A headless Service is unrelated: its
 // clients use the port of the instances, which no other endpoint has.
 func Route(service *corev1.Service, cluster *cnpgv1.Cluster, pods []corev1.Pod, all []*cnpgv1.Cluster) (Verdict, string) {

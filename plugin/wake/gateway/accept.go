@@ -47,29 +47,29 @@ func (g *Gateway) enter() bool {
 	return !g.draining
 }
 
-// admit gives the connection of a peer that may come a place among those that open, and a goroutine.
+// admit gives the connection of a peer that may come a slot among those that open, and a goroutine.
 func (g *Gateway) admit(d *serviceListener, conn net.Conn) {
 	client, ok := conn.(*net.TCPConn)
 	if !ok {
 		_ = conn.Close()
 		return
 	}
-	v := &clientConn{
+	c := &clientConn{
 		Gateway: g, listener: d, client: client, peer: addrPort(conn.RemoteAddr()), came: time.Now(),
 	}
-	v.logger = g.logger.With("namespace", d.service.Namespace, "cluster", d.service.Cluster, "service", d.service.Name, "peer", v.peer.String())
-	defer v.contain()
-	if refusal := g.backend.Refuses(d.service, v.peer); refusal != "" {
-		v.ignore(string(refusal))
+	c.logger = g.logger.With("namespace", d.service.Namespace, "cluster", d.service.Cluster, "service", d.service.Name, "peer", c.peer.String())
+	defer c.contain()
+	if refusal := g.backend.Refuses(d.service, c.peer); refusal != "" {
+		c.ignore(string(refusal))
 		_ = conn.Close()
 		return
 	}
-	packet, displace := context.WithCancelCause(g.cut)
-	p := g.starting.take(v.claim(), func() { displace(errStartup) }) // which refuses nobody
+	starting, displace := context.WithCancelCause(g.cut)
+	p := g.starting.take(c.claim(), func() { displace(errStartup) }) // which refuses nobody
 	g.work.Go(func() {
-		defer v.contain()
+		defer c.contain()
 		defer displace(nil)
-		v.serve(packet, p)
+		c.serve(starting, p)
 	})
 }
 

@@ -105,7 +105,7 @@ func TestGateway_servesClientsUnderAttack(t *testing.T) {
 			return firehose, nil
 		}
 	}}
-	gateway := run(t, backend, func(l *Limits) { l.Opening, l.Held, l.Spliced = 512, 256, 600 })
+	gateway := run(t, backend, func(l *Limits) { l.Starting, l.Held, l.Spliced = 512, 256, 600 })
 	a := &attack{own: honest, each: each, hello: recordedHello(t)}
 	for i := range clusters {
 		tenant := i % 10 // ten tenants of the attackers, and fifty others
@@ -119,7 +119,7 @@ func TestGateway_servesClientsUnderAttack(t *testing.T) {
 	attacking, end := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); a.run(attacking) }()
-	for _, key := range []string{"refused too_many_opening", "refused too_many_held"} {
+	for _, key := range []string{"refused too_many_starting", "refused too_many_held"} {
 		gateway.ledger.reaches(t, key, 20)
 	}
 

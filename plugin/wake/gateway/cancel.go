@@ -12,29 +12,29 @@ const cancelMost = 16
 // cancel passes a CancelRequest to every instance that runs: the key in it is known to one of them only. It returns when they
 // have taken it, since the client takes the end of its connection for that. It never wakes a cluster, which has nothing to
 // cancel.
-func (v *clientConn) cancel(ctx context.Context, packet []byte) {
-	running := v.backend.Running(v.listener.service)
+func (c *clientConn) cancel(ctx context.Context, packet []byte) {
+	running := c.backend.Running(c.listener.service)
 	if len(running) == 0 {
-		v.ignore(ignoredCancel)
+		c.ignore(ignoredCancel)
 		return
 	}
-	ctx, stop := context.WithTimeout(ctx, v.limits.DialFor)
+	ctx, stop := context.WithTimeout(ctx, c.limits.DialFor)
 	defer stop()
 	var sent sync.WaitGroup
 	for _, target := range running[:min(len(running), cancelMost)] {
 		sent.Go(func() {
-			defer v.contain()
-			v.cancelAt(ctx, target, packet)
+			defer c.contain()
+			c.cancelAt(ctx, target, packet)
 		})
 	}
 	sent.Wait()
 }
 
 // cancelAt passes the packet to one instance, which hangs up when it has taken it.
-func (v *clientConn) cancelAt(ctx context.Context, target netip.AddrPort, packet []byte) {
-	server, err := v.dial(ctx, target)
+func (c *clientConn) cancelAt(ctx context.Context, target netip.AddrPort, packet []byte) {
+	server, err := c.dial(ctx, target)
 	if err != nil {
-		v.logger.Debug("a cancel request cannot be passed on", "instance", target.String(), "error", err.Error())
+		c.logger.Debug("a cancel request cannot be passed on", "instance", target.String(), "error", err.Error())
 		return
 	}
 	defer func() { _ = server.Close() }()

@@ -147,7 +147,7 @@ func run(t testing.TB, backend Backend, edit func(*Limits)) running {
 				t.Errorf("%d clients are %s when nothing runs any more", left, key)
 			}
 		}
-		for name, slots := range map[string]*limiter{"opening": r.starting, "held": r.held} {
+		for name, slots := range map[string]*limiter{"starting": r.starting, "held": r.held} {
 			if left := slots.left(); left != 0 {
 				t.Errorf("%d entries of %s are left", left, name)
 			}

@@ -3,9 +3,9 @@
 // passwords.
 //
 // It decides nothing about clusters: a [Backend] says who may come, wakes, and says where sessions go. A connection goes
-// through these steps, and holds one place of a limited number in each:
+// through these steps, and holds one slot of a limited number in each:
 //
-//	opening   what it says first is read, within limits; most of what scans a network ends here and woke nothing
+//	starting  its startup packet is read, within limits; most of what scans a network ends here and woke nothing
 //	held      the backend wakes the cluster; the client hears nothing, since PostgreSQL's protocol has nothing to say
 //	          before the server does, and leaves at once when it hangs up
 //	spliced   the kernel moves the bytes both ways until both sides have ended
@@ -54,7 +54,7 @@ func New(limits Limits, clusters string, backend Backend, observer Observer, log
 	cut, cutAll := context.WithCancelCause(context.Background())
 	return &Gateway{
 		limits: limits, clusters: clusters, backend: backend, observer: observer, logger: logger,
-		starting: newLimiter(limits.Opening, true), held: newLimiter(limits.Held, false), spliced: newSessions(limits.Spliced),
+		starting: newLimiter(limits.Starting, true), held: newLimiter(limits.Held, false), spliced: newSessions(limits.Spliced),
 		cut: cut, cutAll: cutAll,
 		listeners: map[types.UID][]*serviceListener{},
 	}

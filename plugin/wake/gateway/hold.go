@@ -15,33 +15,33 @@ import (
 // tables of routers that forget after five minutes.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}
 
-// hold keeps the client until an instance has taken its opening, and returns the connection to that instance.
-func (v *clientConn) hold(packet startup.Packet) (*net.TCPConn, error) {
-	service := v.listener.service
-	ctx, cancel := context.WithCancelCause(v.cut)
+// hold keeps the client until an instance has taken its startup packet, and returns the connection to that instance.
+func (c *clientConn) hold(packet startup.Packet) (*net.TCPConn, error) {
+	service := c.listener.service
+	ctx, cancel := context.WithCancelCause(c.cut)
 	defer cancel(nil)
-	p := v.held.take(v.claim(), func() { cancel(errHeld) })
+	p := c.held.take(c.claim(), func() { cancel(errHeld) })
 	if p == nil {
 		return nil, errHeld
 	}
-	defer v.held.give(p)
-	v.observer.Held(service, 1)
-	defer v.observer.Held(service, -1)
-	v.logger.Debug("a client is held", "kind", packet.Kind.String(), "user", packet.User, "database", packet.Database, "server_name", packet.ServerName)
-	if err := v.client.SetKeepAliveConfig(keepAlive); err != nil {
+	defer c.held.give(p)
+	c.observer.Held(service, 1)
+	defer c.observer.Held(service, -1)
+	c.logger.Debug("a client is held", "kind", packet.Kind.String(), "user", packet.User, "database", packet.Database, "server_name", packet.ServerName)
+	if err := c.client.SetKeepAliveConfig(keepAlive); err != nil {
 		return nil, errHungUp
 	}
-	ctx, stop := context.WithTimeoutCause(ctx, v.limits.HeldFor, ErrTimeout)
+	ctx, stop := context.WithTimeoutCause(ctx, c.limits.HeldFor, ErrTimeout)
 	defer stop()
 
-	patience := v.watch(cancel)
-	reached, err := v.route(ctx, packet)
+	patience := c.watch(cancel)
+	reached, err := c.route(ctx, packet)
 	ahead, left := patience.stop()
 	switch {
 	case err != nil:
 		return nil, err
 	case left == nil:
-		left = reached.begin(v.client, ahead)
+		left = reached.begin(c.client, ahead)
 	}
 	if left != nil {
 		_ = reached.server.Close()
@@ -61,12 +61,12 @@ type watching struct {
 }
 
 // watch begins to read. It calls leave with the reason if the client hangs up or sends more than it may.
-func (v *clientConn) watch(leave context.CancelCauseFunc) *watching {
-	w := &watching{client: v.client, ended: make(chan struct{}), left: errHungUp}
+func (c *clientConn) watch(leave context.CancelCauseFunc) *watching {
+	w := &watching{client: c.client, ended: make(chan struct{}), left: errHungUp}
 	go func() {
 		defer close(w.ended)
-		defer v.contain()
-		if w.left = w.read(v.limits.StartupBytes); w.left != nil {
+		defer c.contain()
+		if w.left = w.read(c.limits.StartupBytes); w.left != nil {
 			leave(w.left)
 		}
 	}()
@@ -101,7 +101,7 @@ func (w *watching) stop() (ahead []byte, left error) {
 	return w.ahead, w.left
 }
 
-// reached is an instance that has taken the opening.
+// reached is an instance that has taken the startup packet.
 type reached struct {
 	server *net.TCPConn
 	// answer is what it has said already.

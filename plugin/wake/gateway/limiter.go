@@ -8,47 +8,47 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// limiter hands out a limited number of places, by this rule:
+// limiter hands out a limited number of slots, by this rule:
 //
-// Every cluster has a place of its own, and whoever comes gets a place while one is free. When all are taken, a newcomer takes
-// one from the namespace that has the most besides its clusters' own places, there from the cluster with the most, and there
+// Every cluster has a slot of its own, and whoever comes gets a slot while one is free. When all are taken, a newcomer takes
+// one from the namespace that has the most besides its clusters' own slots, there from the cluster with the most, and there
 // from the source address with the most. If nobody has more than the newcomer itself would have then, the newcomer is refused,
 // or with displaceAlways takes the oldest of its own cluster's.
 //
 // So a source address decides only between clients of one cluster, since many tenants may share one behind source NAT. It
-// decides between clusters only when more clusters have clients than there are places.
+// decides between clusters only when more clusters have clients than there are slots.
 type limiter struct {
 	most int
-	// displaceAlways is for places that an honest client needs for a moment only: who has had one for the longest time gives
+	// displaceAlways is for slots that an honest client needs for a moment only: who has had one for the longest time gives
 	// way, and nobody is refused. Else the newest gives way.
 	displaceAlways bool
 
 	mutex  sync.Mutex
 	taken  int
-	number uint64 // of the last place
-	// shared are the places by namespace, without the first of each cluster.
+	number uint64 // of the last slot
+	// shared are the slots by namespace, without the first of each cluster.
 	shared   ranking[string]
 	clusters map[string]*ranking[types.NamespacedName]
 	sources  ranking[netip.Addr]
-	// bySource and byClient are the places of a source and those of a source in a cluster, the oldest first.
+	// bySource and byClient are the slots of a source and those of a source in a cluster, the oldest first.
 	bySource map[netip.Addr]*list.List
 	byClient map[types.NamespacedName]map[netip.Addr]*list.List
 }
 
-// claim is for whom a place is.
+// claim is for whom a slot is.
 type claim struct {
 	cluster types.NamespacedName
 	source  netip.Addr
 }
 
-// place is a place that is taken.
+// slot is a slot that is taken.
 type slot struct {
 	claim
-	// number is lower than those of later places.
+	// number is lower than those of later slots.
 	number uint64
-	// leave is called when another takes the place.
+	// leave is called when another takes the slot.
 	leave              func()
-	ofSource, ofClient *list.Element // nil: the place is taken no more
+	ofSource, ofClient *list.Element // nil: the slot is taken no more
 }
 
 func newLimiter(most int, displaceAlways bool) *limiter {
@@ -71,7 +71,7 @@ func SourceOf(address netip.Addr) netip.Addr {
 	return network.Addr()
 }
 
-// take takes a place, nil if the newcomer is refused. Whoever loses a place for it is told by leave.
+// take takes a slot, nil if the newcomer is refused. Whoever loses a slot for it is told by leave.
 func (l *limiter) take(c claim, leave func()) *slot {
 	p, displaced := l.exchange(c, leave)
 	if displaced != nil {
@@ -95,7 +95,7 @@ func (l *limiter) exchange(c claim, leave func()) (p, displaced *slot) {
 	return p, displaced
 }
 
-// give gives the place back; one that another has taken is not given twice.
+// give gives the slot back; one that another has taken is not given twice.
 func (l *limiter) give(p *slot) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -104,7 +104,7 @@ func (l *limiter) give(p *slot) {
 	}
 }
 
-// displaceable is the place that a newcomer takes when all are taken; nil: none.
+// displaceable is the slot that a newcomer takes when all are taken; nil: none.
 func (l *limiter) displaceable(c claim) *slot {
 	own := l.inCluster(c.cluster)
 	namespace, most := l.shared.largest()
@@ -129,7 +129,7 @@ func (l *limiter) displaceable(c claim) *slot {
 	return nil
 }
 
-// largestIn is a place in the cluster, of the source that has the most in all.
+// largestIn is a slot in the cluster, of the source that has the most in all.
 func (l *limiter) largestIn(cluster types.NamespacedName) *slot {
 	var largest *slot
 	most := 0
@@ -142,7 +142,7 @@ func (l *limiter) largestIn(cluster types.NamespacedName) *slot {
 	return largest
 }
 
-// first is the place that gives way first among those of one source.
+// first is the slot that gives way first among those of one source.
 func (l *limiter) first(slots *list.List) *slot {
 	element := slots.Back()
 	if l.displaceAlways {
@@ -173,7 +173,7 @@ func (l *limiter) insert(p *slot) {
 	l.count(p, 1)
 }
 
-// remove takes the place away. Clusters and sources come and go for as long as the process runs, so nothing is kept of those
+// remove takes the slot away. Clusters and sources come and go for as long as the process runs, so nothing is kept of those
 // that have none.
 func (l *limiter) remove(p *slot) {
 	l.count(p, -1)
@@ -193,7 +193,7 @@ func (l *limiter) remove(p *slot) {
 	}
 }
 
-// count counts a place that is taken or given back.
+// count counts a slot that is taken or given back.
 func (l *limiter) count(p *slot, change int) {
 	namespace := p.cluster.Namespace
 	clusters := l.clusters[namespace]

@@ -21,7 +21,7 @@ func of(namespace, cluster, source string) claim {
 	return claim{cluster: types.NamespacedName{Namespace: namespace, Name: cluster}, source: netip.MustParseAddr(source)}
 }
 
-// naive is the limiter's rule, read from its comment, on a list of the places that are taken.
+// naive is the limiter's rule, read from its comment, on a list of the slots that are taken.
 type naive []*slot
 
 func (n naive) count(matches func(claim) bool) int {
@@ -42,7 +42,7 @@ func (n naive) ofSource(c claim) int {
 	return n.count(func(o claim) bool { return o.source == c.source })
 }
 
-// shared are the namespace's places without its clusters' own.
+// shared are the namespace's slots without its clusters' own.
 func (n naive) shared(c claim) int {
 	own := map[types.NamespacedName]bool{}
 	for _, p := range n {
@@ -57,7 +57,7 @@ func (n naive) shared(c claim) int {
 	return n.count(func(o claim) bool { return o.cluster.Namespace == c.cluster.Namespace }) - clusters
 }
 
-// most keeps the places of those that have the most, and tells how many that is.
+// most keeps the slots of those that have the most, and tells how many that is.
 func (n naive) most(size func(claim) int) (naive, int) {
 	var most naive
 	largest := -1
@@ -89,7 +89,7 @@ func (n naive) within(group func(claim) string, size func(claim) int) naive {
 func namespaceOf(c claim) string { return c.cluster.Namespace }
 func clusterOf(c claim) string   { return c.cluster.String() }
 
-// displaceable are the places of which the newcomer takes one; empty: it is refused.
+// displaceable are the slots of which the newcomer takes one; empty: it is refused.
 func (n naive) displaceable(c claim, always bool) naive {
 	own := n.inCluster(c)
 	namespaces, shared := n.most(n.shared)
@@ -122,7 +122,7 @@ func clients() []claim {
 	return all
 }
 
-// check has a newcomer take a place of a limiter that is full, and holds what comes of it against the naive rule.
+// check has a newcomer take a slot of a limiter that is full, and holds what comes of it against the naive rule.
 func check(t *testing.T, l *limiter, taken naive, newcomer claim) *slot {
 	t.Helper()
 	before := len(taken)
@@ -134,12 +134,12 @@ func check(t *testing.T, l *limiter, taken naive, newcomer claim) *slot {
 	p := l.take(newcomer, func() {})
 	switch {
 	case before < l.most && (p == nil || len(displaced) != 0):
-		t.Fatalf("a place was free, and %v was refused or took another", newcomer)
+		t.Fatalf("a slot was free, and %v was refused or took another", newcomer)
 	case before < l.most:
 	case (p == nil) != (len(may) == 0):
 		t.Fatalf("%v: refused is %t, want %t, over %v", newcomer, p == nil, len(may) == 0, claimsOf(taken))
 	case p != nil && (len(displaced) != 1 || !slices.Contains(may, displaced[0])):
-		t.Fatalf("%v took the places of %v, want one of %v", newcomer, claimsOf(displaced), claimsOf(may))
+		t.Fatalf("%v took the slots of %v, want one of %v", newcomer, claimsOf(displaced), claimsOf(may))
 	}
 	return p
 }
@@ -168,7 +168,7 @@ func every(size int, function func([]claim)) {
 	extend(nil, 0)
 }
 
-// TestLimiter_followsItsRuleInEveryState takes each of up to four places by every combination of clients, and then comes as
+// TestLimiter_followsItsRuleInEveryState takes each of up to four slots by every combination of clients, and then comes as
 // every client.
 func TestLimiter_followsItsRuleInEveryState(t *testing.T) {
 	t.Parallel()
@@ -210,7 +210,7 @@ func TestLimiter_followsItsRuleOverTime(t *testing.T) {
 			}
 			taken = slices.DeleteFunc(taken, func(p *slot) bool { return p.ofSource == nil })
 			if l.taken != len(taken) || l.taken > l.most {
-				t.Fatalf("%d places are taken, want %d", l.taken, len(taken))
+				t.Fatalf("%d slots are taken, want %d", l.taken, len(taken))
 			}
 		}
 		for _, p := range taken {
@@ -222,7 +222,7 @@ func TestLimiter_followsItsRuleOverTime(t *testing.T) {
 	}
 }
 
-// TestLimiter_promises holds what users are promised, each over a limiter with 100 places that others have taken.
+// TestLimiter_promises holds what users are promised, each over a limiter with 100 slots that others have taken.
 func TestLimiter_promises(t *testing.T) {
 	t.Parallel()
 	address := func(i int) string { return fmt.Sprintf("10.0.%d.%d", i/250, i%250+1) }
@@ -231,35 +231,35 @@ func TestLimiter_promises(t *testing.T) {
 		rule   string
 		attack func(int) claim
 		honest func(int) claim
-		served int // of as many as there are places
+		served int // of as many as there are slots
 	}{
 		{
-			"clusters that have nothing get a place each from a tenant that has taken all", //
+			"clusters that have nothing get a slot each from a tenant that has taken all", //
 			func(i int) claim { return of("greedy", name(i%4), "10.1.0.1") },
 			func(i int) claim { return of("shop", name(i), address(i)) }, 99,
 		},
 		{
-			"clusters that have nothing get a place each although they share the sender's address", //
+			"clusters that have nothing get a slot each although they share the sender's address", //
 			func(i int) claim { return of("greedy", name(i%4), "10.1.0.1") },
 			func(i int) claim { return of(name(i), "orders", "10.1.0.1") }, 96,
 		},
 		{
-			"clusters that a few addresses connect to as well get nearly all places", //
+			"clusters that a few addresses connect to as well get nearly all slots", //
 			func(i int) claim { return of(name(i%50), "orders", fmt.Sprintf("10.1.0.%d", i%10)) },
 			func(i int) claim { return of(name(i%50), "orders", address(i)) }, 90,
 		},
 		{
-			"a cluster gets half of the places from another of its namespace", //
+			"a cluster gets half of the slots from another of its namespace", //
 			func(int) claim { return of("shop", "reports", "10.1.0.1") },
 			func(int) claim { return of("shop", "orders", "10.1.0.1") }, 50,
 		},
 		{
-			"a namespace gets half of the shared places however many clusters the other has", //
+			"a namespace gets half of the shared slots however many clusters the other has", //
 			func(i int) claim { return of("greedy", name(i%25), address(i)) },
 			func(i int) claim { return of("shop", "orders", address(i)) }, 38,
 		},
 		{
-			"a client gets a place in a cluster that one address has taken", //
+			"a client gets a slot in a cluster that one address has taken", //
 			func(int) claim { return of("shop", "orders", "10.1.0.1") },
 			func(int) claim { return of("shop", "orders", "10.1.0.2") }, 50,
 		},
@@ -320,11 +320,11 @@ func TestSessions_shareWhatIsFree(t *testing.T) {
 	}
 	for i := range 7 {
 		if !s.take(types.NamespacedName{Namespace: "more", Name: fmt.Sprint(i)}) {
-			t.Errorf("a cluster without a session was refused the place %d", i)
+			t.Errorf("a cluster without a session was refused the slot %d", i)
 		}
 	}
 	if s.take(types.NamespacedName{Namespace: "more", Name: "last"}) {
-		t.Error("there are more sessions than places")
+		t.Error("there are more sessions than slots")
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 	ignoredClosed = "closed"
 )
 
-// IgnoredReasons is the closed list of why a connection wakes nothing: what is wrong with its opening, the backend's
+// IgnoredReasons is the closed list of why a connection wakes nothing: what is wrong with its startup packet, the backend's
 // refusals, a CancelRequest for a sleeping cluster, and the gateway's own end.
 func IgnoredReasons() []string {
 	reasons := []string{ignoredCancel, ignoredClosed}
@@ -45,10 +45,10 @@ type RefusedReason string
 // The reasons.
 const (
 	// RefusedOpening is a connection that gave way to another before it had said what it is.
-	RefusedStartup RefusedReason = "too_many_opening"
-	// RefusedHeld is a client that got no place among those that wait, or gave way to another.
+	RefusedStartup RefusedReason = "too_many_starting"
+	// RefusedHeld is a client that got no slot among those that wait, or gave way to another.
 	RefusedHeld RefusedReason = "too_many_held"
-	// RefusedSpliced is a client whose cluster is awake, and for whose session there was no place.
+	// RefusedSpliced is a client whose cluster is awake, and for whose session there was no slot.
 	RefusedSpliced      RefusedReason = "too_many_spliced"
 	RefusedReplication  RefusedReason = "replication"
 	RefusedAsleepByHand RefusedReason = "asleep_by_hand"
@@ -84,11 +84,11 @@ type Phase string
 
 // The phases, in their order.
 const (
-	// PhaseOpening is from the connection to the end of the opening: it is the client's own time.
-	PhaseStartup Phase = "opening"
+	// PhaseStartup is from the connection to the end of the startup packet: it is the client's own time.
+	PhaseStartup Phase = "startup"
 	// PhaseResolve is what the backend took, so also the wake.
 	PhaseResolve Phase = "resolve"
-	// PhaseConnect is from the backend's answer until the instance has taken the opening.
+	// PhaseConnect is from the backend's answer until the instance has taken the startup packet.
 	PhaseConnect Phase = "connect"
 )
 

@@ -7,12 +7,12 @@ import (
 
 // contain is deferred in every goroutine of the connection: a panic is logged and counted and ends the connection, and not the
 // process, on which every cluster's reconciliation depends.
-func (v *clientConn) contain() {
+func (c *clientConn) contain() {
 	caught := recover()
 	if caught == nil {
 		return
 	}
-	v.logger.Error("a connection panicked", "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
-	v.observer.Refused(v.listener.service, RefusedPanicked)
-	_ = v.client.Close()
+	c.logger.Error("a connection panicked", "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
+	c.observer.Refused(c.listener.service, RefusedPanicked)
+	_ = c.client.Close()
 }

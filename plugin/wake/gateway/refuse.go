@@ -72,18 +72,18 @@ func explain(err error, clusters string, service Service) refusal {
 }
 
 // refuse tells the client why it gets no session, if it can be told: inside TLS only its server could.
-func (v *clientConn) refuse(kind startup.Kind, why error) {
-	told := explain(why, v.clusters, v.listener.service)
-	v.observer.Refused(v.listener.service, told.reason)
-	v.logger.Debug("a client is refused", "reason", string(told.reason), "error", why.Error())
+func (c *clientConn) refuse(kind startup.Kind, why error) {
+	told := explain(why, c.clusters, c.listener.service)
+	c.observer.Refused(c.listener.service, told.reason)
+	c.logger.Debug("a client is refused", "reason", string(told.reason), "error", why.Error())
 	if kind != startup.Plain || told.reason == RefusedHungUp {
 		return
 	}
 	packet, err := startup.Refuse(told.state, told.message)
 	if err != nil {
-		v.logger.Error("a refusal cannot be encoded", "error", err.Error())
+		c.logger.Error("a refusal cannot be encoded", "error", err.Error())
 		return
 	}
-	_ = v.client.SetWriteDeadline(time.Now().Add(refuseFor))
-	_, _ = v.client.Write(packet) // one that has gone need not be told
+	_ = c.client.SetWriteDeadline(time.Now().Add(refuseFor))
+	_, _ = c.client.Write(packet) // one that has gone need not be told
 }

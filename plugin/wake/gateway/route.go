@@ -28,60 +28,60 @@ const (
 	answerMost = 8 << 10
 )
 
-// route asks the backend where the session goes, and takes the opening there.
-func (v *clientConn) route(ctx context.Context, packet startup.Packet) (*reached, error) {
+// route asks the backend where the session goes, and takes the startup packet there.
+func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached, error) {
 	if packet.Replication != startup.NoReplication {
-		return v.routeReplication(ctx, packet)
+		return c.routeReplication(ctx, packet)
 	}
 	client := Client{
-		Peer: v.peer, TLS: packet.Kind.Encrypted(), User: packet.User, Database: packet.Database, Application: packet.Application,
+		Peer: c.peer, TLS: packet.Kind.Encrypted(), User: packet.User, Database: packet.Database, Application: packet.Application,
 	}
 	for attempt := 1; ; attempt++ {
 		asked := time.Now()
-		target, err := v.backend.Resolve(ctx, v.listener.service, client)
+		target, err := c.backend.Resolve(ctx, c.listener.service, client)
 		if err != nil {
 			return nil, causeOr(ctx, err)
 		}
 		answered := time.Now()
-		reached, err := v.reach(ctx, target, packet)
+		reached, err := c.reach(ctx, target, packet)
 		if err == nil {
-			v.observer.Took(v.listener.service, PhaseResolve, answered.Sub(asked))
-			v.observer.Took(v.listener.service, PhaseConnect, time.Since(answered))
+			c.observer.Took(c.listener.service, PhaseResolve, answered.Sub(asked))
+			c.observer.Took(c.listener.service, PhaseConnect, time.Since(answered))
 			return reached, nil
 		}
 		if attempt == attempts || !errors.Is(err, errUnreachable) {
 			return nil, err
 		}
-		v.logger.Debug("the instance does not accept the session", "instance", target.String(), "attempt", attempt, "error", err.Error())
+		c.logger.Debug("the instance does not accept the session", "instance", target.String(), "attempt", attempt, "error", err.Error())
 		pause(ctx, time.Duration(attempt)*attemptPause)
 	}
 }
 
 // routeReplication passes replication through to an instance that runs. It is no reason to wake a cluster: what replicates is
 // there all day.
-func (v *clientConn) routeReplication(ctx context.Context, packet startup.Packet) (*reached, error) {
-	running := v.backend.Running(v.listener.service)
+func (c *clientConn) routeReplication(ctx context.Context, packet startup.Packet) (*reached, error) {
+	running := c.backend.Running(c.listener.service)
 	switch {
 	case len(running) == 0:
 		return nil, errReplication
-	case v.backend.SendsAway(v.listener.service, v.peer):
+	case c.backend.SendsAway(c.listener.service, c.peer):
 		return nil, ErrReconnect
 	}
-	return v.reach(ctx, running[rand.IntN(len(running))], packet)
+	return c.reach(ctx, running[rand.IntN(len(running))], packet)
 }
 
-// reach connects to an instance and gives it the opening. The error is errUnreachable if another attempt may help.
-func (v *clientConn) reach(ctx context.Context, target netip.AddrPort, packet startup.Packet) (*reached, error) {
-	if err := v.beginSession(); err != nil {
+// reach connects to an instance and gives it the startup packet. The error is errUnreachable if another attempt may help.
+func (c *clientConn) reach(ctx context.Context, target netip.AddrPort, packet startup.Packet) (*reached, error) {
+	if err := c.beginSession(); err != nil {
 		return nil, err
 	}
-	server, err := v.dial(ctx, target)
+	server, err := c.dial(ctx, target)
 	if err != nil {
 		return nil, causeOr(ctx, fmt.Errorf("%w: %w", errUnreachable, err))
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.SetDeadline(longAgo) })
 	sending, done := context.WithTimeout(ctx, sendAddressFor)
-	v.backend.SendClientAddress(sending, target, addrPort(server.LocalAddr()), v.peer)
+	c.backend.SendClientAddress(sending, target, addrPort(server.LocalAddr()), c.peer)
 	done()
 	answer, err := replay(server, packet)
 	if !stop() {
@@ -95,8 +95,8 @@ func (v *clientConn) reach(ctx context.Context, target netip.AddrPort, packet st
 }
 
 // dial connects to an instance.
-func (v *clientConn) dial(ctx context.Context, target netip.AddrPort) (*net.TCPConn, error) {
-	dialer := net.Dialer{Timeout: v.limits.DialFor, KeepAliveConfig: keepAlive}
+func (c *clientConn) dial(ctx context.Context, target netip.AddrPort) (*net.TCPConn, error) {
+	dialer := net.Dialer{Timeout: c.limits.DialFor, KeepAliveConfig: keepAlive}
 	return dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, target)
 }
 

@@ -34,7 +34,7 @@ func TestAKeyMayBeThatOfOthers(t *testing.T) {
 		}
 		return briefly(&corev1.Service{ObjectMeta: of(namespace, cluster), Spec: spec})
 	}
-	led := func(namespace, cluster string, port int32) *discoveryv1.EndpointSlice {
+	routed := func(namespace, cluster string, port int32) *discoveryv1.EndpointSlice {
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: of(namespace, cluster), Ports: []discoveryv1.EndpointPort{{Port: ptr.To(port)}}}
 		slice.OwnerReferences = []metav1.OwnerReference{{Kind: "Service", UID: types.UID(namespace + "/" + cluster)}}
 		return slice
@@ -43,7 +43,7 @@ func TestAKeyMayBeThatOfOthers(t *testing.T) {
 		ServiceStore: crowded{
 			selects("shop", "orders"), selects("shop", "sales"), selects("bank", "orders"),
 		},
-		SliceStore: crowded{led("shop", "orders", 10000), led("shop", "sales", 10001), led("bank", "orders", 10002)},
+		SliceStore: crowded{routed("shop", "orders", 10000), routed("shop", "sales", 10001), routed("bank", "orders", 10002)},
 	}
 	orders := types.NamespacedName{Namespace: "shop", Name: "orders"}
 	services, err := reader.Services(t.Context(), orders)

@@ -26,7 +26,7 @@ type service struct {
 	addresses []string
 	// spec is the rest, which many share. Of its selector the cluster is missing.
 	spec *corev1.ServiceSpec
-	// annotations are those that say whether it can be led to the gateway; nil: none.
+	// annotations are those that say whether it can be routed to the gateway; nil: none.
 	annotations map[string]string
 }
 

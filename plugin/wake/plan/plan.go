@@ -39,7 +39,7 @@ const (
 	ReasonManual Reason = "manual"
 	// ReasonByHand says that a person put it to sleep.
 	ReasonByHand Reason = "by_hand"
-	// ReasonMaintenance says that a wake might have the operator delete volumes. Clients of a sleeping cluster are led to the
+	// ReasonMaintenance says that a wake might have the operator delete volumes. Clients of a sleeping cluster are routed to the
 	// gateway all the same: there they are told.
 	ReasonMaintenance Reason = "maintenance"
 )
@@ -59,7 +59,7 @@ const StandInFor = time.Hour
 type State struct {
 	Cluster  Cluster
 	Services []Service
-	// Unroutable says that clients of a Service could not be led to the gateway: the cluster must not sleep.
+	// Unroutable says that clients of a Service could not be routed to the gateway: the cluster must not sleep.
 	Unroutable bool
 	// WakingUntil is how long the gateway stands in for Services of a woken cluster that do not get ready.
 	WakingUntil time.Time

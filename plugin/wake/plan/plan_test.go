@@ -45,7 +45,7 @@ func TestDecide(t *testing.T) {
 	annotate := func(key, value string) func(*cnpgv1.Cluster) {
 		return func(c *cnpgv1.Cluster) { c.Annotations[key] = value }
 	}
-	led := func(ready ...bool) []Service {
+	routed := func(ready ...bool) []Service {
 		return []Service{{UID: "rw", Led: true, Ready: ready[0]}, {UID: "r", Led: true, Ready: ready[1]}}
 	}
 	for _, row := range []struct {
@@ -61,22 +61,22 @@ func TestDecide(t *testing.T) {
 			Plan{Lead: both, Reason: ReasonAnnounced, Next: now.Add(20 * time.Second)}},
 		{"an older acknowledgement is not one of this announcement", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationGatewayReady, announcement(time.Second))}, nil,
 			Plan{Lead: both, Reason: ReasonAnnounced, Acknowledge: live, Next: now.Add(20 * time.Second)}},
-		{"after the deadline the slices go", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(0))}, led(true, true), Plan{Reason: ReasonAwake}},
-		{"after the deadline they go even where a Service is not ready", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(-time.Second))}, led(false, true), Plan{Reason: ReasonAwake}},
+		{"after the deadline the slices go", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(0))}, routed(true, true), Plan{Reason: ReasonAwake}},
+		{"after the deadline they go even where a Service is not ready", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(-time.Second))}, routed(false, true), Plan{Reason: ReasonAwake}},
 		{"a deadline more than 30 s ahead does not count yet", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(31*time.Second))}, nil,
 			Plan{Reason: ReasonAwake, Next: now.Add(time.Second)}},
 		{"what is no announcement is none", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, "soon")}, nil, Plan{Reason: ReasonAwake}},
 		{"a cluster that we put to sleep is woken by connections", []func(*cnpgv1.Cluster){asleep}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
-		{"one that a person put to sleep is not", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, led(false, false), Plan{Reason: ReasonByHand}},
+		{"one that a person put to sleep is not", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, routed(false, false), Plan{Reason: ReasonByHand}},
 		{"nor one whose sleep somebody applies beside us", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) {
 			theirs := by("argocd-controller")[1]
 			theirs.Operation = metav1.ManagedFieldsOperationApply
 			c.ManagedFields = append(c.ManagedFields, theirs)
-		}}, led(false, false), Plan{Reason: ReasonByHand}},
-		{"a woken cluster's Services lead here until each is ready", nil, led(true, false), Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
-		{"an announcement that was taken back leaves nothing", nil, led(true, true), Plan{Reason: ReasonAwake}},
-		{"a Service that is not ready on an awake cluster is not led here", nil, []Service{{UID: "rw"}}, Plan{Reason: ReasonAwake}},
-		{"wake=manual disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationWake, "manual")}, led(false, false), Plan{Reason: ReasonManual, Unwakeable: true}},
+		}}, routed(false, false), Plan{Reason: ReasonByHand}},
+		{"a woken cluster's Services lead here until each is ready", nil, routed(true, false), Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
+		{"an announcement that was taken back leaves nothing", nil, routed(true, true), Plan{Reason: ReasonAwake}},
+		{"a Service that is not ready on an awake cluster is not routed here", nil, []Service{{UID: "rw"}}, Plan{Reason: ReasonAwake}},
+		{"wake=manual disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationWake, "manual")}, routed(false, false), Plan{Reason: ReasonManual, Unwakeable: true}},
 		{"wake=manual needs no acknowledgement", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationWake, "manual")}, nil, Plan{Reason: ReasonManual}},
 		{"enabled=false disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationEnabled, "false")}, nil, Plan{Reason: ReasonDisabled, Unwakeable: true}},
 		{"a bad annotation disarms it", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationActivity, "x")}, nil, Plan{Reason: ReasonInvalid, Unwakeable: true}},
@@ -93,7 +93,7 @@ func TestDecide(t *testing.T) {
 		{"what a person put to sleep has nothing of ours during maintenance either", []func(*cnpgv1.Cluster){asleep, maintained(ptr.To(false)), func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, nil,
 			Plan{Reason: ReasonByHand}},
 		{"an announcement while volumes are at risk is not acknowledged", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), maintained(ptr.To(false))}, nil, Plan{Reason: ReasonAwake}},
-		{"a woken cluster's Services lead here until each is ready, maintenance or not", []func(*cnpgv1.Cluster){maintained(ptr.To(false))}, led(true, false),
+		{"a woken cluster's Services lead here until each is ready, maintenance or not", []func(*cnpgv1.Cluster){maintained(ptr.To(false))}, routed(true, false),
 			Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
 		{"a cluster that is being deleted has nothing of ours", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.DeletionTimestamp = &metav1.Time{Time: now} }}, nil, Plan{Reason: ReasonGone}},
 	} {
@@ -116,7 +116,7 @@ func TestDecide(t *testing.T) {
 	}
 	t.Run("a Service that does not get ready is given up", func(t *testing.T) {
 		t.Parallel()
-		state := State{Cluster: Cluster{Listed: true, Policy: idle.Policy{Enabled: true}}, Services: led(false, false), WakingUntil: now}
+		state := State{Cluster: Cluster{Listed: true, Policy: idle.Policy{Enabled: true}}, Services: routed(false, false), WakingUntil: now}
 		if diff := cmp.Diff(Plan{Reason: ReasonAwake}, Decide(state, now)); diff != "" {
 			t.Errorf("plan (-want +got):\n%s", diff)
 		}

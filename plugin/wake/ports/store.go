@@ -34,7 +34,7 @@ const attempts = 20
 
 // Store keeps the ledger in ConfigMaps. It may be used by several goroutines.
 type Store struct {
-	// Client reads from the informers and writes; Live reads from the API server.
+	// Client reads from the informers and writes; APIReader reads from the API server.
 	Client    client.Client
 	APIReader client.Reader
 	// Namespace is the plugin's own, Range the ports.

@@ -93,7 +93,7 @@ func damage(random *rand.Rand, part, other []byte) []byte {
 	}
 }
 
-// hold reads the client's opening and checks it. It tells whether the opening was taken.
+// hold reads the client's startup packet and checks it. It tells whether the startup packet was taken.
 func hold(t *testing.T, client *script) (taken bool) {
 	t.Helper()
 	const most = 8 << 10

@@ -23,7 +23,7 @@ import (
 var update = flag.Bool("update", false, "record the clients anew (TEST_POSTGRES_ROOTS names where psql is)")
 
 // TestRealClients reads what real clients sent, as it was recorded: the parts that the client sent, the answers, and how the
-// opening is understood.
+// startup packet is understood.
 func TestRealClients(t *testing.T) {
 	t.Parallel()
 	if *update {
@@ -56,7 +56,7 @@ func describe(o Packet) string {
 	return fmt.Sprintf("kind=%s user=%q database=%q application=%q replication=%d server_name=%q", o.Kind, o.User, o.Database, o.Application, o.Replication, o.ServerName)
 }
 
-// parseTranscript reads lines "client HEX", "server BYTE" and "opening DESCRIPTION".
+// parseTranscript reads lines "client HEX", "server BYTE" and "packet DESCRIPTION".
 func parseTranscript(t *testing.T, content []byte) (client *script, answers, packet string) {
 	t.Helper()
 	client = &script{}
@@ -73,7 +73,7 @@ func parseTranscript(t *testing.T, content []byte) (client *script, answers, pac
 			client.parts = append(client.parts, part)
 		case "server":
 			answers += rest
-		case "opening":
+		case "packet":
 			packet = rest
 		}
 	}
@@ -106,7 +106,7 @@ func (r *recording) flush() {
 	r.part = nil
 }
 
-// recordClients runs every client against a listener that hangs up behind the opening.
+// recordClients runs every client against a listener that hangs up behind the startup packet.
 func recordClients(t *testing.T) {
 	t.Helper()
 	for item := range strings.SplitSeq(os.Getenv("TEST_POSTGRES_ROOTS"), ":") {
@@ -158,7 +158,7 @@ func recordClient(t *testing.T, name string, run func(context.Context, int)) {
 		t.Fatalf("%s: %v", name, err)
 	}
 	recorder.flush()
-	fmt.Fprintf(&recorder.text, "opening %s\n", describe(packet))
+	fmt.Fprintf(&recorder.text, "packet %s\n", describe(packet))
 	if err := os.WriteFile(filepath.Join("testdata", name+".txt"), []byte(recorder.text.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}

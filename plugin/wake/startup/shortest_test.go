@@ -6,8 +6,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// The sidecar does not parse openings: it takes whoever sent as many bytes as the shortest one for a client.
-func TestRead_takesNoClientShorterThanShortestOpening(t *testing.T) {
+// The sidecar does not parse startup packets: it takes whoever sent as many bytes as the shortest one for a client.
+func TestRead_takesNoClientShorterThanTheShortestStartupPacket(t *testing.T) {
 	t.Parallel()
 	wakes := func(parts ...[]byte) bool {
 		packet, err := Read(&script{parts: parts}, limit)

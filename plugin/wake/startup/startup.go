@@ -16,7 +16,7 @@ import (
 // Kind tells how the client speaks, and with it how a server must be spoken to.
 type Kind int
 
-// The kinds of an opening.
+// The kinds of a startup packet.
 const (
 	// Plain is a StartupMessage without TLS.
 	Plain Kind = iota
@@ -59,16 +59,16 @@ const (
 	LogicalReplication
 )
 
-// Opening is what a client sent first.
+// Packet is what a client sent first.
 type Packet struct {
 	Kind Kind
 	// Bytes is what a server must get: everything that was read since the last answer, so also what the client sent behind
 	// its startup packet without waiting.
 	Bytes []byte
-	// User, Database and Application are known of a Plain opening only. Database is the user's name where none is asked for,
+	// User, Database and Application are known of a Plain startup packet only. Database is the user's name where none is asked for,
 	// as in the server.
 	User, Database, Application string
-	// Replication is known of a Plain opening only.
+	// Replication is known of a Plain startup packet only.
 	Replication Replication
 	// ServerName is the name in the ClientHello (SNI), empty where it has none.
 	ServerName string
@@ -95,7 +95,7 @@ const (
 	handshake = 0x16
 )
 
-// Read reads the opening of a client, and answers its SSLRequest with S and its GSSENCRequest with N. It reads at most limit
+// Read reads the startup packet of a client, and answers its SSLRequest with S and its GSSENCRequest with N. It reads at most limit
 // bytes. The caller sets the connection's deadline, which bounds the whole, and hangs up on an error: that is always an
 // [*Error].
 func Read(client io.ReadWriter, limit int) (Packet, error) {

@@ -103,7 +103,7 @@ func TestRead(t *testing.T) {
 			t.Parallel()
 			for _, chunk := range []int{0, 1, 7} {
 				if chunk > 0 && strings.Contains(row.rule, "without waiting") {
-					continue // what has not arrived yet is not the opening's
+					continue // what has not arrived yet is not the startup packet's
 				}
 				client := &script{parts: row.parts, chunk: chunk}
 				got, err := Read(client, limit)

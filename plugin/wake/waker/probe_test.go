@@ -162,7 +162,7 @@ func TestSendClientAddress_namesPortAndPeer(t *testing.T) {
 	})}
 	w.SendClientAddress(t.Context(), netip.MustParseAddrPort("127.0.0.1:5432"),
 		netip.MustParseAddrPort("10.0.0.7:40000"), netip.MustParseAddrPort("[::ffff:192.0.2.1]:5000"))
-	want := `POST /introduce {"version":1,"port":40000,"peer":"192.0.2.1:5000"}`
+	want := `POST /client-address {"version":1,"port":40000,"peer":"192.0.2.1:5000"}`
 	if diff := cmp.Diff(want, <-received); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}

@@ -67,7 +67,7 @@ var errPanicked = errors.New("the search for an instance panicked")
 
 // Waker is the gateway's [gateway.Backend].
 type Waker struct {
-	// Informers are read; Live reads from the API server, and Client writes to it.
+	// Informers are read; APIReader reads from the API server, and Client writes to it.
 	Informers informers.Reader
 	APIReader client.Reader
 	Client    client.Client

@@ -32,7 +32,7 @@ func dialFrom(t testing.TB, source, address string) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// TestGateway_silentConnectionsKeepNoClientOut has one sender take every place of those that have not said what they are.
+// TestGateway_silentConnectionsKeepNoClientOut has one sender take every slot of those that have not said what they are.
 func TestGateway_silentConnectionsKeepNoClientOut(t *testing.T) {
 	t.Parallel()
 	for rule, row := range map[string]struct {
@@ -47,7 +47,7 @@ func TestGateway_silentConnectionsKeepNoClientOut(t *testing.T) {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
 			const most = 20
-			gateway := run(t, &fakeBackend{resolve: to(instance(t, trusting(echo)))}, func(l *Limits) { l.Opening = most })
+			gateway := run(t, &fakeBackend{resolve: to(instance(t, trusting(echo)))}, func(l *Limits) { l.Starting = most })
 			address := gateway.address
 			if row.service != demo {
 				address = gateway.open(t, row.service)
@@ -55,16 +55,16 @@ func TestGateway_silentConnectionsKeepNoClientOut(t *testing.T) {
 			for range most + 1 {
 				dialFrom(t, "127.0.0.9", gateway.address)
 			}
-			gateway.ledger.await(t, "refused too_many_opening", 1)
+			gateway.ledger.await(t, "refused too_many_starting", 1)
 			conn := dialFrom(t, row.source, address)
-			gateway.ledger.await(t, "refused too_many_opening", 2)
+			gateway.ledger.await(t, "refused too_many_starting", 2)
 			send(t, conn, startupPacket)
 			expect(t, conn, okay)
 		})
 	}
 }
 
-// TestGateway_heldClientsOfOneTenantKeepNoOtherOut has one tenant's clients take every place of those that are held.
+// TestGateway_heldClientsOfOneTenantKeepNoOtherOut has one tenant's clients take every slot of those that are held.
 func TestGateway_heldClientsOfOneTenantKeepNoOtherOut(t *testing.T) {
 	t.Parallel()
 	gateway := run(t, &fakeBackend{}, func(l *Limits) { l.Held = 2 })
@@ -123,7 +123,7 @@ func TestGateway_aPeerThatMayNotComeTakesNoPlace(t *testing.T) {
 			return ""
 		},
 	}
-	gateway := run(t, backend, func(l *Limits) { l.Opening = 1 })
+	gateway := run(t, backend, func(l *Limits) { l.Starting = 1 })
 	conn := dial(t, gateway.address)
 	send(t, conn, startupPacket[:1])
 	const count = 10
