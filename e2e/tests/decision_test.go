@@ -27,6 +27,7 @@ type report struct {
 	IdleSince    time.Time `json:"idleSince"`
 	SampledAt    time.Time `json:"sampledAt"`
 	LastActivity time.Time `json:"lastActivity"`
+	LastUnseen   string    `json:"lastUnseenClient"`
 }
 
 // awaitReport reads the page of a pod's sidecar until it is as wanted. The cluster must stay awake meanwhile.

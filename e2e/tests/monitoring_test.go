@@ -70,6 +70,8 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="awake", OWN} == 1 and on (namespace, cluster) cnpg_scale_to_zero_suspended_schedules == 0`), time.Minute))
 	s.must(p.Await(s.ctx, own(`changes(cnpg_scale_to_zero_cluster_state{state="asleep", OWN}[10m]) == 2 and on () cnpg_scale_to_zero_idle_seconds{OWN}`), time.Minute))
+	// The replica that woke the cluster counts the wake; what was awaited above may come from the other's page.
+	s.must(p.Await(s.ctx, own(`increase(cnpg_scale_to_zero_cluster_wakes_total{result="success", OWN}[10m]) > 0`), time.Minute))
 
 	// Subqueries are evaluated at whole five minutes of the clock: the last step is the next of them.
 	const step, aligned = 2 * time.Second, 5 * time.Minute

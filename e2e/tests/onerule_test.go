@@ -77,17 +77,19 @@ func (s *story) settleIdle(c *cnpgv1.Cluster) {
 func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor, ignored bool) {
 	s.Helper()
 	anything := func(report) bool { return true }
-	before := s.awaitReport(c, c.Status.CurrentPrimary, "anything", toSettle, anything).LastActivity
+	before := s.awaitReport(c, c.Status.CurrentPrimary, "anything", toSettle, anything)
+	began := time.Now()
 	out, err := s.visit(c, v)
 	if v.answered && (err != nil || !strings.Contains(out, "answered")) {
 		s.Errorf("%s, awake: %q (%v)", v.name, out, err)
 	}
 	pause(s, toCount)
-	counted := s.awaitReport(c, c.Status.CurrentPrimary, "anything", toSettle, anything).LastActivity.After(before)
+	after := s.awaitReport(c, c.Status.CurrentPrimary, "anything", toSettle, anything)
+	counted := after.LastActivity.After(before.LastActivity)
 	want := (v.wakes || v.counts == anyhow) && !ignored
 	s.Logf("%s, awake: counts %t", v.name, counted)
 	if counted != want && (v.counts != byItsLength || ignored) {
-		s.Errorf("%s, awake, ignored %t: counts %t, want %t", v.name, ignored, counted, want)
+		s.Errorf("%s, awake, ignored %t: counts %t, want %t: before %+v, visited at %s, after %+v", v.name, ignored, counted, want, before, began.UTC(), after)
 	}
 }
 

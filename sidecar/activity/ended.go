@@ -19,6 +19,14 @@ type Ended struct {
 	At time.Time
 }
 
+// Open is a TCP session of the server that has not ended, by the kernel's list.
+type Open struct {
+	// Peer is the client's address and port.
+	Peer netip.AddrPort
+	// Received is how many bytes the client has sent.
+	Received uint64
+}
+
 // Verdict is what an ended TCP session comes to.
 type Verdict string
 
@@ -53,7 +61,12 @@ func Verdicts() []Verdict {
 // Used reports whether the session keeps the cluster awake.
 func (v Verdict) Used() bool { return v == VerdictClient || v == VerdictUnseen || v == VerdictLost }
 
-// Surroundings is what an ended session is judged by.
+// JudgeOpen says what a TCP session comes to that is open, as if it ended now.
+func JudgeOpen(o Open, around Surroundings) Verdict {
+	return Judge(Ended{Peer: o.Peer, Received: o.Received}, around)
+}
+
+// Surroundings is what a session is judged by.
 type Surroundings struct {
 	// Class is whose the session was in one of the last two samples; empty: none of them found it.
 	Class Class

@@ -314,6 +314,7 @@ func (w *world) Load(string) (checkpoint.Checkpoint, error) {
 type reports struct {
 	world  *world
 	ended  chan []activity.Ended
+	next   chan []activity.Ended // what Wait has found
 	closed chan struct{}
 }
 
@@ -326,17 +327,33 @@ func (r *reports) Prove(context.Context) ([]activity.Ended, error) {
 	return nil, nil
 }
 
-func (r *reports) Receive(time.Time) ([]activity.Ended, error) {
+func (r *reports) Wait() error {
 	select {
 	case ended := <-r.ended:
-		if ended == nil {
-			return nil, sockets.ErrLost
-		}
-		return ended, nil
+		r.next <- ended
+		return nil
 	case <-r.closed:
-		return nil, errors.New("closed")
+		return errors.New("closed")
 	}
 }
+
+func (r *reports) Arrived() (arrived []activity.Ended, err error) {
+	for {
+		var ended []activity.Ended
+		select {
+		case ended = <-r.next:
+		case ended = <-r.ended:
+		default:
+			return arrived, err
+		}
+		if ended == nil {
+			err = sockets.ErrLost
+		}
+		arrived = append(arrived, ended...)
+	}
+}
+
+func (r *reports) Open() ([]activity.Open, error) { return nil, nil }
 
 func (r *reports) Close() { close(r.closed) }
 
@@ -344,7 +361,7 @@ func (w *world) openReports() (monitor.SocketEvents, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	w.joined++
-	w.reports = &reports{world: w, ended: make(chan []activity.Ended, 100), closed: make(chan struct{})}
+	w.reports = &reports{world: w, ended: make(chan []activity.Ended, 100), next: make(chan []activity.Ended, 1), closed: make(chan struct{})}
 	return w.reports, nil
 }
 

@@ -24,6 +24,7 @@ const (
 	ReasonActive                 Reason = "active"
 	ReasonReplicationClient      Reason = "replication_client"
 	ReasonBackgroundWorker       Reason = "background_worker"
+	ReasonConnecting             Reason = "connecting"
 	ReasonSiblingUnknown         Reason = "sibling_unknown"
 	ReasonSiblingOutdated        Reason = "sibling_outdated"
 	ReasonSiblingActive          Reason = "sibling_active"
@@ -48,7 +49,7 @@ func Reasons() []Reason {
 		ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating, ReasonNotPrimary,
 		ReasonSwitchover, ReasonUnhealthy, ReasonReconciliationDisabled, ReasonFenced, ReasonMaintenance,
 		ReasonReplicaCluster, ReasonArchivingFailing, ReasonKeepAwakeWindow, ReasonKeepAwakeUntil, ReasonUnknown,
-		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonSiblingUnknown, ReasonSiblingOutdated, ReasonSiblingActive,
+		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonConnecting, ReasonSiblingUnknown, ReasonSiblingOutdated, ReasonSiblingActive,
 		ReasonServiceUnroutable, ReasonGatewayUnavailable, ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
 		ReasonWraparoundVacuum, ReasonSubscription, ReasonLogicalSlot, ReasonBackupRunning, ReasonIdle,
 	}
@@ -93,6 +94,8 @@ func (r Reason) Description() string {
 		return "a replication client that is not a standby of this cluster is connected"
 	case ReasonBackgroundWorker:
 		return "a background worker of an extension works"
+	case ReasonConnecting:
+		return "a connection is open that is no session: its client is logging in or leaving"
 	case ReasonSiblingUnknown:
 		return "whether another instance is in use is not known"
 	case ReasonSiblingOutdated:

@@ -43,6 +43,8 @@ type instance struct {
 	proven            []activity.Ended // that are reported during the proof
 	source            *source
 	opened            int
+	open              []activity.Open // sessions that it lists
+	listErr           error
 
 	// The control channel.
 	listener *listener
@@ -109,7 +111,9 @@ func (i *instance) Judged(verdict activity.Verdict) { i.verdicts = append(i.verd
 type source struct {
 	instance *instance
 	reports  chan report
+	unread   chan struct{} // something is in reports
 	closed   chan struct{}
+	stalled  bool // nobody is told that something has arrived
 }
 
 type report struct {
@@ -117,12 +121,12 @@ type report struct {
 	err   error
 }
 
-func (i *instance) open() (SocketEvents, error) {
+func (i *instance) openEvents() (SocketEvents, error) {
 	i.opened++
 	if i.openErr != nil {
 		return nil, i.openErr
 	}
-	i.source = &source{instance: i, reports: make(chan report, 100), closed: make(chan struct{})}
+	i.source = &source{instance: i, reports: make(chan report, 100), unread: make(chan struct{}, 1), closed: make(chan struct{})}
 	return i.source, nil
 }
 
@@ -130,13 +134,31 @@ func (s *source) Prove(context.Context) ([]activity.Ended, error) {
 	return s.instance.proven, s.instance.proofErr
 }
 
-func (s *source) Receive(time.Time) ([]activity.Ended, error) {
+func (s *source) Wait() error {
 	select {
-	case r := <-s.reports:
-		return r.ended, r.err
+	case <-s.unread:
+		return nil
 	case <-s.closed:
-		return nil, errFake
+		return errFake
 	}
+}
+
+func (s *source) Arrived() (ended []activity.Ended, err error) {
+	for err == nil {
+		select {
+		case r := <-s.reports:
+			ended, err = append(ended, r.ended...), r.err
+		default:
+			return ended, nil
+		}
+	}
+	return ended, err
+}
+
+func (s *source) Open() ([]activity.Open, error) {
+	s.instance.mutex.Lock()
+	defer s.instance.mutex.Unlock()
+	return s.instance.open, s.instance.listErr
 }
 
 func (s *source) Close() { close(s.closed) }
@@ -144,6 +166,12 @@ func (s *source) Close() { close(s.closed) }
 // report lets the kernel report, and waits until the monitor has it to handle.
 func (i *instance) report(err error, ended ...activity.Ended) {
 	i.source.reports <- report{ended, err}
+	if !i.source.stalled {
+		select {
+		case i.source.unread <- struct{}{}:
+		default:
+		}
+	}
 	synctest.Wait()
 }
 
@@ -190,7 +218,7 @@ func watched(t *testing.T, test func(*testing.T, *instance, *Monitor)) {
 		i.sample.Ledger, i.sample.Started = activity.Ledger{"postgres": {}, "app": {}}, 7
 		m := New(Parts{
 			Sampler: i, Server: i, ClientAddrs: i.addrs, Checkpoints: i, Observer: i, Logger: slog.New(slog.DiscardHandler),
-			OpenEvents: i.open, PodUID: "uid",
+			OpenEvents: i.openEvents, PodUID: "uid",
 			Listen: func(database string, notify func(postgres.Notification), failed func(error)) Listener {
 				i.listener = &listener{database: database, notify: notify, failed: failed}
 				return i.listener

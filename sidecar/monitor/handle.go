@@ -11,9 +11,9 @@ import (
 
 // Event is what arrived: socket events, or the word that the control channel has something.
 type Event struct {
-	source SocketEvents // nil: the control channel
-	ended  []activity.Ended
-	err    error
+	source  SocketEvents // nil: the control channel
+	handled chan<- struct{}
+	err     error // the source is closed
 }
 
 // Change is what the caller has to take in of an event or a sample.
@@ -55,7 +55,10 @@ func (c *Change) merge(next Change) {
 func (m *Monitor) Handle(e Event) Change {
 	change := m.handleNotifications() // they may have found the queue full
 	if e.source != nil && e.source == m.sockets.source {
-		change.merge(m.handleSockets(e))
+		change.merge(m.handleSockets(e.err))
+	}
+	if e.handled != nil {
+		close(e.handled)
 	}
 	m.status.ListenerConnected = m.channel.connected()
 	return change
@@ -69,28 +72,31 @@ func (m *Monitor) handleWaiting() Change {
 		case e := <-m.events:
 			change.merge(m.Handle(e))
 		default:
+			if m.sockets.watching() { // the goroutine that waits may not have been scheduled since
+				change.merge(m.handleSockets(nil))
+			}
 			return change
 		}
 	}
 }
 
-// handleSockets takes socket events in.
-func (m *Monitor) handleSockets(e Event) (change Change) {
+// handleSockets takes in the socket events that have arrived, and why no more come, if that is so.
+func (m *Monitor) handleSockets(failure error) (change Change) {
 	now := time.Now()
-	for _, ended := range e.ended {
+	arrived, err := m.sockets.source.Arrived()
+	for _, ended := range arrived {
 		if m.judge(ended) {
 			change.Used = later(change.Used, ended.At)
 		}
 	}
-	switch {
-	case errors.Is(e.err, sockets.ErrLost):
+	if errors.Is(err, sockets.ErrLost) {
 		m.parts.Observer.Judged(activity.VerdictLost)
 		change.Used = now
-	case e.err != nil:
-		m.parts.Logger.Warn("receiving socket events failed and is begun again", "error", e.err.Error())
-		m.sockets.close()
-		m.status.Reported, m.since.gap = false, true
-		m.SampleSoon()
+	} else if failure == nil {
+		failure = err
+	}
+	if failure != nil {
+		m.failSockets(failure)
 	}
 	if change.Used.IsZero() {
 		return change
@@ -102,4 +108,12 @@ func (m *Monitor) handleSockets(e Event) (change Change) {
 		m.SampleSoon()
 	}
 	return change
+}
+
+// failSockets stops watching, and has it begun again with the next sample.
+func (m *Monitor) failSockets(err error) {
+	m.parts.Logger.Warn("receiving socket events failed and is begun again", "error", err.Error())
+	m.sockets.close()
+	m.status.Reported, m.since.gap = false, true
+	m.SampleSoon()
 }

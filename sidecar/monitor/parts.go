@@ -38,10 +38,17 @@ type Server interface {
 	ShuttingDown(ctx context.Context) (bool, error)
 }
 
-// SocketEvents are the kernel's, of TCP sessions that have ended.
+// SocketEvents are the kernel's, of TCP sessions that have ended. Wait may be called while another goroutine calls the other
+// methods.
 type SocketEvents interface {
+	// Prove returns the sessions that have ended meanwhile.
 	Prove(ctx context.Context) ([]activity.Ended, error)
-	Receive(deadline time.Time) ([]activity.Ended, error)
+	// Wait waits until Arrived has something to return. It fails once the source is closed.
+	Wait() error
+	// Arrived returns the sessions whose end the kernel has reported.
+	Arrived() ([]activity.Ended, error)
+	// Open returns the sessions whose end it has not.
+	Open() ([]activity.Open, error)
 	Close()
 }
 

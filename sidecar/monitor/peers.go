@@ -67,20 +67,25 @@ func (p *peers) ended(peer netip.AddrPort) {
 
 // judge judges one ended session, and reports whether it was a use.
 func (m *Monitor) judge(ended activity.Ended) bool {
-	client := m.parts.ClientAddrs.ClientAddr(ended.Peer).Addr()
-	verdict := activity.Judge(ended, activity.Surroundings{
-		Class: m.peers.class(ended.Peer), Probe: m.parts.ClientAddrs.Probe(ended.Peer), Client: client,
-		Instances: m.peers.instanceAddresses(time.Now()), Ignore: m.settings.Rules.Ignore,
-	})
+	around := m.surroundings(ended.Peer)
+	verdict := activity.Judge(ended, around)
 	m.peers.ended(ended.Peer)
 	m.parts.ClientAddrs.Ended(ended.Peer)
 	m.parts.Observer.Judged(verdict)
 	if verdict == activity.VerdictUnseen {
-		m.status.LastPeer = client
+		m.status.LastPeer = around.Client
 	}
 	if !verdict.Used() {
 		return false
 	}
 	m.since.used = later(m.since.used, ended.At)
 	return true
+}
+
+// surroundings is what a TCP session is judged by.
+func (m *Monitor) surroundings(peer netip.AddrPort) activity.Surroundings {
+	return activity.Surroundings{
+		Class: m.peers.class(peer), Probe: m.parts.ClientAddrs.Probe(peer), Client: m.parts.ClientAddrs.ClientAddr(peer).Addr(),
+		Instances: m.peers.instanceAddresses(time.Now()), Ignore: m.settings.Rules.Ignore,
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
@@ -26,6 +27,10 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	if err != nil {
 		return m.unknown(), Change{}
 	}
+	connecting := m.connecting(sample)
+	if connecting {
+		sample.Blockers = append(slices.Clip(sample.Blockers), idle.ReasonConnecting)
+	}
 	change := m.handleWaiting()
 	change.Restored = m.restore(sample)
 	observation := m.observe(sample)
@@ -35,6 +40,9 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	}
 	m.status.ListenerConnected = m.channel.connected()
 	m.sampleAt = time.Time{} // what arrived belongs to this one
+	if connecting {
+		m.SampleSoon()
+	}
 	return observation, change
 }
 
@@ -63,6 +71,24 @@ func (m *Monitor) read(ctx context.Context) (postgres.Sample, error) {
 		m.CloseSessions()
 	}
 	return sample, err
+}
+
+// connecting reports whether a TCP session is open that the sample did not find: its client is logging in, or its process has
+// ended and the kernel has not reported that yet. What it comes to shows in the next sample or by that report.
+func (m *Monitor) connecting(sample postgres.Sample) bool {
+	if !m.sockets.watching() {
+		return false
+	}
+	open, err := m.sockets.source.Open()
+	if err != nil {
+		m.failSockets(err)
+		return false
+	}
+	found := sample.Tally.Peers()
+	return slices.ContainsFunc(open, func(session activity.Open) bool {
+		_, ok := found[session.Peer]
+		return !ok && activity.JudgeOpen(session, m.surroundings(session.Peer)).Used()
+	})
 }
 
 // observe makes an observation of a sample, and of what came to light since the one before.

@@ -17,7 +17,7 @@ const (
 	retryAfter = 5 * time.Minute
 )
 
-// socketWatcher receives the kernel's socket events in a goroutine of its own.
+// socketWatcher watches for the kernel's socket events in a goroutine of its own.
 type socketWatcher struct {
 	open   func() (SocketEvents, error)
 	events chan<- Event
@@ -51,6 +51,9 @@ func (w *socketWatcher) start(ctx context.Context) ([]activity.Ended, error) {
 		return nil, err
 	}
 	others, err := source.Prove(ctx)
+	if err == nil {
+		_, err = source.Open()
+	}
 	if err != nil {
 		source.Close()
 		if errors.Is(err, sockets.ErrUnsupported) {
@@ -59,21 +62,28 @@ func (w *socketWatcher) start(ctx context.Context) ([]activity.Ended, error) {
 		return nil, err
 	}
 	w.source, w.stop, w.done = source, make(chan struct{}), make(chan struct{})
-	go w.receive(source, w.stop, w.done)
+	go w.notify(source, w.stop, w.done)
 	return others, nil
 }
 
-// receive passes on what arrives until the source is closed or fails.
-func (w *socketWatcher) receive(source SocketEvents, stop <-chan struct{}, done chan<- struct{}) {
+// notify sends an event whenever something has arrived, until the source is closed. What arrived is read by whoever handles
+// the event: read here, it could be on its way when a sample ends.
+func (w *socketWatcher) notify(source SocketEvents, stop <-chan struct{}, done chan<- struct{}) {
 	defer close(done)
 	for {
-		ended, err := source.Receive(time.Time{})
+		err := source.Wait()
+		handled := make(chan struct{})
 		select {
-		case w.events <- Event{source: source, ended: ended, err: err}:
+		case w.events <- Event{source: source, handled: handled, err: err}:
 		case <-stop:
 			return
 		}
-		if err != nil && !errors.Is(err, sockets.ErrLost) {
+		if err != nil {
+			return
+		}
+		select {
+		case <-handled:
+		case <-stop:
 			return
 		}
 	}

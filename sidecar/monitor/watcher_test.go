@@ -2,11 +2,13 @@ package monitor
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
@@ -137,7 +139,9 @@ func TestSocketWatcher_pausesInASampleToo(t *testing.T) {
 	t.Parallel()
 	watched(t, func(t *testing.T, i *instance, m *Monitor) {
 		_, _ = m.Sample(t.Context())
-		i.sampled = func() { i.report(nil, client(time.Now())); i.report(nil, client(time.Now())) }
+		i.report(nil, client(time.Now()))
+		handleAll(m)
+		i.sampled = func() { i.report(nil, client(time.Now())) }
 		seen, _ := m.Sample(t.Context())
 		if seen.Used.IsZero() || !m.sockets.paused || !m.NextSample().Equal(time.Now().Add(pauseLasts)) {
 			t.Errorf("%+v, the next sample at %s", seen, m.NextSample())
@@ -146,6 +150,97 @@ func TestSocketWatcher_pausesInASampleToo(t *testing.T) {
 		time.Sleep(pauseLasts)
 		if seen, _ = m.Sample(t.Context()); seen.Reported || !seen.Gap || !m.NextSample().IsZero() {
 			t.Errorf("it is begun again at once: %+v", seen)
+		}
+	})
+}
+
+// On a machine that is overloaded the goroutine that waits may not run for seconds.
+func TestSample_whatTheKernelHasReadyBelongsToIt(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule     string
+		report   report
+		observed func(idle.Observation) bool
+	}{
+		{"a session that ended", report{ended: []activity.Ended{client(time.Now())}}, func(o idle.Observation) bool { return !o.Used.IsZero() }},
+		{"lost events", report{err: sockets.ErrLost}, func(o idle.Observation) bool { return !o.Used.IsZero() }},
+		{"a failure", report{err: errFake}, func(o idle.Observation) bool { return o.Gap && !o.Reported }},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			watched(t, func(t *testing.T, i *instance, m *Monitor) {
+				_, _ = m.Sample(t.Context())
+				time.Sleep(time.Minute)
+				i.source.stalled = true
+				i.sampling = func() { i.report(row.report.err, row.report.ended...) }
+				if seen, _ := m.Sample(t.Context()); !row.observed(seen) {
+					t.Errorf("%+v", seen)
+				}
+			})
+		})
+	}
+}
+
+func TestSample_isNotIdleWhileSomebodyConnects(t *testing.T) {
+	t.Parallel()
+	somebody := activity.Open{Peer: client(time.Now()).Peer, Received: 700}
+	for _, row := range []struct {
+		rule    string
+		open    activity.Open
+		prepare func(*instance, *Monitor)
+		blocks  bool
+	}{
+		{"a client that is logging in or leaving", somebody, nil, true},
+		{"a bare connect", activity.Open{Peer: somebody.Peer}, nil, false},
+		{"a session that the sample found", somebody, func(i *instance, _ *Monitor) {
+			i.sample.Tally.Add(activity.Session{BackendType: "client backend", User: "monitoring", Peer: somebody.Peer},
+				activity.Rules{Ignore: []idle.Pattern{{User: "monitoring"}}})
+		}, false},
+		{"an address that is ignored", somebody, func(_ *instance, m *Monitor) {
+			m.Configure(Settings{Connect: true, Rules: activity.Rules{Ignore: []idle.Pattern{{Client: netip.PrefixFrom(somebody.Peer.Addr(), 32)}}}})
+		}, false},
+		{"another instance", somebody, func(_ *instance, m *Monitor) {
+			m.Configure(Settings{Connect: true, Others: []netip.Addr{somebody.Peer.Addr()}})
+		}, false},
+		{"a probe of the gateway's", somebody, func(i *instance, _ *Monitor) {
+			i.addrs.Add(somebody.Peer.Addr(), contract.ClientAddress{Port: somebody.Peer.Port(), Peer: somebody.Peer, Probe: true})
+		}, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			watched(t, func(t *testing.T, i *instance, m *Monitor) {
+				state, _ := decide(t, m, idle.State{})
+				time.Sleep(time.Hour) // the bubble's clock
+				idleSince := state.IdleSince
+				i.open = []activity.Open{row.open}
+				if row.prepare != nil {
+					row.prepare(i, m)
+				}
+				state, decision := decide(t, m, state)
+				if blocks := decision.Reason == idle.ReasonConnecting; blocks != row.blocks || blocks != (decision.Action == idle.ActionNone) {
+					t.Errorf("the decision is %s", decision.Reason)
+				}
+				if again := m.NextSample(); again.IsZero() == row.blocks {
+					t.Errorf("the next sample is taken at %s", again)
+				}
+				if !state.IdleSince.Equal(idleSince) {
+					t.Errorf("idle since %s, want %s: what it comes to is not known yet", state.IdleSince, idleSince)
+				}
+			})
+		})
+	}
+}
+
+func TestSample_isUnknownWhereTheKernelListsNothing(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, i *instance, m *Monitor) {
+		_, _ = m.Sample(t.Context())
+		i.listErr = errFake
+		if seen, _ := m.Sample(t.Context()); seen.Reported || !seen.Gap {
+			t.Errorf("the list fails: %+v", seen)
+		}
+		if seen, _ := m.Sample(t.Context()); seen.Reported || m.sockets.watching() {
+			t.Errorf("it cannot be proven: %+v", seen)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -24,6 +25,10 @@ const (
 const (
 	// buffer, in bytes, is as large as an ordinary process may ask for by default (net.core.rmem_max).
 	buffer = 208 << 10
+	// longestDatagram, in bytes, is several times what the kernel sends for one socket.
+	longestDatagram = 8 << 10
+	// maximumReports bounds what is returned at once; under a storm more come than are read.
+	maximumReports = 1024
 	// proofTimeout bounds the test that reports arrive; they were seen within 0.1 s.
 	proofTimeout = 2 * time.Second
 )
@@ -77,31 +82,75 @@ func join(conn *netlink.Conn, setFilter func() error) error {
 // Close leaves the groups; a running Receive fails.
 func (l *Listener) Close() { _ = l.conn.Close() }
 
-// Receive waits for reports until the deadline; a zero one is never. It returns none when the deadline has passed. An error
-// that is [ErrLost] says that some were lost, and that more may follow; any other that no more come.
+// Receive waits for reports until the deadline; a zero one is never. It returns none when the deadline has passed. Errors are
+// those of [Listener.Wait] and [Listener.Arrived].
 func (l *Listener) Receive(deadline time.Time) ([]activity.Ended, error) {
 	if err := l.conn.SetReadDeadline(deadline); err != nil {
 		return nil, fmt.Errorf("limit the wait for reports: %w", err)
 	}
-	messages, err := l.conn.Receive()
-	now := time.Now()
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	if err := l.Wait(); errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, nil
-	case errors.Is(err, unix.ENOBUFS):
-		return nil, fmt.Errorf("receive: %w", ErrLost)
-	case err != nil:
+	} else if err != nil {
+		return nil, err
+	}
+	return l.Arrived()
+}
+
+// Wait waits until [Listener.Arrived] has something to return. The error says that the listener is closed.
+func (l *Listener) Wait() error {
+	conn, err := l.conn.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("wait for reports: %w", err)
+	}
+	err = conn.Read(func(fd uintptr) bool {
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return ready != 0 || err != nil && !errors.Is(err, unix.EINTR)
+	})
+	if err != nil {
+		return fmt.Errorf("wait for reports: %w", err)
+	}
+	return nil
+}
+
+// Arrived returns the reports that the kernel has ready, and waits for none. It may be called while another goroutine waits. An
+// error that is [ErrLost] says that some were lost, and that more may follow; any other that no more come.
+func (l *Listener) Arrived() ([]activity.Ended, error) {
+	conn, err := l.conn.SyscallConn()
+	if err != nil {
 		return nil, fmt.Errorf("receive: %w", err)
 	}
-	reports := make([]activity.Ended, 0, len(messages))
-	for _, message := range messages {
-		ended, err := decode(message.Data, now)
+	var reports []activity.Ended
+	buffer := make([]byte, longestDatagram)
+	for len(reports) < maximumReports {
+		length, err := receiveNow(conn, buffer)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return reports, nil
+		case errors.Is(err, unix.ENOBUFS):
+			return reports, fmt.Errorf("receive: %w", ErrLost)
+		case err != nil:
+			return reports, fmt.Errorf("receive: %w", err)
+		case length > len(buffer):
+			return reports, fmt.Errorf("receive %d bytes at once: %w", length, ErrLost)
+		}
+		received, err := decodeAll(buffer[:length], time.Now())
+		reports = append(reports, received...)
 		if err != nil {
 			return reports, fmt.Errorf("%w: %w", ErrLost, err) // it may have been anything
 		}
-		reports = append(reports, ended)
 	}
 	return reports, nil
+}
+
+// receiveNow reads a datagram that is there, and returns its length even where the buffer is shorter. There is no goroutine to
+// wake: [syscall.RawConn.Read] would wait for the one in [Listener.Wait].
+func receiveNow(conn syscall.RawConn, buffer []byte) (length int, err error) {
+	failure := conn.Control(func(fd uintptr) {
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			length, _, err = unix.Recvfrom(int(fd), buffer, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		}
+	})
+	return length, errors.Join(failure, err)
 }
 
 // Prove connects to the own port, sends nothing, and waits for the report of it: silence means something only after that. It

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -33,6 +34,23 @@ const (
 
 // errMessage says that the kernel's message is not understood.
 var errMessage = errors.New("a message of the kernel is not understood")
+
+// decodeAll reads a datagram of the kernel's, with its netlink headers.
+func decodeAll(datagram []byte, at time.Time) ([]activity.Ended, error) {
+	messages, err := syscall.ParseNetlinkMessage(datagram)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errMessage, err)
+	}
+	reports := make([]activity.Ended, 0, len(messages))
+	for _, message := range messages {
+		ended, err := decode(message.Data, at)
+		if err != nil {
+			return reports, err
+		}
+		reports = append(reports, ended)
+	}
+	return reports, nil
+}
 
 // decode reads a message of the kernel. What it cannot read may have been anything.
 func decode(data []byte, at time.Time) (activity.Ended, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"strconv"
 	"testing"
@@ -332,6 +333,115 @@ func TestReceive_noticesLostReports(t *testing.T) {
 		}
 		arrived += len(reports)
 	}
+}
+
+// Somebody who reads what has arrived waits for nobody who waits for more.
+func TestArrived_besideAnotherThatWaits(t *testing.T) {
+	t.Parallel()
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	l, err := Listen(uint16(server.Addr().(*net.TCPAddr).Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if reports, err := l.Arrived(); len(reports) != 0 || err != nil {
+		t.Errorf("before anybody came: %v, %v", reports, err)
+	}
+	arrived := make(chan error)
+	go func() {
+		for {
+			err := l.Wait()
+			arrived <- err
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for range 3 {
+		client, err := net.Dial("tcp", server.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted, err := server.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = accepted.Close()
+		_ = client.Close()
+		if err := <-arrived; err != nil {
+			t.Fatal(err)
+		}
+		reports, err := l.Arrived()
+		if len(reports) == 0 || err != nil {
+			t.Errorf("reports: %v, %v", reports, err)
+		}
+	}
+	l.Close()
+	for err := range arrived {
+		if err != nil {
+			break
+		}
+	}
+	if _, err := l.Arrived(); err == nil || errors.Is(err, ErrLost) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestOpen_listsSessionsThatHaveNotEnded(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		listener, err := Listen(s.Port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		s.Execute(t, "create role app login password 'right'")
+		come := func(startup string) net.Conn {
+			t.Helper()
+			conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(s.Port))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			if startup == "" {
+				return conn
+			}
+			packet, err := (&pgproto3.StartupMessage{
+				ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": startup},
+			}).Encode(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Write(packet); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Read(make([]byte, 1)); err != nil { // the server asks for the password
+				t.Fatal(err)
+			}
+			return conn
+		}
+		loggingIn, bare, gone := come("app"), come(""), come("app")
+		_ = gone.Close()
+		expect(t, listener, gone.LocalAddr().String())
+		open, err := listener.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		verdicts := map[string]activity.Verdict{}
+		for _, session := range open {
+			verdicts[session.Peer.String()] = activity.JudgeOpen(session, activity.Surroundings{})
+		}
+		want := map[string]activity.Verdict{
+			loggingIn.LocalAddr().String(): activity.VerdictUnseen, bare.LocalAddr().String(): activity.VerdictIncomplete,
+		}
+		if !maps.Equal(verdicts, want) {
+			t.Errorf("open are %v, want %v", verdicts, want)
+		}
+	})
 }
 
 func TestClose_endsReceive(t *testing.T) {
