@@ -22,6 +22,8 @@ type clientConn struct {
 	peer     netip.AddrPort
 	came     time.Time
 	logger   *slog.Logger
+	// ignored is whether the cluster ignores the client, which then gets a session only while the cluster is awake.
+	ignored bool
 	// inSession is whether it has a slot among the sessions.
 	inSession bool
 }

@@ -30,8 +30,8 @@ const (
 
 // route asks the backend where the session goes, and takes the startup packet there.
 func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached, error) {
-	if packet.Replication != startup.NoReplication {
-		return c.routeReplication(ctx, packet)
+	if c.ignored || packet.Replication != startup.NoReplication {
+		return c.routeToRunning(ctx, packet)
 	}
 	client := Client{
 		Peer: c.peer, TLS: packet.Kind.Encrypted(), User: packet.User, Database: packet.Database, Application: packet.Application,
@@ -57,11 +57,13 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 	}
 }
 
-// routeReplication passes replication through to an instance that runs. It is no reason to wake a cluster: what replicates is
-// there all day.
-func (c *clientConn) routeReplication(ctx context.Context, packet startup.Packet) (*reached, error) {
+// routeToRunning passes a session through to an instance that runs, and wakes no cluster: what replicates is there all day, and
+// a client that is ignored never wakes one.
+func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) (*reached, error) {
 	running := c.backend.Running(c.listener.service)
 	switch {
+	case len(running) == 0 && c.ignored:
+		return nil, errUnreachable
 	case len(running) == 0:
 		return nil, errReplication
 	case c.backend.SendsAway(c.listener.service, c.peer):

@@ -105,6 +105,38 @@ func TestReplicationPassesToAnInstanceThatRuns(t *testing.T) {
 	}
 }
 
+// While a cluster falls asleep or wakes its Services lead to the gateway although it is awake.
+func TestGateway_ignoredClientsReachAClusterThatIsAwake(t *testing.T) {
+	t.Parallel()
+	target := instance(t, trusting(echo))
+	for _, row := range []struct {
+		rule    string
+		running []netip.AddrPort
+		refusal Refusal
+		served  bool
+	}{
+		{"an ignored client is served while an instance runs", []netip.AddrPort{target}, RefusalIgnored, true},
+		{"an ignored client is not served by a sleeping cluster", nil, RefusalIgnored, false},
+		{"an instance of the cluster is never served", []netip.AddrPort{target}, RefusalInstance, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			backend := &fakeBackend{running: row.running, refuses: func(netip.AddrPort) Refusal { return row.refusal }}
+			gateway := run(t, backend, nil)
+			conn := dial(t, gateway.address)
+			if row.served {
+				send(t, conn, startupPacket)
+				expect(t, conn, okay)
+			} else if said := expectEnd(t, conn); said != "" {
+				t.Errorf("it was told %q", said)
+			}
+			if backend.resolved.Load() != 0 {
+				t.Error("Resolve was asked, which wakes the cluster")
+			}
+		})
+	}
+}
+
 func TestReplicationKeepsToRulesThatTellAddressesApart(t *testing.T) {
 	t.Parallel()
 	instance := instance(t, func(*net.TCPConn) { t.Error("a session came from the gateway's address") })
