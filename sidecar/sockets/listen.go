@@ -88,9 +88,14 @@ func (l *Listener) Receive(deadline time.Time) ([]activity.Ended, error) {
 	if err := l.conn.SetReadDeadline(deadline); err != nil {
 		return nil, fmt.Errorf("limit the wait for reports: %w", err)
 	}
-	if err := l.Wait(); errors.Is(err, os.ErrDeadlineExceeded) {
+	err := l.Wait()
+	if err := l.conn.SetReadDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("wait for reports: %w", err)
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, nil
-	} else if err != nil {
+	case err != nil:
 		return nil, err
 	}
 	return l.Arrived()
