@@ -83,7 +83,7 @@ var settings = []setting{
 	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "addresses of clients that the wake gateway serves"},
 	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a client waits for its cluster to wake; at most 1h"},
 	{"handover-wait", "HANDOVER_WAIT", "2s", "how long other nodes are given to lead to the gateway before a cluster may sleep; at most 15s"},
-	{"drain-timeout", "DRAIN_TIMEOUT", "20s", "how long clients that wait, and sessions through the gateway, are given when the plugin stops; at most 10m"},
+	{"drain-timeout", "DRAIN_TIMEOUT", "20s", "how long clients that wait, and sessions through the gateway, are given when the plugin stops; at most 24h"},
 	{"pod-name", "POD_NAME", "", "name of the plugin's pod; without it the wake gateway is off"},
 	{"pod-namespace", "POD_NAMESPACE", "", "namespace of the plugin's pod"},
 	{"pod-uid", "POD_UID", "", "UID of the plugin's pod"},

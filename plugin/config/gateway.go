@@ -19,7 +19,7 @@ import (
 // What the durations may be. A client waits no longer than the gateway stands in for a woken cluster, an announcement lasts half a
 // minute, and Kubernetes ends a pod after its grace period.
 const (
-	longestWake, longestHandover, longestDrain = plan.StandInFor, 15 * time.Second, 10 * time.Minute
+	longestWake, longestHandover, longestDrain = plan.StandInFor, 15 * time.Second, 24 * time.Hour
 )
 
 // gateway checks what the wake gateway is to work with; nil if no pod is named.

@@ -111,8 +111,9 @@ func (g *Gateway) Drain(ctx context.Context) error {
 	case <-ended:
 		return nil
 	case <-ctx.Done():
+		cut := g.spliced.count()
 		g.cutAll(errClosed)
 		<-ended
-		return fmt.Errorf("drain: sessions were cut: %w", context.Cause(ctx))
+		return fmt.Errorf("drain: %d sessions were cut: %w", cut, context.Cause(ctx))
 	}
 }

@@ -271,6 +271,21 @@ func TestDrainSendsHeldClientsElsewhereInTheEnd(t *testing.T) {
 	gateway.ledger.await(t, "ignored closed", 1)
 }
 
+func TestDrain_saysHowManySessionsItCut(t *testing.T) {
+	t.Parallel()
+	gateway := run(t, &fakeBackend{resolve: to(instance(t, trusting(echo)))}, nil)
+	for range 3 {
+		conn := dial(t, gateway.address)
+		send(t, conn, startupPacket)
+		expect(t, conn, okay)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := gateway.Drain(ended); err == nil || !strings.Contains(err.Error(), "3 sessions were cut") {
+		t.Errorf("Drain returned %v", err)
+	}
+}
+
 func TestDrainEndsWithTheLastSession(t *testing.T) {
 	t.Parallel()
 	gateway := run(t, &fakeBackend{resolve: to(instance(t, trusting(echo)))}, nil)

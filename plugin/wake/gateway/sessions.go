@@ -48,3 +48,10 @@ func (s *sessions) give(cluster types.NamespacedName) {
 		delete(s.namespaces, cluster.Namespace)
 	}
 }
+
+// count returns how many sessions there are.
+func (s *sessions) count() int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.taken
+}
