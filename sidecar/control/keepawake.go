@@ -69,7 +69,7 @@ func (l *Loop) persistKeepAwake(ctx context.Context) {
 	}
 	current, ok := view.Annotations[contract.AnnotationKeepAwakeUntil]
 	switch {
-	case !ok && value == nil, ok && value != nil && current == *value, current != k.instead: // or somebody else has changed it since
+	case !ok && value == nil, ok && value != nil && current == *value, current != k.instead: // or somebody else has changed it
 		k.pending = false
 		return
 	}

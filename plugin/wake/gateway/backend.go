@@ -56,7 +56,7 @@ type Refusal string
 
 // The refusals.
 const (
-	// RefusalIgnored is a peer on the ignore list of the cluster.
+	// RefusalIgnored is a peer on the ignore list of the cluster. It is served after all if instances are running.
 	RefusalIgnored Refusal = "ignored_client"
 	// RefusalInstance is an instance of the same cluster.
 	RefusalInstance Refusal = "instance"
