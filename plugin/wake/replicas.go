@@ -11,11 +11,11 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
-// unreadyFor is how long a replica may be not ready, and how old a slice must be whose pod is not known, before the others
-// remove what leads there: not for a moment's weakness, nor because an informer is late.
+// unreadyFor is how long a replica must be unready, and how old a slice of an unknown pod must be, before the other replicas
+// remove the slices. So a brief failure or a late informer does not matter.
 const unreadyFor = 3 * time.Second
 
-// replicas are the pods of the plugin's namespace, by UID; the gateways' are among them.
+// replicas are the pods of the plugin's namespace by UID, which include the gateways'.
 type replicas map[types.UID]*corev1.Pod
 
 func (c *Controller) readReplicas(ctx context.Context) (replicas, error) {
@@ -27,7 +27,7 @@ func (c *Controller) readReplicas(ctx context.Context) (replicas, error) {
 	return found, err
 }
 
-// ready reports whether the kubelet says that a replica serves.
+// ready reports whether the kubelet reports the replica as ready.
 func (r replicas) ready(uid types.UID) bool {
 	pod, ok := r[uid]
 	return ok && podReady(pod)
@@ -42,7 +42,7 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// dead reports whether what a slice leads to serves no longer, and if not, when it has to be asked again; zero: only when
+// dead reports whether the replica of a slice no longer serves. If it does, dead returns when to ask again; zero: only when
 // something changes.
 func (r replicas) dead(slice *discoveryv1.EndpointSlice, now time.Time) (bool, time.Time) {
 	pod, ok := r[endpointslice.ReplicaOf(slice)]
