@@ -73,7 +73,7 @@ func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // podHandler rings for a cluster's pods, of which no plan depends, and has the clusters looked at that a replica matters to
-// when it becomes ready, stops being it or goes.
+// when it starts, becomes ready, stops being it or goes.
 func (c *Controller) podHandler() handler.EventHandler {
 	one := func(ctx context.Context, o client.Object, q queue) {
 		c.ofCluster(ctx, o)
@@ -86,7 +86,7 @@ func (c *Controller) podHandler() handler.EventHandler {
 			c.ofCluster(ctx, e.ObjectNew)
 			before, ok := e.ObjectOld.(*corev1.Pod)
 			after, also := e.ObjectNew.(*corev1.Pod)
-			if ok && also && podReady(before) != podReady(after) {
+			if ok && also && (podReady(before) != podReady(after) || !startsUntil(before).Equal(startsUntil(after))) {
 				c.replicaChanged(ctx, after, q)
 			}
 		},
