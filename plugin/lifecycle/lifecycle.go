@@ -114,7 +114,7 @@ func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation li
 	return patch, ResultInjected
 }
 
-// inject returns the pod as it is to be created, or else as it is planned.
+// inject returns the pod to create or, if create is false, to plan.
 func (s *Server) inject(pod *corev1.Pod, owner *cluster, create bool) (*corev1.Pod, error) {
 	if !create && !owner.rolls(s.AtOnce) {
 		return Inject(pod, Placeholder())
