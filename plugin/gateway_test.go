@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -274,8 +277,11 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 		}
 		return nil, context.DeadlineExceeded
 	}
+	relieved := f.relieves(own)
+	var ready readiness
+	served := config.Config{Gateway: settings, MetricsAddress: freeAddress(t)}
 	ended := make(chan error, 1)
-	go func() { ended <- manager.Start(ctx) }()
+	go func() { ended <- runParts(ctx, served, manager, nil, woken, &ready) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -285,6 +291,8 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 			t.Log(logged.String())
 		}
 	})
+
+	relieved(served.MetricsAddress)
 
 	announcement := "pod-uid " + time.Now().Add(25*time.Second).UTC().Format(time.RFC3339Nano)
 	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:%q}`, contract.AnnotationAnnounced, announcement))
@@ -373,6 +381,126 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	if left := f.slices(); len(left) != 0 {
 		t.Errorf("%d slices are left of a plugin that stopped", len(left))
 	}
+}
+
+// relieves makes the pod of a plugin that is about to start one that is to relieve another, while no slice can be made. The function
+// returned, to be called once it has started, demands that it is ready when its slices are made and not before, and leaves it alone
+// with an awake cluster.
+func (f *fleet) relieves(starting *corev1.Pod) func(address string) {
+	f.t.Helper()
+	status := func(ready corev1.ConditionStatus) {
+		f.t.Helper()
+		now := metav1.Now()
+		starting.Status.StartTime = &now
+		starting.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: now}}
+		starting.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}}}
+		if err := f.admin.Status().Update(f.t.Context(), starting); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	status(corev1.ConditionFalse)
+	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:"on",%q:"2026-03-01T00:00:00Z"}`, contract.AnnotationHibernation, contract.AnnotationAsleepSince))
+	old := pod("cnpg-system", "scale-to-zero-0", "10.1.0.9", nil)
+	f.create(old)
+	theirs := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-rw-old", Labels: map[string]string{
+			discoveryv1.LabelServiceName: "orders-rw", discoveryv1.LabelManagedBy: endpointslice.ManagedBy,
+			endpointslice.LabelCluster: "orders", endpointslice.LabelReplica: string(old.UID),
+		}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.9"}}},
+	}
+	f.create(theirs)
+	allow := f.forbidSlices()
+	return func(address string) {
+		f.t.Helper()
+		f.comes("ports are given", func() bool {
+			var ledgers corev1.ConfigMapList
+			return f.admin.List(f.t.Context(), &ledgers, client.InNamespace("cnpg-system"), client.HasLabels{ports.Label}) == nil && len(ledgers.Items) != 0
+		})
+		if f.readyAt(address) {
+			f.t.Error("a replica that relieves another is ready before its slices are made")
+		}
+		allow()
+		f.comes("it is ready", func() bool { return f.readyAt(address) })
+		if led := len(f.slices()); led != 3 {
+			f.t.Errorf("it is ready with %d slices beside the other's, want 2", led-1)
+		}
+		status(corev1.ConditionTrue)
+		f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:null,%q:null}`, contract.AnnotationHibernation, contract.AnnotationAsleepSince))
+		for _, object := range []client.Object{old, theirs} {
+			if err := client.IgnoreNotFound(f.admin.Delete(f.t.Context(), object, client.GracePeriodSeconds(0))); err != nil { // the plugin removes what leads to a dead one
+				f.t.Fatal(err)
+			}
+		}
+		owned := f.own("orders-rw", "orders-r")
+		for _, slice := range owned {
+			slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}
+			if err := f.admin.Update(f.t.Context(), slice); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+		f.comes("nothing of the gateway is left", func() bool { return len(f.slices()) == 0 })
+		for _, slice := range owned {
+			if err := f.admin.Delete(f.t.Context(), slice); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// forbidSlices takes the plugin's right to make EndpointSlices away, until the function returned is called.
+func (f *fleet) forbidSlices() (allow func()) {
+	f.t.Helper()
+	var roles rbacv1.ClusterRoleList
+	if err := f.admin.List(f.t.Context(), &roles); err != nil {
+		f.t.Fatal(err)
+	}
+	for i := range roles.Items {
+		role := &roles.Items[i]
+		for j := range role.Rules {
+			rule := role.Rules[j]
+			if !slices.Equal(rule.Resources, []string{"endpointslices"}) || !slices.Contains(rule.Verbs, "deletecollection") || strings.HasPrefix(role.Name, "system:") {
+				continue
+			}
+			set := func(verbs []string) {
+				f.t.Helper()
+				role.Rules[j].Verbs = verbs
+				if err := f.admin.Update(f.t.Context(), role); err != nil {
+					f.t.Fatal(err)
+				}
+			}
+			set(slices.DeleteFunc(slices.Clone(rule.Verbs), func(verb string) bool { return verb == "create" }))
+			return func() { set(rule.Verbs) }
+		}
+	}
+	f.t.Fatal("no role lets the plugin make EndpointSlices")
+	return nil
+}
+
+// readyAt asks a plugin whether it is ready, as the kubelet does.
+func (f *fleet) readyAt(address string) bool {
+	f.t.Helper()
+	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	return answer.StatusCode == http.StatusOK
+}
+
+// freeAddress is one on which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
 }
 
 // versions returns the resourceVersion of each slice, to detect writes.

@@ -29,7 +29,7 @@ func Handler(metrics prometheus.Gatherer, ready func() bool) http.Handler {
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready() {
-			http.Error(w, "the informers are not in sync", http.StatusServiceUnavailable)
+			http.Error(w, "the informers are not in sync, or EndpointSlices are still to be made", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n"))

@@ -72,8 +72,8 @@ func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// podHandler notifies waiters about a cluster's pods, on which no plan depends. When a replica becomes ready or unready, or is
-// deleted, it requests reconciliation of the clusters to which the replica matters.
+// podHandler notifies waiters about a cluster's pods, on which no plan depends. When a replica starts, becomes ready or unready, or
+// is deleted, it requests reconciliation of the clusters to which the replica matters.
 func (c *Controller) podHandler() handler.EventHandler {
 	one := func(ctx context.Context, o client.Object, q queue) {
 		c.ofCluster(ctx, o)
@@ -86,7 +86,7 @@ func (c *Controller) podHandler() handler.EventHandler {
 			c.ofCluster(ctx, e.ObjectNew)
 			before, ok := e.ObjectOld.(*corev1.Pod)
 			after, also := e.ObjectNew.(*corev1.Pod)
-			if ok && also && podReady(before) != podReady(after) {
+			if ok && also && (podReady(before) != podReady(after) || !startsUntil(before).Equal(startsUntil(after))) {
 				c.replicaChanged(ctx, after, q)
 			}
 		},

@@ -56,6 +56,7 @@ type world struct {
 	passedOver string                    // an address to which nothing is routed
 	bound      bool                      // whether session affinity leads the gateway's own connections to an instance
 	eventless  bool                      // whether Events cannot be written
+	sliceless  bool                      // whether EndpointSlices cannot be created
 	turn       int
 	networks   []*network
 	logged     bytes.Buffer
@@ -125,6 +126,9 @@ func (w *world) intercept() interceptor.Funcs {
 			note("create", o)
 			if _, ok := o.(*corev1.Event); ok && w.eventless {
 				return errors.New("no Events today")
+			}
+			if _, ok := o.(*discoveryv1.EndpointSlice); ok && w.sliceless {
+				return errors.New("no EndpointSlices today")
 			}
 			o.SetUID(types.UID(o.GetName()))
 			o.SetCreationTimestamp(metav1.Now())
@@ -302,6 +306,19 @@ func (w *world) pod(name string, ready corev1.ConditionStatus) {
 		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.Now()}}},
 	}
 	w.put(pod)
+}
+
+// starts makes a replica's pod one that has not been ready yet, whose container has just been started.
+func (w *world) starts(name string) {
+	w.t.Helper()
+	w.put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name, UID: types.UID(name)},
+		Status: corev1.PodStatus{
+			StartTime:         ptr.To(metav1.Now()),
+			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}},
+			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}},
+		},
+	})
 }
 
 // look makes the replica reconcile the cluster.
