@@ -51,7 +51,7 @@ import (
 
 const account = "system:serviceaccount:cnpg-system:cnpg-scale-to-zero-plugin"
 
-// asPlugin writes a kubeconfig of the plugin's service account and has the plugin use it.
+// asPlugin writes a kubeconfig for the plugin's service account and makes the plugin use it.
 func asPlugin(t *testing.T, c *rest.Config) {
 	t.Helper()
 	kubeconfig := clientcmdapi.NewConfig()
@@ -66,7 +66,7 @@ func asPlugin(t *testing.T, c *rest.Config) {
 	t.Setenv("KUBECONFIG", path)
 }
 
-// grant applies the rights that are shipped.
+// grant applies the shipped RBAC rules.
 func grant(t *testing.T, admin client.Client) {
 	t.Helper()
 	rights, err := os.ReadFile("../manifests/base/rights/rights.yaml")
@@ -97,7 +97,7 @@ func grant(t *testing.T, admin client.Client) {
 	}
 }
 
-// fleet is the API server as people, the operator and the kubelet change it.
+// fleet changes objects like people, the operator and the kubelet.
 type fleet struct {
 	t     *testing.T
 	admin client.Client
@@ -136,7 +136,7 @@ func (f *fleet) annotation(key string) string {
 	return cluster.Annotations[key]
 }
 
-// own makes the Services' own slices, which have no endpoints yet.
+// own creates the Services' own slices, without endpoints.
 func (f *fleet) own(services ...string) []*discoveryv1.EndpointSlice {
 	f.t.Helper()
 	var made []*discoveryv1.EndpointSlice
@@ -160,7 +160,7 @@ func (f *fleet) slices() []discoveryv1.EndpointSlice {
 	return all.Items
 }
 
-// comes waits for something that the plugin does; it fails the test after a while.
+// comes waits until the condition holds, and fails the test after a while.
 func (f *fleet) comes(what string, come func() bool) {
 	f.t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -187,7 +187,7 @@ func pod(namespace, name, address string, labels map[string]string) *corev1.Pod 
 	}
 }
 
-// cluster makes a Cluster with its Services.
+// cluster creates a Cluster with its Services.
 func (f *fleet) cluster() gateway.Service {
 	f.t.Helper()
 	cluster := &cnpgv1.Cluster{
@@ -215,7 +215,7 @@ func (f *fleet) cluster() gateway.Service {
 	return rw
 }
 
-// shown compares some of what a scrape shows, with the rights that are shipped and what the informers keep.
+// shown compares some metrics of a scrape, using the shipped RBAC rules and the informers' transformed objects.
 func (f *fleet) shown(collector prometheus.Collector, want string) {
 	f.t.Helper()
 	var names []string
@@ -269,7 +269,7 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	woken.backend.Probe = func(context.Context, netip.AddrPort) bool { return true }
 	woken.controller.Dial = func(ctx context.Context, _ string) (net.Conn, error) { // there is no kube-proxy
 		var dialer net.Dialer
-		ctx = context.WithoutCancel(ctx)   // this machine may be slower than a network has to be
+		ctx = context.WithoutCancel(ctx)   // this machine may be slower than a real network
 		for _, slice := range f.slices() { //nolint:contextcheck // the test's own question
 			if conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", endpointslice.PortOf(&slice))); err == nil {
 				_ = conn.Close()
@@ -503,7 +503,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// versions are what the API server counts writes by.
+// versions returns the resourceVersion of each slice, to detect writes.
 func versions(all []discoveryv1.EndpointSlice) map[string]string {
 	found := map[string]string{}
 	for i := range all {

@@ -8,13 +8,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// threshold is the shortest that these tests use, and its form in minutes.
+// threshold is the shortest threshold in these tests, thresholdMinutes the same in minutes.
 const (
 	threshold        = 12 * time.Second
 	thresholdMinutes = "0.2"
 )
 
-// A session in any state keeps its cluster awake for as long as it is open.
+// A session in any state keeps its cluster awake while it is open.
 func TestOpenSessionKeepsAwake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -44,13 +44,13 @@ func TestOpenSessionKeepsAwake(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awake(c, threshold+toAct, "an administrator's psql over the socket")
 	before, after := local.Close()
-	s.asleepOnTime(c, before, after.Add(toMissLocal), threshold) // it ended at the look that no longer saw it
+	s.asleepOnTime(c, before, after.Add(toMissLocal), threshold) // it counts as ended with the first sample without it
 }
 
-// toMissLocal is how far looks are apart while a session over the socket is open, whose end nothing reports.
+// toMissLocal is the sampling interval while a session over the socket is open, whose end the kernel does not report.
 const toMissLocal = 2 * time.Second
 
-// A NOTIFY on the channel of the application's database is activity at its time.
+// A NOTIFY on the channel of the application's database counts as activity at its time.
 func TestNotificationIsActivity(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -70,7 +70,7 @@ func TestNotificationIsActivity(t *testing.T) {
 	s.asleepOnTime(c, before, after, threshold)
 }
 
-// What is set on a live cluster takes effect without a restart, and a bad value turns the feature off and says so.
+// Annotations of a live cluster take effect without a restart, and an invalid value turns the feature off and is reported.
 func TestAnnotationsAreLive(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
