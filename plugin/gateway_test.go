@@ -383,9 +383,9 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	}
 }
 
-// relieves makes the pod of a plugin that is about to start one that is to relieve another, while no slice can be made. The function
-// returned, to be called once it has started, demands that it is ready when its slices are made and not before, and leaves it alone
-// with an awake cluster.
+// relieves sets up a starting plugin's pod and an old replica with slices, while the plugin may not create slices. The returned
+// function, to be called after the start, checks that the plugin is ready only once its slices are made, and leaves it with an
+// awake cluster.
 func (f *fleet) relieves(starting *corev1.Pod) func(address string) {
 	f.t.Helper()
 	status := func(ready corev1.ConditionStatus) {
@@ -428,7 +428,7 @@ func (f *fleet) relieves(starting *corev1.Pod) func(address string) {
 		status(corev1.ConditionTrue)
 		f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:null,%q:null}`, contract.AnnotationHibernation, contract.AnnotationAsleepSince))
 		for _, object := range []client.Object{old, theirs} {
-			if err := client.IgnoreNotFound(f.admin.Delete(f.t.Context(), object, client.GracePeriodSeconds(0))); err != nil { // the plugin removes what leads to a dead one
+			if err := client.IgnoreNotFound(f.admin.Delete(f.t.Context(), object, client.GracePeriodSeconds(0))); err != nil { // the plugin may already have removed them
 				f.t.Fatal(err)
 			}
 		}
@@ -448,7 +448,7 @@ func (f *fleet) relieves(starting *corev1.Pod) func(address string) {
 	}
 }
 
-// forbidSlices takes the plugin's right to make EndpointSlices away, until the function returned is called.
+// forbidSlices removes the plugin's right to create EndpointSlices until the returned function is called.
 func (f *fleet) forbidSlices() (allow func()) {
 	f.t.Helper()
 	var roles rbacv1.ClusterRoleList
@@ -477,7 +477,7 @@ func (f *fleet) forbidSlices() (allow func()) {
 	return nil
 }
 
-// readyAt asks a plugin whether it is ready, as the kubelet does.
+// readyAt asks a plugin whether it is ready, like the kubelet.
 func (f *fleet) readyAt(address string) bool {
 	f.t.Helper()
 	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://"+address+"/readyz", http.NoBody)
@@ -492,7 +492,7 @@ func (f *fleet) readyAt(address string) bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// freeAddress is one on which nobody listens.
+// freeAddress returns an unused address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

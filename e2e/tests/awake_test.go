@@ -57,7 +57,7 @@ func TestNotificationIsActivity(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "notified", 1, never))
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	var before, after time.Time
-	for range 4 { // each session is over at once, and the end of one over the socket is reported by nobody; its NOTIFY is
+	for range 4 { // the kernel does not report the end of these short sessions over the socket, but their NOTIFY counts
 		before = time.Now()
 		s.asSuperuser(c, "app", "notify scale_to_zero, 'activity'")
 		after = time.Now()

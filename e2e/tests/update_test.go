@@ -240,8 +240,8 @@ func (s *story) updated(c *cnpgv1.Cluster, v version) {
 	s.Logf("%s runs %s after %.1fs", c.Name, v.sidecar, time.Since(begun).Seconds())
 }
 
-// looked is updated, but makes the operator reconcile the cluster meanwhile: before 1.30 it does not notice a changed plugin by
-// itself, and for a moment after a rollout it may still call a terminating replica.
+// looked is like updated, but makes the operator reconcile the cluster meanwhile: before 1.30 it does not notice a changed
+// plugin by itself, and for a moment after a rollout it may still call a terminating replica.
 func (s *story) looked(c *cnpgv1.Cluster, v version) {
 	s.Helper()
 	defer s.looking(c, 5*time.Second)()

@@ -25,7 +25,7 @@ type certificates struct {
 
 	mutex  sync.Mutex
 	read   state  // of the files when last read
-	failed *state // of the files when reading them failed; nil if it did not
+	failed *state // of the files when reading them last failed; nil if it succeeded
 	last   *tls.Config
 }
 

@@ -187,7 +187,7 @@ func TestSuspendBackups_fencesALatePatchThatResumes(t *testing.T) {
 	})
 }
 
-// tripper is a transport made of a function.
+// tripper makes a transport from a function.
 type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

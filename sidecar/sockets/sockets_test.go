@@ -152,7 +152,7 @@ func TestJudge_onARealServer(t *testing.T) {
 		}
 		for _, row := range []struct {
 			rule string
-			come func(*testing.T, *net.Conn) // leaves the connection open
+			come func(*testing.T, *net.Conn) // stores its connection
 			want activity.Verdict
 		}{
 			{"a bare connect", raw(s.Port), activity.VerdictIncomplete},

@@ -13,7 +13,7 @@ type Cluster struct {
 	Status ClusterStatus `json:"status"`
 }
 
-// ClusterList is what a list of Clusters answers.
+// ClusterList is a list of Clusters.
 //
 // +kubebuilder:object:root=true
 type ClusterList struct {
