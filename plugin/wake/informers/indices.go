@@ -91,11 +91,11 @@ func ofOurs(key func(*discoveryv1.EndpointSlice) string) toolscache.IndexFunc {
 	}
 }
 
-// bucket is the same for a few clusters, or Services, of a fleet: a key of its own for each takes 260 bytes.
+// bucket is the same for some clusters, or Services, of a fleet: keys of their own would take 380 bytes for each cluster.
 func bucket(namespace, name string) string {
 	hash := fnv.New32a()
 	_, _ = fmt.Fprint(hash, namespace, "/", name)
-	return strconv.FormatUint(uint64(hash.Sum32()%4096), 10)
+	return strconv.FormatUint(uint64(hash.Sum32()%1024), 10)
 }
 
 // portsKey is the same for 64 neighbours.
