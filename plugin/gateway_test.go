@@ -227,6 +227,25 @@ func (f *fleet) shown(collector prometheus.Collector, want string) {
 	}
 }
 
+// wholeServices wants the manager's client to read Services as the API server has them, and its cache not to read them at all.
+func (f *fleet) wholeServices(manager ctrl.Manager) {
+	f.t.Helper()
+	of := []client.ListOption{client.InNamespace("shop"), client.MatchingLabels{endpointslice.LabelCluster: "orders"}}
+	var want, got corev1.ServiceList
+	if err := f.admin.List(f.t.Context(), &want, of...); err != nil || len(want.Items) == 0 {
+		f.t.Fatal(len(want.Items), err)
+	}
+	if err := manager.GetClient().List(f.t.Context(), &got, of...); err != nil {
+		f.t.Error(err)
+	}
+	if diff := cmp.Diff(want.Items, got.Items); diff != "" {
+		f.t.Errorf("Services (-want +got):\n%s", diff)
+	}
+	if err := manager.GetCache().List(f.t.Context(), &got, of...); err == nil {
+		f.t.Error("the cache lists Services")
+	}
+}
+
 func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUBECONFIG
 	restConfig := apiservertest.Start(t, "clusters", "scheduledbackups")
 	scheme := runtime.NewScheme()
@@ -293,6 +312,7 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	})
 
 	relieved(served.MetricsAddress)
+	f.wholeServices(manager)
 
 	announcement := "pod-uid " + time.Now().Add(25*time.Second).UTC().Format(time.RFC3339Nano)
 	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:%q}`, contract.AnnotationAnnounced, announcement))

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -128,17 +129,16 @@ type readiness struct {
 // newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
 // have the informers keep every pod there is.
 func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Manager, woken *wakeGateway) (*metrics.Fleet, error) {
-	clusters, err := informers.Clusters(ctx, manager.GetCache())
+	kept, err := informers.OfClusters(ctx, manager.GetCache())
 	if err != nil {
 		return nil, err
 	}
-	reader := informers.Reader{Reader: manager.GetCache(), ClusterStore: clusters}
 	sources := metrics.Sources{
-		Clusters: reader.Clusters, Schedules: reader, SidecarImage: lifecycle.SidecarImage, Now: time.Now,
+		Clusters: kept.Clusters, Schedules: manager.GetClient(), SidecarImage: lifecycle.SidecarImage, Now: time.Now,
 		Sidecars: sidecars,
 	}
 	if woken != nil {
-		sources.Instances, sources.Unrouted, sources.Wakes = reader.Pods, woken.controller.Unrouted, woken.metrics
+		sources.Instances, sources.Unrouted, sources.Wakes = woken.controller.Informers.Pods, woken.controller.Unrouted, woken.metrics
 	}
 	return metrics.NewFleet(sources), nil
 }
@@ -204,7 +204,8 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 	}
 	manager, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme, HealthProbeBindAddress: "0",
-		Cache:   cache.Options{ByObject: kept},
+		NewCache: informers.NewCache, Cache: cache.Options{ByObject: kept},
+		Client:  client.Options{Cache: &client.CacheOptions{DisableFor: informers.ReadLive()}},
 		Metrics: metricsserver.Options{BindAddress: "0"}, // package pages serves them
 	})
 	if err != nil {

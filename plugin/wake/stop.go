@@ -70,16 +70,15 @@ func (c *Controller) awaitOthers(ctx context.Context) {
 
 // ledHereOnly is how many Services lead to this replica and to no other.
 func (c *Controller) ledHereOnly(ctx context.Context) (int, error) {
-	var all discoveryv1.EndpointSliceList
-	if err := c.Informers.List(ctx, &all, client.MatchingLabels{discoveryv1.LabelManagedBy: endpointslice.ManagedBy}); err != nil {
-		return 0, fmt.Errorf("list the gateways' EndpointSlices: %w", err)
+	all, err := c.Informers.OurSlices(ctx)
+	if err != nil {
+		return 0, err
 	}
 	here, elsewhere := map[types.UID]bool{}, map[types.UID]bool{}
-	for i := range all.Items {
-		switch slice := &all.Items[i]; {
-		case endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID:
+	for _, slice := range all {
+		if endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID {
 			here[endpointslice.ServiceOf(slice)] = true
-		default:
+		} else {
 			elsewhere[endpointslice.ServiceOf(slice)] = true
 		}
 	}

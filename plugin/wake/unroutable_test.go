@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers/informerstest"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -135,11 +136,15 @@ func TestController_looksAtTheClustersThatAServiceConcerns(t *testing.T) {
 		w.exposed("web", func(s *corev1.Service) { s.Spec.Ports[0].Port = 8080 })
 		for name, want := range map[string]int{"mine": 1, "everybody": 1, "web": 0} {
 			w.endpoint(name, true)
-			kept, err := a.Informers.ServiceStore.ByName(t.Context(), client.ObjectKey{Namespace: orders.Namespace, Name: name})
+			var service corev1.Service
+			if err := w.api.Get(t.Context(), client.ObjectKey{Namespace: orders.Namespace, Name: name}, &service); err != nil {
+				t.Fatal(err)
+			}
+			kept, err := informerstest.Kept(&service)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := a.ofCluster(t.Context(), kept.(client.Object)); len(got) != want {
+			if got := a.ofCluster(t.Context(), kept); len(got) != want {
 				t.Errorf("Service %s: %v", name, got)
 			}
 			found, err := a.Informers.Slices(t.Context(), orders, []corev1.Service{{}})

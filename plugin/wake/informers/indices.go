@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -92,25 +91,15 @@ func ofOurs(key func(*discoveryv1.EndpointSlice) string) toolscache.IndexFunc {
 	}
 }
 
-// bucket is the same for a few clusters, or Services, of a fleet: a key of its own for each takes 260 bytes.
+// bucket is the same for some clusters, or Services, of a fleet: keys of their own would take 380 bytes for each cluster.
 func bucket(namespace, name string) string {
 	hash := fnv.New32a()
 	_, _ = fmt.Fprint(hash, namespace, "/", name)
-	return strconv.FormatUint(uint64(hash.Sum32()%4096), 10)
+	return strconv.FormatUint(uint64(hash.Sum32()%1024), 10)
 }
 
 // portsKey is the same for 64 neighbours.
 func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
-
-// Store is what an informer keeps, with its indices.
-type Store interface {
-	// ByIndex finds what an index has by that key.
-	ByIndex(ctx context.Context, index, key string) ([]any, error)
-	// ByName finds what has the name; nil: nothing.
-	ByName(ctx context.Context, name types.NamespacedName) (any, error)
-	// All are all that there are.
-	All(ctx context.Context) ([]any, error)
-}
 
 // Index makes the informers keep the indices, and returns what asks by them.
 func Index(ctx context.Context, informers cache.Cache) (Reader, error) {
@@ -122,21 +111,24 @@ func Index(ctx context.Context, informers cache.Cache) (Reader, error) {
 	if _, err := informers.GetInformer(ctx, &networkingv1.NetworkPolicy{}, cache.BlockUntilSynced(false)); err != nil {
 		return Reader{}, fmt.Errorf("make an informer of NetworkPolicies: %w", err)
 	}
-	clusters, err := Clusters(ctx, informers)
-	if err != nil {
+	var stores Stores
+	var err error
+	if stores.Clusters, err = index(ctx, informers, &cnpgv1.Cluster{}, nil); err != nil {
 		return Reader{}, err
 	}
-	services, err := index(ctx, informers, &corev1.Service{}, ServiceIndexers())
-	if err != nil {
+	if stores.Services, err = index(ctx, informers, &corev1.Service{}, ServiceIndexers()); err != nil {
 		return Reader{}, err
 	}
-	endpointSlices, err := index(ctx, informers, &discoveryv1.EndpointSlice{}, SliceIndexers())
-	return Reader{Reader: informers, ClusterStore: clusters, ServiceStore: services, SliceStore: endpointSlices}, err
+	if stores.Slices, err = index(ctx, informers, &discoveryv1.EndpointSlice{}, SliceIndexers()); err != nil {
+		return Reader{}, err
+	}
+	return NewReader(informers, stores), nil
 }
 
-// Clusters is what the informer of Clusters keeps.
-func Clusters(ctx context.Context, informers cache.Informers) (Store, error) {
-	return index(ctx, informers, &cnpgv1.Cluster{}, nil)
+// OfClusters reads what the informer of Clusters keeps.
+func OfClusters(ctx context.Context, informers cache.Informers) (ClusterReader, error) {
+	clusters, err := index(ctx, informers, &cnpgv1.Cluster{}, nil)
+	return ClusterReader{store[cnpgv1.Cluster]{clusters}}, err
 }
 
 // index has an informer of all namespaces keep indices. The framework's own have two keys for each, one of the namespace and one
@@ -153,40 +145,10 @@ func index(ctx context.Context, informers cache.Informers, kind client.Object, i
 	if err := shared.AddIndexers(indexers); err != nil {
 		return nil, fmt.Errorf("index %T: %w", kind, err)
 	}
-	return store{shared}, nil
-}
-
-// store is an informer's.
-type store struct {
-	informer toolscache.SharedIndexInformer
-}
-
-func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
-	if err := s.synced(ctx); err != nil {
-		return nil, err
-	}
-	return s.informer.GetIndexer().ByIndex(index, key)
-}
-
-func (s store) ByName(ctx context.Context, name types.NamespacedName) (any, error) {
-	if err := s.synced(ctx); err != nil {
-		return nil, err
-	}
-	object, _, err := s.informer.GetIndexer().GetByKey(name.String())
-	return object, err
-}
-
-func (s store) All(ctx context.Context) ([]any, error) {
-	if err := s.synced(ctx); err != nil {
-		return nil, err
-	}
-	return s.informer.GetIndexer().List(), nil
-}
-
-// synced waits until the informer has been told of everything that there is.
-func (s store) synced(ctx context.Context) error {
-	if !s.informer.HasSynced() && !toolscache.WaitForCacheSync(ctx.Done(), s.informer.HasSynced) {
-		return fmt.Errorf("wait for an informer: %w", context.Cause(ctx))
-	}
-	return nil
+	return func(ctx context.Context) (toolscache.Indexer, error) {
+		if !shared.HasSynced() && !toolscache.WaitForCacheSync(ctx.Done(), shared.HasSynced) {
+			return nil, fmt.Errorf("wait for the informer of %T: %w", kind, context.Cause(ctx))
+		}
+		return shared.GetIndexer(), nil
+	}, nil
 }

@@ -79,7 +79,7 @@ func clusters(c *cnpgv1.Cluster) any {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
-			kept.Annotations[one(key)] = oftenTheSame(value)
+			kept.Annotations[one(key)] = value
 		}
 	}
 	if plan.Owned(c.ManagedFields) {
@@ -99,9 +99,6 @@ func clusters(c *cnpgv1.Cluster) any {
 	}
 	kept.Spec.PodSelectorRefs, kept.Spec.PostgresConfiguration.PgHBA = c.Spec.PodSelectorRefs, c.Spec.PostgresConfiguration.PgHBA
 	kept.Status.CurrentPrimary, kept.Status.TargetPrimary = c.Status.CurrentPrimary, c.Status.TargetPrimary
-	if c.Status.TargetPrimary == c.Status.CurrentPrimary {
-		kept.Status.TargetPrimary = kept.Status.CurrentPrimary // and no text of its own
-	}
 	if plan.BlockedByPlugin(c) {
 		kept.Status.Phase, kept.Status.PhaseReason = one(c.Status.Phase), c.Status.PhaseReason
 	}
@@ -115,14 +112,6 @@ func clusters(c *cnpgv1.Cluster) any {
 		}
 	}
 	return kept
-}
-
-// oftenTheSame is an annotation's value. Short ones, such as on, are those of many clusters; a time is a cluster's own.
-func oftenTheSame(value string) string {
-	if len(value) <= len("inactivity") {
-		return one(value)
-	}
-	return value
 }
 
 // pluginsOfAll are what a fleet's clusters mostly list.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	stdslices "slices"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,33 +15,34 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
-// Reader finds objects.
+// Stores are the informers' of those kinds.
+type Stores struct{ Clusters, Services, Slices Store }
+
+// Reader finds objects. There is no other way to those of the kinds that [ReadLive] names.
 type Reader struct {
-	client.Reader
-	// ClusterStore, ServiceStore and SliceStore are the informers' of Clusters, Services and EndpointSlices.
-	ClusterStore, ServiceStore, SliceStore Store
+	ClusterReader
+	services store[service]
+	slices   store[discoveryv1.EndpointSlice]
+	// informers have what is kept as the type that it is.
+	informers client.Reader
 }
+
+// NewReader makes a reader.
+func NewReader(informers client.Reader, stores Stores) Reader {
+	return Reader{
+		ClusterReader: ClusterReader{store[cnpgv1.Cluster]{stores.Clusters}}, services: store[service]{stores.Services},
+		slices: store[discoveryv1.EndpointSlice]{stores.Slices}, informers: informers,
+	}
+}
+
+// ClusterReader finds Clusters.
+type ClusterReader struct{ clusters store[cnpgv1.Cluster] }
 
 func list[L client.ObjectList](ctx context.Context, from client.Reader, into L, options ...client.ListOption) (L, error) {
 	if err := from.List(ctx, into, options...); err != nil {
 		return into, fmt.Errorf("list %T: %w", into, err)
 	}
 	return into, nil
-}
-
-// find finds what an index has by that key and is what is looked for: a key may be that of others, too.
-func find[T any](ctx context.Context, in Store, index, key string, wanted func(*T) bool) ([]*T, error) {
-	objects, err := in.ByIndex(ctx, index, key)
-	if err != nil {
-		return nil, fmt.Errorf("find %T by %s: %w", *new(T), index, err)
-	}
-	var found []*T
-	for _, object := range objects {
-		if typed, ok := object.(*T); ok && wanted(typed) {
-			found = append(found, typed)
-		}
-	}
-	return found, nil
 }
 
 func valuesOf[T any](pointers []*T) []T {
@@ -56,25 +56,20 @@ func valuesOf[T any](pointers []*T) []T {
 // Cluster reads a Cluster.
 func (r Reader) Cluster(ctx context.Context, name types.NamespacedName) (*cnpgv1.Cluster, error) {
 	var cluster cnpgv1.Cluster
-	if err := r.Get(ctx, name, &cluster); err != nil {
+	if err := r.informers.Get(ctx, name, &cluster); err != nil {
 		return nil, fmt.Errorf("read Cluster %s: %w", name, err)
 	}
 	return &cluster, nil
 }
 
 // Clusters are all Clusters. They are the informer's own, since a list of a fleet's copies takes 20 MiB for a moment.
-func (r Reader) Clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
-	objects, err := r.ClusterStore.All(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list the Clusters: %w", err)
-	}
-	clusters := make([]*cnpgv1.Cluster, 0, len(objects))
-	for _, object := range objects {
-		if cluster, ok := object.(*cnpgv1.Cluster); ok {
-			clusters = append(clusters, cluster)
-		}
-	}
-	return clusters, nil
+func (r ClusterReader) Clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
+	return r.clusters.all(ctx, anyOf)
+}
+
+// ClustersIn are those of a namespace.
+func (r ClusterReader) ClustersIn(ctx context.Context, namespace string) ([]*cnpgv1.Cluster, error) {
+	return r.clusters.all(ctx, func(c *cnpgv1.Cluster) bool { return c.Namespace == namespace })
 }
 
 // Services are those that may select instances of the cluster, as far as they are kept: those whose selectors name it, and those
@@ -82,7 +77,7 @@ func (r Reader) Clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
 func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]corev1.Service, error) {
 	var services []corev1.Service
 	for _, named := range []string{cluster.Name, ""} {
-		found, err := find(ctx, r.ServiceStore, byCluster, bucket(cluster.Namespace, named), func(s *service) bool {
+		found, err := r.services.byIndex(ctx, byCluster, bucket(cluster.Namespace, named), func(s *service) bool {
 			return s.namespace == cluster.Namespace && s.cluster == named
 		})
 		if err != nil {
@@ -95,23 +90,18 @@ func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]c
 	return services, nil
 }
 
-// ClustersIn are those of a namespace.
-func (r Reader) ClustersIn(ctx context.Context, namespace string) ([]*cnpgv1.Cluster, error) {
-	all, err := r.Clusters(ctx)
-	return stdslices.DeleteFunc(all, func(c *cnpgv1.Cluster) bool { return c.Namespace != namespace }), err
-}
-
 // Concerned are the names of the clusters that a change of the Service, EndpointSlice or pod may matter to.
 func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.NamespacedName, error) {
 	namespace, name := o.GetNamespace(), o.GetLabels()[endpointslice.LabelCluster]
 	if slice, ok := o.(*discoveryv1.EndpointSlice); ok && !endpointslice.IsOurs(slice) {
-		kept, err := r.ServiceStore.ByName(ctx, types.NamespacedName{Namespace: namespace, Name: slice.Labels[discoveryv1.LabelServiceName]})
+		kept, err := r.services.byName(ctx, types.NamespacedName{Namespace: namespace, Name: slice.Labels[discoveryv1.LabelServiceName]})
 		if err != nil {
 			return nil, fmt.Errorf("find the Service of EndpointSlice %s/%s: %w", namespace, slice.Name, err)
 		}
-		if o, ok = kept.(*service); !ok {
+		if kept == nil {
 			return nil, nil
 		}
+		o = kept
 	}
 	if s, ok := o.(*service); ok {
 		if name = s.cluster; name == "" {
@@ -131,19 +121,16 @@ func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.Namespa
 
 // ServiceUID tells a Service from others that had its name; empty: none is known.
 func (r Reader) ServiceUID(ctx context.Context, name types.NamespacedName) (types.UID, error) {
-	object, err := r.ServiceStore.ByName(ctx, name)
-	if err != nil {
-		return "", fmt.Errorf("find Service %s: %w", name, err)
+	kept, err := r.services.byName(ctx, name)
+	if err != nil || kept == nil {
+		return "", err
 	}
-	if kept, ok := object.(*service); ok {
-		return kept.uid, nil
-	}
-	return "", nil
+	return kept.uid, nil
 }
 
 // Pods are the instances of the cluster, those that are being deleted too.
 func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev1.Pod, error) {
-	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(cluster.Namespace), client.MatchingFields{byCluster: cluster.Name})
+	found, err := list(ctx, r.informers, &corev1.PodList{}, client.InNamespace(cluster.Namespace), client.MatchingFields{byCluster: cluster.Name})
 	var instances []corev1.Pod
 	for i := range found.Items {
 		if endpointslice.IsInstance(&found.Items[i]) {
@@ -155,7 +142,7 @@ func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev
 
 // Slices are the EndpointSlices of ours for the cluster, and those of the Services' own that have endpoints.
 func (r Reader) Slices(ctx context.Context, cluster types.NamespacedName, services []corev1.Service) ([]discoveryv1.EndpointSlice, error) {
-	found, err := find(ctx, r.SliceStore, byCluster, bucket(cluster.Namespace, cluster.Name), func(s *discoveryv1.EndpointSlice) bool {
+	found, err := r.slices.byIndex(ctx, byCluster, bucket(cluster.Namespace, cluster.Name), func(s *discoveryv1.EndpointSlice) bool {
 		return s.Namespace == cluster.Namespace && s.Labels[endpointslice.LabelCluster] == cluster.Name
 	})
 	if err != nil {
@@ -163,7 +150,7 @@ func (r Reader) Slices(ctx context.Context, cluster types.NamespacedName, servic
 	}
 	for i := range services {
 		service := &services[i]
-		own, err := find(ctx, r.SliceStore, byService, bucket(service.Namespace, service.Name), func(s *discoveryv1.EndpointSlice) bool {
+		own, err := r.slices.byIndex(ctx, byService, bucket(service.Namespace, service.Name), func(s *discoveryv1.EndpointSlice) bool {
 			return s.Namespace == service.Namespace && s.Labels[discoveryv1.LabelServiceName] == service.Name
 		})
 		if err != nil {
@@ -176,40 +163,42 @@ func (r Reader) Slices(ctx context.Context, cluster types.NamespacedName, servic
 
 // SlicesOf are the slices of ours that lead to a replica, of whatever cluster.
 func (r Reader) SlicesOf(ctx context.Context, replica types.UID) ([]discoveryv1.EndpointSlice, error) {
-	found, err := find(ctx, r.SliceStore, byReplica, string(replica), func(*discoveryv1.EndpointSlice) bool { return true })
+	found, err := r.slices.byIndex(ctx, byReplica, string(replica), anyOf)
 	return valuesOf(found), err
 }
 
 // Leads reports whether any slice of ours leads to a replica.
 func (r Reader) Leads(ctx context.Context, replica types.UID) (bool, error) {
-	found, err := r.SliceStore.ByIndex(ctx, byReplica, string(replica))
-	if err != nil {
-		return false, fmt.Errorf("find EndpointSlices by %s: %w", byReplica, err)
-	}
-	return len(found) != 0, nil
+	found, err := r.slices.byIndex(ctx, byReplica, string(replica), anyOf)
+	return len(found) != 0, err
+}
+
+// OurSlices are those of ours, of whatever cluster and replica. They are the informer's own.
+func (r Reader) OurSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
+	return r.slices.all(ctx, endpointslice.IsOurs)
 }
 
 // PodsAt are the pods of the namespace that have the address.
 func (r Reader) PodsAt(ctx context.Context, namespace string, address netip.Addr) ([]corev1.Pod, error) {
-	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{byAddress: address.Unmap().String()})
+	found, err := list(ctx, r.informers, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{byAddress: address.Unmap().String()})
 	return found.Items, err
 }
 
 // PodsIn are the pods of a namespace that are watched: in the plugin's own all of them.
 func (r Reader) PodsIn(ctx context.Context, namespace string) ([]corev1.Pod, error) {
-	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace))
+	found, err := list(ctx, r.informers, &corev1.PodList{}, client.InNamespace(namespace))
 	return found.Items, err
 }
 
 // NetworkPolicies are those of a namespace.
 func (r Reader) NetworkPolicies(ctx context.Context, namespace string) ([]networkingv1.NetworkPolicy, error) {
-	found, err := list(ctx, r, &networkingv1.NetworkPolicyList{}, client.InNamespace(namespace))
+	found, err := list(ctx, r.informers, &networkingv1.NetworkPolicyList{}, client.InNamespace(namespace))
 	return found.Items, err
 }
 
 // Naming are the Services whose slices of ours name a port of the gateways.
 func (r Reader) Naming(ctx context.Context, port uint16) ([]types.UID, error) {
-	found, err := find(ctx, r.SliceStore, byPorts, portsKey(port), func(s *discoveryv1.EndpointSlice) bool { return endpointslice.PortOf(s) == port })
+	found, err := r.slices.byIndex(ctx, byPorts, portsKey(port), func(s *discoveryv1.EndpointSlice) bool { return endpointslice.PortOf(s) == port })
 	var services []types.UID
 	for _, slice := range found {
 		services = append(services, endpointslice.ServiceOf(slice))

@@ -9,19 +9,25 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
 // crowded has everything under every key.
-type crowded []any
+type crowded struct {
+	toolscache.Indexer
+	all []any
+}
 
-func (c crowded) ByIndex(context.Context, string, string) ([]any, error) { return c, nil }
+func (c crowded) ByIndex(string, string) ([]any, error) { return c.all, nil }
 
-func (c crowded) ByName(context.Context, types.NamespacedName) (any, error) { return nil, nil }
+func (c crowded) List() []any { return c.all }
 
-func (c crowded) All(context.Context) ([]any, error) { return c, nil }
+func keeps(all ...any) Store {
+	return func(context.Context) (toolscache.Indexer, error) { return crowded{all: all}, nil }
+}
 
 func TestAKeyMayBeThatOfOthers(t *testing.T) {
 	t.Parallel()
@@ -39,12 +45,10 @@ func TestAKeyMayBeThatOfOthers(t *testing.T) {
 		slice.OwnerReferences = []metav1.OwnerReference{{Kind: "Service", UID: types.UID(namespace + "/" + cluster)}}
 		return slice
 	}
-	reader := Reader{
-		ServiceStore: crowded{
-			selects("shop", "orders"), selects("shop", "sales"), selects("bank", "orders"),
-		},
-		SliceStore: crowded{routed("shop", "orders", 10000), routed("shop", "sales", 10001), routed("bank", "orders", 10002)},
-	}
+	reader := NewReader(nil, Stores{
+		Services: keeps(selects("shop", "orders"), selects("shop", "sales"), selects("bank", "orders")),
+		Slices:   keeps(routed("shop", "orders", 10000), routed("shop", "sales", 10001), routed("bank", "orders", 10002)),
+	})
 	orders := types.NamespacedName{Namespace: "shop", Name: "orders"}
 	services, err := reader.Services(t.Context(), orders)
 	if err != nil || len(services) != 1 || services[0].Namespace != "shop" || services[0].Name != "orders-rw" {
@@ -57,5 +61,28 @@ func TestAKeyMayBeThatOfOthers(t *testing.T) {
 	naming, err := reader.Naming(t.Context(), 10002)
 	if diff := cmp.Diff([]types.UID{"bank/orders"}, naming); err != nil || diff != "" {
 		t.Errorf("whose slices name the port: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestReader_passesOverWhatSaysNothing(t *testing.T) {
+	t.Parallel()
+	metadataOf := func(name string) any {
+		return &metadata{ObjectMeta: nothing, namespace: "shop", name: name, version: "1"}
+	}
+	ours := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "ours", Labels: map[string]string{discoveryv1.LabelManagedBy: endpointslice.ManagedBy},
+	}}
+	service := func(context.Context) (toolscache.Indexer, error) {
+		kept := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, ServiceIndexers())
+		return kept, kept.Add(metadataOf("empty"))
+	}
+	reader := NewReader(nil, Stores{Services: service, Slices: keeps(metadataOf("empty"), ours)})
+	slices, err := reader.OurSlices(t.Context())
+	if err != nil || len(slices) != 1 || slices[0] != ours {
+		t.Errorf("the slices of ours: %v, %v", slices, err)
+	}
+	uid, err := reader.ServiceUID(t.Context(), types.NamespacedName{Namespace: "shop", Name: "empty"})
+	if err != nil || uid != "" {
+		t.Errorf("the Service's UID: %q, %v", uid, err)
 	}
 }

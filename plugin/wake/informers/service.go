@@ -66,15 +66,11 @@ func briefly(s *corev1.Service) any {
 			annotations[key] = value
 		}
 	}
-	kept := &service{
+	return &service{
 		metadata: metadata{ObjectMeta: nothing, namespace: one(s.Namespace), name: s.Name, version: s.ResourceVersion},
 		uid:      s.UID, cluster: partOf(s.Name, cluster), deleted: s.DeletionTimestamp, owners: ownersOfBefore.of(owners),
 		address: s.Spec.ClusterIP, addresses: s.Spec.ClusterIPs, spec: specsOfAll.of(spec), annotations: annotations,
 	}
-	if len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == s.Spec.ClusterIP {
-		kept.address = s.Spec.ClusterIPs[0] // and no text of its own
-	}
-	return kept
 }
 
 // whole is the Service, as far as it is kept. What it points to is shared and must not be changed.

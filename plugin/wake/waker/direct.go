@@ -67,11 +67,16 @@ func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target networkpol
 func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
 	ctx, cancel := context.WithTimeout(w.Base, podTakes)
 	defer cancel()
-	var pods corev1.PodList
-	if err := w.APIReader.List(ctx, &pods, client.MatchingFields{"status.podIP": address.Unmap().String()}); err != nil {
+	if err := w.podSearches.take(ctx); err != nil {
 		return nil, fmt.Errorf("find the pod of address %s: %w", address, err)
 	}
-	at := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return !p.Spec.HostNetwork && !endpointslice.HasEnded(&p) })
+	defer w.podSearches.give()
+	var pods corev1.PodList
+	of := client.MatchingFields{"status.podIP": address.Unmap().String(), "spec.hostNetwork": "false"}
+	if err := w.APIReader.List(ctx, &pods, of); err != nil {
+		return nil, fmt.Errorf("find the pod of address %s: %w", address, err)
+	}
+	at := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return !endpointslice.HasEnded(&p) })
 	if at < 0 {
 		return nil, nil
 	}

@@ -1,6 +1,7 @@
 package waker
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"testing"
@@ -248,4 +249,56 @@ func TestResolve_speaksAgainstASwitchThatCanBeTakenBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// busy is an API server that answers a list when it may.
+type busy struct {
+	client.Reader
+	asked  chan<- struct{}
+	answer <-chan struct{}
+}
+
+func (b busy) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	b.asked <- struct{}{}
+	<-b.answer
+	return b.Reader.List(ctx, list, options...)
+}
+
+func TestPodAt_asksTheAPIServerOnlySoOftenAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, awake)
+		asked, answer := make(chan struct{}, 100), make(chan struct{})
+		w.waker.APIReader = busy{w.api, asked, answer}
+		failed := make(chan error, 100)
+		for i := range 3 * podSearchesAtOnce {
+			go func() {
+				_, err := w.waker.podAt(netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}))
+				failed <- err
+			}()
+		}
+		synctest.Wait()
+		if len(asked) != podSearchesAtOnce {
+			t.Errorf("%d searches go on at once, want %d", len(asked), podSearchesAtOnce)
+		}
+		time.Sleep(podTakes)
+		synctest.Wait()
+		if len(failed) != 2*podSearchesAtOnce {
+			t.Errorf("%d searches had no place in time, want %d", len(failed), 2*podSearchesAtOnce)
+		}
+		for range len(failed) {
+			if err := <-failed; !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("without a place: %v", err)
+			}
+		}
+		close(answer)
+		for range podSearchesAtOnce {
+			if err := <-failed; err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := w.waker.podAt(netip.MustParseAddr("10.9.0.99")); err != nil {
+			t.Errorf("a place was not given back: %v", err)
+		}
+	})
 }

@@ -98,6 +98,7 @@ type Waker struct {
 
 	switching, peers, resending singleflight.Group
 	searches                    searches
+	podSearches                 podSearches
 	waiters                     waiters
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -131,6 +132,9 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 		return []string{o.(*corev1.Event).InvolvedObject.Name}
 	})
 	builder = builder.WithIndex(&corev1.Pod{}, "status.podIP", func(o client.Object) []string { return []string{o.(*corev1.Pod).Status.PodIP} })
+	builder = builder.WithIndex(&corev1.Pod{}, "spec.hostNetwork", func(o client.Object) []string {
+		return []string{strconv.FormatBool(o.(*corev1.Pod).Spec.HostNetwork)}
+	})
 	w.api = informerstest.Index(builder).Build()
 	base, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)

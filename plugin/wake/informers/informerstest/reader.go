@@ -11,7 +11,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -29,12 +28,20 @@ func Index(builder *fake.ClientBuilder) *fake.ClientBuilder {
 
 // Reader finds what is there at the moment.
 func Reader(api client.Reader) informers.Reader {
-	return informers.Reader{
-		Reader:       api,
-		ClusterStore: store{api, func() client.ObjectList { return &cnpgv1.ClusterList{} }, transformation(&cnpgv1.Cluster{}), nil},
-		ServiceStore: store{api, func() client.ObjectList { return &corev1.ServiceList{} }, transformation(&corev1.Service{}), informers.ServiceIndexers()},
-		SliceStore:   store{api, func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, transformation(&discoveryv1.EndpointSlice{}), informers.SliceIndexers()},
+	return informers.NewReader(api, informers.Stores{
+		Clusters: store(api, &cnpgv1.Cluster{}, func() client.ObjectList { return &cnpgv1.ClusterList{} }, nil),
+		Services: store(api, &corev1.Service{}, func() client.ObjectList { return &corev1.ServiceList{} }, informers.ServiceIndexers()),
+		Slices:   store(api, &discoveryv1.EndpointSlice{}, func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, informers.SliceIndexers()),
+	})
+}
+
+// Kept is what the informers keep of the object, and tell of.
+func Kept(object client.Object) (client.Object, error) {
+	part, err := transformation(object)(object)
+	if err != nil {
+		return nil, fmt.Errorf("keep a part of %T: %w", object, err)
 	}
+	return part.(client.Object), nil
 }
 
 // transformation makes of an object of that kind what the informers keep of it.
@@ -47,53 +54,25 @@ func transformation(kind client.Object) toolscache.TransformFunc {
 	return nil
 }
 
-type store struct {
-	api       client.Reader
-	list      func() client.ObjectList
-	transform toolscache.TransformFunc
-	indexers  toolscache.Indexers
-}
-
-func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
-	kept, err := s.kept(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return kept.ByIndex(index, key)
-}
-
-func (s store) ByName(ctx context.Context, name types.NamespacedName) (any, error) {
-	kept, err := s.kept(ctx)
-	if err != nil {
-		return nil, err
-	}
-	object, _, err := kept.GetByKey(name.String())
-	return object, err
-}
-
-func (s store) All(ctx context.Context) ([]any, error) {
-	kept, err := s.kept(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return kept.List(), nil
-}
-
-func (s store) kept(ctx context.Context) (toolscache.Indexer, error) {
-	list := s.list()
-	if err := s.api.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("list %T: %w", list, err)
-	}
-	kept := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, s.indexers)
-	err := meta.EachListItem(list, func(object runtime.Object) error {
-		part, err := s.transform(object)
-		if err != nil {
-			return err
+// store keeps what the API server has of that kind.
+func store(api client.Reader, kind client.Object, empty func() client.ObjectList, indexers toolscache.Indexers) informers.Store {
+	transform := transformation(kind)
+	return func(ctx context.Context) (toolscache.Indexer, error) {
+		list := empty()
+		if err := api.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
-		return kept.Add(part)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("index %T: %w", list, err)
+		kept := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, indexers)
+		err := meta.EachListItem(list, func(object runtime.Object) error {
+			part, err := transform(object)
+			if err != nil {
+				return err
+			}
+			return kept.Add(part)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("index %T: %w", list, err)
+		}
+		return kept, nil
 	}
-	return kept, nil
 }
