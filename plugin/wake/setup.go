@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
@@ -36,6 +37,7 @@ func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 
 // SetupWithManager watches Clusters, their Services, slices and pods, and the plugin's own pods.
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
+	c.silent = make(chan event.GenericEvent)
 	err := ctrl.NewControllerManagedBy(manager).Named("wake").
 		Watches(&cnpgv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return c.changed(client.ObjectKeyFromObject(o))
@@ -43,6 +45,7 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&corev1.Pod{}, c.podHandler()).
+		WatchesRawSource(source.Channel(c.silent, c.podHandler())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce, ReconciliationTimeout: lookTakes, RateLimiter: retries()}).
 		Complete(c)
 	if err != nil {
@@ -73,7 +76,7 @@ func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // podHandler rings for a cluster's pods, of which no plan depends, and has the clusters looked at that a replica matters to
-// when it becomes ready, stops being it or goes.
+// when it becomes ready, stops being it, goes or answers no longer.
 func (c *Controller) podHandler() handler.EventHandler {
 	one := func(ctx context.Context, o client.Object, q queue) {
 		c.ofCluster(ctx, o)
@@ -90,6 +93,7 @@ func (c *Controller) podHandler() handler.EventHandler {
 				c.replicaChanged(ctx, after, q)
 			}
 		},
+		GenericFunc: func(ctx context.Context, e event.GenericEvent, q queue) { c.replicaChanged(ctx, e.Object, q) },
 	}
 }
 

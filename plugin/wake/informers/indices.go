@@ -106,6 +106,8 @@ func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
 type Store interface {
 	// ByIndex finds what an index has by that key.
 	ByIndex(ctx context.Context, index, key string) ([]any, error)
+	// Keys are those by which an index has anything.
+	Keys(ctx context.Context, index string) ([]string, error)
 	// ByName finds what has the name; nil: nothing.
 	ByName(ctx context.Context, name types.NamespacedName) (any, error)
 	// All are all that there are.
@@ -166,6 +168,13 @@ func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
 		return nil, err
 	}
 	return s.informer.GetIndexer().ByIndex(index, key)
+}
+
+func (s store) Keys(ctx context.Context, index string) ([]string, error) {
+	if err := s.synced(ctx); err != nil {
+		return nil, err
+	}
+	return s.informer.GetIndexer().ListIndexFuncValues(index), nil
 }
 
 func (s store) ByName(ctx context.Context, name types.NamespacedName) (any, error) {

@@ -180,6 +180,19 @@ func (r Reader) SlicesOf(ctx context.Context, replica types.UID) ([]discoveryv1.
 	return valuesOf(found), err
 }
 
+// Replicas are the UIDs of the gateways' pods that slices of ours lead to, in no order.
+func (r Reader) Replicas(ctx context.Context) ([]types.UID, error) {
+	keys, err := r.SliceStore.Keys(ctx, byReplica)
+	if err != nil {
+		return nil, fmt.Errorf("list the replicas that slices lead to: %w", err)
+	}
+	replicas := make([]types.UID, 0, len(keys))
+	for _, key := range keys {
+		replicas = append(replicas, types.UID(key))
+	}
+	return replicas, nil
+}
+
 // PodsAt are the pods of the namespace that have the address.
 func (r Reader) PodsAt(ctx context.Context, namespace string, address netip.Addr) ([]corev1.Pod, error) {
 	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{byAddress: address.Unmap().String()})

@@ -19,6 +19,8 @@ type crowded []any
 
 func (c crowded) ByIndex(context.Context, string, string) ([]any, error) { return c, nil }
 
+func (c crowded) Keys(context.Context, string) ([]string, error) { return nil, nil }
+
 func (c crowded) ByName(context.Context, types.NamespacedName) (any, error) { return nil, nil }
 
 func (c crowded) All(context.Context) ([]any, error) { return c, nil }

@@ -62,6 +62,14 @@ func (s store) ByIndex(ctx context.Context, index, key string) ([]any, error) {
 	return kept.ByIndex(index, key)
 }
 
+func (s store) Keys(ctx context.Context, index string) ([]string, error) {
+	kept, err := s.kept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return kept.ListIndexFuncValues(index), nil
+}
+
 func (s store) ByName(ctx context.Context, name types.NamespacedName) (any, error) {
 	kept, err := s.kept(ctx)
 	if err != nil {
