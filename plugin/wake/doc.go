@@ -7,5 +7,6 @@
 // other nodes' kube-proxies hear of it later. Between clients and PostgreSQL is nothing of ours while a cluster is awake.
 //
 // Replicas do not elect a leader. What they share is written only on the state that was read: the ports, the
-// acknowledgement, the switch. The slices of a replica that has gone are removed by those that are left.
+// acknowledgement, the switch. The slices of a replica that has gone are removed by those that are left,
+// which go by what the kubelet says of its pod and by whether it answers them.
 package wake
