@@ -73,7 +73,7 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 			unwakeable = unwakeable || planned.Unwakeable
 		} else if !seen.replicas.ready(own) {
 			continue // who is not ready does not judge
-		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead && !(c.condemned.has(slice) && c.isSpare(seen, planned, slice)) {
+		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead && !c.isLost(seen, planned, slice) {
 			again.at(ask)
 			continue
 		}

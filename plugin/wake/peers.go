@@ -94,6 +94,11 @@ func (c *condemned) has(slice *discoveryv1.EndpointSlice) bool {
 	return c.slices[endpointslice.ReplicaOf(slice)][slice.UID]
 }
 
+// isLost reports whether a slice leads to a replica that does not answer, and may go.
+func (c *Controller) isLost(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
+	return c.condemned.has(slice) && c.isSpare(seen, planned, slice)
+}
+
 // isSpare reports whether a Service can do without another replica's slice: it is not to lead to the gateway, or it leads here or to
 // its own endpoints too.
 func (c *Controller) isSpare(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
