@@ -23,18 +23,18 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 )
 
-// wakeGateway is the gateway with what it needs.
+// wakeGateway is the gateway with its dependencies.
 type wakeGateway struct {
 	controller *wake.Controller
 	backend    *waker.Waker
 	metrics    *metrics.Wake
 }
 
-// askReplica fails unless the replica at the address lives.
+// askReplica fails unless the replica at the address is alive.
 type askReplica func(ctx context.Context, replica netip.Addr) error
 
-// newWakeGateway makes the gateway and its controller; nil where the settings leave it off. The context must outlive the
-// sessions that are drained when the plugin stops.
+// newWakeGateway makes the gateway and its controller, or returns nil if the settings leave it off. The context must outlive
+// the sessions that are drained when the plugin stops.
 func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
 	if c == nil {
 		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
@@ -88,14 +88,14 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	return &wakeGateway{controller: controller, backend: backend, metrics: counts}, nil
 }
 
-// limits are the gateway's own, but that a client is held for as long as a wake may take.
+// limits returns the gateway's default limits, but a client is held for as long as a wake may take.
 func limits(c *config.Gateway) gateway.Limits {
 	limits := gateway.DefaultLimits()
 	limits.HeldFor = c.WakeTimeout
 	return limits
 }
 
-// sweep frees ports until the context ends, once the informers are in sync.
+// sweep frees ports until the context ends, starting once the informers are in sync.
 func (g *wakeGateway) sweep(ctx context.Context, manager ctrl.Manager) error {
 	if !manager.GetCache().WaitForCacheSync(ctx) {
 		return nil

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -48,7 +51,7 @@ import (
 
 const account = "system:serviceaccount:cnpg-system:cnpg-scale-to-zero-plugin"
 
-// asPlugin writes a kubeconfig of the plugin's service account and has the plugin use it.
+// asPlugin writes a kubeconfig for the plugin's service account and makes the plugin use it.
 func asPlugin(t *testing.T, c *rest.Config) {
 	t.Helper()
 	kubeconfig := clientcmdapi.NewConfig()
@@ -63,7 +66,7 @@ func asPlugin(t *testing.T, c *rest.Config) {
 	t.Setenv("KUBECONFIG", path)
 }
 
-// grant applies the rights that are shipped.
+// grant applies the shipped RBAC rules.
 func grant(t *testing.T, admin client.Client) {
 	t.Helper()
 	rights, err := os.ReadFile("../manifests/base/rights/rights.yaml")
@@ -94,7 +97,7 @@ func grant(t *testing.T, admin client.Client) {
 	}
 }
 
-// fleet is the API server as people, the operator and the kubelet change it.
+// fleet changes objects like people, the operator and the kubelet.
 type fleet struct {
 	t     *testing.T
 	admin client.Client
@@ -133,7 +136,7 @@ func (f *fleet) annotation(key string) string {
 	return cluster.Annotations[key]
 }
 
-// own makes the Services' own slices, which have no endpoints yet.
+// own creates the Services' own slices, without endpoints.
 func (f *fleet) own(services ...string) []*discoveryv1.EndpointSlice {
 	f.t.Helper()
 	var made []*discoveryv1.EndpointSlice
@@ -157,7 +160,7 @@ func (f *fleet) slices() []discoveryv1.EndpointSlice {
 	return all.Items
 }
 
-// comes waits for something that the plugin does; it fails the test after a while.
+// comes waits until the condition holds, and fails the test after a while.
 func (f *fleet) comes(what string, come func() bool) {
 	f.t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -184,7 +187,7 @@ func pod(namespace, name, address string, labels map[string]string) *corev1.Pod 
 	}
 }
 
-// cluster makes a Cluster with its Services.
+// cluster creates a Cluster with its Services.
 func (f *fleet) cluster() gateway.Service {
 	f.t.Helper()
 	cluster := &cnpgv1.Cluster{
@@ -212,7 +215,7 @@ func (f *fleet) cluster() gateway.Service {
 	return rw
 }
 
-// shown compares some of what a scrape shows, with the rights that are shipped and what the informers keep.
+// shown compares some metrics of a scrape, using the shipped RBAC rules and the informers' transformed objects.
 func (f *fleet) shown(collector prometheus.Collector, want string) {
 	f.t.Helper()
 	var names []string
@@ -266,7 +269,7 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	woken.backend.Probe = func(context.Context, netip.AddrPort) bool { return true }
 	woken.controller.Dial = func(ctx context.Context, _ string) (net.Conn, error) { // there is no kube-proxy
 		var dialer net.Dialer
-		ctx = context.WithoutCancel(ctx)   // this machine may be slower than a network has to be
+		ctx = context.WithoutCancel(ctx)   // this machine may be slower than a real network
 		for _, slice := range f.slices() { //nolint:contextcheck // the test's own question
 			if conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", endpointslice.PortOf(&slice))); err == nil {
 				_ = conn.Close()
@@ -274,8 +277,11 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 		}
 		return nil, context.DeadlineExceeded
 	}
+	relieved := f.relieves(own)
+	var ready readiness
+	served := config.Config{Gateway: settings, MetricsAddress: freeAddress(t)}
 	ended := make(chan error, 1)
-	go func() { ended <- manager.Start(ctx) }()
+	go func() { ended <- runParts(ctx, served, manager, nil, woken, &ready) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -285,6 +291,8 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 			t.Log(logged.String())
 		}
 	})
+
+	relieved(served.MetricsAddress)
 
 	announcement := "pod-uid " + time.Now().Add(25*time.Second).UTC().Format(time.RFC3339Nano)
 	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:%q}`, contract.AnnotationAnnounced, announcement))
@@ -375,7 +383,127 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	}
 }
 
-// versions are what the API server counts writes by.
+// relieves sets up a starting plugin's pod and an old replica with slices, while the plugin may not create slices. The returned
+// function, to be called after the start, checks that the plugin is ready only once its slices are made, and leaves it with an
+// awake cluster.
+func (f *fleet) relieves(starting *corev1.Pod) func(address string) {
+	f.t.Helper()
+	status := func(ready corev1.ConditionStatus) {
+		f.t.Helper()
+		now := metav1.Now()
+		starting.Status.StartTime = &now
+		starting.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: now}}
+		starting.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}}}
+		if err := f.admin.Status().Update(f.t.Context(), starting); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	status(corev1.ConditionFalse)
+	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:"on",%q:"2026-03-01T00:00:00Z"}`, contract.AnnotationHibernation, contract.AnnotationAsleepSince))
+	old := pod("cnpg-system", "scale-to-zero-0", "10.1.0.9", nil)
+	f.create(old)
+	theirs := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-rw-old", Labels: map[string]string{
+			discoveryv1.LabelServiceName: "orders-rw", discoveryv1.LabelManagedBy: endpointslice.ManagedBy,
+			endpointslice.LabelCluster: "orders", endpointslice.LabelReplica: string(old.UID),
+		}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.9"}}},
+	}
+	f.create(theirs)
+	allow := f.forbidSlices()
+	return func(address string) {
+		f.t.Helper()
+		f.comes("ports are given", func() bool {
+			var ledgers corev1.ConfigMapList
+			return f.admin.List(f.t.Context(), &ledgers, client.InNamespace("cnpg-system"), client.HasLabels{ports.Label}) == nil && len(ledgers.Items) != 0
+		})
+		if f.readyAt(address) {
+			f.t.Error("a replica that relieves another is ready before its slices are made")
+		}
+		allow()
+		f.comes("it is ready", func() bool { return f.readyAt(address) })
+		if led := len(f.slices()); led != 3 {
+			f.t.Errorf("it is ready with %d slices beside the other's, want 2", led-1)
+		}
+		status(corev1.ConditionTrue)
+		f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:null,%q:null}`, contract.AnnotationHibernation, contract.AnnotationAsleepSince))
+		for _, object := range []client.Object{old, theirs} {
+			if err := client.IgnoreNotFound(f.admin.Delete(f.t.Context(), object, client.GracePeriodSeconds(0))); err != nil { // the plugin may already have removed them
+				f.t.Fatal(err)
+			}
+		}
+		owned := f.own("orders-rw", "orders-r")
+		for _, slice := range owned {
+			slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}
+			if err := f.admin.Update(f.t.Context(), slice); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+		f.comes("nothing of the gateway is left", func() bool { return len(f.slices()) == 0 })
+		for _, slice := range owned {
+			if err := f.admin.Delete(f.t.Context(), slice); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// forbidSlices removes the plugin's right to create EndpointSlices until the returned function is called.
+func (f *fleet) forbidSlices() (allow func()) {
+	f.t.Helper()
+	var roles rbacv1.ClusterRoleList
+	if err := f.admin.List(f.t.Context(), &roles); err != nil {
+		f.t.Fatal(err)
+	}
+	for i := range roles.Items {
+		role := &roles.Items[i]
+		for j := range role.Rules {
+			rule := role.Rules[j]
+			if !slices.Equal(rule.Resources, []string{"endpointslices"}) || !slices.Contains(rule.Verbs, "deletecollection") || strings.HasPrefix(role.Name, "system:") {
+				continue
+			}
+			set := func(verbs []string) {
+				f.t.Helper()
+				role.Rules[j].Verbs = verbs
+				if err := f.admin.Update(f.t.Context(), role); err != nil {
+					f.t.Fatal(err)
+				}
+			}
+			set(slices.DeleteFunc(slices.Clone(rule.Verbs), func(verb string) bool { return verb == "create" }))
+			return func() { set(rule.Verbs) }
+		}
+	}
+	f.t.Fatal("no role lets the plugin make EndpointSlices")
+	return nil
+}
+
+// readyAt asks a plugin whether it is ready, like the kubelet.
+func (f *fleet) readyAt(address string) bool {
+	f.t.Helper()
+	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	return answer.StatusCode == http.StatusOK
+}
+
+// freeAddress returns an unused address.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+// versions returns the resourceVersion of each slice, to detect writes.
 func versions(all []discoveryv1.EndpointSlice) map[string]string {
 	found := map[string]string{}
 	for i := range all {

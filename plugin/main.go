@@ -1,6 +1,6 @@
-// Command plugin is the CNPG-I plugin. `plugin plugin` serves the operator; `plugin certificates` makes and renews the two
-// Secrets that both sides prove themselves with; `plugin check-uninstall` says whether the plugin can be removed; `plugin version`
-// prints the version.
+// Command plugin is the CNPG-I plugin. `plugin plugin` serves the operator; `plugin certificates` creates and renews the two
+// Secrets for mutual TLS; `plugin check-uninstall` reports whether the plugin can be removed; `plugin version` prints the
+// version.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	_ "time/tzdata" // the time zones of keep-awake windows; the image has none
+	_ "time/tzdata" // the time zones for keep-awake windows, which the image lacks
 
 	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -24,7 +24,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 )
 
-// version is set when the program is linked.
+// version is set by the linker.
 var version = "development"
 
 const usage = "plugin: the first argument must be plugin, certificates, check-uninstall or version"
@@ -59,10 +59,10 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// collectAt has the garbage collected when the heap has grown by a quarter of what is in use, and not when it has doubled: the
-// informers of 10,000 clusters hold 90 MiB that stay, and their ports 40, and Go would take as much again. At rest next to
-// nothing is allocated, so that it costs nothing then; while 18,500 ports were opened every collection together took 9 % of
-// two cores.
+// collectAt starts a garbage collection when the heap has grown by a quarter of the live heap, not when it has doubled: the
+// informers of 10,000 clusters hold 90 MiB permanently, and their ports 40, and Go would let as much again accumulate. At rest
+// almost nothing is allocated, so this costs nothing; while 18,500 ports were opened, all collections together took 9 % of two
+// cores.
 const collectAt = 25
 
 func serveOperator(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
@@ -78,7 +78,7 @@ func serveOperator(ctx context.Context, arguments []string, stdout, stderr io.Wr
 	return serve(ctx, c, logger)
 }
 
-// renewEvery is how often the certificates are looked at with -keep.
+// renewEvery is how often the certificates are checked with -keep.
 const renewEvery = 12 * time.Hour
 
 func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {

@@ -52,7 +52,7 @@ const queued = 1024
 func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	ctrl.SetLogger(logr.FromSlogHandler(logger.Handler()))
 	resource := schema.GroupVersion{Group: c.Group, Version: c.Version}
-	var ready atomic.Bool
+	var ready readiness
 	manager, err := newManager(c, resource)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	calls := metrics.NewCalls(ctrlmetrics.Registry,
 		identityapi.Identity_ServiceDesc, operatorapi.Operator_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
 	server := &grpcserver.Server{Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept}, Register: func(registrar grpc.ServiceRegistrar) {
-		identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.Load, Validates: c.ValidateClusters})
+		identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.synced.Load, Validates: c.ValidateClusters})
 		operatorapi.RegisterOperatorServer(registrar, &operator.Server{Now: time.Now})
 		lifecycleapi.RegisterOperatorLifecycleServer(registrar, &lifecycle.Server{
 			Sidecar: lifecycle.Sidecar{
@@ -122,6 +122,13 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	return runParts(running, c, manager, server, woken, &ready)
 }
 
+// readiness is what this replica can do by now.
+type readiness struct {
+	// synced: it can answer the operator, whose calls need no more. leads: what leads clients here stands, as far as that is waited
+	// for; the replica is then ready, and a rollout ends an older one.
+	synced, leads atomic.Bool
+}
+
 // newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
 // have the informers keep every pod there is.
 func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Manager, woken *wakeGateway) (*metrics.Fleet, error) {
@@ -141,7 +148,7 @@ func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Mana
 }
 
 // runParts runs the parts together; the first that fails ends the others.
-func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *grpcserver.Server, woken *wakeGateway, ready *atomic.Bool) error {
+func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *grpcserver.Server, woken *wakeGateway, ready *readiness) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if woken != nil {
 		group.Go(func() error { return woken.sweep(ctx, manager) })
@@ -154,13 +161,18 @@ func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server
 		return nil
 	})
 	group.Go(func() error {
-		if manager.GetCache().WaitForCacheSync(ctx) {
-			ready.Store(true)
+		if !manager.GetCache().WaitForCacheSync(ctx) {
+			return nil
 		}
+		ready.synced.Store(true)
+		if woken != nil {
+			woken.controller.AwaitReady(ctx)
+		}
+		ready.leads.Store(true)
 		return nil
 	})
 	group.Go(func() error {
-		return pages.Serve(ctx, c.MetricsAddress, pages.Handler(ctrlmetrics.Registry, ready.Load))
+		return pages.Serve(ctx, c.MetricsAddress, pages.Handler(ctrlmetrics.Registry, ready.leads.Load))
 	})
 	if c.ServerAddress != "" {
 		group.Go(func() error { return server.ServeTCP(ctx, c.ServerAddress, certificateFiles(c)) })

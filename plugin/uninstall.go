@@ -15,7 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// checkUninstall says whether the plugin can be removed.
+// checkUninstall reports whether the plugin can be removed.
 func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check-uninstall", flag.ContinueOnError)
 	flags.SetOutput(stderr)

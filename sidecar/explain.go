@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// explainEvery is how often --watch explains again.
+	// explainEvery is the interval of --watch.
 	explainEvery = 2 * time.Second
-	// workerTimeout bounds the question to the worker, which is in the same container.
+	// workerTimeout bounds the request to the worker, which runs in the same container.
 	workerTimeout = 2 * time.Second
 )
 
-// explanation is what the arguments of explain say.
+// explanation holds the flags of explain.
 type explanation struct {
 	dsn, mode, ignore string
 	watch, json       bool
 }
 
-// explainCommand explains why the cluster is awake. In the sidecar's container it takes the rules and the decision from the
-// worker; with --dsn it judges any server by the rules of its flags.
+// explainCommand explains why the cluster is awake. In the sidecar's container it uses the rules and the decision of the
+// worker; with --dsn it judges any server by the rules given as flags.
 func explainCommand(ctx context.Context, arguments []string, lookup func(string) string, stdout, stderr io.Writer) int {
 	var e explanation
 	flags := flag.NewFlagSet("explain", flag.ContinueOnError)
@@ -86,7 +86,7 @@ func (e explanation) once(ctx context.Context, lookup func(string) string, stdou
 // sampler samples a server.
 type sampler func(context.Context, activity.Rules) (postgres.Sample, []activity.Session, error)
 
-// source is what samples, and by which rules to judge.
+// source returns the function that samples, and the rules to judge by.
 func (e explanation) source(ctx context.Context, lookup func(string) string) (sampler, activity.Rules, *contract.Report, error) {
 	if e.dsn != "" {
 		rules, err := rulesOf(e.mode, e.ignore, nil)
@@ -103,13 +103,13 @@ func (e explanation) source(ctx context.Context, lookup func(string) string) (sa
 		return nil, activity.Rules{}, nil, err
 	}
 	rules, err := rulesOf(worker.Rules.Activity, worker.Rules.Ignore, worker.Rules.Instances)
-	if err != nil { // the worker says so too, and is off
+	if err != nil { // the worker reports this too, and the feature is off
 		rules = activity.Rules{Instances: worker.Rules.Instances}
 	}
 	return postgres.NewServer(s.socketDirectory, s.databasePort, nil).Examine, rules, &worker, nil
 }
 
-// rulesOf reads the rules as annotations are read.
+// rulesOf parses the rules as annotations are parsed.
 func rulesOf(mode, ignore string, instances []string) (activity.Rules, error) {
 	annotations := map[string]string{contract.AnnotationActivity: mode}
 	if ignore != "" {
@@ -122,7 +122,7 @@ func rulesOf(mode, ignore string, instances []string) (activity.Rules, error) {
 	return activity.Rules{Instances: instances, Ignore: policy.Ignore, Queries: policy.Queries}, nil
 }
 
-// askWorker asks the worker what it last decided.
+// askWorker requests the worker's newest decision.
 func askWorker(ctx context.Context, port uint16) (contract.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, workerTimeout)
 	defer cancel()

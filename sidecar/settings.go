@@ -11,22 +11,22 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 )
 
-// drainSocket is in a volume of the container's own.
+// drainSocket is in a volume private to the container.
 const drainSocket = contract.OwnDirectory + "/drain.sock"
 
 // checkpointFile is in the same volume, which outlives the container.
 const checkpointFile = contract.OwnDirectory + "/checkpoint.json"
 
-// settings is what the environment says. The plugin writes it into the pod.
+// settings are read from the environment, which the plugin writes into the pod.
 type settings struct {
 	identity        kubernetes.Identity
 	socketDirectory string
 	databasePort    uint16
 	level           slog.Level
-	marker          string // the file for PostgreSQL's preStop hook; empty: none
+	marker          string // the file for PostgreSQL's preStop hook; empty for none
 }
 
-// readSettings reads the environment and names every bad variable at once, its value and what is allowed.
+// readSettings reads the environment. Its error names every invalid variable, with the value and what is allowed.
 func readSettings(lookup func(string) string) (settings, error) {
 	var problems []error
 	bad := func(name, allowed string) {

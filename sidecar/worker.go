@@ -24,17 +24,17 @@ import (
 )
 
 const (
-	// partRetry is the wait before a part that failed is started again.
+	// partRetry is the wait before a failed part is restarted.
 	partRetry = 5 * time.Second
-	// trimEvery is how often memory is given back. A collection of garbage maps much of the program; at rest none begins between
-	// two trims, each of which begins with one: the runtime begins one of its own after two minutes, or at 4 MiB of heap.
+	// trimEvery is how often memory is given back. A garbage collection maps much of the program, and each trim begins with one.
+	// At rest no other occurs between two trims: the runtime starts its own only after two minutes, or at 4 MiB of heap.
 	trimEvery = 30 * time.Second
 )
 
-// work runs the worker until the context ends. Only settings that are wrong make it return before: the supervisor then says
-// so again every few seconds, and PostgreSQL is served all the while.
+// work runs the worker until the context ends. It returns earlier only if the settings are wrong: then the supervisor restarts
+// it every few seconds, which repeats the error, and PostgreSQL keeps running.
 func work(ctx context.Context, lookup func(string) string, output io.Writer) int {
-	runtime.GOMAXPROCS(1) // each further one has caches of its own, and the container's limit is a tenth of a processor
+	runtime.GOMAXPROCS(1) // each further one has its own caches, and the container's limit is a tenth of a CPU
 	s, err := readSettings(lookup)
 	logger := slog.New(slog.NewJSONHandler(output, &slog.HandlerOptions{Level: s.level})).
 		With("namespace", s.identity.Namespace, "cluster", s.identity.Cluster, "pod", s.identity.Pod)
@@ -87,7 +87,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	return 0
 }
 
-// trimMemory gives memory back again and again until the context ends or that cannot be done here.
+// trimMemory gives memory back periodically, until the context ends or it fails.
 func trimMemory(ctx context.Context, logger *slog.Logger) {
 	for wait(ctx, trimEvery) {
 		if err := trim.Memory(); err != nil {
@@ -97,7 +97,7 @@ func trimMemory(ctx context.Context, logger *slog.Logger) {
 	}
 }
 
-// keep runs a part again whenever it fails: one that cannot work must not take the others with it.
+// keep restarts a part whenever it fails: a failing part must not stop the others.
 func keep(ctx context.Context, logger *slog.Logger, part string, run func() error) {
 	for {
 		err := run()
@@ -111,7 +111,7 @@ func keep(ctx context.Context, logger *slog.Logger, part string, run func() erro
 	}
 }
 
-// wait waits, and reports whether it was not ended by the context.
+// wait waits for d, and reports false if the context ended first.
 func wait(ctx context.Context, d time.Duration) (ok bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

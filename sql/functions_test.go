@@ -15,14 +15,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
-// prepare makes the roles that CloudNativePG makes, an application's with its database, and one without any right.
+// prepare creates the roles that CloudNativePG creates, an application's with its database, and one without any right.
 func prepare(t *testing.T, s *postgrestest.Server) {
 	t.Helper()
 	s.Execute(t, "create role cnpg_metrics_exporter login in role pg_monitor", "create role streaming_replica login replication",
 		"create role cnpg_pooler_pgbouncer login", "create role guest login", "create role app login", "create database app owner app")
 }
 
-// run runs a file with psql twice: the second time must change nothing and fail neither.
+// run runs a file with psql twice: the second time must succeed and change nothing.
 func run(t *testing.T, s *postgrestest.Server, role, file string) {
 	t.Helper()
 	for range 2 {
@@ -50,7 +50,7 @@ func value[T any](t *testing.T, conn *pgx.Conn, query string) T {
 	return v
 }
 
-// listen opens a session that listens as the sidecar does.
+// listen opens a session that listens like the sidecar.
 func listen(t *testing.T, s *postgrestest.Server) *pgx.Conn {
 	t.Helper()
 	listener := s.Connect(t, "cnpg_metrics_exporter", "app", "application_name=cnpg-i-scale-to-zero")
@@ -58,7 +58,7 @@ func listen(t *testing.T, s *postgrestest.Server) *pgx.Conn {
 	return listener
 }
 
-// received returns the payloads that have come since it was asked last: a marker, sent last, is delivered last.
+// received returns the payloads since the previous call. It sends a marker, which is delivered last.
 func received(t *testing.T, listener *pgx.Conn) string {
 	t.Helper()
 	execute(t, listener, "notify scale_to_zero, 'marker'")
@@ -77,7 +77,7 @@ func received(t *testing.T, listener *pgx.Conn) string {
 	}
 }
 
-// refused holds an error against a state and the parts of its message.
+// refused checks an error's SQLSTATE and parts of its message.
 func refused(t *testing.T, err error, state string, parts ...string) {
 	t.Helper()
 	var said *pgconn.PgError
@@ -220,14 +220,14 @@ func status(t *testing.T, s *postgrestest.Server, conn *pgx.Conn) {
 		return row
 	}
 	monitor := s.Connect(t, "cnpg_metrics_exporter", "app", "application_name=cnpg_metrics_exporter")
-	// The guest sees the monitor, the monitor the guest, and neither itself or the listener.
+	// The guest sees the monitor, the monitor sees the guest, and neither sees itself or the listener.
 	if got, want := status(conn), (seen{SidecarConnected: true, Sessions: 1}); got != want {
 		t.Errorf("without rights: %+v, want %+v", got, want)
 	}
 	if got, want := status(monitor), (seen{SidecarConnected: true, Sessions: 1, SeesAll: true}); got != want {
 		t.Errorf("with pg_monitor: %+v, want %+v", got, want)
 	}
-	// In another database nobody listens, and a guest's word is not taken for it.
+	// In another database no sidecar listens, and a guest's application_name is not accepted as one.
 	s.Execute(t, "create database other")
 	execute(t, s.Connect(t, "postgres", "other"), "create schema scale_to_zero")
 	if out, err := s.Psql(t, "postgres", "other", "functions.sql"); err != nil {
@@ -240,7 +240,7 @@ func status(t *testing.T, s *postgrestest.Server, conn *pgx.Conn) {
 	}
 }
 
-// tooOld: one clear error, and nothing is left or missed by the uninstall.
+// tooOld checks for one clear error, and that nothing is left behind that the uninstall would miss.
 func tooOld(t *testing.T, s *postgrestest.Server) {
 	out, err := s.Psql(t, "postgres", "app", "login-trigger.sql")
 	if want := fmt.Sprintf("need PostgreSQL 17 or later, and this is %d", s.Major); err == nil || strings.Count(out, "ERROR") != 1 || !strings.Contains(out, want) {

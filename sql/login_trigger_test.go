@@ -11,10 +11,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
-// off is the way back in.
+// off disables event triggers, for a login in spite of a broken trigger.
 const off = "options='-c event_triggers=off'"
 
-// triggered runs the test on servers with the login trigger; the queue of notifications is the smallest that there is.
+// triggered runs the test on servers with the login trigger and the smallest possible notification queue.
 func triggered(t *testing.T, test func(*testing.T, *postgrestest.Server)) {
 	t.Helper()
 	t.Parallel()
@@ -76,7 +76,7 @@ func TestLoginTrigger_whoseLoginIsNotified(t *testing.T) {
 			{role: "cnpg_pooler_pgbouncer", database: "postgres", application: "pgbouncer"},
 		}
 		for _, name := range []string{"cnpg-instance-manager", "cnpg_metrics_exporter", "cnpg-i-scale-to-zero", "c-1"} {
-			rows = append(rows, struct { // a user who only calls himself so
+			rows = append(rows, struct { // a user who only uses that name
 				role, database, application, settings string
 				notified                              bool
 			}{role: "app", database: "app", application: name, notified: true})
@@ -90,7 +90,7 @@ func TestLoginTrigger_whoseLoginIsNotified(t *testing.T) {
 	})
 }
 
-// What a role or a database is set to must neither keep its login from being noticed, nor the trigger it from logging in.
+// Settings of a role or a database must neither suppress the notification nor make the trigger fail the login.
 func TestLoginTrigger_settingsFailNoLogin(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
@@ -111,8 +111,8 @@ func TestLoginTrigger_settingsFailNoLogin(t *testing.T) {
 	})
 }
 
-// transaction_timeout runs in a login trigger, unlike statement_timeout. Another trigger, fired later in the same transaction,
-// takes longer than it allows.
+// Unlike statement_timeout, transaction_timeout applies in a login trigger. Another trigger that runs later in the same
+// transaction takes longer than it allows.
 func TestLoginTrigger_transactionTimeoutEndsNoLogin(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
@@ -130,7 +130,7 @@ func TestLoginTrigger_transactionTimeoutEndsNoLogin(t *testing.T) {
 	})
 }
 
-// A database owner who had the function before must not own what runs in everybody's name.
+// A database owner who had created the function before must not own code that runs in everybody's name.
 func TestLoginTrigger_belongsToTheSuperuser(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		run(t, s, "postgres", "uninstall.sql")
@@ -159,7 +159,7 @@ func TestLoginTrigger_belongsToTheSuperuser(t *testing.T) {
 	})
 }
 
-// The commit of a NOTIFY fails when the queue is full, where no handler is.
+// The commit of a NOTIFY fails when the queue is full, outside of any exception handler.
 func TestLoginTrigger_aFullQueueFailsNoLogin(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		stalled, writer := listen(t, s), s.Connect(t, "app", "app")
@@ -183,7 +183,7 @@ func TestLoginTrigger_aFullQueueFailsNoLogin(t *testing.T) {
 			}
 		}
 		mustLogin(t, s, "guest", "app")
-		// What the trigger would be without its care, and the way back in.
+		// A trigger without these precautions, and the way to log in nevertheless.
 		execute(t, s.Connect(t, "postgres", "app"), "create function simple() returns event_trigger language plpgsql as $$ begin perform pg_notify('scale_to_zero', repeat('x', 7900)); exception when others then return; end $$",
 			"create event trigger simple on login execute function simple()")
 		if err := login(t, s, "postgres", "app"); err == nil || !strings.Contains(err.Error(), "too many notifications") {
@@ -192,7 +192,7 @@ func TestLoginTrigger_aFullQueueFailsNoLogin(t *testing.T) {
 		mustLogin(t, s, "postgres", "app", off)
 		execute(t, s.Connect(t, "postgres", "app", off), "drop event trigger simple")
 		mustLogin(t, s, "postgres", "app")
-		execute(t, stalled, "commit") // it reads on
+		execute(t, stalled, "commit") // it reads again
 		for usage() > 0.1 {
 			continue
 		}
@@ -204,7 +204,7 @@ func TestLoginTrigger_aFullQueueFailsNoLogin(t *testing.T) {
 	})
 }
 
-// The commit of a NOTIFY holds a lock of the whole instance, and for as long as a synchronous standby is away.
+// The commit of a NOTIFY holds an instance-wide lock, for as long as a synchronous standby is away.
 func TestLoginTrigger_aStuckCommitHoldsUpNoLogin(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		stuck, watcher := s.Connect(t, "app", "app"), s.Connect(t, "postgres", "postgres")
@@ -215,8 +215,8 @@ func TestLoginTrigger_aStuckCommitHoldsUpNoLogin(t *testing.T) {
 		for value[string](t, stuck, "show synchronous_standby_names") == "" {
 			continue
 		}
-		mustLogin(t, s, "guest", "app") // its own commit waits for nobody,
-		mustLogin(t, s, "app", "app")   // not even if something was written
+		mustLogin(t, s, "guest", "app") // its own commit does not wait,
+		mustLogin(t, s, "app", "app")   // not even after a write
 		execute(t, stuck, "begin", "create table written()", "notify scale_to_zero")
 		done := make(chan error, 1)
 		go func() {
@@ -241,7 +241,7 @@ func TestLoginTrigger_aStuckCommitHoldsUpNoLogin(t *testing.T) {
 	})
 }
 
-// Many at once, beside others who notify: each gets in, and the last login of all is notified.
+// Many concurrent logins next to other notifiers: each succeeds, and the last one is notified.
 func TestLoginTrigger_manyLogins(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
@@ -268,8 +268,8 @@ func TestLoginTrigger_manyLogins(t *testing.T) {
 	})
 }
 
-// A login that finds another's trigger at work leaves the notification to it; and whoever holds that lock for longer is a
-// session that counts.
+// A login that finds another's trigger running leaves the notification to it; a session that holds that lock for longer counts
+// as in use itself.
 func TestLoginTrigger_waitsForNobody(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
@@ -282,7 +282,7 @@ func TestLoginTrigger_waitsForNobody(t *testing.T) {
 	})
 }
 
-// An error inside costs the notification, not the login.
+// An error inside the trigger costs the notification, not the login.
 func TestLoginTrigger_catchesItsErrors(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
@@ -295,8 +295,8 @@ func TestLoginTrigger_catchesItsErrors(t *testing.T) {
 	})
 }
 
-// The trigger fires on standbys too, where it does nothing. PostgreSQL keeps a mark of the database after the trigger was
-// dropped, until somebody next logs in on the primary; a standby must get along with it.
+// The trigger also fires on standbys, where it does nothing. After the trigger is dropped, PostgreSQL keeps a flag of the
+// database until the next login on the primary; a standby must cope with it.
 func TestLoginTrigger_onAStandby(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		standby := s.Standby(t)
@@ -312,7 +312,7 @@ func TestLoginTrigger_onAStandby(t *testing.T) {
 	})
 }
 
-// caughtUp waits until the standby has replayed what the primary has written.
+// caughtUp waits until the standby has replayed the primary's WAL.
 func caughtUp(t *testing.T, s, standby *postgrestest.Server) {
 	t.Helper()
 	at := value[string](t, s.Connect(t, "postgres", "postgres"), "select pg_current_wal_insert_lsn()::text")

@@ -1,4 +1,4 @@
-// Package sql embeds the statements that the sidecar runs, each a file that says what it is for and why it is so.
+// Package sql embeds the statements that the sidecar runs. Each file explains its purpose and reasons.
 package sql
 
 import _ "embed"

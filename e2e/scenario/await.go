@@ -16,17 +16,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ErrSlept says that a cluster that had to stay awake was put to sleep.
+// ErrSlept means that a cluster that had to stay awake was put to sleep.
 var ErrSlept = errors.New("the cluster was put to sleep")
 
-// AwaitCluster waits until the cluster satisfies the condition and returns when it was seen to.
+// AwaitCluster waits until the cluster satisfies the condition and returns when that was observed.
 func (k *Kubernetes) AwaitCluster(
 	ctx context.Context, c *cnpgv1.Cluster, what string, within time.Duration, ok func(*cnpgv1.Cluster) bool,
 ) (time.Time, error) {
 	return await(ctx, k, &cnpgv1.ClusterList{}, c, what, within, ok)
 }
 
-// AwaitScheduledBackup waits until the schedule satisfies the condition and returns when it was seen to.
+// AwaitScheduledBackup waits until the schedule satisfies the condition and returns when that was observed.
 func (k *Kubernetes) AwaitScheduledBackup(
 	ctx context.Context, s *cnpgv1.ScheduledBackup, what string, within time.Duration,
 	ok func(*cnpgv1.ScheduledBackup) bool,
@@ -34,35 +34,35 @@ func (k *Kubernetes) AwaitScheduledBackup(
 	return await(ctx, k, &cnpgv1.ScheduledBackupList{}, s, what, within, ok)
 }
 
-// AwaitBackup waits until the Backup satisfies the condition and returns when it was seen to.
+// AwaitBackup waits until the Backup satisfies the condition and returns when that was observed.
 func (k *Kubernetes) AwaitBackup(
 	ctx context.Context, b *cnpgv1.Backup, what string, within time.Duration, ok func(*cnpgv1.Backup) bool,
 ) (time.Time, error) {
 	return await(ctx, k, &cnpgv1.BackupList{}, b, what, within, ok)
 }
 
-// AwaitSecret waits until the Secret satisfies the condition and returns when it was seen to.
+// AwaitSecret waits until the Secret satisfies the condition and returns when that was observed.
 func (k *Kubernetes) AwaitSecret(
 	ctx context.Context, secret *corev1.Secret, what string, within time.Duration, ok func(*corev1.Secret) bool,
 ) (time.Time, error) {
 	return await(ctx, k, &corev1.SecretList{}, secret, what, within, ok)
 }
 
-// AwaitPod waits until the pod satisfies the condition and returns when it was seen to.
+// AwaitPod waits until the pod satisfies the condition and returns when that was observed.
 func (k *Kubernetes) AwaitPod(
 	ctx context.Context, p *corev1.Pod, what string, within time.Duration, ok func(*corev1.Pod) bool,
 ) (time.Time, error) {
 	return await(ctx, k, &corev1.PodList{}, p, what, within, ok)
 }
 
-// Ready tells whether the pod is ready.
+// Ready reports whether the pod is ready.
 func Ready(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// AwaitEvent waits for an Event of the given reason about the cluster and returns its message.
+// AwaitEvent waits for an Event about the cluster with the given reason, and returns its message.
 func (k *Kubernetes) AwaitEvent(
 	ctx context.Context, c *cnpgv1.Cluster, reason string, within time.Duration,
 ) (string, error) {
@@ -81,7 +81,7 @@ func (k *Kubernetes) AwaitEvent(
 	return message, err
 }
 
-// StaysAwake watches the cluster for the given time; ErrSlept says that the switch was turned on meanwhile.
+// StaysAwake watches the cluster for the given time. The error is ErrSlept if the switch was turned on meanwhile.
 func (k *Kubernetes) StaysAwake(ctx context.Context, c *cnpgv1.Cluster, during time.Duration) error {
 	enough := errors.New("it stayed awake")
 	limited, cancel := context.WithTimeoutCause(ctx, during, enough)
@@ -101,7 +101,7 @@ func (k *Kubernetes) StaysAwake(ctx context.Context, c *cnpgv1.Cluster, during t
 	}
 }
 
-// await is the part that the exported waits share: last is kept up to date with what the API server says.
+// await is shared by the exported waits. It keeps last up to date with the API server's state.
 func await[T client.Object](
 	ctx context.Context, k *Kubernetes, list client.ObjectList, last T, what string, within time.Duration,
 	ok func(T) bool,
@@ -140,7 +140,7 @@ func (k *Kubernetes) AwaitGone(
 		if itemCount(present) == 0 {
 			return nil
 		}
-		// From where the list was: a watch that begins with what there is says nothing of what went in between.
+		// Start at the list's resourceVersion: a watch without one would miss a deletion in between.
 		since := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: present.GetResourceVersion()}}
 		stream, err := k.Watch(limited, list.DeepCopyObject().(client.ObjectList), client.InNamespace(namespace), selector, since)
 		if err != nil {
@@ -157,7 +157,7 @@ func (k *Kubernetes) AwaitGone(
 	}
 }
 
-// follow feeds every event, the present state first, to done until that is content, and watches anew when a watch ends.
+// follow passes every event to done until it returns true, beginning with the current state, and reopens a watch that ends.
 func (k *Kubernetes) follow(
 	ctx context.Context, list client.ObjectList, namespace string, selector fields.Selector, done func(watch.Event) bool,
 ) error {
@@ -168,7 +168,7 @@ func (k *Kubernetes) follow(
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			select { // an API server that is away comes back: the tests take it away on purpose
+			select { // tests take the API server away on purpose
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			case <-time.After(500 * time.Millisecond):
@@ -202,7 +202,7 @@ func drainStream(ctx context.Context, stream watch.Interface, done func(watch.Ev
 	}
 }
 
-// AwaitDeployment waits until the Deployment runs exactly what its template says.
+// AwaitDeployment waits until the Deployment has rolled out its template.
 func (k *Kubernetes) AwaitDeployment(ctx context.Context, namespace, name string, within time.Duration) error {
 	deployment := &appsv1.Deployment{}
 	deployment.Namespace, deployment.Name = namespace, name

@@ -12,7 +12,8 @@ import (
 	"k8s.io/client-go/tools/portforward"
 )
 
-// Certificate is what a server in a pod proves itself with over TLS. Nothing is verified, and no certificate shown to it.
+// Certificate returns the certificate that a server in a pod presents over TLS. It is not verified, and no client certificate
+// is presented.
 func (k *Kubernetes) Certificate(ctx context.Context, namespace, pod string, port int) (*x509.Certificate, error) {
 	url := k.Clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("portforward").URL()
 	way, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, k.REST)

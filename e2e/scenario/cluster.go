@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Annotations that people set, and the operator's switch.
+// Annotations that users set, and the operator's switch.
 const (
 	Enabled           = "xata.io/scale-to-zero-enabled"
 	InactivityMinutes = "xata.io/scale-to-zero-inactivity-minutes"
@@ -49,7 +49,7 @@ func (k *Kubernetes) NewCluster(namespace, name string, instances int, minutes s
 	}
 }
 
-// NewScheduledBackup describes a schedule of the cluster; schedule has six fields, the first are seconds.
+// NewScheduledBackup describes a schedule of the cluster; schedule has six fields, beginning with seconds.
 func NewScheduledBackup(cluster *cnpgv1.Cluster, name, schedule string) *cnpgv1.ScheduledBackup {
 	return &cnpgv1.ScheduledBackup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: name},
@@ -59,8 +59,8 @@ func NewScheduledBackup(cluster *cnpgv1.Cluster, name, schedule string) *cnpgv1.
 	}
 }
 
-// NewPooler describes a PgBouncer of one instance in front of the cluster's primary, in session mode; the Service has the
-// pooler's name. Its image is said in the template, which operators before 1.30 know too.
+// NewPooler describes a PgBouncer of one instance in session mode in front of the cluster's primary; its Service has the
+// pooler's name. The image is set in the template, which operators before 1.30 support too.
 func (k *Kubernetes) NewPooler(cluster *cnpgv1.Cluster, name string) *cnpgv1.Pooler {
 	pooler := &cnpgv1.Pooler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: name},
@@ -91,21 +91,21 @@ func (k *Kubernetes) Annotate(ctx context.Context, object client.Object, key str
 	return nil
 }
 
-// Wake takes the operator's switch off, as a person does with kubectl annotate.
+// Wake turns the operator's switch off, like a person with kubectl annotate.
 func (k *Kubernetes) Wake(ctx context.Context, cluster *cnpgv1.Cluster) error {
 	return k.Annotate(ctx, cluster, Hibernation, nil)
 }
 
-// Healthy tells whether every instance of the cluster serves.
+// Healthy reports whether every instance of the cluster is ready.
 func Healthy(c *cnpgv1.Cluster) bool {
 	return c.Status.Phase == cnpgv1.PhaseHealthy && c.Status.ReadyInstances == c.Spec.Instances &&
 		c.Annotations[Hibernation] != "on" && c.Status.CurrentPrimary == c.Status.TargetPrimary
 }
 
-// SwitchedOn tells whether hibernation was asked for.
+// SwitchedOn reports whether hibernation is requested.
 func SwitchedOn(c *cnpgv1.Cluster) bool { return c.Annotations[Hibernation] == "on" }
 
-// Hibernated tells whether the operator says that hibernation is complete.
+// Hibernated reports whether hibernation is complete, by the operator's condition.
 func Hibernated(c *cnpgv1.Cluster) bool {
 	for _, condition := range c.Status.Conditions {
 		if condition.Type == Hibernation {
@@ -115,7 +115,7 @@ func Hibernated(c *cnpgv1.Cluster) bool {
 	return false
 }
 
-// AwaitHealthy waits until every instance of the cluster serves.
+// AwaitHealthy waits until every instance of the cluster is ready.
 func (k *Kubernetes) AwaitHealthy(ctx context.Context, c *cnpgv1.Cluster, within time.Duration) error {
 	_, err := k.AwaitCluster(ctx, c, "healthy", within, Healthy)
 	return err

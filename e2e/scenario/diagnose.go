@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Diagnose tells what a person would look at first when a test failed: pods, Events and the logs of the parts.
+// Diagnose returns what a person would check first after a failed test: pods, Events and logs.
 func (k *Kubernetes) Diagnose(ctx context.Context, namespace string) string {
 	var report strings.Builder
 	var clusters cnpgv1.ClusterList

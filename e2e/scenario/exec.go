@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Exec runs a command in a container and returns what it wrote.
+// Exec runs a command in a container and returns its output.
 func (k *Kubernetes) Exec(ctx context.Context, namespace, pod, container string, command ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	err := k.stream(ctx, namespace, pod, container, command, nil, &stdout, &stderr)
@@ -39,7 +39,7 @@ func (k *Kubernetes) stream(
 	return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: stderr})
 }
 
-// Page reads a page of an HTTP server in a pod through the API server.
+// Page reads a page of an HTTP server in a pod through the API server's proxy.
 func (k *Kubernetes) Page(ctx context.Context, namespace, pod, port, path string) (string, error) {
 	body, err := k.Clientset.CoreV1().Pods(namespace).ProxyGet("http", pod, port, path, nil).DoRaw(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (k *Kubernetes) Logs(ctx context.Context, namespace, pod, container string)
 	return k.log(ctx, namespace, pod, &corev1.PodLogOptions{Container: container, TailLines: &lines})
 }
 
-// LogsSince returns what a container has logged since then.
+// LogsSince returns a container's log since a time.
 func (k *Kubernetes) LogsSince(ctx context.Context, namespace, pod, container string, since time.Time) (string, error) {
 	from := metav1.NewTime(since)
 	return k.log(ctx, namespace, pod, &corev1.PodLogOptions{Container: container, SinceTime: &from})

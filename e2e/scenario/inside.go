@@ -12,21 +12,21 @@ import (
 
 // Question is a request that a pod sends to the API server.
 type Question struct {
-	// Verb and Path are those of HTTP, Type that of the body.
+	// Verb and Path are the HTTP method and path, Type is the body's content type.
 	Verb, Path, Type string
-	// Body is JSON, or nothing.
+	// Body is JSON, or empty.
 	Body json.RawMessage `json:",omitempty"`
 }
 
-// Answer is what the API server says to it.
+// Answer is the API server's answer.
 type Answer struct {
-	// Code is the status of HTTP.
+	// Code is the HTTP status.
 	Code int
 	// Body is an object, or a Status.
 	Body json.RawMessage
 }
 
-// Message is what a Status says; empty when the answer is an object.
+// Message returns the message of a Status; empty if the answer is an object.
 func (a Answer) Message() string {
 	var status struct{ Kind, Message string }
 	if json.Unmarshal(a.Body, &status) != nil || status.Kind != "Status" {
@@ -35,10 +35,11 @@ func (a Answer) Message() string {
 	return status.Message
 }
 
-// inside is where programs are kept in an instance's pod: a volume that CloudNativePG gives it for its own.
+// inside is where the program is put in an instance's pod: a volume that CloudNativePG mounts for itself.
 const inside = "/controller/ask"
 
-// AskFrom sends the questions from inside an instance's pod, with the program of e2e/cmd/ask at that path, and the pod's own token.
+// AskFrom sends the requests from inside an instance's pod with the pod's own token, using the program of e2e/cmd/ask at that
+// path.
 func (k *Kubernetes) AskFrom(ctx context.Context, namespace, pod, program string, questions []Question) ([]Answer, error) {
 	if err := k.Put(ctx, namespace, pod, "postgres", program, inside); err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func (k *Kubernetes) AskFrom(ctx context.Context, namespace, pod, program string
 	return answers, nil
 }
 
-// Put copies a program of this machine into a container.
+// Put copies a local program into a container.
 func (k *Kubernetes) Put(ctx context.Context, namespace, pod, container, program, path string) error {
 	file, err := os.Open(program)
 	if err != nil {

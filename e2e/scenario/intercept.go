@@ -24,19 +24,19 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// LongestHold is for how long a change can be held: the API server waits no longer for a webhook.
+// LongestHold is how long a change can be held: the API server waits no longer for a webhook.
 const LongestHold = 30 * time.Second
 
-// Change is a change of an object by a service account that has not yet taken effect.
+// Change is a pending change of an object by a service account.
 type Change struct {
-	// Kind is that of the object.
+	// Kind is the object's kind.
 	Kind string
-	// Before and After are the object without the change and with it.
+	// Before and After are the object without and with the change.
 	Before, After *unstructured.Unstructured
 }
 
-// Interceptor is a validating webhook that holds chosen changes of the Clusters and ScheduledBackups of a namespace, and refuses
-// none.
+// Interceptor is a validating webhook that delays chosen changes of the Clusters and ScheduledBackups of a namespace, and
+// refuses none.
 type Interceptor struct {
 	server *http.Server
 
@@ -46,8 +46,8 @@ type Interceptor struct {
 	release chan struct{}
 }
 
-// Hold holds every change that matches until release, which may be called more than once: the gateway has replicas, and each makes
-// the same change. The first is received from held. An earlier hold holds nothing more.
+// Hold holds every change that matches until release, which may be called more than once. Several changes may match, because
+// each replica of the gateway makes the same one; held receives the first. Hold replaces an earlier hold.
 func (i *Interceptor) Hold(matches func(Change) bool) (held <-chan Change, release func()) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
@@ -56,7 +56,7 @@ func (i *Interceptor) Hold(matches func(Change) bool) (held <-chan Change, relea
 	return i.held, sync.OnceFunc(func() { close(opened) })
 }
 
-// take returns what a change waits for; nil: nothing.
+// take returns the channel that a change waits for, or nil.
 func (i *Interceptor) take(change Change) <-chan struct{} {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
@@ -65,13 +65,13 @@ func (i *Interceptor) take(change Change) <-chan struct{} {
 	}
 	select {
 	case i.held <- change:
-	default: // it is not the first
+	default: // not the first
 	}
 	return i.release
 }
 
-// Intercept puts an Interceptor before the namespace. The API server must reach this machine at the address from which this
-// machine reaches it.
+// Intercept installs an Interceptor for the namespace. The API server must be able to reach this machine at the address that
+// this machine uses to reach it.
 func (k *Kubernetes) Intercept(ctx context.Context, namespace string) (*Interceptor, error) {
 	address, err := k.ownAddress(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (k *Kubernetes) Intercept(ctx context.Context, namespace string) (*Intercep
 	return i, nil
 }
 
-// StopIntercepting removes the Interceptor. What it holds takes effect.
+// StopIntercepting removes the Interceptor. Held changes take effect.
 func (k *Kubernetes) StopIntercepting(ctx context.Context, namespace string, i *Interceptor) error {
 	if err := k.Delete(ctx, webhook(namespace, "", nil)); err != nil {
 		return fmt.Errorf("delete the webhook: %w", err)
@@ -108,7 +108,7 @@ func (k *Kubernetes) StopIntercepting(ctx context.Context, namespace string, i *
 	return nil
 }
 
-// webhook asks about what service accounts change in the namespace.
+// webhook covers changes by service accounts in the namespace.
 func webhook(namespace, url string, authority []byte) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "hold-" + namespace},
@@ -134,7 +134,7 @@ func webhook(namespace, url string, authority []byte) *admissionregistrationv1.V
 	}
 }
 
-// review answers the API server, late where the change is to be held.
+// review answers the API server, after a delay if the change is held.
 func (i *Interceptor) review(writer http.ResponseWriter, request *http.Request) {
 	var review admissionv1.AdmissionReview
 	if err := json.NewDecoder(request.Body).Decode(&review); err != nil || review.Request == nil {
@@ -153,10 +153,10 @@ func (i *Interceptor) review(writer http.ResponseWriter, request *http.Request) 
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	review.Request = nil
 	writer.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(writer).Encode(review) // to whom, if not to the API server, could an error be told
+	_ = json.NewEncoder(writer).Encode(review) // there is nobody else to report an error to
 }
 
-// ownAddress is the address of this machine from which it reaches the API server.
+// ownAddress returns the local address from which this machine reaches the API server.
 func (k *Kubernetes) ownAddress(ctx context.Context) (net.IP, error) {
 	server, err := url.Parse(k.REST.Host)
 	if err != nil {
@@ -170,7 +170,7 @@ func (k *Kubernetes) ownAddress(ctx context.Context) (net.IP, error) {
 	return conn.LocalAddr().(*net.UDPAddr).IP, nil
 }
 
-// selfSigned makes a certificate for the address, also in PEM.
+// selfSigned makes a certificate for the address, and returns it also as PEM.
 func selfSigned(address net.IP) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package scenario holds what the end-to-end tests, the demonstration and the benchmarks do with a Kubernetes cluster:
-// make CloudNativePG clusters, connect to them as a client would, and wait for what should follow. It knows nothing of
-// how the Kubernetes cluster came to be.
+// Package scenario holds what the end-to-end tests, the demo and the benchmarks do with a Kubernetes cluster: create
+// CloudNativePG clusters, connect to them as clients, and wait for the expected results. It does not depend on how the
+// Kubernetes cluster was created.
 package scenario
 
 import (
@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Names that the manifests give to the parts.
+// Names from the manifests.
 const (
 	OperatorNamespace = "cnpg-system"
 	PluginDeployment  = "scale-to-zero"
@@ -30,17 +30,17 @@ const (
 // Kubernetes is a connection to the cluster under test.
 type Kubernetes struct {
 	client.WithWatch
-	// Clientset serves what the generic client cannot: logs, proxies and exec.
+	// Clientset provides what the generic client lacks: logs, proxies and exec.
 	Clientset kubernetes.Interface
-	// REST is the configuration that both were made from.
+	// REST is the configuration of both clients.
 	REST *rest.Config
-	// PostgresImage is the operand image of the clusters made here; empty leaves the choice to the operator.
+	// PostgresImage is the operand image of new clusters; empty leaves the choice to the operator.
 	PostgresImage string
-	// PgBouncerImage is that of the poolers made here; empty leaves the choice to the operator.
+	// PgBouncerImage is the image of new poolers; empty leaves the choice to the operator.
 	PgBouncerImage string
 }
 
-// Connect reaches the cluster that KUBECONFIG names. POSTGRES_IMAGE and PGBOUNCER_IMAGE give the images.
+// Connect connects to the cluster in KUBECONFIG. POSTGRES_IMAGE and PGBOUNCER_IMAGE set the images.
 func Connect() (*Kubernetes, error) {
 	path := os.Getenv("KUBECONFIG")
 	if path == "" {
@@ -72,7 +72,7 @@ func Connect() (*Kubernetes, error) {
 	}, nil
 }
 
-// As returns a client that proves itself with a token.
+// As returns a client that authenticates with a token.
 func (k *Kubernetes) As(token string) (client.Client, error) {
 	config := rest.AnonymousClientConfig(k.REST)
 	config.BearerToken = token
@@ -83,7 +83,7 @@ func (k *Kubernetes) As(token string) (client.Client, error) {
 	return other, nil
 }
 
-// Namespace makes a namespace of a generated name.
+// Namespace creates a namespace with a generated name.
 func (k *Kubernetes) Namespace(ctx context.Context, prefix string) (string, error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}
 	if err := k.Create(ctx, namespace); err != nil {

@@ -16,25 +16,25 @@ import (
 // NeighbourContainer is the name of the sidecar that the other plugin injects.
 const NeighbourContainer = "neighbour"
 
-// The Secrets of our plugin and its port, which the other one has too.
+// Our plugin's Secrets and its port, which the other plugin uses too.
 const (
 	serverSecret  = "scaletozero-server-tls"
 	clientSecret  = "scaletozero-client-tls"
 	neighbourPort = 9090
 )
 
-// Neighbour is another plugin than ours, from the image of e2e/neighbour.
+// Neighbour is another plugin, from the image of e2e/neighbour.
 type Neighbour struct {
-	// Name is that of the plugin; the operator asks plugins in the order of their names.
+	// Name is the plugin's name; the operator calls plugins in the order of their names.
 	Name, Image string
-	// Replaces has it make its sidecar anew when a pod is created, as some plugins do; others leave the one that was planned.
+	// Replaces makes it rebuild its sidecar at CREATE, as some plugins do; others keep the planned one.
 	Replaces bool
-	// Unprobed has its sidecar started without a startup probe.
+	// Unprobed omits its sidecar's startup probe.
 	Unprobed bool
 }
 
-// InstallNeighbour installs it and waits until it serves. It proves itself with our plugin's certificate: the operator takes the
-// name to expect from an annotation.
+// InstallNeighbour installs the plugin and waits until it serves. It uses our plugin's certificate: the operator takes the
+// expected name from an annotation.
 func (k *Kubernetes) InstallNeighbour(ctx context.Context, n Neighbour) error {
 	for _, object := range []client.Object{neighbourService(n.Name), neighbourDeployment(n)} {
 		if err := k.Create(ctx, object); err != nil {
@@ -44,7 +44,7 @@ func (k *Kubernetes) InstallNeighbour(ctx context.Context, n Neighbour) error {
 	return k.AwaitDeployment(ctx, OperatorNamespace, n.Name, time.Minute)
 }
 
-// RemoveNeighbour removes it; no cluster may list it any more.
+// RemoveNeighbour removes the plugin; no cluster may list it any more.
 func (k *Kubernetes) RemoveNeighbour(ctx context.Context, name string) error {
 	for _, object := range []client.Object{neighbourService(name), neighbourDeployment(Neighbour{Name: name})} {
 		if err := k.Delete(ctx, object); err != nil {

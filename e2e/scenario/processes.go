@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// ticks is the unit of the times in /proc/PID/stat: USER_HZ, which is 100 on every Linux that Go runs on (proc(5)).
+// ticks is the unit of the times in /proc/PID/stat: USER_HZ, which is 100 on every Linux supported by Go (proc(5)).
 const ticks = 10 * time.Millisecond
 
-// Processes lists the processes of this machine with a command line that matches and a cgroup that names all the words.
-// It finds a pod's processes when the node is this machine, and none otherwise.
+// Processes lists this machine's processes with a matching command line and a cgroup that contains all the words. It finds a
+// pod's processes only if the node is this machine.
 func Processes(match func(cmdline []string) bool, words ...string) []int {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -45,20 +45,20 @@ func containsAll(text string, words []string) bool {
 	return true
 }
 
-// ProcessorTime is the user and system time that a process has used.
+// ProcessorTime returns the user and system CPU time of a process.
 func ProcessorTime(pid int) (time.Duration, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, fmt.Errorf("read the times of process %d: %w", pid, err)
 	}
-	// The name of the command, in parentheses, may hold spaces: count from behind it (proc(5), fields 14 and 15).
+	// The command's name, in parentheses, may contain spaces: count fields after it (proc(5), fields 14 and 15).
 	fields := strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
 	user, _ := strconv.ParseInt(fields[11], 10, 64)
 	system, _ := strconv.ParseInt(fields[12], 10, 64)
 	return time.Duration(user+system) * ticks, nil
 }
 
-// Memory is the resident memory of a process, the anonymous part of it, and the most that has been resident, in MiB.
+// Memory returns a process's resident memory, its anonymous part, and the peak resident memory, in MiB.
 func Memory(pid int) (resident, anonymous, most float64, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/monitoring"
 )
 
-// Prometheus is a server, a process of this machine, that scrapes the cluster.
+// Prometheus is a local Prometheus server that scrapes the cluster.
 type Prometheus struct {
 	prometheusv1.API
 	process    *exec.Cmd
@@ -33,15 +33,15 @@ type Prometheus struct {
 	forget     context.CancelFunc
 }
 
-// scrapeInterval is also how long a scrape may take.
+// scrapeInterval is also the scrape timeout.
 const scrapeInterval = "2s"
 
 // configurationFile is the name of Prometheus' configuration.
 const configurationFile = "prometheus.yaml"
 
-// StartPrometheus starts the program with the monitors, rules and the address of an Alertmanager, if there is one, and the interval between two scrapes and two evaluations. It
-// keeps everything in the directory. Whoever starts it stops it. Debian's Prometheus cannot ask Kubernetes for its targets:
-// that is done here, and Prometheus reads them from files.
+// StartPrometheus starts the program with the monitors, the rules and, if given, the address of an Alertmanager. It keeps all
+// files in the directory. The caller must stop it. Debian's Prometheus has no Kubernetes service discovery: this package
+// discovers the targets and writes them to files.
 func (k *Kubernetes) StartPrometheus(
 	ctx context.Context, program, directory string, monitors []monitoring.Monitor, rules monitoringv1.PrometheusRuleSpec, alertmanager string,
 ) (*Prometheus, error) {
@@ -75,7 +75,7 @@ func (k *Kubernetes) StartPrometheus(
 	return p, nil
 }
 
-// OpenPrometheus starts the program on what another one has left in the directory; it scrapes nothing. Whoever starts it stops it.
+// OpenPrometheus starts the program on the data left in the directory by another; it scrapes nothing. The caller must stop it.
 func OpenPrometheus(ctx context.Context, program, directory string) (*Prometheus, error) {
 	if err := os.WriteFile(filepath.Join(directory, configurationFile), nil, 0o600); err != nil {
 		return nil, fmt.Errorf("write Prometheus' configuration: %w", err)
@@ -108,7 +108,7 @@ func startPrometheus(ctx context.Context, program, directory string) (*Prometheu
 	}
 }
 
-// Stop ends the process.
+// Stop stops the process.
 func (p *Prometheus) Stop() error {
 	p.forget()
 	p.discovered.Wait()
@@ -122,7 +122,7 @@ func (p *Prometheus) Stop() error {
 	return nil
 }
 
-// Await asks again and again until the expression has a result, and not a number that is none.
+// Await evaluates the expression repeatedly until it has a result other than NaN.
 func (p *Prometheus) Await(ctx context.Context, expression string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -139,7 +139,7 @@ func (p *Prometheus) Await(ctx context.Context, expression string, within time.D
 	}
 }
 
-// failures are the targets that could not be scraped last.
+// failures lists the targets whose last scrape failed.
 func (p *Prometheus) failures(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -156,7 +156,7 @@ func (p *Prometheus) failures(ctx context.Context) string {
 	return text
 }
 
-// keepDiscovering keeps the files of targets up to date. What fails, such as a list while the API server is away, is done anew.
+// keepDiscovering keeps the target files up to date. Failures, such as a list while the API server is away, are retried.
 func (k *Kubernetes) keepDiscovering(ctx context.Context, directory string, monitors []monitoring.Monitor, access monitoring.Access) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -170,7 +170,7 @@ func (k *Kubernetes) keepDiscovering(ctx context.Context, directory string, moni
 	}
 }
 
-// discover writes what the monitors select now.
+// discover writes the targets that the monitors currently select.
 func (k *Kubernetes) discover(ctx context.Context, directory string, monitors []monitoring.Monitor, access monitoring.Access) error {
 	var pods corev1.PodList
 	if err := k.List(ctx, &pods); err != nil {
@@ -196,7 +196,7 @@ func (k *Kubernetes) discover(ctx context.Context, directory string, monitors []
 	return nil
 }
 
-// access writes what the kubeconfig has to prove itself with into files.
+// access writes the kubeconfig's credentials to files.
 func (k *Kubernetes) access(directory string) (monitoring.Access, error) {
 	host, err := url.Parse(k.REST.Host)
 	if err != nil {
@@ -230,10 +230,10 @@ func (k *Kubernetes) access(directory string) (monitoring.Access, error) {
 	return found, nil
 }
 
-// ErrNoProof says that a kubeconfig proves its user by a program, which Prometheus cannot run.
+// ErrNoProof means that a kubeconfig authenticates by running a program, which Prometheus cannot do.
 var ErrNoProof = errors.New("the kubeconfig has neither a certificate nor a token of its own")
 
-// prometheusLog keeps what Prometheus writes and finds the address in it.
+// prometheusLog stores Prometheus' log and extracts the address from it.
 type prometheusLog struct {
 	address chan string
 
@@ -242,7 +242,7 @@ type prometheusLog struct {
 	found bool
 }
 
-// listening is the line that says which port Prometheus was given.
+// listening matches the line with Prometheus' port.
 var listening = regexp.MustCompile(`msg="Listening on" address=(\S+)`)
 
 // Write never fails.

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Relay passes connections of a pod on to the API server, whose answers it can withhold.
+// Relay forwards connections of a pod to the API server, whose answers it can withhold.
 type Relay struct {
 	listener net.Listener
 	server   string
@@ -26,8 +26,8 @@ type Relay struct {
 	conns map[net.Conn]struct{}
 }
 
-// Relay leads what a pod sends to the API server over connections that it makes from now on through a Relay. process is one of the
-// pod's on this machine; the rule is one of the pod's own network, and goes with it.
+// Relay redirects the connections to the API server that a pod opens from now on through a Relay. process is a local process of
+// the pod; the redirect is a rule in the pod's network namespace and disappears with it.
 func (k *Kubernetes) Relay(ctx context.Context, process int) (*Relay, error) {
 	address, err := k.ownAddress(ctx)
 	if err != nil {
@@ -58,14 +58,14 @@ func (k *Kubernetes) Relay(ctx context.Context, process int) (*Relay, error) {
 	return r, nil
 }
 
-// Mute withholds the API server's answers on all connections that are open.
+// Mute withholds the API server's answers on all open connections.
 func (r *Relay) Mute() {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.muted = true
 }
 
-// Cut ends the connections that are open, with what was withheld; later ones are passed on as before.
+// Cut closes the open connections and drops what was withheld; later ones are forwarded as before.
 func (r *Relay) Cut() {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -77,14 +77,14 @@ func (r *Relay) Cut() {
 	r.muted = false
 }
 
-// Connections is how many connections of the pod are open.
+// Connections returns the number of the pod's open connections.
 func (r *Relay) Connections() int {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	return len(r.conns)
 }
 
-// Close ends the Relay and its connections.
+// Close closes the Relay and its connections.
 func (r *Relay) Close() error {
 	err := r.listener.Close()
 	r.Cut()
@@ -104,7 +104,7 @@ func (r *Relay) serve(ctx context.Context) {
 	}
 }
 
-// pass copies both ways until one side ends.
+// pass copies in both directions until one side ends.
 func (r *Relay) pass(ctx context.Context, pod net.Conn) {
 	defer r.forget(pod)
 	r.mutex.Lock()
@@ -132,13 +132,13 @@ func (r *Relay) forget(pod net.Conn) {
 	_ = pod.Close()
 }
 
-// unlessMuted writes to the pod what the API server says, unless that is withheld.
+// unlessMuted writes the API server's answers to the pod, unless they are withheld.
 type unlessMuted struct {
 	relay *Relay
 	pod   net.Conn
 }
 
-// errCut says that a connection was ended on purpose.
+// errCut means that a connection was closed on purpose.
 var errCut = errors.New("the connection was cut")
 
 func (u unlessMuted) Write(part []byte) (int, error) {

@@ -14,10 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// clientPod is the name of the pod that psql runs in, one a namespace.
+// clientPod is the name of the pod that runs psql, one per namespace.
 const clientPod = "client"
 
-// StartClient starts a pod with psql in it, from the image that the cluster runs, and waits until it reaches the cluster.
+// StartClient starts a pod with psql, from the cluster's image, and waits until it reaches the cluster.
 func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
 	if err := k.StartClientPod(ctx, c); err != nil {
 		return err
@@ -25,7 +25,7 @@ func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
 	return k.AwaitReachable(ctx, c, "rw", time.Minute)
 }
 
-// StartClientPod starts the pod only, for a cluster whose application has another Secret than the usual one.
+// StartClientPod only starts the pod, for a cluster whose application Secret has an unusual name.
 func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster) error {
 	zero := int64(0)
 	pod := &corev1.Pod{
@@ -48,8 +48,8 @@ func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster) erro
 	return err
 }
 
-// AwaitReachable waits until a client gets through a Service of the cluster: kube-proxy learns of a ready instance a little
-// later than the Cluster's status.
+// AwaitReachable waits until a client can connect through a Service of the cluster: kube-proxy learns of a ready instance a
+// little later than the Cluster's status.
 func (k *Kubernetes) AwaitReachable(ctx context.Context, c *cnpgv1.Cluster, service string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -64,7 +64,7 @@ func (k *Kubernetes) AwaitReachable(ctx context.Context, c *cnpgv1.Cluster, serv
 	}
 }
 
-// Session is a psql that somebody keeps open.
+// Session is an open psql.
 type Session struct {
 	input *io.PipeWriter
 	lines *bufio.Scanner
@@ -72,7 +72,7 @@ type Session struct {
 	count int
 }
 
-// psql is the command line that reaches a Service of the cluster as its application's user.
+// psql returns the command line that connects to a Service of the cluster as the application's user.
 func (k *Kubernetes) psql(ctx context.Context, c *cnpgv1.Cluster, service string) ([]string, error) {
 	var secret corev1.Secret
 	key := client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-app"}
@@ -86,8 +86,8 @@ func (k *Kubernetes) psql(ctx context.Context, c *cnpgv1.Cluster, service string
 	}, nil
 }
 
-// Open connects psql to the named Service of the cluster ("rw", "ro", "r", or what follows the cluster's name in that of a
-// Pooler) and returns once it is connected.
+// Open connects psql to a Service of the cluster and returns once it is connected. service is "rw", "ro", "r", or what follows
+// the cluster's name in that of a Pooler.
 func (k *Kubernetes) Open(ctx context.Context, c *cnpgv1.Cluster, service string) (*Session, error) {
 	command, err := k.psql(ctx, c, service)
 	if err != nil {
@@ -96,7 +96,7 @@ func (k *Kubernetes) Open(ctx context.Context, c *cnpgv1.Cluster, service string
 	return k.open(ctx, c.Namespace, clientPod, clientPod, command)
 }
 
-// OpenAs does the same with further connection settings, such as "application_name=x".
+// OpenAs is Open with further connection settings, such as "application_name=x".
 func (k *Kubernetes) OpenAs(ctx context.Context, c *cnpgv1.Cluster, service, settings string) (*Session, error) {
 	command, err := k.psql(ctx, c, service)
 	if err != nil {
@@ -111,13 +111,12 @@ func (k *Kubernetes) Client(ctx context.Context, namespace, script string) (stri
 	return k.Exec(ctx, namespace, clientPod, clientPod, "bash", "-c", script)
 }
 
-// OpenLocalAs connects psql over the Unix socket of an instance with connection settings, as the superuser unless they say
-// otherwise.
+// OpenLocalAs connects psql over the Unix socket of an instance with connection settings, by default as the superuser.
 func (k *Kubernetes) OpenLocalAs(ctx context.Context, namespace, pod, settings string) (*Session, error) {
 	return k.open(ctx, namespace, pod, "postgres", []string{"psql", "-XAtq", "user=postgres " + settings})
 }
 
-// OpenLocal connects psql over the Unix socket of an instance, as an administrator in its pod does.
+// OpenLocal connects psql over the Unix socket of an instance, like an administrator in its pod.
 func (k *Kubernetes) OpenLocal(ctx context.Context, c *cnpgv1.Cluster, pod string) (*Session, error) {
 	return k.open(ctx, c.Namespace, pod, "postgres", []string{"psql", "-XAtq", "-U", "postgres", "postgres"})
 }
@@ -139,7 +138,7 @@ func (k *Kubernetes) open(ctx context.Context, namespace, pod, container string,
 	return session, nil
 }
 
-// Run sends statements and waits until psql has gone through them; errors of the statements themselves are not its own.
+// Run sends statements and waits until psql has processed them; errors of the statements are not returned.
 func (s *Session) Run(statements string) error {
 	s.count++
 	mark := fmt.Sprintf("mark-%d", s.count)
@@ -157,7 +156,7 @@ func (s *Session) Run(statements string) error {
 	return fmt.Errorf("psql ended: %s", strings.Join(seen, "; "))
 }
 
-// Send sends a statement and does not wait for its end.
+// Send sends a statement without waiting for it.
 func (s *Session) Send(statement string) error {
 	if _, err := fmt.Fprintf(s.input, "%s;\n", statement); err != nil {
 		return fmt.Errorf("write to psql: %w", err)
@@ -165,11 +164,11 @@ func (s *Session) Send(statement string) error {
 	return nil
 }
 
-// Close ends psql and returns the moments between which its session ended.
+// Close ends psql and returns the times between which its session ended.
 func (s *Session) Close() (before, after time.Time) {
 	before = time.Now()
-	// The end of the input alone is lost where nothing was written for a minute: client-go sends it by the deadline of the last
-	// write (0.36.2: tools/remotecommand/websocket.go, stream.Close), and what fails then ends the session a minute later.
+	// Only closing the input does not suffice after a minute without a write: client-go sends the end with the deadline of the
+	// last write (0.36.2: tools/remotecommand/websocket.go, stream.Close), and the failure ends the session a minute later.
 	_, _ = fmt.Fprintln(s.input, `\q`)
 	_ = s.input.Close()
 	for s.lines.Scan() {
@@ -179,12 +178,12 @@ func (s *Session) Close() (before, after time.Time) {
 	return before, time.Now()
 }
 
-// Query runs one statement over a session of its own and returns what it printed.
+// Query runs one statement in its own session and returns its output.
 func (k *Kubernetes) Query(ctx context.Context, c *cnpgv1.Cluster, service, statement string) (string, error) {
 	return k.QueryAs(ctx, c, service, "", statement)
 }
 
-// QueryAs does the same with further connection settings, which win over the usual ones.
+// QueryAs is Query with further connection settings, which override the usual ones.
 func (k *Kubernetes) QueryAs(ctx context.Context, c *cnpgv1.Cluster, service, settings, statement string) (string, error) {
 	command, err := k.psql(ctx, c, service)
 	if err != nil {

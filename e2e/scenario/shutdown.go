@@ -12,13 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ErrNoShutdown says that the log ended without a whole shutdown in it.
+// ErrNoShutdown means that the log ended before a complete shutdown.
 var ErrNoShutdown = errors.New("no shutdown of PostgreSQL in the log")
 
-// Shutdown is one of PostgreSQL, by the clock of its node: the request that it logged and the last line that it wrote.
+// Shutdown is a shutdown of PostgreSQL by its node's clock: the request in its log, and the last line.
 type Shutdown struct{ Requested, Ended time.Time }
 
-// Shutdown follows the log of an instance from now on and returns PostgreSQL's next shutdown.
+// Shutdown follows the log of an instance from now on. The returned function waits for PostgreSQL's next shutdown.
 func (k *Kubernetes) Shutdown(ctx context.Context, namespace, pod string) (func() (Shutdown, error), error) {
 	since := int64(1)
 	stream, err := k.Clientset.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{

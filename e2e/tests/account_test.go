@@ -21,7 +21,7 @@ import (
 // pluginAccount is the service account of the plugin, in the operator's namespace.
 const pluginAccount = "cnpg-scale-to-zero-plugin"
 
-// asPlugin is a client with a token of the plugin's account.
+// asPlugin returns a client with a token of the plugin's service account.
 func (s *story) asPlugin() client.Client {
 	s.Helper()
 	request := &authenticationv1.TokenRequest{}
@@ -32,8 +32,8 @@ func (s *story) asPlugin() client.Client {
 	return plugin
 }
 
-// With the plugin's own token nothing can be changed but what the plugin changes. What it needs the other tests show: they run with
-// these policies.
+// With the plugin's own token only what the plugin changes can be changed. That this suffices is shown by the other tests,
+// which run with these policies.
 func TestPluginsAccountIsLimited(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

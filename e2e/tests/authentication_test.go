@@ -7,7 +7,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The sidecar's own connections do not count, however far PostgreSQL's rules of authentication let them come.
+// The sidecar's own connections do not count, whatever PostgreSQL's authentication rules let them do.
 func TestSleep_ownConnectionsDoNotCount(t *testing.T) {
 	t.Parallel()
 	for name, rules := range map[string][]string{
@@ -23,7 +23,7 @@ func TestSleep_ownConnectionsDoNotCount(t *testing.T) {
 			c.Spec.PostgresConfiguration.PgHBA = rules
 			s.must(kube.Create(s.ctx, c))
 			s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-			s.listens(c) // which it does only where its own connections are at their most frequent
+			s.listens(c) // only then are its own connections at their most frequent
 			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 			after := time.Now()
 			at, err := kube.AwaitCluster(s.ctx, c, "put to sleep", threshold+time.Minute, scenario.SwitchedOn)

@@ -18,26 +18,27 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// soaking runs the test of this file, and TestPluginDown for as long as what docs/high-availability.md says of it: make soak.
+// soaking enables the test of this file, and makes TestPluginDown run for the time that docs/high-availability.md reports: make
+// soak.
 var soaking = os.Getenv("SOAK") != ""
 
-// killEvery is how often a replica of the plugin is killed.
+// killEvery is the interval between two kills of a plugin replica.
 const killEvery = 20 * time.Second
 
-// excused is for how long after the death of a replica without notice a connection may begin that it takes with it: the other
-// one has 10 s to remove its slices, and then every kube-proxy has to lead elsewhere.
+// excused is how long after an abrupt death of a replica a failed connection may still be due to it: the other replica has 10 s
+// to remove the dead one's slices, and then every kube-proxy must be updated.
 const excused = 12 * time.Second
 
-// late is how long after the switch a node may still lead clients to PostgreSQL, which waits two seconds before it shuts down, and
-// often is how many sleeps there are at least for each client that meets that.
+// late is how long after the switch a node may still route clients to PostgreSQL, which waits two seconds before it shuts down.
+// often is the minimum number of sleeps for each client refused because of that.
 const (
 	late  = 10 * time.Second
 	often = 5
 )
 
-// One replica of the plugin after the other is killed while clusters fall asleep, are woken by connections and fail over:
-// nothing is stuck, and no client is refused but those whose replica died under them without notice, and by PostgreSQL itself
-// those that a node routed to it for longer than it waits before it shuts down.
+// The plugin's replicas are killed in turn while clusters fall asleep, are woken by connections and fail over. Nothing gets
+// stuck. The only clients refused are those whose replica died abruptly, and, by PostgreSQL itself, those that a node routed to
+// it for longer than it waits before its shutdown.
 func TestReplicasKilledUnderLoad(t *testing.T) {
 	if !soaking {
 		t.Skip("how many of many clients are refused is a statistic: make soak")
@@ -86,18 +87,18 @@ func TestReplicasKilledUnderLoad(t *testing.T) {
 		len(killed), len(killed.abrupt()), total.sleeps, total.failovers, total.wakes, len(total.refused), shutDown, total.longest.Seconds())
 }
 
-// attempt is a connection that failed, after its cluster's switch had been turned on.
+// attempt is a connection that failed after its cluster's switch had been turned on.
 type attempt struct {
 	switched, start, end time.Time
 	err                  error
 }
 
-// shutDown tells whether PostgreSQL refused it while it shut down for that.
+// shutDown reports whether PostgreSQL refused it during the shutdown for that sleep.
 func (a attempt) shutDown() bool {
 	return strings.Contains(a.err.Error(), "the database system is shutting down") && a.start.Before(a.switched.Add(late))
 }
 
-// tally is what became of clusters.
+// tally counts what happened to the clusters.
 type tally struct {
 	sleeps, wakes, failovers int
 	longest                  time.Duration
@@ -109,7 +110,7 @@ func (y *tally) add(other tally) {
 	y.longest, y.refused = max(y.longest, other.longest), append(y.refused, other.refused...)
 }
 
-// live has a cluster lose its primary if it has a standby, fall asleep, and be woken by a client.
+// live makes a cluster fail over if it has a standby, fall asleep, and be woken by a client.
 func (y *tally) live(ctx context.Context, c *cnpgv1.Cluster) error {
 	if c.Spec.Instances > 1 {
 		if err := failOver(ctx, c); err != nil {
@@ -129,7 +130,7 @@ func (y *tally) live(ctx context.Context, c *cnpgv1.Cluster) error {
 	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &later); err != nil {
 		return err
 	}
-	for asleep := true; asleep; asleep = scenario.SwitchedOn(c) { // the instance that goes may still answer
+	for asleep := true; asleep; asleep = scenario.SwitchedOn(c) { // the terminating instance may still answer
 		begun := time.Now()
 		if err := y.connect(ctx, c, switched, begun.Add(3*time.Minute)); err != nil {
 			return err
@@ -143,7 +144,7 @@ func (y *tally) live(ctx context.Context, c *cnpgv1.Cluster) error {
 	return kube.AwaitHealthy(ctx, c, toHealthy)
 }
 
-// connect has a client try until it is answered.
+// connect makes a client retry until it is answered.
 func (y *tally) connect(ctx context.Context, c *cnpgv1.Cluster, switched, deadline time.Time) error {
 	for {
 		start := time.Now()
@@ -161,7 +162,7 @@ func (y *tally) connect(ctx context.Context, c *cnpgv1.Cluster, switched, deadli
 	}
 }
 
-// failOver kills the primary without notice and waits until another instance leads the whole cluster.
+// failOver kills the primary abruptly and waits until another instance is primary of a healthy cluster.
 func failOver(ctx context.Context, c *cnpgv1.Cluster) error {
 	if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
 		return err
@@ -177,7 +178,7 @@ func failOver(ctx context.Context, c *cnpgv1.Cluster) error {
 	return err
 }
 
-// kill is the death of a replica of the plugin: with notice, as an eviction is, or without.
+// kill is the death of a plugin replica: graceful like an eviction, or abrupt.
 type kill struct {
 	at     time.Time
 	notice bool
@@ -194,7 +195,7 @@ func (k kills) abrupt() (found kills) {
 	return found
 }
 
-// excuse tells whether the failed attempt was begun so that a replica that died without notice may have taken it along.
+// excuse reports whether the failed attempt may be due to a replica's abrupt death.
 func (k kills) excuse(a attempt) bool {
 	for _, one := range k.abrupt() {
 		if one.at.Add(excused).After(a.start) && one.at.Before(a.end) {
@@ -204,8 +205,8 @@ func (k kills) excuse(a attempt) bool {
 	return false
 }
 
-// killReplicas kills the older replica of the plugin, in turn with notice and without, as soon as there are two again and at
-// most every [killEvery], for so long. The function returned waits for that.
+// killReplicas repeatedly kills the older replica of the plugin, alternately gracefully and abruptly, as soon as there are two
+// again and at most every [killEvery], for the given time. The returned function waits for the end.
 func (s *story) killReplicas(length time.Duration) func() kills {
 	ctx, stop := context.WithTimeout(s.ctx, length)
 	selector := client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)

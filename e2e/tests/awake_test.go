@@ -8,13 +8,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// threshold is the shortest that these tests use, and its form in minutes.
+// threshold is the shortest threshold in these tests, thresholdMinutes the same in minutes.
 const (
 	threshold        = 12 * time.Second
 	thresholdMinutes = "0.2"
 )
 
-// A session in any state keeps its cluster awake for as long as it is open.
+// A session in any state keeps its cluster awake while it is open.
 func TestOpenSessionKeepsAwake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -44,20 +44,20 @@ func TestOpenSessionKeepsAwake(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awake(c, threshold+toAct, "an administrator's psql over the socket")
 	before, after := local.Close()
-	s.asleepOnTime(c, before, after.Add(toMissLocal), threshold) // it ended at the look that no longer saw it
+	s.asleepOnTime(c, before, after.Add(toMissLocal), threshold) // it counts as ended with the first sample without it
 }
 
-// toMissLocal is how far looks are apart while a session over the socket is open, whose end nothing reports.
+// toMissLocal is the sampling interval while a session over the socket is open, whose end the kernel does not report.
 const toMissLocal = 2 * time.Second
 
-// A NOTIFY on the channel of the application's database is activity at its time.
+// A NOTIFY on the channel of the application's database counts as activity at its time.
 func TestNotificationIsActivity(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "notified", 1, never))
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	var before, after time.Time
-	for range 4 { // each session is over at once, and the end of one over the socket is reported by nobody; its NOTIFY is
+	for range 4 { // the kernel does not report the end of these short sessions over the socket, but their NOTIFY counts
 		before = time.Now()
 		s.asSuperuser(c, "app", "notify scale_to_zero, 'activity'")
 		after = time.Now()
@@ -70,7 +70,7 @@ func TestNotificationIsActivity(t *testing.T) {
 	s.asleepOnTime(c, before, after, threshold)
 }
 
-// What is set on a live cluster takes effect without a restart, and a bad value turns the feature off and says so.
+// Annotations of a live cluster take effect without a restart, and an invalid value turns the feature off and is reported.
 func TestAnnotationsAreLive(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

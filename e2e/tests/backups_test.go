@@ -10,8 +10,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// Only the schedules of the cluster that nobody else suspended are suspended, and only those are resumed; a Backup that
-// has not ended keeps the cluster awake.
+// Only schedules of the cluster that nobody else suspended are suspended, and only those are resumed; a running Backup keeps
+// the cluster awake.
 func TestScheduledBackups(t *testing.T) {
 	image := neighbourImage(t)
 	t.Parallel()

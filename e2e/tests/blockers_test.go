@@ -8,8 +8,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// A base backup from outside, and a subscription with the slot that it reads, keep the cluster awake for as long as they run.
-// A slot that nobody reads does not.
+// An external base backup, and a subscription with its slot, keep the cluster awake while they run. A slot without a consumer
+// does not.
 func TestReplicationBlocks(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -39,7 +39,7 @@ echo $! >/tmp/base.pid`) // it takes some minutes at the lowest rate
 	s.hibernated(c, at)
 }
 
-// A job of pg_cron keeps the cluster awake while it runs; its launcher, which waits for the next one, does not.
+// A job of pg_cron keeps the cluster awake while it runs; the idle launcher does not.
 func TestBackgroundWorkerBlocks(t *testing.T) {
 	t.Parallel()
 	if !strings.HasPrefix(kube.PostgresImage, "localhost/postgresql:") {

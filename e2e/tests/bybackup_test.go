@@ -11,11 +11,11 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toTake is how long the Backups take that are made during a handover.
+// toTake is the duration of the Backups made during a handover.
 const toTake = 15 * time.Second
 
-// A Backup that somebody makes by hand during the handover is never flagged failed: the cluster stays awake until it has completed,
-// and then sleeps.
+// A Backup that a person makes during the handover never fails: the cluster stays awake until it has completed, and then
+// sleeps.
 func TestHandover_aBackupByHandWins(t *testing.T) {
 	image := neighbourImage(t)
 	t.Parallel()
@@ -56,8 +56,8 @@ func TestHandover_aBackupByHandWins(t *testing.T) {
 	}
 }
 
-// backupWins makes a Backup, lets the handover go on, and demands that the cluster sleeps once the Backup has completed and not
-// before.
+// backupWins makes a Backup, lets the handover continue, and checks that the cluster sleeps only after the Backup has
+// completed.
 func (s *story) backupWins(c *cnpgv1.Cluster, neighbour string, release func()) {
 	s.Helper()
 	backup := &cnpgv1.Backup{

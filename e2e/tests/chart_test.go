@@ -20,11 +20,11 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toInstall bounds what Helm waits for on two busy cores.
+// toInstall bounds Helm's waits on two busy cores.
 const toInstall = 2 * time.Minute
 
-// The chart takes the place of install.yaml, is upgraded while a cluster sleeps, and is removed once no cluster lists the plugin
-// and no sooner. It takes the plugin from everybody, and so does not run beside others.
+// The chart replaces install.yaml, is upgraded while a cluster sleeps, and can be removed only once no cluster lists the
+// plugin. It removes the plugin for everybody, so this test does not run in parallel.
 func TestHelmChart(t *testing.T) {
 	s := begin(t)
 	registry, tag := s.pluginImage()
@@ -87,7 +87,7 @@ func TestHelmChart(t *testing.T) {
 	}
 }
 
-// pluginImage is where the plugin's image comes from, and its tag.
+// pluginImage returns the registry and the tag of the plugin's image.
 func (s *story) pluginImage() (registry, tag string) {
 	s.Helper()
 	image := s.plugin().Spec.Template.Spec.Containers[0].Image
@@ -98,7 +98,7 @@ func (s *story) pluginImage() (registry, tag string) {
 	return registry, tag
 }
 
-// next are the values of the next version, if there is one, with another level of the logs.
+// next returns the values of the next version, if there is one, with another log level.
 func next(values map[string]any) map[string]any {
 	changed := maps.Clone(values)
 	changed["logLevel"] = "debug"
@@ -110,7 +110,7 @@ func next(values map[string]any) map[string]any {
 	return changed
 }
 
-// ownedByHelm demands that the release has the plugin's Deployment.
+// ownedByHelm checks that the plugin's Deployment belongs to the release.
 func (s *story) ownedByHelm() {
 	s.Helper()
 	deployment := s.plugin()
@@ -119,7 +119,7 @@ func (s *story) ownedByHelm() {
 	}
 }
 
-// refused demands that the release is not removed as long as clusters list the plugin, and that these are named and go on.
+// refused checks that the release cannot be removed while clusters list the plugin, and that these are named and keep working.
 func (s *story) refused(helm *chart.Cluster, used, asleep *cnpgv1.Cluster) {
 	s.Helper()
 	err := helm.Uninstall(true)
@@ -135,7 +135,7 @@ func (s *story) refused(helm *chart.Cluster, used, asleep *cnpgv1.Cluster) {
 	s.awaitSlices(asleep, toSettle, "rw", "r")
 }
 
-// awaitUnused waits until no cluster lists the plugin: those of tests before are still being removed.
+// awaitUnused waits until no cluster lists the plugin: those of earlier tests may still be being deleted.
 func (s *story) awaitUnused() {
 	s.Helper()
 	for deadline := time.Now().Add(toHealthy); ; pause(s, time.Second) {
@@ -158,7 +158,7 @@ func (s *story) awaitUnused() {
 	}
 }
 
-// nothingIsLeft demands that the plugin and what it made for the cluster are gone.
+// nothingIsLeft checks that the plugin and its objects for the cluster are gone.
 func (s *story) nothingIsLeft(c *cnpgv1.Cluster) {
 	s.Helper()
 	if found := s.slices(c); len(found) != 0 {
@@ -170,7 +170,7 @@ func (s *story) nothingIsLeft(c *cnpgv1.Cluster) {
 	s.must(kube.AwaitGone(s.ctx, &rbacv1.ClusterRoleList{}, "", "cnpg-scale-to-zero-plugin", within))
 }
 
-// reinstall puts install.yaml in the place of the chart.
+// reinstall replaces the chart by install.yaml.
 func (s *story) reinstall(helm *chart.Cluster, registry, tag string) {
 	s.Helper()
 	if err := helm.Uninstall(false); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// installedByKrew is the command as krew installs it from the archive for this machine.
+// installedByKrew returns the command as krew installs it from this machine's archive.
 func (s *story) installedByKrew() string {
 	s.Helper()
 	release := archives.Release{Module: "../..", Version: "v0.0.1", Output: s.TempDir()}
@@ -37,8 +37,8 @@ func (s *story) installedByKrew() string {
 	return filepath.Join(root, "bin", "kubectl-scale_to_zero")
 }
 
-// The command line for people, installed from its archive, against a real cluster: it asks the sidecars through the API server,
-// and never turns the switch on itself.
+// The kubectl plugin, installed from its archive, on a real cluster: it asks the sidecars through the API server, and never
+// turns the switch on itself.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -65,7 +65,7 @@ func TestCommandLine(t *testing.T) {
 	}
 	c := s.running(kube.NewCluster(s.namespace, "commanded", 1, "1"))
 	session := s.open(c, "rw")
-	s.awake(c, time.Minute+toAct, "an open session") // the least time that a cluster is up, and from one look to the next
+	s.awake(c, time.Minute+toAct, "an open session") // the minimum time awake, and a sampling interval
 	if got := state(); got != "awake" {
 		t.Errorf("in use it is %q", got)
 	}
@@ -108,11 +108,11 @@ func TestCommandLine(t *testing.T) {
 	told("awake")
 }
 
-// watches runs status --watch; the function waits for it to tell of a state of the only cluster.
+// watches runs status --watch; the returned function waits until it prints a state of the only cluster.
 func (s *story) watches(program string) func(state string) {
 	s.Helper()
 	watch := exec.CommandContext(s.ctx, program, "status", "--watch", "-n", s.namespace, "-o", `jsonpath={.state}{"\n"}`)
-	watch.Cancel = func() error { return watch.Process.Signal(os.Interrupt) } // as a person ends it
+	watch.Cancel = func() error { return watch.Process.Signal(os.Interrupt) } // like a person ends it
 	written, err := watch.StdoutPipe()
 	s.must(err)
 	s.must(watch.Start())
@@ -142,7 +142,7 @@ func (s *story) watches(program string) func(state string) {
 	}
 }
 
-// replicaOf is an instance that is not the primary.
+// replicaOf returns an instance that is not the primary.
 func replicaOf(c *cnpgv1.Cluster) string {
 	for _, name := range c.Status.InstanceNames {
 		if name != c.Status.CurrentPrimary {

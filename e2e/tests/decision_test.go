@@ -17,7 +17,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// report is what a sidecar says of itself on /activity.
+// report is a sidecar's /activity report.
 type report struct {
 	Known        bool      `json:"known"`
 	Active       bool      `json:"active"`
@@ -30,7 +30,7 @@ type report struct {
 	LastUnseen   string    `json:"lastUnseenClient"`
 }
 
-// awaitReport reads the page of a pod's sidecar until it is as wanted. The cluster must stay awake meanwhile.
+// awaitReport reads a sidecar's report until it satisfies as. The cluster must stay awake meanwhile.
 func (s *story) awaitReport(c *cnpgv1.Cluster, pod, what string, within time.Duration, as func(report) bool) report {
 	s.Helper()
 	deadline := time.Now().Add(within)
@@ -62,7 +62,7 @@ func (s *story) blockedBy(c *cnpgv1.Cluster, within time.Duration, reasons ...st
 	})
 }
 
-// asSuperuser runs statements in a database, over the socket of the primary.
+// asSuperuser runs statements in a database over the primary's socket.
 func (s *story) asSuperuser(c *cnpgv1.Cluster, database, statements string) {
 	s.Helper()
 	_, err := kube.Exec(s.ctx, s.namespace, c.Status.CurrentPrimary, "postgres",
@@ -70,14 +70,14 @@ func (s *story) asSuperuser(c *cnpgv1.Cluster, database, statements string) {
 	s.must(err)
 }
 
-// Sessions that come and go between two looks, each over within some milliseconds, over TLS and without.
+// Sessions of a few milliseconds between two samples, with and without TLS, count.
 func TestShortSessionsKeepAwake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "brief", 1, never))
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	var before, after time.Time
-	for i := range 6 { // each two thirds of a threshold after the one before
+	for i := range 6 { // each two thirds of a threshold after the previous one
 		before = time.Now()
 		session, err := kube.OpenAs(s.ctx, c, "rw", []string{"", "sslmode=disable"}[i%2])
 		s.must(err)
@@ -91,8 +91,8 @@ func TestShortSessionsKeepAwake(t *testing.T) {
 	s.asleepOnTime(c, before, after, threshold)
 }
 
-// What connects without being a client does not count: the exporter, the operator's probes, standbys, bare connects and an SSLRequest
-// alone. A client that reads through -ro does.
+// Connections that are not clients do not count: the exporter, the operator's probes, standbys, bare connects and a lone
+// SSLRequest. A client that reads through -ro does.
 func TestOnlyUseCounts(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -119,7 +119,7 @@ done 2>/dev/null`)
 	<-probing
 }
 
-// scrape asks the operator's exporters for their metrics, as Prometheus does, until it is told to stop.
+// scrape scrapes the operator's exporters like Prometheus until stopped.
 func (s *story) scrape(c *cnpgv1.Cluster) (stop func()) {
 	s.Helper()
 	ctx, stop := context.WithCancel(s.ctx)
@@ -129,7 +129,7 @@ func (s *story) scrape(c *cnpgv1.Cluster) (stop func()) {
 		defer ticker.Stop()
 		for {
 			for _, pod := range instances {
-				_, _ = kube.Page(ctx, s.namespace, pod.Name, "9187", "metrics") // the pods go to sleep meanwhile
+				_, _ = kube.Page(ctx, s.namespace, pod.Name, "9187", "metrics") // the pods fall asleep meanwhile
 			}
 			select {
 			case <-ctx.Done():
@@ -141,7 +141,7 @@ func (s *story) scrape(c *cnpgv1.Cluster) (stop func()) {
 	return stop
 }
 
-// With queries, idle connections of a pool neither keep the cluster awake nor hold its shutdown up. With ignore, the named
+// With queries, a pool's idle connections neither keep the cluster awake nor delay its shutdown. With ignore, the named
 // sessions do neither, whatever they do.
 func TestSessionsThatDoNotCount(t *testing.T) {
 	t.Parallel()
@@ -156,7 +156,7 @@ func TestSessionsThatDoNotCount(t *testing.T) {
 	before := time.Now()
 	s.must(pool[3].Run("select 1"))
 	after := time.Now()
-	s.asleepOnTime(c, before, after, threshold) // its shutdown would wait for three minutes
+	s.asleepOnTime(c, before, after, threshold) // otherwise the shutdown would wait for three minutes
 	for _, session := range pool {
 		session.Close()
 	}
@@ -175,7 +175,7 @@ func TestSessionsThatDoNotCount(t *testing.T) {
 	ignored.Close()
 }
 
-// What stands in the way is named, all of it at once, and when it has gone the cluster sleeps.
+// All blockers are reported at once, and when they are gone the cluster sleeps.
 func TestBlockers(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -200,7 +200,7 @@ func TestBlockers(t *testing.T) {
 
 	reader, err := kube.OpenLocalAs(s.ctx, s.namespace, c.Status.CurrentPrimary, "dbname=app replication=database application_name=subscriber")
 	s.must(err)
-	s.asSuperuser(c, "app", "notify scale_to_zero") // makes the sidecar look
+	s.asSuperuser(c, "app", "notify scale_to_zero") // triggers a sample
 	s.annotate(c, "looked-at", "now")
 	s.blockedBy(c, time.Minute, "advisory_lock", "prepared_transaction", "replication_client")
 	reader.Close()
@@ -219,7 +219,7 @@ func TestBlockers(t *testing.T) {
 	s.hibernated(c, at)
 }
 
-// The control channel, through the functions that people install.
+// The control channel, through the SQL functions.
 func TestControlChannel(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -248,7 +248,7 @@ func TestControlChannel(t *testing.T) {
 	after := time.Now()
 	s.asleepOnTime(c, before, after, threshold)
 
-	s.annotate(c, scenario.InactivityMinutes, "0.5") // and so is the least time that it is up
+	s.annotate(c, scenario.InactivityMinutes, "0.5") // this is also its minimum time awake
 	s.wake(c)
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.awaitMetric(c.Status.CurrentPrimary, `listener_connected{cluster="told"} 1`, 30*time.Second)
@@ -263,11 +263,11 @@ func TestControlChannel(t *testing.T) {
 	s.hibernated(c, at)
 }
 
-// With the operator away the switch is taken back: it would otherwise delete the primary whenever it is back.
+// While the operator is away the switch is withdrawn: otherwise it would delete the primary whenever it returns.
 func TestSwitchIsWithdrawn(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "withdrawn", 2, never))
-	s.webhooksFail(admissionv1.Ignore) // else nobody can change a Cluster without the operator, we included
+	s.webhooksFail(admissionv1.Ignore) // otherwise nobody can change a Cluster without the operator, including us
 	t.Cleanup(func() { s.ctx = cleanup(t); s.webhooksFail(admissionv1.Fail) })
 	s.scaleOperator(0)
 	t.Cleanup(func() { s.ctx = cleanup(t); s.scaleOperator(1) })
@@ -290,14 +290,14 @@ func TestSwitchIsWithdrawn(t *testing.T) {
 	off, err = kube.AwaitCluster(s.ctx, c, "taken back for a client", time.Minute, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
 	s.must(err)
 	t.Logf("taken back %.1fs after a client came", off.Sub(came).Seconds())
-	if took := off.Sub(came); took > 10*time.Second { // it would be taken back by itself after 15 s
+	if took := off.Sub(came); took > 10*time.Second { // the sidecar withdraws it after 15 s anyway
 		t.Errorf("taken back %s after a client came", took)
 	}
 	s.must(session.Run("select 1"))
 	session.Close()
 }
 
-// webhooksFail says what becomes of a change of a Cluster when the operator's webhooks do not answer.
+// webhooksFail sets the failure policy of the operator's webhooks.
 func (s *story) webhooksFail(policy admissionv1.FailurePolicyType) {
 	s.Helper()
 	mutating := &admissionv1.MutatingWebhookConfiguration{}
@@ -314,7 +314,7 @@ func (s *story) webhooksFail(policy admissionv1.FailurePolicyType) {
 		weakened.Webhooks[i].FailurePolicy = &policy
 	}
 	s.must(kube.Patch(s.ctx, weakened, client.MergeFrom(validating)))
-	if policy == admissionv1.Fail { // only now it can be seen whether they answer
+	if policy == admissionv1.Fail { // only now can it be seen whether they answer
 		s.awaitOperator()
 	}
 }

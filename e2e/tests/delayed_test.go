@@ -12,7 +12,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// A wake that cannot go on says what it waits for, and its client is held until it can.
+// A wake that cannot proceed reports what it waits for, and its client is held until it can.
 func TestWakeSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

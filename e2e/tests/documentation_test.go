@@ -14,13 +14,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// reader is somebody who types what the pages say, in a namespace of their own.
+// reader is a person who types what the documentation says, in their own namespace.
 type reader struct {
 	*story
 	environment []string
 }
 
-// typed runs lines in a shell, in the repository, and returns what they printed.
+// typed runs lines in a shell, in the repository, and returns their output.
 func (r *reader) typed(lines ...string) string {
 	r.Helper()
 	shell := exec.CommandContext(r.ctx, "bash", "-euo", "pipefail", "-c", strings.Join(lines, "\n"))
@@ -32,7 +32,7 @@ func (r *reader) typed(lines ...string) string {
 	return string(out)
 }
 
-// reads prepares a shell with kubectl, in the namespace of the test.
+// reads prepares a shell with kubectl, in the test's namespace.
 func (s *story) reads() *reader {
 	s.Helper()
 	directory := s.TempDir()
@@ -51,7 +51,7 @@ func (s *story) reads() *reader {
 	return r
 }
 
-// The quick start of the README does what it says, from the example on. What installs is not typed: the plugin is there already.
+// The README's quick start works, from the example on. The installation is skipped, since the plugin is already there.
 func TestQuickStart(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../README.md")
@@ -68,7 +68,7 @@ func TestQuickStart(t *testing.T) {
 		t.Fatalf("the README does not say %s", example)
 	}
 	r := begin(t).reads()
-	image := `{"spec":{"imageName":"` + os.Getenv("POSTGRES_IMAGE") + `"}}` // which the node has
+	image := `{"spec":{"imageName":"` + os.Getenv("POSTGRES_IMAGE") + `"}}` // the image on the node
 	r.typed("kubectl patch --local -f manifests/examples/cluster-minimal.yaml --type=merge -p '"+image+"' -o yaml | kubectl apply -f -", then)
 
 	c := &cnpgv1.Cluster{}

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// javaClient connects, asks and prints, with the driver's own defaults.
+// javaClient connects, queries and prints, with the driver's defaults.
 const javaClient = `import java.sql.*;
 public class Client {
 	public static void main(String[] arguments) throws Exception {
@@ -24,7 +24,7 @@ public class Client {
 	}
 }`
 
-// Clients in other languages connect to a sleeping cluster with their default settings and simply get an answer.
+// Clients in other languages connect to a sleeping cluster with their default settings and get an answer.
 func TestDrivers(t *testing.T) {
 	image := driversImage(t)
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// driversImage is that of clients in several languages.
+// driversImage returns the image with clients in several languages.
 func driversImage(t *testing.T) string {
 	t.Helper()
 	image := os.Getenv("DRIVERS_IMAGE")
@@ -75,7 +75,7 @@ func driversImage(t *testing.T) string {
 	return image
 }
 
-// startDrivers starts a pod with the drivers, and gives it the cluster's CA.
+// startDrivers starts a pod with the drivers and the cluster's CA.
 func (s *story) startDrivers(c *cnpgv1.Cluster, image string) {
 	s.Helper()
 	zero := int64(0)

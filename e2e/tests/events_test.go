@@ -16,8 +16,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// What kubectl describe shows of a cluster that is kept awake for minutes, falls asleep and is woken is that story, each part
-// of it once: nothing repeats with the looks, which come every minute and oftener.
+// The Events of a cluster that is kept awake for minutes, falls asleep and is woken tell that story, each part once: nothing is
+// repeated with the samples, which come at least every minute.
 func TestEventsTellTheStoryOnce(t *testing.T) {
 	image := neighbourImage(t)
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestEventsTellTheStoryOnce(t *testing.T) {
 	s.tells(c, map[string]int{"SleepBlocked": 1, "Hibernated": 1, "Woken": 1, "Resumed": 1})
 }
 
-// tells demands that the Events of this project about the cluster are exactly these, by reason.
+// tells checks that this project's Events about the cluster are exactly these, by reason.
 func (s *story) tells(c *cnpgv1.Cluster, want map[string]int) {
 	s.Helper()
 	var events corev1.EventList

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Every example is accepted by the API server and the operator's webhooks, and has no field that they do not know.
+// The API server and the operator's webhooks accept every example, without unknown fields.
 func TestExamplesAreAccepted(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// Connections that say nothing take the places of every client that opens a connection to a sleeping cluster. Those of other
-// clusters are answered nevertheless, although they come from the same address.
+// Silent connections to one sleeping cluster take all slots for new connections. Clients of other clusters are answered
+// nevertheless, even from the same address.
 func TestSilentConnectionsKeepNoOtherClusterAsleep(t *testing.T) {
 	t.Parallel()
 	const clients = 10
@@ -26,7 +26,7 @@ func TestSilentConnectionsKeepNoOtherClusterAsleep(t *testing.T) {
 	s.together(all...)
 	s.sleepTogether(all...)
 	var floods strings.Builder
-	for _, cluster := range silent { // as many again as soon as the gateway has let go of them
+	for _, cluster := range silent { // reopened as soon as the gateway has closed them
 		fmt.Fprintf(&floods, "flood %s & ", s.address(cluster, "rw"))
 	}
 	before := s.gateways()
@@ -60,7 +60,7 @@ sleep 1; for f in "${all[@]}"; do exec {f}>&-; done; all=(); done; }
 	}
 }
 
-// sleepTogether has the clusters put to sleep at once, for good.
+// sleepTogether lets the clusters fall asleep at once, and keeps them from doing so again.
 func (s *story) sleepTogether(clusters ...*cnpgv1.Cluster) {
 	s.Helper()
 	for _, c := range clusters {
@@ -76,7 +76,8 @@ func (s *story) sleepTogether(clusters ...*cnpgv1.Cluster) {
 	}
 }
 
-// A client that wakes a cluster and has left before it is served buys a minute, and one that was served buys the threshold.
+// A client that wakes a cluster and leaves before it is served keeps it awake for a minute; one that was served, for the
+// threshold.
 func TestAWakeThatNobodyUsedEndsAfterAMinute(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// Clients over IPv6 are clients: however short their sessions are they keep the cluster awake, and they wake it, through a Service
-// of both families and one of IPv6 alone.
+// IPv6 clients count: even short sessions keep the cluster awake, and they wake it, through a dual-stack and an IPv6-only
+// Service.
 func TestWakeOverIPv6(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -31,7 +31,7 @@ func TestWakeOverIPv6(t *testing.T) {
 	}}}
 	s.running(c)
 	s.answers(c, s.overIPv6(c, "both"))
-	s.answers(c, s.overIPv6(c, "six")) // kube-proxy learns of each Service for itself
+	s.answers(c, s.overIPv6(c, "six")) // kube-proxy learns of each Service separately
 	for _, through := range []string{"both", "six"} {
 		over := s.overIPv6(c, through)
 		s.shortSessionsKeepAwake(c, over)
@@ -58,7 +58,7 @@ func TestWakeOverIPv6(t *testing.T) {
 	}
 }
 
-// needBothFamilies leaves the test out where Services cannot have addresses of both families, as the API server says itself.
+// needBothFamilies skips the test if the API server does not support dual-stack Services.
 func (s *story) needBothFamilies() {
 	s.Helper()
 	both := corev1.IPFamilyPolicyRequireDualStack
@@ -73,7 +73,7 @@ func (s *story) needBothFamilies() {
 	s.must(err)
 }
 
-// service is one more Service of a cluster's primary, with addresses of these families.
+// service is an additional Service of a cluster's primary with these address families.
 func service(name string, families ...corev1.IPFamily) cnpgv1.ManagedService {
 	policy := corev1.IPFamilyPolicySingleStack
 	if len(families) > 1 {
@@ -88,7 +88,7 @@ func service(name string, families ...corev1.IPFamily) cnpgv1.ManagedService {
 	}
 }
 
-// overIPv6 are settings of a client that connects to a Service of the cluster by its address, which is one of IPv6.
+// overIPv6 returns the settings of a client that connects to a Service of the cluster by its IPv6 address.
 func (s *story) overIPv6(c *cnpgv1.Cluster, service string) string {
 	s.Helper()
 	address := s.address(c, service)
@@ -98,7 +98,7 @@ func (s *story) overIPv6(c *cnpgv1.Cluster, service string) string {
 	return "hostaddr=" + address
 }
 
-// clientOverIPv6 is the client's own address of IPv6.
+// clientOverIPv6 returns the client's own IPv6 address.
 func (s *story) clientOverIPv6() string {
 	s.Helper()
 	pod := s.client()
@@ -111,8 +111,9 @@ func (s *story) clientOverIPv6() string {
 	return ""
 }
 
-// shortSessionsKeepAwake opens sessions of some milliseconds, each two thirds of a threshold after the one before, over TLS and
-// without, and demands that the cluster falls asleep on time after the last. It keeps the cluster from doing so again by itself.
+// shortSessionsKeepAwake opens sessions of a few milliseconds, each two thirds of a threshold after the previous one, with and
+// without TLS, and checks that the cluster falls asleep on time after the last. It then keeps the cluster from falling asleep
+// again.
 func (s *story) shortSessionsKeepAwake(c *cnpgv1.Cluster, settings string) {
 	s.Helper()
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
@@ -125,8 +126,8 @@ func (s *story) shortSessionsKeepAwake(c *cnpgv1.Cluster, settings string) {
 		_, after = session.Close()
 		s.awake(c, threshold*2/3, "a session two thirds of the threshold ago")
 		now := s.judgedClients(c)
-		// The counters would keep the cluster awake without the kernel's report, but for a while too long. Of the first session none
-		// is needed: others have just been seen.
+		// Without the kernel's report the counters would keep the cluster awake, but too long. The first session needs no report,
+		// because others have just been seen.
 		if now <= judged && i > 0 {
 			s.Errorf("the kernel did not report the end of a session with %s sslmode=%s", settings, mode)
 		}
@@ -136,8 +137,8 @@ func (s *story) shortSessionsKeepAwake(c *cnpgv1.Cluster, settings string) {
 	s.annotate(c, scenario.InactivityMinutes, never)
 }
 
-// leadInEveryFamily demands one EndpointSlice of every family of the Service for each replica of the gateway, with the name of the
-// Service's port, without which kube-proxy would pass it over.
+// leadInEveryFamily checks that each replica of the gateway has one EndpointSlice for every address family of the Service, with
+// the name of the Service's port, without which kube-proxy would ignore it.
 func (s *story) leadInEveryFamily(c *cnpgv1.Cluster, suffix string) {
 	s.Helper()
 	var of corev1.Service
@@ -170,7 +171,7 @@ func (s *story) leadInEveryFamily(c *cnpgv1.Cluster, suffix string) {
 	}
 }
 
-// judgedClients is how many sessions the primary's sidecar has taken for clients' by the kernel's reports of their ends.
+// judgedClients returns how many sessions the primary's sidecar has judged as clients' by the kernel's reports.
 func (s *story) judgedClients(c *cnpgv1.Cluster) int {
 	s.Helper()
 	count := 0

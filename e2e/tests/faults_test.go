@@ -18,7 +18,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// everyPostgres sends a signal to every process of PostgreSQL in an instance's container, whose image has no ps.
+// everyPostgres sends a signal to every PostgreSQL process in an instance's container, whose image has no ps.
 const everyPostgres = `for p in /proc/[0-9]*; do case $(readlink $p/exe) in */postgres) kill -%s ${p#/proc/};; esac; done`
 
 // A PostgreSQL that does not answer is unknown, and unknown is never idle.
@@ -31,12 +31,12 @@ func TestFrozenPostgresIsNotIdle(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
 
-	// Also when the test fails: the pod of a frozen server does not go with its namespace.
+	// Also if the test fails: the pod of a frozen server would not be deleted with its namespace.
 	defer func() {
 		_, _ = kube.Exec(s.ctx, s.namespace, before.Name, "postgres", "bash", "-c", fmt.Sprintf(everyPostgres, "CONT"))
 	}()
 	s.signalPostgres(c.Status.CurrentPrimary, "STOP")
-	s.unknown(c) // soon the operator calls the cluster unhealthy, which keeps it awake too
+	s.unknown(c) // the operator will soon report the cluster as unhealthy, which keeps it awake too
 	s.awake(c, threshold+toAct, "a frozen PostgreSQL")
 	thawing := time.Now()
 	s.signalPostgres(c.Status.CurrentPrimary, "CONT")
@@ -51,7 +51,7 @@ func TestFrozenPostgresIsNotIdle(t *testing.T) {
 	s.hibernated(c, at)
 }
 
-// unknown waits until the primary's sidecar says that it does not know whether the instance is used.
+// unknown waits until the primary's sidecar reports that its activity is unknown.
 func (s *story) unknown(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.awaitReport(c, c.Status.CurrentPrimary, "that it does not know", toSettle, func(r report) bool {
@@ -65,12 +65,12 @@ func (s *story) signalPostgres(pod, signal string) {
 	s.must(err)
 }
 
-// A server without a free connection is unknown; when there is room again the sidecar goes on by itself.
+// A server without a free connection is unknown; the sidecar recovers by itself once there is one.
 func TestNoConnectionLeft(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "full", 1, never)
-	c.Annotations[scenario.Database] = "" // a session that listens would be one to look with
+	c.Annotations[scenario.Database] = "" // a listener's session could be used for sampling
 	c.Spec.PostgresConfiguration.Parameters = map[string]string{"max_connections": "12"}
 	s.running(c)
 	before := s.instances(c)[0]
@@ -99,7 +99,7 @@ func TestNoConnectionLeft(t *testing.T) {
 	}
 }
 
-// The worker killed ten times in a minute: the pod stays ready throughout, and the cluster sleeps on time afterwards.
+// The worker is killed ten times in a minute: the pod stays ready, and the cluster sleeps on time afterwards.
 func TestWorkerKilled(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -131,7 +131,7 @@ func TestWorkerKilled(t *testing.T) {
 	s.asleepOnTime(c, from, to, threshold)
 }
 
-// The sidecar's container killed once: how long the endpoint was out goes into docs/high-availability.md.
+// The sidecar's container is killed once. docs/high-availability.md reports how long the endpoint was missing.
 func TestContainerKilled(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -141,7 +141,7 @@ func TestContainerKilled(t *testing.T) {
 	if len(processes) == 0 {
 		t.Skip("the processes of the node cannot be seen from here")
 	}
-	// A use that no look has followed yet makes what is kept worthless: the running of the test begins with one.
+	// A use after the newest sample invalidates the checkpoint, and the test itself begins with one.
 	idle := s.awaitReport(c, pod.Name, "idle", time.Minute, func(r report) bool {
 		return r.Known && !r.IdleSince.IsZero() && !r.SampledAt.Before(r.IdleSince)
 	})
@@ -166,7 +166,7 @@ func TestContainerKilled(t *testing.T) {
 	}
 }
 
-// A use while the sidecar was away is known of all the same: the clock of its next start begins after it.
+// A use while the sidecar is away is detected: the restarted sidecar's clock begins after it.
 func TestUseWhileTheSidecarIsAway(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -185,7 +185,7 @@ func TestUseWhileTheSidecarIsAway(t *testing.T) {
 	s.awaitReport(c, pod.Name, "idle", time.Minute, isIdle)
 	signal(syscall.SIGSTOP)
 	began := time.Now()
-	s.asSuperuser(c, "app", "select 1") // over the socket: the kernel reports nothing of it
+	s.asSuperuser(c, "app", "select 1") // over the socket, which the kernel does not report
 	signal(syscall.SIGKILL)
 	reading := pod.DeepCopy()
 	_, err := kube.AwaitPod(s.ctx, reading, "restarted", time.Minute, func(p *corev1.Pod) bool { return restarts(*p) > restarts(pod) })
@@ -198,7 +198,7 @@ func TestUseWhileTheSidecarIsAway(t *testing.T) {
 	}
 }
 
-// The API server away across the threshold: no sleep meanwhile, and afterwards it comes without a person.
+// With the API server away across the threshold the cluster does not sleep; afterwards it does without intervention.
 func TestAPIServerDown(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "unreachable", 1, never))
@@ -208,7 +208,7 @@ func TestAPIServerDown(t *testing.T) {
 		return len(cmdline) > 1 && cmdline[1] == "kube-apiserver" || strings.HasSuffix(cmdline[0], "/kube-apiserver")
 	}
 	servers := scenario.Processes(isServer)
-	if len(servers) > 1 { // another cluster's is here too
+	if len(servers) > 1 { // another cluster also runs on this machine
 		servers = scenario.Processes(func(cmdline []string) bool {
 			return isServer(cmdline) && slices.Contains(cmdline, "--bind-address="+address.Hostname())
 		})
@@ -235,7 +235,7 @@ func TestAPIServerDown(t *testing.T) {
 	}
 }
 
-// watchReadiness counts, until the returned function is called, how often a Service had no ready endpoint.
+// watchReadiness counts how often a Service had no ready endpoint until the returned function is called.
 func (s *story) watchReadiness(service string) func() int {
 	s.Helper()
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -263,8 +263,8 @@ func (s *story) watchReadiness(service string) func() int {
 	return func() int { stream.Stop(); cancel(); return <-count }
 }
 
-// processesOf lists the processes of this machine that run the sidecar of the pod with the given subcommand, or its supervisor
-// without one.
+// processesOf lists this machine's processes that run the pod's sidecar with the given subcommand or, without one, its
+// supervisor.
 func processesOf(pod corev1.Pod, subcommand string) []int {
 	return scenario.Processes(func(cmdline []string) bool {
 		if subcommand == "" {
@@ -274,7 +274,7 @@ func processesOf(pod corev1.Pod, subcommand string) []int {
 	}, string(pod.UID))
 }
 
-// cleanup is the context of what a test puts back after it has ended.
+// cleanup returns a context for restoring state after the test has ended.
 func cleanup(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

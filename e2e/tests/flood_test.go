@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// growth is how much more memory, in bytes, all replicas of the plugin may take together than before a flood. Other tests
-	// use the same gateways.
+	// growth is how much the memory of all plugin replicas together may grow in a flood, in bytes. Other tests use the same
+	// gateways.
 	growth = 48 << 20
-	// toSay is how long the gateway lets a connection take to say what it is.
+	// toSay is how long the gateway waits for a connection's startup packet.
 	toSay = 10 * time.Second
 
 	ignored  = `cnpg_scale_to_zero_ignored_connections_total{reason="%s"}`
@@ -29,8 +29,8 @@ const (
 	opened   = "process_open_fds"
 )
 
-// What floods a sleeping cluster's address without being a client wakes nobody and takes no memory for good, and clients are
-// served afterwards.
+// A flood of connections that are not clients wakes no sleeping cluster and takes no memory permanently, and clients are served
+// afterwards.
 func TestFloodsWakeNobody(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -56,7 +56,7 @@ func TestFloodsWakeNobody(t *testing.T) {
 		s.counted(start, flood.count, flood.metric, crowded)
 		s.flat(before, flood.rule)
 	}
-	for _, endpoint := range s.ports(c) { // and a scan of the gateway's own ports, of which this cluster has some
+	for _, endpoint := range s.ports(c) { // a scan of the gateway's own ports, some of which belong to this cluster
 		_, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf("for p in {%d..%d}; do : >/dev/tcp/%s/$p; done 2>/dev/null; true",
 			endpoint.port-100, endpoint.port+100, endpoint.address))
 		s.must(err)
@@ -70,7 +70,7 @@ func TestFloodsWakeNobody(t *testing.T) {
 	}
 }
 
-// halfOpen opens a thousand connections that say a byte now and then, and demands that they are let go.
+// halfOpen opens a thousand connections that send a byte now and then, and checks that they are closed.
 func (s *story) halfOpen(before figures, at string) {
 	s.Helper()
 	const count = 1000
@@ -109,10 +109,10 @@ for i in {1..10}; do for f in "${all[@]}"; do printf '\x00' >&$f; done; sleep 2;
 	s.flat(before, "half-open connections")
 }
 
-// figures are the metrics of all replicas of the plugin together.
+// figures are the summed metrics of all replicas of the plugin.
 type figures map[string]float64
 
-// gateways reads them.
+// gateways reads the metrics.
 func (s *story) gateways() figures {
 	s.Helper()
 	var pods corev1.PodList
@@ -133,7 +133,7 @@ func (s *story) gateways() figures {
 	return sum
 }
 
-// counted demands that the gateways soon have counted so many connections more.
+// counted checks that the gateways soon have counted that many more connections.
 func (s *story) counted(before figures, count int, metrics ...string) {
 	s.Helper()
 	for deadline := time.Now().Add(2 * toSay); ; {
@@ -150,7 +150,7 @@ func (s *story) counted(before figures, count int, metrics ...string) {
 	}
 }
 
-// flat demands that the gateways have about the memory of before.
+// flat checks that the gateways' memory is about the same as before.
 func (s *story) flat(before figures, what string) {
 	s.Helper()
 	grew := s.gateways()[resident] - before[resident]
@@ -160,7 +160,7 @@ func (s *story) flat(before figures, what string) {
 	}
 }
 
-// address is the ClusterIP of a Service of the cluster.
+// address returns the ClusterIP of a Service of the cluster.
 func (s *story) address(c *cnpgv1.Cluster, service string) string {
 	s.Helper()
 	var found corev1.Service
@@ -173,7 +173,7 @@ type endpoint struct {
 	port    int32
 }
 
-// ports are where the gateway's slices of the cluster lead.
+// ports returns the endpoints in the gateway's slices of the cluster.
 func (s *story) ports(c *cnpgv1.Cluster) []endpoint {
 	s.Helper()
 	var list discoveryv1.EndpointSliceList

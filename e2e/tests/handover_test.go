@@ -16,10 +16,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// between is the longest time for which a cluster may be neither awake without the gateway nor asleep with it.
+// between is the longest time that a cluster may be neither awake without the gateway nor asleep with it.
 const between = 30 * time.Second
 
-// announced waits until the cluster is about to sleep.
+// announced waits until sleep has been announced.
 func (s *story) announced(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
@@ -29,7 +29,7 @@ func (s *story) announced(c *cnpgv1.Cluster) {
 	s.must(err)
 }
 
-// settled demands that the cluster is soon awake without slices or asleep with them, and says which.
+// settled checks that the cluster is soon awake without slices or asleep with them, and logs which.
 func (s *story) settled(c *cnpgv1.Cluster) {
 	s.Helper()
 	start := time.Now()
@@ -46,7 +46,7 @@ func (s *story) settled(c *cnpgv1.Cluster) {
 	}
 }
 
-// answers demands that a client that tries again is served; settings are further ones of his connection.
+// answers checks that a client that retries is served; settings are further connection settings.
 func (s *story) answers(c *cnpgv1.Cluster, settings ...string) {
 	s.Helper()
 	var err error
@@ -59,8 +59,8 @@ func (s *story) answers(c *cnpgv1.Cluster, settings ...string) {
 	s.Fatalf("no answer: %v", err)
 }
 
-// A sidecar that dies in the middle of the handover leaves a working cluster: the next worker removes the announcement, with
-// which the gateway leaves, and the next attempt succeeds.
+// A sidecar that dies during the handover leaves a working cluster: the next worker removes the announcement, the gateway
+// withdraws, and the next attempt succeeds.
 func TestSidecarDiesWhileItHandsOver(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -74,7 +74,7 @@ func TestSidecarDiesWhileItHandsOver(t *testing.T) {
 	for _, process := range processes {
 		_ = syscall.Kill(process, syscall.SIGKILL)
 	}
-	s.annotate(c, scenario.InactivityMinutes, never) // or the next worker would go on where this one ended
+	s.annotate(c, scenario.InactivityMinutes, never) // otherwise the next worker would resume the handover
 	_, err := kube.AwaitCluster(s.ctx, c, "without an announcement", toSettle, func(c *cnpgv1.Cluster) bool { return c.Annotations[scenario.Announced] == "" })
 	s.must(err)
 	s.awaitSlices(c, toSettle)
@@ -87,8 +87,8 @@ func TestSidecarDiesWhileItHandsOver(t *testing.T) {
 	s.answers(c)
 }
 
-// Every replica of the gateway dies at once, before it has acknowledged and after the switch: the cluster stays awake, or it
-// sleeps and is woken by the next ones. This test and the next end the plugin's pods and so do not run beside others.
+// All replicas of the gateway die at once, before the acknowledgement and after the switch: the cluster stays awake, or sleeps
+// and is woken by the new replicas. This test and the next kill the plugin's pods, so they do not run in parallel.
 func TestGatewaysDieInTheHandover(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "deserted", 1, never))
@@ -98,7 +98,7 @@ func TestGatewaysDieInTheHandover(t *testing.T) {
 	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", 3*time.Minute, scenario.SwitchedOn)
 	s.must(err)
 	s.killPlugin()
-	_, err = kube.AwaitCluster(s.ctx, c, "hibernated", time.Minute, scenario.Hibernated) // until then the instance may answer
+	_, err = kube.AwaitCluster(s.ctx, c, "hibernated", time.Minute, scenario.Hibernated) // until then the instance may still answer
 	s.must(err)
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.answers(c)
@@ -106,7 +106,7 @@ func TestGatewaysDieInTheHandover(t *testing.T) {
 	s.awaitSlices(c, between+toSettle)
 }
 
-// killPlugin ends every pod of the plugin without a grace period.
+// killPlugin deletes every pod of the plugin without a grace period.
 func (s *story) killPlugin() {
 	s.Helper()
 	var pods corev1.PodList
@@ -117,7 +117,7 @@ func (s *story) killPlugin() {
 	}
 }
 
-// Clusters that share a user and a password, while the gateways restart again and again: nobody reaches another's data.
+// Clusters share a user and a password while the gateways restart repeatedly: no client reaches another cluster's data.
 func TestTenantsStayApart(t *testing.T) {
 	const tenants, rounds = 4, 2
 	s := begin(t)
@@ -167,8 +167,8 @@ until psql -XAtq "host=%s-rw user=app dbname=app connect_timeout=60" -c 'select 
 	}
 }
 
-// With rules that tell addresses apart a client wakes the cluster and must come again: it gets in by its own address or not at
-// all.
+// Where pg_hba.conf distinguishes addresses, a client wakes the cluster and must reconnect: it gets in by its own address or
+// not at all.
 func TestRulesByAddress(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

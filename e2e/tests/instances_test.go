@@ -12,7 +12,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// After a switchover and after a failover the new primary's sidecar takes over, with a clock that starts anew.
+// After a switchover and after a failover the new primary's sidecar takes over, with a new idle clock.
 func TestSwitchoverAndFailover(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -60,8 +60,8 @@ func TestSwitchoverAndFailover(t *testing.T) {
 	s.hibernated(c, at)
 }
 
-// Adding the plugin to a running cluster injects the sidecar by the operator's rolling update; removing it takes the
-// sidecar and the rights away and resumes what was suspended, even while the cluster sleeps.
+// Adding the plugin to a running cluster injects the sidecar in the operator's rolling update. Removing it removes the sidecar
+// and its rights and resumes what was suspended, even while the cluster sleeps.
 func TestPluginComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -102,7 +102,7 @@ func TestPluginComesAndGoes(t *testing.T) {
 	}
 }
 
-// list makes these the plugins of the cluster.
+// list sets the plugins of the cluster.
 func (s *story) list(c *cnpgv1.Cluster, plugins ...cnpgv1.PluginConfiguration) {
 	s.Helper()
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))

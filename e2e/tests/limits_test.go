@@ -19,7 +19,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// What refuses an instance: the policies, in these words, or RBAC.
+// The messages of the policies that refuse an instance.
 const (
 	noSpec        = "instances may not change the specification of their Cluster"
 	notPrimary    = "instances may change their Cluster only from the pod that is its current primary"
@@ -29,7 +29,7 @@ const (
 	noAnnotations = "instances may not change the annotation "
 )
 
-// From inside an instance's pod, with the pod's own token, nothing can be changed but what the sidecar changes.
+// From inside an instance's pod, with the pod's own token, only what the sidecar changes can be changed.
 func TestInstancesAreLimited(t *testing.T) {
 	t.Parallel()
 	program := buildStatic(t, "./cmd/ask")
@@ -85,7 +85,7 @@ func TestInstancesAreLimited(t *testing.T) {
 	for i, answer := range s.ask(program, rows) {
 		row := rows[i]
 		if dropped := answer.Code == http.StatusOK && row.rule == "another service account" && !s.has(answer.Body, row.body); dropped {
-			continue // operators before 1.30 know no such field
+			continue // operators before 1.30 do not have this field
 		}
 		if message := answer.Message(); answer.Code != http.StatusForbidden || !strings.Contains(message, row.says) {
 			t.Errorf("an instance changes %s: %d %s; want a refusal that says %q", row.rule, answer.Code, message, row.says)
@@ -108,7 +108,7 @@ func TestInstancesAreLimited(t *testing.T) {
 // cnpgGroup is the group of CloudNativePG's objects.
 var cnpgGroup = cnpgv1.SchemeGroupVersion.Group
 
-// limit is a request of an instance, and what the refusal says.
+// limit is a request of an instance, and the message of its refusal.
 type limit struct{ rule, pod, verb, path, body, says string }
 
 // ask sends the requests, each from inside its pod.
@@ -133,7 +133,7 @@ func (s *story) ask(program string, rows []limit) []scenario.Answer {
 	return all
 }
 
-// has tells whether the object is as the merge patch wants it.
+// has reports whether the object already contains the merge patch.
 func (s *story) has(object []byte, patch string) bool {
 	s.Helper()
 	wanted, err := jsonpatch.MergePatch(object, []byte(patch))

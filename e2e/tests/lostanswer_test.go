@@ -12,8 +12,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The switch is turned on and the answer is lost: what belongs to sleep is done all the same. The schedules stay suspended, resting
-// sessions are ended, and after the wake the schedules are resumed. LOST_ANSWERS repeats it.
+// The switch is turned on, but the answer is lost: going to sleep continues all the same. The schedules stay suspended, idle
+// sessions are terminated, and after the wake the schedules are resumed. LOST_ANSWERS is the number of repetitions.
 func TestHandover_aLostAnswerUndoesNothing(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -37,7 +37,7 @@ func TestHandover_aLostAnswerUndoesNothing(t *testing.T) {
 		done, err := kube.AwaitCluster(s.ctx, c, "hibernated", 4*time.Minute, scenario.Hibernated)
 		s.must(err)
 		t.Logf("hibernated %.1fs after the switch", done.Sub(on).Seconds())
-		if took := done.Sub(on); took > toHibernate { // a resting session that nobody ends takes three minutes
+		if took := done.Sub(on); took > toHibernate { // an idle session that is not terminated takes three minutes
 			t.Errorf("hibernation took %s, want at most %s", took, toHibernate)
 		}
 		if undone() {
@@ -59,7 +59,7 @@ func TestHandover_aLostAnswerUndoesNothing(t *testing.T) {
 	}
 }
 
-// relay leads the primary's sidecar to the API server through a Relay, and waits until it samples again.
+// relay routes the primary's sidecar to the API server through a Relay, and waits until it samples again.
 func (s *story) relay(c *cnpgv1.Cluster) *scenario.Relay {
 	s.Helper()
 	pod := s.instances(c)[0]
@@ -69,7 +69,7 @@ func (s *story) relay(c *cnpgv1.Cluster) *scenario.Relay {
 	}
 	relay, err := kube.Relay(s.ctx, workers[0])
 	s.must(err)
-	s.must(syscall.Kill(workers[0], syscall.SIGKILL)) // the next one makes its connections anew
+	s.must(syscall.Kill(workers[0], syscall.SIGKILL)) // the next worker opens new connections
 	for deadline := time.Now().Add(toSettle); relay.Connections() == 0; pause(s, 100*time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.Fatal("the sidecar's connections to the API server are not routed through the relay")
@@ -79,7 +79,7 @@ func (s *story) relay(c *cnpgv1.Cluster) *scenario.Relay {
 	return relay
 }
 
-// watchResumed watches a schedule that is suspended until the returned function is called, which reports whether it was resumed.
+// watchResumed watches a suspended schedule until the returned function is called, which reports whether it was resumed.
 func (s *story) watchResumed(schedule *cnpgv1.ScheduledBackup) func() bool {
 	s.Helper()
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(schedule), schedule))

@@ -1,9 +1,9 @@
-// Package tests proves on a real cluster what the project promises. It runs against whatever KUBECONFIG names: a cluster
-// with CloudNativePG and the plugin installed. POSTGRES_IMAGE gives the operand image and PGBOUNCER_IMAGE that of the poolers,
-// DRIVERS_IMAGE one with clients in several languages and NEIGHBOUR_IMAGE that of the plugin of e2e/neighbour; NEXT_PLUGIN_IMAGE,
-// NEXT_SIDECAR_IMAGE and NEXT_POSTGRES_IMAGE are what the tests of upgrades go to, for which other names of the plugin's image, the
-// sidecar's and the operand's will do; NEXT_VERSION is what the first two say of themselves where they are others. HANDOVERS,
-// LOST_ANSWERS and RENEWALS say how often the tests of rare moments try theirs.
+// Package tests proves the project's promises on a real cluster. It runs against the cluster in KUBECONFIG, with CloudNativePG
+// and the plugin installed. Images: POSTGRES_IMAGE is the operand, PGBOUNCER_IMAGE that of the poolers, DRIVERS_IMAGE has
+// clients in several languages, and NEIGHBOUR_IMAGE is the plugin of e2e/neighbour. NEXT_PLUGIN_IMAGE, NEXT_SIDECAR_IMAGE and
+// NEXT_POSTGRES_IMAGE are the targets of the upgrade tests, for which other names of the same images suffice; NEXT_VERSION is
+// the version that the first two report, if they are other builds. HANDOVERS, LOST_ANSWERS and RENEWALS set the repetitions of
+// the tests of rare races.
 package tests
 
 import (
@@ -30,15 +30,15 @@ import (
 )
 
 const (
-	// toHealthy bounds the making of a cluster on two busy cores.
+	// toHealthy bounds the creation of a cluster on two busy cores.
 	toHealthy = 4 * time.Minute
-	// toAct is how long after the threshold the switch is turned on at the latest when nothing is in the way.
+	// toAct is the maximum time from the threshold to the switch if nothing prevents sleep.
 	toAct = 5 * time.Second
-	// toSettle bounds on two busy cores what follows at once; `make bench` measures how soon it does.
+	// toSettle bounds immediate reactions on two busy cores; `make bench` measures them.
 	toSettle = 20 * time.Second
-	// toHibernate bounds what the operator needs after the switch: less than a smart shutdown that waits for a session.
+	// toHibernate bounds the operator's part after the switch: less than a smart shutdown that waits for a session.
 	toHibernate = 45 * time.Second
-	// toNotice is how long a change of an annotation may take to be noticed.
+	// toNotice is how long it may take to notice a changed annotation.
 	toNotice = 2 * time.Second
 	// never is a threshold, in minutes, that no test reaches.
 	never = "600"
@@ -48,7 +48,7 @@ var kube *scenario.Kubernetes
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // Helm's
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // Helm's log
 	if os.Getenv("KUBECONFIG") == "" {
 		if os.Getenv("REQUIRE_CLUSTER") != "" {
 			fmt.Fprintln(os.Stderr, "KUBECONFIG is not set, and REQUIRE_CLUSTER says that these tests must run")
@@ -72,7 +72,7 @@ type story struct {
 	namespace string
 }
 
-// begin makes a namespace; when the test has failed, it keeps what happened there.
+// begin creates a namespace; if the test fails, it keeps a diagnosis.
 func begin(t *testing.T) *story {
 	t.Helper()
 	ctx := t.Context()
@@ -100,8 +100,8 @@ func begin(t *testing.T) *story {
 	return &story{T: t, ctx: ctx, namespace: namespace}
 }
 
-// keep writes what happened to a file if `go test -artifacts` keeps files, so that what the test itself said stays in sight,
-// and else to the test's log.
+// keep writes the diagnosis to a file if `go test -artifacts` keeps files, so that the test's own output stays readable,
+// otherwise to the test's log.
 func keep(t *testing.T, diagnosis string) {
 	t.Helper()
 	if kept := flag.Lookup("test.artifacts"); kept == nil || kept.Value.String() != "true" {
@@ -113,7 +113,7 @@ func keep(t *testing.T, diagnosis string) {
 	}
 }
 
-// repeats is how often a test does what it does: as the variable of the environment says, or else a few times.
+// repeats returns how often a test repeats its scenario: the value of the environment variable, or few.
 func repeats(t *testing.T, variable string, few int) int {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -135,7 +135,7 @@ func (s *story) must(err error) {
 	}
 }
 
-// running makes the cluster, waits until it is healthy and starts a client beside it.
+// running creates the cluster, waits until it is healthy and starts a client pod.
 func (s *story) running(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	s.Helper()
 	s.must(kube.Create(s.ctx, c))
@@ -144,7 +144,7 @@ func (s *story) running(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	return c
 }
 
-// together makes clusters at once, waits until all of them are healthy, and starts a client beside them.
+// together creates clusters at once, waits until all are healthy, and starts a client pod.
 func (s *story) together(clusters ...*cnpgv1.Cluster) {
 	s.Helper()
 	for _, c := range clusters {
@@ -170,7 +170,7 @@ func (s *story) open(c *cnpgv1.Cluster, service string) *scenario.Session {
 	return session
 }
 
-// awake demands that the cluster stays awake for the given time.
+// awake checks that the cluster stays awake for the given time.
 func (s *story) awake(c *cnpgv1.Cluster, during time.Duration, why string) {
 	s.Helper()
 	if err := kube.StaysAwake(s.ctx, c, during); err != nil {
@@ -178,8 +178,8 @@ func (s *story) awake(c *cnpgv1.Cluster, during time.Duration, why string) {
 	}
 }
 
-// asleepOnTime demands that the switch is turned on not before the earlier moment plus the threshold, and at most toSettle
-// after the later one plus the threshold, and that the operator completes hibernation.
+// asleepOnTime checks that the switch is turned on no earlier than the threshold after before, and at most toSettle later than
+// the threshold after after, and that the operator completes hibernation.
 func (s *story) asleepOnTime(c *cnpgv1.Cluster, before, after time.Time, threshold time.Duration) {
 	s.Helper()
 	at, err := kube.AwaitCluster(s.ctx, c, "switched off by the sidecar", time.Until(after.Add(threshold+time.Minute)), scenario.SwitchedOn)
@@ -195,7 +195,7 @@ func (s *story) asleepOnTime(c *cnpgv1.Cluster, before, after time.Time, thresho
 	s.hibernated(c, at)
 }
 
-// hibernated waits for the operator's condition and demands that it follows the switch in time.
+// hibernated waits for the operator's condition and checks that it follows the switch in time.
 func (s *story) hibernated(c *cnpgv1.Cluster, switched time.Time) {
 	s.Helper()
 	done, err := kube.AwaitCluster(s.ctx, c, "hibernated", time.Minute, scenario.Hibernated)
@@ -206,7 +206,7 @@ func (s *story) hibernated(c *cnpgv1.Cluster, switched time.Time) {
 	}
 }
 
-// wake turns the switch off by hand and waits until the cluster serves again.
+// wake turns the switch off by hand and waits until the cluster is healthy again.
 func (s *story) wake(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.must(kube.Wake(s.ctx, c))
@@ -223,7 +223,7 @@ func (s *story) instances(c *cnpgv1.Cluster) []corev1.Pod {
 	return pods.Items
 }
 
-// sidecar returns the sidecar's container of a pod, nil when it has none.
+// sidecar returns the sidecar's container of a pod, or nil.
 func sidecar(pod corev1.Pod) *corev1.Container {
 	for i := range pod.Spec.Containers {
 		if pod.Spec.Containers[i].Name == scenario.SidecarContainer {
@@ -233,7 +233,7 @@ func sidecar(pod corev1.Pod) *corev1.Container {
 	return nil
 }
 
-// metrics reads the page of the sidecar in a pod.
+// metrics reads the metrics of a pod's sidecar.
 func (s *story) metrics(pod string) string {
 	s.Helper()
 	page, err := kube.Page(s.ctx, s.namespace, pod, "9189", "metrics")
@@ -241,8 +241,8 @@ func (s *story) metrics(pod string) string {
 	return page
 }
 
-// awaitMetric reads the metrics of a pod's sidecar until they have the line. A container without a readiness probe is ready before
-// its program listens.
+// awaitMetric reads the metrics of a pod's sidecar until they contain the line. A container without a readiness probe is ready
+// before its program listens.
 func (s *story) awaitMetric(pod, line string, within time.Duration) {
 	s.Helper()
 	for deadline := time.Now().Add(within); ; {

@@ -15,12 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// toRefuse bounds a refusal, which waits for nothing but the client's pod.
+// toRefuse bounds a refusal, which should be immediate.
 const toRefuse = 15 * time.Second
 
 // During a node maintenance with reusePVC false the operator deletes the volumes of an instance that cannot be scheduled. A
-// cluster that sleeps then is not woken, however it is asked; when the maintenance has ended the next client wakes it, and its
-// data is there.
+// sleeping cluster is not woken then, by any means; after the maintenance the next client wakes it, and its data is intact.
 func TestMaintenanceKeepsVolumes(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -45,7 +44,7 @@ func TestMaintenanceKeepsVolumes(t *testing.T) {
 		t.Errorf("the Event says %q", message)
 	}
 	s.refuses(c, "sslmode=disable", "reusePVC")
-	s.refuses(c, "sslmode=require", "closed the connection", "EOF detected") // as libpq calls it, by how far it has got
+	s.refuses(c, "sslmode=require", "closed the connection", "EOF detected") // depends on the phase
 	command := exec.CommandContext(s.ctx, program, "wake", c.Name, "-n", s.namespace)
 	if out, err := command.CombinedOutput(); err == nil || !strings.Contains(string(out), "reusePVC") {
 		t.Errorf("the command: %v: %s", err, out)
@@ -72,7 +71,7 @@ func TestMaintenanceKeepsVolumes(t *testing.T) {
 	}
 }
 
-// maintain begins a maintenance during which no node takes the cluster's instances, or ends it.
+// maintain starts or ends a maintenance during which no node accepts the cluster's instances.
 func (s *story) maintain(c *cnpgv1.Cluster, inProgress bool) {
 	s.Helper()
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
@@ -85,7 +84,7 @@ func (s *story) maintain(c *cnpgv1.Cluster, inProgress bool) {
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(c)))
 }
 
-// refuses demands that a client is refused at once, in these words.
+// refuses checks that a client is refused at once, with one of these messages.
 func (s *story) refuses(c *cnpgv1.Cluster, settings string, words ...string) {
 	s.Helper()
 	began := time.Now()
@@ -98,7 +97,7 @@ func (s *story) refuses(c *cnpgv1.Cluster, settings string, words ...string) {
 	}
 }
 
-// volumes are the UIDs of the cluster's volume claims, by name.
+// volumes returns the UIDs of the cluster's volume claims, by name.
 func (s *story) volumes(c *cnpgv1.Cluster) map[string]types.UID {
 	s.Helper()
 	var claims corev1.PersistentVolumeClaimList

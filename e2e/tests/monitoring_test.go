@@ -25,16 +25,16 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// withoutData are the queries of the dashboard that have no data while all is well, and why.
+// withoutData are the dashboard's queries that have no data while all is well, and why.
 var withoutData = map[string]string{
 	"panel Samples that failed A":            "no sample fails",
 	"panel Without the kernel's reports A":   "the kernel reports",
 	"panel Without a route to the gateway A": "every Service leads there",
 }
 
-// A real Prometheus with the shipped rules and monitors sees a cluster sleep and wake: every query of the dashboard has
-// data, every series that an alert asks for is there, every rule is evaluated, and none fires for what went well. A real Alertmanager
-// holds back what CloudNativePG's cluster chart says of a cluster without instances while it sleeps.
+// A real Prometheus with the shipped rules and monitors sees a cluster sleep and wake: every dashboard query has data, every
+// series in an alert exists, every rule is evaluated, and none fires for normal operation. A real Alertmanager inhibits the
+// alert of CloudNativePG's cluster chart for a cluster without instances while it sleeps.
 func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	program := os.Getenv("PROMETHEUS")
 	if program == "" {
@@ -70,10 +70,10 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="awake", OWN} == 1 and on (namespace, cluster) cnpg_scale_to_zero_suspended_schedules == 0`), time.Minute))
 	s.must(p.Await(s.ctx, own(`changes(cnpg_scale_to_zero_cluster_state{state="asleep", OWN}[10m]) == 2 and on () cnpg_scale_to_zero_idle_seconds{OWN}`), time.Minute))
-	// The replica that woke the cluster counts the wake; what was awaited above may come from the other's page.
+	// The replica that woke the cluster counts the wake; what was awaited above may come from the other replica.
 	s.must(p.Await(s.ctx, own(`increase(cnpg_scale_to_zero_cluster_wakes_total{result="success", OWN}[10m]) > 0`), time.Minute))
 
-	// Subqueries are evaluated at whole five minutes of the clock: the last step is the next of them.
+	// Subqueries are evaluated at multiples of five minutes: the last step is the next one.
 	const step, aligned = 2 * time.Second, 5 * time.Minute
 	seen := run{story: s, Prometheus: p, Range: prometheusv1.Range{
 		Start: began.Truncate(step), End: time.Now().Truncate(aligned).Add(aligned), Step: step,
@@ -82,11 +82,11 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	seen.rules(shipped)
 }
 
-// offlineFor is how long the cluster chart's alert waits here: five minutes there, and here no less than what the rules take to say
-// that a cluster sleeps.
+// offlineFor is how long the cluster chart's alert must be pending here, instead of its five minutes, and no less than the
+// rules need to report a sleeping cluster.
 const offlineFor = "45s"
 
-// offline is the cluster chart's alert that a cluster has no instances, as e2e/monitoring/testdata has it.
+// offline is the cluster chart's alert for a cluster without instances, as in e2e/monitoring/testdata.
 func offline(namespace, cluster string) monitoringv1.Rule {
 	return monitoringv1.Rule{
 		Alert:  "CNPGClusterOffline",
@@ -96,7 +96,7 @@ func offline(namespace, cluster string) monitoringv1.Rule {
 	}
 }
 
-// alertmanager starts an Alertmanager with what is shipped.
+// alertmanager starts an Alertmanager with the shipped configuration.
 func (s *story) alertmanager() *alertmanager.Alertmanager {
 	s.Helper()
 	program := os.Getenv("ALERTMANAGER")
@@ -108,15 +108,15 @@ func (s *story) alertmanager() *alertmanager.Alertmanager {
 	s.Cleanup(stop)
 	a, err := alertmanager.Start(ctx, program, "../../manifests/components/monitoring/alertmanager.yaml", directory)
 	s.must(err)
-	s.Cleanup(func() { // before the directory goes
+	s.Cleanup(func() { // before the directory is removed
 		stop()
 		a.Wait()
 	})
 	return a
 }
 
-// heldBack waits until Alertmanager has the chart's alert of the cluster that sleeps and of one that was never there, and demands that
-// people are told of the second alone.
+// heldBack waits until Alertmanager has the chart's alert for the sleeping cluster and for one that never existed, and checks
+// that it notifies only of the latter.
 func (s *story) heldBack(p *scenario.Prometheus, a *alertmanager.Alertmanager) {
 	s.Helper()
 	s.must(p.Await(s.ctx, `ALERTS{alertname="CNPGClusterOffline", alertstate="firing", namespace="`+s.namespace+`", cnpg_cluster="seen"}`, 2*time.Minute))
@@ -137,8 +137,8 @@ func (s *story) heldBack(p *scenario.Prometheus, a *alertmanager.Alertmanager) {
 	}
 }
 
-// prometheus starts a Prometheus with what is shipped, the alert of the cluster chart, and CloudNativePG's own metrics of the cluster,
-// as its documentation has them scraped.
+// prometheus starts a Prometheus with the shipped configuration, the alert of the cluster chart, and CloudNativePG's own
+// metrics of the cluster, scraped as its documentation says.
 func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1.Cluster, a *alertmanager.Alertmanager) *scenario.Prometheus {
 	s.Helper()
 	operators, err := monitoring.OfPods(&monitoringv1.PodMonitor{
@@ -163,14 +163,14 @@ func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1
 	return p
 }
 
-// run is what a Prometheus saw in a time.
+// run is what a Prometheus recorded in a time range.
 type run struct {
 	*story
 	*scenario.Prometheus
 	prometheusv1.Range
 }
 
-// dashboard demands data of every query of the dashboard, with its variables set to the cluster.
+// dashboard checks that every dashboard query has data, with its variables set to the cluster.
 func (r run) dashboard(shipped monitoring.Shipped, c *cnpgv1.Cluster) {
 	r.Helper()
 	queries, err := shipped.Queries()
@@ -191,7 +191,7 @@ func (r run) dashboard(shipped monitoring.Shipped, c *cnpgv1.Cluster) {
 	r.Logf("%d queries of the dashboard", len(queries))
 }
 
-// rules demands that every rule is evaluated, that each series that it asks for is there, and that none fires in the namespace.
+// rules checks that every rule is evaluated, that each of its series exists, and that none fires in the namespace.
 func (r run) rules(shipped monitoring.Shipped) {
 	r.Helper()
 	selectors := map[string]string{}
@@ -239,7 +239,7 @@ func (r run) rules(shipped monitoring.Shipped) {
 	r.Logf("%d rules, %d selectors", count, len(selectors))
 }
 
-// has tells whether the expression had a value, at any time of the run, that is a number.
+// has reports whether the expression had a value other than NaN at any time of the run.
 func (r run) has(where, expression string) bool {
 	r.Helper()
 	value, _, err := r.QueryRange(r.ctx, expression, r.Range)

@@ -22,18 +22,18 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toArchive is how long a segment may take from PostgreSQL to the store.
+// toArchive is how long a WAL segment may take to reach the archive.
 const toArchive = 30 * time.Second
 
-// Names by which another plugin is asked before ours and after it.
+// Name prefixes of plugins that the operator calls before and after ours.
 const (
 	askedBefore = "a-"
 	askedAfter  = "z-"
 )
 
-// Beside a plugin that archives WAL and takes backups, asked before or after ours, both do their work: its Backups keep the
-// cluster awake, its schedules are suspended and resumed, its archive goes on after a sleep, and a wake does not wait for the period
-// of its sidecar's startup probe. The order in spec.plugins is the other one: the operator goes by names.
+// Next to a plugin that archives WAL and takes backups, called before or after ours, both work: its Backups keep the cluster
+// awake, its schedules are suspended and resumed, its archiving continues after a sleep, and a wake does not wait for the
+// period of its sidecar's startup probe. spec.plugins has the opposite order, since the operator goes by names.
 func TestBesideAnotherPlugin(t *testing.T) {
 	image := neighbourImage(t)
 	t.Parallel()
@@ -57,8 +57,8 @@ func TestBesideAnotherPlugin(t *testing.T) {
 	}
 }
 
-// Where another plugin is asked after ours and makes its sidecar anew when a pod is created, its startup probe stays as it is, and the
-// Event that tells of the wake says what it waited for.
+// If another plugin is called after ours and rebuilds its sidecar at CREATE, its startup probe keeps its period, and the wake's
+// Event names it as what the wake waited for.
 func TestWoken_namesTheSidecarThatWasWaitedFor(t *testing.T) {
 	image := neighbourImage(t)
 	t.Parallel()
@@ -131,7 +131,7 @@ func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
 	}
 }
 
-// neighbourImage is that of the other plugin.
+// neighbourImage returns the image of the other plugin.
 func neighbourImage(t *testing.T) string {
 	t.Helper()
 	image := os.Getenv("NEIGHBOUR_IMAGE")
@@ -141,8 +141,8 @@ func neighbourImage(t *testing.T) string {
 	return image
 }
 
-// probedEverySecond demands that the other plugin's sidecar was asked every second whether it has started, for as long in all as that
-// plugin planned, and that PostgreSQL's container did not wait for the planned period.
+// probedEverySecond checks that the startup probe of the other plugin's sidecar has a period of one second and the planned
+// total time, and that PostgreSQL's container did not wait for the planned period.
 func (s *story) probedEverySecond(pod corev1.Pod) {
 	s.Helper()
 	var planned corev1.PodSpec
@@ -154,7 +154,7 @@ func (s *story) probedEverySecond(pod corev1.Pod) {
 		}
 		return *spec.InitContainers[at].StartupProbe
 	}
-	const usual = 10 // seconds, Kubernetes' own where a probe names none
+	const usual = 10 // seconds, Kubernetes' default
 	plan, made := probe(planned), probe(pod.Spec)
 	if period := cmp.Or(plan.PeriodSeconds, usual); made.PeriodSeconds != 1 || made.FailureThreshold != period*plan.FailureThreshold {
 		s.Errorf("planned were %d probes every %d s, made were %d every %d s", plan.FailureThreshold, period, made.FailureThreshold, made.PeriodSeconds)
@@ -172,7 +172,7 @@ func (s *story) probedEverySecond(pod corev1.Pod) {
 	}
 }
 
-// neighbour installs the other plugin until the test ends; it has the name of the test's namespace.
+// neighbour installs the other plugin until the test ends, under the name of the test's namespace.
 func (s *story) neighbour(image string) cnpgv1.PluginConfiguration {
 	s.Helper()
 	return s.otherPlugin(scenario.Neighbour{Name: s.namespace, Image: image})
@@ -190,7 +190,7 @@ func (s *story) otherPlugin(n scenario.Neighbour) cnpgv1.PluginConfiguration {
 	return cnpgv1.PluginConfiguration{Name: n.Name}
 }
 
-// backup has the other plugin take a backup of that length, and waits until it does.
+// backup makes the other plugin take a backup of that duration, and waits until it is running.
 func (s *story) backup(c *cnpgv1.Cluster, neighbour string, long time.Duration) *cnpgv1.Backup {
 	s.Helper()
 	backup := &cnpgv1.Backup{
@@ -208,12 +208,12 @@ func (s *story) backup(c *cnpgv1.Cluster, neighbour string, long time.Duration) 
 	return backup
 }
 
-// takes asks the other plugin for a backup of that length.
+// takes configures a backup of that duration by the other plugin.
 func takes(neighbour string, long time.Duration) *cnpgv1.BackupPluginConfiguration {
 	return &cnpgv1.BackupPluginConfiguration{Name: neighbour, Parameters: map[string]string{"takes": long.String()}}
 }
 
-// bothInjected demands that the only instance has both sidecars, and that both run.
+// bothInjected checks that the only instance has both sidecars, and that both run.
 func (s *story) bothInjected(c *cnpgv1.Cluster) corev1.Pod {
 	s.Helper()
 	pod := s.instances(c)[0]
@@ -227,10 +227,10 @@ func (s *story) bothInjected(c *cnpgv1.Cluster) corev1.Pod {
 	return pod
 }
 
-// segment is the name of a file of WAL.
+// segment matches the file name of a WAL segment.
 var segment = regexp.MustCompile(`(?m)^[0-9A-F]{24}$`)
 
-// archived counts the segments in the other plugin's store, and PostgreSQL's failures to archive one.
+// archived counts the segments in the other plugin's archive, and PostgreSQL's archiving failures.
 func (s *story) archived(c *cnpgv1.Cluster) (segments, failures int) {
 	s.Helper()
 	pod := c.Status.CurrentPrimary
@@ -243,7 +243,7 @@ func (s *story) archived(c *cnpgv1.Cluster) (segments, failures int) {
 	return len(segment.FindAllString(list, -1)), failures
 }
 
-// archivesMore has PostgreSQL end a segment and demands that the store comes to have more than it had.
+// archivesMore switches the WAL segment and checks that the archive grows.
 func (s *story) archivesMore(c *cnpgv1.Cluster, had int) {
 	s.Helper()
 	const write = "create table if not exists written (); drop table written; select pg_switch_wal()"

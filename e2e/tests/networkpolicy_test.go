@@ -11,9 +11,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The gateway lends nobody its own way in: a client that the NetworkPolicies would bar from the instances wakes the cluster and has
-// to go its own way, and one that they let in is passed through. The network of the tests enforces no policies, so that the way is
-// open.
+// The gateway does not bypass NetworkPolicies: a client that they bar from the instances wakes the cluster but must then
+// connect directly; one that they admit is forwarded. The tests' network does not enforce policies, so that the direct
+// connection succeeds.
 func TestNetworkPoliciesHoldThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

@@ -14,31 +14,32 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toCount is how soon the end of a session is known of.
+// toCount is how soon the end of a session is detected.
 const toCount = 3 * time.Second
 
-// visitor is something that connects to PostgreSQL. Its script runs beside the drivers, with HOST and PGPASSWORD.
+// visitor is something that connects to PostgreSQL. Its script runs in the drivers' pod, with HOST and PGPASSWORD.
 type visitor struct {
 	name, script string
-	// answered says that the script prints an answer of PostgreSQL's.
+	// answered is set if the script prints an answer of PostgreSQL.
 	answered bool
-	// wakes says that it wakes a sleeping cluster.
+	// wakes is set if it wakes a sleeping cluster.
 	wakes bool
-	// counts says what it is to an awake one, where that differs from what it is to a sleeping one.
+	// counts is how it counts for an awake cluster, if that differs from a sleeping one.
 	counts countsAs
 }
 
-// countsAs says whether a visitor restarts the idle clock of an awake cluster.
+// countsAs defines whether a visitor restarts the idle clock of an awake cluster.
 type countsAs int
 
 const (
-	// The zero value is the rule for both ends: it counts if it wakes. anyhow: it sends a whole startup packet, of which the gateway reads more than the sidecar can see.
+	// The zero value means that it counts if and only if it wakes. anyhow: it counts, because it sends a whole startup packet, of
+	// which the gateway reads more than the sidecar can see.
 	anyhow countsAs = iota + 1
-	// byItsLength: it is no client, but may send as many bytes as the shortest startup packet has.
+	// byItsLength: it is no client, but may send as many bytes as the shortest startup packet.
 	byItsLength
 )
 
-// Whoever would wake a sleeping cluster keeps an awake one from sleeping, and nobody else does. An ignored client does neither.
+// Exactly those visitors that would wake a sleeping cluster keep an awake one from sleeping. An ignored client does neither.
 func TestOneRuleForBothEnds(t *testing.T) {
 	image := driversImage(t)
 	t.Parallel()
@@ -66,7 +67,7 @@ func TestOneRuleForBothEnds(t *testing.T) {
 	}
 }
 
-// settleIdle waits until the sidecar takes the cluster for idle.
+// settleIdle waits until the sidecar considers the cluster idle.
 func (s *story) settleIdle(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.awaitReport(c, c.Status.CurrentPrimary, "idle", 2*time.Minute, func(r report) bool {
@@ -74,7 +75,7 @@ func (s *story) settleIdle(c *cnpgv1.Cluster) {
 	})
 }
 
-// visitsAwake demands that a visit restarts the idle clock of an awake cluster, or does not.
+// visitsAwake checks whether a visit restarts the idle clock of an awake cluster.
 func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor, ignored bool) {
 	s.Helper()
 	anything := func(report) bool { return true }
@@ -94,7 +95,7 @@ func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor, ignored bool) {
 	}
 }
 
-// visitsAsleep demands that a visit wakes a sleeping cluster, which then sleeps again, or does not.
+// visitsAsleep checks whether a visit wakes a sleeping cluster, and lets a woken one sleep again.
 func (s *story) visitsAsleep(c *cnpgv1.Cluster, v visitor) {
 	s.Helper()
 	out, err := s.visit(c, v)
@@ -116,7 +117,7 @@ func (s *story) visitsAsleep(c *cnpgv1.Cluster, v visitor) {
 	s.sleeps(c)
 }
 
-// ignoresDrivers demands that no visit wakes the cluster, nor restarts its idle clock, once clients of the drivers' address are
+// ignoresDrivers checks that no visit wakes the cluster or restarts its idle clock once the address of the drivers' pod is
 // ignored.
 func (s *story) ignoresDrivers(c *cnpgv1.Cluster, visitors []visitor) {
 	s.Helper()
@@ -129,12 +130,12 @@ func (s *story) ignoresDrivers(c *cnpgv1.Cluster, visitors []visitor) {
 	}
 	s.staysAsleep(c, toCount, "ignored clients")
 	s.wake(c)
-	if i := slices.IndexFunc(visitors, func(v visitor) bool { return v.answered }); i >= 0 { // its Services may still lead to the gateway
+	if i := slices.IndexFunc(visitors, func(v visitor) bool { return v.answered }); i >= 0 { // may still be routed there
 		if out, err := s.visit(c, visitors[i]); err != nil || !strings.Contains(out, "answered") {
 			s.Errorf("%s, ignored and just woken: %q (%v)", visitors[i].name, out, err)
 		}
 	}
-	// The gateway's own probes end with its slices: where one's address was not taken in, it counts.
+	// The gateway's own probes end with its slices; one whose announcement was lost counts.
 	s.awaitSlices(c, between+toSettle)
 	s.settleIdle(c)
 	for _, v := range visitors {
@@ -142,7 +143,7 @@ func (s *story) ignoresDrivers(c *cnpgv1.Cluster, visitors []visitor) {
 	}
 }
 
-// visit runs a visitor's script for as long as a wake may take.
+// visit runs a visitor's script, bounded by the time that a wake may take.
 func (s *story) visit(c *cnpgv1.Cluster, v visitor) (string, error) {
 	return s.visitFor(c, v, toWake)
 }

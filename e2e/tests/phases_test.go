@@ -9,7 +9,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// intercept puts an Interceptor before the test's namespace until the test ends.
+// intercept installs an Interceptor for the test's namespace until the test ends.
 func (s *story) intercept() *scenario.Interceptor {
 	s.Helper()
 	interceptor, err := kube.Intercept(s.ctx, s.namespace)
@@ -22,7 +22,7 @@ func (s *story) intercept() *scenario.Interceptor {
 	return interceptor
 }
 
-// held waits until a change is held. The test ends without one.
+// held waits until a change is held, and fails the test if none is.
 func (s *story) held(held <-chan scenario.Change, within time.Duration) {
 	s.Helper()
 	timer := time.NewTimer(within)
@@ -48,7 +48,7 @@ func switchesOn(change scenario.Change) bool {
 	return change.Kind == cnpgv1.ClusterKind && after[scenario.Hibernation] == "on" && before[scenario.Hibernation] != "on"
 }
 
-// suspends returns whether a change is the count'th that suspends a schedule.
+// suspends returns a function that reports whether a change is the count'th one that suspends a schedule.
 func suspends(count int) func(scenario.Change) bool {
 	return func(change scenario.Change) bool {
 		if change.Kind != "ScheduledBackup" || isSuspended(change.Before) || !isSuspended(change.After) {
@@ -64,7 +64,7 @@ func isSuspended(schedule *unstructured.Unstructured) bool {
 	return suspended
 }
 
-// notAnnounced waits until nothing is announced.
+// notAnnounced waits until no sleep is announced.
 func (s *story) notAnnounced(c *cnpgv1.Cluster) {
 	s.Helper()
 	_, err := kube.AwaitCluster(s.ctx, c, "not about to sleep", between+toSettle, func(c *cnpgv1.Cluster) bool {
@@ -73,7 +73,7 @@ func (s *story) notAnnounced(c *cnpgv1.Cluster) {
 	s.must(err)
 }
 
-// decided waits until the handover has come to its end, and reports whether that is sleep.
+// decided waits until the handover has ended, and reports whether the cluster sleeps.
 func (s *story) decided(c *cnpgv1.Cluster) bool {
 	s.Helper()
 	_, err := kube.AwaitCluster(s.ctx, c, "asleep or awake", between+toSettle, func(c *cnpgv1.Cluster) bool {

@@ -16,9 +16,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// With the plugin entirely down PostgreSQL goes on, and nothing is done for the clusters that list it; when it is back
-// everything recovers by itself, what was asked for meanwhile too. This test and others that change the plugin's Deployment do
-// not run beside others.
+// With the plugin entirely down PostgreSQL keeps running, and nothing is done for the clusters that list it. When it is back
+// everything recovers by itself, including what was requested meanwhile. This test and others that change the plugin's
+// Deployment do not run in parallel.
 func TestPluginDown(t *testing.T) {
 	down := 40 * time.Second
 	if soaking {
@@ -97,7 +97,7 @@ func environment(deployment *appsv1.Deployment, name string) string {
 	return ""
 }
 
-// setEnvironment gives a variable of the plugin another value.
+// setEnvironment sets an environment variable of the plugin.
 func (s *story) setEnvironment(deployment *appsv1.Deployment, variable corev1.EnvVar) {
 	s.Helper()
 	changed := deployment.DeepCopy()
@@ -119,7 +119,7 @@ func (s *story) scalePlugin(replicas int32) {
 	s.rolledOut()
 }
 
-// pluginGone waits until the last of the plugin's pods, which serve for a while when they are told to stop, has ended.
+// pluginGone waits until all of the plugin's pods, which keep serving for a while after SIGTERM, have ended.
 func (s *story) pluginGone() {
 	s.Helper()
 	for selector := client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels); ; pause(s, 100*time.Millisecond) {
@@ -131,7 +131,7 @@ func (s *story) pluginGone() {
 	}
 }
 
-// rolledOut waits until the plugin's Deployment runs what its template says and nothing else.
+// rolledOut waits until the plugin's Deployment has rolled out.
 func (s *story) rolledOut() {
 	s.Helper()
 	s.must(kube.AwaitDeployment(s.ctx, scenario.OperatorNamespace, scenario.PluginDeployment, 2*time.Minute))

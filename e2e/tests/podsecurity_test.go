@@ -10,8 +10,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The pods of our Deployments and the sidecar by itself pass the strictest of Kubernetes' Pod Security Standards. The API
-// server says so, which would make the pods in a namespace that enforces it.
+// The pods of our Deployments, and the sidecar by itself, satisfy the restricted Pod Security Standard: the API server accepts
+// them in a namespace that enforces it.
 func TestPodSecurityRestricted(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -39,7 +39,7 @@ func TestPodSecurityRestricted(t *testing.T) {
 		{"the sidecar, whatever the pod says of itself", alone, true},
 		{"the sidecar without its own settings, to show that this is enforced", lax, false},
 	} {
-		row.spec.ServiceAccountName = c.Name // one that is there
+		row.spec.ServiceAccountName = c.Name // an existing one
 		err := kube.Create(s.ctx, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, GenerateName: "dry-"}, Spec: row.spec,
 		}, client.DryRunAll)
@@ -49,7 +49,7 @@ func TestPodSecurityRestricted(t *testing.T) {
 	}
 }
 
-// once has every volume once, in order.
+// once removes duplicate volumes, keeping the order.
 func once(volumes []corev1.Volume) []corev1.Volume {
 	var found []corev1.Volume
 	has := map[string]bool{}

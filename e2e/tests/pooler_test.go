@@ -11,12 +11,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// PgBouncer's connection for clients is a session like any other; the one that it asks for their passwords over is none.
+// PgBouncer's connection for a client counts like any other; its connection for looking up passwords does not.
 func TestPooler(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "pooled", 1, never)
-	// PostgreSQL waits this long for sessions to end, those of PgBouncer too, before it ends them.
+	// PostgreSQL waits this long for sessions to end, including PgBouncer's, before it terminates them.
 	patience := int32(5)
 	c.Spec.SmartShutdownTimeout = &patience
 	s.running(c)
@@ -27,7 +27,7 @@ func TestPooler(t *testing.T) {
 	session := s.open(c, "pooler")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awake(c, threshold+toAct, "a client of the pooler")
-	// PgBouncer gives up the connection of a client that leaves in a transaction, and keeps the one for passwords.
+	// PgBouncer closes the connection of a client that leaves within a transaction, and keeps the one for passwords.
 	s.must(session.Run("begin"))
 	if users := s.poolerSessions(c); users != "app,cnpg_pooler_pgbouncer" {
 		t.Fatalf("PgBouncer is connected as %q, which does not show what is to be shown", users)
@@ -51,8 +51,8 @@ func TestPooler(t *testing.T) {
 	}
 }
 
-// A client of a Pooler wakes the cluster behind it and is answered: PgBouncer waits with a connection of its own, and the client
-// for PgBouncer, which tries again after server_login_retry where its patience ends before PostgreSQL has started.
+// A client of a Pooler wakes the cluster and is answered: PgBouncer waits on its own connection, and the client waits for
+// PgBouncer, which retries after server_login_retry if it times out before PostgreSQL has started.
 func TestPoolerWakes(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -82,17 +82,17 @@ func TestPoolerWakes(t *testing.T) {
 	}
 }
 
-// loginRetry is for how long PgBouncer tells clients of a login that failed before it tries again: its server_login_retry.
+// loginRetry is PgBouncer's server_login_retry: for that long it reports a failed login to clients before it retries.
 const loginRetry = 15 * time.Second
 
-// salted tells whether PgBouncer logged in with what it had read of a password before the operator's instance manager set that
-// anew, with another salt. It does so whenever an instance starts (1.30: internal/management/controller, reconcileUser), up to a
-// second after the first clients of a wake have come. Who asks PgBouncer again is told the same, in words around these.
+// salted reports whether PgBouncer logged in with a password hash that the operator's instance manager then replaced with
+// another salt. The instance manager does so at each start of an instance (1.30: internal/management/controller,
+// reconcileUser), up to a second after the first clients of a wake. Clients that retry within loginRetry get the same message.
 func salted(err error) bool {
 	return err != nil && strings.Contains(err.Error(), `password authentication failed for user "app"`)
 }
 
-// poolerSessions lists whom PgBouncer is connected as; psql asks as the superuser, over the socket.
+// poolerSessions lists the users of PgBouncer's connections, queried as the superuser over the socket.
 func (s *story) poolerSessions(c *cnpgv1.Cluster) string {
 	s.Helper()
 	out, err := kube.Exec(s.ctx, c.Namespace, c.Status.CurrentPrimary, "postgres", "psql", "-XAtq", "-U", "postgres", "postgres", "-c",

@@ -10,8 +10,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The reference project's own example works unchanged: three instances, superuser access, the plugin, its two annotations
-// and a ScheduledBackup of the cluster's name.
+// The reference project's own example works unchanged: three instances, superuser access, the plugin, its two annotations and a
+// ScheduledBackup with the cluster's name.
 func TestReferenceExample(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -71,7 +71,7 @@ func backups(s *story) int {
 	return len(list.Items)
 }
 
-// pause lets the wall clock reach a slot of a schedule: there is no event to wait for.
+// pause waits for the wall clock to reach a slot of a schedule, for which there is no event.
 func pause(s *story, d time.Duration) {
 	s.Helper()
 	timer := time.NewTimer(d)

@@ -23,7 +23,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// What manifests/components/self-provisioned-certificates has: who makes the certificates of the plugin and of the operator.
+// Names in manifests/components/self-provisioned-certificates, which creates the certificates of the plugin and of the
+// operator.
 const (
 	certificates = "scale-to-zero-certificates"
 	serverSecret = "scaletozero-server-tls"
@@ -32,15 +33,15 @@ const (
 	authorityCertificate, authorityKey = "ca.crt", "ca.key"
 )
 
-// grpcPort is the plugin's for the operator.
+// grpcPort is the plugin's port for the operator.
 const grpcPort = 9090
 
-// toRefresh bounds how long the kubelet takes to give a pod the new files of a Secret: it looks once a minute, at what it may have
-// read a minute before.
+// toRefresh bounds how long the kubelet takes to update a pod's files of a Secret: it syncs once a minute, from a cache that
+// may be a minute old.
 const toRefresh = 3 * time.Minute
 
-// The certificates of both sides are renewed, which the operator learns at once and each of the plugin's pods when the kubelet
-// refreshes its files: meanwhile and afterwards the operator gets every answer that it wants.
+// Both sides' certificates are renewed. The operator sees that at once, each of the plugin's pods only when the kubelet updates
+// its files; meanwhile and afterwards every call of the operator is answered.
 func TestRenewedCertificatesDropNoCall(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -74,8 +75,7 @@ func TestRenewedCertificatesDropNoCall(t *testing.T) {
 	}
 }
 
-// renew has both certificates made anew, by giving each Secret one that is due first: four registrations of the plugin with the
-// operator.
+// renew renews both certificates by first giving each Secret one that is due: the operator registers the plugin four times.
 func (s *story) renew() {
 	s.Helper()
 	due := map[string]string{}
@@ -91,8 +91,8 @@ func (s *story) renew() {
 	}
 }
 
-// grantDue gives a Secret a certificate for the same names that has a day left, by the Secret's own authority as the project's
-// program makes them, and returns it.
+// grantDue gives a Secret a certificate for the same names with a day left, signed by the Secret's own CA as the project's
+// program does, and returns it.
 func (s *story) grantDue(name string) string {
 	s.Helper()
 	secret := s.secret(name)
@@ -116,7 +116,7 @@ func (s *story) grantDue(name string) string {
 	return string(certificate)
 }
 
-// served waits until every replica of the plugin proves itself with the first certificate of those.
+// served waits until every replica of the plugin presents the first of those certificates.
 func (s *story) served(certificates []byte) {
 	s.Helper()
 	want, _ := pem.Decode(certificates)
@@ -138,8 +138,8 @@ func (s *story) served(certificates []byte) {
 	}
 }
 
-// complaints are the errors with plugins at the test's clusters that the operator has logged since then: its own, and those of
-// calls that the plugin did not answer.
+// complaints returns the operator's logged errors with plugins for the test's clusters since then: the operator's own, and
+// those of calls that the plugin did not answer.
 func (s *story) complaints(since time.Time) (own, refused []string) {
 	s.Helper()
 	var pods corev1.PodList
@@ -169,12 +169,12 @@ func (s *story) complaints(since time.Time) (own, refused []string) {
 	return own, refused
 }
 
-// operatorsOwn reports whether an error of the operator arose before a call reached the plugin. To register a plugin anew, the
-// operator closes its pool of connections and waits until all of them are given back, and only then puts another pool in its
-// place (1.30.0: internal/cnpi/plugin/repository, setPluginProtocol). A reconciliation that begins meanwhile finds the closed pool,
-// tries five times within 1.6 s and fails where another one, of whatever cluster, takes longer than that; it is tried again at once.
-// Seen: 1 to 3 s while clusters were being made, 20 s beside one whose instance manager did not answer. A connection that was being
-// made for the closed pool is cancelled.
+// operatorsOwn reports whether an error of the operator occurred before a call reached the plugin. To register a plugin again,
+// the operator closes its connection pool, waits until all connections are returned, and only then installs a new pool (1.30.0:
+// internal/cnpi/plugin/repository, setPluginProtocol). A reconciliation that starts meanwhile finds the closed pool, retries
+// five times within 1.6 s, and fails if another reconciliation, of any cluster, holds a connection for longer; it is retried at
+// once. Observed: 1 to 3 s while clusters were being created, 20 s next to one whose instance manager did not answer. A
+// connection being opened for the closed pool is cancelled.
 func operatorsOwn(message string) bool {
 	return message == "while getting plugin connection: closed pool" || strings.Contains(message, "context canceled")
 }

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// resting is how many sessions of a pool rest on each instance.
+	// resting is the number of a pool's idle sessions on each instance.
 	resting = 50
-	// slower is how much longer a hibernation may take with resting sessions than without, and noise what two hibernations of the same
-	// cluster differ by on two busy cores.
+	// slower is how much longer a hibernation may take with idle sessions than without; noise is the variation between two
+	// hibernations of the same cluster on two busy cores.
 	slower = 1.2
 	noise  = 3 * time.Second
 )
 
-// With queries, sessions that rest on every instance do not hold its shutdown up, a standby's as little as the primary's.
+// With queries, idle sessions on any instance do not delay its shutdown, be it a standby or the primary.
 func TestShutdown_restingSessionsDoNotDelayIt(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -47,7 +47,7 @@ func TestShutdown_restingSessionsDoNotDelayIt(t *testing.T) {
 	}
 }
 
-// hibernation lets the cluster fall asleep and returns how long that took from the switch on.
+// hibernation lets the cluster fall asleep and returns how long that took from the switch.
 func (s *story) hibernation(c *cnpgv1.Cluster) time.Duration {
 	s.Helper()
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
@@ -59,7 +59,7 @@ func (s *story) hibernation(c *cnpgv1.Cluster) time.Duration {
 	return done.Sub(on)
 }
 
-// rest opens sessions on an instance that do nothing, and waits until they are there.
+// rest opens idle sessions on an instance and waits until they are established.
 func (s *story) rest(c *cnpgv1.Cluster, pod, address string) {
 	s.Helper()
 	_, err := kube.Client(s.ctx, c.Namespace, fmt.Sprintf(`export PGPASSWORD=%s

@@ -12,8 +12,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// A schedule that somebody else came to own while the cluster slept stays suspended after the wake, and is ours no more. To set the
-// value again that is there leaves no trace in Kubernetes, so that such a schedule is resumed.
+// A schedule whose suspension somebody else came to own while the cluster slept stays suspended after the wake and loses our
+// mark. Setting the existing value again leaves no trace in Kubernetes, so that such a schedule is resumed.
 func TestWake_schedulesOfOthersStaySuspended(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -54,14 +54,14 @@ func TestWake_schedulesOfOthersStaySuspended(t *testing.T) {
 	}
 }
 
-// suspend suspends or resumes a schedule as a person does with kubectl patch.
+// suspend suspends or resumes a schedule like a person with kubectl patch.
 func (s *story) suspend(schedule *cnpgv1.ScheduledBackup, yes bool) {
 	s.Helper()
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes))
 	s.must(kube.Patch(s.ctx, schedule.DeepCopy(), patch, client.FieldOwner("kubectl-patch")))
 }
 
-// applySuspended suspends a schedule as a tool does that applies what is in Git.
+// applySuspended suspends a schedule like a GitOps tool.
 func (s *story) applySuspended(schedule *cnpgv1.ScheduledBackup) {
 	s.Helper()
 	applied := fmt.Appendf(nil, `{"apiVersion":%q,"kind":"ScheduledBackup","metadata":{"name":%q},"spec":{"schedule":%q,"suspend":true,"cluster":{"name":%q}}}`,

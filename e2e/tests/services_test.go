@@ -14,7 +14,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// expose makes a Service of the cluster's primary as kubectl expose does: it selects by every label of the pod.
+// expose creates a Service of the cluster's primary like kubectl expose: it selects by every label of the pod.
 func (s *story) expose(c *cnpgv1.Cluster, name string, change func(*corev1.Service)) *corev1.Service {
 	s.Helper()
 	var pod corev1.Pod
@@ -30,7 +30,7 @@ func (s *story) expose(c *cnpgv1.Cluster, name string, change func(*corev1.Servi
 	return service
 }
 
-// Clients of Services that somebody made by hand wake the cluster, and one that cannot be routed to the gateway keeps it awake.
+// Clients of user-made Services wake the cluster, and a Service that cannot be routed to the gateway keeps it awake.
 func TestServicesThatSomebodyElseMade(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// toLinger is for how long PostgreSQL serves when its pod is already being deleted to sleep: kube-proxy's minimum interval
-	// twice.
+	// toLinger is how long PostgreSQL keeps serving while its pod is being deleted to sleep: twice kube-proxy's minimum sync
+	// interval.
 	toLinger = 2 * time.Second
-	// toSee is how late the deletion of a pod may be seen.
+	// toSee is the maximum delay in observing the deletion of a pod.
 	toSee = 500 * time.Millisecond
-	// toStop is how long PostgreSQL may take to shut down when nobody is connected but the sidecar.
+	// toStop is how long PostgreSQL's shutdown may take if only the sidecar is connected.
 	toStop = 10 * time.Second
 )
 
-// Put to sleep by its sidecar, PostgreSQL serves until the nodes have learnt that the Services lead elsewhere. Before every other
-// end of its pod nobody has asked it to, so that the hook does not wait, and never does the sidecar hold the shutdown up. How
-// soon the kubelet gets round to a pod that it has only just started is another matter: `make bench` has figures.
+// When the sidecar puts the cluster to sleep, PostgreSQL keeps serving until the nodes have rerouted the Services. At any other
+// end of its pod the hook does not wait, because nobody asked for it, and the sidecar never delays the shutdown. How soon the
+// kubelet handles a pod that it has just started is another matter, measured by `make bench`.
 func TestShutdowns(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "stopped", 1, never))
 
-	// A restart in place is announced to nobody but by PostgreSQL's own answers.
+	// Only PostgreSQL's own answers reveal an in-place restart.
 	s.listens(c)
 	shutdown := s.followShutdown(c)
 	changed := c.DeepCopy()
@@ -42,14 +42,14 @@ func TestShutdowns(t *testing.T) {
 
 	for _, row := range []struct {
 		rule   string
-		lasts  bool // it serves for a while longer
+		lasts  bool // it keeps serving for a while
 		end    func(*corev1.Pod)
 		mended func(corev1.Pod)
 	}{
 		{"a deleted pod", false, func(pod *corev1.Pod) { s.must(kube.Delete(s.ctx, pod)) }, s.replaced},
 		{"a person's hibernation", false, func(*corev1.Pod) { s.annotate(c, scenario.Hibernation, "on") }, func(corev1.Pod) { s.wake(c) }},
 		{"put to sleep", true, func(*corev1.Pod) {
-			s.annotate(c, scenario.Ignore, "client="+s.client().Status.PodIP) // whoever asks whether PostgreSQL is there is a client
+			s.annotate(c, scenario.Ignore, "client="+s.client().Status.PodIP) // the test's own polling would count as a client
 			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 		}, func(corev1.Pod) {}},
 	} {
@@ -73,14 +73,14 @@ func TestShutdowns(t *testing.T) {
 	}
 }
 
-// unasked demands that the note is not there for which PostgreSQL's preStop hook looks.
+// unasked checks that the marker for PostgreSQL's preStop hook does not exist.
 func (s *story) unasked(pod corev1.Pod) {
 	s.Helper()
 	_, err := kube.Exec(s.ctx, s.namespace, pod.Name, "postgres", "sh", "-c", `test ! -e "$PGHOST/.scale-to-zero-asleep"`)
 	s.must(err)
 }
 
-// replaced waits until another pod of that name is ready.
+// replaced waits until a new pod of that name is ready.
 func (s *story) replaced(gone corev1.Pod) {
 	s.Helper()
 	anew := gone.DeepCopy()
@@ -90,7 +90,7 @@ func (s *story) replaced(gone corev1.Pod) {
 	s.must(err)
 }
 
-// listens waits until the primary is sampled and its sidecar keeps a session for the control channel.
+// listens waits until the primary is sampled and its sidecar listens to the control channel.
 func (s *story) listens(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.awaitMetric(c.Status.CurrentPrimary, `listener_connected{cluster="`+c.Name+`"} 1`, 2*time.Minute)
@@ -103,7 +103,7 @@ func (s *story) followShutdown(c *cnpgv1.Cluster) func() (scenario.Shutdown, err
 	return shutdown
 }
 
-// followRefusal asks an instance until it no longer accepts sessions, and returns when that was.
+// followRefusal polls an instance until it no longer accepts sessions, and returns when that was.
 func (s *story) followRefusal(address string) func() time.Time {
 	s.Helper()
 	type answer struct {
@@ -125,8 +125,8 @@ func (s *story) followRefusal(address string) func() time.Time {
 	}
 }
 
-// stopped demands that the shutdown took PostgreSQL no longer than it must, and returns when it was asked for, by the clock of
-// the node.
+// stopped checks that PostgreSQL's shutdown took no longer than necessary, and returns when it was requested, by the node's
+// clock.
 func (s *story) stopped(rule string, shutdown func() (scenario.Shutdown, error)) time.Time {
 	s.Helper()
 	seen, err := shutdown()

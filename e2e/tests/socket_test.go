@@ -25,9 +25,9 @@ import (
 
 const operatorDeployment = "cnpg-controller-manager"
 
-// The plugin in the operator's own pod, where the component puts it, serves over a Unix socket what its Deployment, which is gone
-// meanwhile, serves over TCP, and nothing changes when it offers the operator to validate what is written to a Cluster. This
-// test changes the operator and so does not run beside others.
+// The plugin in the operator's own pod, as the component installs it, serves over a Unix socket what its Deployment, now gone,
+// serves over TCP. Nothing changes if it offers to validate Clusters. This test changes the operator, so it does not run in
+// parallel.
 func TestPluginInTheOperatorsPod(t *testing.T) {
 	s := begin(t)
 	plugin, operator := s.plugin(), s.deployment(operatorDeployment)
@@ -38,7 +38,7 @@ func TestPluginInTheOperatorsPod(t *testing.T) {
 		s.labelPluginService(`"` + scenario.PluginName + `"`)
 		s.setOperator(operator.Spec.Template)
 	})
-	s.labelPluginService("null") // a Service with that label would win over the socket
+	s.labelPluginService("null") // a Service with that label would take precedence over the socket
 	s.scalePlugin(0)
 	offerToValidate(changed)
 	s.setOperator(changed.Spec.Template)
@@ -72,8 +72,8 @@ func offerToValidate(operator *appsv1.Deployment) {
 	}
 }
 
-// withPlugin is the operator's Deployment as the component makes it, with the plugin's image; what the component brings along
-// is created, and removed at the end.
+// withPlugin returns the operator's Deployment as the component makes it, with the plugin's image. The component's other
+// objects are created, and removed at the end.
 func (s *story) withPlugin(operator *appsv1.Deployment, image string) *appsv1.Deployment {
 	s.Helper()
 	registry, tag, found := strings.Cut(image, "/cnpg-i-scale-to-zero:")
@@ -97,7 +97,7 @@ func (s *story) withPlugin(operator *appsv1.Deployment, image string) *appsv1.De
 			continue
 		}
 		err := kube.Create(s.ctx, &object)
-		if apierrors.IsAlreadyExists(err) { // the rights, which the plugin's own account has too
+		if apierrors.IsAlreadyExists(err) { // the RBAC objects, which the plugin's own account uses too
 			continue
 		}
 		s.must(err)
@@ -114,7 +114,7 @@ func (s *story) labelPluginService(value string) {
 	s.must(kube.Patch(s.ctx, service, client.RawPatch(types.MergePatchType, patch)))
 }
 
-// setOperator replaces what the operator's pod is made of and waits until its webhooks answer.
+// setOperator replaces the operator's pod template and waits until its webhooks answer.
 func (s *story) setOperator(template corev1.PodTemplateSpec) {
 	s.Helper()
 	deployment := s.deployment(operatorDeployment)
@@ -124,7 +124,7 @@ func (s *story) setOperator(template corev1.PodTemplateSpec) {
 	s.awaitOperator()
 }
 
-// scaleOperator changes the number of the operator's pods.
+// scaleOperator changes the number of the operator's replicas.
 func (s *story) scaleOperator(replicas int32) {
 	s.Helper()
 	deployment := s.deployment(operatorDeployment)
@@ -134,8 +134,8 @@ func (s *story) scaleOperator(replicas int32) {
 	s.awaitOperator()
 }
 
-// awaitOperator waits until the operator's pods are those of its Deployment and no others, which would still answer for a
-// moment, and, if there are any, until its webhooks answer: kube-proxy learns of a ready pod a little later.
+// awaitOperator waits until only pods of the current Deployment are left, since others would still answer for a moment, and, if
+// there are any, until its webhooks answer: kube-proxy learns of a ready pod a little later.
 func (s *story) awaitOperator() {
 	s.Helper()
 	s.must(kube.AwaitDeployment(s.ctx, scenario.OperatorNamespace, operatorDeployment, 2*time.Minute))

@@ -11,14 +11,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// handoverPhase is a moment of the handover, at which it is held. What it is held at is the next step's change; none: it is not.
+// handoverPhase is a phase of the handover in which it is held, by holding the change of the next step; with a nil held it is
+// not.
 type handoverPhase struct {
 	name string
 	held func() func(scenario.Change) bool
 }
 
-// beforeTheLastLook are the phases after which an instance is looked at once more. A held request to the API server is what stops
-// the sidecar in each.
+// beforeTheLastLook returns the phases followed by another sample of each instance. In each, a held request to the API server
+// stops the sidecar.
 func beforeTheLastLook() []handoverPhase {
 	return []handoverPhase{
 		{"announced", nil},
@@ -28,8 +29,8 @@ func beforeTheLastLook() []handoverPhase {
 	}
 }
 
-// A session that is open on a standby before the last look keeps the cluster awake, in whatever phase of the handover it was
-// opened and whichever way it took; when it has gone the cluster sleeps. HANDOVERS repeats each combination.
+// A session opened on a standby before the last sample keeps the cluster awake, in whatever phase of the handover and by
+// whatever route it was opened; once it has ended the cluster sleeps. HANDOVERS repeats each combination.
 func TestHandover_aSessionOnAStandbyWins(t *testing.T) {
 	t.Parallel()
 	rounds := repeats(t, "HANDOVERS", 1)
@@ -62,7 +63,8 @@ func TestHandover_aSessionOnAStandbyWins(t *testing.T) {
 	}
 }
 
-// sleepsOver opens a session on a standby in a phase of the handover, and reports whether the cluster is put to sleep over it.
+// sleepsOver opens a session on a standby in a phase of the handover, and reports whether the cluster falls asleep in spite of
+// it.
 func (s *story) sleepsOver(c *cnpgv1.Cluster, interceptor *scenario.Interceptor, phase handoverPhase, service string) bool {
 	s.Helper()
 	s.notAnnounced(c)
@@ -89,7 +91,7 @@ func (s *story) sleepsOver(c *cnpgv1.Cluster, interceptor *scenario.Interceptor,
 	return kube.StaysAwake(s.ctx, c, toAct) != nil
 }
 
-// openOnStandby opens a session through a Service, or by the address of a standby's pod where none is named.
+// openOnStandby opens a session through a Service or, if none is named, by the address of a standby's pod.
 func (s *story) openOnStandby(c *cnpgv1.Cluster, service string) *scenario.Session {
 	s.Helper()
 	if service != "" {
@@ -102,8 +104,8 @@ func (s *story) openOnStandby(c *cnpgv1.Cluster, service string) *scenario.Sessi
 	return session
 }
 
-// afterTheLastLook opens a session by a standby's address while the switch is on its way, and logs what becomes of both: nobody
-// promises that such a session wins, but that it is served until it ends.
+// afterTheLastLook opens a session by a standby's address while the switch is being turned on, and logs the outcome: such a
+// session is not promised to prevent sleep, but to be served until it ends.
 func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interceptor) {
 	s.Helper()
 	s.notAnnounced(c)
@@ -129,7 +131,7 @@ func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interc
 	}
 }
 
-// wakeAnyhow wakes a cluster that may still be about to shut down.
+// wakeAnyhow wakes a cluster that may still be shutting down.
 func (s *story) wakeAnyhow(c *cnpgv1.Cluster) {
 	s.Helper()
 	_, err := kube.AwaitCluster(s.ctx, c, "hibernated", 4*time.Minute, scenario.Hibernated)

@@ -15,8 +15,8 @@ import (
 // tokens is where Kubernetes mounts the token of a pod's service account.
 const tokens = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// CloudNativePG 1.31 has no token mounted in the pods of instances. A sidecar in a pod without one reads its Cluster with the
-// token that the plugin projects: the container of an instance, in a pod of its own, which nobody is the primary in.
+// CloudNativePG 1.31 does not mount a token in the instances' pods. A sidecar in such a pod reads its Cluster with the token
+// that the plugin projects. The test runs an instance's sidecar in a separate pod, which is never primary.
 func TestOwnTokenSuffices(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -36,12 +36,11 @@ func TestOwnTokenSuffices(t *testing.T) {
 	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_blocked{cluster="tokenless",reason="not_primary"} 1`, time.Minute)
 }
 
-// without is a pod with the sidecar of an instance and nothing else, in which nothing is mounted that the sidecar does not ask
-// for.
+// without returns a pod that has only an instance's sidecar and the mounts that the sidecar asks for.
 func without(instance corev1.Pod) *corev1.Pod {
 	container := *sidecar(instance)
 	for i := range container.Env {
-		if container.Env[i].Name == "CLUSTER_NAME" { // the operator's label must not be on a pod that is none of its own
+		if container.Env[i].Name == "CLUSTER_NAME" { // a pod that is not the operator's must not have its label
 			container.Env[i] = corev1.EnvVar{Name: "CLUSTER_NAME", Value: instance.Labels["cnpg.io/cluster"]}
 		}
 	}

@@ -19,22 +19,23 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toLook is several of the operator's loops: it looks at every cluster when a plugin's pods change.
+// toLook is several of the operator's reconciliations: it reconciles every cluster when a plugin's pods change.
 const toLook = 30 * time.Second
 
-// defaultRequest is what a sidecar requests of the processor in a Burstable pod where no setting says otherwise.
+// defaultRequest is a sidecar's default CPU request in a Burstable pod.
 const defaultRequest = "10m"
 
-// version is a release: the plugin's image, the sidecar's, what the sidecar requests of the processor, and when a new one reaches
-// running instances, empty where the plugin is not told.
+// version is a release: the images of plugin and sidecar, the sidecar's CPU request, and when a new sidecar reaches running
+// instances (empty if the plugin's setting is absent).
 type version struct {
 	plugin, sidecar, request, update string
-	// program is what the programs say of themselves; empty where that is not known.
+	// program is the version that the programs report; empty if unknown.
 	program string
 }
 
-// New images of plugin and sidecar, and another setting, restart no running PostgreSQL, there and back; the next pod of a cluster has the new
-// sidecar, and a cluster that asks for it is rolled at once, as are all where the plugin is told so, but for one that asks not to be.
+// New images of plugin and sidecar, and another setting, restart no running PostgreSQL, in both directions. The next pod of a
+// cluster has the new sidecar. A cluster that asks for it is rolled at once, as are all with the plugin's setting, except one
+// that opts out.
 func TestUpgradeRestartsNothing(t *testing.T) {
 	next := version{
 		plugin: os.Getenv("NEXT_PLUGIN_IMAGE"), sidecar: os.Getenv("NEXT_SIDECAR_IMAGE"), request: "60m", program: os.Getenv("NEXT_VERSION"),
@@ -103,7 +104,7 @@ func (s *story) cluster(name string, instances int) *cnpgv1.Cluster {
 	return kube.NewCluster(s.namespace, name, instances, never)
 }
 
-// installed is the version that runs.
+// installed returns the running version.
 func (s *story) installed() version {
 	s.Helper()
 	deployment := s.plugin()
@@ -114,7 +115,7 @@ func (s *story) installed() version {
 	}
 }
 
-// install rolls a version out.
+// install rolls out a version.
 func (s *story) install(v version) {
 	s.Helper()
 	deployment := s.plugin()
@@ -131,7 +132,7 @@ func (s *story) install(v version) {
 	}
 }
 
-// withVariable gives a variable a value in its place, or adds it, or takes it away if the value is empty.
+// withVariable sets a variable in its place, adds it, or removes it if the value is empty.
 func withVariable(env []corev1.EnvVar, name, value string) []corev1.EnvVar {
 	i := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == name })
 	switch {
@@ -145,7 +146,7 @@ func withVariable(env []corev1.EnvVar, name, value string) []corev1.EnvVar {
 	return env
 }
 
-// program is the version that every replica of the plugin says it is.
+// program returns the version that every replica of the plugin reports.
 func (s *story) program() string {
 	s.Helper()
 	said := ""
@@ -160,7 +161,7 @@ func (s *story) program() string {
 	return said
 }
 
-// replicas are the pods of the plugin that are to stay.
+// replicas returns the plugin's pods that are not being deleted.
 func (s *story) replicas() []corev1.Pod {
 	s.Helper()
 	var pods corev1.PodList
@@ -168,14 +169,14 @@ func (s *story) replicas() []corev1.Pod {
 	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 }
 
-// life is one run of PostgreSQL: the pod, how often its containers were started again, and when the postmaster started.
+// life identifies one run of PostgreSQL: the pod, its containers' restarts, and the postmaster's start time.
 type life struct {
 	pod      types.UID
 	restarts int32
 	started  string
 }
 
-// lives are those of all instances of the clusters, by pod.
+// lives returns the lives of all instances of the clusters, by pod.
 func (s *story) lives(clusters ...*cnpgv1.Cluster) map[string]life {
 	s.Helper()
 	found := map[string]life{}
@@ -189,7 +190,7 @@ func (s *story) lives(clusters ...*cnpgv1.Cluster) map[string]life {
 	return found
 }
 
-// untouched demands that every PostgreSQL of the clusters goes on for a while.
+// untouched checks that every PostgreSQL of the clusters keeps running for a while.
 func (s *story) untouched(before map[string]life, why string, clusters ...*cnpgv1.Cluster) {
 	s.Helper()
 	for deadline := time.Now().Add(toLook); time.Now().Before(deadline); {
@@ -206,7 +207,7 @@ func (s *story) untouched(before map[string]life, why string, clusters ...*cnpgv
 	}
 }
 
-// carry demands that the sidecars of the clusters are the version's.
+// carry checks that the sidecars of the clusters are of the version.
 func (s *story) carry(v version, clusters ...*cnpgv1.Cluster) {
 	s.Helper()
 	for _, c := range clusters {
@@ -228,7 +229,7 @@ func (s *story) carries(c *cnpgv1.Cluster, v version) bool {
 	return len(pods) == c.Spec.Instances
 }
 
-// updated waits until every instance has the sidecar and serves.
+// updated waits until every instance has the sidecar and the cluster is healthy.
 func (s *story) updated(c *cnpgv1.Cluster, v version) {
 	s.Helper()
 	begun := time.Now()
@@ -239,15 +240,15 @@ func (s *story) updated(c *cnpgv1.Cluster, v version) {
 	s.Logf("%s runs %s after %.1fs", c.Name, v.sidecar, time.Since(begun).Seconds())
 }
 
-// looked waits likewise, and has the operator look at the cluster meanwhile: before 1.30 it does not see by itself that there is another
-// plugin, and for a moment after a rollout it may still ask a replica that ends.
+// looked is like updated, but makes the operator reconcile the cluster meanwhile: before 1.30 it does not notice a changed
+// plugin by itself, and for a moment after a rollout it may still call a terminating replica.
 func (s *story) looked(c *cnpgv1.Cluster, v version) {
 	s.Helper()
 	defer s.looking(c, 5*time.Second)()
 	s.updated(c, v)
 }
 
-// looking has the operator look at the cluster again and again until it is stopped.
+// looking makes the operator reconcile the cluster repeatedly until stopped.
 func (s *story) looking(c *cnpgv1.Cluster, every time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var looks sync.WaitGroup
@@ -266,7 +267,8 @@ func (s *story) looking(c *cnpgv1.Cluster, every time.Duration) (stop func()) {
 	return func() { cancel(); looks.Wait() }
 }
 
-// carriersCounted demands that every replica of the plugin says soon how many pods of the cluster run the image; 0: no series at all.
+// carriersCounted checks that every replica of the plugin soon reports how many pods of the cluster run the image; 0 means no
+// series.
 func (s *story) carriersCounted(c *cnpgv1.Cluster, image string, pods int) {
 	s.Helper()
 	series := fmt.Sprintf("cnpg_scale_to_zero_instance_pods{cluster=%q,namespace=%q,sidecar_image=%q} ", c.Name, s.namespace, image)
@@ -284,7 +286,7 @@ func (s *story) carriersCounted(c *cnpgv1.Cluster, image string, pods int) {
 	}
 }
 
-// watchInstances counts, until the returned function is called, the pods that a cluster has had.
+// watchInstances counts the pods that a cluster has had until the returned function is called.
 func (s *story) watchInstances(c *cnpgv1.Cluster) func() int {
 	s.Helper()
 	ctx, cancel := context.WithCancel(s.ctx)

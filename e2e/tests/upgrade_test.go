@@ -11,7 +11,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// A minor upgrade of PostgreSQL goes through with the sidecar in place, and the cluster sleeps on time afterwards.
+// A minor upgrade of PostgreSQL succeeds with the sidecar in place, and the cluster sleeps on time afterwards.
 func TestMinorUpgrade(t *testing.T) {
 	next := os.Getenv("NEXT_POSTGRES_IMAGE")
 	if next == "" {
@@ -27,7 +27,7 @@ func TestMinorUpgrade(t *testing.T) {
 	changed := c.DeepCopy()
 	changed.Spec.ImageName = next
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(c)))
-	session.Close() // or the shutdown of the primary would wait for it
+	session.Close() // the primary's shutdown would wait for it
 	_, err := kube.AwaitCluster(s.ctx, c, "upgraded", toHealthy, func(c *cnpgv1.Cluster) bool {
 		return scenario.SwitchedOn(c) || scenario.Healthy(c) && s.run(c, next)
 	})
@@ -43,7 +43,7 @@ func TestMinorUpgrade(t *testing.T) {
 	s.asleepOnTime(c, before, after, threshold)
 }
 
-// run tells whether every instance of the cluster runs the image, and has the sidecar.
+// run reports whether every instance of the cluster runs the image and has the sidecar.
 func (s *story) run(c *cnpgv1.Cluster, image string) bool {
 	s.Helper()
 	pods := s.instances(c)

@@ -2,14 +2,14 @@ package tests
 
 import "fmt"
 
-// The modes of libpq's connections, and of those that are like it.
+// The connection modes of libpq and similar drivers.
 const (
 	plain     = "sslmode=disable"
 	overTLS   = "sslmode=require"
 	directTLS = "sslmode=require sslnegotiation=direct"
 )
 
-// libpqVisitors are people with psql.
+// libpqVisitors use psql.
 func libpqVisitors() []visitor {
 	const psql = `psql -XAtqc "select 'answered'" "host=$HOST user=app dbname=app connect_timeout=60 %s"`
 	return []visitor{
@@ -19,7 +19,7 @@ func libpqVisitors() []visitor {
 	}
 }
 
-// refusedVisitors speak the protocol to its end without a session, and replication clients without TLS, who wake nobody.
+// refusedVisitors get as far as authentication but get no session. Replication clients without TLS wake nothing.
 func refusedVisitors() []visitor {
 	const wrong = `PGPASSWORD=wrong psql -XAtqc "select 1" "host=$HOST user=app dbname=app connect_timeout=60 %s"`
 	const replication = `psql -XAtqc IDENTIFY_SYSTEM "host=$HOST user=streaming_replica dbname=app replication=%s connect_timeout=5 sslmode=disable"`
@@ -32,7 +32,7 @@ func refusedVisitors() []visitor {
 	}
 }
 
-// javaVisitors are programs with pgjdbc.
+// javaVisitors use pgjdbc.
 func javaVisitors() []visitor {
 	const java = "cat >/tmp/Client.java <<'END_OF_JAVA'\n" + javaClient + "\nEND_OF_JAVA\n" +
 		`exec java -cp "/usr/share/java/*" /tmp/Client.java "jdbc:postgresql://$HOST/app?%s"`
@@ -43,7 +43,7 @@ func javaVisitors() []visitor {
 	}
 }
 
-// pythonVisitors are programs with psycopg.
+// pythonVisitors use psycopg.
 func pythonVisitors() []visitor {
 	const python = `exec python3 -c 'import os, psycopg
 print(psycopg.connect("user=app dbname=app connect_timeout=60 %s host=" + os.environ["HOST"]).execute("select %%s", ["answered"]).fetchone()[0])'`
@@ -54,7 +54,7 @@ print(psycopg.connect("user=app dbname=app connect_timeout=60 %s host=" + os.env
 	}
 }
 
-// goVisitors are programs with pgx, and what is no client on the wire.
+// goVisitors use pgx, or send bytes that are not a client's.
 func goVisitors() []visitor {
 	const pgx = `exec /tmp/connect "host=$HOST user=app dbname=app password=$PGPASSWORD connect_timeout=60 %s"`
 	const wire = "exec 3<>/dev/tcp/$HOST/5432; "
@@ -74,7 +74,7 @@ func goVisitors() []visitor {
 	}
 }
 
-// checkVisitors look after servers: HAProxy as it is on the wire, and scanners of TLS.
+// checkVisitors are health checks and scanners: HAProxy's checks as sent on the wire, and TLS scanners.
 func checkVisitors() []visitor {
 	const haproxy = `cat >/tmp/haproxy.cfg <<END_OF_CONFIGURATION
 defaults

@@ -19,15 +19,15 @@ import (
 const (
 	// toWake bounds the wake of a cluster on two busy cores.
 	toWake = time.Minute
-	// toHandOver is what the handover to the gateway adds to the way from the threshold to the switch.
+	// toHandOver is what the handover to the gateway adds between the threshold and the switch.
 	toHandOver = 15 * time.Second
-	// gatewaySlices is the label of the gateway's EndpointSlices.
+	// gatewaySlices is the managed-by label value of the gateway's EndpointSlices.
 	gatewaySlices = "scale-to-zero.cnpg-i.io"
-	// fromAfar are settings of a client that waits for as long as the wake takes.
+	// fromAfar are the settings of a client that waits as long as the wake takes.
 	fromAfar = "connect_timeout=60"
 )
 
-// sleeps lets the cluster fall asleep, and keeps it from doing so again by itself.
+// sleeps lets the cluster fall asleep, and keeps it from doing so again.
 func (s *story) sleeps(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
@@ -37,7 +37,7 @@ func (s *story) sleeps(c *cnpgv1.Cluster) {
 	s.annotate(c, scenario.InactivityMinutes, never)
 }
 
-// slices lists the gateway's EndpointSlices of the cluster by Service.
+// slices counts the gateway's EndpointSlices of the cluster by Service.
 func (s *story) slices(c *cnpgv1.Cluster) map[string]int {
 	s.Helper()
 	var list discoveryv1.EndpointSliceList
@@ -51,7 +51,7 @@ func (s *story) slices(c *cnpgv1.Cluster) map[string]int {
 	return found
 }
 
-// awaitSlices waits until the Services with slices of the gateway are exactly these.
+// awaitSlices waits until exactly these Services have slices of the gateway.
 func (s *story) awaitSlices(c *cnpgv1.Cluster, within time.Duration, services ...string) {
 	s.Helper()
 	for deadline := time.Now().Add(within); ; {
@@ -69,7 +69,7 @@ func (s *story) awaitSlices(c *cnpgv1.Cluster, within time.Duration, services ..
 	}
 }
 
-// staysAsleep demands that nothing is woken for a while.
+// staysAsleep checks that the cluster is not woken for a while.
 func (s *story) staysAsleep(c *cnpgv1.Cluster, during time.Duration, why string) {
 	s.Helper()
 	if at, err := kube.AwaitCluster(s.ctx, c, "awake", during, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) }); err == nil {
@@ -88,7 +88,8 @@ func (s *story) trust(c *cnpgv1.Cluster) string {
 	return fmt.Sprintf("sslmode=verify-full sslrootcert=/tmp/%s.crt channel_binding=require", c.Name)
 }
 
-// A client connects to the sleeping cluster by its usual address and gets an answer; awake, nothing of ours stands between.
+// A client connects to the sleeping cluster by its usual address and gets an answer; once awake, connections bypass the
+// gateway.
 func TestWakeOnConnect(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -127,7 +128,7 @@ func TestWakeOnConnect(t *testing.T) {
 	}
 }
 
-// authority is the certificate of the cluster's CA.
+// authority returns the certificate of the cluster's CA.
 func (s *story) authority(c *cnpgv1.Cluster) string {
 	s.Helper()
 	var secret corev1.Secret
@@ -135,7 +136,7 @@ func (s *story) authority(c *cnpgv1.Cluster) string {
 	return string(secret.Data["ca.crt"])
 }
 
-// client is the pod of the test's client.
+// client returns the pod of the test's client.
 func (s *story) client() *corev1.Pod {
 	s.Helper()
 	var pod corev1.Pod
@@ -143,7 +144,7 @@ func (s *story) client() *corev1.Pod {
 	return &pod
 }
 
-// tellsWho demands that the Cluster and an Event name the client that woke it by its address.
+// tellsWho checks that the Cluster and an Event name the address of the client that woke it.
 func (s *story) tellsWho(c *cnpgv1.Cluster, by, settings string) {
 	s.Helper()
 	message, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
@@ -183,7 +184,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 	s.awaitSlices(c, time.Minute)
 }
 
-// Two hundred clients at once are one wake, and each of them is answered.
+// Two hundred concurrent clients cause one wake, and each is answered.
 func TestManyClientsAreOneWake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -218,7 +219,7 @@ func (s *story) password(c *cnpgv1.Cluster) string {
 	return string(secret.Data["password"])
 }
 
-// Whoever connects without being a client wakes nobody.
+// Connections that are not clients wake nothing.
 func TestWhatDoesNotWake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -245,8 +246,7 @@ exit 0`)
 	}
 }
 
-// A person's hibernation is a person's: clients are refused, and nothing is undone, also when we had put that cluster to sleep
-// before.
+// Hibernation by a person stays: clients are refused and nothing is undone, even if we had put that cluster to sleep before.
 func TestAPersonsHibernation(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -281,7 +281,7 @@ func TestAPersonsHibernation(t *testing.T) {
 	refused("applied by a person after we had put it to sleep")
 }
 
-// applies sets an annotation of the cluster as kubectl apply --server-side does.
+// applies sets an annotation of the cluster like kubectl apply --server-side.
 func (s *story) applies(c *cnpgv1.Cluster, key, value string) {
 	s.Helper()
 	declared := &unstructured.Unstructured{}
@@ -292,7 +292,7 @@ func (s *story) applies(c *cnpgv1.Cluster, key, value string) {
 	s.must(kube.Apply(s.ctx, client.ApplyConfigurationFromUnstructured(declared), client.FieldOwner("a-person")))
 }
 
-// What the annotations say holds while the cluster sleeps.
+// Annotations take effect while the cluster sleeps.
 func TestSettingsHoldAsleep(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -315,12 +315,12 @@ func TestSettingsHoldAsleep(t *testing.T) {
 	s.answers(c) // kube-proxy learns of the slices a little later
 }
 
-// Without a gateway nothing is put to sleep that only a gateway could wake. This test and the next change the plugin's
-// Deployment or the operator's and so do not run beside others.
+// Without a gateway, clusters that only a gateway could wake are not put to sleep. This test and the next change the Deployment
+// of the plugin or the operator, so they do not run in parallel.
 func TestNoGatewayNoSleep(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "ungated", 1, never))
-	off := corev1.EnvVar{Name: "POD_NAME"} // the plugin serves the operator, and has no gateway
+	off := corev1.EnvVar{Name: "POD_NAME"} // the plugin then serves the operator without a gateway
 	on := corev1.EnvVar{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
 	s.setEnvironment(s.plugin(), off)
 	t.Cleanup(func() { s.ctx = cleanup(t); s.setEnvironment(s.plugin(), on) })
@@ -332,7 +332,7 @@ func TestNoGatewayNoSleep(t *testing.T) {
 		t.Errorf("the Event does not say why: %s", message)
 	}
 	s.setEnvironment(s.plugin(), on)
-	// While the plugin rolls out the operator may be too late, and the switch be withdrawn once.
+	// During the plugin's rollout the operator may be too late, so that the switch is withdrawn once.
 	_, err = kube.AwaitCluster(s.ctx, c, "asleep once there is a gateway", 3*time.Minute, scenario.Hibernated)
 	s.must(err)
 	answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
@@ -341,8 +341,8 @@ func TestNoGatewayNoSleep(t *testing.T) {
 	}
 }
 
-// A replica of the plugin that is told to stop, as by an eviction, sees the clients through that it holds: each is answered at its
-// first try, also who could not be told to come again, being inside TLS.
+// A plugin replica that is terminated, as by an eviction, keeps serving the clients that it holds: each is answered at its
+// first attempt, even if it cannot be told to reconnect because it uses TLS.
 func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "evicted", 1, never))
@@ -356,7 +356,7 @@ func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 	s.rolledOut()
 }
 
-// A replica of the plugin that dies takes its clients' connections with it, and they get through by the other one.
+// A plugin replica that dies drops its clients' connections, and they succeed through the other one.
 func TestGatewayKilledWhileClientsWait(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "bereft", 1, never))
@@ -376,8 +376,8 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 	s.awaitSlices(c, time.Minute)
 }
 
-// Every replica of the plugin dies after the switch was turned off and before there is an instance: those that come after them
-// tell who woke the cluster.
+// All plugin replicas die between turning the switch off and the first instance: their successors still report who woke the
+// cluster.
 func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "recorded", 1, never))
@@ -397,8 +397,8 @@ func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 	s.awaitSlices(c, time.Minute)
 }
 
-// clientsWithoutAnOperator has twenty clients connect until they are answered, and takes the operator away before, so that no
-// instance comes up until it is scaled up again. The returned channel says how that ended.
+// clientsWithoutAnOperator makes twenty clients retry until they are answered, after stopping the operator, so that no instance
+// comes up until it is scaled up again. The returned channel receives the result.
 func (s *story) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
 	s.Helper()
 	s.webhooksFail("Ignore")
@@ -408,14 +408,14 @@ func (s *story) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
 	return s.twentyClients(c, untilAnswered)
 }
 
-// How often a client tries, in the shell's words.
+// How often a client tries, as shell code.
 const (
 	oneTry        = "%s"
 	untilAnswered = "until %s; do sleep 0.2; done"
 )
 
-// twentyClients has twenty clients connect at once, which insist on TLS: libpq tries others again without it. The returned channel
-// says how that ended.
+// twentyClients makes twenty clients connect at once. They insist on TLS, since libpq otherwise retries without it. The
+// returned channel receives the result.
 func (s *story) twentyClients(c *cnpgv1.Cluster, tries string) <-chan error {
 	s.Helper()
 	psql := fmt.Sprintf(`psql -XAtq "host=%s-rw user=app dbname=app sslmode=require connect_timeout=60" -c "select 'answered'" 2>/dev/null`, c.Name)

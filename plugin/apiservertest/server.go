@@ -1,4 +1,4 @@
-// Package apiservertest starts an API server for a test: the program that the end-to-end tests build, with its own etcd.
+// Package apiservertest starts an API server with its own etcd for a test, using the program that the end-to-end tests build.
 package apiservertest
 
 import (
@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// Program is the program that is an API server and etcd among others: TEST_KUBERNETES names it. Without it the test is skipped,
-// or fails if REQUIRE_KUBERNETES is set.
+// Program returns the path in TEST_KUBERNETES, of a program that contains, among others, the API server and etcd. Without it
+// the test is skipped, or fails if REQUIRE_KUBERNETES is set.
 func Program(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("TEST_KUBERNETES")
@@ -31,7 +31,7 @@ func Program(t *testing.T) string {
 	return path
 }
 
-// Start starts an API server with the operator's resources of those plural names. It ends with the test.
+// Start starts an API server with the operator's CRDs of these plural names. It ends with the test.
 func Start(t *testing.T, plurals ...string) *rest.Config {
 	t.Helper()
 	program := Program(t)
@@ -58,7 +58,7 @@ func Start(t *testing.T, plurals ...string) *rest.Config {
 	return config
 }
 
-// Define adds the operator's resources of those plural names.
+// Define adds the operator's CRDs of these plural names.
 func Define(t *testing.T, config *rest.Config, plurals ...string) {
 	t.Helper()
 	if _, err := envtest.InstallCRDs(config, definitions(t, plurals)); err != nil {

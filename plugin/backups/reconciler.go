@@ -1,5 +1,5 @@
-// Package backups resumes what the sidecars suspended, where no sidecar can any longer: the Cluster does not list the plugin
-// any more, or its annotation has turned the feature off.
+// Package backups resumes the ScheduledBackups that sidecars suspended where no sidecar can any longer: the Cluster no longer
+// lists the plugin, or its annotation has turned the feature off.
 package backups
 
 import (
@@ -24,24 +24,25 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
-// Reconciler resumes the marked ScheduledBackups of clusters without a sidecar that would.
+// Reconciler resumes the marked ScheduledBackups of clusters whose sidecars will not.
 type Reconciler struct{ client.Client }
 
-// ByObject says what is kept of ScheduledBackups: all of each, since what is written is the difference to what was read, but of
-// who changed what only whether we suspended it.
+// ByObject returns the informers' transform function. It keeps whole ScheduledBackups, because a patch is computed as the
+// difference to the cached object, but of managedFields only whether we suspended it.
 func ByObject() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{&cnpgv1.ScheduledBackup{}: {Transform: keepSchedules()}}
 }
 
-// keepSchedules makes the informers' transformation of ScheduledBackups. All that we suspended share one entry of who did.
+// keepSchedules returns the informers' transform function for ScheduledBackups. All those that we suspended share one
+// managedFields entry.
 func keepSchedules() func(any) (any, error) {
 	suspendedByUs := []metav1.ManagedFieldsEntry{{Manager: contract.FieldManager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:suspend":{}}}`)}}
 	return func(object any) (any, error) {
 		schedule, ok := object.(*cnpgv1.ScheduledBackup)
 		if !ok {
-			return object, nil // an informer's marker of something that was missed
+			return object, nil // a tombstone of a missed deletion
 		}
-		kept := *schedule // a part of a list would keep the whole list in memory
+		kept := *schedule // a pointer into a list would keep the whole list in memory
 		kept.ManagedFields = nil
 		if marked(schedule) && setByUs(schedule) {
 			kept.ManagedFields = suspendedByUs
@@ -50,7 +51,7 @@ func keepSchedules() func(any) (any, error) {
 	}
 }
 
-// setByUs reports whether the suspension is ours alone.
+// setByUs reports whether only we own spec.suspend.
 func setByUs(schedule *cnpgv1.ScheduledBackup) bool {
 	return ownership.SetByUs(schedule.ManagedFields, "spec", "suspend")
 }
@@ -75,7 +76,7 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile resumes what carries the mark, and only that.
+// Reconcile resumes the marked ScheduledBackups.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	var cluster cnpgv1.Cluster
 	if err := r.Get(ctx, request.NamespacedName, &cluster); err != nil {
@@ -101,8 +102,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, errors.Join(failures...)
 }
 
-// sidecarResumes reports whether the sidecar of the woken primary will do it. An annotation that is not understood is
-// somebody's mistake and no wish to turn the feature off.
+// sidecarResumes reports whether the sidecar of the woken primary will resume them. An invalid annotation is a mistake, not a
+// wish to turn the feature off.
 func sidecarResumes(cluster *cnpgv1.Cluster) bool {
 	if !rbac.Lists(cluster) {
 		return false
@@ -116,8 +117,9 @@ func marked(schedule *cnpgv1.ScheduledBackup) bool {
 	return marked
 }
 
-// resume un-suspends and removes the mark in one patch, on the state that was read. One that a person resumed meanwhile, or
-// came to own the suspension of, only loses the mark. Somebody who was faster, such as another replica, is no failure: what has changed and is still marked is looked at anew.
+// resume resumes the schedule and removes the mark in one patch, with the resourceVersion as precondition. If a person resumed
+// it meanwhile, or became an owner of spec.suspend, only the mark is removed. A conflict, for example with another replica, is
+// not an error: the change is reconciled again if the mark is still there.
 func (r *Reconciler) resume(ctx context.Context, schedule *cnpgv1.ScheduledBackup) error {
 	before := schedule.DeepCopy()
 	delete(schedule.Annotations, contract.AnnotationSuspended)

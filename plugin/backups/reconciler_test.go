@@ -78,7 +78,7 @@ func TestWhoResumes(t *testing.T) {
 	}
 }
 
-// suspendedBy is who suspended a schedule.
+// suspendedBy returns the managedFields of a schedule suspended by these managers.
 func suspendedBy(managers ...string) []metav1.ManagedFieldsEntry {
 	var entries []metav1.ManagedFieldsEntry
 	for _, manager := range managers {
@@ -114,7 +114,7 @@ func TestByObject_keepsOnlyWhetherTheSuspensionIsOurs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				again, err := options.Transform(once) // as an informer does with what it lists by a watch
+				again, err := options.Transform(once) // as an informer does with objects of a watch list
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -127,7 +127,7 @@ func TestByObject_keepsOnlyWhetherTheSuspensionIsOurs(t *testing.T) {
 	}
 }
 
-// TestWhatIsAFailure has the API server refuse to resume a schedule.
+// TestWhatIsAFailure makes the API server refuse to resume a schedule.
 func TestWhatIsAFailure(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupResource{Group: cnpgv1.SchemeGroupVersion.Group, Resource: "scheduledbackups"}

@@ -1,10 +1,10 @@
-// Package certificates makes and renews the two Secrets that the operator and the plugin prove themselves with, for
-// installations without cert-manager.
+// Package certificates creates and renews the two Secrets for mutual TLS between the operator and the plugin, for installations
+// without cert-manager.
 //
-// What either side trusts is the other's tls.crt. The operator learns of a renewed one at once, the plugin's pods when the
-// kubelet refreshes their files, a minute or so later. So that no call is refused in between, each Secret has a small
-// authority of its own that outlives many renewals and stands in tls.crt behind the certificate: whoever still has the last
-// file trusts the next certificate already, and whoever has the next file still trusts the last.
+// Each side trusts what is in the other's tls.crt. The operator sees a renewed Secret at once, the plugin's pods when the
+// kubelet updates their files, a minute or so later. So that no call is refused in between, each Secret has its own small CA,
+// which outlives many renewals and follows the certificate in tls.crt: a side with the previous file already trusts the next
+// certificate, and a side with the next file still trusts the previous one.
 package certificates
 
 import (
@@ -27,23 +27,23 @@ import (
 )
 
 const (
-	// life is how long a certificate is valid, and renewal how much of it is left when it is renewed.
+	// life is the validity of a certificate, which is renewed when less than renewal is left.
 	life, renewal = 90 * 24 * time.Hour, 30 * 24 * time.Hour
-	// authorityLife is how long an authority is valid. One that would not outlive a certificate is made anew, and then calls
-	// are refused until the plugin's pods have the new files.
+	// authorityLife is the validity of a CA. A CA that would not outlive a new certificate is replaced, and calls are then refused
+	// until the plugin's pods have the new files.
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// skew is how far the clocks of two machines may be apart.
+	// skew is the tolerated clock difference between two machines.
 	skew = 5 * time.Minute
 )
 
-// Keys of the Secrets for the authority. Its key is read by nobody but this package.
+// Keys of the Secrets for the CA. Only this package reads its private key.
 const authorityCertificate, authorityKey = "ca.crt", "ca.key"
 
-// Names say where the Secrets are and what they certify.
+// Names are the names of the Secrets and of the Service that they certify.
 type Names struct{ Namespace, Service, ServerSecret, ClientSecret string }
 
-// Ensure makes what is missing, invalid or due, and leaves the rest alone. It returns the names of the Secrets it wrote.
-// Several processes may do so at once: the one that comes later finds the Secret made or changed and leaves it.
+// Ensure creates or renews what is missing, invalid or due, and leaves the rest alone. It returns the names of the Secrets it
+// wrote. It may run concurrently in several processes: a later one finds the Secret created or changed and leaves it alone.
 func Ensure(ctx context.Context, client kubernetes.Interface, names Names, now time.Time) ([]string, error) {
 	server := []string{names.Service, names.Service + "." + names.Namespace, names.Service + "." + names.Namespace + ".svc"}
 	var written []string
@@ -98,7 +98,7 @@ func ensure(ctx context.Context, client kubernetes.Interface, namespace, name st
 	}
 }
 
-// good reports whether the Secret holds a certificate for the names that is not yet to be renewed, and its key.
+// good reports whether the Secret holds a key and a certificate for the names that is not yet due for renewal.
 func good(data map[string][]byte, dns []string, now time.Time) bool {
 	block, _ := pem.Decode(data[corev1.TLSCertKey])
 	if block == nil || len(data[corev1.TLSPrivateKeyKey]) == 0 {
@@ -116,7 +116,7 @@ func good(data map[string][]byte, dns []string, now time.Time) bool {
 	return true
 }
 
-// issue makes a key and a certificate for it, by the authority of the Secret's last content if that will do.
+// issue makes a key and a certificate, signed by the CA of the previous content if that is usable.
 func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]byte, error) {
 	authority, err := tls.X509KeyPair(last[authorityCertificate], last[authorityKey])
 	if err != nil || now.Before(authority.Leaf.NotBefore) || now.Add(life).After(authority.Leaf.NotAfter) {
@@ -145,7 +145,7 @@ func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]by
 	}, nil
 }
 
-// newAuthority makes one that may sign certificates and no further authorities.
+// newAuthority makes a CA that may sign certificates but no further CAs.
 func newAuthority(name string, now time.Time) (tls.Certificate, error) {
 	return sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: name + " authority"}, NotAfter: now.Add(authorityLife),
@@ -153,7 +153,7 @@ func newAuthority(name string, now time.Time) (tls.Certificate, error) {
 	}, tls.Certificate{}, now)
 }
 
-// sign makes a key and the certificate of the template, signed by the authority; without one, by its own key.
+// sign makes a key and a certificate from the template, signed by the CA or, without one, by its own key.
 func sign(template *x509.Certificate, authority tls.Certificate, now time.Time) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -178,7 +178,7 @@ func sign(template *x509.Certificate, authority tls.Certificate, now time.Time) 
 	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// encode gives the certificate and its key as PEM.
+// encode returns the certificate and its key as PEM.
 func encode(pair tls.Certificate) (certificate, key []byte, err error) {
 	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	if err != nil {

@@ -33,28 +33,28 @@ import (
 )
 
 const (
-	// askWithin bounds a question to one sidecar, askAllWithin all of them, and askAtOnce how many are open.
+	// askWithin bounds a request to one sidecar, askAllWithin the requests to all; askAtOnce limits the concurrent requests.
 	askWithin, askAllWithin, askAtOnce = 3 * time.Second, 15 * time.Second, 32
-	// tries is how often a patch is tried that meets another's.
+	// tries is how often a conflicting patch is attempted.
 	tries = 5
 )
 
-// errAnswer says that an answer is not one of the instance that was asked.
+// errAnswer means that the answer is not that of the requested instance.
 var errAnswer = errors.New("unusable answer")
 
-// access is what the commands do through the API server.
+// access is the commands' access to the API server.
 type access struct {
 	client    client.Client
 	namespace string
 	resource  schema.GroupVersion
-	// report reads what the sidecar of an instance last saw.
+	// report reads the report of an instance's sidecar.
 	report func(ctx context.Context, i instance) (contract.Report, error)
 }
 
-// instance is a pod of a cluster.
+// instance identifies a pod of a cluster.
 type instance struct{ namespace, cluster, pod string }
 
-// connect reads the flags and the kubeconfig. It asks nothing yet.
+// connect reads the flags and the kubeconfig. It makes no request yet.
 func connect(flags *genericclioptions.ConfigFlags, getenv func(string) string) (*access, error) {
 	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
@@ -65,7 +65,7 @@ func connect(flags *genericclioptions.ConfigFlags, getenv func(string) string) (
 		return nil, fmt.Errorf("find the API server: %w", err)
 	}
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // how many questions are open is bounded, and the API server shares itself out fairly
+	config.QPS = -1 // concurrent requests are limited, and the API server has priority and fairness
 	resource := schema.GroupVersion{
 		Group:   cmp.Or(getenv("CUSTOM_CNPG_GROUP"), cnpgv1.SchemeGroupVersion.Group),
 		Version: cmp.Or(getenv("CUSTOM_CNPG_VERSION"), cnpgv1.SchemeGroupVersion.Version),
@@ -80,7 +80,7 @@ func newAccess(config *rest.Config, resource schema.GroupVersion, namespace stri
 	}
 	scheme.AddKnownTypes(resource, &cnpgv1.Cluster{}, &cnpgv1.ClusterList{})
 	metav1.AddToGroupVersion(scheme, resource)
-	// What is asked for is known: nothing has to be discovered.
+	// All resources are known, so no discovery is needed.
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{resource, corev1.SchemeGroupVersion})
 	mapper.Add(resource.WithKind("Cluster"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
@@ -99,7 +99,7 @@ func newAccess(config *rest.Config, resource schema.GroupVersion, namespace stri
 	}}, nil
 }
 
-// throughProxy asks a sidecar through the API server's proxy of its pod.
+// throughProxy requests a sidecar's report through the API server's pod proxy.
 func throughProxy(ctx context.Context, pods rest.Interface, i instance) (contract.Report, error) {
 	body, err := pods.Get().Namespace(i.namespace).Resource("pods").Name(net.JoinHostPort(i.pod, strconv.Itoa(contract.SidecarPort))).
 		SubResource("proxy").Suffix(contract.PathActivity).MaxRetries(0).Stream(ctx)
@@ -121,13 +121,13 @@ func throughProxy(ctx context.Context, pods rest.Interface, i instance) (contrac
 	return report, nil
 }
 
-// answer is what a sidecar said, or why it did not.
+// answer is a sidecar's report, or the error.
 type answer struct {
 	report contract.Report
 	err    error
 }
 
-// ask asks one sidecar.
+// ask requests the report of one sidecar.
 func (a *access) ask(ctx context.Context, i instance) answer {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
@@ -135,7 +135,8 @@ func (a *access) ask(ctx context.Context, i instance) answer {
 	return answer{report, err}
 }
 
-// askAll asks sidecars at once, each for a while and all for a while; the answers are in their order.
+// askAll requests the reports of many sidecars concurrently, with a timeout for each and for all. The answers are in the order
+// of instances.
 func (a *access) askAll(ctx context.Context, instances []instance) []answer {
 	ctx, cancel := context.WithTimeout(ctx, askAllWithin)
 	defer cancel()
@@ -145,11 +146,11 @@ func (a *access) askAll(ctx context.Context, instances []instance) []answer {
 	for n, i := range instances {
 		group.Go(func() error { answers[n] = a.ask(ctx, i); return nil })
 	}
-	_ = group.Wait() // none returns an error
+	_ = group.Wait() // no function returns an error
 	return answers
 }
 
-// because says in a few words why a sidecar did not answer.
+// because explains briefly why a sidecar did not answer.
 func because(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -165,7 +166,7 @@ func because(err error) string {
 	}
 }
 
-// status is the HTTP status of the API server's answer, if the error is one.
+// status returns the HTTP status of the API server's answer, or 0 if the error is none.
 func status(err error) int32 {
 	var answered apierrors.APIStatus
 	if !errors.As(err, &answered) {
@@ -192,13 +193,13 @@ func (a *access) cluster(ctx context.Context, name string) (*cnpgv1.Cluster, err
 	}
 }
 
-// unknown reports whether the kind of object does not exist, rather than the object.
+// unknown reports whether the resource type, rather than the object, does not exist.
 func (a *access) unknown(err error) bool {
 	var answered apierrors.APIStatus
 	return apierrors.IsNotFound(err) && errors.As(err, &answered) && (answered.Status().Details == nil || answered.Status().Details.Name == "")
 }
 
-// clusters reads the Clusters that list the plugin, of one namespace or, if it is empty, of all.
+// clusters reads the Clusters that list the plugin; an empty namespace means all namespaces.
 func (a *access) clusters(ctx context.Context, namespace string) ([]cnpgv1.Cluster, error) {
 	var list cnpgv1.ClusterList
 	err := a.client.List(ctx, &list, client.InNamespace(namespace))
@@ -214,7 +215,7 @@ func (a *access) clusters(ctx context.Context, namespace string) ([]cnpgv1.Clust
 	}
 }
 
-// pods reads the instances' pods of one cluster or, if it is empty, of all of them; and of all namespaces if that is empty.
+// pods reads the instances' pods; an empty cluster means all clusters, an empty namespace all namespaces.
 func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.Pod, error) {
 	labels := client.MatchingLabels{endpointslice.LabelPodRole: "instance"}
 	if cluster != "" {
@@ -227,8 +228,8 @@ func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.
 	return list.Items, nil
 }
 
-// annotate sets annotations of a Cluster, and removes those without a value, on the state that was read. The switch must not
-// become this project's by it: the field manager is another one than the plugin's.
+// annotate sets annotations of a Cluster, and removes those with a nil value, with the resourceVersion as precondition. It uses
+// another field manager than the plugin, so that the switch does not become the plugin's.
 func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotations map[string]*string) error {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion, "annotations": annotations},
@@ -244,8 +245,8 @@ func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotati
 	return nil
 }
 
-// change reads a Cluster and annotates it as the function says, anew if somebody else was faster. A function that returns no
-// annotations changes nothing.
+// change reads a Cluster and sets the annotations that decide returns, retrying on a conflict. If decide returns none, nothing
+// is changed.
 func (a *access) change(ctx context.Context, name string, decide func(*cnpgv1.Cluster) map[string]*string) error {
 	for try := 1; ; try++ {
 		cluster, err := a.cluster(ctx, name)

@@ -18,13 +18,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// requested reports whether a patch asks for sleep.
+// requested reports whether a patch requests sleep.
 func requested(annotations map[string]*string) bool {
 	value, there := annotations[contract.AnnotationSleepRequested]
 	return there && value != nil
 }
 
-// obey puts the cluster to sleep as the sidecar and the operator do: the switch, then the pods, then the condition.
+// obey puts the cluster to sleep like the sidecar and the operator: first the switch, then the pods, then the condition.
 func (w *world) obey(after time.Duration) func(map[string]*string) {
 	return func(annotations map[string]*string) {
 		if !requested(annotations) {
@@ -46,7 +46,7 @@ func TestSleep(t *testing.T) {
 	for name, row := range map[string]struct {
 		change  func(*cnpgv1.Cluster)
 		prepare func(*world)
-		// left is what the annotation says at the end.
+		// left is the annotation's value at the end.
 		left string
 	}{
 		"asleep": {nil, func(w *world) { w.patched = w.obey(3 * time.Second) }, ""},
@@ -238,7 +238,7 @@ func TestNextStepOfAWake(t *testing.T) {
 
 func TestWake(t *testing.T) {
 	t.Parallel()
-	// start makes the pod as the operator does, once the switch is off.
+	// start creates the pod like the operator, once the switch is off.
 	start := func(w *world) func(map[string]*string) {
 		return func(annotations map[string]*string) {
 			if _, there := annotations[contract.AnnotationHibernation]; !there {
@@ -365,7 +365,7 @@ func TestKeepAwakeAndRelease(t *testing.T) {
 	}
 }
 
-// What the API server refuses is final; what it cannot do now is asked again.
+// Refusals by the API server are final, temporary errors are retried.
 func TestPassing(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

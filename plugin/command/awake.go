@@ -13,16 +13,16 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// clocksApart is by how much less than the most may be asked for is written: the sidecar's clock may be behind, and what is
-// further ahead than it allows would turn the feature off.
+// clocksApart is subtracted from the longest keep-awake time: the sidecar's clock may be behind, and a time further ahead than
+// it allows would turn the feature off.
 const clocksApart = time.Minute
 
-// kept is the answer of keep-awake and release.
+// kept is the output of keep-awake and release.
 type kept struct {
 	Namespace string `json:"namespace"`
 	Cluster   string `json:"cluster"`
 	State     State  `json:"state"`
-	// Until is until when it is kept awake; absent: it is not.
+	// Until is when keep-awake ends; absent if it is off.
 	Until *time.Time `json:"until,omitempty"`
 }
 
@@ -61,7 +61,7 @@ func (p *program) releaseCommand() *cobra.Command {
 	}
 }
 
-// parseLength reads for how long.
+// parseLength parses a keep-awake duration.
 func parseLength(value string) (time.Duration, error) {
 	length, err := time.ParseDuration(value)
 	if err != nil || length <= 0 || length > contract.LongestKeepAwake {
@@ -70,7 +70,7 @@ func parseLength(value string) (time.Duration, error) {
 	return length, nil
 }
 
-// keep writes until when the cluster is kept awake, as the function says.
+// keep sets the time until which the cluster is kept awake, as returned by decide.
 func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluster, time.Time) (until time.Time, change bool)) error {
 	a, err := p.connect()
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 			changes = map[string]*string{contract.AnnotationKeepAwakeUntil: &value}
 			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, value)
 		}
-		s := see(cluster, nil, false, now) // as it will be: what is replaced may have been a mistake
+		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
 		switched = s.view.Switched
 		answer = kept{cluster.Namespace, cluster.Name, s.state(now), unlessZero(until)}
 		return changes

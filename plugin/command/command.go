@@ -1,8 +1,9 @@
-// Package command is kubectl-scale_to_zero: it shows which clusters sleep and what keeps the others awake, puts them to sleep,
-// wakes them and keeps them awake.
+// Package command is kubectl-scale_to_zero: it shows which clusters sleep and what keeps the others awake, puts clusters to
+// sleep, wakes them and keeps them awake.
 //
-// It needs nothing but what its user may do: read Clusters and Pods, ask the sidecars through the API server (pods/proxy), and
-// patch Clusters. It turns no switch on: it asks the sidecar, which checks and hands over as ever.
+// It only needs permissions that its user may have: to read Clusters and Pods, to ask the sidecars through the API server
+// (pods/proxy), and to patch Clusters. To put a cluster to sleep it does not turn the switch on: it asks the sidecar, which
+// makes its usual checks and handover.
 package command
 
 import (
@@ -21,54 +22,54 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// Name is the program that kubectl looks for when it is asked for scale_to_zero.
+// Name is the program that kubectl runs for `kubectl scale_to_zero`.
 const Name = "kubectl-scale_to_zero"
 
-// fieldManager is as who people write by this program. Its name must not begin with kubectl: on the objects that Flux applies, it
-// takes the fields of such managers away at each reconciliation, unless Git has them (kustomize-controller 1.7.3,
+// fieldManager is the field manager of changes by this program. Its name must not begin with kubectl: on objects applied by
+// Flux, each reconciliation removes the fields of such managers unless Git has them (kustomize-controller 1.7.3,
 // internal/controller/kustomization_controller.go; github.com/fluxcd/pkg/ssa 0.61.0, patch.go).
 const fieldManager = "cnpg-i-scale-to-zero-cli"
 
-// called is how people call it.
+// called is the command as typed by users.
 const called = "kubectl scale_to_zero"
 
 // Exit codes.
 const (
 	exitDone = iota
-	// exitFailed says that something went wrong.
+	// exitFailed means that an error occurred.
 	exitFailed
-	// exitUsage says that what was asked for is not understood.
+	// exitUsage means that the command line is invalid.
 	exitUsage
-	// exitNotReached says that everything worked, and that the cluster did not come to where it was asked to.
+	// exitNotReached means that there was no error, but the cluster did not reach the requested state.
 	exitNotReached
 )
 
-// notReached says that the cluster did not come to where it was asked to.
+// notReached means that the cluster did not reach the requested state.
 type notReached struct{ text string }
 
 func (e notReached) Error() string { return e.text }
 
-// Streams are where the program writes, and what it knows of its surroundings.
+// Streams are the program's outputs and environment.
 type Streams struct {
 	Out, Err io.Writer
 	Getenv   func(string) string
 }
 
-// program is one run.
+// program is one run of the program.
 type program struct {
 	Streams
 	version string
 	connect func() (*access, error)
-	// output is the value of --output, printer what writes it; none writes for people.
+	// output is the value of --output, printer its printer; nil means text.
 	output  string
 	printer printers.ResourcePrinter
 }
 
 // Run runs the command line of the program of that version, and returns the exit code.
 func Run(ctx context.Context, arguments []string, streams Streams, version string) int {
-	log.SetLogger(logr.Discard()) // of the client; what went wrong is an error, and told once
+	log.SetLogger(logr.Discard()) // of the client; errors are returned and printed once
 	flags := genericclioptions.NewConfigFlags(true)
-	flags.CacheDir = nil // nothing is discovered
+	flags.CacheDir = nil // there is no discovery
 	p := &program{Streams: streams, version: version, connect: func() (*access, error) { return connect(flags, streams.Getenv) }}
 	return p.run(ctx, arguments, flags)
 }
@@ -127,12 +128,12 @@ Exit codes: 0 done, 1 something failed, 2 not understood, 3 the cluster did not 
 	root.SetErr(p.Err)
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "format of the answer: json, yaml, jsonpath=TEMPLATE and the like; status knows wide too; empty for people")
-	_ = root.RegisterFlagCompletionFunc("output", completeOutput) // it fails only for a flag that does not exist
+	_ = root.RegisterFlagCompletionFunc("output", completeOutput) // fails only for a flag that does not exist
 	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(), p.releaseCommand())
 	return root
 }
 
-// exactly demands an argument for every name.
+// exactly requires one argument for every name.
 func exactly(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, arguments []string) error {
 		if len(arguments) == len(names) {
@@ -142,12 +143,12 @@ func exactly(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// say tells people how it goes on; it is not part of the answer.
+// say prints progress to stderr; it is not part of the output.
 func (p *program) say(format string, arguments ...any) {
 	_, _ = fmt.Fprintln(p.Err, printable(fmt.Sprintf(format, arguments...)))
 }
 
-// completeCluster proposes the names of the clusters that list the plugin, for the first argument.
+// completeCluster completes the first argument with the names of the clusters that list the plugin.
 func (p *program) completeCluster(c *cobra.Command, arguments []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(arguments) != 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -18,23 +18,23 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// container is the name of the sidecar's.
+// container is the name of the sidecar's container.
 const container = "scale-to-zero"
 
-// explanation is all that is told of a cluster.
+// explanation is the output of explain.
 type explanation struct {
 	row
-	// Reason is why it was put to sleep; empty unless it sleeps.
+	// Reason is why the cluster was put to sleep; empty unless it sleeps.
 	Reason string `json:"reason,omitempty"`
-	// Obstacle says why connections do not wake it; empty: they do.
+	// Obstacle is why connections do not wake it; empty if they do.
 	Obstacle plan.Reason `json:"obstacle,omitempty"`
-	// Blockers are those of the primary, with their descriptions.
+	// Blockers are the primary's blockers, with descriptions.
 	Blockers []blocker `json:"blockers"`
-	// Problems are annotations that are not understood.
+	// Problems are the invalid annotations.
 	Problems []string `json:"problems"`
-	// Rules are the annotations that say what counts, and when.
+	// Rules are the annotations that define what counts, and when.
 	Rules map[string]string `json:"rules"`
-	// Instances are all, with what each last saw.
+	// Instances are all instances with their reports.
 	Instances []told `json:"instances"`
 }
 
@@ -44,7 +44,7 @@ type blocker struct {
 	Description string `json:"description"`
 }
 
-// told is what an instance's sidecar last saw, or why it cannot be asked.
+// told is the report of an instance's sidecar, or the problem in getting it.
 type told struct {
 	Pod     string           `json:"pod"`
 	Primary bool             `json:"primary"`
@@ -71,7 +71,7 @@ func (p *program) explainCommand() *cobra.Command {
 	}
 }
 
-// explain finds out all that is told. Only a Cluster that cannot be read is an error.
+// explain collects the explanation. It fails only if the Cluster cannot be read.
 func (a *access) explain(ctx context.Context, name string, now time.Time) (*explanation, error) {
 	cluster, err := a.cluster(ctx, name)
 	if err != nil {
@@ -104,7 +104,7 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 	return e, nil
 }
 
-// askInstances asks every sidecar.
+// askInstances requests the report of every sidecar.
 func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
 	names := slices.Clone(s.cluster.Status.InstanceNames)
 	for i := range s.pods {
@@ -134,12 +134,12 @@ func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
 	}
 }
 
-// describe says what a reason means; a newer sidecar may know more of them.
+// describe describes a reason; a newer sidecar may have reasons unknown here.
 func describe(reason string) string {
 	return cmp.Or(idle.Reason(reason).Description(), "this program is older than the sidecar and does not know the reason")
 }
 
-// writeText writes for people.
+// writeText writes the explanation as text.
 func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 	out := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	p := func(format string, arguments ...any) { _, _ = io.WriteString(out, fmt.Sprintf(format, arguments...)) }
@@ -174,10 +174,10 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 		p("%s\t%s\n", key, cell(e.Rules[key]))
 	}
 	e.writeInstances(p, now)
-	_ = out.Flush() // nobody is left to be told
+	_ = out.Flush() // nothing can be done about an error
 }
 
-// writeSleep says why it sleeps, and what wakes it.
+// writeSleep explains why the cluster sleeps and what wakes it.
 func (e *explanation) writeSleep(p func(string, ...any)) {
 	if e.State != StateAsleep && e.State != StateAsleepByHand {
 		return
@@ -196,7 +196,7 @@ func (e *explanation) writeSleep(p func(string, ...any)) {
 	p("No connection wakes it (%s). By hand: %s wake -n %s %s\n", e.Obstacle, called, e.Namespace, e.Cluster)
 }
 
-// writeInstances says what every instance last saw.
+// writeInstances writes the report of every instance.
 func (e *explanation) writeInstances(p func(string, ...any), now time.Time) {
 	if len(e.Instances) == 0 {
 		return
@@ -229,7 +229,7 @@ func (e *explanation) writeInstances(p func(string, ...any), now time.Time) {
 	}
 }
 
-// sessions are the numbers that are not zero.
+// sessions lists the non-zero numbers.
 func sessions(by map[string]int) string {
 	var parts []string
 	for _, state := range slices.Sorted(maps.Keys(by)) {

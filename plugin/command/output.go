@@ -13,13 +13,13 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// outputWide asks for more columns; only a command with a table knows it.
+// outputWide requests more columns; only a command with a table supports it.
 const outputWide = "wide"
 
-// annotationWide marks the commands that know [outputWide].
+// annotationWide marks the commands that support [outputWide].
 const annotationWide = "wide"
 
-// outputs are the values of --output that a command knows; what ends with an equals sign is followed by a template.
+// outputs returns the values of --output that a command supports; one that ends with an equals sign is followed by a template.
 func outputs(c *cobra.Command) []string {
 	known := genericclioptions.NewJSONYamlPrintFlags().AllowedFormats()
 	for _, format := range genericclioptions.NewJSONPathPrintFlags("", true).AllowedFormats() {
@@ -32,7 +32,7 @@ func outputs(c *cobra.Command) []string {
 	return known
 }
 
-// chooseOutput finds the printer that --output asks for; none writes for people.
+// chooseOutput sets the printer for --output; nil means text.
 func (p *program) chooseOutput(c *cobra.Command) error {
 	known := outputs(c)
 	if p.output == "" || p.output == outputWide && slices.Contains(known, outputWide) {
@@ -54,7 +54,7 @@ func (p *program) chooseOutput(c *cobra.Command) error {
 	return usage("--output is %q; allowed is %s, or nothing for people", p.output, strings.Join(known, ", "))
 }
 
-// completeOutput proposes the values of --output; behind an equals sign the user goes on.
+// completeOutput completes the values of --output; after an equals sign the user types the template.
 func completeOutput(c *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	proposals := slices.DeleteFunc(outputs(c), func(format string) bool { return !strings.HasPrefix(format, typed) })
 	directive := cobra.ShellCompDirectiveNoFileComp
@@ -64,7 +64,7 @@ func completeOutput(c *cobra.Command, _ []string, typed string) ([]string, cobra
 	return proposals, directive
 }
 
-// write writes for a program or for people.
+// write writes the value with the printer, or as text.
 func (p *program) write(value any, text func(io.Writer)) error {
 	if p.printer == nil {
 		text(p.Out)
@@ -74,7 +74,7 @@ func (p *program) write(value any, text func(io.Writer)) error {
 	if err != nil {
 		return fmt.Errorf("encode the answer: %w", err)
 	}
-	// The printers want an object of Kubernetes; one that is not known to them is passed on as it is.
+	// The printers require a Kubernetes object, and print a runtime.Unknown as it is.
 	if err := p.printer.PrintObj(&runtime.Unknown{Raw: body}, p.Out); err != nil {
 		return fmt.Errorf("write the answer: %w", err)
 	}

@@ -9,14 +9,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// lookEvery is how often the API server is asked while something is waited for.
+// lookEvery is the polling interval.
 const lookEvery = time.Second
 
-// errTooLong says that what was waited for did not come.
+// errTooLong means that the timeout has passed.
 var errTooLong = errors.New("it took too long")
 
-// poll looks until it is done, or the time is over, which is [errTooLong]. An API server that fails is asked again; what it
-// refuses is final.
+// poll calls look until it is done or the timeout has passed, which is [errTooLong]. It retries after temporary errors of the
+// API server; a refusal is final.
 func poll(ctx context.Context, timeout time.Duration, look func(context.Context) (done bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTooLong)
 	defer cancel()
@@ -38,7 +38,7 @@ func poll(ctx context.Context, timeout time.Duration, look func(context.Context)
 	}
 }
 
-// passing reports whether an error may go away by itself.
+// passing reports whether an error is temporary.
 func passing(err error) bool {
 	var answered apierrors.APIStatus
 	switch {
@@ -46,12 +46,12 @@ func passing(err error) bool {
 		return apierrors.IsConflict(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
 			apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 	default:
-		var network interface{ Timeout() bool } // of package net, and of the context
+		var network interface{ Timeout() bool } // net errors, and context.DeadlineExceeded
 		return errors.As(err, &network)
 	}
 }
 
-// checkTimeout refuses what is no time to wait.
+// checkTimeout rejects a timeout that is not positive.
 func checkTimeout(timeout time.Duration) error {
 	if timeout <= 0 {
 		return usage("--timeout is %s; allowed is more than 0s", timeout)

@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// printable keeps what others wrote, a client's name for itself not least, from telling the terminal what to do.
+// printable replaces control characters in text from elsewhere, such as a client's application name, which could otherwise
+// control the terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || r == '\n' {
@@ -21,7 +22,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// cell is a text for a table: one line, and something.
+// cell formats a text for a table: a single line, never empty.
 func cell(text string) string {
 	text = strings.ReplaceAll(printable(text), "\n", " ")
 	if text == "" {
@@ -30,7 +31,7 @@ func cell(text string) string {
 	return text
 }
 
-// ago says how long ago a time is.
+// ago formats how long ago a time is.
 func ago(at, now time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -38,7 +39,7 @@ func ago(at, now time.Time) string {
 	return duration.HumanDuration(max(now.Sub(at), 0)) + " ago"
 }
 
-// long says how many seconds there are, for people.
+// long formats a number of seconds.
 func long(seconds *float64) string {
 	if seconds == nil {
 		return ""
@@ -46,7 +47,7 @@ func long(seconds *float64) string {
 	return duration.HumanDuration(time.Duration(max(*seconds, 0) * float64(time.Second)))
 }
 
-// Colours are all of the same length, so that a table stays one.
+// All colours have the same length, which keeps table columns aligned.
 const (
 	plain  = "\x1b[39m"
 	red    = "\x1b[31m"
@@ -56,13 +57,13 @@ const (
 	reset  = "\x1b[0m"
 )
 
-// colourful reports whether colours are wanted: on a terminal that knows them, unless NO_COLOR is set (no-color.org).
+// colourful reports whether to use colours: on a terminal that supports them, unless NO_COLOR is set (no-color.org).
 func colourful(out io.Writer, getenv func(string) string) bool {
 	file, ok := out.(*os.File)
 	return ok && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd())) //nolint:gosec // a file descriptor is small
 }
 
-// paint puts a colour on a text.
+// paint colours a text.
 func paint(colours bool, colour, text string) string {
 	if !colours {
 		return text
@@ -70,7 +71,7 @@ func paint(colours bool, colour, text string) string {
 	return colour + text + reset
 }
 
-// colour is that of a state.
+// colour returns the colour of a state.
 func (s State) colour() string {
 	switch s {
 	case StateAwake:

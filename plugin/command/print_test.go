@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestColourful asks with a terminal of the kernel's own, since whether colours are wanted is asked of a file.
+// TestColourful uses a real pseudo-terminal, because colours depend on the type of the file.
 func TestColourful(t *testing.T) {
 	t.Parallel()
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)

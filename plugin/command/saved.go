@@ -8,20 +8,21 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
-// saved is what the present sleep has saved so far. The plugin's counters of the same names rise by as much meanwhile; what
-// they have come to depends on since when the plugin has run, and would have to be asked of it. What is not requested is absent.
+// saved is what the current sleep has saved so far. The plugin's counters of the same names increase at the same rate, but
+// their values depend on how long the plugin has run, and only the plugin knows them. A resource that is not requested is
+// absent.
 type saved struct {
 	CPUSeconds        *float64 `json:"savedCPUSeconds,omitempty"`
 	MemoryByteSeconds *float64 `json:"savedMemoryByteSeconds,omitempty"`
 }
 
-// saved counts from when no pod was left, by the operator's condition: until then the requests were held.
+// saved counts from when no pod was left, by the operator's condition: until then the requests were still held.
 func (s seen) saved(state State, now time.Time) saved {
 	_, since, _ := s.condition()
 	if state != StateAsleep || since.IsZero() {
 		return saved{}
 	}
-	slept := max(now.Sub(since).Seconds(), 0) // the condition's time is by another clock
+	slept := max(now.Sub(since).Seconds(), 0) // the condition's time is from another clock
 	of := func(request float64) *float64 {
 		if request <= 0 {
 			return nil
@@ -33,7 +34,7 @@ func (s seen) saved(state State, now time.Time) saved {
 	return saved{CPUSeconds: of(sum.CPU), MemoryByteSeconds: of(sum.Memory)}
 }
 
-// hours says it for people.
+// hours formats the savings.
 func hours(s saved) string {
 	var parts []string
 	add := func(total *float64, unit float64, name string) {
@@ -46,7 +47,7 @@ func hours(s saved) string {
 	return strings.Join(parts, ", ")
 }
 
-// amount has one digit behind the point, and what is less than one has two.
+// amount has one decimal, or two below one.
 func amount(value float64) string {
 	switch {
 	case value < 0.01:

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestSaved reads what the table says of a cluster whose last pod was gone at a time, with the Cluster as it is asleep.
+// TestSaved checks the table for an asleep cluster whose last pod was gone at a given time.
 func TestSaved(t *testing.T) {
 	t.Parallel()
 	goneFor := func(d time.Duration) func(*cnpgv1.Cluster) {

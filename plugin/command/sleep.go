@@ -20,13 +20,13 @@ import (
 const (
 	// sleepTakes is several times what a handover and the operator take.
 	sleepTakes = 2 * time.Minute
-	// requestLasts is for how long a sidecar that has seen a request goes on trying (sidecar/idle).
+	// requestLasts is how long a sidecar keeps trying after it has seen a request (sidecar/idle).
 	requestLasts = 10 * time.Minute
 	// tidyWithin bounds the removal of the request at the end.
 	tidyWithin = 5 * time.Second
 )
 
-// slept is the answer of sleep.
+// slept is the output of sleep.
 type slept struct {
 	Namespace   string     `json:"namespace"`
 	Cluster     string     `json:"cluster"`
@@ -73,18 +73,18 @@ The sidecar goes on trying for ten minutes; keep-awake takes the request back.`,
 	return c
 }
 
-// sleeper is one request.
+// sleeper is one request to sleep.
 type sleeper struct {
 	*access
 	name     string
 	say      func(string, ...any)
 	value    string // of the annotation
-	switched bool   // the switch was seen on
-	going    bool   // the announcement was seen
+	switched bool   // the switch has been seen on
+	going    bool   // the announcement has been seen
 	answer   slept
 }
 
-// sleep asks, waits, and tidies up.
+// sleep makes the request, waits, and cleans up.
 func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 	cluster, err := s.cluster(ctx, s.name)
 	if err != nil {
@@ -114,8 +114,8 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 	return err
 }
 
-// ready refuses what can lead to nothing. A sidecar that does not know the request would take it as a mistake and turn the
-// feature off: so it is asked before, and silence is no consent.
+// ready rejects requests that cannot succeed. A sidecar that does not know the request annotation would treat it as invalid and
+// turn the feature off, so the sidecar is asked first; without an answer, no request is made.
 func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.Time) error {
 	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
 	if len(problems) != 0 {
@@ -147,7 +147,7 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 	}
 }
 
-// look takes in how far it is.
+// look updates the progress.
 func (s *sleeper) look(ctx context.Context) (bool, error) {
 	cluster, err := s.cluster(ctx, s.name)
 	if err != nil {
@@ -179,11 +179,11 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 	return s.update(asked.report.Blockers)
 }
 
-// update tells what keeps the cluster awake when that has changed.
+// update reports what keeps the cluster awake when that has changed.
 func (s *sleeper) update(reasons []string) (bool, error) {
 	blockers := []blocker{}
 	for _, reason := range reasons {
-		if reason != string(idle.ReasonWaiting) { // it has not seen the request yet
+		if reason != string(idle.ReasonWaiting) { // the sidecar has not seen the request yet
 			blockers = append(blockers, blocker{reason, describe(reason)})
 		}
 	}
@@ -200,7 +200,7 @@ func (s *sleeper) update(reasons []string) (bool, error) {
 	return false, nil
 }
 
-// late says what the cluster is awake for after all.
+// late explains after the timeout why the cluster is still awake.
 func (s *sleeper) late(timeout time.Duration) error {
 	if s.switched || s.value == "" {
 		return notReached{fmt.Sprintf("the Cluster %q does not sleep after %s, though the switch is on: the operator has not stopped every pod", s.name, timeout)}
@@ -217,7 +217,7 @@ func (s *sleeper) late(timeout time.Duration) error {
 	return notReached{fmt.Sprintf("the Cluster %q does not sleep after %s: %s; the sidecar goes on trying until %s, unless keep-awake takes the request back", s.name, timeout, why, until)}
 }
 
-// tidy removes the request: the sidecar remembers it, and an older program would take it as a mistake.
+// tidy removes the request. The sidecar has recorded it, and an older program would treat it as invalid.
 func (s *sleeper) tidy(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
 	defer cancel()
@@ -232,7 +232,7 @@ func (s *sleeper) tidy(ctx context.Context) {
 	}
 }
 
-// take takes the Cluster in.
+// take updates the answer from the Cluster.
 func (s *sleeper) take(cluster *cnpgv1.Cluster) {
 	now := time.Now()
 	s.answer.Namespace, s.answer.Cluster = cluster.Namespace, cluster.Name

@@ -11,33 +11,33 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// State is in which state a cluster is. The list is closed.
+// State is the state of a cluster, one of the constants below.
 type State string
 
 // The states.
 const (
-	// StateDisabled says that the feature is off, or an annotation not understood.
+	// StateDisabled: the feature is off, or an annotation is invalid.
 	StateDisabled State = "disabled"
-	// StateAwake says that it is awake.
+	// StateAwake: the cluster is awake.
 	StateAwake State = "awake"
-	// StateGoing says that it is about to sleep, or that hibernation is asked for and pods are left.
+	// StateGoing: the cluster is about to sleep, or hibernation is requested and pods are left.
 	StateGoing State = "going to sleep"
-	// StateAsleep says that this project put it to sleep.
+	// StateAsleep: this project put the cluster to sleep.
 	StateAsleep State = "asleep"
-	// StateAsleepByHand says that a person did, so that no connection wakes it.
+	// StateAsleepByHand: a person put the cluster to sleep, so that no connection wakes it.
 	StateAsleepByHand State = "asleep by hand"
-	// StateWaking says that hibernation is not asked for any more, and that no instance is ready yet.
+	// StateWaking: hibernation is no longer requested, and no instance is ready yet.
 	StateWaking State = "waking"
 )
 
-// wakes is for how long a new pod that is not ready yet is taken as one of a wake; then it is a failure.
+// wakes is how long a new pod that is not ready counts as waking; after that it counts as failed.
 const wakes = 5 * time.Minute
 
 // seen is a Cluster with its pods.
 type seen struct {
 	cluster *cnpgv1.Cluster
 	view    plan.Cluster
-	// pods are those of the instances; podsKnown says whether they could be read.
+	// pods are the instances' pods; podsKnown is set if they could be read.
 	pods      []corev1.Pod
 	podsKnown bool
 }
@@ -46,7 +46,7 @@ func see(cluster *cnpgv1.Cluster, pods []corev1.Pod, podsKnown bool, now time.Ti
 	return seen{cluster: cluster, view: plan.View(cluster, now), pods: pods, podsKnown: podsKnown}
 }
 
-// condition is the operator's, on hibernation; nil without one.
+// condition returns the reason and time of the operator's hibernation condition.
 func (s seen) condition() (reason string, since time.Time, there bool) {
 	for _, condition := range s.cluster.Status.Conditions {
 		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
@@ -56,7 +56,7 @@ func (s seen) condition() (reason string, since time.Time, there bool) {
 	return "", time.Time{}, false
 }
 
-// state is that of the cluster.
+// state returns the state of the cluster.
 func (s seen) state(now time.Time) State {
 	_, _, hibernation := s.condition()
 	announced, err := contract.ParseAnnouncement(s.view.Announced)
@@ -71,7 +71,7 @@ func (s seen) state(now time.Time) State {
 		return StateAsleepByHand
 	case s.view.Switched:
 		return StateGoing
-	case hibernation || s.starting(now): // the operator takes its condition away when it begins to make the pods
+	case hibernation || s.starting(now): // the operator removes the condition when it begins to create the pods
 		return StateWaking
 	case s.view.Problems != 0 || !s.view.Policy.Enabled:
 		return StateDisabled
@@ -82,7 +82,7 @@ func (s seen) state(now time.Time) State {
 	}
 }
 
-// starting reports whether no instance is ready, and the newest pod is young enough to get there.
+// starting reports whether no instance is ready and the newest pod is younger than wakes.
 func (s seen) starting(now time.Time) bool {
 	youngest := s.youngest()
 	return youngest != nil && !slices.ContainsFunc(s.pods, ready) && now.Sub(youngest.CreationTimestamp.Time) < wakes
@@ -98,7 +98,7 @@ func (s seen) youngest() *corev1.Pod {
 	return youngest
 }
 
-// primary is the pod of the primary; nil without one.
+// primary returns the pod of the primary, or nil.
 func (s seen) primary() *corev1.Pod {
 	for i := range s.pods {
 		if s.pods[i].Name == s.cluster.Status.CurrentPrimary {
@@ -108,7 +108,7 @@ func (s seen) primary() *corev1.Pod {
 	return nil
 }
 
-// since is when the state began, as far as it is known.
+// since returns when the state began, or zero if unknown.
 func (s seen) since(state State) time.Time {
 	reason, changed, _ := s.condition()
 	switch state {
@@ -135,7 +135,7 @@ func (s seen) since(state State) time.Time {
 	return time.Time{}
 }
 
-// asks reports whether there is a sidecar that knows more.
+// asks reports whether there is a sidecar to ask.
 func (s seen) asks(state State) bool {
 	return s.cluster.Status.CurrentPrimary != "" && (state == StateAwake || state == StateGoing && !s.view.Switched)
 }
@@ -144,7 +144,7 @@ func (s seen) instance(pod string) instance {
 	return instance{s.cluster.Namespace, s.cluster.Name, pod}
 }
 
-// ready reports whether the kubelet says so.
+// ready reports whether the pod is ready and not being deleted.
 func ready(pod corev1.Pod) bool {
 	return pod.DeletionTimestamp.IsZero() && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

@@ -18,36 +18,36 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// What wakes a cluster, as the annotation says it.
+// The values of the wake annotation.
 const wakeOnConnect, wakeManual = "on-connect", "manual"
 
-// row is what status says of a cluster.
+// row is the output of status for one cluster.
 type row struct {
 	Namespace string     `json:"namespace"`
 	Cluster   string     `json:"cluster"`
 	State     State      `json:"state"`
 	Since     *time.Time `json:"since,omitempty"`
-	// IdleForSeconds is that of the primary; absent while it is in use, or asleep, or not known.
+	// IdleForSeconds is the primary's idle time; absent while it is in use, asleep or unknown.
 	IdleForSeconds *float64 `json:"idleForSeconds,omitempty"`
-	// ThresholdSeconds is absent where the annotations are not understood.
+	// ThresholdSeconds is absent if the annotations are invalid.
 	ThresholdSeconds *float64 `json:"thresholdSeconds,omitempty"`
 	BlockedBy        []string `json:"blockedBy"`
-	// Due is when it would sleep if nothing happens; absent while that is not known.
+	// Due is when the cluster would sleep if nothing happens; absent while unknown.
 	Due *time.Time `json:"due,omitempty"`
-	// Primary is the pod of the primary, also of one that sleeps.
+	// Primary is the pod of the primary, even while the cluster sleeps.
 	Primary string `json:"primary,omitempty"`
-	// Wake is what wakes it by its annotations; absent where the annotations are not understood.
+	// Wake is what wakes the cluster, by its annotations; absent if they are invalid.
 	Wake     string             `json:"wake,omitempty"`
 	LastWake *contract.LastWake `json:"lastWake,omitempty"`
 	saved
-	// Note says what could not be found out, and why.
+	// Note explains what could not be determined.
 	Note string `json:"note,omitempty"`
 }
 
-// table is the answer of status.
+// table is the output of status.
 type table struct {
 	Clusters []row `json:"clusters"`
-	// Note says what could not be found out of any of them, and why.
+	// Note explains what could not be determined for any cluster.
 	Note string `json:"note,omitempty"`
 }
 
@@ -93,7 +93,7 @@ With --watch it goes on, and writes a cluster again whenever its line has change
 	return c
 }
 
-// sayNote tells what could not be found out of any cluster.
+// sayNote prints what could not be determined for any cluster.
 func (p *program) sayNote(note string) {
 	if note != "" {
 		p.say("%s", unknownInstances(note))
@@ -104,7 +104,7 @@ func unknownInstances(note string) string {
 	return "Which instances are ready, and since when, is not known: " + note
 }
 
-// sayNone tells that there is nothing to list.
+// sayNone prints that there is nothing to list.
 func (p *program) sayNone(namespace string) {
 	if namespace == "" {
 		p.say("No Cluster lists the plugin.")
@@ -113,7 +113,8 @@ func (p *program) sayNone(namespace string) {
 	p.say("No Cluster lists the plugin in the namespace %q.", namespace)
 }
 
-// table has the clusters of a namespace, or of all. What cannot be found out of one is noted and fails no other.
+// table returns the clusters of a namespace, or of all if it is empty. A failure for one cluster is noted in its row and does
+// not affect the others.
 func (a *access) table(ctx context.Context, namespace string, now time.Time) (table, error) {
 	clusters, err := a.clusters(ctx, namespace)
 	if err != nil {
@@ -149,7 +150,7 @@ func (a *access) table(ctx context.Context, namespace string, now time.Time) (ta
 	return answer, nil
 }
 
-// row is what the Cluster and its pods say.
+// row returns what the Cluster and its pods show.
 func (s seen) row(state State, now time.Time) row {
 	r := row{
 		Namespace: s.cluster.Namespace, Cluster: s.cluster.Name, State: state, Since: unlessZero(s.since(state)), BlockedBy: []string{},
@@ -183,7 +184,7 @@ func (s seen) row(state State, now time.Time) row {
 	return r
 }
 
-// take takes in what the sidecar of the primary says.
+// take adds the report of the primary's sidecar.
 func (r *row) take(i instance, a answer) {
 	if a.err != nil {
 		r.note(fmt.Sprintf("the sidecar of %s cannot be asked: %s", i.pod, because(a.err)))

@@ -17,7 +17,7 @@ import (
 
 const wakeOf = `{"at":"1999-12-31T22:00:00Z","by":"10.0.0.9","user":"app","database":"shop","service":"orders-rw"}`
 
-// fleet has a cluster in every state, and with everything that can go wrong.
+// fleet has a cluster in every state and with every failure.
 func fleet(t *testing.T) *world {
 	annotate := func(key, value string) func(*cnpgv1.Cluster) { return with(map[string]string{key: value}) }
 	elsewhere := cluster("away")
@@ -90,7 +90,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// However many sidecars are silent, the table comes.
+// The table is shown, however many sidecars do not answer.
 func TestSilenceIsBounded(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {

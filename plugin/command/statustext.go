@@ -14,16 +14,16 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// statusText writes clusters for people. A column that has once been wide stays so, for what is written later.
+// statusText writes clusters as text. Columns never become narrower, for the rows that follow.
 type statusText struct {
 	out interface {
 		io.Writer
 		Flush() error
 	}
 	everywhere, wide, colours bool
-	// goesOn says that more may come: then the columns leave room for it.
+	// goesOn is set if more rows may follow: the columns then leave room for them.
 	goesOn bool
-	// notes says that the column of notes is there, begun that the head has been written.
+	// notes is set if there is a column for notes, begun once the header has been written.
 	notes, begun bool
 }
 
@@ -31,7 +31,7 @@ func newStatusText(out io.Writer, everywhere, wide, colours bool) *statusText {
 	return &statusText{out: printers.GetNewTabWriter(out), everywhere: everywhere, wide: wide, colours: colours}
 }
 
-// write writes some clusters, before the first the head.
+// write writes clusters, preceded the first time by the header.
 func (t *statusText) write(rows []row, now time.Time) {
 	if !t.begun {
 		t.begun = true
@@ -45,13 +45,13 @@ func (t *statusText) write(rows []row, now time.Time) {
 		}
 		t.line(cell(r.Namespace), string(r.State), r.State.colour(), cells)
 	}
-	_ = t.out.Flush() // nobody is left to be told
+	_ = t.out.Flush() // nothing can be done about an error
 }
 
-// line writes the state, which may have a colour, behind the name.
+// line writes a row; the state, which may be coloured, comes after the cluster's name.
 func (t *statusText) line(namespace, state, colour string, cells []string) {
 	if t.goesOn {
-		state = fmt.Sprintf("%-*s", len(StateAsleepByHand), state) // the longest
+		state = fmt.Sprintf("%-*s", len(StateAsleepByHand), state) // the longest state
 	}
 	if t.everywhere {
 		_, _ = fmt.Fprintf(t.out, "%s\t", namespace)
@@ -92,7 +92,7 @@ func (t *statusText) cells(r row, now time.Time) []string {
 	return cells
 }
 
-// woken says who woke a cluster, in one line.
+// woken formats in one line who woke a cluster.
 func woken(w *contract.LastWake, now time.Time) string {
 	if w == nil {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// usageError says that what was asked for is not understood.
+// usageError means that the command line is invalid.
 type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }

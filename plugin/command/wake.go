@@ -15,30 +15,30 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// wakeTakes is the plugin's own default for a wake.
+// wakeTakes is the plugin's own default timeout for a wake.
 const wakeTakes = 5 * time.Minute
 
 // waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30: pkg/reconciler/hibernation).
 // It writes the condition before it deletes the first pod.
 const waitingForHealthy = "WaitingForHealthy"
 
-// step is what a wake does next.
+// step is the next step of a wake.
 type step int
 
 const (
-	// stepDone says that hibernation is not asked for.
+	// stepDone: hibernation is not requested.
 	stepDone step = iota
-	// stepHold waits for the operator to have deleted every pod: turning the switch off before made it fail over.
+	// stepHold: wait until the operator has deleted every pod; turning the switch off earlier would make it fail over.
 	stepHold
-	// stepSwitch turns the switch off.
+	// stepSwitch: turn the switch off.
 	stepSwitch
-	// stepRefuse ends: the operator might delete volumes.
+	// stepRefuse: give up, because the operator might delete volumes.
 	stepRefuse
 )
 
-// next says what a wake does: the switch may go off before the first pod is deleted, and after the last has gone. The patch
-// that does it fails if the operator has begun since. While volumes are at risk only the pods that are left may go on: no new one
-// may be made.
+// next returns the next step. The switch may be turned off before the first pod is deleted and after the last is gone; the
+// patch fails if the operator has begun meanwhile. While volumes are at risk no new pod may be created, so the switch may be
+// turned off only while all pods are left.
 func (s seen) next() step {
 	reason, _, _ := s.condition()
 	deleting := slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
@@ -64,7 +64,7 @@ func (s seen) awake() bool {
 	return !s.view.Switched && !hibernation && primary != nil && ready(*primary)
 }
 
-// woke is the answer of wake.
+// woke is the output of wake.
 type woke struct {
 	Namespace string `json:"namespace"`
 	Cluster   string `json:"cluster"`
@@ -114,7 +114,7 @@ type waking struct {
 	name string
 	say  func(string, ...any)
 	wait bool
-	// phase is what was told last.
+	// phase is the phase printed last.
 	phase  string
 	answer woke
 }
@@ -127,7 +127,7 @@ func (w *waking) wake(ctx context.Context, timeout time.Duration) error {
 	return err
 }
 
-// look does the next thing.
+// look takes the next step.
 func (w *waking) look(ctx context.Context) (bool, error) {
 	cluster, err := w.cluster(ctx, w.name)
 	if err != nil {
@@ -156,7 +156,7 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 		err := w.annotate(ctx, cluster, map[string]*string{
 			contract.AnnotationHibernation: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil, contract.AnnotationAnnounced: nil,
 			contract.AnnotationGatewayReady: nil, contract.AnnotationSleepRequested: nil,
-			contract.AnnotationLastWake: nil, // it is of another wake
+			contract.AnnotationLastWake: nil, // it belongs to another wake
 		})
 		if err != nil {
 			return false, err
@@ -168,7 +168,7 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// tell tells of a phase when it begins.
+// tell prints a phase when it begins.
 func (w *waking) tell(phase string) {
 	if phase != w.phase {
 		w.phase = phase
@@ -176,7 +176,7 @@ func (w *waking) tell(phase string) {
 	}
 }
 
-// start says how far the start of a cluster is that hibernation is not asked for any more.
+// start describes the progress of a cluster whose hibernation is no longer requested.
 func (s seen) start() string {
 	primary := s.primary()
 	switch {

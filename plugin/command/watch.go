@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// watchEvery is the least time from one look to the next.
+	// watchEvery is the minimum interval between two looks.
 	watchEvery = 2 * time.Second
-	// watchShare is by how much longer than a look takes the next one is waited for: whoever watches hundreds of clusters asks as
-	// many sidecars through the API server, and must not do that all the time.
+	// watchShare is the wait between two looks as a multiple of how long a look took: a look at hundreds of clusters asks as many
+	// sidecars through the API server, which must not happen continuously.
 	watchShare = 4
 )
 
@@ -25,10 +25,10 @@ type watcher struct {
 	namespace string
 
 	known map[types.NamespacedName]row // nil before the first look
-	said  string                       // what was told last of a look
+	said  string                       // the note printed last
 }
 
-// watch looks until it is interrupted, which is no failure.
+// watch looks until it is interrupted, which is not a failure.
 func (w *watcher) watch(ctx context.Context) error {
 	w.text.goesOn = true
 	for {
@@ -84,7 +84,7 @@ func (w *watcher) take(answer table, now time.Time) error {
 	return w.write(changed, now)
 }
 
-// write writes clusters: for people in one table, for programs one by one.
+// write writes clusters: as rows of one text table, or one by one with the printer.
 func (w *watcher) write(rows []row, now time.Time) error {
 	if w.program.printer == nil && len(rows) != 0 {
 		w.text.write(rows, now)
@@ -98,7 +98,7 @@ func (w *watcher) write(rows []row, now time.Time) error {
 	return nil
 }
 
-// tell tells what concerns every cluster, once.
+// tell prints a note about all clusters, once.
 func (w *watcher) tell(text string) {
 	if text != w.said {
 		w.said = text
@@ -106,7 +106,7 @@ func (w *watcher) tell(text string) {
 	}
 }
 
-// same reports whether two looks at a cluster differ in nothing but times that pass by themselves.
+// same reports whether two looks at a cluster differ only in times that advance by themselves.
 func same(a, b row) bool {
 	for _, r := range []*row{&a, &b} {
 		r.IdleForSeconds, r.Due, r.saved = nil, nil, saved{}

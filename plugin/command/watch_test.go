@@ -51,7 +51,7 @@ func TestWatch_writesWhatChanges(t *testing.T) {
 	}
 }
 
-// Whoever watches many clusters does not ask their sidecars all the time.
+// Watching many clusters does not ask their sidecars continuously.
 func TestWatch_asksTheLessTheLongerALookTakes(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {

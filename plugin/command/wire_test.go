@@ -20,12 +20,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// server is an API server with two clusters, whose pods' proxy says what the test wants. It keeps what it was asked.
+// server is an API server with two clusters and a configurable pod proxy. It records its requests.
 type server struct {
 	mutex    sync.Mutex
 	requests []string
 	proxy    http.HandlerFunc
-	// sleeps puts the cluster to sleep when that is asked for.
+	// sleeps puts the cluster to sleep on request.
 	sleeps    bool
 	requested string
 	asleep    bool
@@ -108,14 +108,14 @@ func answerWith(w http.ResponseWriter, status int, object map[string]any) {
 	_ = json.NewEncoder(w).Encode(object)
 }
 
-// refuse answers as the API server does when it refuses.
+// refuse answers like the API server when it refuses.
 func refuse(w http.ResponseWriter, status int, reason, message string) {
 	answerWith(w, status, map[string]any{
 		"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": status,
 	})
 }
 
-// reported answers as a sidecar does.
+// reported answers like a sidecar.
 func reported(t *testing.T, change func(*contract.Report)) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		seconds := 60.0
@@ -233,7 +233,7 @@ func TestOnTheWire(t *testing.T) {
 	golden(t, "requests.txt", text.String())
 }
 
-// timesOf are what changes from run to run.
+// timesOf matches what changes from run to run.
 var timesOf = regexp.MustCompile(`20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]+Z`)
 
 func kubeconfig(path string) *genericclioptions.ConfigFlags {

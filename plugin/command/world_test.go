@@ -54,24 +54,24 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// world is a Kubernetes cluster with the operator and sidecars as a test wants them. It lives in a bubble of synctest.
+// world is a Kubernetes cluster with an operator and sidecars controlled by the test. It runs in a synctest bubble.
 type world struct {
 	t   *testing.T
 	api client.Client
 
 	mutex     sync.Mutex
 	patches   []string
-	conflicts int // so many patches meet another's
+	conflicts int // how many patches conflict
 	managers  map[types.NamespacedName]string
 	reports   map[string]contract.Report // by pod
 	silence   map[string]error           // by pod
 	hangs     map[string]bool
 	denied    bool                          // pods may not be listed
-	lost      int                           // so many reads of a Cluster fail
-	lists     []error                       // what lists of Clusters fail with, from the next on
-	listed    func()                        // is called at every list of Clusters
-	patched   func(map[string]*string)      // is told of annotations, in a goroutine
-	looked    func(*world, *cnpgv1.Cluster) // is called at every read of a Cluster
+	lost      int                           // how many reads of a Cluster fail
+	lists     []error                       // errors of the next lists of Clusters
+	listed    func()                        // called at every list of Clusters
+	patched   func(map[string]*string)      // called with the patched annotations, in a goroutine
+	looked    func(*world, *cnpgv1.Cluster) // called at every read of a Cluster
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
@@ -85,7 +85,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w := &world{
 		t: t, managers: map[types.NamespacedName]string{}, reports: map[string]contract.Report{}, silence: map[string]error{}, hangs: map[string]bool{},
 	}
-	for _, o := range objects { // the fake API server keeps field managers of its own
+	for _, o := range objects { // the fake API server manages field managers itself
 		for _, entry := range o.GetManagedFields() {
 			w.managers[client.ObjectKeyFromObject(o)] = entry.Manager
 		}
@@ -166,7 +166,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	return w
 }
 
-// list says what the next list of Clusters fails with, if it does.
+// list returns the error of the next list of Clusters.
 func (w *world) list() error {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -181,7 +181,7 @@ func (w *world) list() error {
 	return err
 }
 
-// report answers as a sidecar does.
+// report answers like a sidecar.
 func (w *world) report(ctx context.Context, i instance) (contract.Report, error) {
 	w.mutex.Lock()
 	report, there := w.reports[i.pod]
@@ -219,7 +219,7 @@ func (w *world) run(ctx context.Context, arguments ...string) string {
 	return text + fmt.Sprintf("= %d\n", code)
 }
 
-// annotate sets annotations, or removes them, as somebody else.
+// annotate sets or removes annotations on behalf of another client.
 func (w *world) annotate(name string, annotations map[string]*string) {
 	w.change(name, func(c *cnpgv1.Cluster) {
 		if c.Annotations == nil {
@@ -235,7 +235,7 @@ func (w *world) annotate(name string, annotations map[string]*string) {
 	})
 }
 
-// change changes a Cluster, its status not least.
+// change changes a Cluster, including its status.
 func (w *world) change(name string, change func(*cnpgv1.Cluster)) {
 	ctx := context.Background()
 	var c cnpgv1.Cluster
@@ -254,7 +254,7 @@ func (w *world) change(name string, change func(*cnpgv1.Cluster)) {
 	}
 }
 
-// annotations are those of the Cluster orders now.
+// annotations returns the current annotations of the Cluster orders.
 func (w *world) annotations() map[string]string {
 	var c cnpgv1.Cluster
 	if err := w.api.Get(context.Background(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &c); err != nil {
@@ -269,7 +269,7 @@ func owned(manager string) []metav1.ManagedFieldsEntry {
 	}}}
 }
 
-// cluster is an awake one that lists the plugin.
+// cluster is an awake cluster that lists the plugin.
 func cluster(name string, changes ...func(*cnpgv1.Cluster)) *cnpgv1.Cluster {
 	c := &cnpgv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Annotations: map[string]string{contract.AnnotationEnabled: "true"}},
@@ -294,7 +294,7 @@ func requesting(c *cnpgv1.Cluster) {
 	}
 }
 
-// condition is the operator's, on hibernation.
+// condition sets the operator's hibernation condition.
 func condition(reason string) func(*cnpgv1.Cluster) {
 	status := metav1.ConditionFalse
 	if reason == "Hibernated" {
@@ -316,14 +316,15 @@ func asleep(c *cnpgv1.Cluster) {
 	condition("Hibernated")(c)
 }
 
-// byHand is one that a person did.
+// byHand is a cluster that a person put to sleep.
 func byHand(c *cnpgv1.Cluster) {
 	c.Annotations[contract.AnnotationHibernation] = "on"
 	c.ManagedFields = owned("kubectl-annotate")
 	condition("Hibernated")(c)
 }
 
-// maintained begins a node maintenance in which the operator deletes the volumes of an instance that cannot be scheduled.
+// maintained starts a node maintenance window in which the operator deletes the volumes of an instance that cannot be
+// scheduled.
 func maintained(c *cnpgv1.Cluster) {
 	c.Spec.NodeMaintenanceWindow = &cnpgv1.NodeMaintenanceWindow{InProgress: true, ReusePVC: new(bool)}
 }
@@ -343,7 +344,7 @@ func pod(cluster, name string, age time.Duration, isReady bool) *corev1.Pod {
 	}
 }
 
-// idling is what a sidecar says of an instance that is idle.
+// idling is the report of an idle instance.
 func idling(since time.Duration) contract.Report {
 	start, due, seconds := time.Now().Add(-since).UTC(), time.Now().Add(30*time.Minute-since).UTC(), since.Seconds()
 	return contract.Report{
@@ -352,7 +353,7 @@ func idling(since time.Duration) contract.Report {
 	}
 }
 
-// busy is what one says of an instance that is in use.
+// busy is the report of an instance in use.
 func busy(blockers ...string) contract.Report {
 	now := time.Now().UTC()
 	return contract.Report{
@@ -361,7 +362,7 @@ func busy(blockers ...string) contract.Report {
 	}
 }
 
-// bubble runs a test where only waiting makes time pass; it begins at midnight of the first of January 2000.
+// bubble runs a test in a synctest bubble, whose clock starts at midnight of January 1, 2000.
 func bubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, test)

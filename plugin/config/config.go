@@ -1,5 +1,5 @@
-// Package config reads the plugin's settings from flags and environment. A bad value stops the start, with one message that
-// names every bad setting, its value and what is allowed; none falls back to its default.
+// Package config reads the plugin's settings from flags and environment. An invalid value prevents the start, with one message
+// that names every invalid setting, its value and what is allowed; no invalid value falls back to its default.
 package config
 
 import (
@@ -22,45 +22,44 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Config is what the plugin works with.
+// Config holds the plugin's settings.
 type Config struct {
-	// SidecarImage is the image of the injected container, SidecarResources its requests and limits by the
-	// class of the pod.
+	// SidecarImage is the image of the injected container, SidecarResources its requests and limits by the QoS class of the pod.
 	SidecarImage     string
 	SidecarResources requests.Sidecars
-	// UpdateAtOnce has the operator replace running instances for a new sidecar, where a Cluster does not say otherwise.
+	// UpdateAtOnce makes the operator replace running instances to update their sidecar, unless a Cluster says otherwise.
 	UpdateAtOnce bool
-	// ShortenStartupProbes has new pods probe every second whether other plugins' sidecars have started.
+	// ShortenStartupProbes sets the startup probes of other plugins' sidecars in new pods to every second.
 	ShortenStartupProbes bool
-	// LogLevel is the level of the plugin and of the sidecars.
+	// LogLevel is the log level of the plugin and of the sidecars.
 	LogLevel slog.Level
-	// ServerAddress is where TCP is served, empty for not at all; the certificates are paths of files.
+	// ServerAddress is the TCP address for the operator, empty for none; the certificates are file paths.
 	ServerAddress, ServerCert, ServerKey, ClientCert string
-	// SocketDirectory is the operator's plugin directory, in which a Unix socket is served; empty for none.
+	// SocketDirectory is the operator's plugin directory, for a Unix socket; empty for none.
 	SocketDirectory string
-	// MetricsAddress is where metrics and probes are served over HTTP.
+	// MetricsAddress is the HTTP address of metrics and probes.
 	MetricsAddress string
 	// Group and Version are those of the Cluster resource.
 	Group, Version string
-	// ValidateClusters declares the Operator service, for an operator that asks before it takes a Cluster.
+	// ValidateClusters declares the Operator service, for an operator that validates Clusters through plugins.
 	ValidateClusters bool
-	// Gateway is what the wake gateway works with; nil: it is off, since the pod does not say which one it is.
+	// Gateway holds the settings of the wake gateway; nil if it is off, because the pod's identity is not set.
 	Gateway *Gateway
 }
 
-// Gateway is what the wake gateway works with.
+// Gateway holds the settings of the wake gateway.
 type Gateway struct {
-	// Ports are those that the gateway listens on, Allow the addresses of clients that it serves.
+	// Ports are the ports that the gateway listens on, Allow the client addresses that it serves.
 	Ports ports.Range
 	Allow []netip.Prefix
-	// WakeTimeout bounds a wake, DrainTimeout the sessions' time when the plugin stops. HandoverWait is how long other nodes'
+	// WakeTimeout bounds a wake, DrainTimeout the remaining sessions when the plugin stops. HandoverWait is how long other nodes'
 	// kube-proxies are given before a cluster may sleep.
 	WakeTimeout, HandoverWait, DrainTimeout time.Duration
-	// Replica is the pod that this is.
+	// Replica identifies this pod.
 	Replica endpointslice.Replica
 }
 
-// setting is a value that may come from a flag or from the environment; the flag wins.
+// setting is a value from a flag or the environment; the flag takes precedence.
 type setting struct{ flag, variable, otherwise, usage string }
 
 var settings = []setting{
@@ -93,10 +92,10 @@ var settings = []setting{
 	{"custom-cnpg-version", "CUSTOM_CNPG_VERSION", contract.DefaultVersion, "API version of the Cluster resource"},
 }
 
-// image is a reference as Kubernetes takes it: a path with an optional host, tag and digest.
+// image matches an image reference: a path with an optional host, tag and digest.
 var image = regexp.MustCompile(`^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
 
-// reader checks the values and collects what is wrong with them.
+// reader validates the values and collects the problems.
 type reader struct {
 	values   map[string]string
 	problems []error
@@ -172,7 +171,7 @@ func (r *reader) config() Config {
 	return c
 }
 
-// serving checks where and with which certificates the operator is served.
+// serving checks the addresses and certificates for the operator.
 func (r *reader) serving(c Config) {
 	if _, _, err := net.SplitHostPort(c.MetricsAddress); err != nil {
 		r.bad("METRICS_ADDRESS", "it must be an address and a port, such as :8080")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// pod are the settings of a pod that says which one it is, some of them changed.
+// pod returns the settings of an identified pod, some of them changed.
 func pod(change map[string]string) map[string]string {
 	settings := map[string]string{
 		"POD_NAME": "scale-to-zero-1", "POD_NAMESPACE": "cnpg-system", "POD_UID": "u", "POD_IPS": "10.0.0.1,fd00::1", "NODE_NAME": "n",

@@ -16,13 +16,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// What the durations may be. A client waits no longer than the gateway stands in for a woken cluster, an announcement lasts half a
-// minute, and Kubernetes ends a pod after its grace period.
+// The limits of the durations. A client waits no longer than the gateway stands in for a woken cluster, an announcement lasts
+// half a minute, and Kubernetes kills a pod after its grace period.
 const (
 	longestWake, longestHandover, longestDrain = plan.StandInFor, 15 * time.Second, 24 * time.Hour
 )
 
-// gateway checks what the wake gateway is to work with; nil if no pod is named.
+// gateway returns the checked settings of the wake gateway, or nil if no pod is named.
 func (r *reader) gateway(c Config) *Gateway {
 	gateway := &Gateway{
 		Ports: r.ports(c), Allow: r.prefixes("GATEWAY_ALLOW"),
@@ -51,7 +51,7 @@ func (r *reader) gateway(c Config) *Gateway {
 	return gateway
 }
 
-// ports checks that nobody else uses the gateway's ports.
+// ports checks that the gateway's ports are not used otherwise.
 func (r *reader) ports(c Config) ports.Range {
 	const name = "GATEWAY_PORTS"
 	of, err := ports.ParseRange(r.values[name])
@@ -72,13 +72,13 @@ func (r *reader) ports(c Config) ports.Range {
 	return of
 }
 
-// listening are the ports of addresses such as :8080.
+// listening returns the ports of addresses such as :8080.
 func listening(addresses ...string) []uint16 {
 	var found []uint16
 	for _, address := range addresses {
 		_, text, err := net.SplitHostPort(address)
 		if err != nil {
-			continue // it is not served, or named as a bad setting elsewhere
+			continue // not served, or reported as invalid elsewhere
 		}
 		if number, err := strconv.ParseUint(text, 10, 16); err == nil {
 			found = append(found, uint16(number))

@@ -12,14 +12,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Which image the sidecar has, the manifests cannot know: as they are they stop the start, and inject nothing that no node can pull.
+// The manifests cannot know the sidecar's image: unmodified, they prevent the start instead of injecting an image that cannot
+// be pulled.
 func TestTheManifestsAloneNameNoSidecar(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{"base/deployment.yaml", "components/operator-socket/operator.yaml"} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			given := environment(t, filepath.Join("..", "..", "manifests", file))
-			given["SERVER_ADDRESS"], given["PLUGIN_SOCKET_DIR"] = "", t.TempDir() // of the certificates and the socket there is nothing here
+			given["SERVER_ADDRESS"], given["PLUGIN_SOCKET_DIR"] = "", t.TempDir() // certificates and socket do not exist here
 			start := func(change map[string]string) error {
 				_, err := Parse(nil, func(name string) (string, bool) {
 					if value, set := change[name]; set {
@@ -41,7 +42,7 @@ func TestTheManifestsAloneNameNoSidecar(t *testing.T) {
 	}
 }
 
-// environment is what the plugin's container is given, without what only a pod knows.
+// environment returns the environment of the plugin's container, without what only a pod knows.
 func environment(t *testing.T, path string) map[string]string {
 	t.Helper()
 	body, err := os.ReadFile(path)

@@ -9,14 +9,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
-// What a sidecar requests unless a setting says otherwise. It uses 0.03 % of a core while nobody connects, and less than 20 MiB in
-// its two processes; when there is more to do it may use as much as its limit.
+// The sidecar's default requests. It uses 0.03 % of a core while no client connects, and less than 20 MiB in its two processes;
+// under load it may use up to its limit.
 const (
 	usedCPU    = "10m"
 	usedMemory = "32Mi"
 )
 
-// sidecarResources reads the requests and limits. A request that is set holds in every pod.
+// sidecarResources reads the requests and limits. An explicit request applies to every pod.
 func (r *reader) sidecarResources() requests.Sidecars {
 	resources := requests.Sidecars{
 		Burstable:  corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}},
@@ -46,7 +46,7 @@ func (r *reader) sidecarResources() requests.Sidecars {
 	return resources
 }
 
-// quantity reads one that must be more than zero.
+// quantity reads a positive quantity.
 func (r *reader) quantity(name string) resource.Quantity {
 	quantity, err := resource.ParseQuantity(r.values[name])
 	if err != nil || quantity.Sign() <= 0 {

@@ -14,18 +14,18 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
 )
 
-// Files are the certificates, as files that may change.
+// Files are the paths of the certificates, which may change.
 type Files struct{ ServerCert, ServerKey, ClientCert string }
 
-// certificates reads the files anew when they have changed, and keeps the last that were whole: while they are being replaced,
-// certificate and key may not belong together.
+// certificates reads the files again when they have changed, and keeps the last consistent set: while they are being replaced,
+// certificate and key may not match.
 type certificates struct {
 	files  Files
 	logger *slog.Logger
 
 	mutex  sync.Mutex
-	read   state  // of the files when last was read
-	failed *state // of the files when that failed; nil: it did not
+	read   state  // of the files when last read
+	failed *state // of the files when reading them last failed; nil if it succeeded
 	last   *tls.Config
 }
 
@@ -38,7 +38,7 @@ func newCertificates(files Files, logger *slog.Logger) (*certificates, error) {
 	return &certificates{files: files, logger: logger, read: read, last: config}, nil
 }
 
-// config is what a handshake goes by.
+// config returns the TLS configuration for a handshake.
 func (c *certificates) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	now := stateOf(c.files)
 	c.mutex.Lock()
@@ -54,16 +54,16 @@ func (c *certificates) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c.failed = &now
 		return c.last, nil
 	}
-	c.read, c.failed, c.last = now, nil, config // what was read may be newer, and is read once more then
+	c.read, c.failed, c.last = now, nil, config // the files may have changed again since stateOf, and are then read once more
 	return config, nil
 }
 
-// state is by what a change of the files shows.
+// state identifies the versions of the files.
 type state [3]os.FileInfo
 
 func stateOf(files Files) (s state) {
 	for i, name := range []string{files.ServerCert, files.ServerKey, files.ClientCert} {
-		s[i], _ = os.Stat(name) // nil without it
+		s[i], _ = os.Stat(name) // nil if missing
 	}
 	return s
 }
@@ -100,13 +100,13 @@ func load(files Files) (*tls.Config, error) {
 	}, nil
 }
 
-// mutual is TLS that knows both ends. A connection takes a slot among those of strangers until its handshake has proved that
-// it is the operator's.
+// mutual is mutual TLS. A connection holds one of the strangers' slots until its handshake has authenticated it as the
+// operator's.
 type mutual struct {
 	credentials.TransportCredentials
 }
 
-// ServerHandshake does the handshake.
+// ServerHandshake performs the handshake.
 func (m mutual) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := m.TransportCredentials.ServerHandshake(raw)
 	if limited, ok := raw.(*connlimit.Conn); ok && err == nil {
@@ -115,7 +115,7 @@ func (m mutual) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return conn, info, err
 }
 
-// Clone copies it.
+// Clone copies the credentials.
 func (m mutual) Clone() credentials.TransportCredentials {
 	return mutual{m.TransportCredentials.Clone()}
 }

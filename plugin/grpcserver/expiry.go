@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Expiry is when the certificates end that the two sides present, by whose they are. The client's file begins with the one that
-// the operator presents.
+// Expiry returns when the server's and the client's certificates expire. The client's file begins with the certificate that the
+// operator presents.
 func (f Files) Expiry() (map[string]time.Time, error) {
 	ends := map[string]time.Time{}
 	for name, path := range map[string]string{"server": f.ServerCert, "client": f.ClientCert} {

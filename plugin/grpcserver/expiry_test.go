@@ -13,7 +13,7 @@ func TestFiles_sayWhenTheirCertificatesEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A certificate made now is valid for 90 days, and the authority behind it in the file for years.
+	// A new certificate is valid for 90 days; the CA that follows it in the file is valid for years.
 	for _, whose := range []string{"server", "client"} {
 		if left := time.Until(ends[whose]); left < 89*24*time.Hour || left > 91*24*time.Hour {
 			t.Errorf("the %s's ends in %s", whose, left)

@@ -1,5 +1,4 @@
-// Package grpcserver serves the operator: over TCP with certificates of both sides, and over a Unix socket in the operator's
-// plugin directory.
+// Package grpcserver serves the operator: over TCP with mutual TLS, and over a Unix socket in the operator's plugin directory.
 package grpcserver
 
 import (
@@ -22,28 +21,29 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
 )
 
-// gracefulStop bounds the wait for calls in flight; it comes last in the pod's grace period, whose sum is in the manifests.
+// gracefulStop bounds the wait for running calls. It comes last in the pod's termination grace period, which the manifests sum
+// up.
 const gracefulStop = 25 * time.Second
 
 const (
-	// handshakeTimeout bounds what a stranger's connection may take to prove that it is the operator's.
+	// handshakeTimeout bounds the handshake of a connection that is not authenticated yet.
 	handshakeTimeout = 5 * time.Second
-	// maximumStrangers is how many connections may not have proved it yet. When there are so many, the source address with the
-	// most loses its oldest. The operator's own are not limited.
+	// maximumStrangers limits the connections that are not authenticated yet. At the limit, the source address with the most loses
+	// its oldest. The operator's own connections are not limited.
 	maximumStrangers = 64
 )
 
 // Server serves until it is stopped.
 type Server struct {
-	// Register adds the services.
+	// Register registers the services.
 	Register func(grpc.ServiceRegistrar)
-	// Interceptors are around every call, the first outermost; a panic in the call is an error to them.
+	// Interceptors wrap every call, the first outermost. They see a panic in the call as an error.
 	Interceptors []grpc.UnaryServerInterceptor
-	// Logger tells what went wrong.
+	// Logger logs errors.
 	Logger *slog.Logger
 }
 
-// ServeTCP serves with mutual TLS until the context ends; then calls in flight are finished.
+// ServeTCP serves with mutual TLS until the context ends, then finishes running calls.
 func (s *Server) ServeTCP(ctx context.Context, address string, files Files) error {
 	certificates, err := newCertificates(files, s.Logger)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Files) erro
 	return s.serve(ctx, connlimit.New(listener, maximumStrangers, nil), grpc.Creds(transport), grpc.ConnectionTimeout(handshakeTimeout))
 }
 
-// ServeSocket serves on a Unix socket until the context ends; then calls in flight are finished.
+// ServeSocket serves on a Unix socket until the context ends, then finishes running calls.
 func (s *Server) ServeSocket(ctx context.Context, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the socket of an earlier process: %w", err)
@@ -83,7 +83,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, options ...gr
 	})
 	err := server.Serve(listener)
 	if !stop() {
-		<-stopped // Serve returns before the last calls have
+		<-stopped // Serve returns before the last calls have finished
 	}
 	if err != nil {
 		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
@@ -91,7 +91,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, options ...gr
 	return nil
 }
 
-// recover keeps a panic in one call from ending the process, which every cluster's reconciliation depends on.
+// recover keeps a panic in one call from ending the process, on which every cluster's reconciliation depends.
 func (s *Server) recover(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
 	defer func() {
 		if caught := recover(); caught != nil {

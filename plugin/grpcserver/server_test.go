@@ -54,7 +54,7 @@ func serverOf(service *slow) *Server {
 	}
 }
 
-// secrets makes a pair of Secrets and writes them where the pod would have them.
+// secrets creates a pair of Secrets and writes them where the pod mounts them.
 func secrets(t *testing.T, directory string) (Files, *tls.Config) {
 	t.Helper()
 	pair := renewed(t, fake.NewClientset(), time.Now())
@@ -63,10 +63,10 @@ func secrets(t *testing.T, directory string) (Files, *tls.Config) {
 	return files, pair.operator(t)
 }
 
-// pair is what the two Secrets hold.
+// pair is the content of the two Secrets.
 type pair struct{ server, client map[string][]byte }
 
-// renewed is the pair after it was looked at.
+// renewed returns the pair after a renewal check.
 func renewed(t *testing.T, store kubernetes.Interface, now time.Time) pair {
 	t.Helper()
 	names := provision.Names{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
@@ -83,7 +83,7 @@ func renewed(t *testing.T, store kubernetes.Interface, now time.Time) pair {
 	return pair{read("server"), read("client")}
 }
 
-// mount writes the files as the kubelet does.
+// mount writes the files like the kubelet.
 func (p pair) mount(t *testing.T, files Files) {
 	t.Helper()
 	for file, content := range map[string][]byte{
@@ -95,7 +95,7 @@ func (p pair) mount(t *testing.T, files Files) {
 	}
 }
 
-// operator is what the operator makes of the Secrets.
+// operator returns the operator's TLS configuration for the Secrets.
 func (p pair) operator(t *testing.T) *tls.Config {
 	t.Helper()
 	own, err := tls.X509KeyPair(p.client[corev1.TLSCertKey], p.client[corev1.TLSPrivateKeyKey])
@@ -107,7 +107,7 @@ func (p pair) operator(t *testing.T) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: "scale-to-zero", Certificates: []tls.Certificate{own}}
 }
 
-// free is an address that nobody listens on.
+// free returns an unused address.
 func free(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -175,7 +175,7 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	}
 }
 
-// TestServeTCP_servesTheOperatorBesideStrangers has strangers open more connections than there are places, without a word and
+// TestServeTCP_servesTheOperatorBesideStrangers opens more connections from strangers than are allowed, silent ones and ones
 // with half a ClientHello, before the operator connects and while it is connected.
 func TestServeTCP_servesTheOperatorBesideStrangers(t *testing.T) {
 	t.Parallel()
@@ -222,7 +222,7 @@ func TestServeTCP_servesTheOperatorBesideStrangers(t *testing.T) {
 	}
 }
 
-// openFiles is how many file descriptors the process has.
+// openFiles returns the process's number of file descriptors.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
@@ -232,7 +232,7 @@ func openFiles(t *testing.T) int {
 	return len(all)
 }
 
-// TestCertificates_areReadWhenTheyHaveChanged counts by the identity of what a handshake goes by.
+// TestCertificates_areReadWhenTheyHaveChanged counts reads by the identity of the handshake's configuration.
 func TestCertificates_areReadWhenTheyHaveChanged(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()
@@ -268,8 +268,8 @@ func TestCertificates_areReadWhenTheyHaveChanged(t *testing.T) {
 	}
 }
 
-// What has kept the files from being read may pass without a change of them: a process may be out of file descriptors. The test
-// has the key change and nothing show it.
+// The cause of a failed read may go away without a change of the files: the process may have run out of file descriptors. The
+// test changes the key in a way that their state does not show.
 func TestCertificates_areReadAgainWhenThatFailed(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()
@@ -303,8 +303,8 @@ func TestCertificates_areReadAgainWhenThatFailed(t *testing.T) {
 	}
 }
 
-// A renewal reaches the operator and the plugin's files at different times. Calls over connections that stay and over new ones
-// go on meanwhile, and none fails.
+// A renewal reaches the operator and the plugin's files at different times. Meanwhile no call fails, on existing or on new
+// connections.
 func TestARenewalDropsNoCall(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -314,7 +314,7 @@ func TestARenewalDropsNoCall(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			store, directory := fake.NewClientset(), t.TempDir()
-			before := renewed(t, store, time.Now().Add(-61*24*time.Hour)) // still valid, and due
+			before := renewed(t, store, time.Now().Add(-61*24*time.Hour)) // still valid, and due for renewal
 			files := Files{filepath.Join(directory, "crt"), filepath.Join(directory, "key"), filepath.Join(directory, "client")}
 			before.mount(t, files)
 			address := free(t)
@@ -327,7 +327,7 @@ func TestARenewalDropsNoCall(t *testing.T) {
 			connect := func() *grpc.ClientConn {
 				conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(operator.Load())))
 				if err != nil {
-					panic(err) // it does not dial, and takes whatever it is given
+					panic(err) // the constructor does not dial, and accepts any target
 				}
 				return conn
 			}

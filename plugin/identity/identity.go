@@ -1,4 +1,4 @@
-// Package identity tells the operator who the plugin is, what it can do, and whether it can do it now.
+// Package identity reports the plugin's name, its capabilities, and whether it is ready to serve.
 package identity
 
 import (
@@ -12,15 +12,15 @@ import (
 // Server is the identity service.
 type Server struct {
 	identity.UnimplementedIdentityServer
-	// Version is that of the program.
+	// Version is the version of the program.
 	Version string
-	// Ready reports whether the plugin really can serve.
+	// Ready reports whether the plugin is ready to serve.
 	Ready func() bool
 	// Validates declares the Operator service.
 	Validates bool
 }
 
-// GetPluginMetadata tells who the plugin is.
+// GetPluginMetadata describes the plugin.
 func (s *Server) GetPluginMetadata(context.Context, *identity.GetPluginMetadataRequest) (*identity.GetPluginMetadataResponse, error) {
 	return &identity.GetPluginMetadataResponse{
 		Name: contract.PluginName, Version: s.Version, DisplayName: "Scale to zero",

@@ -1,4 +1,4 @@
-// Package intern has objects that hold equal strings share the memory of one.
+// Package intern makes objects with equal strings share the memory of one.
 package intern
 
 import (
@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// remembered bounds what is known: anybody may bring texts that nobody else has, over months.
+// remembered limits the number of known strings: over months, users may add any number of strings that occur only once.
 const remembered = 1 << 14
 
 var (
@@ -14,11 +14,11 @@ var (
 	known = map[string]string{}
 )
 
-// String is the only copy in memory of a text that many objects hold. The package unique would forget a text at the next garbage
-// collection, since only its handles keep it known and an object of Kubernetes has a place for the text alone: what then changes one
-// by one, as a fleet's objects do all the time, would have a copy each.
+// String returns the shared copy of a string that many objects contain. Package unique is no replacement: only its handles keep
+// a string known, and a Kubernetes object has no field for a handle. It would forget the string at the next garbage collection,
+// and objects that change one by one, as a fleet's do all the time, would then each have a copy.
 //
-// A text of one or two objects is better left alone: to be known it takes more than it does itself.
+// Do not use it for strings of one or two objects: a known string takes more memory than the string itself.
 func String(text string) string {
 	if text == "" {
 		return ""
@@ -29,9 +29,9 @@ func String(text string) string {
 		return one
 	}
 	if len(known) >= remembered {
-		clear(known) // what is common is soon known again
+		clear(known) // common strings are soon known again
 	}
-	text = strings.Clone(text) // it may be a part of another, which it would keep in memory
+	text = strings.Clone(text) // it may be a substring, which would keep the whole string in memory
 	known[text] = text
 	return text
 }

@@ -8,12 +8,12 @@ import (
 	"unsafe"
 )
 
-// The tests are not parallel: what is known is the process's.
+// The tests are not parallel, because the known strings are global.
 
 func TestATextStaysTheOnlyCopyWhenMemoryIsCollected(t *testing.T) {
 	const namespace = "a-namespace-of-many-objects"
 	first := String(strings.Clone(namespace))
-	for range 3 { // a weak reference is gone after the second at the latest
+	for range 3 { // a weak reference is cleared by the second at the latest
 		runtime.GC()
 	}
 	if again := String(strings.Clone(namespace)); again != namespace || unsafe.StringData(again) != unsafe.StringData(first) {

@@ -1,5 +1,4 @@
-// Command kubectl-scale_to_zero is what kubectl runs for `kubectl scale_to_zero`. It builds for every platform that kubectl
-// builds for.
+// Command kubectl-scale_to_zero is what kubectl runs for `kubectl scale_to_zero`. It builds for every platform of kubectl.
 package main
 
 import (
@@ -7,12 +6,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	_ "time/tzdata" // the time zones of keep-awake windows; Windows has none
+	_ "time/tzdata" // the time zones for keep-awake windows, which Windows lacks
 
 	"github.com/cnpg-i/scale-to-zero/plugin/command"
 )
 
-// version is set when the program is linked.
+// version is set by the linker.
 var version = "development"
 
 func main() {

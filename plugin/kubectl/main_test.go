@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// ours are this project's packages that the program may link: none of them needs Linux.
+// ours are the packages of this project that the program may link: none of them needs Linux.
 var ours = []string{
 	"plugin/command", "plugin/intern", "plugin/kubectl", "plugin/requests", "plugin/rbac", "plugin/wake/plan", "plugin/wake/endpointslice",
 	"sidecar/contract", "sidecar/idle", "sidecar/ownership",
 }
 
-// The archives of a release are built for the same platforms (make test-archives), which shows that the program compiles there.
+// Release archives are built for the same platforms (make test-archives), which shows that the program compiles there.
 func TestProgram_linksNothingThatNeedsLinux(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/cnpg-i/scale-to-zero/"

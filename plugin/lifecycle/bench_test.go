@@ -13,7 +13,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// managedCluster is a Cluster as the operator sends it: with a status, and with who changed what.
+// managedCluster is a Cluster as the operator sends it, with status and managedFields.
 func managedCluster(t testing.TB) []byte {
 	t.Helper()
 	cluster := clusterOf(corev1.ResourceRequirements{})

@@ -9,7 +9,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// cluster is what the hook reads of the Cluster of a request, which may be large: its status and who changed what are in it.
+// cluster holds the fields that the hook reads of a request's Cluster, which may be large because of its status and
+// managedFields.
 type cluster struct {
 	Metadata struct {
 		Namespace   string            `json:"namespace"`
@@ -26,7 +27,7 @@ type cluster struct {
 	unreadable bool
 }
 
-// readCluster reads a definition; one that cannot be read is said to be so.
+// readCluster parses a definition; if that fails, the result is marked as unreadable.
 func readCluster(definition []byte) cluster {
 	var c cluster
 	if json.Unmarshal(definition, &c) != nil {
@@ -35,13 +36,13 @@ func readCluster(definition []byte) cluster {
 	return c
 }
 
-// identity is what an Event needs to know of it.
+// identity returns the metadata that an Event needs.
 func (c *cluster) identity() metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: c.Metadata.Namespace, Name: c.Metadata.Name, UID: c.Metadata.UID}
 }
 
-// rolls reports whether the operator is to replace the running instances for another sidecar: as the Cluster's annotation says, and as
-// the plugin is set where there is none. Whatever cannot be read, or is not understood, rolls nothing.
+// rolls reports whether the operator may replace the running instances to update their sidecar, by the Cluster's annotation or,
+// without one, by the plugin's setting. A Cluster that cannot be read or an unknown value causes no rollout.
 func (c *cluster) rolls(otherwise bool) bool {
 	if c.unreadable {
 		return false
@@ -53,6 +54,6 @@ func (c *cluster) rolls(otherwise bool) bool {
 	return value == contract.UpdateImmediate
 }
 
-// ownStartupProbe reports whether the user configured the startup probe of the instances. A definition that cannot be read is taken
-// for one where it is so.
+// ownStartupProbe reports whether the user configured the instances' startup probe. It returns true for a definition that
+// cannot be read.
 func (c *cluster) ownStartupProbe() bool { return c.unreadable || c.Spec.Probes.Startup != nil }

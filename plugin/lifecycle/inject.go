@@ -14,23 +14,23 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// What is injected. The names, mounts and volumes are an interface: changing one of them rolls every instance.
+// The names, mounts and volumes injected are an interface: changing one of them rolls every instance.
 const (
 	containerName = "scale-to-zero"
 	volumeOwn     = "scale-to-zero"
 	volumeToken   = "scale-to-zero-token"
 	portName      = "scale-to-zero"
-	// port is neither the operator's 8000 and 9187 nor the reference project's 9188.
+	// port differs from the operator's 8000 and 9187 and the reference project's 9188.
 	port = contract.SidecarPort
-	// tokenSeconds is the life of the token, which the kubelet renews.
+	// tokenSeconds is the lifetime of the token, which the kubelet rotates.
 	tokenSeconds = 3600
-	// placeholderImage stands where the real image will be: it is never pulled.
+	// placeholderImage stands for the real image and is never pulled.
 	placeholderImage = "scale-to-zero.invalid/sidecar:placeholder"
-	// postgresContainer is how the operator names the container of the instance (1.30: pkg/specs/pods.go).
+	// postgresContainer is the operator's name for the instance's container (1.30: pkg/specs/pods.go).
 	postgresContainer = "postgres"
 )
 
-// Sidecar is what depends on the plugin's settings.
+// Sidecar holds the parts of the sidecar that depend on the plugin's settings.
 type Sidecar struct {
 	// Image, Resources and LogLevel are those of the container.
 	Image     string
@@ -40,8 +40,8 @@ type Sidecar struct {
 	Group, Version string
 }
 
-// Placeholder is the constant sidecar of EVALUATE. The operator compares EVALUATE's answers with each other only, so that
-// no setting and no new image rolls a running database.
+// Placeholder is the constant sidecar for EVALUATE. The operator compares EVALUATE's answers only with each other, so that no
+// setting and no new image rolls a running database.
 func Placeholder() Sidecar {
 	quantities := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
@@ -53,7 +53,7 @@ func Placeholder() Sidecar {
 	}
 }
 
-// SidecarImage is the image of the pod's sidecar; empty: the pod has none.
+// SidecarImage returns the image of the pod's sidecar, or empty if it has none.
 func SidecarImage(pod *corev1.Pod) string {
 	for i := range pod.Spec.Containers {
 		if pod.Spec.Containers[i].Name == containerName {
@@ -63,7 +63,7 @@ func SidecarImage(pod *corev1.Pod) string {
 	return ""
 }
 
-// OnlySidecar is what there is to know of the pod's sidecar for SidecarImage, and nothing else.
+// OnlySidecar returns the pod's containers reduced to what SidecarImage needs.
 func OnlySidecar(pod *corev1.Pod) []corev1.Container {
 	if image := SidecarImage(pod); image != "" {
 		return []corev1.Container{{Name: containerName, Image: image}}
@@ -71,14 +71,14 @@ func OnlySidecar(pod *corev1.Pod) []corev1.Container {
 	return nil
 }
 
-// MissingError says what the pod would have to have for the sidecar to be injected.
+// MissingError means that the pod lacks something that the sidecar needs.
 type MissingError struct{ What string }
 
-// Error names what was looked for.
+// Error names what is missing.
 func (e *MissingError) Error() string { return "the pod has no " + e.What }
 
-// Inject returns the pod with the sidecar after the other containers; the pod itself is left as it is. A sidecar that is
-// already there is replaced by name, so that injecting twice is injecting once. Errors are *[MissingError].
+// Inject returns a copy of the pod with the sidecar after the other containers. An existing sidecar is replaced by name, which
+// makes Inject idempotent. Errors are *[MissingError].
 func Inject(pod *corev1.Pod, sidecar Sidecar) (*corev1.Pod, error) {
 	index := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == postgresContainer })
 	if index < 0 {
@@ -107,8 +107,8 @@ func setByName[T any](items *[]T, item T, name func(T) string) {
 	(*items)[index] = item
 }
 
-// socketMount is the part of the PostgreSQL container's mounts that holds its socket, and nothing else: not the data, the
-// certificates or the keys.
+// socketMount returns a mount of only the part of the PostgreSQL container's volumes that holds its socket, without the data,
+// the certificates and the keys.
 func socketMount(postgres *corev1.Container) (corev1.VolumeMount, error) {
 	directory := path.Clean(variable(postgres, contract.EnvSocketDirectory))
 	if !path.IsAbs(directory) {
@@ -150,7 +150,7 @@ func container(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Si
 		},
 		Resources:       resources,
 		SecurityContext: securityContext(postgres),
-		// No probes: a container that is not ready makes its pod not ready, which takes -rw away and freezes failover.
+		// No probes: a container that is not ready makes its pod not ready, which removes it from -rw and prevents failover.
 		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 			Exec: &corev1.ExecAction{Command: []string{"/sidecar", "drain"}},
 		}},
@@ -181,8 +181,8 @@ func environment(postgres *corev1.Container, socket corev1.VolumeMount, sidecar 
 	return environment
 }
 
-// securityContext permits nothing. The user is the pod's, since the socket admits only the user that PostgreSQL runs as; it
-// is repeated where the PostgreSQL container has one of its own.
+// securityContext permits nothing. The user is the pod's, because the socket admits only the user that PostgreSQL runs as; it
+// is copied if the PostgreSQL container sets its own.
 func securityContext(postgres *corev1.Container) *corev1.SecurityContext {
 	c := &corev1.SecurityContext{
 		RunAsNonRoot: ptr.To(true), ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),

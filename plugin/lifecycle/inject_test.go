@@ -106,7 +106,7 @@ func TestInject(t *testing.T) {
 			t.Errorf("mounts (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("the token is the sidecar's own where the operator mounts one for PostgreSQL only", func(t *testing.T) { // as 1.31 will
+	t.Run("the token is the sidecar's own where the operator mounts one for PostgreSQL only", func(t *testing.T) { // as in 1.31
 		t.Parallel()
 		pod := instance(t)
 		pod.Spec.AutomountServiceAccountToken = ptr.To(false)

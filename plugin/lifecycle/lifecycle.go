@@ -1,10 +1,10 @@
 // Package lifecycle injects the sidecar into the pods of a cluster that lists the plugin.
 //
-// The operator asks twice. EVALUATE is asked when a pod is planned and whenever drift is looked for; its answers are
-// compared with each other, so it is given a constant form, unless a new sidecar is to reach the running instances of that
-// cluster at once: then it is given the real one. CREATE is asked when a pod is made; it replaces either by the real one, and
-// shortens the periods of startup probes that a wake waits for, for which no running cluster is rolled. An error of either would keep pods from being
-// made, so none is ever returned for reasons of ours.
+// The operator calls twice. It calls EVALUATE when it plans a pod and whenever it checks for drift, and compares the answers
+// with each other. EVALUATE therefore answers with a constant placeholder, unless the cluster's running instances are to get a
+// new sidecar at once: then it answers with the real one. The operator calls CREATE when it creates a pod. CREATE replaces
+// either form by the real sidecar, and shortens the periods of the startup probes that a wake waits for; this rolls no running
+// cluster. An error of either call would prevent the pod's creation, so this package never returns one.
 package lifecycle
 
 import (
@@ -19,22 +19,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Result is how a call of the hook ended.
+// Result is the outcome of a call of the hook.
 type Result string
 
 // The results.
 const (
-	// ResultInjected says that a patch was answered.
+	// ResultInjected means that the answer contains a patch.
 	ResultInjected Result = "injected"
-	// ResultSkipped says that the object is not an instance of a cluster.
+	// ResultSkipped means that the object is not an instance of a cluster.
 	ResultSkipped Result = "skipped"
-	// ResultMissing says that the pod has no place for the sidecar.
+	// ResultMissing means that the pod lacks something that the sidecar needs.
 	ResultMissing Result = "missing"
-	// ResultUnreadable says that the request could not be read.
+	// ResultUnreadable means that the request could not be decoded.
 	ResultUnreadable Result = "unreadable"
 )
 
-// Observer is told how each call ended; missing says what was looked for, and for which Cluster.
+// Observer observes the outcome of each call; Missing gets what is missing, and the Cluster.
 type Observer interface {
 	Injected(operation string, result Result)
 	Missing(cluster metav1.ObjectMeta, what string)
@@ -45,16 +45,16 @@ type Server struct {
 	lifecycle.UnimplementedOperatorLifecycleServer
 	// Sidecar is what CREATE injects.
 	Sidecar Sidecar
-	// AtOnce has EVALUATE give the real form to every cluster that does not say otherwise.
+	// AtOnce makes EVALUATE use the real form for every cluster whose annotation does not say otherwise.
 	AtOnce bool
-	// SidecarProbes has CREATE probe every second whether other plugins' sidecars have started.
+	// SidecarProbes makes CREATE set the startup probes of other plugins' sidecars to every second.
 	SidecarProbes bool
-	// Observer counts; Logger tells.
+	// Observer counts the outcomes, Logger logs errors.
 	Observer Observer
 	Logger   *slog.Logger
 }
 
-// GetCapabilities asks for pods, when they are planned and when they are made.
+// GetCapabilities registers the hook for pods, both operations.
 func (s *Server) GetCapabilities(context.Context, *lifecycle.OperatorLifecycleCapabilitiesRequest) (*lifecycle.OperatorLifecycleCapabilitiesResponse, error) {
 	return &lifecycle.OperatorLifecycleCapabilitiesResponse{
 		LifecycleCapabilities: []*lifecycle.OperatorLifecycleCapabilities{{
@@ -67,7 +67,7 @@ func (s *Server) GetCapabilities(context.Context, *lifecycle.OperatorLifecycleCa
 	}, nil
 }
 
-// LifecycleHook answers with the patch that injects the sidecar, or without one. It never returns an error.
+// LifecycleHook answers with the patch that injects the sidecar, or with none. It never returns an error.
 func (s *Server) LifecycleHook(_ context.Context, request *lifecycle.OperatorLifecycleRequest) (*lifecycle.OperatorLifecycleResponse, error) {
 	operation := request.GetOperationType().GetType()
 	patch, result := s.patch(request, operation)
@@ -114,7 +114,7 @@ func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation li
 	return patch, ResultInjected
 }
 
-// inject returns the pod as it is to be created, or else as it is planned.
+// inject returns the pod to create or, if create is false, to plan.
 func (s *Server) inject(pod *corev1.Pod, owner *cluster, create bool) (*corev1.Pod, error) {
 	if !create && !owner.rolls(s.AtOnce) {
 		return Inject(pod, Placeholder())

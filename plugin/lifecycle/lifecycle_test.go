@@ -24,13 +24,13 @@ const (
 	evaluate = lifecycle.OperatorOperationType_TYPE_EVALUATE
 )
 
-// instance is a pod as the operator itself makes it.
+// instance is a pod created by the operator's own code.
 func instance(t testing.TB) *corev1.Pod {
 	t.Helper()
 	return instanceWith(t, corev1.ResourceRequirements{})
 }
 
-// instanceWith is one whose PostgreSQL has requests and limits.
+// instanceWith is such a pod with requests and limits for PostgreSQL.
 func instanceWith(t testing.TB, resources corev1.ResourceRequirements) *corev1.Pod {
 	t.Helper()
 	pod, err := specs.NewInstance(context.Background(), clusterOf(resources), 1, true)
@@ -65,7 +65,7 @@ func configured() Sidecar {
 	}
 }
 
-// observed records what the hook tells.
+// observed records the outcomes of the hook.
 type observed struct {
 	results []Result
 	missing []string
@@ -153,7 +153,7 @@ func TestLifecycleHook_saysWhichClusterHasNoPlace(t *testing.T) {
 	}
 }
 
-// patched is the pod as the operator has it after an answer.
+// patched is the pod after the operator has applied the answer's patch.
 func patched(t *testing.T, definition []byte, answer *lifecycle.OperatorLifecycleResponse) []byte {
 	t.Helper()
 	patch, err := jsonpatch.DecodePatch(answer.GetJsonPatch())
@@ -167,8 +167,8 @@ func patched(t *testing.T, definition []byte, answer *lifecycle.OperatorLifecycl
 	return pod
 }
 
-// The operator asks for a plan of the pod first, and then gives that to CREATE: whatever of the settings differs from the plan's
-// constant form has to be in the second patch.
+// The operator plans the pod with EVALUATE and passes that plan to CREATE, so CREATE's patch must contain all settings that
+// differ from the placeholder.
 func TestWhatTheOperatorMakes(t *testing.T) {
 	t.Parallel()
 	apply := func(definition []byte, operation lifecycle.OperatorOperationType_Type) []byte {
@@ -199,7 +199,7 @@ func TestWhatTheOperatorMakes(t *testing.T) {
 	}
 }
 
-// A new image rolls the clusters that asked for that, and no other.
+// A new image rolls only the clusters that opted in.
 func TestWhatRolls(t *testing.T) {
 	t.Parallel()
 	body, err := json.Marshal(instance(t))

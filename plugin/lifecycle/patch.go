@@ -6,25 +6,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// operation is one of a JSON patch (RFC 6902).
+// operation is an operation of a JSON patch (RFC 6902).
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// add adds an item to a list, or a member to an object, where it replaces one of that name.
+// add adds an item to a list, or adds or replaces a member of an object.
 func add(value any, path string, arguments ...any) operation {
 	return operation{Op: "add", Path: fmt.Sprintf(path, arguments...), Value: value}
 }
 
-// replace replaces the item of a list.
+// replace replaces an item of a list.
 func replace(value any, list string, index int) operation {
 	return operation{Op: "replace", Path: fmt.Sprintf("%s/%d", list, index), Value: value}
 }
 
-// changes makes one pod of the other. It knows what this package changes: the sidecar, its volumes, the times of startup probes and the
-// preStop hook. Whatever else is in the pod, fields of a newer Kubernetes included, stays as it is.
+// changes returns the patch from one pod to the other. It covers only what this package changes: the sidecar, its volumes, the
+// times of startup probes and the preStop hook. Everything else in the pod stays as it is, including fields of a newer
+// Kubernetes.
 func changes(from, to *corev1.Pod) []operation {
 	operations := containerChanges("/spec/containers", from.Spec.Containers, to.Spec.Containers)
 	operations = append(operations, containerChanges("/spec/initContainers", from.Spec.InitContainers, to.Spec.InitContainers)...)
@@ -59,7 +60,7 @@ func containerChanges(list string, from, to []corev1.Container) []operation {
 	return operations
 }
 
-// probeChanges are those of the times of a probe that there is.
+// probeChanges patches the times of an existing probe.
 func probeChanges(path string, from, to *corev1.Probe) []operation {
 	if from == nil {
 		return nil
@@ -80,7 +81,7 @@ func probeChanges(path string, from, to *corev1.Probe) []operation {
 	return operations
 }
 
-// hookChanges are those of a preStop hook that was not there.
+// hookChanges adds a preStop hook where there was none.
 func hookChanges(path string, from, to *corev1.Lifecycle) []operation {
 	switch {
 	case to == nil || to.PreStop == nil || from != nil && from.PreStop != nil:

@@ -100,7 +100,7 @@ func TestChanges_leaveTheHooksOfOtherContainers(t *testing.T) {
 	}
 }
 
-// An operator of a newer release may set what this plugin does not know.
+// A newer operator may set fields that this plugin does not know.
 func TestChanges_leaveWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
 	body, err := json.Marshal(instance(t))

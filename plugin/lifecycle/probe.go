@@ -7,14 +7,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Kubernetes' own values where a probe names none.
+// Kubernetes' defaults for probes.
 const (
 	defaultPeriod  = 10 // seconds
 	defaultFailure = 3
 )
 
-// SetStartupProbePeriod has the kubelet probe every second whether PostgreSQL has started. The operator's own probe runs every ten
-// seconds, which was 8 of the 11.4 s that a wake took.
+// SetStartupProbePeriod sets the period of PostgreSQL's startup probe to one second. The operator's is ten seconds, which was 8
+// of the 11.4 s that a wake took.
 func SetStartupProbePeriod(pod *corev1.Pod) {
 	for i := range pod.Spec.Containers {
 		if container := &pod.Spec.Containers[i]; container.Name == postgresContainer {
@@ -23,13 +23,13 @@ func SetStartupProbePeriod(pod *corev1.Pod) {
 	}
 }
 
-// SetSidecarStartupProbePeriods has the kubelet probe every second whether the init containers that stay have started, which are other
-// plugins' sidecars: it starts PostgreSQL only after them. Backup plugins leave the period at Kubernetes' default of ten seconds,
-// and the first probe usually comes too early, so that a wake beside one took 12.3 s.
+// SetSidecarStartupProbePeriods sets the period of restartable init containers' startup probes to one second. These containers
+// are other plugins' sidecars, and the kubelet starts PostgreSQL only after them. Backup plugins leave the period at
+// Kubernetes' default of ten seconds, and the first probe usually comes too early, so that a wake beside one took 12.3 s.
 //
-// The operator asks plugins in the order of their names, not in that of spec.plugins, and CREATE is asked with the pod that EVALUATE
-// planned. So the sidecar of a plugin that is asked later is here too, if that plugin plans it, and keeps the period if its CREATE
-// leaves a sidecar that is there as it is.
+// The operator calls plugins in the order of their names, not in that of spec.plugins, and calls CREATE with the pod planned by
+// EVALUATE. So the sidecar of a plugin that is called later is already present, if that plugin plans it, and keeps the shorter
+// period if that plugin's CREATE does not overwrite it.
 func SetSidecarStartupProbePeriods(pod *corev1.Pod) {
 	for i := range pod.Spec.InitContainers {
 		if container := &pod.Spec.InitContainers[i]; stays(container) {
@@ -38,8 +38,8 @@ func SetSidecarStartupProbePeriods(pod *corev1.Pod) {
 	}
 }
 
-// SlowStartupProbes are the init containers that stay and that PostgreSQL's container may wait for, since their startup probe runs more
-// seldom than every second or begins later; with their name and that probe's times, and nothing else.
+// SlowStartupProbes returns the restartable init containers that may delay PostgreSQL's container, because their startup probe
+// has a period above one second or an initial delay. Each has only its name and those times.
 func SlowStartupProbes(pod *corev1.Pod) []corev1.Container {
 	var slow []corev1.Container
 	for i := range pod.Spec.InitContainers {
@@ -55,13 +55,13 @@ func SlowStartupProbes(pod *corev1.Pod) []corev1.Container {
 	return slow
 }
 
-// stays reports whether an init container runs as long as the pod.
+// stays reports whether an init container is restartable, that is, runs as long as the pod.
 func stays(container *corev1.Container) bool {
 	return container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// probeEverySecond makes a startup probe one of every second that fails after the same time in all; a delay before the first is part of
-// that time. The timeout of a single probe stays: a probe may take longer than its period, and the next one then waits.
+// probeEverySecond sets a startup probe's period to one second and keeps the total time until it fails, which includes the
+// initial delay. The timeout of a single probe stays: a probe that takes longer than the period delays the next one.
 func probeEverySecond(probe *corev1.Probe) {
 	if probe == nil {
 		return

@@ -75,7 +75,7 @@ func TestSetSidecarStartupProbePeriods(t *testing.T) {
 	}
 }
 
-// The probes of another plugin's sidecar are shortened in a new pod only, or every instance beside that plugin would be rolled.
+// Other sidecars' probes are shortened only in a new pod; otherwise every instance with such a sidecar would be rolled.
 func TestLifecycleHook_shortensOtherSidecarsProbes(t *testing.T) {
 	t.Parallel()
 	pod := instance(t)
@@ -118,7 +118,7 @@ func TestLifecycleHook_shortensOtherSidecarsProbes(t *testing.T) {
 	}
 }
 
-// The probe of a new pod is quick, unless the user configured it; that of a plan stays, or every instance would be rolled.
+// A new pod's probe is shortened unless the user configured it. That of a plan is unchanged, or every instance would be rolled.
 func TestLifecycleHook_shortensOnlyTheOperatorsProbe(t *testing.T) {
 	t.Parallel()
 	body, err := json.Marshal(instance(t))

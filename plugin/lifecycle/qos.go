@@ -6,7 +6,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
-// guaranteed reports whether the pod without the sidecar is of the class Guaranteed.
+// guaranteed reports whether the pod's QoS class without the sidecar is Guaranteed.
 func guaranteed(pod *corev1.Pod) bool {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {

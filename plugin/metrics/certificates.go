@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Certificates shows until when the certificates of the connection with the operator are valid.
+// Certificates shows the expiry of the certificates used between plugin and operator.
 type Certificates struct {
-	// expiry reads them, by name.
+	// expiry reads the expiry of each certificate by name.
 	expiry      func() (map[string]time.Time, error)
 	description *prometheus.Desc
 }
@@ -22,7 +22,7 @@ func NewCertificates(expiry func() (map[string]time.Time, error)) *Certificates 
 // Describe sends the description.
 func (c *Certificates) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- c.description }
 
-// Collect reads the certificates anew: they are replaced while the plugin runs.
+// Collect reads the certificates again at each scrape, because they are replaced while the plugin runs.
 func (c *Certificates) Collect(metrics chan<- prometheus.Metric) {
 	ends, err := c.expiry()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 )
 
-// clusterWakes counts the wakes of each cluster. The [Fleet] shows two series of each cluster that exists, one for wakes that
-// succeeded and one for those that did not in time, and has the others forgotten.
+// clusterWakes counts the wakes of each cluster. The [Fleet] shows two series for each existing cluster, one for successful
+// wakes and one for those that timed out, and removes the counts of other clusters.
 type clusterWakes struct {
 	mutex  sync.Mutex
 	counts map[types.NamespacedName]wakeCounts
@@ -27,7 +27,7 @@ func (w *clusterWakes) count(cluster types.NamespacedName, result waker.Result) 
 	case waker.ResultTimeout:
 		counts.timedOut++
 	case waker.ResultByHand, waker.ResultMaintenance:
-		return // nobody tried to wake it
+		return // no wake was attempted
 	}
 	w.counts[cluster] = counts
 }
@@ -38,7 +38,7 @@ func (w *clusterWakes) of(cluster types.NamespacedName) wakeCounts {
 	return w.counts[cluster]
 }
 
-// keep forgets the clusters that do not exist.
+// keep removes the counts of clusters that do not exist.
 func (w *clusterWakes) keep(exists func(types.NamespacedName) bool) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()

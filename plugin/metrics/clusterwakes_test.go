@@ -14,7 +14,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// lines are those of a scrape that begin with the metric's name.
+// lines returns the lines of a scrape for one metric.
 func lines(t *testing.T, gatherer prometheus.Gatherer, name string) []string {
 	t.Helper()
 	var found []string

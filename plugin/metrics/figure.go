@@ -8,8 +8,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Labels of the clusters' series. Those that a series has besides the cluster and the namespace come after them in the alphabet,
-// which is the order of a metric's labels; but for labelBy, of which a cluster has one, and the library puts that in its place.
+// Labels of the per-cluster series. A metric's labels must be sorted by name, so a series' further labels must sort after
+// cluster and namespace. The exception is labelBy, which only one series of a cluster has, and which the library sorts.
 const (
 	labelBy        = "by"
 	labelCluster   = "cluster"
@@ -21,8 +21,8 @@ const (
 
 func label(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
 
-// figure is a series at a scrape. A cluster has a dozen, and all of a fleet's are in memory at once: they share their labels, of which
-// the library's own metrics have a copy each.
+// figure is a series of one scrape. A cluster has a dozen, and those of the whole fleet are in memory at once: they share their
+// labels, which the library's own metrics would copy.
 type figure struct {
 	description *prometheus.Desc
 	kind        prometheus.ValueType
@@ -35,7 +35,7 @@ var _ prometheus.Metric = (*figure)(nil)
 // Desc returns the description.
 func (f *figure) Desc() *prometheus.Desc { return f.description }
 
-// Write shows the series.
+// Write writes the series.
 func (f *figure) Write(into *dto.Metric) error {
 	into.Label = f.labels
 	if f.kind == prometheus.CounterValue {
@@ -46,7 +46,7 @@ func (f *figure) Write(into *dto.Metric) error {
 	return nil
 }
 
-// send sends a figure of a cluster, which may have a label besides.
+// send sends a metric of a cluster, optionally with further labels.
 type send func(description *prometheus.Desc, kind prometheus.ValueType, value float64, besides ...*dto.LabelPair)
 
 func sender(metrics chan<- prometheus.Metric, cluster *cnpgv1.Cluster) send {

@@ -22,7 +22,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// collectTimeout bounds a scrape; what is read comes from the informers.
+// collectTimeout bounds a scrape, which reads only from the informers.
 const collectTimeout = 5 * time.Second
 
 // States of a cluster.
@@ -41,31 +41,31 @@ var states = []*dto.LabelPair{
 // resultSuccess and resultTimeout are values of the label result.
 var resultSuccess, resultTimeout = label(labelResult, string(waker.ResultSuccess)), label(labelResult, string(waker.ResultTimeout))
 
-// noSidecar stands for the image in a pod that has no sidecar.
+// noSidecar stands for the image in a pod without a sidecar.
 const noSidecar = "none"
 
-// Sources are what the series of the clusters are made from; all of it comes from the informers.
+// Sources provide the data of the clusters' series, all from the informers.
 type Sources struct {
-	// Clusters are all Clusters; they are not changed.
+	// Clusters returns all Clusters, which must not be modified.
 	Clusters func(context.Context) ([]*cnpgv1.Cluster, error)
-	// Schedules has the ScheduledBackups.
+	// Schedules reads the ScheduledBackups.
 	Schedules client.Reader
-	// Instances finds a cluster's pods; nil where the wake gateway is off, since then no pod is watched.
+	// Instances returns a cluster's pods; nil if the wake gateway is off, since then no pods are watched.
 	Instances func(context.Context, types.NamespacedName) ([]corev1.Pod, error)
-	// Unrouted counts the sleeping cluster's Services that do not lead to the wake gateway; nil where that is off.
+	// Unrouted counts the sleeping cluster's Services that are not routed to the wake gateway; nil if that is off.
 	Unrouted func(types.NamespacedName) int
-	// Wakes are those of the wake gateway; nil where that is off.
+	// Wakes are the wake gateway's metrics; nil if that is off.
 	Wakes *Wake
-	// Sidecars says what the sidecars of a cluster request while it is awake.
+	// Sidecars are the resource requests of a cluster's sidecars while it is awake.
 	Sidecars requests.Sidecars
-	// SidecarImage is the image in an instance's pod; empty: it has none.
+	// SidecarImage returns the sidecar's image in an instance's pod, or empty if it has none.
 	SidecarImage func(*corev1.Pod) string
 	// Now is the clock.
 	Now func() time.Time
 }
 
-// Fleet makes the series of every cluster that lists the plugin, at each scrape anew: those of a cluster that has gone are
-// gone with it.
+// Fleet computes the series of every cluster that lists the plugin anew at each scrape: those of a deleted cluster disappear
+// with it.
 type Fleet struct {
 	sources   Sources
 	described fleetDescriptions
@@ -78,7 +78,7 @@ type fleetDescriptions struct {
 	state, since, slept, cpu, memory, sidecarCPU, sidecarMemory, invalid, onConnect, woken, wakes, unrouted, unreconciled, suspended, pods *prometheus.Desc
 }
 
-// NewFleet makes the collector. What it counts begins now.
+// NewFleet makes the collector. Its counters start now.
 func NewFleet(sources Sources) *Fleet {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prefix+name, help, append([]string{labelNamespace, labelCluster}, labels...), nil)
@@ -118,7 +118,7 @@ func (f *Fleet) Describe(descriptions chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the series of every cluster. What cannot be read has none.
+// Collect sends the series of every cluster. A source that cannot be read yields no series.
 func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -183,8 +183,8 @@ func (f *Fleet) sendSleep(send send, a *account) {
 	send(f.described.sidecarMemory, prometheus.CounterValue, a.sidecarMemory)
 }
 
-// sendWake tells of the last wake by a connection. People can write the annotation too: what is no address is no label's value.
-// What a client called itself is none either, since nobody has proved it.
+// sendWake sends the last wake by a connection. The annotation is validated, since people can write it too: only a valid
+// address becomes a label value. What a client claims about itself does not, because it is not authenticated.
 func (f *Fleet) sendWake(send send, cluster *cnpgv1.Cluster) {
 	value, there := cluster.Annotations[contract.AnnotationLastWake]
 	if !there {
@@ -199,7 +199,8 @@ func (f *Fleet) sendWake(send send, cluster *cnpgv1.Cluster) {
 	}
 }
 
-// sendWakes tells of the cluster's wakes from zero on, since the rise of a series that begins with one is not seen.
+// sendWakes sends the cluster's wakes, starting from zero, because Prometheus does not see the increase of a series that starts
+// at one.
 func (f *Fleet) sendWakes(send send, cluster types.NamespacedName) {
 	if f.sources.Wakes == nil {
 		return
@@ -247,7 +248,7 @@ func (f *Fleet) suspended(ctx context.Context) map[types.NamespacedName]int {
 	return counts
 }
 
-// stateOf tells the state: hibernation by the operator's condition, since phase and readiness stay as they were.
+// stateOf returns the state. It uses the operator's hibernation condition, because phase and readiness do not change.
 func stateOf(cluster *cnpgv1.Cluster, policy idle.Policy) string {
 	hibernated := hibernation(cluster)
 	switch {
@@ -262,13 +263,13 @@ func stateOf(cluster *cnpgv1.Cluster, policy idle.Policy) string {
 	}
 }
 
-// unreconciled reports whether the operator is kept from the cluster by this plugin. It says so in the phase, and in that of a
-// hibernated cluster for longer than it is so: it does not come to write another.
+// unreconciled reports whether this plugin blocks the operator's reconciliation of the cluster, according to the phase.
+// Hibernated clusters are excluded: the operator does not update their phase.
 func unreconciled(cluster *cnpgv1.Cluster) bool {
 	return plan.BlockedByPlugin(cluster) && cluster.Annotations[contract.AnnotationHibernation] != "on"
 }
 
-// hibernation is the operator's condition; nil without one.
+// hibernation returns the operator's hibernation condition, or nil.
 func hibernation(cluster *cnpgv1.Cluster) *metav1.Condition {
 	for i := range cluster.Status.Conditions {
 		if cluster.Status.Conditions[i].Type == contract.AnnotationHibernation { // the operator names the condition like the annotation

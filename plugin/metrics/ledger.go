@@ -10,13 +10,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
-// ledger adds up for how long the clusters sleep, and what they do not request meanwhile.
+// ledger accumulates how long the clusters sleep, and the resources that they do not request meanwhile.
 //
-// It counts what this process has seen, from zero. To begin at the age of the present sleep would look better after a restart
-// and be wrong: Prometheus takes a counter that fell for one that began anew, and would count that sleep's past twice. For
-// the same reason nothing is guessed: since the last scrape a cluster slept from the beginning of its present sleep, which the
-// operator's condition tells, and a sleep that ended between two scrapes counts up to the first of them. When a sleep began is
-// a gauge of its own.
+// It counts from zero what this process has seen. Starting at the age of the current sleep would look better after a restart,
+// but be wrong: Prometheus treats a counter that decreased as reset, and would count that sleep's past twice. For the same
+// reason nothing is guessed: between two scrapes, a cluster slept from the start of its current sleep according to the
+// operator's condition, and a sleep that ended between them counts only up to the first. When a sleep began is a separate
+// gauge.
 type ledger struct {
 	began    time.Time
 	accounts map[key]*account
@@ -27,13 +27,13 @@ func newLedger(began time.Time) ledger {
 	return ledger{began: began, accounts: map[key]*account{}, booked: map[key]bool{}}
 }
 
-// key tells clusters apart that had the same name one after the other.
+// key distinguishes clusters that had the same name one after the other.
 type key struct {
 	uid  types.UID
 	name types.NamespacedName
 }
 
-// account is what one cluster has come to. slept is in seconds, cpu in core-seconds, memory in byte-seconds.
+// account holds the totals of one cluster: slept in seconds, cpu in core-seconds, memory in byte-seconds.
 type account struct {
 	slept, cpu, memory float64
 	requests           requests.Sum
@@ -60,7 +60,7 @@ func (l *ledger) book(cluster *cnpgv1.Cluster, sidecars requests.Sum, now time.T
 		if since.After(from) {
 			from = since
 		}
-		if slept := now.Sub(from).Seconds(); slept > 0 { // the condition's time is by another clock
+		if slept := now.Sub(from).Seconds(); slept > 0 { // the condition's time is from another clock
 			a.slept += slept
 			a.cpu += slept * a.requests.CPU
 			a.memory += slept * a.requests.Memory
@@ -70,7 +70,7 @@ func (l *ledger) book(cluster *cnpgv1.Cluster, sidecars requests.Sum, now time.T
 	return a
 }
 
-// bookSidecars counts from one time at which the cluster was seen awake to the next, or to the beginning of its sleep.
+// bookSidecars counts the time from one observation of the cluster awake to the next, or to the start of its sleep.
 func (a *account) bookSidecars(sidecars requests.Sum, since time.Time, asleep bool, now time.Time) {
 	until := now
 	if asleep && since.Before(now) {
@@ -83,7 +83,7 @@ func (a *account) bookSidecars(sidecars requests.Sum, since time.Time, asleep bo
 	a.awake = !asleep
 }
 
-// close forgets the clusters that were not booked.
+// close removes the accounts of clusters that were not booked.
 func (l *ledger) close() {
 	for of := range l.accounts {
 		if !l.booked[of] {
@@ -93,8 +93,8 @@ func (l *ledger) close() {
 	clear(l.booked)
 }
 
-// asleepSince tells since when no pod of the cluster has been left. It is the time of the operator's condition and not that of
-// our annotation, which is older by the shutdown, and is not there when a person put the cluster to sleep.
+// asleepSince returns since when the cluster has had no pods. It uses the time of the operator's condition: our annotation is
+// older by the duration of the shutdown, and missing if a person put the cluster to sleep.
 func asleepSince(cluster *cnpgv1.Cluster) (time.Time, bool) {
 	condition := hibernation(cluster)
 	if condition == nil || condition.Status != metav1.ConditionTrue || condition.LastTransitionTime.IsZero() {

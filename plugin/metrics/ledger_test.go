@@ -9,7 +9,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
-// TestLedger reads what is counted of a cluster whose state is seen at some times, in minutes since the plugin began.
+// TestLedger checks the totals of a cluster observed at several times, in minutes since the plugin started.
 func TestLedger(t *testing.T) {
 	t.Parallel()
 	type look struct{ at, since time.Duration } // since: awake
@@ -48,7 +48,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestLedger_countsSidecarsWhileAwake reads what a sidecar that requests a core and a byte costs, in minutes.
+// TestLedger_countsSidecarsWhileAwake checks the cost of a sidecar that requests a core and a byte, in minutes.
 func TestLedger_countsSidecarsWhileAwake(t *testing.T) {
 	t.Parallel()
 	type look struct{ at, since time.Duration } // since: awake

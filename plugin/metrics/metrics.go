@@ -1,5 +1,5 @@
-// Package metrics shows what the plugin does and in which state the clusters are: the series of a sleeping cluster can only
-// come from here.
+// Package metrics exposes what the plugin does and the state of the clusters: only the plugin can provide the series of a
+// sleeping cluster.
 package metrics
 
 import (
@@ -8,13 +8,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 )
 
-// prefix is the common beginning of every metric.
+// prefix is the prefix of every metric.
 const prefix = "cnpg_scale_to_zero_"
 
 // Injections counts the calls of the lifecycle hook.
 type Injections struct{ total *prometheus.CounterVec }
 
-// NewInjections makes the counter, preset to zero for everything that can happen.
+// NewInjections makes the counter, preset to zero for every label combination.
 func NewInjections(registerer prometheus.Registerer) *Injections {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: prefix + "injections_total", Help: "Calls of the lifecycle hook, by how they ended.",

@@ -36,10 +36,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// noon is when the plugin of these tests began.
+// noon is when the plugin started.
 var noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.UTC)
 
-// cluster lists the plugin, and has two instances that request half a core and 1 GiB each.
+// cluster lists the plugin and has two instances that request half a core and 1 GiB each.
 func cluster(name string, annotations map[string]string, conditions ...metav1.Condition) *cnpgv1.Cluster {
 	c := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Annotations: annotations}}
 	c.Spec.Instances = 2
@@ -51,12 +51,12 @@ func cluster(name string, annotations map[string]string, conditions ...metav1.Co
 	return c
 }
 
-// asleep is the operator's condition when the last pod has gone.
+// asleep is the operator's condition once the last pod is gone.
 func asleep(since time.Time) metav1.Condition {
 	return metav1.Condition{Type: contract.AnnotationHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated", LastTransitionTime: metav1.NewTime(since)}
 }
 
-// on has the feature on, and annotations more.
+// on returns annotations that turn the feature on, and more.
 func on(more ...string) map[string]string {
 	annotations := map[string]string{contract.AnnotationEnabled: "true"}
 	for i := 0; i < len(more); i += 2 {
@@ -65,7 +65,7 @@ func on(more ...string) map[string]string {
 	return annotations
 }
 
-// ours lets the switch be set by this project.
+// ours makes this project the owner of the switch.
 func ours(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	c.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: contract.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "postgresql.cnpg.io/v1", FieldsType: "FieldsV1",
@@ -90,11 +90,11 @@ type world struct {
 	client.Client
 	*Fleet
 	now time.Time
-	// wakes are what the gateway would count; no registry has them unless a test says so.
+	// wakes are the gateway's metrics; not registered unless a test does so.
 	wakes *Wake
 }
 
-// clusters are what the plugin's informers keep of the Clusters.
+// clusters returns the Clusters as the plugin's informers keep them.
 func (w *world) clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
 	var list cnpgv1.ClusterList
 	if err := w.List(ctx, &list); err != nil {
@@ -135,7 +135,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	return w
 }
 
-// podsOf are the instances of a cluster: one rolls out, one is asleep, one cannot be read.
+// podsOf returns the instances of a cluster: one is being updated, one is asleep, one cannot be read.
 func podsOf(cluster string) ([]corev1.Pod, error) {
 	pod := func(containers ...corev1.Container) corev1.Pod {
 		return corev1.Pod{Spec: corev1.PodSpec{Containers: append([]corev1.Container{{Name: "postgres", Image: "postgresql:18"}}, containers...)}}
@@ -153,7 +153,7 @@ func podsOf(cluster string) ([]corev1.Pod, error) {
 	}
 }
 
-// page is what a scrape shows.
+// page returns the page of a scrape.
 func page(t *testing.T, gatherer prometheus.Gatherer) string {
 	t.Helper()
 	answer := httptest.NewRecorder()
@@ -164,7 +164,7 @@ func page(t *testing.T, gatherer prometheus.Gatherer) string {
 	return answer.Body.String()
 }
 
-// TestThePageIsGolden shows every metric of the plugin, in a fleet that has everything.
+// TestThePageIsGolden shows every metric of the plugin for a fleet with clusters of every kind.
 func TestThePageIsGolden(t *testing.T) {
 	t.Parallel()
 	byLimit := cluster("asleep-by-hand", on(contract.AnnotationHibernation, "on"), asleep(noon.Add(time.Minute)))
@@ -255,7 +255,7 @@ func TestSeriesGoWithTheirCluster(t *testing.T) {
 func TestWhatCannotBeReadIsAbsent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, cluster("awake", on()))
-	w.Client = fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build() // it knows no Clusters
+	w.Client = fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build() // it has no Clusters
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(w.Fleet)
 	if got := page(t, registry); got != "" {
@@ -275,7 +275,7 @@ func TestWithoutAGatewayNobodyIsWokenByAConnection(t *testing.T) {
 	}
 }
 
-// wakes are the lines of a scrape that tell who woke a cluster.
+// wakes returns the lines of a scrape that show who woke a cluster.
 func wakes(t *testing.T, gatherer prometheus.Gatherer) []string {
 	t.Helper()
 	var found []string

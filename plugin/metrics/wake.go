@@ -10,10 +10,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 )
 
-// triggerConnection is what wakes clusters by this plugin: a client's connection.
+// triggerConnection is the trigger of this plugin's wakes: a client's connection.
 const triggerConnection = "connection"
 
-// Wake shows what the wake gateway does.
+// Wake holds the metrics of the wake gateway.
 type Wake struct {
 	wakes            *prometheus.CounterVec
 	duration         prometheus.Histogram
@@ -27,11 +27,11 @@ type Wake struct {
 
 var _ gateway.Observer = (*Wake)(nil)
 
-// seconds are the buckets of what a client waits for: a wake takes some seconds, and what else there is milliseconds.
+// seconds are the buckets of clients' waits: a wake takes seconds, everything else milliseconds.
 var seconds = []float64{0.001, 0.005, 0.025, 0.1, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 15, 20, 30, 60, 120, 300}
 
-// NewWake makes the metrics, preset to zero for everything that can happen. limit is how many ports the gateway has; how many
-// are used is not shown before it is known.
+// NewWake makes the metrics, preset to zero for every label combination. limit is the number of the gateway's ports; the number
+// used is absent until it is known.
 func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	w := &Wake{
 		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -83,7 +83,7 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	return w
 }
 
-// Woke counts a wake; the time counts for those that came to an end.
+// Woke counts a wake, and observes the duration of a successful one.
 func (w *Wake) Woke(cluster types.NamespacedName, result waker.Result, took time.Duration) {
 	w.byCluster.count(cluster, result)
 	w.wakes.WithLabelValues(triggerConnection, string(result)).Inc()
@@ -92,19 +92,19 @@ func (w *Wake) Woke(cluster types.NamespacedName, result waker.Result, took time
 	}
 }
 
-// Queued counts wakes that wait for the budget, by how many there are more or less.
+// Queued changes the number of wakes that wait for the budget.
 func (w *Wake) Queued(change int) { w.queued.Add(float64(change)) }
 
-// PortsUsed shows how many ports belong to a Service.
+// PortsUsed sets the number of ports assigned to Services.
 func (w *Wake) PortsUsed(count int) { w.used.Set(float64(count)) }
 
-// Held counts clients that wait, by how many there are more or less.
+// Held changes the number of waiting clients.
 func (w *Wake) Held(_ gateway.Service, change int) { w.held.Add(float64(change)) }
 
-// Spliced counts sessions that go through, by how many there are more or less.
+// Spliced changes the number of forwarded sessions.
 func (w *Wake) Spliced(_ gateway.Service, change int) { w.spliced.Add(float64(change)) }
 
-// Ignored counts a connection that wakes nobody.
+// Ignored counts a connection that causes no wake.
 func (w *Wake) Ignored(_ gateway.Service, reason string) { w.ignored.WithLabelValues(reason).Inc() }
 
 // Refused counts a client that got no session.
@@ -112,7 +112,7 @@ func (w *Wake) Refused(_ gateway.Service, reason gateway.RefusedReason) {
 	w.refused.WithLabelValues(string(reason)).Inc()
 }
 
-// Took observes a part of a client's wait.
+// Took observes one phase of a client's wait.
 func (w *Wake) Took(_ gateway.Service, phase gateway.Phase, duration time.Duration) {
 	w.phases.WithLabelValues(string(phase)).Observe(duration.Seconds())
 }

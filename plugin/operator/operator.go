@@ -1,13 +1,13 @@
-// Package operator is the Operator service: it says which annotations of a Cluster are not understood, in the words of the Event
-// that they lead to otherwise, for an operator that asks before it takes the Cluster.
+// Package operator is the Operator service: it reports the invalid annotations of a Cluster, in the words of the Event that
+// they otherwise cause, to an operator that validates a Cluster before accepting it.
 //
-// Today's operators do not ask. CloudNativePG 1.28.0 to 1.28.2, 1.29.0, 1.29.1 and 1.30.0 have a client for these calls
-// (internal/cnpi/plugin/client/cluster.go) and use it nowhere, neither in their webhooks nor in their loop. Where the service is
-// declared they ask for its capabilities once for each connection and list them in the Cluster's status, and that is all: it
-// does no harm, and no good either. It is not declared unless a setting says so (VALIDATE_CLUSTERS), for the sake of an
-// operator that would ask: by that client's ways an error of ours, or a plugin out of reach, would refuse what somebody
-// writes to a Cluster that lists the plugin, and so the switch of a person who wakes it while the plugin is down. Whoever
-// wants mistakes refused has the admission policy, which depends on nobody.
+// Current operators do not. CloudNativePG 1.28.0 to 1.28.2, 1.29.0, 1.29.1 and 1.30.0 have a client for these calls
+// (internal/cnpi/plugin/client/cluster.go), but use it neither in their webhooks nor in their loop. If the service is declared,
+// they only ask for its capabilities once per connection and list them in the Cluster's status, which does neither harm nor
+// good. The service is declared only with a setting (VALIDATE_CLUSTERS), because of operators that would use it: with that
+// client, an error of ours or an unreachable plugin would reject every write to a Cluster that lists the plugin, including that
+// of a person who turns the switch off while the plugin is down. To have mistakes rejected, use the admission policy, which
+// depends on no running program.
 package operator
 
 import (
@@ -22,15 +22,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// Server is the Operator service. SetStatusInCluster and Deregister are not implemented: a status of ours would have the operator
-// look at every cluster every five seconds, and nobody calls the other.
+// Server is the Operator service. It does not implement SetStatusInCluster, since a status of ours would make the operator
+// reconcile every cluster every five seconds, nor Deregister, which is never called.
 type Server struct {
 	operator.UnimplementedOperatorServer
-	// Now is the clock, by which times in annotations may be too far ahead.
+	// Now is the clock, used to find times in annotations that are too far ahead.
 	Now func() time.Time
 }
 
-// GetCapabilities declares both validations, and not MutateCluster, which changes nothing.
+// GetCapabilities declares both validations, but not MutateCluster, which changes nothing.
 func (s *Server) GetCapabilities(context.Context, *operator.OperatorCapabilitiesRequest) (*operator.OperatorCapabilitiesResult, error) {
 	capability := func(kind operator.OperatorCapability_RPC_Type) *operator.OperatorCapability {
 		return &operator.OperatorCapability{Type: &operator.OperatorCapability_Rpc{Rpc: &operator.OperatorCapability_RPC{Type: kind}}}
@@ -41,7 +41,7 @@ func (s *Server) GetCapabilities(context.Context, *operator.OperatorCapabilities
 	}}, nil
 }
 
-// ValidateClusterCreate lists every annotation that is not understood.
+// ValidateClusterCreate reports every invalid annotation.
 func (s *Server) ValidateClusterCreate(
 	_ context.Context, request *operator.OperatorValidateClusterCreateRequest,
 ) (*operator.OperatorValidateClusterCreateResult, error) {
@@ -52,8 +52,7 @@ func (s *Server) ValidateClusterCreate(
 	return &operator.OperatorValidateClusterCreateResult{ValidationErrors: s.mistakes(nil, annotations)}, nil
 }
 
-// ValidateClusterChange lists those that are new or changed: whoever scales a cluster or wakes it is not held up by what was
-// wrong with it before.
+// ValidateClusterChange reports those that are new or changed: earlier mistakes must not prevent scaling or waking a cluster.
 func (s *Server) ValidateClusterChange(
 	_ context.Context, request *operator.OperatorValidateClusterChangeRequest,
 ) (*operator.OperatorValidateClusterChangeResult, error) {
@@ -68,8 +67,8 @@ func (s *Server) ValidateClusterChange(
 	return &operator.OperatorValidateClusterChangeResult{ValidationErrors: s.mistakes(before, after)}, nil
 }
 
-// MutateCluster changes nothing: a default that is written down no longer follows the plugin's, and for some annotations none is
-// not the same as the default.
+// MutateCluster changes nothing: a default that is written down would no longer follow the plugin's, and for some annotations
+// absence differs from the default.
 func (s *Server) MutateCluster(_ context.Context, request *operator.OperatorMutateClusterRequest) (*operator.OperatorMutateClusterResult, error) {
 	if _, err := annotationsOf(request.GetDefinition()); err != nil {
 		return nil, err
@@ -77,7 +76,7 @@ func (s *Server) MutateCluster(_ context.Context, request *operator.OperatorMuta
 	return &operator.OperatorMutateClusterResult{}, nil
 }
 
-// mistakes are the annotations that are not understood and were not the same before.
+// mistakes returns the invalid annotations that are new or changed.
 func (s *Server) mistakes(before, after map[string]string) []*operator.ValidationError {
 	_, problems := idle.ParsePolicy(after, s.Now())
 	var mistakes []*operator.ValidationError

@@ -22,7 +22,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle/idletest"
 )
 
-// connect serves as the plugin does and returns a client.
+// connect serves like the plugin and returns a client.
 func connect(t *testing.T) operator.OperatorClient {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "socket")
@@ -61,7 +61,7 @@ func definition(t *testing.T, annotations map[string]string) []byte {
 	return body
 }
 
-// refused are the keys that the errors name.
+// refused returns the annotation keys in the errors.
 func refused(mistakes []*operator.ValidationError) []string {
 	var keys []string
 	for _, mistake := range mistakes {

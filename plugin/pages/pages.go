@@ -1,5 +1,5 @@
-// Package pages serves the plugin's metrics and probes over HTTP. Whoever reaches the pod may read them, and nobody may keep
-// Prometheus or the kubelet from it: a kubelet without an answer restarts the pod.
+// Package pages serves the plugin's metrics and probes over HTTP. Anybody who can reach the pod may read them, but must not be
+// able to lock out Prometheus or the kubelet: a kubelet without an answer restarts the pod.
 package pages
 
 import (
@@ -13,23 +13,23 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
-// config bounds what strangers can take.
+// config limits what strangers can use.
 func config() httpserver.Config {
 	return httpserver.Config{
-		WriteTimeout: 15 * time.Second, // for the page of a large fleet, over a slow line
+		WriteTimeout: 15 * time.Second, // for the page of a large fleet over a slow line
 		// Many times what scrapers and the kubelet need.
 		MaximumConnections: 64,
 	}
 }
 
-// Handler serves /metrics, /healthz, and /readyz with an error until the plugin is ready.
+// Handler serves /metrics, /healthz, and /readyz, which fails until the plugin is ready.
 func Handler(metrics prometheus.Gatherer, ready func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", &shared{inner: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})})
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready() {
-			http.Error(w, "the informers are not in sync", http.StatusServiceUnavailable)
+			http.Error(w, "the informers are not in sync, or EndpointSlices are still to be made", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n"))

@@ -65,7 +65,7 @@ func dial(t *testing.T, source, address string) net.Conn {
 	return conn
 }
 
-// ask asks over a connection, and returns the answer.
+// ask sends a request over a connection and returns the answer.
 func ask(t *testing.T, conn net.Conn, path string) string {
 	t.Helper()
 	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n"); err != nil {
@@ -98,8 +98,8 @@ func TestHandler_tellsWhetherThePluginIsReady(t *testing.T) {
 	}
 }
 
-// TestServe_answersBesideThoseWhoTieItUp has a stranger open more connections than there are places: silent ones, half a
-// request, and requests of which nobody reads the answer.
+// TestServe_answersBesideThoseWhoTieItUp opens more connections from strangers than are allowed: silent ones, ones with half a
+// request, and ones that never read the answer.
 func TestServe_answersBesideThoseWhoTieItUp(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()

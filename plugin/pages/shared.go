@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// sharedFor is how long one page is everybody's. The page of a large fleet takes tens of MiB to make, which readers who do not
-// read must not hold once each.
+// sharedFor is how long a page is shared between requests. Making the page of a large fleet takes tens of MiB, which clients
+// that do not read must not hold once each.
 const sharedFor = 2 * time.Second
 
-// shared is a page that is made once for all who ask for it within sharedFor.
+// shared makes a page once for all requests within sharedFor.
 type shared struct {
 	inner http.Handler
 
 	mutex sync.Mutex
-	page  *page // nil: none, or one that is too old
+	page  *page // nil: none, or too old
 }
 
 // ServeHTTP sends the page.
@@ -47,7 +47,7 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, text) //nolint:gosec // it is our own page
 }
 
-// current returns the page, which is made compressed: it has a twentieth of its size then.
+// current returns the current page, which is kept compressed at a twentieth of its size.
 func (s *shared) current(r *http.Request) *page {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -67,7 +67,7 @@ func (s *shared) forget() {
 	s.page = nil
 }
 
-// acceptsGzip reports whether the client said so; one that says how much it likes it is sent text.
+// acceptsGzip reports whether the client accepts gzip; a client that gives it a quality value gets plain text.
 func acceptsGzip(r *http.Request) bool {
 	for encoding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		if strings.TrimSpace(encoding) == "gzip" {
@@ -86,11 +86,11 @@ type page struct {
 
 var _ http.ResponseWriter = (*page)(nil)
 
-// Header returns what is sent ahead.
+// Header returns the header to be sent.
 func (p *page) Header() http.Header { return p.header }
 
-// WriteHeader keeps the status.
+// WriteHeader stores the status.
 func (p *page) WriteHeader(status int) { p.status = status }
 
-// Write keeps what is written.
+// Write stores the content.
 func (p *page) Write(content []byte) (int, error) { return p.body.Write(content) }

@@ -13,29 +13,29 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/intern"
 )
 
-// A Role and a RoleBinding that are as this package makes them follow from whose they are, and of a fleet's nearly all are.
-// The informers keep no more of those than that; they can be told by their labels, since what has none is not watched. What
-// differs in anything is kept whole, to be mended.
+// In a fleet nearly all Roles and RoleBindings are exactly as this package makes them, so that their content follows from their
+// cluster. The informers keep only the identity of those; they are recognized by having no labels, since an object without
+// labels is not watched. An object that differs in anything is kept whole, to be repaired.
 
-// keepRole makes the informers' transformation of Roles.
+// keepRole returns the informers' transform function for Roles.
 func keepRole(resource schema.GroupVersion) func(any) (any, error) {
 	version := resource.String()
 	return func(object any) (any, error) {
 		role, ok := object.(*rbacv1.Role)
 		if !ok {
-			return object, nil // an informer's marker of something that was missed
+			return object, nil // a tombstone of a missed deletion
 		}
 		want := Role(madeFor(role), resource)
 		if equality.Semantic.DeepEqual(role.Rules, want.Rules) && bare(role) && same(role, want) {
 			return &rbacv1.Role{ObjectMeta: brief(role, version)}, nil
 		}
-		kept := *role // a part of a list would keep the whole list in memory
+		kept := *role // a pointer into a list would keep the whole list in memory
 		kept.ManagedFields = nil
 		return &kept, nil
 	}
 }
 
-// keepBinding makes the informers' transformation of RoleBindings.
+// keepBinding returns the informers' transform function for RoleBindings.
 func keepBinding(resource schema.GroupVersion) func(any) (any, error) {
 	version := resource.String()
 	return func(object any) (any, error) {
@@ -53,7 +53,7 @@ func keepBinding(resource schema.GroupVersion) func(any) (any, error) {
 	}
 }
 
-// madeFor is the Cluster that an object says it was made for, as far as it says so.
+// madeFor returns the Cluster that an object was made for, according to the object.
 func madeFor(object metav1.Object) *cnpgv1.Cluster {
 	cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: object.GetNamespace(), Name: strings.TrimSuffix(object.GetName(), suffix),
@@ -64,16 +64,16 @@ func madeFor(object metav1.Object) *cnpgv1.Cluster {
 	return cluster
 }
 
-// bare reports whether nobody has added to an object what this package does not write.
+// bare reports whether an object has none of the metadata that this package does not write.
 func bare(object metav1.Object) bool {
 	return len(object.GetAnnotations()) == 0 && len(object.GetFinalizers()) == 0 && object.GetDeletionTimestamp() == nil
 }
 
-// controls is the only copy in memory of what says that an owner is a controller.
+// controls is shared by all owner references to save memory.
 var controls = ptr.To(true)
 
-// brief is what has to be kept of an object that is the wanted one: whose it is, and its version. The cluster's name is a part
-// of the object's, and the API's version of Clusters one text for all.
+// brief returns the metadata to keep of an object that is as wanted: its owner and version. The cluster's name shares memory
+// with the object's name, and version is one string for all.
 func brief(have metav1.Object, version string) metav1.ObjectMeta {
 	cluster := madeFor(have)
 	return metav1.ObjectMeta{
@@ -84,7 +84,7 @@ func brief(have metav1.Object, version string) metav1.ObjectMeta {
 	}
 }
 
-// wholeRole is a Role from the informers with what follows from whose it is.
+// wholeRole restores a Role from the informers.
 func wholeRole(kept *rbacv1.Role, resource schema.GroupVersion) *rbacv1.Role {
 	if kept.Labels != nil {
 		return kept
@@ -94,7 +94,7 @@ func wholeRole(kept *rbacv1.Role, resource schema.GroupVersion) *rbacv1.Role {
 	return whole
 }
 
-// wholeBinding is a RoleBinding from the informers with what follows from whose it is.
+// wholeBinding restores a RoleBinding from the informers.
 func wholeBinding(kept *rbacv1.RoleBinding, resource schema.GroupVersion) *rbacv1.RoleBinding {
 	if kept.Labels != nil {
 		return kept

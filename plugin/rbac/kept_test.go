@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// through passes an object through the transformation of its type.
+// through passes an object through the transform function of its type.
 func through[T client.Object](t *testing.T, object T) T {
 	t.Helper()
 	for kind, options := range ByObject(resource) {
@@ -27,7 +27,7 @@ func through[T client.Object](t *testing.T, object T) T {
 	return object
 }
 
-// written is what the API server adds to an object.
+// written adds what the API server adds to an object.
 func written[T client.Object](object T) T {
 	object.SetUID("r")
 	object.SetResourceVersion("7")
@@ -107,7 +107,7 @@ func TestAMissedDeletionIsHandedOn(t *testing.T) {
 	}
 }
 
-// The informers transform what they list by a watch when it comes, and again when all of it has.
+// The informers transform the objects of a watch list twice: when each arrives, and when the list is complete.
 func TestWhatIsKeptIsKeptAgainAsItIs(t *testing.T) {
 	t.Parallel()
 	kept := through(t, written(Role(listing(), resource)))

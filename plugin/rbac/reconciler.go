@@ -18,21 +18,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Reconciler keeps the Role and the RoleBinding of every Cluster right. Several replicas may run at once: what one has made
-// the other finds made. Nothing is written when nothing has changed.
+// Reconciler maintains the Role and the RoleBinding of every Cluster. Several replicas may run at once: each accepts what
+// another has created. Without a difference it writes nothing.
 type Reconciler struct {
 	client.Client
 	// Resource is the group and version of Clusters.
 	Resource schema.GroupVersion
-	// Enqueued are clusters that the operator is about to reconcile.
+	// Enqueued delivers the clusters that the operator is about to reconcile.
 	Enqueued <-chan event.GenericEvent
 }
 
-// atOnce is how many clusters are looked at at once: an API server takes about 100 ms for each Role that is written, since it
-// first makes sure that the writer holds what it grants.
+// atOnce is how many clusters are reconciled concurrently: an API server takes about 100 ms to write a Role, because it first
+// checks that the writer holds the granted rights.
 const atOnce = 16
 
-// SetupWithManager watches Clusters, what is made for them, and what the operator's hook enqueues.
+// SetupWithManager watches Clusters, the objects made for them, and the clusters that the operator's hook enqueues.
 func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(manager).Named("rbac").For(&cnpgv1.Cluster{}).
 		Owns(&rbacv1.Role{}).Owns(&rbacv1.RoleBinding{}).
@@ -45,11 +45,11 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile makes, mends or removes what the cluster's sidecars may do.
+// Reconcile creates, repairs or deletes the rights of the cluster's sidecars.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	var cluster cnpgv1.Cluster
 	if err := r.Get(ctx, request.NamespacedName, &cluster); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err) // what it owned is collected with it
+		return ctrl.Result{}, client.IgnoreNotFound(err) // the objects that it owned are garbage collected
 	}
 	role, binding := Role(&cluster, r.Resource), RoleBinding(&cluster, r.Resource)
 	if !Lists(&cluster) || !cluster.DeletionTimestamp.IsZero() {
@@ -97,7 +97,7 @@ func (r *Reconciler) ensureBinding(ctx context.Context, want *rbacv1.RoleBinding
 	}
 	have := wholeBinding(&kept, r.Resource)
 	switch {
-	case have.RoleRef != want.RoleRef: // it cannot be changed, only made anew
+	case have.RoleRef != want.RoleRef: // roleRef is immutable
 		if err := r.remove(ctx, have); err != nil {
 			return err
 		}
@@ -117,8 +117,8 @@ func same(have, want client.Object) bool {
 		equality.Semantic.DeepEqual(have.GetOwnerReferences(), want.GetOwnerReferences())
 }
 
-// create makes the object. That another replica has just made it is as good, and in a namespace that is being deleted
-// nothing is needed any more.
+// create creates the object. It may already exist because of another replica, and is not needed in a namespace that is being
+// deleted.
 func (r *Reconciler) create(ctx context.Context, object client.Object) error {
 	err := r.Create(ctx, object)
 	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -127,7 +127,7 @@ func (r *Reconciler) create(ctx context.Context, object client.Object) error {
 	return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
 }
 
-// remove deletes the object if the informers know of it, so that nothing is asked of the API server for other clusters.
+// remove deletes the object if the informers have it, so that other clusters cause no request to the API server.
 func (r *Reconciler) remove(ctx context.Context, object client.Object) error {
 	have := object.DeepCopyObject().(client.Object)
 	if err := r.Get(ctx, client.ObjectKeyFromObject(object), have); err != nil {

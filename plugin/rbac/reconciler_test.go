@@ -53,7 +53,7 @@ func counted(t *testing.T, writes *int, objects ...client.Object) client.Client 
 	}).Build()
 }
 
-// informed reads as from the informers.
+// informed reads like the informers.
 type informed struct {
 	client.Client
 	t *testing.T

@@ -1,5 +1,5 @@
-// Package rbac keeps what the sidecars of a cluster may do: one Role and one RoleBinding for every Cluster that lists the
-// plugin, owned by it, and none for any other.
+// Package rbac maintains the rights of the sidecars: one Role and one RoleBinding for every Cluster that lists the plugin,
+// owned by that Cluster, and none for any other.
 package rbac
 
 import (
@@ -15,14 +15,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Label marks what this package made; the informers see nothing else.
+// Label marks the objects of this package; the informers watch no others.
 const (
 	Label      = "app.kubernetes.io/managed-by"
 	LabelValue = "cnpg-i-scale-to-zero"
 )
 
-// ByObject says what is watched and kept: what this package made, without who changed it when. resource is the group and
-// version of Clusters.
+// ByObject returns the informers' selectors and transform functions: they watch the objects of this package and drop
+// managedFields. resource is the group and version of Clusters.
 func ByObject(resource schema.GroupVersion) map[client.Object]cache.ByObject {
 	ours := labels.SelectorFromSet(labels.Set{Label: LabelValue})
 	return map[client.Object]cache.ByObject{
@@ -31,10 +31,10 @@ func ByObject(resource schema.GroupVersion) map[client.Object]cache.ByObject {
 	}
 }
 
-// suffix is what the names add to the cluster's.
+// suffix is appended to the cluster's name.
 const suffix = "-scale-to-zero"
 
-// Lists reports whether the Cluster lists the plugin and has not turned it off.
+// Lists reports whether the Cluster lists the plugin and has not disabled it.
 func Lists(cluster *cnpgv1.Cluster) bool {
 	for _, plugin := range cluster.Spec.Plugins {
 		if plugin.Name == contract.PluginName && (plugin.Enabled == nil || *plugin.Enabled) {
@@ -44,7 +44,7 @@ func Lists(cluster *cnpgv1.Cluster) bool {
 	return false
 }
 
-// Role permits what the sidecar does and nothing else. RBAC cannot restrict create, nor list to some names.
+// Role permits exactly what the sidecar does. RBAC cannot restrict create by name, nor a list of several objects.
 func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {
 	return &rbacv1.Role{
 		ObjectMeta: objectMeta(cluster, resource),
@@ -60,7 +60,7 @@ func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {
 	}
 }
 
-// RoleBinding gives the Role to the service account that the cluster's pods run as.
+// RoleBinding grants the Role to the service account of the cluster's pods.
 func RoleBinding(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
 		ObjectMeta: objectMeta(cluster, resource),

@@ -1,5 +1,5 @@
-// Package reconciler answers the hooks of the operator's reconciliation loop. The loop is the operator's, failover
-// included, so the answer is always to go on, at once; what there is to do is put into our own queue.
+// Package reconciler answers the hooks of the operator's reconciliation loop. The loop also does failover, so the answer is
+// always to continue, immediately; our own work is queued.
 package reconciler
 
 import (
@@ -10,21 +10,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Server is the service of the reconciler hooks.
+// Server is the reconciler hooks service.
 type Server struct {
 	reconciler.UnimplementedReconcilerHooksServer
 	// Enqueue must not block.
 	Enqueue func(types.NamespacedName)
 }
 
-// GetCapabilities asks for Clusters.
+// GetCapabilities registers the hooks for Clusters.
 func (s *Server) GetCapabilities(context.Context, *reconciler.ReconcilerHooksCapabilitiesRequest) (*reconciler.ReconcilerHooksCapabilitiesResult, error) {
 	return &reconciler.ReconcilerHooksCapabilitiesResult{
 		ReconcilerCapabilities: []*reconciler.ReconcilerHooksCapability{{Kind: reconciler.ReconcilerHooksCapability_KIND_CLUSTER}},
 	}, nil
 }
 
-// Pre puts the cluster into the queue and lets the operator go on.
+// Pre enqueues the cluster and lets the operator continue.
 func (s *Server) Pre(_ context.Context, request *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
 	var cluster struct {
 		Metadata struct {
@@ -38,7 +38,7 @@ func (s *Server) Pre(_ context.Context, request *reconciler.ReconcilerHooksReque
 	return goOn(), nil
 }
 
-// Post lets the operator go on.
+// Post lets the operator continue.
 func (s *Server) Post(context.Context, *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
 	return goOn(), nil
 }

@@ -1,5 +1,5 @@
-// Package requests says what the PostgreSQL containers of a cluster request of Kubernetes, and so what it saves while it sleeps,
-// and what its sidecars do while it is awake.
+// Package requests computes the resource requests of a cluster's PostgreSQL containers, which it saves while it sleeps, and of
+// its sidecars while it is awake.
 package requests
 
 import (
@@ -7,15 +7,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Sum is what the PostgreSQL containers of all instances request, in cores and bytes; zero: nothing.
+// Sum is the sum of the requests of all PostgreSQL containers, in cores and bytes; zero if none.
 type Sum struct{ CPU, Memory float64 }
 
-// Of is what they are by the Cluster, which its pods follow.
+// Of returns the requests according to the Cluster, from which its pods are made.
 func Of(cluster *cnpgv1.Cluster) Sum {
 	instances := float64(cluster.Spec.Instances)
 	of := func(name corev1.ResourceName) float64 {
 		quantity, given := cluster.Spec.Resources.Requests[name]
-		if !given { // then Kubernetes takes the limit
+		if !given { // then Kubernetes uses the limit
 			quantity = cluster.Spec.Resources.Limits[name]
 		}
 		return quantity.AsApproximateFloat64() * instances

@@ -1,5 +1,5 @@
-// Package uninstall says whether the plugin can be removed without leaving anybody behind: a Cluster that the operator would no
-// longer reconcile, or an EndpointSlice that leads clients to a gateway that is gone.
+// Package uninstall checks whether the plugin can be removed safely: no Cluster may list it, since the operator would no longer
+// reconcile that Cluster, and no EndpointSlice may point to its gateway.
 package uninstall
 
 import (
@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	// page is how many Clusters are asked for at once, named how many of them an error names.
+	// page is the page size for listing Clusters, named how many of them an error names.
 	page, named = 200, 10
-	// pollEvery is how often is looked whether the plugin has taken back what it made.
+	// pollEvery is the polling interval while the plugin removes its objects.
 	pollEvery = time.Second
 )
 
-// InUseError says that Clusters list the plugin.
+// InUseError means that Clusters list the plugin.
 type InUseError struct{ Clusters []string }
 
 func (e *InUseError) Error() string {
@@ -41,8 +41,8 @@ func (e *InUseError) Error() string {
 		"take the plugin from spec.plugins of each first", len(e.Clusters), strings.Join(names, ", "))
 }
 
-// Check returns nil when no Cluster lists the plugin and the plugin has taken back what it made for those that did, for which it
-// is given some time. The kind of Clusters is that of the operator.
+// Check returns nil if no Cluster lists the plugin and the plugin has removed its objects for those that did, for which it
+// waits up to within. clusters is the group and version of the Cluster resource.
 func Check(ctx context.Context, reader client.Reader, clusters schema.GroupVersion, within time.Duration) error {
 	users, err := listing(ctx, reader, clusters)
 	if err != nil {
@@ -70,7 +70,7 @@ func Check(ctx context.Context, reader client.Reader, clusters schema.GroupVersi
 	}
 }
 
-// listing are the Clusters that list the plugin. Without the operator's resources there is none.
+// listing returns the Clusters that list the plugin; none if the operator's CRDs are missing.
 func listing(ctx context.Context, reader client.Reader, clusters schema.GroupVersion) ([]string, error) {
 	var users []string
 	var list unstructured.UnstructuredList
@@ -98,7 +98,7 @@ func listing(ctx context.Context, reader client.Reader, clusters schema.GroupVer
 	}
 }
 
-// leftovers names one of the objects that the plugin made for a Cluster, if there is any.
+// leftovers names one of the objects that the plugin made for a Cluster, if any is left.
 func leftovers(ctx context.Context, reader client.Reader) (string, error) {
 	for _, kind := range []struct {
 		schema.GroupVersionKind

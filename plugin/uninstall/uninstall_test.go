@@ -27,7 +27,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// reading is a client of an API server that has these objects.
+// reading is a client of an API server with these objects.
 func reading(t *testing.T, objects ...client.Object) *fake.ClientBuilder {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -76,7 +76,7 @@ func TestCheck_refusesWhileAClusterListsThePlugin(t *testing.T) {
 	}
 }
 
-// Where the operator is gone nobody lists the plugin.
+// Without the operator's CRDs no Cluster lists the plugin.
 func TestCheck_withoutTheOperatorsResources(t *testing.T) {
 	t.Parallel()
 	reader := reading(t).WithInterceptorFuncs(interceptor.Funcs{
@@ -92,7 +92,7 @@ func TestCheck_withoutTheOperatorsResources(t *testing.T) {
 	}
 }
 
-// What the plugin made is waited for, and named if it stays.
+// The plugin's objects are awaited, and named if they remain.
 func TestCheck_awaitsWhatThePluginRemoves(t *testing.T) {
 	t.Parallel()
 	mark := func(object client.Object, key, value string) client.Object {

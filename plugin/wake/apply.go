@@ -14,10 +14,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// toldWithin is how long the informers are given to tell of a slice that was made, before it is made again.
+// toldWithin is how long the informers may take to show a created slice before it is created again.
 const toldWithin = 2 * time.Second
 
-// ensureSlice makes or mends a slice; it writes nothing if the slice is as wanted.
+// ensureSlice creates or corrects a slice. It writes nothing if the slice is as wanted.
 func (c *Controller) ensureSlice(ctx context.Context, seen *snapshot, want *discoveryv1.EndpointSlice, again *requeue) error {
 	name := types.NamespacedName{Namespace: want.Namespace, Name: want.Name}
 	for i := range seen.slices {
@@ -42,7 +42,7 @@ func (c *Controller) ensureSlice(ctx context.Context, seen *snapshot, want *disc
 		}
 	}
 	c.made.Store(name, again.now)
-	// It may be there already: the informers tell later. Then they tell of it too.
+	// The slice may already exist: informers lag behind, and will show it later.
 	if err := c.Client.Create(ctx, want.DeepCopy()); err != nil && !apierrors.IsAlreadyExists(err) {
 		c.made.Delete(name)
 		return fmt.Errorf("create EndpointSlice %s/%s: %w", want.Namespace, want.Name, err)
@@ -50,8 +50,7 @@ func (c *Controller) ensureSlice(ctx context.Context, seen *snapshot, want *disc
 	return nil
 }
 
-// reduce takes away what is not planned: this replica's slices, and then, a moment later, its ports; and the slices of
-// replicas that are dead.
+// reduce removes what is not planned: this replica's slices and then, a moment later, its ports; and the slices of dead replicas.
 func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, routes []routed, again *requeue) error {
 	wanted := map[string]bool{}
 	for _, l := range routes {
@@ -68,11 +67,11 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 		}
 		if endpointslice.ReplicaOf(slice) == own {
 			if contains(planned.Lead, endpointslice.ServiceOf(slice)) && len(routes) == 0 {
-				continue // planned, but it could not be opened: what leads there stays until it can
+				continue // planned, but its port could not be opened: the slices stay until it can
 			}
 			unwakeable = unwakeable || planned.Unwakeable
 		} else if !seen.replicas.ready(own) {
-			continue // who is not ready does not judge
+			continue // a replica that is not ready does not judge others
 		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead && !c.isLost(seen, planned, slice) {
 			again.at(ask)
 			continue
@@ -94,7 +93,7 @@ func (c *Controller) closePorts(cluster types.NamespacedName, keep func(types.UI
 	}
 }
 
-// remove deletes a slice if it is still the one that was seen.
+// remove deletes a slice if it is still the one that was read.
 func (c *Controller) remove(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
 	err := c.Client.Delete(ctx, &discoveryv1.EndpointSlice{ObjectMeta: slice.ObjectMeta}, client.Preconditions{UID: &slice.UID})
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {

@@ -72,6 +72,7 @@ type Controller struct {
 	// Logger tells.
 	Logger *slog.Logger
 
+	firstPass   firstPass
 	openPorts   openPorts
 	condemned   condemned
 	silent      chan event.GenericEvent // the pods of replicas that were taken for dead
@@ -108,6 +109,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	seen, err := c.read(ctx, request.NamespacedName)
 	if err != nil {
+		c.passed(request.NamespacedName, err)
 		return ctrl.Result{}, err
 	}
 	now := time.Now()
@@ -116,6 +118,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	again.at(planned.Next)
 	routed, failed := c.lead(ctx, seen, planned, again)
 	failed = c.unlessUnallocated(seen.name, failed, again)
+	c.passed(seen.name, failed)
 	c.noteUnrouted(seen, planned, routed)
 	if err := c.reduce(ctx, seen, planned, routed, again); err != nil {
 		failed = errors.Join(failed, err)
@@ -135,6 +138,13 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		c.beginHandover(ctx, seen, planned.Acknowledge, routed)
 	}
 	return ctrl.Result{RequeueAfter: again.after()}, nil
+}
+
+// passed notes whether what leads the cluster's clients here stands by now, for as long as that is waited for.
+func (c *Controller) passed(cluster types.NamespacedName, err error) {
+	if c.firstPass.note(cluster, err) {
+		c.Logger.Warn("the replica becomes ready without leading a cluster's clients; it goes on trying", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
+	}
 }
 
 // look reads what is known of the cluster.
@@ -186,12 +196,12 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 }
 
 // lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed;
-// without a port, or while this replica is not ready, none is, and none whose family of addresses this replica has not.
+// without a port, or while this replica does not serve, none is, and none whose family of addresses this replica has not.
 func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan, again *requeue) ([]routed, error) {
 	var services []*corev1.Service
 	for i := range seen.services {
 		service := &seen.services[i]
-		if !contains(planned.Lead, service.UID) || !seen.replicas.ready(c.Settings.Replica.UID) && !c.hasSlice(seen, service.UID) {
+		if !contains(planned.Lead, service.UID) || !c.leads(seen.replicas) && !c.hasSlice(seen, service.UID) {
 			continue
 		}
 		if len(endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, 0)) == 0 {

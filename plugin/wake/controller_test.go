@@ -21,7 +21,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// in runs a test in which time passes only when everybody waits.
+// in runs a test in which time only passes while everything waits.
 func in(t *testing.T, do func(*testing.T, *world)) {
 	t.Helper()
 	t.Parallel()
@@ -184,7 +184,7 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 	}
 }
 
-// A Service with addresses of both families leads here by each of them, and is proved by each.
+// A dual-stack Service leads here by both families, and is tested for each.
 func TestBothFamilies(t *testing.T) {
 	t.Parallel()
 	both := []string{"10.1.0.1", "fd00::a:1"}
@@ -220,7 +220,7 @@ func TestBothFamilies(t *testing.T) {
 	}
 }
 
-// Kubernetes writes the endpoints of one family after those of the other: until both are there the Service leads here.
+// Kubernetes writes the endpoints of one family after the other's: the Service leads here until both exist.
 func TestAWokenServiceOfBothFamiliesIsLedUntilItServesBoth(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.dual()
@@ -246,7 +246,7 @@ func TestAWokenServiceOfBothFamiliesIsLedUntilItServesBoth(t *testing.T) {
 	})
 }
 
-// What somebody changed of a slice of ours is changed back, and what they added stays.
+// Changes to our slices are reverted, and additions stay.
 func TestASliceThatSomebodyChangedIsMended(t *testing.T) {
 	for _, row := range []struct {
 		rule   string
@@ -566,7 +566,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A replica that has just started may not have its slices yet: whoever stops waits for them, and not for ever.
+// A replica that has just started may not have its slices yet. A stopping replica waits for them, but not forever.
 func TestStopWaitsForAnother(t *testing.T) {
 	for _, row := range []struct {
 		rule  string

@@ -1,12 +1,11 @@
-// Package wake leads the clients of sleeping clusters to the gateway: it runs on every replica of the plugin, each for
-// itself, and each with its own EndpointSlices.
+// Package wake routes the clients of sleeping clusters to the gateway. It runs independently on every replica of the plugin, each
+// with its own EndpointSlices.
 //
-// Of each cluster it makes a plan (package plan) and carries it out: a port for each Service (package ports), a listener on
-// it, EndpointSlices that lead there (package slices), and for an announcement the proof that they do and the
-// acknowledgement. What is taken away goes in the other order: first the slices, and a moment later the listener, since
-// other nodes' kube-proxies hear of it later. Between clients and PostgreSQL is nothing of ours while a cluster is awake.
+// For each cluster it makes a plan (package plan) and carries it out: a port for each Service (package ports), a listener on it,
+// EndpointSlices that lead there (package endpointslice), and for an announcement the proof that they do, and the
+// acknowledgement. Removal is in the reverse order: first the slices, and a moment later the listener, because the kube-proxies
+// of other nodes learn of it later. While a cluster is awake, nothing of this is between clients and PostgreSQL.
 //
-// Replicas do not elect a leader. What they share is written only on the state that was read: the ports, the
-// acknowledgement, the switch. The slices of a replica that has gone are removed by those that are left,
-// which go by what the kubelet says of its pod and by whether it answers them.
+// Replicas do not elect a leader. Shared state (ports, acknowledgement, hibernation) is only written with optimistic locking. The
+// slices of a replica that is gone, not ready or no longer answers are removed by the remaining ones.
 package wake

@@ -23,20 +23,20 @@ import (
 )
 
 const (
-	// answersWithin is how long a Service is given to lead here.
+	// answersWithin is how long a Service may take to lead here.
 	answersWithin = 3 * time.Second
-	// tryEvery spaces the connections that try it, tryTakes bounds one: kube-proxy chooses among all endpoints at random.
+	// tryEvery is the pause between test connections, and tryTakes limits each: kube-proxy chooses among all endpoints at random.
 	tryEvery, tryTakes = 25 * time.Millisecond, 300 * time.Millisecond
 )
 
-// ErrNotLed says that a Service does not lead to this replica although it has the slice. A cluster that is put to sleep all
-// the same could not be woken.
+// ErrNotLed means that a Service does not lead to this replica although it has the slice. If the cluster were put to sleep,
+// nobody could wake it.
 var ErrNotLed = errors.New("no connection through the Service has arrived")
 
-// errNoAddress says that the instances serve a family of addresses of which this pod has none.
+// errNoAddress means that the instances have addresses of a family of which this pod has none.
 var errNoAddress = errors.New("this pod has no address of that family, and the instances have")
 
-// handovers are the announcements that are being answered, or have been, by cluster.
+// handovers are the announcements that are being or have been answered, by cluster.
 type handovers struct {
 	mutex   sync.Mutex
 	current map[types.NamespacedName]handover
@@ -48,7 +48,7 @@ type handover struct {
 	cancel       context.CancelFunc
 }
 
-// begin reports whether the announcement is new, and remembers it. An older one of the cluster is given up.
+// begin reports whether the announcement is new, and records it. It cancels an older one of the cluster.
 func (h *handovers) begin(cluster types.NamespacedName, announcement string, cancel context.CancelFunc) bool {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
@@ -65,7 +65,7 @@ func (h *handovers) begin(cluster types.NamespacedName, announcement string, can
 	return true
 }
 
-// forget gives up what is being answered: nothing is announced any more.
+// forget cancels the current answer, because nothing is announced any more.
 func (h *handovers) forget(cluster types.NamespacedName) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
@@ -75,7 +75,7 @@ func (h *handovers) forget(cluster types.NamespacedName) {
 	}
 }
 
-// stop gives everything up and waits for its end.
+// stop cancels everything and waits for its end.
 func (h *handovers) stop() {
 	h.mutex.Lock()
 	for _, current := range h.current {
@@ -85,7 +85,7 @@ func (h *handovers) stop() {
 	h.running.Wait()
 }
 
-// beginHandover answers an announcement once, beside the controller's own work.
+// beginHandover answers an announcement once, in the background.
 func (c *Controller) beginHandover(ctx context.Context, seen *snapshot, announcement string, routes []routed) {
 	parsed, err := contract.ParseAnnouncement(announcement)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement 
 					}
 					return nil
 				})
-			case endpointslice.Serves(l.service, family, seen.slices): // else nobody is served there, asleep or awake
+			case endpointslice.Serves(l.service, family, seen.slices): // otherwise nobody is served there, asleep or awake
 				group.Go(func() error {
 					return fmt.Errorf("lead Service %s at %s to the gateway: %w", l.service.Name, address, errNoAddress)
 				})
@@ -146,12 +146,11 @@ func hasFamily(wanted []discoveryv1.EndpointSlice, family discoveryv1.AddressTyp
 	return slices.ContainsFunc(wanted, func(s discoveryv1.EndpointSlice) bool { return s.AddressType == family })
 }
 
-// arrives connects to the Service until a connection of the address's family has arrived, whosever it is. What is sent is nothing:
-// such a connection wakes nobody, and PostgreSQL logs nothing of it.
+// arrives connects to the Service until a connection of the address's family has arrived, no matter whose. It sends nothing: such
+// a connection wakes no cluster, and PostgreSQL does not log it.
 //
-// A Service with session affinity leads this pod to an instance for hours once it has, as long as that is there, so that no
-// connection need arrive. There it is enough that somebody answers: that the node's kube-proxy knows our slices the cluster's
-// other Services prove.
+// A Service with session affinity may keep leading this pod to an instance for hours, so no connection may ever arrive. For such
+// a Service it is enough that anything answers: the cluster's other Services prove that the node's kube-proxy knows our slices.
 func (c *Controller) arrives(ctx context.Context, l routed, address netip.AddrPort) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, ErrNotLed)
 	defer cancel()
@@ -173,7 +172,7 @@ func (c *Controller) arrives(ctx context.Context, l routed, address netip.AddrPo
 	}
 }
 
-// try connects once, and reports whether somebody answered. Where nobody does, the next try may be routed elsewhere.
+// try connects once, and reports whether anything answered. If nothing does, the next attempt may be routed elsewhere.
 func (c *Controller) try(ctx context.Context, address netip.AddrPort) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, tryTakes)
 	defer cancel()
@@ -185,10 +184,10 @@ func (c *Controller) try(ctx context.Context, address netip.AddrPort) (answered 
 	return true
 }
 
-// errNotMeant says that the announcement was taken back, has passed, or was acknowledged by another replica.
+// errNotMeant means that the announcement was withdrawn, has expired, or was acknowledged by another replica.
 var errNotMeant = errors.New("the announcement is not the Cluster's any more, or is acknowledged")
 
-// acknowledge writes the acknowledgement of exactly that announcement, on the state that was read.
+// acknowledge acknowledges exactly that announcement, with optimistic locking.
 func (c *Controller) acknowledge(ctx context.Context, name types.NamespacedName, announcement string) error {
 	cluster, err := c.Informers.Cluster(ctx, name)
 	if err != nil {

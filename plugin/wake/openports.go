@@ -12,14 +12,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 )
 
-// drainDelay is how long a listener stays after its slices have gone: other nodes' kube-proxies still lead there.
+// drainDelay is how long a listener stays after its slices are gone, because the kube-proxies of other nodes still lead there.
 const drainDelay = 2 * time.Second
 
 // openPort is an open port of the gateway, for one Service.
 type openPort struct {
 	port           uint16
 	acceptNotifier *acceptNotifier
-	closing        time.Time // when it is to be closed; zero: it stays
+	closing        time.Time // when to close it; zero: it stays open
 }
 
 // openPorts are the open ports, by cluster and Service.
@@ -46,7 +46,7 @@ func (d *openPorts) of(cluster types.NamespacedName, service types.UID) *openPor
 	return d.open[cluster][service]
 }
 
-// reopen reports whether the port is open, and keeps it so if it was to be closed.
+// reopen reports whether the port is open, and keeps it open if it was about to be closed.
 func (d *openPorts) reopen(cluster types.NamespacedName, service types.UID) bool {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -57,8 +57,8 @@ func (d *openPorts) reopen(cluster types.NamespacedName, service types.UID) bool
 	return ok
 }
 
-// close closes the ports of the Services that are not to be kept, each a moment after it was first asked to. It returns
-// those that have to be closed now, and when to ask again.
+// close schedules the closing of the ports of Services that are not to be kept, drainDelay after the first call. It returns those
+// to close now, and when to call again.
 func (d *openPorts) close(cluster types.NamespacedName, keep func(types.UID) bool, now time.Time) (closed []types.UID, next time.Time) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -83,7 +83,7 @@ func (d *openPorts) close(cluster types.NamespacedName, keep func(types.UID) boo
 	return closed, next
 }
 
-// namespaces are those of the clusters that have open ports.
+// namespaces returns the namespaces of the clusters that have open ports.
 func (d *openPorts) namespaces() []string {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -94,8 +94,8 @@ func (d *openPorts) namespaces() []string {
 	return namespaces
 }
 
-// acceptNotifier is a listener that tells of the connections that come, those of each family of addresses apart: that a Service leads
-// here by one says nothing of the other.
+// acceptNotifier is a listener that reports accepted connections, separately for each address family, because a Service may lead
+// here for one family but not the other.
 type acceptNotifier struct {
 	gateway.Listener
 	mutex   sync.Mutex
@@ -116,7 +116,7 @@ func (a *acceptNotifier) Next(family discoveryv1.AddressType) <-chan struct{} {
 	return a.arrived[family]
 }
 
-// Accept hands a connection on, and tells that it has come.
+// Accept accepts a connection and reports it.
 func (a *acceptNotifier) Accept() (net.Conn, error) {
 	conn, err := a.Listener.Accept()
 	if err != nil {
@@ -128,7 +128,7 @@ func (a *acceptNotifier) Accept() (net.Conn, error) {
 	}
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	family := endpointslice.FamilyOf(peer.AddrPort().Addr().Unmap()) // on a socket for both families IPv4 has a form of its own
+	family := endpointslice.FamilyOf(peer.AddrPort().Addr().Unmap()) // dual-stack sockets have IPv4-mapped addresses
 	if arrived := a.arrived[family]; arrived != nil {
 		close(arrived)
 		delete(a.arrived, family)

@@ -11,11 +11,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
-// unreadyFor is how long a replica may be not ready, and how old a slice must be whose pod is not known, before the others
-// remove what leads there: not for a moment's weakness, nor because an informer is late.
+// unreadyFor is how long a replica must be unready, and how old a slice of an unknown pod must be, before the other replicas
+// remove the slices. So a brief failure or a late informer does not matter.
 const unreadyFor = 3 * time.Second
 
-// replicas are the pods of the plugin's namespace, by UID; the gateways' are among them.
+// startsWithin is how long the other replicas keep the slices of a replica that is starting, which is ready only once it has them: a
+// minute more than it waits for that, until its informers are in sync.
+const startsWithin = readyWithin + time.Minute
+
+// replicas are the pods of the plugin's namespace by UID, which include the gateways'.
 type replicas map[types.UID]*corev1.Pod
 
 func (c *Controller) readReplicas(ctx context.Context) (replicas, error) {
@@ -27,22 +31,58 @@ func (c *Controller) readReplicas(ctx context.Context) (replicas, error) {
 	return found, err
 }
 
-// ready reports whether the kubelet says that a replica serves.
+// ready reports whether the kubelet reports the replica as ready.
 func (r replicas) ready(uid types.UID) bool {
 	pod, ok := r[uid]
 	return ok && podReady(pod)
 }
 
 func podReady(pod *corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	condition := readyCondition(pod)
+	return condition != nil && condition.Status == corev1.ConditionTrue
 }
 
-// dead reports whether what a slice leads to serves no longer, and if not, when it has to be asked again; zero: only when
+func readyCondition(pod *corev1.Pod) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if condition := &pod.Status.Conditions[i]; condition.Type == corev1.PodReady {
+			return condition
+		}
+	}
+	return nil
+}
+
+// neverReady reports whether the pod has not been ready since it was started: then the kubelet's answer is as old as the pod. Times
+// are whole seconds, and the kubelet reads the clock for each.
+func neverReady(pod *corev1.Pod) bool {
+	condition, started := readyCondition(pod), pod.Status.StartTime
+	switch {
+	case condition == nil:
+		return true
+	case condition.Status == corev1.ConditionTrue || started == nil:
+		return false
+	default:
+		return !condition.LastTransitionTime.After(started.Add(time.Second))
+	}
+}
+
+// startsUntil is how long a pod that has not been ready yet is given, from when its last container was started; zero: it is not
+// starting, since none runs, it has been ready before, or it is being deleted.
+func startsUntil(pod *corev1.Pod) time.Time {
+	var until time.Time
+	if !neverReady(pod) || pod.DeletionTimestamp != nil {
+		return until
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range statuses {
+			if running := statuses[i].State.Running; running != nil && running.StartedAt.Add(startsWithin).After(until) {
+				until = running.StartedAt.Add(startsWithin)
+			}
+		}
+	}
+	return until
+}
+
+// dead reports whether the replica of a slice no longer serves. If it does, dead returns when to ask again; zero: only when
 // something changes.
 func (r replicas) dead(slice *discoveryv1.EndpointSlice, now time.Time) (bool, time.Time) {
 	pod, ok := r[endpointslice.ReplicaOf(slice)]
@@ -51,10 +91,11 @@ func (r replicas) dead(slice *discoveryv1.EndpointSlice, now time.Time) (bool, t
 		if podReady(pod) {
 			return false, time.Time{}
 		}
-		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodReady && condition.LastTransitionTime.After(since) {
-				since = condition.LastTransitionTime.Time
-			}
+		if until := startsUntil(pod); now.Before(until) {
+			return false, until
+		}
+		if condition := readyCondition(pod); condition != nil && condition.LastTransitionTime.After(since) {
+			since = condition.LastTransitionTime.Time
 		}
 	}
 	if until := since.Add(unreadyFor); now.Before(until) {

@@ -21,14 +21,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
-// atOnce is how many clusters are looked at at once: most of the time goes into waiting for the API server.
+// atOnce is how many clusters are reconciled concurrently. Most of the time goes into waiting for the API server.
 const atOnce = 16
 
-// lookTakes bounds a look at a cluster: a stop of the plugin waits for those that go on.
+// lookTakes limits one reconciliation, because the plugin waits for running ones when it stops.
 const lookTakes = 10 * time.Second
 
-// firstRetry and lastRetry bound the wait after a look that failed: a cluster must not be without its slices for longer than
-// what has kept them from being written. The framework's own limit is a quarter of an hour.
+// firstRetry and lastRetry limit the backoff after a failed reconciliation: a cluster must not lack its slices much longer than
+// the cause lasts. controller-runtime's default maximum is a quarter of an hour.
 const firstRetry, lastRetry = 5 * time.Millisecond, 10 * time.Second
 
 func retries() workqueue.TypedRateLimiter[reconcile.Request] {
@@ -54,13 +54,13 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 	return nil
 }
 
-// changed rings for those who wait for the cluster, and asks for a look at it.
+// changed notifies waiters of the cluster, and requests its reconciliation.
 func (c *Controller) changed(cluster types.NamespacedName) []reconcile.Request {
 	c.Notifier.Notify(cluster)
 	return []reconcile.Request{{NamespacedName: cluster}}
 }
 
-// ofCluster are the clusters that a Service, a slice or a pod matters to.
+// ofCluster requests reconciliation of the clusters to which a Service, a slice or a pod matters.
 func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile.Request {
 	names, err := c.Informers.Concerned(ctx, o)
 	if err != nil {
@@ -75,8 +75,8 @@ func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// podHandler rings for a cluster's pods, of which no plan depends, and has the clusters looked at that a replica matters to
-// when it becomes ready, stops being it, goes or answers no longer.
+// podHandler notifies waiters about a cluster's pods, on which no plan depends. When a replica starts, becomes ready or unready,
+// is deleted or no longer answers, it requests reconciliation of the clusters to which the replica matters.
 func (c *Controller) podHandler() handler.EventHandler {
 	one := func(ctx context.Context, o client.Object, q queue) {
 		c.ofCluster(ctx, o)
@@ -89,7 +89,7 @@ func (c *Controller) podHandler() handler.EventHandler {
 			c.ofCluster(ctx, e.ObjectNew)
 			before, ok := e.ObjectOld.(*corev1.Pod)
 			after, also := e.ObjectNew.(*corev1.Pod)
-			if ok && also && podReady(before) != podReady(after) {
+			if ok && also && (podReady(before) != podReady(after) || !startsUntil(before).Equal(startsUntil(after))) {
 				c.replicaChanged(ctx, after, q)
 			}
 		},
@@ -97,8 +97,8 @@ func (c *Controller) podHandler() handler.EventHandler {
 	}
 }
 
-// replicaChanged asks for a look at every cluster if the pod is this replica's own, and at those that it leads clients of if
-// it is another's.
+// replicaChanged requests reconciliation of every cluster if the pod is this replica's own, otherwise of the clusters whose
+// clients are routed to it.
 func (c *Controller) replicaChanged(ctx context.Context, pod client.Object, q queue) {
 	if pod.GetNamespace() != c.Settings.Replica.Namespace {
 		return

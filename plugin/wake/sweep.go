@@ -13,11 +13,11 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 )
 
-// sweepEvery is how often the Services that have a port are looked for.
+// sweepEvery is how often ports are checked for Services that are gone.
 const sweepEvery = time.Minute
 
-// Sweep frees the ports of Services that are gone, every minute until the context ends. used is told how many ports belong to
-// Services that are there.
+// Sweep frees the ports of Services that are gone, every minute until the context ends. It passes used the number of ports of
+// existing Services.
 func (c *Controller) Sweep(ctx context.Context, used func(int)) error {
 	for {
 		count, err := c.sweep(ctx)
@@ -36,7 +36,7 @@ func (c *Controller) Sweep(ctx context.Context, used func(int)) error {
 	}
 }
 
-// sweep frees the ports of the Services that the informers do not know and the API server neither.
+// sweep frees the ports of Services that neither the informers nor the API server know.
 func (c *Controller) sweep(ctx context.Context) (int, error) {
 	owners, err := c.Ports.Owners(ctx)
 	if err != nil {
@@ -68,8 +68,8 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 	return len(owners) - len(gone), nil
 }
 
-// isGone asks the API server: the informers may be late, or pass over a Service that lost its label. Of an owner that is not
-// understood nobody can say so.
+// isGone asks the API server, because the informers may be late, or skip a Service that lost its label. An owner that cannot be
+// parsed is never gone.
 func (c *Controller) isGone(ctx context.Context, owner ports.Owner) (bool, error) {
 	if owner.Namespace == "" || owner.Name == "" {
 		return false, nil

@@ -15,7 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// route divides the Services into those that can lead to the gateway and those whose clients could not be routed there.
+// route separates the Services that can lead to the gateway from those that cannot.
 func (c *Controller) route(ctx context.Context, seen *snapshot) error {
 	services, err := c.Informers.Services(ctx, seen.name)
 	if err != nil {
@@ -47,8 +47,8 @@ func (c *Controller) route(ctx context.Context, seen *snapshot) error {
 	return nil
 }
 
-// tellUnroutable has the Cluster name the Services whose clients could not be routed to the gateway, for its instances to keep it
-// awake. Whoever writes that writes an Event too.
+// tellUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake. The replica
+// that writes the annotation also writes an Event.
 func (c *Controller) tellUnroutable(ctx context.Context, seen *snapshot, now time.Time) error {
 	if seen.cluster == nil || !seen.cluster.DeletionTimestamp.IsZero() {
 		return nil
@@ -74,7 +74,8 @@ func (c *Controller) tellUnroutable(ctx context.Context, seen *snapshot, now tim
 	}, now)
 }
 
-// annotateUnroutable sets the annotation, or removes it. A conflict is left to the change that made it, of which the informers tell.
+// annotateUnroutable sets the annotation, or removes it. A conflict is ignored: the change that caused it leads to another
+// reconciliation.
 func (c *Controller) annotateUnroutable(ctx context.Context, seen *snapshot, value *string) error {
 	err := waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationUnroutableServices: value})
 	if apierrors.IsConflict(err) {

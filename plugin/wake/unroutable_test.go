@@ -33,7 +33,7 @@ func TestController_leadsAServiceThatSomebodyElseMade(t *testing.T) {
 	})
 }
 
-// A selector need not name the cluster where there is only one that it can mean.
+// A selector need not name the cluster if only one cluster matches.
 func TestController_leadsAServiceWhoseSelectorNamesNoCluster(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.exposed("mine", func(s *corev1.Service) {

@@ -7,8 +7,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// noteUnrouted remembers how many Services of a sleeping cluster should lead to the gateway, and lead to no replica of it. leds are
-// those that lead to this one by now.
+// noteUnrouted records how many Services of a sleeping cluster should lead to the gateway but lead to no replica of it. routes
+// are those that now lead to this one.
 func (c *Controller) noteUnrouted(seen *snapshot, planned plan.Plan, routes []routed) {
 	count := 0
 	if planned.Reason == plan.ReasonAsleep || planned.Reason == plan.ReasonMaintenance {
@@ -34,7 +34,7 @@ func (c *Controller) noteUnrouted(seen *snapshot, planned plan.Plan, routes []ro
 	c.unrouted.Store(seen.name, count)
 }
 
-// Unrouted is how many Services of the sleeping cluster lead to no gateway, as of when it was last looked at.
+// Unrouted returns how many Services of the sleeping cluster led to no gateway at its last reconciliation.
 func (c *Controller) Unrouted(cluster types.NamespacedName) int {
 	count, _ := c.unrouted.Load(cluster)
 	number, _ := count.(int)

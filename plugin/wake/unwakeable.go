@@ -12,7 +12,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// reasonsInWords say why connections do not wake a sleeping cluster any more.
+// reasonsInWords say why connections no longer wake a sleeping cluster.
 var reasonsInWords = map[plan.Reason]string{
 	plan.ReasonNotListed: "the Cluster does not list the plugin any more",
 	plan.ReasonInvalid:   "an annotation is not understood",
@@ -20,8 +20,9 @@ var reasonsInWords = map[plan.Reason]string{
 	plan.ReasonManual:    "the annotation " + contract.AnnotationWake + " says manual",
 }
 
-// tellUnwakeable writes an Event that says how to wake the cluster by hand, one of each sleep and reason. removed says that
-// slices of this replica have just been removed for that reason: what could not be told then is told when it is tried again.
+// tellUnwakeable writes an Event that says how to wake the cluster by hand, once for each sleep and reason. removed says that
+// slices of this replica have just been removed for that reason. If the Event cannot be written then, a later reconciliation
+// writes it.
 func (c *Controller) tellUnwakeable(ctx context.Context, seen *snapshot, planned plan.Plan, removed bool, now time.Time) error {
 	if !planned.Unwakeable || seen.cluster == nil {
 		c.untold.Delete(seen.name)

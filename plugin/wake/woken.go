@@ -9,11 +9,11 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// wakerWithin is how long the replica that woke a cluster is given to say so, once the Service is ready.
+// wakerWithin is how long the replica that woke a cluster has to write its Event once the Service is ready.
 const wakerWithin = 5 * time.Second
 
-// tellWoken has an Event say who woke the cluster if the replica that turned the switch off has not: it may have ended since.
-// Wakes of longer ago are passed over, so that a plugin that starts does not tell of all that ever were.
+// tellWoken writes an Event that says who woke the cluster, if the replica that turned hibernation off has not, for example
+// because it stopped. It ignores older wakes, so that a starting plugin does not report all past ones.
 func (c *Controller) tellWoken(ctx context.Context, seen *snapshot, again *requeue) error {
 	if seen.cluster == nil || plan.View(seen.cluster, again.now).Switched {
 		c.WakeRecorder.Forget(seen.name)

@@ -52,13 +52,14 @@ type world struct {
 
 	mutex      sync.Mutex
 	writes     []string                  // verb and kind of what was written
-	manager    string                    // who turned the switch on
-	unrouted   []discoveryv1.AddressType // of these families this network passes our slices over
-	passedOver string                    // to this address nobody is routed
-	bound      bool                      // session affinity leads the gateway's own connections to an instance
-	eventless  bool                      // no Event can be written
-	mute       []string                  // from these addresses no replica gets an answer
-	addresses  map[string][]string       // of the replicas, by name
+	manager    string                    // the field manager that turned the switch on
+	unrouted   []discoveryv1.AddressType // the families for which this network ignores our slices
+	passedOver string                    // an address to which nothing is routed
+	bound      bool                      // whether session affinity leads the gateway's own connections to an instance
+	eventless  bool                      // whether Events cannot be written
+	sliceless  bool                      // whether EndpointSlices cannot be created
+	mute       []string                  // the addresses at which replicas do not answer each other
+	addresses  map[string][]string       // those of the replicas, by name
 	turn, made int
 	networks   []*network
 	logged     bytes.Buffer
@@ -129,6 +130,9 @@ func (w *world) intercept() interceptor.Funcs {
 			if _, ok := o.(*corev1.Event); ok && w.eventless {
 				return errors.New("no Events today")
 			}
+			if _, ok := o.(*discoveryv1.EndpointSlice); ok && w.sliceless {
+				return errors.New("no EndpointSlices today")
+			}
 			o.SetUID(types.UID(o.GetName()))
 			if _, ok := o.(*discoveryv1.EndpointSlice); ok { // what is made again is another one
 				w.made++
@@ -156,7 +160,7 @@ func (w *world) intercept() interceptor.Funcs {
 	}
 }
 
-// wrote are the writes since it was last asked.
+// wrote returns the writes since the last call.
 func (w *world) wrote() []string {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -197,7 +201,7 @@ func announced(ahead time.Duration) string {
 	return "pod-uid " + time.Now().Add(ahead).UTC().Format(time.RFC3339Nano)
 }
 
-// events are those about the cluster.
+// events returns the Events about the cluster.
 func (w *world) events() []corev1.Event {
 	w.t.Helper()
 	var all corev1.EventList
@@ -241,7 +245,7 @@ func (w *world) endpoint(service string, ready bool, addresses ...string) {
 	w.put(slice)
 }
 
-// put makes an object in place of what was there.
+// put creates an object and replaces an existing one.
 func (w *world) put(o client.Object) {
 	w.t.Helper()
 	if err := client.IgnoreNotFound(w.api.Delete(w.t.Context(), o)); err != nil {
@@ -253,7 +257,7 @@ func (w *world) put(o client.Object) {
 	w.wrote()
 }
 
-// routed are the Services that lead to each replica, by the slices.
+// routed returns the Services that lead to each replica, according to the slices.
 func (w *world) routed() map[string][]string {
 	w.t.Helper()
 	var all discoveryv1.EndpointSliceList
@@ -271,14 +275,14 @@ func (w *world) routed() map[string][]string {
 	return routed
 }
 
-// replica is a plugin's pod, with its controller.
+// replica is a pod of the plugin, with its controller.
 type replica struct {
 	*Controller
 	network *network
 	world   *world
 }
 
-// replica starts a replica. One of the same name is the same pod, whose container was started again.
+// replica starts a replica. With an existing name it is the same pod, whose container was restarted.
 func (w *world) replica(name string, addresses ...string) *replica {
 	w.t.Helper()
 	of := endpointslice.Replica{Namespace: system, Pod: name, UID: types.UID(name), Node: "node"}
@@ -302,7 +306,7 @@ func (w *world) replica(name string, addresses ...string) *replica {
 	return r
 }
 
-// pod makes a replica's pod, or changes whether it is ready.
+// pod creates a replica's pod, or changes whether it is ready.
 func (w *world) pod(name string, ready corev1.ConditionStatus) {
 	w.t.Helper()
 	pod := &corev1.Pod{
@@ -315,7 +319,20 @@ func (w *world) pod(name string, ready corev1.ConditionStatus) {
 	w.put(pod)
 }
 
-// look has the replica look at the cluster.
+// starts makes a replica's pod one that has not been ready yet, whose container has just been started.
+func (w *world) starts(name string) {
+	w.t.Helper()
+	w.put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name, UID: types.UID(name)},
+		Status: corev1.PodStatus{
+			StartTime:         ptr.To(metav1.Now()),
+			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}},
+			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}},
+		},
+	})
+}
+
+// look makes the replica reconcile the cluster.
 func (r *replica) read() time.Duration {
 	r.world.t.Helper()
 	result, err := r.Reconcile(r.world.t.Context(), ctrl.Request{NamespacedName: orders})
@@ -325,7 +342,7 @@ func (r *replica) read() time.Duration {
 	return result.RequeueAfter
 }
 
-// exposed makes a Service of the primary, as kubectl expose does: it carries no label of the cluster.
+// exposed creates a Service of the primary like kubectl expose: it has no label of the cluster.
 func (w *world) exposed(name string, change func(*corev1.Service)) {
 	w.t.Helper()
 	service := &corev1.Service{
@@ -340,7 +357,7 @@ func (w *world) exposed(name string, change func(*corev1.Service)) {
 	w.put(service)
 }
 
-// dial is kube-proxy: the addresses take turns, but for whom session affinity keeps at an instance.
+// dial acts as kube-proxy: it takes the addresses in turn, unless session affinity pins the connection to an instance.
 func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -402,7 +419,7 @@ type network struct {
 	mutex     sync.Mutex
 	listening map[uint16]*fakeListener
 	served    map[types.UID]net.Listener
-	drained   []string // what was still routed here when the gateway was told to drain
+	drained   []string // what was still routed here when the drain began
 	onDrain   func() []string
 }
 
@@ -428,7 +445,7 @@ func (n *network) listen(_ context.Context, port uint16) (gateway.Listener, erro
 	return l, nil
 }
 
-// open are the ports that are listened on.
+// open returns the open ports.
 func (n *network) open() []uint16 {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
@@ -477,7 +494,7 @@ func (n *network) close() {
 	}
 }
 
-// connection is one whose peer has an address.
+// connection is a connection whose peer has an address.
 type connection struct {
 	net.Conn
 	peer net.Addr
@@ -493,7 +510,7 @@ type fakeListener struct {
 	free   func()
 }
 
-// connect comes from the address that it goes to: of a client only the family matters.
+// connect uses the destination address as the source too, because only the family of a client matters.
 func (l *fakeListener) connect(from netip.Addr) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {

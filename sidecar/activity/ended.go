@@ -9,17 +9,17 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// Ended is a TCP session of the server that the kernel reports as ended.
+// Ended is a TCP session of the server that the kernel reported as ended.
 type Ended struct {
 	// Peer is the client's address and port.
 	Peer netip.AddrPort
-	// Received is how many bytes the client sent; its FIN counts as one.
+	// Received is how many bytes the client sent, including one for its FIN.
 	Received uint64
 	// At is when the report arrived.
 	At time.Time
 }
 
-// Open is a TCP session of the server that has not ended, by the kernel's list.
+// Open is a TCP session of the server that the kernel lists as open.
 type Open struct {
 	// Peer is the client's address and port.
 	Peer netip.AddrPort
@@ -27,30 +27,30 @@ type Open struct {
 	Received uint64
 }
 
-// Verdict is what an ended TCP session comes to.
+// Verdict is how an ended TCP session is judged.
 type Verdict string
 
 // The verdicts.
 const (
-	// VerdictClient says that a sample had found the session, and that it counts.
+	// VerdictClient means that a sample found the session, and that it counts.
 	VerdictClient Verdict = "client"
-	// VerdictUnseen says that no sample found the session, and that it sent as much as a startup packet: a client.
+	// VerdictUnseen means that no sample found the session, but it sent as much as a startup packet: a client.
 	VerdictUnseen Verdict = "unseen"
-	// VerdictInfrastructure says that a sample had found the session, and that it does not count.
+	// VerdictInfrastructure means that a sample found the session, and that it does not count.
 	VerdictInfrastructure Verdict = "infrastructure"
-	// VerdictProbe says that it was a probe of this sidecar's or of the wake gateway's.
+	// VerdictProbe means that it was a probe by this sidecar or the wake gateway.
 	VerdictProbe Verdict = "probe"
-	// VerdictInstance says that it came from another instance of this cluster.
+	// VerdictInstance means that it came from another instance of this cluster.
 	VerdictInstance Verdict = "instance"
-	// VerdictIgnored says that an annotation says not to count clients from there.
+	// VerdictIgnored means that an annotation excludes clients with this address.
 	VerdictIgnored Verdict = "ignored"
-	// VerdictIncomplete says that it sent no complete startup packet.
+	// VerdictIncomplete means that it sent no complete startup packet.
 	VerdictIncomplete Verdict = "incomplete"
-	// VerdictLost says that reports were lost.
+	// VerdictLost means that reports were lost.
 	VerdictLost Verdict = "lost"
 )
 
-// Verdicts is the closed list of verdicts.
+// Verdicts returns all verdicts.
 func Verdicts() []Verdict {
 	return []Verdict{
 		VerdictClient, VerdictUnseen, VerdictInfrastructure, VerdictProbe, VerdictInstance, VerdictIgnored, VerdictIncomplete,
@@ -61,27 +61,27 @@ func Verdicts() []Verdict {
 // Used reports whether the session keeps the cluster awake.
 func (v Verdict) Used() bool { return v == VerdictClient || v == VerdictUnseen || v == VerdictLost }
 
-// JudgeOpen says what a TCP session comes to that is open, as if it ended now.
+// JudgeOpen returns the verdict on an open TCP session, as if it ended now.
 func JudgeOpen(o Open, around Surroundings) Verdict {
 	return Judge(Ended{Peer: o.Peer, Received: o.Received}, around)
 }
 
-// Surroundings is what a session is judged by.
+// Surroundings is the context in which a session is judged.
 type Surroundings struct {
-	// Class is whose the session was in one of the last two samples; empty: none of them found it.
+	// Class is the session's class in one of the last two samples; empty if neither found it.
 	Class Class
-	// Probe says that it was a probe of this sidecar's or of the wake gateway's.
+	// Probe says that it was a probe by this sidecar or the wake gateway.
 	Probe bool
 	// Instances are the addresses that the other instances of this cluster have, or had within the last minute.
 	Instances []netip.Addr
-	// Client is the client for whom the wake gateway made the connection; invalid: it was the peer's own.
+	// Client is the client for which the wake gateway made the connection; invalid if the peer is the client itself.
 	Client netip.Addr
 	// Ignore describes sessions that never count.
 	Ignore []idle.Pattern
 }
 
-// Judge says what an ended TCP session comes to. Whoever would wake a sleeping cluster keeps this one awake, a client with a
-// wrong password and pg_isready too.
+// Judge returns the verdict on an ended TCP session. Any client that would wake a sleeping cluster keeps this one awake,
+// including a client with a wrong password and pg_isready.
 func Judge(e Ended, around Surroundings) Verdict {
 	address := e.Peer.Addr().Unmap()
 	client := around.Client
@@ -95,7 +95,7 @@ func Judge(e Ended, around Surroundings) Verdict {
 		return VerdictClient
 	case around.Probe:
 		return VerdictProbe
-	// Over the loopback interface comes whoever is in this pod, a forwarded port too.
+	// Connections over the loopback interface come from this pod, or through a forwarded port.
 	case slices.Contains(around.Instances, address) && !address.IsLoopback():
 		return VerdictInstance
 	case slices.ContainsFunc(around.Ignore, func(p idle.Pattern) bool { return p.MatchesUnseen(client) }):

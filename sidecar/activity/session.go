@@ -1,8 +1,8 @@
-// Package activity judges what is known of the sessions of a PostgreSQL instance: the rows of pg_stat_activity, and the TCP
-// sessions that the kernel reports as ended. It is pure.
+// Package activity judges the sessions of a PostgreSQL instance: the rows of pg_stat_activity, and the TCP sessions that the
+// kernel reports as ended. It is pure.
 //
-// The predicate is inverted: it lists who is provably PostgreSQL itself or the infrastructure around it, and counts
-// everybody else, whatever state they are in. A state that is not known counts.
+// The predicate is inverted: it lists what is provably PostgreSQL itself or the infrastructure around it, and counts everything
+// else, whatever its state. An unknown state counts.
 package activity
 
 import (
@@ -17,40 +17,40 @@ import (
 // ApplicationName is the application_name of the sidecar's own sessions.
 const ApplicationName = "cnpg-i-scale-to-zero"
 
-// Session is a row of pg_stat_activity. NULLs are empty, except where that would lose something.
+// Session is a row of pg_stat_activity. NULLs are empty, except where information would be lost.
 type Session struct {
 	// BackendType, User, Application, Database and State are the columns of that name.
 	BackendType, User, Application, Database, State string
-	// Local says that the session came over the Unix socket.
+	// Local says that the session uses the Unix socket.
 	Local bool
-	// Peer is the client's address and port; invalid if it has none, or if it may not be seen.
+	// Peer is the client's address and port; invalid if it has none, or if it is not visible.
 	Peer netip.AddrPort
 	// PID, and Started in microseconds since 1970, identify the session.
 	PID, Started int64
-	// IdleFor is for how long the session has been in its state, and Changed since when, in microseconds since 1970.
+	// IdleFor is how long the session has been in its state, and Changed since when, in microseconds since 1970.
 	IdleFor time.Duration
 	Changed int64
 	// InTransaction says that a transaction is open.
 	InTransaction bool
-	// Wraparound says that this is an autovacuum against wraparound.
+	// Wraparound says that this is an autovacuum to prevent wraparound.
 	Wraparound bool
 }
 
 // Rules say which sessions do not count.
 type Rules struct {
-	// Instances are the names of the cluster's pods, to recognise its own sessions.
+	// Instances are the names of the cluster's pods, by which the cluster's own sessions are recognised.
 	Instances []string
 	// Ignore describes sessions that never count.
 	Ignore []idle.Pattern
-	// Queries says that a session that sits idle counts only up to its last statement.
+	// Queries says that an idle session counts only until the end of its last statement.
 	Queries bool
-	// ClientAddr returns the client of a connection that the wake gateway made; nil: every connection is its peer's own.
+	// ClientAddr returns the client of a connection that the wake gateway made; if nil, every connection is its peer's own.
 	ClientAddr func(netip.AddrPort) netip.AddrPort
-	// Probe reports whether a connection is a probe of this sidecar's or of the wake gateway's; nil: none is.
+	// Probe reports whether a connection is a probe by this sidecar or the wake gateway; if nil, none is.
 	Probe func(netip.AddrPort) bool
 }
 
-// client is the address of the session's client; invalid if it has none.
+// client returns the address of the session's client; invalid if it has none.
 func (r Rules) client(s Session) netip.Addr {
 	if r.ClientAddr == nil || !s.Peer.IsValid() {
 		return s.Peer.Addr()
@@ -58,41 +58,41 @@ func (r Rules) client(s Session) netip.Addr {
 	return r.ClientAddr(s.Peer).Addr()
 }
 
-// probe reports whether the session is a probe: where pg_hba.conf asks for no password, a startup packet opens one.
+// probe reports whether the session is a probe: where pg_hba.conf asks for no password, a startup packet opens a session.
 func (r Rules) probe(s Session) bool { return r.Probe != nil && s.Peer.IsValid() && r.Probe(s.Peer) }
 
-// Class is whose a session is.
+// Class says to whom a session belongs.
 type Class string
 
 // The classes.
 const (
 	// ClassClient is a session that keeps the cluster awake.
 	ClassClient Class = "client"
-	// ClassIgnored is a client that an annotation says not to count.
+	// ClassIgnored is a client that an annotation excludes.
 	ClassIgnored Class = "ignored"
 	// ClassReplication is a replication client that is not a standby of the cluster.
 	ClassReplication Class = "replication_client"
-	// ClassWorker is a background worker of an extension that works.
+	// ClassWorker is a working background worker of an extension.
 	ClassWorker Class = "background_worker"
-	// ClassWraparound is an autovacuum against wraparound.
+	// ClassWraparound is an autovacuum to prevent wraparound.
 	ClassWraparound Class = "wraparound_vacuum"
 	// ClassInfrastructure is a session of the operator, its exporter and pooler, the standbys, or the sidecar.
 	ClassInfrastructure Class = "infrastructure"
-	// ClassInternal is a process of PostgreSQL itself, or a background worker that does nothing.
+	// ClassInternal is a process of PostgreSQL itself, or an idle background worker.
 	ClassInternal Class = "internal"
 )
 
 // joinSuffix is what CloudNativePG appends to an instance's name while it joins (1.30: pkg/management/postgres/probes.go).
 const joinSuffix = "-join"
 
-// Classify returns whose a session is. Infrastructure is matched by user and application_name together, and local sessions
-// must be local: any user may choose an application_name.
+// Classify returns a session's class. Infrastructure is recognised by user and application_name together, and its local sessions
+// must be local, because any user may choose an application_name.
 func Classify(s Session, rules Rules) Class {
 	switch s.BackendType {
 	case "client backend", "walsender":
 		switch {
 		case s.State == "starting" && s.User == "":
-			return ClassInternal // PostgreSQL 18 shows who has not logged in yet; before, they were not there
+			return ClassInternal // PostgreSQL 18 shows sessions that have not logged in yet; earlier versions do not
 		case infrastructure(s, rules.Instances), rules.probe(s):
 			return ClassInfrastructure
 		case ignored(s, rules):
@@ -107,14 +107,14 @@ func Classify(s Session, rules Rules) Class {
 			return ClassWraparound
 		}
 		return ClassInternal
-	// A parallel worker's leader is a session of its own; the workers of a subscription have a reason of their own.
+	// A parallel worker's leader has a row of its own; workers of a subscription have a separate reason.
 	case "autovacuum launcher", "parallel worker", "logical replication launcher", "logical replication worker",
 		"logical replication apply worker", "logical replication parallel worker", "logical replication tablesync worker",
 		"slotsync worker", "startup", "checkpointer", "background writer", "walwriter", "archiver", "walreceiver",
 		"walsummarizer", "logger", "stats collector", "io worker", "standalone backend":
 		return ClassInternal
 	default:
-		// A background worker of an extension: its launcher sits idle, or without a state, between two jobs.
+		// A background worker of an extension: between two jobs its launcher is idle, or has no state.
 		if s.InTransaction || s.State != "" && s.State != "idle" {
 			return ClassWorker
 		}
@@ -122,7 +122,7 @@ func Classify(s Session, rules Rules) Class {
 	}
 }
 
-// ignored reports whether an annotation says not to count the session.
+// ignored reports whether an annotation excludes the session.
 func ignored(s Session, rules Rules) bool {
 	client := rules.client(s)
 	return slices.ContainsFunc(rules.Ignore, func(p idle.Pattern) bool {
@@ -130,15 +130,16 @@ func ignored(s Session, rules Rules) bool {
 	})
 }
 
-// infrastructure follows what CloudNativePG 1.28 to 1.30 connects as: the instance manager (pkg/management/postgres/
-// instance.go), the metrics exporter, the standbys and their slot replicator (conninfo.go, slots/runner), and PgBouncer's
-// auth_query (internal/pgbouncer/config). A backup tool's session is not among them: a running backup must not be cut.
+// infrastructure recognises the sessions of CloudNativePG 1.28 to 1.30: the instance manager
+// (pkg/management/postgres/instance.go), the metrics exporter, the standbys and their slot replicator (conninfo.go,
+// slots/runner), and PgBouncer's auth_query (internal/pgbouncer/config). It does not include backup tools, because a running
+// backup must not be cut.
 func infrastructure(s Session, instances []string) bool {
 	switch s.User {
 	case "postgres":
-		// The probes run pg_isready, which logs in where peer authentication lets it, as over the socket: a session of a
-		// millisecond every ten seconds. Operators without a role for it (1.28 before 1.28.3) scrape in a session of the instance
-		// manager's, which takes the exporter's name meanwhile (metrics/collector.go).
+		// The probes run pg_isready, which logs in where peer authentication allows it, as over the socket: a session of a
+		// millisecond every ten seconds. Operators without a role for the exporter (1.28 before 1.28.3) scrape in a session of
+		// the instance manager that temporarily has the exporter's name (metrics/collector.go).
 		return s.Local && (s.Application == "cnpg-instance-manager" || s.Application == "cnpg_metrics_exporter" ||
 			s.Application == "pg_isready" || s.Application == ApplicationName)
 	case "cnpg_metrics_exporter":

@@ -8,7 +8,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// The states of client sessions, as metrics and reports name them.
+// The states of client sessions, as named in metrics and reports.
 const (
 	stateActive    = "active"
 	stateIdle      = "idle"
@@ -19,12 +19,12 @@ const (
 	stateUndefined = "unknown"
 )
 
-// States is the closed list of states.
+// States returns all states.
 func States() []string {
 	return []string{stateActive, stateIdle, stateInTx, stateAborted, stateFastpath, stateDisabled, stateUndefined}
 }
 
-// stateOf maps the column state; what is not known, NULL included, stays visible as unknown.
+// stateOf maps the column state; an unknown value, including NULL, is reported as unknown.
 func stateOf(column string) string {
 	switch column {
 	case "active":
@@ -44,19 +44,19 @@ func stateOf(column string) string {
 	}
 }
 
-// Terminable is a session that does not count and would hold a shutdown up. It is terminated once the cluster is put to sleep.
+// Terminable is a session that does not count but would delay a shutdown. It is terminated when the cluster is put to sleep.
 type Terminable struct {
 	// PID and Started, in microseconds since 1970, identify the session.
 	PID, Started int64
-	// Idle says that it was judged by being idle, since Changed, in microseconds since 1970.
+	// Idle says that the session does not count because it has been idle since Changed, in microseconds since 1970.
 	Idle    bool
 	Changed int64
 }
 
-// maximumKept bounds what is kept of one sample. A server with more sessions has some that count.
+// maximumKept limits what is kept of one sample. A server with more sessions has some that count.
 const maximumKept = 10_000
 
-// Tally is what the sessions of one sample come to. The zero value is ready for use.
+// Tally summarises the sessions of one sample. The zero value is ready to use.
 type Tally struct {
 	counts     [7]int
 	classes    map[Class]int
@@ -67,7 +67,7 @@ type Tally struct {
 	terminable []Terminable
 }
 
-// Add takes one session in.
+// Add adds one session.
 func (t *Tally) Add(s Session, rules Rules) {
 	class := Classify(s, rules)
 	if t.classes == nil {
@@ -115,7 +115,7 @@ func (t *Tally) addTerminable(d Terminable) {
 	}
 }
 
-// InUse is why the instance is in use; empty: it is not.
+// InUse returns why the instance is in use; empty if it is not.
 func (t Tally) InUse() []idle.Reason {
 	var reasons []idle.Reason
 	for _, class := range []struct {
@@ -134,22 +134,22 @@ func (t Tally) InUse() []idle.Reason {
 	return reasons
 }
 
-// HasClients reports whether a session counts, PostgreSQL's own vacuum against wraparound aside.
+// HasClients reports whether any session counts, apart from PostgreSQL's own vacuum to prevent wraparound.
 func (t Tally) HasClients() bool {
 	return slices.ContainsFunc(t.InUse(), func(r idle.Reason) bool { return r != idle.ReasonWraparoundVacuum })
 }
 
-// Local says that something counts whose end the kernel does not report: it has no address.
+// Local reports whether something counts whose end the kernel does not report, because it has no address.
 func (t Tally) Local() bool { return t.local }
 
-// LastUse is how long ago the last statement of the sessions ended that sit idle and count only up to it; false without
+// LastUse returns how long ago the last statement ended of the idle sessions that count only until then; false if there are no
 // such sessions.
 func (t Tally) LastUse() (time.Duration, bool) { return t.lastUse, t.used }
 
-// Peers are the clients that had an address, and whose they are.
+// Peers returns the clients that had an address, with their classes.
 func (t Tally) Peers() map[netip.AddrPort]Class { return t.peers }
 
-// Terminable are the sessions that do not count and would hold a shutdown up.
+// Terminable returns the sessions that do not count but would delay a shutdown.
 func (t Tally) Terminable() []Terminable { return t.terminable }
 
 // ByState returns the number of client sessions of every state, zeros included.

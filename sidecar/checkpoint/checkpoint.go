@@ -1,8 +1,7 @@
-// Package checkpoint keeps what is known of an instance's idleness in a file, so that a sidecar that is started again can go on
-// with the clock if nothing has happened meanwhile.
+// Package checkpoint saves the idle clock of an instance in a file, so that a restarted sidecar can resume it if nothing has
+// happened meanwhile.
 //
-// Times are kept by the machine's clock since its start, which nobody sets: a step of the other one must not make the time
-// longer.
+// Times are saved as time since boot, which nobody sets: a step of the wall clock must not lengthen the idle time.
 package checkpoint
 
 import (
@@ -18,45 +17,45 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// version is that of the file.
+// version is the version of the file format.
 const version = 1
 
-// ErrUnusable says that the file is not one of this instance and this start of the machine.
+// ErrUnusable means that the file is not of this instance and this boot of the machine.
 var ErrUnusable = errors.New("unusable checkpoint")
 
-// Checkpoint is what is kept.
+// Checkpoint is the saved state.
 type Checkpoint struct {
 	// Instance is the UID of the pod.
 	Instance string
-	// State is that of the newest sample.
+	// State is the state at the newest sample.
 	State idle.State
-	// Ledger and Started are what the server said at that sample.
+	// Ledger and Started are the server's values at that sample.
 	Ledger  activity.Ledger
 	Started int64
 }
 
-// file is how it is written; times are nanoseconds since the machine's start, zero for none.
+// file is the file format; times are nanoseconds since boot, zero for none.
 type file struct {
 	Version       int             `json:"version"`
 	Instance      string          `json:"instance"`
 	SavedAt       int64           `json:"savedAt"`
 	IdleSince     int64           `json:"idleSince"`
 	EligibleSince int64           `json:"eligibleSince"`
-	SampledUntil  int64           `json:"lookedUntil"` // the key of the first release: files outlive the program
+	SampledUntil  int64           `json:"lookedUntil"` // the key of the first release, since files outlive the program
 	LastActivity  int64           `json:"lastActivity"`
 	Ledger        activity.Ledger `json:"ledger"`
 	Started       int64           `json:"started"`
 }
 
-// Store is the place of the file.
+// Store saves and loads the file.
 type Store struct {
-	// Path is that of the file.
+	// Path is the path of the file.
 	Path string
-	// now returns the time, and the time since the machine's start.
+	// now returns the time, and the time since boot.
 	now func() (time.Time, time.Duration, error)
 }
 
-// NewStore keeps the checkpoint at a path.
+// NewStore returns a store for the file at path.
 func NewStore(path string) *Store { return &Store{Path: path, now: sinceStart} }
 
 func sinceStart() (time.Time, time.Duration, error) {
@@ -67,7 +66,7 @@ func sinceStart() (time.Time, time.Duration, error) {
 	return time.Now(), time.Duration(spec.Nano()), nil
 }
 
-// Save replaces what is kept.
+// Save replaces the checkpoint.
 func (s *Store) Save(c Checkpoint) error {
 	now, up, err := s.now()
 	if err != nil {
@@ -87,7 +86,7 @@ func (s *Store) Save(c Checkpoint) error {
 	if err != nil {
 		return fmt.Errorf("encode the checkpoint: %w", err)
 	}
-	fresh := s.Path + ".new" // a worker that is killed while it writes must not leave half of it
+	fresh := s.Path + ".new" // a worker killed while writing must not leave half a file
 	if err := os.WriteFile(fresh, body, 0o600); err != nil {
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
@@ -97,7 +96,7 @@ func (s *Store) Save(c Checkpoint) error {
 	return nil
 }
 
-// Load returns what is kept of an instance. Errors are [ErrUnusable], or say why there is nothing to read.
+// Load returns the checkpoint of an instance. Errors are [ErrUnusable], or those of reading the file or the clock.
 func (s *Store) Load(instance string) (Checkpoint, error) {
 	body, err := os.ReadFile(s.Path)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 var start = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 
-// at makes a store whose machine has been up for that long, and whose clock shows start plus the step.
+// at makes a store on a machine that was booted that long ago, whose clock shows start plus uptime plus step.
 func at(path string, up, step time.Duration) *Store {
 	return &Store{Path: path, now: func() (time.Time, time.Duration, error) { return start.Add(up + step), up, nil }}
 }
@@ -51,7 +51,7 @@ func TestStore_survivesStepsOfTheClock(t *testing.T) {
 func TestStore_readsTheFileOfAnEarlierProgram(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "checkpoint.json")
-	// As the first release wrote it, an hour after the machine's start.
+	// As the first release wrote it, an hour after boot.
 	body := `{"version":1,"instance":"u","savedAt":3600000000000,"idleSince":3000000000000,"eligibleSince":0,"lookedUntil":3001000000000,` +
 		`"lastActivity":0,"ledger":{"app":{"Sessions":3,"Reset":1}},"started":7}`
 	if err := os.WriteFile(path, []byte(body), 0o600); err != nil {

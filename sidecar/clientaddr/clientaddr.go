@@ -1,10 +1,10 @@
-// Package clientaddr maps the connections that the wake gateway makes to the clients that it makes them for. While a cluster falls asleep or wakes, the
-// gateway passes sessions on, and PostgreSQL sees the gateway's address. The gateway says beforehand whose session will come
-// from which of its ports, so that rules about clients' addresses hold all the same, and which connections are its own probes. The
-// probes of this sidecar are kept beside them.
+// Package clientaddr maps the connections of the wake gateway to the clients that it makes them for. While a cluster falls
+// asleep or wakes, the gateway forwards sessions, and PostgreSQL sees the gateway's address. So that rules about client
+// addresses still apply, the gateway announces the client of each connection by its source port, and which connections are its
+// own probes. The probes of this sidecar are stored in the same table.
 //
-// Anybody who reaches the pod may say so, but only of connections from the address that the request itself comes from:
-// whoever lies gives away nothing but their own connections.
+// Anybody who reaches the pod may make such an announcement, but only for connections from the address that the request comes
+// from: a false one affects only the sender's own connections.
 package clientaddr
 
 import (
@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// maximumEntries bounds the memory that entries take; what comes beyond it counts as the gateway's own.
+	// maximumEntries limits the memory of the table; connections beyond it count as the gateway's own.
 	maximumEntries = 4096
-	// expectedWithin is how long an announced connection may take to come.
+	// expectedWithin is how long an announced connection may take to arrive.
 	expectedWithin = time.Minute
-	// probeLasts is how long one of this sidecar's probes may take, its end included. It is short, since the port may be
-	// another client's next where nothing reports that it ended: a forwarded port is local too.
+	// probeLasts is how long one of this sidecar's probes may take, including its end. It is short because another client may
+	// reuse the port if the end is not reported: a forwarded port is local too.
 	probeLasts = 3 * time.Second
 )
 
-// Table maps connections of the gateway to clients. It may be used by several goroutines.
+// Table maps connections of the gateway to clients. It is safe for concurrent use.
 type Table struct {
 	mutex   sync.Mutex
 	entries map[netip.AddrPort]entry
@@ -35,15 +35,15 @@ type Table struct {
 type entry struct {
 	peer  netip.AddrPort
 	probe bool
-	until time.Time // when it is forgotten unless a sample has found it, and is no probe any more
-	seen  bool      // in the newest sample
+	until time.Time // then the entry expires unless a sample contained it, and no longer marks a probe
+	seen  bool      // whether the newest sample contained it
 }
 
 // NewTable makes an empty table.
 func NewTable() *Table { return &Table{entries: map[netip.AddrPort]entry{}} }
 
-// Add takes in what came from the gateway's address. It is passed over when the table is full: the session is then the
-// gateway's own, and counts.
+// Add stores an announcement from the gateway's address. It is dropped if the table is full: the session then counts as the
+// gateway's own.
 func (t *Table) Add(gateway netip.Addr, a contract.ClientAddress) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -58,22 +58,22 @@ func (t *Table) Add(gateway netip.Addr, a contract.ClientAddress) {
 	}
 }
 
-// Told reports whether the gateway has ever named the client of a session.
+// Told reports whether the gateway has ever announced the client of a session.
 func (t *Table) Told() bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	return t.told
 }
 
-// AddProbe takes in a connection of this sidecar's own that only asks whether PostgreSQL accepts sessions. It must be called
-// before the first byte is sent.
+// AddProbe stores a connection of this sidecar that only asks whether PostgreSQL accepts sessions. It must be called before the
+// first byte is sent.
 func (t *Table) AddProbe(local netip.AddrPort) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	t.entries[local] = entry{peer: local, probe: true, until: time.Now().Add(probeLasts)}
 }
 
-// ClientAddr returns the client of a connection: the one that the gateway named, else the connection's own peer.
+// ClientAddr returns the client of a connection: the announced one or, if none, the connection's own peer.
 func (t *Table) ClientAddr(peer netip.AddrPort) netip.AddrPort {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -83,7 +83,7 @@ func (t *Table) ClientAddr(peer netip.AddrPort) netip.AddrPort {
 	return peer
 }
 
-// Probe reports whether a connection is a probe of this sidecar's, or of the gateway's by its own word.
+// Probe reports whether a connection is a probe of this sidecar, or was announced as one by the gateway.
 func (t *Table) Probe(peer netip.AddrPort) bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -91,14 +91,14 @@ func (t *Table) Probe(peer netip.AddrPort) bool {
 	return e.probe && time.Now().Before(e.until)
 }
 
-// Ended forgets a connection that has ended: its port may be another client's next.
+// Ended removes a connection that has ended: another client may reuse its port.
 func (t *Table) Ended(peer netip.AddrPort) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	delete(t.entries, peer)
 }
 
-// Seen takes in which connections a sample has found, and forgets those that have gone or never came.
+// Seen records which connections a sample contains, and removes those that have ended or never arrived.
 func (t *Table) Seen(connected func(netip.AddrPort) bool) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -114,7 +114,7 @@ func (t *Table) Seen(connected func(netip.AddrPort) bool) {
 	t.expire(time.Now())
 }
 
-// expire forgets the connections that were named and did not come.
+// expire removes announced connections that did not arrive in time.
 func (t *Table) expire(now time.Time) {
 	for peer, e := range t.entries {
 		if !e.seen && now.After(e.until) {

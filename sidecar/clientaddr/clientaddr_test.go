@@ -67,7 +67,7 @@ func TestTable_ownProbesAreKnownForAMoment(t *testing.T) {
 		local := netip.MustParseAddrPort("127.0.0.1:40000")
 		here := func(netip.AddrPort) bool { return true }
 		table := NewTable()
-		for port := range maximumEntries { // what others say takes no place away
+		for port := range maximumEntries { // others' announcements do not use up its space
 			table.Add(netip.MustParseAddr("10.0.0.66"), contract.ClientAddress{Port: uint16(port + 1), Peer: local})
 		}
 		table.AddProbe(local)

@@ -1,7 +1,8 @@
-// Package connlimit bounds how many connections a server has, so that nobody keeps others out by holding all of them.
+// Package connlimit limits the connections of a server so that no client can lock others out by holding all of them.
 //
-// Whoever comes gets a slot while one is free. When all are taken, a newcomer takes the slot of the oldest connection of the
-// source address that has the most; it is closed whatever it does. Preferred sources lose a slot only to one another.
+// While slots are free, every newcomer gets one. When all are taken, a newcomer takes the slot of the oldest connection of the
+// source address with the most connections; that connection is closed whatever it is doing. Preferred sources lose slots only
+// to one another.
 package connlimit
 
 import (
@@ -18,10 +19,10 @@ type Listener struct {
 	preferred func(netip.Addr) bool
 
 	mutex sync.Mutex
-	open  []*Conn // the oldest first
+	open  []*Conn // oldest first
 }
 
-// New limits the connections of the listener. preferred reports whether a source is preferred; nil: none is.
+// New limits the connections of the listener. preferred reports whether a source is preferred; nil means that none is.
 func New(listener net.Listener, most int, preferred func(netip.Addr) bool) *Listener {
 	if preferred == nil {
 		preferred = func(netip.Addr) bool { return false }
@@ -29,7 +30,7 @@ func New(listener net.Listener, most int, preferred func(netip.Addr) bool) *List
 	return &Listener{Listener: listener, most: most, preferred: preferred}
 }
 
-// Conn is a connection that has a slot until it is closed.
+// Conn is a connection that holds a slot until it is closed.
 type Conn struct {
 	net.Conn
 	listener  *Listener
@@ -56,20 +57,20 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close gives the slot back and closes the connection.
+// Close frees the slot and closes the connection.
 func (c *Conn) Close() error {
 	c.Keep()
 	return c.Conn.Close()
 }
 
-// Keep gives the slot back, so that the connection stays until it is closed: its other end has proved who it is.
+// Keep frees the slot but keeps the connection open: its peer has been authenticated.
 func (c *Conn) Keep() {
 	c.listener.mutex.Lock()
 	defer c.listener.mutex.Unlock()
 	c.listener.remove(c)
 }
 
-// admit gives the connection a slot, and returns the one that loses its own: the newcomer itself if it is refused.
+// admit gives the connection a slot and returns the connection that loses its own: the newcomer itself if it is refused.
 func (l *Listener) admit(newcomer *Conn) *Conn {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -90,7 +91,7 @@ func (l *Listener) remove(conn *Conn) {
 	}
 }
 
-// displaceable is the one that loses its slot when all are taken, by those that are open, the oldest first.
+// displaceable returns the connection that loses its slot when all are taken; open is ordered oldest first.
 func displaceable(open []*Conn, newcomer *Conn) *Conn {
 	counts := map[netip.Addr]int{}
 	for _, conn := range open {
@@ -110,7 +111,7 @@ func displaceable(open []*Conn, newcomer *Conn) *Conn {
 	return chosen
 }
 
-// sourceOf is the address of the other end.
+// sourceOf returns the address of the peer.
 func sourceOf(conn net.Conn) netip.Addr {
 	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {

@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestDisplaceable_isTheOldestOfTheLargestSource writes connections as letters by source, the oldest first; the source P is
-// preferred, as is Q.
+// TestDisplaceable_isTheOldestOfTheLargestSource writes each connection as the letter of its source, oldest first; the sources
+// P and Q are preferred.
 func TestDisplaceable_isTheOldestOfTheLargestSource(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -52,7 +52,7 @@ func TestDisplaceable_isTheOldestOfTheLargestSource(t *testing.T) {
 	}
 }
 
-// accepted is a listener with slots, the connections that it accepts, and a way to connect.
+// accepted returns the connections accepted by a listener with slots, and a function to connect to it.
 func accepted(t *testing.T, most int, preferred func(netip.Addr) bool) (conns <-chan net.Conn, dial func(source string) net.Conn) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")

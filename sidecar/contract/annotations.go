@@ -2,10 +2,10 @@ package contract
 
 import "time"
 
-// Prefix is the common beginning of the annotations that are ours; the names are those of xataio/cnpg-i-scale-to-zero.
+// Prefix is the prefix of this project's annotations; their names are those of xataio/cnpg-i-scale-to-zero.
 const Prefix = "xata.io/scale-to-zero-"
 
-// Annotations that people set on a Cluster. docs/configuration.md has these comments as a table, and their last sentences as the
+// Annotations that people set on a Cluster. docs/configuration.md has a table of these comments; their last sentences are the
 // defaults.
 const (
 	// AnnotationEnabled turns the feature on: `"true"` or `"false"`. Default: `"false"`.
@@ -42,7 +42,7 @@ const (
 	AnnotationSleepRequested = Prefix + "sleep-requested"
 )
 
-// Annotations that the parts write.
+// Annotations that the plugin and the sidecars write.
 const (
 	// AnnotationAnnounced says that an instance is about to put its cluster to sleep.
 	AnnotationAnnounced = Prefix + "announced"
@@ -52,7 +52,7 @@ const (
 	AnnotationAsleepSince = Prefix + "asleep-since"
 	// AnnotationAsleepReason says why it was put to sleep.
 	AnnotationAsleepReason = Prefix + "asleep-reason"
-	// AsleepUnused is how that reason begins of a cluster that a connection woke and that nobody used then.
+	// AsleepUnused is how that reason begins if a connection woke the cluster but nobody used it.
 	AsleepUnused = "unused since "
 	// AnnotationLastWake names who woke the cluster last, and when.
 	AnnotationLastWake = Prefix + "last-wake"
@@ -69,7 +69,7 @@ const AnnotationUnroutable = Prefix + "unroutable"
 
 // Values of [AnnotationUnroutable].
 const (
-	// UnroutableAccept: it may, and they are refused while it sleeps.
+	// UnroutableAccept: it may sleep, and the clients are refused while it does.
 	UnroutableAccept = "accept"
 	// UnroutableReject: it stays awake.
 	UnroutableReject = "reject"
@@ -79,7 +79,7 @@ const (
 const (
 	// ActivityConnections: any open client session.
 	ActivityConnections = "connections"
-	// ActivityQueries: a session that sits idle only up to its last statement.
+	// ActivityQueries: an idle session only until the end of its last statement.
 	ActivityQueries = "queries"
 )
 
@@ -93,28 +93,28 @@ const (
 
 // Values of [AnnotationGatewayAddress].
 const (
-	// GatewayAccept: clients are routed through the gateway all the same.
+	// GatewayAccept: clients are routed through the gateway anyway.
 	GatewayAccept = "accept"
-	// GatewayReject: they are asked to connect again, once the cluster is awake.
+	// GatewayReject: clients are told to reconnect once the cluster is awake.
 	GatewayReject = "reject"
 )
 
-// Limits of what the annotations say.
+// Limits of the annotations' values.
 const (
-	// LongestKeepAwake is how far ahead a time until which a cluster is kept awake may be.
+	// LongestKeepAwake is the longest time for which a cluster can be kept awake.
 	LongestKeepAwake = 7 * 24 * time.Hour
-	// OldestRequest is for how long a request to sleep counts before it is seen, and how far ahead of this clock the requester's
-	// may be. An older one is no mistake: it has been answered, or came to nothing.
+	// OldestRequest is how old a request to sleep may be when it is first seen, and how far the requester's clock may be ahead of
+	// this one. An older request is not an error: it has been answered, or had no effect.
 	OldestRequest = 5 * time.Minute
 )
 
-// Values of [AnnotationSidecarUpdate], and of the plugin's setting that holds where the annotation is not there.
+// Values of [AnnotationSidecarUpdate], and of the plugin's setting that applies without that annotation.
 const (
-	// UpdateOnRestart: with the pod that is made next, for whatever reason.
+	// UpdateOnRestart: when the pod is next recreated, for whatever reason.
 	UpdateOnRestart = "on-restart"
-	// UpdateImmediate: the operator replaces the instances for it.
+	// UpdateImmediate: the operator replaces the instances.
 	UpdateImmediate = "immediate"
 )
 
-// AnnotationHibernation is CloudNativePG's switch, "on" or "off".
+// AnnotationHibernation is CloudNativePG's annotation for hibernation, "on" or "off".
 const AnnotationHibernation = "cnpg.io/hibernation"

@@ -7,21 +7,22 @@ import (
 	"time"
 )
 
-// AnnouncementLifetime is how far ahead an announcement's deadline lies. A reader passes over one that is farther ahead.
+// AnnouncementLifetime is how far in the future an announcement's deadline is. A reader ignores an announcement while its
+// deadline is farther away.
 const AnnouncementLifetime = 30 * time.Second
 
-// ErrNotAnAnnouncement says that an annotation's value is none.
+// ErrNotAnAnnouncement means that an annotation's value is not an announcement.
 var ErrNotAnAnnouncement = errors.New(`not an announcement such as "<pod UID> 2026-03-01T18:00:00.5Z"`)
 
-// Announcement says that an instance is about to put its cluster to sleep. It is the value of [AnnotationAnnounced], and
-// the gateway acknowledges it by repeating it in [AnnotationGatewayReady].
+// Announcement says that an instance is about to put its cluster to sleep. It is the value of [AnnotationAnnounced]. The gateway
+// acknowledges it by copying it to [AnnotationGatewayReady].
 type Announcement struct {
-	// PodUID is that of the instance, Deadline when the announcement means nothing any more.
+	// PodUID is the instance's. The announcement is void after Deadline.
 	PodUID   string
 	Deadline time.Time
 }
 
-// ParseAnnouncement reads the annotation's value. Errors are [ErrNotAnAnnouncement].
+// ParseAnnouncement parses the annotation's value. Its errors are [ErrNotAnAnnouncement].
 func ParseAnnouncement(value string) (Announcement, error) {
 	pod, until, _ := strings.Cut(value, " ")
 	deadline, err := time.Parse(time.RFC3339Nano, until)
@@ -31,12 +32,12 @@ func ParseAnnouncement(value string) (Announcement, error) {
 	return Announcement{PodUID: pod, Deadline: deadline}, nil
 }
 
-// String is the annotation's value.
+// String returns the annotation's value.
 func (a Announcement) String() string {
 	return a.PodUID + " " + a.Deadline.UTC().Format(time.RFC3339Nano)
 }
 
-// Valid reports whether the announcement counts now, and when that changes; zero: never again.
+// Valid reports whether the announcement is valid now, and when that changes; zero if it does not change any more.
 func (a Announcement) Valid(now time.Time) (valid bool, change time.Time) {
 	switch {
 	case !a.Deadline.After(now):

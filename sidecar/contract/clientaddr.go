@@ -8,36 +8,37 @@ import (
 )
 
 const (
-	// ShortestStartupPacket is the length, in bytes, of the shortest startup packet that wakes a sleeping cluster: a StartupMessage of
-	// protocol 3 with the parameter user and a name of one byte. The gateway parses startup packets; the sidecar sees only how many
-	// bytes a client sent, and takes whoever sent as many for a client, so that it errs only towards awake.
+	// ShortestStartupPacket is the length, in bytes, of the shortest startup packet that wakes a sleeping cluster: a
+	// StartupMessage of protocol 3 with the parameter user and a name of one byte. The gateway parses startup packets. The
+	// sidecar only sees how many bytes a client sent, and treats every peer that sent at least as many as a client, so it errs on
+	// the side of staying awake.
 	ShortestStartupPacket = 4 + 4 + len("user\x00") + len("u\x00") + 1
 
-	// PathClientAddress is where a sidecar takes a [ClientAddress] in.
+	// PathClientAddress is where a sidecar receives a [ClientAddress].
 	PathClientAddress = "/client-address"
 	// ClientAddressVersion is the version of [ClientAddress] that this program writes and reads.
 	ClientAddressVersion = 1
-	// MaximumClientAddress bounds a [ClientAddress] in bytes.
+	// MaximumClientAddress is the maximum size of a [ClientAddress] in bytes.
 	MaximumClientAddress = 1 << 10
 )
 
-// ErrClientAddress says that a client address cannot be used.
+// ErrClientAddress means that a client address cannot be used.
 var ErrClientAddress = errors.New("unusable client address")
 
-// ClientAddress is what the wake gateway sends to a sidecar about a connection that it makes to PostgreSQL: whose it is. It is
-// sent before the first byte of the connection.
+// ClientAddress tells a sidecar whose connection it is that the wake gateway makes to PostgreSQL. It is sent before the first
+// byte of that connection.
 type ClientAddress struct {
-	// Version is ClientAddressVersion; a reader refuses every other.
+	// Version is ClientAddressVersion; a reader rejects every other.
 	Version int `json:"version"`
-	// Port is the gateway's port from which the connection comes; its address is that of the request.
+	// Port is the source port of the connection; its source address is that of the request.
 	Port uint16 `json:"port"`
-	// Peer is the client that the gateway speaks for; of a probe it is the gateway itself.
+	// Peer is the client for which the gateway connects; for a probe, it is the gateway itself.
 	Peer netip.AddrPort `json:"peer"`
-	// Probe says that the gateway only asks whether PostgreSQL accepts sessions, for no client.
+	// Probe says that the gateway, on behalf of no client, checks whether PostgreSQL accepts sessions.
 	Probe bool `json:"probe,omitempty"`
 }
 
-// EncodeClientAddress writes a client address as JSON.
+// EncodeClientAddress encodes a client address as JSON.
 func EncodeClientAddress(a ClientAddress) ([]byte, error) {
 	a.Version, a.Peer = ClientAddressVersion, unmapped(a.Peer)
 	body, err := json.Marshal(a)
@@ -47,8 +48,8 @@ func EncodeClientAddress(a ClientAddress) ([]byte, error) {
 	return body, nil
 }
 
-// DecodeClientAddress reads a client address; fields that a newer program of the same version added are passed over. Errors
-// are [ErrClientAddress].
+// DecodeClientAddress decodes a client address, and ignores fields that a newer program of the same version added. Its errors are
+// [ErrClientAddress].
 func DecodeClientAddress(body []byte) (ClientAddress, error) {
 	var a ClientAddress
 	if len(body) > MaximumClientAddress {
@@ -67,7 +68,7 @@ func DecodeClientAddress(body []byte) (ClientAddress, error) {
 	return a, nil
 }
 
-// unmapped is the address in the form in which PostgreSQL and the kernel report it.
+// unmapped returns the address in the form that PostgreSQL and the kernel report.
 func unmapped(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }

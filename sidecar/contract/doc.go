@@ -1,12 +1,12 @@
-// Package contract is what the sidecar, the plugin and the kubectl command say to each other: annotation keys, the
-// announcement of sleep, the JSON of /activity and /client-address, ports and names. Each is written once, here, and the package
-// imports nothing of Kubernetes.
+// Package contract is the interface between the sidecar, the plugin and the kubectl command: annotation keys, the announcement of
+// sleep, the JSON of /activity and /client-address, ports and names. Each is defined only here. The package does not import
+// Kubernetes.
 package contract
 
 const (
 	// PluginName is the name under which a Cluster lists the plugin.
 	PluginName = "cnpg-i-scale-to-zero.xata.io"
-	// FieldManager is the field manager of everything that the instances write, and of the plugin's patches of a Cluster.
+	// FieldManager is the field manager of everything that the sidecars write, and of the plugin's patches of a Cluster.
 	FieldManager = "cnpg-i-scale-to-zero"
 	// SidecarPort is where every sidecar serves /metrics, /activity and /client-address.
 	SidecarPort = 9189

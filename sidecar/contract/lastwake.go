@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// longestLastWake bounds, in bytes, what is read; what is written has less than a quarter of it.
+// longestLastWake is the maximum size in bytes that is read; what is written is less than a quarter of it.
 const longestLastWake = 4 << 10
 
-// ErrInvalidLastWake says that an annotation's value is not a [LastWake].
+// ErrInvalidLastWake means that an annotation's value is not a [LastWake].
 var ErrInvalidLastWake = errors.New(`not a wake such as {"at":"2026-03-01T18:00:00Z","by":"10.0.0.9","service":"orders-rw"}`)
 
-// LastWake is the value of an annotation: who last woke the cluster, when, and through which Service. User and Database are what the client claimed, whatever it was,
-// and empty where TLS hides them.
+// LastWake is the value of [AnnotationLastWake]: who last woke the cluster, when, and through which Service. User and Database
+// are what the client claimed, and empty if TLS hides them.
 type LastWake struct {
 	At       time.Time `json:"at"`
 	By       string    `json:"by"`
@@ -23,7 +23,7 @@ type LastWake struct {
 	Service  string    `json:"service"`
 }
 
-// Encode is the annotation's value; the time has no fraction.
+// Encode returns the annotation's value. The time is truncated to seconds.
 func (w LastWake) Encode() (string, error) {
 	w.At = w.At.UTC().Truncate(time.Second)
 	value, err := json.Marshal(w)
@@ -33,7 +33,7 @@ func (w LastWake) Encode() (string, error) {
 	return string(value), nil
 }
 
-// ParseLastWake reads the annotation's value; fields that a newer program added are passed over. Errors are
+// ParseLastWake parses the annotation's value, and ignores fields that a newer program added. Its errors are
 // [ErrInvalidLastWake].
 func ParseLastWake(value string) (LastWake, error) {
 	if len(value) > longestLastWake {

@@ -45,8 +45,8 @@ func TestLastWake(t *testing.T) {
 	}
 }
 
-// FuzzParseLastWake: people can write the annotation too. What is read has a time and somebody, and is the same once written
-// and read again, the fraction of a second aside.
+// FuzzParseLastWake tests that parsed values have a time and an address, and survive encoding and parsing, except for the
+// fraction of a second. People can write the annotation too.
 func FuzzParseLastWake(f *testing.F) {
 	f.Add(`{"at":"2026-03-01T12:00:00.5Z","by":"10.0.0.9","user":"a\u001b[31m","database":"b","service":"orders-rw"}`)
 	f.Add(`{"at":"9999-12-31T23:59:59-23:59","by":"x"}`)

@@ -12,7 +12,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// beginAction begins an action that others answer, and reports whether it is one.
+// beginAction starts an action that is answered later, and reports whether the action is of that kind.
 func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	client, view := l.parts.Kubernetes, l.status.View
 	switch a {
@@ -64,7 +64,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	return true
 }
 
-// patch begins a request that the API server answers with the Cluster.
+// patch starts a request that the API server answers with the Cluster.
 func (l *Loop) patch(ctx context.Context, c sleep.Completed, send func(context.Context) (kubernetes.View, error)) {
 	l.begin(ctx, func(ctx context.Context) func() {
 		v, err := send(ctx)
@@ -78,7 +78,7 @@ func (l *Loop) patch(ctx context.Context, c sleep.Completed, send func(context.C
 	})
 }
 
-// completed gives the machine the result of an action.
+// completed passes the result of an action to the machine.
 func (l *Loop) completed(ctx context.Context, c sleep.Completed, err error) {
 	if c.Outcome = outcome(err); c.Outcome != sleep.Done && ctx.Err() == nil {
 		l.parts.Logger.Warn("an action did not succeed", "action", c.Action.String(), "outcome", c.Outcome.String(), "error", err.Error())
@@ -86,7 +86,7 @@ func (l *Loop) completed(ctx context.Context, c sleep.Completed, err error) {
 	l.advance(ctx, c)
 }
 
-// outcome is what an error of the API server's says of the request.
+// outcome returns what an error of the API server means for the request.
 func outcome(err error) sleep.Outcome {
 	var refused *kubernetes.RefusedError
 	switch {
@@ -101,7 +101,7 @@ func outcome(err error) sleep.Outcome {
 	}
 }
 
-// carryOut carries out an action of this instance's own.
+// carryOut carries out an action that is local to this instance.
 func (l *Loop) carryOut(ctx context.Context, a sleep.Action) {
 	switch a {
 	case sleep.EndSessions:
@@ -116,7 +116,7 @@ func (l *Loop) carryOut(ctx context.Context, a sleep.Action) {
 		}
 	case sleep.Observe:
 		l.parts.Monitor.SampleSoon()
-	default: // beginAction has begun the others
+	default: // beginAction has started the others
 	}
 }
 
@@ -145,14 +145,14 @@ func (l *Loop) askedSiblings(ctx context.Context, answers []siblings.Answer) {
 	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Against: all.Reason()})
 }
 
-// siblingsLast is how old the answers of the other instances may be at the last sample of this one.
+// siblingsLast is the maximum age of the other instances' answers at the last sample of this one.
 const siblingsLast = 2 * time.Second
 
-// lastSample samples this instance for the switch, or once it is on.
+// lastSample samples this instance before the switch, or while it is on.
 func (l *Loop) lastSample(ctx context.Context) {
 	c := sleep.Completed{Action: sleep.Sample}
 	if l.machine.Phase() == sleep.SwitchedOn {
-		sample, err := l.parts.Monitor.SampleOnce(ctx) // one that fails shows no use
+		sample, err := l.parts.Monitor.SampleOnce(ctx) // a failed sample shows no use
 		c.InUse = err == nil && sample.Tally.HasClients()
 		l.advance(ctx, c)
 		return
@@ -161,14 +161,14 @@ func (l *Loop) lastSample(ctx context.Context) {
 	c.InUse = l.status.InUse
 	l.parts.Monitor.Checkpoint(l.status.State)
 	l.parts.Observer.Publish(l.status)
-	for l.expire(ctx) { // a sample that took long must not hide that the announcement's time is over
+	for l.expire(ctx) { // after a long sample, the announcement may have expired
 	}
 	l.advance(ctx, c)
 }
 
-// decideLast takes the last sample before the switch and returns what speaks against sleep, empty if nothing does.
+// decideLast takes the last sample before the switch and returns what speaks against sleep, or "".
 func (l *Loop) decideLast(ctx context.Context) idle.Reason {
-	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing is between it and the switch
+	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing happens between it and the switch
 		l.parts.Logger.Warn("the sessions that do not count could not be ended later", "error", err.Error())
 		return idle.ReasonUnknown
 	}
@@ -180,7 +180,7 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 		return l.status.Decision.Reason
 	case l.siblingCount() != 0 && time.Since(l.attempt.answered) > siblingsLast:
 		return idle.ReasonSiblingUnknown
-	case l.ender.prepare(ctx) != nil: // for what the sample before did not find
+	case l.ender.prepare(ctx) != nil: // for sessions that only this sample found
 		return idle.ReasonUnknown
 	default:
 		return ""

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// quietLasts is for how long no session is kept after a change of the Cluster's specification. It may make the instance
-	// restart in place, with PostgreSQL's smart mode and no preStop hook: a session would hold that up until it is noticed.
+	// quietLasts is how long no session is held after a change of the Cluster's specification. The change may make the instance
+	// restart in place, with PostgreSQL's smart mode and no preStop hook: a session would delay that until the restart is
+	// noticed.
 	quietLasts = 10 * time.Second
-	// backupsEvery is how often the Backups are listed while one of them is all that keeps the cluster awake.
+	// backupsEvery is how often the Backups are listed while only a Backup keeps the cluster awake.
 	backupsEvery = 10 * time.Second
 )
 
-// viewed takes a state of the Cluster in that the watch brought.
+// viewed handles a state of the Cluster from the watch.
 func (l *Loop) viewed(ctx context.Context, v kubernetes.View) {
 	changed := v.ResourceVersion != l.status.View.ResourceVersion
 	if !l.setView(v) {
@@ -31,7 +32,7 @@ func (l *Loop) viewed(ctx context.Context, v kubernetes.View) {
 	l.advance(ctx, sleep.Viewed{View: l.sleepView()})
 }
 
-// setView takes a state of the Cluster in, and reports whether it is not older than the one that is known: an answer may
+// setView records a state of the Cluster unless it is older than the known one, and reports whether it did: an answer may
 // overtake the watch.
 func (l *Loop) setView(v kubernetes.View) (ok bool) {
 	if l.status.ViewKnown && v.Before(l.status.View) {
@@ -45,14 +46,14 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 	return true
 }
 
-// parse reads the annotations. What was asked for over the channel holds before it is written there.
+// parse parses the annotations. A keep-awake request over the channel applies before it is written there.
 func (l *Loop) parse(now time.Time) {
 	l.status.Policy, l.status.Problems = idle.ParsePolicy(l.status.View.Annotations, now)
 	l.keepAwake.apply(&l.status.Policy)
 	l.parts.Monitor.Configure(l.settings())
 }
 
-// step samples once, decides, and goes on from there.
+// step samples once, decides, and acts on the decision.
 func (l *Loop) step(ctx context.Context) {
 	l.parse(time.Now())
 	l.persistKeepAwake(ctx)
@@ -71,18 +72,18 @@ func (l *Loop) step(ctx context.Context) {
 	l.parts.Observer.Publish(l.status)
 }
 
-// observed is what the newest decision comes to. Whether the other instances are idle is asked on the way.
+// observed converts the newest decision for the machine. Asking the other instances is part of an attempt.
 func (l *Loop) observed() sleep.Observed {
 	d := l.status.Decision
 	o := sleep.Observed{InUse: l.status.InUse, Afresh: l.status.InUse || !l.status.Known}
 	if d.Action == idle.ActionNone {
 		o.Against = d.Reason
-		o.Afresh = o.Afresh || !d.ThresholdPassed // another instance was used, say
+		o.Afresh = o.Afresh || !d.ThresholdPassed // for example, another instance was used
 	}
 	return o
 }
 
-// decide takes an observation in, with what the Cluster and its Backups say.
+// decide decides on an observation, together with what the Cluster and its Backups say.
 func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	before := l.status.Decision.Reason
 	observation.Blockers = slices.Concat(observation.Blockers, l.blockers())
@@ -94,8 +95,8 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	}
 }
 
-// wokenAt is when a connection woke the cluster; zero: it was not one, or a session has been passed on since. Whoever wakes it
-// by hand leaves the time of the last sleep, or takes that of the last wake away.
+// wokenAt returns when a connection woke the cluster; zero if none did, or if a session has been forwarded since. A wake by hand
+// leaves the annotation of the last sleep, or removes that of the last wake.
 func (l *Loop) wokenAt() time.Time {
 	annotations := l.status.View.Annotations
 	if _, asleep := annotations[contract.AnnotationAsleepSince]; asleep || l.status.Told {
@@ -108,7 +109,7 @@ func (l *Loop) wokenAt() time.Time {
 	return wake.At
 }
 
-// blockers is what the Cluster and its Backups say against sleep.
+// blockers returns what the Cluster and its Backups say against sleep.
 func (l *Loop) blockers() []idle.Reason {
 	blockers := l.status.View.Blockers(l.parts.Pod)
 	if l.backups.running {
@@ -128,18 +129,19 @@ func (l *Loop) schedule() {
 	}
 }
 
-// backups is whether a Backup was running.
+// backups records whether a Backup was running.
 type backups struct {
 	running bool
 	next    time.Time // when they are listed again
 }
 
-// set takes in whether one runs.
+// set records whether one is running.
 func (b *backups) set(running bool) {
 	*b = backups{running: running, next: time.Now().Add(backupsEvery)}
 }
 
-// recheckBackups lists the Backups anew while one of them keeps the cluster awake. While they cannot be listed, it runs.
+// recheckBackups lists the Backups again while one of them keeps the cluster awake. While the list fails, the Backup counts as
+// running.
 func (l *Loop) recheckBackups(ctx context.Context) {
 	if now := time.Now(); !l.backups.running || now.Before(l.backups.next) {
 		return

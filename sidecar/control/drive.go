@@ -10,16 +10,16 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// attempt is what the loop keeps of the present attempt to sleep.
+// attempt is the state of the current attempt to sleep.
 type attempt struct {
 	began     time.Time
-	siblings  []siblings.Answer // to the newest request for samples
-	answered  time.Time         // when they came
+	siblings  []siblings.Answer // answers to the newest request for samples
+	answered  time.Time         // when they arrived
 	suspended int               // schedules
 	ended     int               // sessions
 }
 
-// advance gives the machine an event, carries out what it asks for, and runs its timers.
+// advance passes an event to the machine, carries out the requested actions, and runs its timers.
 func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 	before := l.machine.Phase()
 	machine, out := sleep.Step(l.machine, e)
@@ -28,7 +28,7 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 		l.parts.Logger.Debug("the phase of sleep has changed", "phase", phase.String(), "before", before.String())
 	}
 	if phase := machine.Phase(); phase <= sleep.Confirming || phase == sleep.Retracting {
-		l.ender.close() // it is opened for the switch alone
+		l.ender.close() // it is only needed for the switch
 	}
 	l.runTimers()
 	samples := false
@@ -44,12 +44,12 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 	if len(out.Reports) != 0 {
 		l.parts.Observer.Publish(l.status)
 	}
-	if samples { // it holds the loop up, while what else was asked for is under way
+	if samples { // it blocks the loop, while the other actions are running
 		l.lastSample(ctx)
 	}
 }
 
-// runTimers begins and stops timers as the machine says.
+// runTimers starts and stops timers as the machine says.
 func (l *Loop) runTimers() {
 	running := l.machine.Timers()
 	for timer := range l.timers {
@@ -64,7 +64,7 @@ func (l *Loop) runTimers() {
 	}
 }
 
-// expire gives the machine a timer that has run out, and reports whether there was one.
+// expire passes an expired timer to the machine, and reports whether there was one.
 func (l *Loop) expire(ctx context.Context) (ok bool) {
 	now := time.Now()
 	for timer := range sleep.Timers() {
@@ -77,7 +77,7 @@ func (l *Loop) expire(ctx context.Context) (ok bool) {
 	return false
 }
 
-// sleepView is what the machine needs to know of the newest state of the Cluster.
+// sleepView returns what the machine needs to know about the newest state of the Cluster.
 func (l *Loop) sleepView() sleep.View {
 	v := l.status.View
 	return sleep.View{
@@ -88,8 +88,8 @@ func (l *Loop) sleepView() sleep.View {
 	}
 }
 
-// postpone says why an attempt that would be due is not made yet, or what the last one came to while another is made. Whether
-// the other instances are idle is a part of an attempt.
+// postpone sets the reason why an attempt that is due is not made yet, or the result of the last one while another is made.
+// Whether the other instances are idle is part of an attempt.
 func (l *Loop) postpone() {
 	attempting := l.machine.Phase().Attempting()
 	if l.status.Decision.Action == idle.ActionNone || !l.machine.Waits() && !attempting {

@@ -11,7 +11,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// resting is a world with a session that does not count, so that one is opened to end it.
+// resting sets up a world with a session that does not count, so that one is opened to terminate it.
 func resting(w *world) {
 	w.view.Annotations[contract.AnnotationActivity] = "queries"
 	w.inUse, w.stateChanged = true, time.Now()
@@ -74,7 +74,7 @@ func TestDrive_theMarkerIsLeftBeforeTheSwitch(t *testing.T) {
 	})
 }
 
-// The next patch demands the resourceVersion of the state that an answer brought, so the machine must know that state.
+// The next patch requires the resourceVersion of the state in an answer, so the machine must know that state.
 func TestDrive_anAnswerToAnotherPatchReachesTheMachine(t *testing.T) {
 	t.Parallel()
 	prepare := func(w *world) {

@@ -31,7 +31,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if port, err := strconv.ParseUint(os.Getenv(stormPort), 10, 16); err == nil { // we are the process that a benchmark watches
+	if port, err := strconv.ParseUint(os.Getenv(stormPort), 10, 16); err == nil { // this is the process that a benchmark measures
 		if err := watch(uint16(port)); err != nil {
 			slog.Error("the watcher failed", "error", err)
 			os.Exit(1)
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 
 var errAway = errors.New("the API server is away")
 
-// world is everything outside the loop: a database, an API server and an observer.
+// world is everything outside of the loop: a database, an API server and an observer.
 type world struct {
 	mutex sync.Mutex
 
@@ -55,7 +55,7 @@ type world struct {
 	standing                               []idle.Reason
 	stateChanged                           time.Time // of the session that is open while inUse
 	terminated                             []activity.Terminable
-	terminators                            int           // that are open
+	terminators                            int           // how many are open
 	terminatorTakes                        time.Duration // to open
 
 	// The kernel.
@@ -67,7 +67,7 @@ type world struct {
 	kept     *checkpoint.Checkpoint
 	answers  func(sampled bool) []siblings.Answer
 	inSample func(*world) // runs in each sample
-	// afterwards runs once in a sample, after the counters have been read.
+	// afterwards runs once in a sample, after the counters were read.
 	afterwards func(*world)
 
 	// The API server.
@@ -81,7 +81,7 @@ type world struct {
 	events                    []string
 	results                   []sleep.Result
 	status                    Status
-	reasons                   map[idle.Reason]bool // that were published
+	reasons                   map[idle.Reason]bool // the published ones
 	notify                    func(postgres.Notification)
 	verdicts                  []activity.Verdict
 	withdrawn                 int
@@ -92,14 +92,14 @@ type world struct {
 	loop         *Loop
 	monitor      *monitor.Monitor
 	gatewayAway  bool          // it does not acknowledge
-	gatewayTakes time.Duration // until it does
+	gatewayTakes time.Duration // until it acknowledges
 
 	clientAddrs *clientaddr.Table
 	marker      marker
 	markerFirst bool // it was left before the switch was turned on
 }
 
-// marker is the file that PostgreSQL's container waits by.
+// marker is the file for which PostgreSQL's preStop hook looks.
 type marker struct{ left atomic.Bool }
 
 func (m *marker) Leave() error  { m.left.Store(true); return nil }
@@ -140,14 +140,14 @@ func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample
 	return sample, nil
 }
 
-// sampled is how many samples have succeeded.
+// sampled returns how many samples have succeeded.
 func (w *world) sampled() int {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	return w.samples
 }
 
-// notification is what the newest listener calls.
+// notification is the newest listener's callback.
 func (w *world) notification() func(postgres.Notification) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -183,13 +183,13 @@ func (w *world) Get(context.Context) (kubernetes.View, error) {
 	return w.view, nil
 }
 
-// written is the Cluster after a patch.
+// written returns the Cluster after a patch.
 func (w *world) written() kubernetes.View {
 	w.view.ResourceVersion = strconv.FormatInt(versions.Add(1), 10)
 	return w.view
 }
 
-// patched carries a patch of the Cluster out, unless the API server is away or the Cluster has changed.
+// patched applies a patch of the Cluster, unless the API server is down or the Cluster has changed.
 func (w *world) patched(change func()) (kubernetes.View, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -251,7 +251,7 @@ func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value
 	return w.written(), nil
 }
 
-// acknowledge is the gateway's answer to an announcement after a while.
+// acknowledge is the gateway's delayed answer to an announcement.
 func (w *world) acknowledge(announcement string, takes time.Duration) {
 	time.Sleep(takes) // the bubble's clock
 	w.mutex.Lock()
@@ -262,7 +262,7 @@ func (w *world) acknowledge(announcement string, takes time.Duration) {
 	w.loop.Deliver(v)
 }
 
-// terminator is a session that ends others.
+// terminator is a session that terminates others.
 type terminator struct{ world *world }
 
 func (w *world) openTerminator(context.Context) (Terminator, error) {
@@ -310,7 +310,7 @@ func (w *world) Load(string) (checkpoint.Checkpoint, error) {
 	return *w.kept, nil
 }
 
-// reports is a kernel that reports what the test gives it.
+// reports is a kernel that reports what the test passes to it.
 type reports struct {
 	world  *world
 	ended  chan []activity.Ended
@@ -365,7 +365,7 @@ func (w *world) openReports() (monitor.SocketEvents, error) {
 	return w.reports, nil
 }
 
-// report lets the kernel report a session that ended; one that nobody listens to is lost.
+// report makes the kernel report an ended session; without a listener it is lost.
 func (w *world) report(ended ...activity.Ended) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -376,7 +376,7 @@ func (w *world) report(ended ...activity.Ended) {
 	}
 }
 
-// peer is the client that is there while inUse.
+// peer is the connected client while inUse.
 var peer = netip.MustParseAddrPort("10.0.0.9:4711")
 
 // leave ends the client's session.
@@ -441,7 +441,7 @@ func (w *world) Attempted(result sleep.Result) {
 	w.with(func(w *world) { w.results = append(w.results, result) })
 }
 
-// versions makes every view a new one.
+// versions gives every view a new resourceVersion.
 var versions atomic.Int64
 
 // healthy is a Cluster whose primary is this pod, with a threshold of 30 seconds.
@@ -454,13 +454,13 @@ func healthy() kubernetes.View {
 	}
 }
 
-// live runs a test with a loop in a bubble whose clock only the test's waiting moves.
+// live runs a test with a loop in a synctest bubble, whose clock advances only while the test waits.
 func live(t *testing.T, test func(*testing.T, *world, *Loop)) {
 	t.Helper()
 	liveAfter(t, nil, test)
 }
 
-// liveAfter does the same in a world that is prepared before the loop begins.
+// liveAfter does the same in a world that is prepared before the loop starts.
 func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world, *Loop)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -496,13 +496,13 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 	})
 }
 
-// wait lets the bubble's clock run and everything settle.
+// wait advances the bubble's clock and lets everything settle.
 func wait(d time.Duration) {
 	time.Sleep(d) // the bubble's clock: no real time passes
 	synctest.Wait()
 }
 
-// seen is the Cluster as a watch would bring it.
+// seen returns the Cluster as a watch would deliver it.
 func (w *world) seen() kubernetes.View {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()

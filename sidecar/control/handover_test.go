@@ -152,7 +152,7 @@ func TestHandover_aSessionOnASiblingWithdrawsTheSwitch(t *testing.T) {
 	})
 }
 
-// A session that the gateway passes on is judged by its own client.
+// A session through the gateway is judged by its own client.
 func TestLoop_judgesASessionOfTheGatewaysByItsClient(t *testing.T) {
 	t.Parallel()
 	gateway, monitor := netip.MustParseAddrPort("10.0.0.66:40000"), netip.MustParseAddrPort("10.9.0.1:5000")

@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// keepAwakeApart is the least time between two annotations that the channel asks for.
+	// keepAwakeApart is the minimum time between two writes of the annotation for the channel.
 	keepAwakeApart = 5 * time.Second
-	// firstKeepAwakeRetry and lastKeepAwakeRetry bound the wait between two tries to write one.
+	// firstKeepAwakeRetry and lastKeepAwakeRetry limit the backoff between tries to write it.
 	firstKeepAwakeRetry, lastKeepAwakeRetry = 2 * time.Second, time.Minute
 )
 
-// keepAwakeRequest is what was asked for over the channel and is not in the Cluster's annotation yet.
+// keepAwakeRequest is a request over the channel that is not in the Cluster's annotation yet.
 type keepAwakeRequest struct {
 	pending bool
-	instead string        // the annotation that it is to take the place of
-	until   time.Time     // zero: take the annotation away
+	instead string        // the annotation's value that it replaces
+	until   time.Time     // zero: remove the annotation
 	writing bool          // it is being written
 	next    time.Time     // when it may be written
 	wait    time.Duration // before the next try, if the last one failed
 }
 
-// take takes in what was asked for. One who asks for less than another must not take from them.
+// take records a request. A shorter request must not shorten somebody else's.
 func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Policy, annotation string) {
 	k.instead = annotation
 	k.pending, k.until, k.wait = true, request.Until, 0
@@ -38,14 +38,14 @@ func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Po
 	}
 }
 
-// apply makes the request hold before it is written.
+// apply makes the request effective before it is written.
 func (k *keepAwakeRequest) apply(policy *idle.Policy) {
 	if k.pending {
 		policy.KeepAwakeUntil = k.until
 	}
 }
 
-// settle takes in whether it was written. By the next time the watch has brought what was.
+// settle records whether it was written. Before the next write, the watch will have delivered the result.
 func (k *keepAwakeRequest) settle(err error) {
 	k.writing = false
 	if err == nil {
@@ -56,7 +56,7 @@ func (k *keepAwakeRequest) settle(err error) {
 	k.next = time.Now().Add(k.wait)
 }
 
-// persistKeepAwake writes the request into the Cluster's annotation, where it survives this pod, and people see it.
+// persistKeepAwake writes the request to the Cluster's annotation, where it survives this pod and is visible to people.
 func (l *Loop) persistKeepAwake(ctx context.Context) {
 	k, view := &l.keepAwake, l.status.View
 	if !k.pending || k.writing || view.CurrentPrimary != l.parts.Pod {
@@ -69,7 +69,7 @@ func (l *Loop) persistKeepAwake(ctx context.Context) {
 	}
 	current, ok := view.Annotations[contract.AnnotationKeepAwakeUntil]
 	switch {
-	case !ok && value == nil, ok && value != nil && current == *value, current != k.instead: // the last: somebody else has asked since
+	case !ok && value == nil, ok && value != nil && current == *value, current != k.instead: // or somebody else has changed it
 		k.pending = false
 		return
 	}
@@ -89,7 +89,7 @@ func (l *Loop) wroteKeepAwake(ctx context.Context, v kubernetes.View, err error)
 	case err == nil:
 		l.parts.Logger.Info("what was asked for over the channel is written down", "annotation", contract.AnnotationKeepAwakeUntil)
 		l.keepAwake.instead = v.Annotations[contract.AnnotationKeepAwakeUntil]
-		if l.setView(v) { // the next patch demands its resourceVersion: the machine must know what it says
+		if l.setView(v) { // the next patch requires its resourceVersion, so the machine must know its content
 			l.advance(ctx, sleep.Viewed{View: l.sleepView()})
 		}
 	case !errors.Is(err, kubernetes.ErrConflict):

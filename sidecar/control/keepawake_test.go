@@ -8,7 +8,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// keepAwake asks over the channel to stay awake for an hour.
+// keepAwake requests over the channel to stay awake for an hour.
 func keepAwake(w *world) {
 	w.notification()(postgres.Notification{Kind: postgres.KindKeepAwake, For: time.Hour, At: time.Now()})
 }

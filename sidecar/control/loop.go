@@ -18,26 +18,26 @@ type Loop struct {
 	views    chan kubernetes.View
 	answers  chan func()
 	requests chan sampleRequest
-	running  sync.WaitGroup // what runs beside the loop
+	running  sync.WaitGroup // the loop's other goroutines
 
 	status    Status
 	machine   sleep.Machine
-	timers    map[sleep.Timer]time.Time // when each runs out
+	timers    map[sleep.Timer]time.Time // when each expires
 	attempt   attempt
 	ender     sessionEnder
-	aborted   idle.Reason // why the last attempt was; empty: it was not
+	aborted   idle.Reason // why the last attempt was aborted, or empty
 	recorder  recorder
 	backups   backups
 	keepAwake keepAwakeRequest
-	quiet     time.Time // until then no session is kept
+	quiet     time.Time // until then no session is held
 	due       time.Time // of the next sample; zero: none
 }
 
-// New makes a loop; Run runs it.
+// New returns a loop for Run.
 func New(parts Parts) *Loop {
 	return &Loop{
 		parts:   parts,
-		views:   make(chan kubernetes.View, 1), // of views only the newest matters
+		views:   make(chan kubernetes.View, 1), // only the newest view matters
 		answers: make(chan func()), requests: make(chan sampleRequest),
 		timers: map[sleep.Timer]time.Time{},
 		ender:  sessionEnder{open: parts.OpenTerminator},
@@ -47,7 +47,7 @@ func New(parts Parts) *Loop {
 	}
 }
 
-// Deliver gives the loop the newest state of its Cluster. Only one goroutine may call it.
+// Deliver passes the newest state of the Cluster to the loop. Only one goroutine may call it.
 func (l *Loop) Deliver(v kubernetes.View) {
 	select {
 	case <-l.views:
@@ -56,7 +56,7 @@ func (l *Loop) Deliver(v kubernetes.View) {
 	l.views <- v
 }
 
-// Run works until the context ends; then every session is closed at once.
+// Run runs until the context ends. It then closes every session at once.
 func (l *Loop) Run(ctx context.Context) {
 	defer l.running.Wait()
 	defer l.recorder.unwritten.Wait()
@@ -89,7 +89,7 @@ func (l *Loop) Run(ctx context.Context) {
 	}
 }
 
-// begin runs something beside the loop. What it returns is called by the loop, unless that has ended.
+// begin runs a function concurrently. The loop calls the function that it returns, unless the loop has ended.
 func (l *Loop) begin(ctx context.Context, run func(context.Context) func()) {
 	l.running.Go(func() {
 		take := run(ctx)
@@ -103,7 +103,7 @@ func (l *Loop) begin(ctx context.Context, run func(context.Context) func()) {
 // far is a wait that something else will end.
 const far = time.Hour
 
-// next is when the loop has something to do.
+// next returns when the loop has something to do.
 func (l *Loop) next() time.Time {
 	at := earliest(append(slices.Collect(maps.Values(l.timers)), l.sampleDue(), l.parts.Monitor.NextProbe())...)
 	if at.IsZero() {
@@ -112,7 +112,7 @@ func (l *Loop) next() time.Time {
 	return at
 }
 
-// sampleDue is when the instance must be sampled; zero: never by itself.
+// sampleDue returns when the instance must be sampled; zero if only on an event.
 func (l *Loop) sampleDue() time.Time {
 	if !l.status.ViewKnown {
 		return time.Time{}
@@ -120,7 +120,7 @@ func (l *Loop) sampleDue() time.Time {
 	return earliest(l.due, l.parts.Monitor.NextSample())
 }
 
-// tick does what the passing of time asks for.
+// tick does what is due.
 func (l *Loop) tick(ctx context.Context) {
 	if l.expire(ctx) {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// expect compares what the world shows with what must be.
+// expect compares the world's state with the expected one.
 func expect[T comparable](t *testing.T, w *world, what string, want T, got func(*world) T) {
 	t.Helper()
 	w.mutex.Lock()
@@ -277,7 +277,7 @@ func TestRecorder_repeatsNoEvent(t *testing.T) {
 	})
 }
 
-// The fakes are what the loop takes for real.
+// The fakes implement the loop's interfaces.
 var _ Kubernetes = (*kubernetes.Client)(nil)
 
 func TestLoop_saysWhichSchedulesStaySuspended(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// settings say what the monitor watches, and how.
+// settings returns what the monitor observes, and how.
 func (l *Loop) settings() monitor.Settings {
 	v, policy := l.status.View, l.status.Policy
 	others := maps.Clone(v.Addresses)
@@ -31,7 +31,7 @@ func (l *Loop) mayConnect() bool {
 	return l.status.ViewKnown && l.status.Policy.Enabled && len(l.status.Problems) == 0 && v.PluginListed && v.Healthy && !v.Hibernating
 }
 
-// channelDatabase is the database whose channel is to be listened to; empty: none. A standby permits no LISTEN.
+// channelDatabase returns the database in which to listen on the control channel, or "". A standby does not permit LISTEN.
 func (l *Loop) channelDatabase() string {
 	v := l.status.View
 	if v.CurrentPrimary != l.parts.Pod || v.ReplicaCluster {
@@ -43,7 +43,7 @@ func (l *Loop) channelDatabase() string {
 	return v.ApplicationDatabase
 }
 
-// sample has the monitor sample the instance.
+// sample makes the monitor sample the instance.
 func (l *Loop) sample(ctx context.Context) idle.Observation {
 	seen, change := l.parts.Monitor.Sample(ctx)
 	l.take(change)
@@ -51,15 +51,14 @@ func (l *Loop) sample(ctx context.Context) idle.Observation {
 		l.ender.judged = l.parts.Monitor.Terminable()
 	}
 	if change.KeepAwake != nil {
-		l.parse(time.Now()) // it holds for the decision on this sample
+		l.parse(time.Now()) // so that it applies to the decision on this sample
 	}
 	l.recorder.listenFailed(ctx, l.status.View, change.ListenFailure)
 	seen.Requested = later(seen.Requested, l.status.Policy.SleepRequested)
 	return seen
 }
 
-// handle has the monitor take an event in, and says at once that the instance was used, also to a process that is started
-// after this one.
+// handle passes an event to the monitor, and records any use at once, also for a process that is started after this one.
 func (l *Loop) handle(ctx context.Context, e monitor.Event) {
 	change := l.parts.Monitor.Handle(e)
 	l.take(change)
@@ -74,7 +73,7 @@ func (l *Loop) handle(ctx context.Context, e monitor.Event) {
 	l.parts.Observer.Publish(l.status)
 }
 
-// used takes in that the instance was used since the newest sample.
+// used records that the instance was used since the newest sample.
 func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	state := &l.status.State
 	switch {
@@ -85,12 +84,12 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	}
 	state.LastActivity, state.Unused = later(state.LastActivity, change.Used), time.Time{}
 	l.parts.Monitor.Checkpoint(*state)
-	// The sessions that we have ended are reported like others.
+	// Sessions that we have terminated are reported like others.
 	inUse := l.attempt.ended == 0 || l.machine.Phase() != sleep.SwitchedOn
 	l.advance(ctx, sleep.Observed{Against: idle.ReasonActive, InUse: inUse, Afresh: true})
 }
 
-// take takes in what the monitor says has changed.
+// take handles a change that the monitor reports.
 func (l *Loop) take(change monitor.Change) {
 	l.status.Status = l.parts.Monitor.Status()
 	if change.KeepAwake != nil {

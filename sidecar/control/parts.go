@@ -1,8 +1,9 @@
-// Package control is the loop of the sidecar's worker: it has the instance monitored, decides, and acts.
+// Package control is the main loop of the sidecar's worker: it has the instance monitored, decides, and acts.
 //
-// One goroutine owns all state: it takes in views of the Cluster, what the monitor observes, the answers to what it asked for,
-// and the passing of time, gives them to the pure parts (idle decides, sleep says what to do), and carries out what those
-// ask for. Requests to the API server and for samples of the other instances run beside it, and their answers come back to it. The loop never ends on an error: what fails is unknown, and unknown is never idle.
+// One goroutine owns all state. It receives views of the Cluster, the monitor's observations, answers to its requests, and
+// timers; passes them to the pure packages (idle decides, sleep says what to do); and carries out the resulting actions. Requests
+// to the API server and for samples of the other instances run concurrently, and their answers come back to the loop. The loop
+// never ends on an error: what fails is unknown, and unknown is never idle.
 package control
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// Parts are what the loop works with.
+// Parts are the dependencies of the loop.
 type Parts struct {
 	Monitor    *monitor.Monitor
 	Kubernetes Kubernetes
@@ -27,13 +28,13 @@ type Parts struct {
 	Marker     Marker
 	Observer   Observer
 	Logger     *slog.Logger
-	// OpenTerminator opens a session that may end others.
+	// OpenTerminator opens a session that can terminate others.
 	OpenTerminator func(ctx context.Context) (Terminator, error)
 	// Pod is the name of this instance, and PodUID the UID of the pod.
 	Pod, PodUID string
 }
 
-// Terminator ends sessions that do not count.
+// Terminator terminates sessions that do not count.
 type Terminator interface {
 	Terminate(ctx context.Context, sessions []activity.Terminable) (int, error)
 	Close()
@@ -41,18 +42,18 @@ type Terminator interface {
 
 // Siblings are the sidecars of the other instances.
 type Siblings interface {
-	// Ask asks what they last saw, Sample what they see now.
+	// Ask asks for their newest reports, Sample for a new sample of each.
 	Ask(ctx context.Context, instances map[string]netip.Addr) []siblings.Answer
 	Sample(ctx context.Context, instances map[string]netip.Addr) []siblings.Answer
 }
 
-// Marker shows the preStop hook of PostgreSQL's container that its pod is deleted to sleep.
+// Marker tells the preStop hook of PostgreSQL's container that its pod is deleted for sleep.
 type Marker interface {
 	Leave() error
 	Remove() error
 }
 
-// Kubernetes is what the loop does through the API server. Every patch of the Cluster returns it as it is then.
+// Kubernetes is what the loop does through the API server. Every patch of the Cluster returns its new state.
 type Kubernetes interface {
 	Get(ctx context.Context) (kubernetes.View, error)
 	Hibernate(ctx context.Context, v kubernetes.View, at time.Time, reason string) (kubernetes.View, error)
@@ -64,25 +65,25 @@ type Kubernetes interface {
 	Record(ctx context.Context, v kubernetes.View, e kubernetes.Event, at time.Time)
 }
 
-// Observer takes in what happens, for metrics and reports.
+// Observer is notified of what happens, for metrics and reports.
 type Observer interface {
-	// Publish gives the newest status, after every step.
+	// Publish is called with the newest status after every step.
 	Publish(status Status)
 	// Attempted counts an attempt to sleep.
 	Attempted(result sleep.Result)
 }
 
-// Status is what is known after a step.
+// Status is the state after a step.
 type Status struct {
-	// Status is what the monitor knows.
+	// Status is the monitor's.
 	monitor.Status
-	// View is the Cluster as last seen, and ViewKnown reports whether it was seen at all.
+	// View is the newest known state of the Cluster, and ViewKnown reports whether there is one.
 	View      kubernetes.View
 	ViewKnown bool
-	// Policy and Problems are what its annotations say.
+	// Policy and Problems are parsed from its annotations.
 	Policy   idle.Policy
 	Problems []idle.Problem
-	// State and Decision are the newest of the idle core.
+	// State and Decision are the newest of package idle.
 	State    idle.State
 	Decision idle.Decision
 	// InUse is whether the instance was in use at the newest sample, or has been since.

@@ -15,21 +15,21 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// recorder writes the Events that people need, each once. It writes them one after the other, beside the loop.
+// recorder writes the Events for people, each once. It writes them one after the other, concurrently with the loop.
 type recorder struct {
 	pod    string
 	logger *slog.Logger
 	record func(context.Context, kubernetes.View, kubernetes.Event, time.Time)
 
-	problems  string               // the annotations that were not understood
-	blocked   map[idle.Reason]bool // what an Event has named since the threshold was passed
+	problems  string               // the invalid annotations
+	blocked   map[idle.Reason]bool // the reasons that have had an Event since the threshold passed
 	refused   string               // the database and the code of a refused LISTEN
-	slots     bool                 // logical slots that nobody reads
+	slots     bool                 // whether there were logical slots without a reader
 	written   chan struct{}        // closed when the newest Event is written
 	unwritten sync.WaitGroup
 }
 
-// write writes an Event after those before it.
+// write writes an Event after the previous ones.
 func (r *recorder) write(ctx context.Context, v kubernetes.View, kind kubernetes.EventType, reason, message string) {
 	at, before, done := time.Now(), r.written, make(chan struct{})
 	r.written = done
@@ -42,8 +42,8 @@ func (r *recorder) write(ctx context.Context, v kubernetes.View, kind kubernetes
 	})
 }
 
-// decided writes what a person should know: a bad annotation once per set of problems, and what keeps an idle cluster awake once
-// per reason and idle time. Only the primary does.
+// decided writes an Event once for each set of invalid annotations, and once for each reason that keeps an idle cluster awake and
+// each idle period. Only the primary does.
 func (r *recorder) decided(ctx context.Context, s Status) {
 	if s.View.CurrentPrimary != r.pod {
 		return
@@ -87,7 +87,7 @@ func (r *recorder) writeProblems(ctx context.Context, s Status) {
 	r.write(ctx, s.View, kubernetes.EventWarning, "InvalidAnnotation", "Scale to zero is off: "+message)
 }
 
-// warnOfSlots warns of logical slots that nobody reads: they retain WAL, asleep as well as awake.
+// warnOfSlots warns about logical slots without a reader: they retain WAL, asleep as well as awake.
 func (r *recorder) warnOfSlots(ctx context.Context, s Status) {
 	if !s.Known {
 		return
@@ -100,7 +100,7 @@ func (r *recorder) warnOfSlots(ctx context.Context, s Status) {
 	r.slots = inactive
 }
 
-// listenFailed writes an Event for a refusal to listen, since a person has to mend it.
+// listenFailed writes an Event when LISTEN is refused, since a person has to fix that.
 func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err error) {
 	var refused *postgres.RefusedError
 	if !errors.As(err, &refused) || r.refused == refused.Database+refused.Code || v.CurrentPrimary != r.pod {
@@ -112,7 +112,7 @@ func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err erro
 			postgres.Channel, refused.Database, refused.Code))
 }
 
-// resumed says what became of the schedules. One that stays suspended makes no backups, and somebody must know.
+// resumed reports what happened to the schedules. One that stays suspended makes no backups, and somebody must know.
 func (r *recorder) resumed(ctx context.Context, v kubernetes.View, resumed kubernetes.Resumed) {
 	if count := resumed.Changed - len(resumed.Left); count > 0 {
 		r.write(ctx, v, kubernetes.EventNormal, "Resumed", fmt.Sprintf("ScheduledBackups resumed: %d", count))

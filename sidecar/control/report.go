@@ -10,7 +10,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// report says how an attempt ended: in the log, the metrics, and to people.
+// report reports how an attempt ended in the log, the metrics and Events.
 func (l *Loop) report(ctx context.Context, r sleep.Report) {
 	l.parts.Observer.Attempted(r.Result)
 	switch r.Result {
@@ -36,7 +36,7 @@ func (l *Loop) reportSuccess(ctx context.Context) {
 	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status.State, l.status.Policy, l.attempt))
 }
 
-// putToSleep is what the Event says.
+// putToSleep returns the Event's message.
 func putToSleep(state idle.State, policy idle.Policy, done attempt) string {
 	why := asleepReason(state)
 	if state.Unused.IsZero() {

@@ -7,18 +7,18 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 )
 
-// sessionEnder ends the sessions of this instance that were judged not to count, once the cluster falls asleep: a shutdown
-// would wait for them. Which they are was found by the newest sample that was taken while sessions were permitted; one
-// that began or worked since is not ended.
+// sessionEnder terminates the sessions of this instance that do not count once the cluster falls asleep, because a shutdown would
+// wait for them. They are taken from the newest sample that was made while sessions could be held; a session that began or worked
+// since is not terminated.
 type sessionEnder struct {
 	open   func(ctx context.Context) (Terminator, error)
 	judged []activity.Terminable
 
 	mutex      sync.Mutex
-	terminator Terminator // nil: none is open
+	terminator Terminator // nil if none is open
 }
 
-// prepare opens the session that ends others, if it will be needed, while the server still accepts one.
+// prepare opens the session that terminates others, if it will be needed, while the server still accepts one.
 func (e *sessionEnder) prepare(ctx context.Context) error {
 	if e.current() != nil || len(e.judged) == 0 {
 		return nil
@@ -39,7 +39,7 @@ func (e *sessionEnder) current() Terminator {
 	return e.terminator
 }
 
-// close closes the session that ends others, if it is open. It may be called from any goroutine.
+// close closes the session that terminates others, if it is open. It may be called from any goroutine.
 func (e *sessionEnder) close() {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
@@ -49,7 +49,7 @@ func (e *sessionEnder) close() {
 	}
 }
 
-// end ends the sessions, once, and returns how many.
+// end terminates the sessions, once, and returns how many.
 func (e *sessionEnder) end(ctx context.Context) (int, error) {
 	defer e.close()
 	if err := e.prepare(ctx); err != nil {
@@ -62,8 +62,8 @@ func (e *sessionEnder) end(ctx context.Context) (int, error) {
 	return terminator.Terminate(ctx, judged)
 }
 
-// endSessions ends the sessions of this instance that do not count, and closes our own. That it fails makes the shutdown slow,
-// and nothing worse.
+// endSessions terminates the sessions of this instance that do not count, and closes our own. If that fails, the shutdown only
+// takes longer.
 func (l *Loop) endSessions(ctx context.Context) {
 	defer l.parts.Monitor.CloseSessions()
 	if l.parts.Monitor.Drained() {
@@ -79,7 +79,7 @@ func (l *Loop) endSessions(ctx context.Context) {
 	}
 }
 
-// Drain closes every database session at once and keeps them closed. It may be called from any goroutine.
+// Drain closes all database sessions at once and keeps them closed. It may be called from any goroutine.
 func (l *Loop) Drain() {
 	l.parts.Monitor.Drain()
 	l.ender.close()

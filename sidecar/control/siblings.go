@@ -15,10 +15,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
 
-// errNoAddress says that an instance cannot be asked.
+// errNoAddress means that an instance cannot be asked.
 var errNoAddress = errors.New("its address is not known")
 
-// siblingCount is the number of other instances.
+// siblingCount returns the number of other instances.
 func (l *Loop) siblingCount() int {
 	count := 0
 	for _, name := range l.status.View.Instances {
@@ -29,10 +29,10 @@ func (l *Loop) siblingCount() int {
 	return count
 }
 
-// send asks instances, by the name of the pod.
+// send asks instances, given by pod name.
 type send func(context.Context, map[string]netip.Addr) []siblings.Answer
 
-// ask asks the other instances of a cluster. One whose address is not known has an answer too: none.
+// ask asks the other instances of a cluster. For one without a known address it returns errNoAddress.
 func ask(ctx context.Context, v kubernetes.View, pod string, send send) []siblings.Answer {
 	reachable := map[string]netip.Addr{}
 	var answers []siblings.Answer
@@ -52,7 +52,7 @@ func ask(ctx context.Context, v kubernetes.View, pod string, send send) []siblin
 	return append(answers, send(ctx, reachable)...)
 }
 
-// elsewhere is what the answers come to: silence is unknown, and idle is who says since when.
+// elsewhere combines the answers: a missing answer is unknown, and an instance is idle only if it says since when.
 func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) idle.Elsewhere {
 	all := idle.Elsewhere{Asked: true}
 	for _, answer := range answers {
@@ -79,7 +79,7 @@ func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) id
 	return all
 }
 
-// serverBlockers is what the server of another instance says against a shutdown. What a newer sidecar says may mean anything.
+// serverBlockers returns the reasons of another instance's server against a shutdown. A newer sidecar may report unknown ones.
 func serverBlockers(report contract.Report) []idle.Reason {
 	var blockers []idle.Reason
 	for _, word := range report.ServerBlockers {
@@ -92,14 +92,14 @@ func serverBlockers(report contract.Report) []idle.Reason {
 	return blockers
 }
 
-// sampleRequest is a request of another instance's for a sample of this one.
+// sampleRequest is another instance's request for a sample of this one.
 type sampleRequest struct {
 	asker netip.Addr
 	done  chan bool
 }
 
-// SampleFor samples the instance for another one, and publishes what it shows. It reports whether the asker is an instance of
-// the cluster, and the sample was taken. It may be called from any goroutine.
+// SampleFor samples the instance for another one, and publishes the result. It reports whether the asker is an instance of the
+// cluster and the sample was taken. It may be called from any goroutine.
 func (l *Loop) SampleFor(ctx context.Context, asker netip.Addr) (ok bool) {
 	request := sampleRequest{asker: asker, done: make(chan bool, 1)}
 	select {
@@ -115,8 +115,8 @@ func (l *Loop) SampleFor(ctx context.Context, asker netip.Addr) (ok bool) {
 	}
 }
 
-// sampleFor takes such a request in. While the switch is on no session may be kept, and what somebody does all the same is of
-// interest only until the operator begins.
+// sampleFor handles such a request. While the switch is on, no session may be held, and use only matters until the operator
+// begins.
 func (l *Loop) sampleFor(ctx context.Context, request sampleRequest) {
 	if !slices.Contains(slices.Collect(maps.Values(l.status.View.Addresses)), request.asker) {
 		request.done <- false

@@ -131,7 +131,7 @@ func TestLoop_samplesAnIdleInstanceOnceAMinute(t *testing.T) {
 	})
 }
 
-// Under a storm of logins the loop takes one in, pauses for a second, and samples once.
+// During a storm of logins the loop handles one, pauses for a second, and samples once.
 func TestLoop_samplesOnceASecondUnderAStorm(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
@@ -188,7 +188,7 @@ func TestLoop_followsTheControlChannel(t *testing.T) {
 			loop.Deliver(w.seen())
 			wait(time.Minute)
 			expect(t, w, "reason", idle.ReasonKeepAwakeUntil, func(w *world) idle.Reason { return w.status.Decision.Reason })
-			send(w, postgres.Notification{Kind: postgres.KindKeepAwake, For: time.Second}) // asks for less
+			send(w, postgres.Notification{Kind: postgres.KindKeepAwake, For: time.Second}) // requests less
 			expect(t, w, "annotation", until, func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
 			send(w, postgres.Notification{Kind: postgres.KindRelease})
 			wait(6 * time.Second)
@@ -241,7 +241,7 @@ func TestLoop_followsTheControlChannel(t *testing.T) {
 
 func TestLoop_followsTheAnnotationThatAsksForSleep(t *testing.T) {
 	t.Parallel()
-	// ask sets it, as somebody whose clock is off by as much.
+	// ask sets it with a clock that is off by the given time.
 	ask := func(w *world, loop *Loop, off time.Duration) {
 		w.with(func(w *world) {
 			w.view.Annotations[contract.AnnotationSleepRequested] = time.Now().Add(off).UTC().Format(time.RFC3339)
@@ -301,13 +301,13 @@ func TestLoop_followsTheAnnotationThatAsksForSleep(t *testing.T) {
 	})
 }
 
-// report is what another instance says.
+// report is another instance's report.
 func reportOf(pod string, idleFor time.Duration, active bool) siblings.Answer {
 	seconds := idleFor.Seconds()
 	return siblings.Answer{Pod: pod, Report: contract.Report{Known: true, Samples: true, Active: active, IdleForSeconds: &seconds}}
 }
 
-// blockedReportOf is what one says whose server says something against a shutdown.
+// blockedReportOf returns the report of an instance whose server has a reason against a shutdown.
 func blockedReportOf(pod, reason string) siblings.Answer {
 	answer := reportOf(pod, time.Hour, false)
 	answer.Report.ServerBlockers = []string{reason}

@@ -28,24 +28,24 @@ import (
 )
 
 const (
-	// stormPort names the variable by which a benchmark gives a second process of this program the port to watch.
+	// stormPort is the variable with which a benchmark passes the port to observe to a second process of this program.
 	stormPort = "STORM_PORT"
-	// stormRate is how many sessions a second come and go.
+	// stormRate is how many sessions begin and end each second.
 	stormRate = 5000
-	// stormSources is how many addresses they come from: the ports of one would not suffice for long.
+	// stormSources is the number of their source addresses: the ports of one would soon run out.
 	stormSources = 16
 )
 
-// costs is what a watcher has done since it began.
+// costs is what an observing process has done since it started.
 type costs struct {
 	Samples int           `json:"samples"`
 	Judged  int           `json:"judged"`
 	CPU     time.Duration `json:"cpu"`
 }
 
-// BenchmarkStorm has sessions come and go, 5,000 a second, at a server that does nothing else, so that PostgreSQL is not the
-// limit, while a loop in a process of its own watches it with the kernel's own reports; the database and the API server are
-// fakes. It reports how often the loop samples, how many ends of sessions are reported to it, and the processor time of its process.
+// BenchmarkStorm opens and ends 5,000 sessions a second at a server that does nothing else, so that PostgreSQL is not the limit.
+// A loop in a separate process observes it with the kernel's own reports; the database and the API server are fakes. It reports
+// how often the loop samples, how many ended sessions are reported to it, and its process's CPU time.
 func BenchmarkStorm(b *testing.B) {
 	for _, storm := range []struct {
 		what string
@@ -83,7 +83,7 @@ func BenchmarkStorm(b *testing.B) {
 	}
 }
 
-// answerAll reads what whoever connects sends, and closes the connection afterwards.
+// answerAll reads what each client sends, and then closes the connection.
 func answerAll(listener net.Listener) {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -99,7 +99,7 @@ func answerAll(listener net.Listener) {
 	}
 }
 
-// comeAndGo is one session. It does not come from the address of our own tests of the reports.
+// comeAndGo is one session. It does not use the address of our own tests of the reports.
 func comeAndGo(ctx context.Context, i, sent int, address string) error {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%stormSources))}}
 	conn, err := dialer.DialContext(ctx, "tcp4", address)
@@ -117,7 +117,7 @@ func comeAndGo(ctx context.Context, i, sent int, address string) error {
 	return nil
 }
 
-// watcher starts a process that watches the port, and returns how to ask for its costs.
+// watcher starts a process that observes the port, and returns a function that queries its costs.
 func watcher(b *testing.B, port int) func() costs {
 	command := exec.Command(os.Args[0])
 	command.Env, command.Stderr = append(os.Environ(), stormPort+"="+strconv.Itoa(port)), os.Stderr
@@ -150,8 +150,8 @@ func watcher(b *testing.B, port int) func() costs {
 	}
 }
 
-// watch runs a loop to which the sessions of a port are reported, and writes its costs whenever it is asked. It begins to answer when
-// the loop has sampled for the first time.
+// watch runs a loop that observes the sessions of a port, and writes its costs whenever asked. It starts to answer after the
+// loop's first sample.
 func watch(port uint16) error {
 	debug.SetGCPercent(25) // as the worker
 	w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: clientaddr.NewTable()}

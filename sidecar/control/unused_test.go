@@ -13,7 +13,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
 
-// TestLoop_sleepsSoonAfterAWakeThatNobodyUsed has a connection wake a cluster whose threshold is half an hour.
+// TestLoop_sleepsSoonAfterAWakeThatNobodyUsed lets a connection wake a cluster whose threshold is half an hour.
 func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -57,7 +57,7 @@ func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
 	}
 }
 
-// lastWake has the plugin say when a connection woke the cluster, and the server start now.
+// lastWake sets when a connection woke the cluster, and starts the server now.
 func lastWake(w *world, at time.Time) {
 	value, err := contract.LastWake{At: at, By: "10.1.2.3", Service: "c-rw"}.Encode()
 	if err != nil {
@@ -66,7 +66,8 @@ func lastWake(w *world, at time.Time) {
 	w.view.Annotations[contract.AnnotationLastWake], w.started = value, time.Now().UnixMicro()
 }
 
-// besides adds an instance that is idle for an hour and was not used since the wake, as it says, with what else it says.
+// besides adds an instance that reports to have been idle for an hour and unused since the wake, with further changes to its
+// report.
 func besides(w *world, say func(*contract.Report)) {
 	w.view.Instances = []string{"c-1", "c-2"}
 	w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
@@ -78,7 +79,7 @@ func besides(w *world, say func(*contract.Report)) {
 	}
 }
 
-// A standby tells the primary that it was not used, and no longer once a sample of it has failed.
+// A standby reports that it was not used, until one of its samples has failed.
 func TestLoop_onAStandbyKnowsThatNobodyUsedIt(t *testing.T) {
 	t.Parallel()
 	liveAfter(t, func(w *world) {
@@ -97,7 +98,7 @@ func TestLoop_onAStandbyKnowsThatNobodyUsedIt(t *testing.T) {
 	})
 }
 
-// A session that has ended is told to the other instances before the next sample shows nothing of it.
+// An ended session is reported to the other instances even before the next sample, which does not show it.
 func TestLoop_isUsedAsSoonAsASessionHasEnded(t *testing.T) {
 	t.Parallel()
 	liveAfter(t, func(w *world) {

@@ -1,5 +1,5 @@
-// Package explain shows a person why a cluster is awake: who is connected, what counts and why not, what stands in the way,
-// and when it would sleep.
+// Package explain shows why a cluster is awake: who is connected, which sessions count and why, what else prevents sleep, and
+// when the cluster would sleep.
 package explain
 
 import (
@@ -16,22 +16,22 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// Explanation is all that is shown.
+// Explanation is everything that is shown.
 type Explanation struct {
 	// At is when the sample ended.
 	At time.Time `json:"at"`
-	// Sessions are the clients; the processes of PostgreSQL itself are left out.
+	// Sessions are the client sessions, without PostgreSQL's own processes.
 	Sessions []Session `json:"sessions"`
-	// InUse is why the instance is in use, and Blockers what else keeps it awake.
+	// InUse are the reasons why the instance is in use, Blockers what else keeps it awake.
 	InUse    []idle.Reason `json:"inUse"`
 	Blockers []idle.Reason `json:"blockers"`
-	// LastUseSeconds is how long ago the last statement of the sessions ended that count only up to it; absent without them.
+	// LastUseSeconds is the time since the last statement of the sessions that count only up to it; absent if there are none.
 	LastUseSeconds *float64 `json:"lastUseSeconds,omitempty"`
-	// Worker is what the sidecar of the instance last decided; absent without one.
+	// Worker is the newest decision of the instance's sidecar; absent without one.
 	Worker *contract.Report `json:"worker,omitempty"`
 }
 
-// Session is a client and what it comes to.
+// Session is a client session and its classification.
 type Session struct {
 	PID         int64   `json:"pid"`
 	User        string  `json:"user"`
@@ -74,7 +74,7 @@ func Describe(at time.Time, tally activity.Tally, blockers []idle.Reason, sessio
 	return e
 }
 
-// verdict reports whether a session counts, in words.
+// verdict reports whether a session counts, and explains why.
 func verdict(s activity.Session, class activity.Class, rules activity.Rules) (counts bool, why string) {
 	switch class {
 	case activity.ClassInfrastructure:
@@ -116,7 +116,7 @@ func (e Explanation) WriteJSON(w io.Writer) error {
 	return nil
 }
 
-// WriteText writes the explanation as a person reads it.
+// WriteText writes the explanation as text.
 func (e Explanation) WriteText(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	p := func(format string, arguments ...any) { _, _ = fmt.Fprintf(table, format, arguments...) }
@@ -150,7 +150,7 @@ func (e Explanation) WriteText(w io.Writer) error {
 	return nil
 }
 
-// writeWorker writes what the sidecar last decided.
+// writeWorker writes the newest decision of the sidecar.
 func (e Explanation) writeWorker(p func(string, ...any)) {
 	r := e.Worker
 	switch {

@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 var noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.UTC)
 
-// sessions are one of each kind.
+// sessions has one of each kind.
 var sessions = []activity.Session{
 	{BackendType: "checkpointer", PID: 1},
 	{BackendType: "client backend", PID: 50, User: "cnpg_metrics_exporter", Application: "cnpg_metrics_exporter", Database: "app", State: "idle", Local: true},

@@ -1,5 +1,5 @@
-// Package httpserver serves pages to whoever reaches the pod. Nobody may tie the server up, by silence, by many connections or by
-// what he sends.
+// Package httpserver serves pages to anybody who can reach the pod. No client can block the server, be it by silence, by many
+// connections or by its requests.
 package httpserver
 
 import (
@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	// RequestTimeout is within what time a request must have arrived.
+	// RequestTimeout bounds the time to read a request.
 	RequestTimeout = 5 * time.Second
 	// IdleTimeout is longer than Prometheus' usual intervals, so that a scraper keeps its connection.
 	IdleTimeout = time.Minute
-	// ShutdownTimeout is how long a page that is being sent may go on when the context ends.
+	// ShutdownTimeout is how long running requests may take after the context has ended.
 	ShutdownTimeout = time.Second
 	// maximumHeader, in bytes, is many times what a scraper sends.
 	maximumHeader = 8 << 10
 )
 
-// Config is what differs from server to server.
+// Config holds the settings that differ between servers.
 type Config struct {
-	// WriteTimeout is within what time an answer must have been read.
+	// WriteTimeout bounds the time to write a response.
 	WriteTimeout time.Duration
-	// MaximumConnections bounds the connections. When there are so many, the source address with the most loses its oldest.
+	// MaximumConnections limits the connections. At the limit, the source address with the most loses its oldest.
 	MaximumConnections int
-	// Preferred reports whether a source loses its connections to other preferred ones only; nil: none does.
+	// Preferred reports whether a source loses connections only to other preferred ones; nil means that none is preferred.
 	Preferred func(netip.Addr) bool
 }
 
@@ -47,12 +47,12 @@ func Serve(ctx context.Context, address string, handler http.Handler, config Con
 	return ServeListener(ctx, listener, handler, config)
 }
 
-// ServeListener serves on a listener until the context ends, and closes it.
+// ServeListener serves on a listener until the context ends, and closes the listener.
 func ServeListener(ctx context.Context, listener net.Listener, handler http.Handler, config Config) error {
 	server := &http.Server{
 		Handler: handler, ReadTimeout: RequestTimeout, WriteTimeout: config.WriteTimeout, IdleTimeout: IdleTimeout,
 		MaxHeaderBytes: maximumHeader,
-		// What a stranger sends must not fill the log.
+		// Bad requests of strangers must not fill the log.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	ended := make(chan struct{})
@@ -61,7 +61,7 @@ func ServeListener(ctx context.Context, listener net.Listener, handler http.Hand
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownTimeout)
 		defer cancel()
 		if server.Shutdown(limited) != nil {
-			_ = server.Close() // its only error is that of the listener, which Shutdown has closed
+			_ = server.Close() // the only error is that of the listener, which Shutdown has closed
 		}
 	})
 	err := server.Serve(connlimit.New(listener, config.MaximumConnections, config.Preferred))

@@ -16,12 +16,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what a test waits for; it is never waited out when the test passes.
+// patience bounds every wait; a passing test never reaches it.
 const patience = 10 * time.Second
 
 func config() Config { return Config{WriteTimeout: patience, MaximumConnections: 8} }
 
-// start serves the handler until the test calls the returned function, which waits for the end.
+// start serves the handler until the test calls end, which waits for it to stop.
 func start(t *testing.T, handler http.Handler) (address string, end func() error) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +51,7 @@ func receive[T any](t *testing.T, values <-chan T) T {
 	}
 }
 
-// talk sends bytes and returns what is answered until the connection is closed, or why there is none.
+// talk sends bytes and returns the answer up to the end of the connection, or the error.
 func talk(address, request string) string {
 	conn, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {

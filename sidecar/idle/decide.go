@@ -7,83 +7,84 @@ import (
 
 // How often an instance is sampled while the feature is on.
 const (
-	// RestInterval is for an instance whose every ended TCP session is reported: only what such a report does not show needs
-	// another sample.
+	// RestInterval is for an instance whose ended TCP sessions are all reported: samples are only needed for what such reports do
+	// not show.
 	RestInterval = time.Minute
-	// LocalInterval is for an instance with an open session over the Unix socket, whose end nothing reports, for one whose
-	// extensions schedule jobs, of which nothing reports any, and for one that could not be sampled.
+	// LocalInterval is for an instance with an open session over the Unix socket, whose end nothing reports; for one with
+	// extensions that schedule jobs, which nothing reports either; and for one that could not be sampled.
 	LocalInterval = 2 * time.Second
 	// PollInterval is for an instance whose ended sessions are not reported: a session between two samples is not seen.
 	PollInterval = time.Second
-	// BlockedInterval is for a cluster that would sleep but for something that may end at any time.
+	// BlockedInterval is for a cluster that would sleep if not for a blocker that may end at any time.
 	BlockedInterval = 30 * time.Second
-	// AskInterval is for a cluster that would sleep but for another instance.
+	// AskInterval is for a cluster that would sleep if not for another instance.
 	AskInterval = 10 * time.Second
 )
 
 const (
-	// longestGap is the longest time between two samples that is still taken as watched where nothing reports what comes and
-	// goes. What happened in a longer one, in which this process or its machine stood still, is not known.
+	// longestGap is the longest time between two samples without reports that still counts as observed. During a longer gap, this
+	// process or its machine stood still, so anything may have happened.
 	longestGap = 10 * time.Second
-	// longestMinimum bounds the time that a cluster is up before it is put to sleep on request.
+	// longestMinimum limits how long a cluster must be up before it is put to sleep on request.
 	longestMinimum = 5 * time.Minute
-	// unusedThreshold is after how long a cluster sleeps again that a connection woke and that nobody used then.
+	// unusedThreshold is the threshold after a wake by a connection that nobody has used.
 	unusedThreshold = time.Minute
-	// wokenWithin is how soon after the wake the first sample is taken that counts as watched from the beginning.
+	// wokenWithin is how soon after the wake the first sample must be taken to count as observed from the beginning.
 	wokenWithin = 5 * time.Minute
-	// unwatchedAtMost is how long a server that was woken has run at most when the first sample of it is taken. The Cluster is not
-	// healthy before; who comes and goes meanwhile without the gateway is not known.
+	// unwatchedAtMost is how long a woken server may have run before its first sample. The Cluster is not healthy earlier;
+	// sessions that do not come through the gateway meanwhile are not known.
 	unwatchedAtMost = time.Minute
-	// requestLasts is for how long a request to sleep waits for what is in use.
+	// requestLasts is how long a request to sleep stays valid while something is in use.
 	requestLasts = 10 * time.Minute
 )
 
-// Observation is what one sample of the instance and its Cluster showed, and what came to light since the sample before.
+// Observation is the result of one sample of the instance and its Cluster, and of what was reported since the previous sample.
 type Observation struct {
-	// Began and Ended enclose the sample of the instance; both are zero when it was not sampled.
+	// Began and Ended are the times of the sample; both are zero if the instance was not sampled.
 	Began, Ended time.Time
-	// Unknown says that the sample did not show whether the instance is used.
+	// Unknown says that the sample did not show whether the instance is in use.
 	Unknown bool
-	// InUse is why the instance is in use at this moment; empty: it is not.
+	// InUse is why the instance is in use now; empty if it is not.
 	InUse []Reason
-	// Used is the newest proof of a use that is over; zero when there is none since the sample before.
+	// Used is the time of the newest use that is over; zero if there was none since the previous sample.
 	Used time.Time
-	// Gap says that since the sample before something may have come and gone unseen.
+	// Gap says that sessions may have gone unseen since the previous sample.
 	Gap bool
-	// Reported says that every TCP session that ends is reported, so that samples may be rare.
+	// Reported says that every TCP session is reported when it ends, so that samples may be rare.
 	Reported bool
-	// Local says that a session that counts is open whose end nothing reports.
+	// Local says that a session that counts is open whose end is not reported.
 	Local bool
-	// Scheduler says that an extension is loaded whose background workers run jobs, which only a sample shows.
+	// Scheduler says that a loaded extension runs jobs in background workers, which only a sample shows.
 	Scheduler bool
-	// Requested is the newest request to sleep as soon as nothing is in use; zero when there is none.
+	// Requested is the time of the newest request to sleep as soon as nothing is in use, or zero.
 	Requested time.Time
 	// Started is when the server started.
 	Started time.Time
-	// Woken is when a connection woke the cluster, and zero if that is not so or not known, or once a session has been told of.
+	// Woken is when a connection woke the cluster; zero if that did not happen or is not known, or once a session has been
+	// reported.
 	Woken time.Time
-	// Siblings is the number of other instances, and Elsewhere what they answered.
+	// Siblings is the number of other instances, and Elsewhere their answers.
 	Siblings  int
 	Elsewhere Elsewhere
-	// Blockers is what forbids sleep whatever the sessions say.
+	// Blockers is what forbids sleep regardless of sessions.
 	Blockers []Reason
 }
 
-// Elsewhere is what the other instances answered.
+// Elsewhere is the result of asking the other instances.
 type Elsewhere struct {
 	// Asked says that they were asked for this decision.
 	Asked bool
 	// Unknown says that one did not answer, or does not know; Active that one is in use.
 	Unknown, Active bool
-	// Blockers is what their servers say against a shutdown.
+	// Blockers are their servers' reasons against a shutdown.
 	Blockers []Reason
-	// IdleSince is since when all of them are idle, if they are.
+	// IdleSince is since when all of them have been idle, if they are.
 	IdleSince time.Time
 	// Used says that one of them has been used since a connection woke the cluster, or may have been.
 	Used bool
 }
 
-// Reason is what the other instances say against sleep; empty: nothing.
+// Reason returns what the other instances say against sleep, or "".
 func (e Elsewhere) Reason() Reason {
 	switch {
 	case e.Unknown:
@@ -99,20 +100,20 @@ func (e Elsewhere) Reason() Reason {
 
 // State is what is known from the samples so far. The zero value knows nothing.
 type State struct {
-	// IdleSince is the start of the time that is proven idle; zero while in use or unknown.
+	// IdleSince is since when the instance has been proven idle; zero while in use or unknown.
 	IdleSince time.Time
-	// EligibleSince is since when this instance has been the one to decide; zero while it is not.
+	// EligibleSince is since when this instance has been the one that decides; zero while it is not.
 	EligibleSince time.Time
-	// ElsewhereSince is since when the other instances are idle, as far as they were asked.
+	// ElsewhereSince is since when the other instances have been idle, as far as they were asked.
 	ElsewhereSince time.Time
 	// SampledUntil is the end of the newest successful sample.
 	SampledUntil time.Time
-	// LastActivity is the newest sign of use; zero when none was seen.
+	// LastActivity is the newest sign of use; zero if there was none.
 	LastActivity time.Time
-	// Requested is when sleep was asked for; zero when it was not.
+	// Requested is when sleep was requested; zero if it was not.
 	Requested time.Time
-	// Unused is when a connection woke the cluster, as long as every sample and event since shows that nobody has used it; zero
-	// once somebody has, or may have.
+	// Unused is when a connection woke the cluster, as long as every sample and event since proves that nobody has used it;
+	// otherwise zero.
 	Unused time.Time
 }
 
@@ -121,7 +122,7 @@ type Action int
 
 // The actions.
 const (
-	// ActionNone leaves everything as it is.
+	// ActionNone changes nothing.
 	ActionNone Action = iota
 	// ActionAsk asks the other instances and decides again.
 	ActionAsk
@@ -133,9 +134,9 @@ const (
 type Decision struct {
 	// Action is what to do now.
 	Action Action
-	// Reason is the first of what keeps the cluster awake, or ReasonIdle.
+	// Reason is the first of the reasons that keep the cluster awake, or ReasonIdle.
 	Reason Reason
-	// Blockers is everything that keeps the cluster awake, in the order of [Reasons].
+	// Blockers are all reasons that keep the cluster awake, in the order of [Reasons].
 	Blockers []Reason
 	// ThresholdPassed says that the cluster has been idle for the threshold, so that only blockers keep it awake.
 	ThresholdPassed bool
@@ -145,7 +146,7 @@ type Decision struct {
 	Next time.Time
 }
 
-// Decide returns what to do after a sample. invalid says that the policy had problems.
+// Decide returns what to do after a sample. invalid says that the policy has problems.
 func Decide(policy Policy, invalid bool, state State, seen Observation, now time.Time) (State, Decision) {
 	inWindow, windowChange := keepAwake(policy.KeepAwake, now)
 	blockers := blockersOf(policy, invalid, seen, now)
@@ -186,7 +187,7 @@ func Decide(policy Policy, invalid bool, state State, seen Observation, now time
 	return state, decision
 }
 
-// waitingFor is what the threshold, or a request to sleep at once, still has to wait for; empty: nothing.
+// waitingFor returns what the threshold, or a request to sleep at once, still has to wait for, or "".
 func waitingFor(policy Policy, state State, seen Observation, proven bool) Reason {
 	switch {
 	case state.Requested.IsZero() || !proven:
@@ -198,7 +199,7 @@ func waitingFor(policy Policy, state State, seen Observation, proven bool) Reaso
 	}
 }
 
-// threshold is how long the cluster must be idle: a wake that nobody used buys a minute.
+// threshold returns how long the cluster must be idle: at most a minute after an unused wake.
 func (s State) threshold(policy Policy) time.Duration {
 	if s.Unused.IsZero() {
 		return policy.Threshold
@@ -206,11 +207,11 @@ func (s State) threshold(policy Policy) time.Duration {
 	return min(policy.Threshold, unusedThreshold)
 }
 
-// minimumUptime is for how long a cluster is up before it is put to sleep on request.
+// minimumUptime returns how long a cluster must be up before it is put to sleep on request.
 func minimumUptime(policy Policy) time.Duration { return min(policy.Threshold, longestMinimum) }
 
-// next is when to sample again: after the interval, or earlier when the passing of time alone may change the decision. What
-// has come while the sample was going on needs another one at once.
+// next returns when to sample again: after the interval, or earlier if the passing of time alone may change the decision. A
+// change during the sample requires another one at once.
 func next(decision Decision, seen Observation, now time.Time, changes []time.Time) time.Time {
 	at, begun := now.Add(interval(decision, seen)), seen.Began
 	if begun.IsZero() {
@@ -242,7 +243,7 @@ func interval(decision Decision, seen Observation) time.Duration {
 	}
 }
 
-// blockersOf is what keeps the cluster awake, the threshold and the windows aside.
+// blockersOf returns what keeps the cluster awake, apart from the threshold and the windows.
 func blockersOf(policy Policy, invalid bool, seen Observation, now time.Time) []Reason {
 	blockers := slices.Concat(seen.Blockers, seen.InUse)
 	if seen.Elsewhere.Asked {
@@ -266,7 +267,7 @@ func blockersOf(policy Policy, invalid bool, seen Observation, now time.Time) []
 	return blockers
 }
 
-// eligible reports whether this instance is the one to decide: what makes it so starts the clock anew.
+// eligible reports whether this instance is the one that decides. When it becomes so, the clock restarts.
 func eligible(blockers []Reason) bool {
 	return !slices.ContainsFunc(blockers, func(r Reason) bool {
 		switch r {
@@ -279,17 +280,17 @@ func eligible(blockers []Reason) bool {
 	})
 }
 
-// after is the state with one more sample taken in.
+// after returns the state after one more sample.
 func (s State) after(seen Observation, eligible bool, now time.Time) State {
 	first := s.SampledUntil.IsZero() && !seen.Unknown
-	tookOver := !first && eligible && s.EligibleSince.IsZero() // what the primary before was used for is not known
+	tookOver := !first && eligible && s.EligibleSince.IsZero() // whether the former primary was used is not known
 	switch {
 	case seen.Unknown:
 		s.IdleSince = time.Time{}
 	case len(seen.InUse) != 0:
 		s.IdleSince, s.LastActivity = time.Time{}, latest(s.LastActivity, seen.Ended)
 	case s.IdleSince.IsZero() || seen.Ended.Before(s.IdleSince) || seen.unwatched(s.SampledUntil):
-		s.IdleSince = seen.Ended // it begins here, or the machine's clock was set back, or no sample was taken for too long
+		s.IdleSince = seen.Ended // idleness begins here, or the machine's clock was set back, or the last sample is too old
 	}
 	if !seen.Unknown {
 		s.SampledUntil = seen.Ended
@@ -310,12 +311,12 @@ func (s State) after(seen Observation, eligible bool, now time.Time) State {
 	return s
 }
 
-// unwatched reports whether something may have come and gone since the sample that ended at that time.
+// unwatched reports whether sessions may have gone unseen since the sample that ended at that time.
 func (o Observation) unwatched(since time.Time) bool {
 	return o.Gap || !o.Reported && o.Began.Sub(since) > longestGap
 }
 
-// afterOthers takes in what the other instances, the Cluster and the control channel say.
+// afterOthers applies what the other instances, the Cluster and the control channel say.
 func (s State) afterOthers(seen Observation, eligible bool, now time.Time) State {
 	if seen.Elsewhere.Asked {
 		switch {

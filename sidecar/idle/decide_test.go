@@ -21,9 +21,9 @@ var update = flag.Bool("update", false, "write the transcripts anew")
 // midnight is the beginning of every transcript.
 var midnight = time.Date(2026, time.March, 1, 0, 0, 0, 0, time.UTC)
 
-// TestDecide_transcriptsAreGolden plays the transcripts in testdata. A line `at 00:10 idle` is a sample that takes 10 ms; what follows the
-// arrow is the decision, with the time of the next sample since the beginning. The words after the time are those of
-// observationOf, and every reason as a blocker. A line `policy` changes the annotations.
+// TestDecide_transcriptsAreGolden plays the transcripts in testdata. A line `at 00:10 idle` is a sample that takes 10 ms; after
+// the arrow comes the decision, with the time of the next sample since the beginning. The words after the time are those of
+// observationOf, and any reason as a blocker. A line `policy` changes the annotations.
 func TestDecide_transcriptsAreGolden(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txt")
@@ -51,7 +51,7 @@ func TestDecide_transcriptsAreGolden(t *testing.T) {
 	}
 }
 
-// play runs the inputs of a transcript and returns it with what was decided.
+// play runs the inputs of a transcript and returns it with the decisions.
 func play(t *testing.T, transcript string) string {
 	t.Helper()
 	var out strings.Builder
@@ -81,7 +81,7 @@ func play(t *testing.T, transcript string) string {
 	return out.String()
 }
 
-// unquoted splits the annotations of a policy line; a value with spaces is quoted.
+// unquoted splits the annotations of a policy line; values with spaces are quoted.
 func unquoted(t *testing.T, line string) []string {
 	t.Helper()
 	var pairs []string
@@ -102,7 +102,7 @@ func annotationsOf(pairs []string) map[string]string {
 	return annotations
 }
 
-// observationOf reads the words of a sample. The clock is that of the first day, or after "day N " of another one.
+// observationOf parses the words of a sample. Its times are on the first day, or after "day N " on another one.
 func observationOf(t *testing.T, clock string, words []string) (Observation, time.Time) {
 	t.Helper()
 	day := 0
@@ -143,7 +143,7 @@ func observationOf(t *testing.T, clock string, words []string) (Observation, tim
 			seen.Reported = false
 		case "woken":
 			seen.Woken, seen.Started = midnight, midnight
-			if argument != "" { // the server started so long after it
+			if argument != "" { // how much later the server started
 				took, err := time.ParseDuration(argument)
 				if err != nil {
 					t.Fatal(err)
@@ -162,7 +162,7 @@ func observationOf(t *testing.T, clock string, words []string) (Observation, tim
 	return seen, began.Add(10 * time.Millisecond)
 }
 
-// elsewhereOf reads what the other instances say: nothing yet, unknown, active, or for how long they are idle.
+// elsewhereOf parses what the other instances say: nothing yet, unknown, active, or for how long they have been idle.
 func elsewhereOf(t *testing.T, word string, now time.Time) Elsewhere {
 	t.Helper()
 	switch word {

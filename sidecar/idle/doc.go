@@ -1,34 +1,34 @@
 // Package idle decides when a PostgreSQL cluster may be put to sleep.
 //
-// It is pure: [Decide] takes the policy, what was known before, one sample of the instance and its Cluster, and the time,
-// and returns what is known now and what to do. It reads no clock and does no I/O, so that every behaviour can be written
-// down as a transcript (testdata) and held against a naive oracle (the fuzz test).
+// It is pure: [Decide] takes the policy, the previous state, one sample of the instance and its Cluster, and the time, and
+// returns the new state and what to do. It reads no clock and does no I/O, so that every behaviour can be written down as a
+// transcript (testdata) and compared with a naive oracle (the fuzz test).
 //
 // # What counts
 //
-// The guarantee is that unknown is never idle. The idle clock starts at the end of the first sample that found nothing
-// active, and it proves idleness up to the beginning of the newest such sample, no further: a session that vanished between
-// two samples ended at the later one, and one that began after a sample's beginning is not yet known of. Anything else than a
-// proof of idleness, a failed sample included, stops the clock.
+// The guarantee is that unknown is never idle. The idle clock starts at the end of the first sample that found nothing active,
+// and proves idleness only up to the beginning of the newest such sample: a session that vanished between two samples is assumed
+// to have ended at the later one, and one that began after a sample's beginning may not be known yet. Anything but a proof of
+// idleness, including a failed sample, stops the clock.
 //
 // # Who is authoritative
 //
-// The Cluster object says whether the feature is on, who is primary and whether sleep is permitted; the instance says
-// whether somebody uses it. Both must agree at the same sample. The clock of the decision begins anew when this instance
-// becomes the primary, when the feature is turned on, and when a hibernation that was asked for is withdrawn.
+// The Cluster object says whether the feature is on, which instance is primary and whether sleep is permitted; the instance says
+// whether somebody uses it. Both must agree at the same sample. The clock of the decision restarts when this instance becomes the
+// primary, when the feature is turned on, and when a requested hibernation is withdrawn.
 //
-// # A wake that nobody used
+// # Unused wakes
 //
-// A cluster that a connection woke sleeps again after a minute if no sample found a session since, and no event told of one,
-// on any instance; the threshold is for those that were used. A sample that fails, events that were lost, a sidecar that was
-// started anew, another primary, or a server that had run for more than a minute before the first sample end that: then
-// somebody may have used it. PostgreSQL's start and the resume of schedules come first, since nothing is decided before the
-// Cluster is healthy and its schedules are resumed.
+// A cluster that a connection woke sleeps again after a minute if, on every instance, no sample has found a session since and no
+// event has reported one. If it was used, the threshold applies. The threshold also applies if the cluster may have been used:
+// after a failed sample, lost events, a restart of the sidecar or a change of the primary, or if the server had run for more than
+// a minute before the first sample. PostgreSQL's start and the resuming of schedules come first, because nothing is decided
+// before the Cluster is healthy and its schedules are resumed.
 //
-// # What failures do
+// # Failures
 //
-//   - A sample that fails stops the clock: sleep is put off by at least a whole threshold.
-//   - A Cluster that cannot be read forbids nothing new, but no decision is carried out without reading it once more.
-//   - An annotation that is not understood turns the feature off; no default takes its place.
-//   - A clock of the machine that is set back makes the wait longer, never shorter.
+//   - A failed sample stops the clock: sleep is delayed by at least a whole threshold.
+//   - If the Cluster cannot be read, nothing new is forbidden, but no decision is carried out without reading it again.
+//   - An invalid annotation turns the feature off; it is not replaced by a default.
+//   - If the machine's clock is set back, the wait becomes longer, never shorter.
 package idle

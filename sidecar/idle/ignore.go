@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// Pattern describes sessions that never count. Every term that is given must match; one that is empty matches everything.
+// Pattern describes sessions that never count. All given terms must match; an empty one matches everything.
 type Pattern struct {
-	// User, Application and Database are names, in which * stands for any characters.
+	// User, Application and Database are names, in which * matches any characters.
 	User, Application, Database string
-	// Client holds the addresses; invalid: not given.
+	// Client is the range of addresses; invalid if not given.
 	Client netip.Prefix
 }
 
-// maximumPatterns bounds the list: each is held against each session.
+// maximumPatterns limits the list, because each pattern is compared with each session.
 const maximumPatterns = 64
 
-// parsePatterns reads a list such as "user=monitoring application=datadog*; client=10.0.0.0/8". Items are separated by
-// semicolons or commas, the terms of an item, which must all match, by spaces. Its error says which item is not understood.
+// parsePatterns parses a list such as "user=monitoring application=datadog*; client=10.0.0.0/8". Items are separated by
+// semicolons or commas. The terms of an item are separated by spaces and must all match. The error names the invalid item.
 func parsePatterns(value string) ([]Pattern, error) {
 	var patterns []Pattern
 	for _, item := range strings.FieldsFunc(value, func(r rune) bool { return r == ';' || r == ',' }) {
@@ -73,7 +73,7 @@ func parsePattern(item string) (Pattern, error) {
 	return p, nil
 }
 
-// parsePrefix reads an address or a range of addresses in CIDR notation.
+// parsePrefix parses an address or a range of addresses in CIDR notation.
 func parsePrefix(value string) (netip.Prefix, error) {
 	if address, err := netip.ParseAddr(value); err == nil && address.Zone() == "" {
 		return Unmapped(netip.PrefixFrom(address, address.BitLen())), nil
@@ -85,8 +85,8 @@ func parsePrefix(value string) (netip.Prefix, error) {
 	return Unmapped(prefix), nil
 }
 
-// Unmapped is the range of IPv4 addresses that somebody wrote in the form that they have on a socket for both families: what
-// ranges are held against never has that form. Another range is only cut to its length.
+// Unmapped converts a range of IPv4-mapped IPv6 addresses to IPv4, because the addresses that ranges are compared with are never
+// in the mapped form. Other ranges are only masked to their length.
 func Unmapped(prefix netip.Prefix) netip.Prefix {
 	const mapped = 96 // bits in front of the IPv4 address
 	if address := prefix.Addr(); address.Is4In6() && prefix.Bits() >= mapped {
@@ -95,7 +95,7 @@ func Unmapped(prefix netip.Prefix) netip.Prefix {
 	return prefix.Masked()
 }
 
-// Matches reports whether a session of that user, application, database and address is described. A session over the Unix
+// Matches reports whether the pattern matches a session of that user, application, database and address. A session over the Unix
 // socket has no valid address.
 func (p Pattern) Matches(user, application, database string, client netip.Addr) bool {
 	return (p.User == "" || glob(p.User, user)) &&
@@ -104,12 +104,12 @@ func (p Pattern) Matches(user, application, database string, client netip.Addr) 
 		(!p.Client.IsValid() || p.Client.Contains(client.Unmap()))
 }
 
-// MatchesUnseen reports whether the pattern describes every session from that address, whatever else it is.
+// MatchesUnseen reports whether the pattern matches every session from that address, whatever its other properties.
 func (p Pattern) MatchesUnseen(client netip.Addr) bool {
 	return p.User == "" && p.Application == "" && p.Database == "" && p.Client.IsValid() && p.Client.Contains(client.Unmap())
 }
 
-// glob matches a name against a pattern in which * stands for any characters.
+// glob matches a name against a pattern in which * matches any characters.
 func glob(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {

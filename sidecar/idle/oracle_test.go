@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// moment is one step of a history: what was sampled, and when it was decided.
+// moment is one step of a history: a sample, and the time of the decision.
 type moment struct {
 	seen Observation
 	now  time.Time
 }
 
-// history reads a script of bytes as samples. It knows steps of the machine's clock, forwards and backwards, as far as values
-// without a monotonic reading can have them.
+// history interprets a script of bytes as samples. It includes steps of the machine's clock, forwards and backwards, as far as
+// values without a monotonic reading can have them.
 func history(script []byte) []moment {
 	var moments []moment
 	now := midnight
@@ -57,7 +57,7 @@ func history(script []byte) []moment {
 			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, IdleSince: now.Add(-time.Minute), Blockers: []Reason{ReasonAdvisoryLock}}
 		}
 		switch kind & 15 {
-		case 13: // the gateway has passed a session on
+		case 13: // the gateway has forwarded a session
 			woken = time.Time{}
 		case 14:
 			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, IdleSince: now.Add(-time.Minute), Used: true}
@@ -68,8 +68,8 @@ func history(script []byte) []moment {
 	return moments
 }
 
-// FuzzDecide holds Decide against an oracle that reads the whole history anew at every step, and holds two more laws: the
-// next sample is later than now, and one more activity in the past never brings sleep nearer.
+// FuzzDecide compares Decide with an oracle that reads the whole history again at every step, and checks two more laws: the next
+// sample is later than now, and additional activity in the past never makes sleep earlier.
 func FuzzDecide(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 5, 0, 9, 0, 9})
 	f.Add([]byte{0, 1, 1, 3, 0, 3, 0, 15, 0, 15})
@@ -87,10 +87,10 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// histories is how many random histories [TestDecide_agreesWithAnOracleOnRandomHistories] reads; make fuzz reads ten million.
+// histories is the number of random histories for [TestDecide_agreesWithAnOracleOnRandomHistories]; make fuzz uses ten million.
 var histories = flag.Int("histories", 20_000, "random histories")
 
-// TestDecide_agreesWithAnOracleOnRandomHistories does with random histories what the fuzz test does with chosen ones.
+// TestDecide_agreesWithAnOracleOnRandomHistories does the same as the fuzz test, with random histories.
 func TestDecide_agreesWithAnOracleOnRandomHistories(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -101,7 +101,7 @@ func TestDecide_agreesWithAnOracleOnRandomHistories(t *testing.T) {
 		length := random.IntN(len(script))
 		for i := range length {
 			script[i] = byte(random.Uint32())
-			if i%2 == 0 && random.IntN(3) != 0 { // mostly nothing happens, or sleep would never come up
+			if i%2 == 0 && random.IntN(3) != 0 { // mostly nothing happens, otherwise nothing would ever sleep
 				script[i] &= 0x10
 			}
 		}
@@ -112,7 +112,7 @@ func TestDecide_agreesWithAnOracleOnRandomHistories(t *testing.T) {
 	}
 }
 
-// hold holds Decide against the oracle and the laws, with a threshold below and above that of a wake that nobody used.
+// hold checks Decide against the oracle and the laws, with a threshold below and one above that of an unused wake.
 func hold(t *testing.T, script []byte) {
 	t.Helper()
 	for _, threshold := range []time.Duration{7 * time.Second, 90 * time.Second} {
@@ -145,9 +145,10 @@ func holdAt(t *testing.T, threshold time.Duration, script []byte) {
 	}
 }
 
-// permitted is the oracle. Sleep is permitted at the newest sample if it found nothing in use and nothing in the way, and if,
-// going back from it, every sample was idle, watched and this instance's to decide, to one that ended a threshold before the
-// newest began, with no use in between; a request that waits needs only the first of it, and that long up.
+// permitted is the oracle. Sleep is permitted at the newest sample if that sample found no use and no blocker and if, going back
+// from it to a sample that ended a threshold before the newest began, every sample was idle and without a gap, this instance was
+// the one to decide, and there was no use in between. For a pending request only the first condition and the minimum uptime are
+// needed.
 func permitted(moments []moment, threshold time.Duration) bool {
 	newest := moments[len(moments)-1]
 	if unused(moments) {
@@ -164,8 +165,8 @@ func permitted(moments []moment, threshold time.Duration) bool {
 	return idleBackTo(moments, wanted) && !up.After(wanted) && !elsewhereSince(moments).After(wanted)
 }
 
-// unused reports whether a connection woke the cluster and everything since the first sample that succeeded shows that nobody
-// has used it.
+// unused reports whether a connection woke the cluster and everything since the first successful sample shows that nobody has
+// used it.
 func unused(moments []moment) bool {
 	known := slices.IndexFunc(moments, func(m moment) bool { return !m.seen.Unknown })
 	if known < 0 || moments[known].seen.Began.Sub(moments[known].seen.Woken).Abs() > wokenWithin {
@@ -177,7 +178,7 @@ func unused(moments []moment) bool {
 	notPrimary := func(i int) bool { return slices.Contains(moments[i].seen.Blockers, ReasonNotPrimary) }
 	for i, m := range moments {
 		if i > known && notPrimary(i-1) && !notPrimary(i) {
-			return false // the primary before may have been used
+			return false // the former primary may have been used
 		}
 		used := len(m.seen.InUse) != 0 || !m.seen.Used.IsZero() || m.seen.Elsewhere.Active
 		doubtful := m.seen.Unknown || m.seen.Gap && i != known || !m.seen.Reported || m.seen.Elsewhere.Used || m.seen.Woken.IsZero()
@@ -206,7 +207,7 @@ func idleBackTo(moments []moment, wanted time.Time) bool {
 			return false
 		}
 		if !seen.Ended.After(wanted) {
-			// What is older counts only if this sample itself is the beginning, or the idleness goes on before it.
+			// This sample is idle and old enough, so older ones do not matter.
 			return true
 		}
 		if i == 0 || moments[i-1].seen.Unknown || seen.Gap {
@@ -219,7 +220,7 @@ func idleBackTo(moments []moment, wanted time.Time) bool {
 	return false
 }
 
-// eligibleSince is since when this instance is the one to decide, read anew.
+// eligibleSince recomputes since when this instance has been the one to decide.
 func eligibleSince(moments []moment) time.Time {
 	var since time.Time
 	for _, m := range moments {
@@ -233,7 +234,7 @@ func eligibleSince(moments []moment) time.Time {
 	return since
 }
 
-// elsewhereSince is since when the other instances are idle, read anew.
+// elsewhereSince recomputes since when the other instances have been idle.
 func elsewhereSince(moments []moment) time.Time {
 	var since time.Time
 	for _, m := range moments {
@@ -249,7 +250,7 @@ func elsewhereSince(moments []moment) time.Time {
 	return since
 }
 
-// requestOf reports whether a request to sleep is waiting.
+// requestOf reports whether a request to sleep is pending.
 func requestOf(moments []moment) bool {
 	var requested time.Time
 	for _, m := range moments {

@@ -12,56 +12,55 @@ import (
 )
 
 const (
-	// defaultThreshold is the reference project's default.
+	// defaultThreshold is the default of xataio/cnpg-i-scale-to-zero.
 	defaultThreshold = 30 * time.Minute
 	// maximumMinutes is a year: a larger number is a mistake rather than a setting.
 	maximumMinutes = 525600
 )
 
-// Policy is what the annotations of a Cluster ask for.
+// Policy is the configuration in a Cluster's annotations.
 type Policy struct {
 	// Enabled turns the feature on.
 	Enabled bool
 	// Threshold is how long the cluster must be idle before it sleeps.
 	Threshold time.Duration
-	// Database names the database whose channel is listened to. It means something only if DatabaseSet.
+	// Database is the database whose control channel is used. It is valid only if DatabaseSet.
 	Database string
-	// DatabaseSet is whether the annotation is there: without it the application's database is meant, and with an
-	// empty value none.
+	// DatabaseSet is whether the annotation exists. Without it, the application's database is used; if it is empty, none is.
 	DatabaseSet bool
-	// Queries says that a session which sits idle counts only up to its last statement.
+	// Queries says that an idle session counts only until the end of its last statement.
 	Queries bool
 	// Ignore describes the sessions that never count.
 	Ignore []Pattern
 	// KeepAwake are the times of the week without sleep.
 	KeepAwake []Window
-	// KeepAwakeUntil is a time until which there is no sleep; zero: none.
+	// KeepAwakeUntil is a time before which there is no sleep, or zero.
 	KeepAwakeUntil time.Time
-	// SleepRequested is when somebody asked for sleep as soon as nothing is in use; zero: nobody has, or too long ago.
+	// SleepRequested is when somebody requested sleep as soon as nothing is in use; zero if nobody did, or too long ago.
 	SleepRequested time.Time
 	// Manual says that only people wake the cluster.
 	Manual bool
-	// AcceptGateway says that PostgreSQL may see the gateway's address although rules tell addresses apart.
+	// AcceptGateway says that PostgreSQL may see the gateway's address even if rules distinguish addresses.
 	AcceptGateway bool
 }
 
-// Problem is an annotation that is not understood.
+// Problem is an invalid annotation.
 type Problem struct {
 	// Key is the annotation.
 	Key string
-	// Value is what it says.
+	// Value is its value.
 	Value string
-	// Allowed says what it may say.
+	// Allowed says which values are allowed.
 	Allowed string
 }
 
-// String names the key, the value and what is allowed.
+// String returns the key, the value and what is allowed.
 func (p Problem) String() string {
 	return fmt.Sprintf("annotation %s has the value %q: %s", p.Key, p.Value, p.Allowed)
 }
 
-// UnderstoodFrom is when the problems will be gone without anybody having changed an annotation: a time that lies too far ahead
-// comes nearer. Zero: there are none, or they stay.
+// UnderstoodFrom returns when the problems will be gone without a change of an annotation, because times that are too far ahead
+// come nearer. It is zero if there are no problems, or if they will stay.
 func UnderstoodFrom(problems []Problem) time.Time {
 	var from time.Time
 	for _, p := range problems {
@@ -92,11 +91,12 @@ const (
 	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake, gateway-address, sidecar-update and database"
 )
 
-// decimal is digits with an optional fraction: no sign, exponent, space or hexadecimal, which ParseFloat would take.
+// decimal matches digits with an optional fraction, but no sign, exponent, space or hexadecimal digits, which ParseFloat would
+// accept.
 var decimal = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
 
-// ParsePolicy reads the annotations of a Cluster and reports every problem at once, sorted by key. A Policy with problems
-// is turned off: a value that is not understood never falls back to a default. now limits how far ahead a time may be.
+// ParsePolicy parses the annotations of a Cluster and reports all problems, sorted by key. A Policy with problems is disabled: an
+// invalid value never falls back to a default. now limits how far ahead a time may be.
 func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Problem) {
 	policy := Policy{Threshold: defaultThreshold}
 	var problems []Problem
@@ -115,7 +115,7 @@ func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Proble
 	return policy, problems
 }
 
-// read takes one annotation in and returns what would have been allowed if it is not understood.
+// read parses one annotation. If it is invalid, read returns what is allowed.
 func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 	switch key {
 	case contract.AnnotationEnabled:

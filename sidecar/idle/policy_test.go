@@ -120,7 +120,7 @@ func TestUnderstoodFrom_isWhenATimeIsNearEnough(t *testing.T) {
 	}
 }
 
-// equal compares what has no exported fields.
+// equal compares values without exported fields.
 var equal = []cmp.Option{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	cmp.Comparer(func(a, b *time.Location) bool { return a.String() == b.String() }),
@@ -187,7 +187,7 @@ func TestWindow_opensAndCloses(t *testing.T) {
 
 func TestPattern_matches(t *testing.T) {
 	t.Parallel()
-	address := netip.MustParseAddr("::ffff:10.1.2.3") // an IPv4 client of a socket for both families
+	address := netip.MustParseAddr("::ffff:10.1.2.3") // an IPv4 client on a dual-stack socket
 	for _, row := range []struct {
 		pattern        string
 		matches, alone bool
@@ -247,7 +247,7 @@ func FuzzParsePolicy(f *testing.F) {
 	})
 }
 
-// The core stays pure: no clock, no input or output, nothing but the standard library and the contract.
+// The package stays pure: no clock, no I/O, and only the standard library and the contract.
 func TestPackage_importsNothingImpure(t *testing.T) {
 	t.Parallel()
 	allowed := []string{"fmt", "github.com/cnpg-i/scale-to-zero/sidecar/contract", "net/netip", "regexp", "slices", "strconv", "strings", "time"}

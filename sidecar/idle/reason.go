@@ -1,10 +1,10 @@
 package idle
 
-// Reason says why a cluster is awake, or that it may sleep. The list is closed: it feeds logs, metrics, Events and
+// Reason says why a cluster is awake, or that it may sleep. The set is closed: it is used in logs, metrics, Events and
 // docs/troubleshooting.md.
 type Reason string
 
-// The reasons, in the order in which one of several is named first.
+// The reasons. If several apply, the first in this order is reported first.
 const (
 	ReasonInvalidAnnotation      Reason = "invalid_annotation"
 	ReasonDisabled               Reason = "disabled"
@@ -43,7 +43,7 @@ const (
 	ReasonIdle                   Reason = "idle"
 )
 
-// Reasons is the closed list in its order.
+// Reasons returns all reasons in order.
 func Reasons() []Reason {
 	return []Reason{
 		ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating, ReasonNotPrimary,
@@ -55,7 +55,7 @@ func Reasons() []Reason {
 	}
 }
 
-// Description is the sentence that docs/troubleshooting.md and the Events give for the reason.
+// Description describes the reason for docs/troubleshooting.md and the Events.
 func (r Reason) Description() string {
 	switch r {
 	case ReasonInvalidAnnotation:

@@ -10,10 +10,10 @@ import (
 
 // Window is a time of the week in which a cluster never sleeps.
 type Window struct {
-	// Days are those on which the window begins, by [time.Weekday].
+	// Days are the days on which the window begins, by [time.Weekday].
 	Days [7]bool
-	// From and To are minutes of the day, as the clocks of Zone show them. To is at most 24:00; one that is not after From
-	// is on the next day.
+	// From and To are minutes of the day in local time of Zone. To is at most 24:00; if it is not after From, it is on the next
+	// day.
 	From, To int
 	// Zone is the time zone.
 	Zone *time.Location
@@ -21,17 +21,17 @@ type Window struct {
 
 const (
 	minutesOfDay = 24 * 60
-	// maximumWindows bounds the list: a week has few enough hours.
+	// maximumWindows limits the list: a week has few enough hours.
 	maximumWindows = 64
 )
 
-// window is one item of the list: days, a range of time, a zone.
+// window matches one item of the list: days, a time range, a zone.
 var window = regexp.MustCompile(`^(\S+) +([0-2][0-9]:[0-5][0-9])-([0-2][0-9]:[0-5][0-9]) +(\S+)$`)
 
 var weekdays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"}
 
-// parseWindows reads a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat,Sun 10:00-12:00 UTC". Its error says which item
-// is not understood.
+// parseWindows parses a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat,Sun 10:00-12:00 UTC". The error names the invalid
+// item.
 func parseWindows(value string) ([]Window, error) {
 	var windows []Window
 	for item := range strings.SplitSeq(value, ";") {
@@ -77,7 +77,7 @@ func parseWindow(item string) (Window, error) {
 	return w, nil
 }
 
-// parseDays reads days and ranges of days, such as "Mon-Fri" or "Sat,Mon-Wed". A range may go over the end of the week.
+// parseDays parses days and ranges of days, such as "Mon-Fri" or "Sat,Mon-Wed". A range may wrap around the end of the week.
 func parseDays(text string) (days [7]bool, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(part, "-")
@@ -116,11 +116,11 @@ func parseMinute(text string) (int, error) {
 	return 0, fmt.Errorf("%q is not a time of day", text)
 }
 
-// around returns when the window that contains the time ends, and otherwise when the next one begins.
+// around reports whether the time is inside the window, and returns when that changes next.
 func (w Window) around(now time.Time) (inside bool, change time.Time) {
 	local := now.In(w.Zone)
 	for offset := -1; offset <= 7; offset++ {
-		// A time that the clocks skip or show twice on a day of change is what time.Date makes of it.
+		// For local times that a change of daylight saving time skips or repeats, this follows time.Date.
 		day := time.Date(local.Year(), local.Month(), local.Day()+offset, 12, 0, 0, 0, w.Zone)
 		if !w.Days[day.Weekday()] {
 			continue

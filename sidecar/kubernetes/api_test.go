@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// patience bounds what a test waits for; it is never waited out when the test passes.
+// patience bounds every wait; a passing test never reaches it.
 const patience = 10 * time.Second
 
 // object is a Kubernetes object.
 type object = map[string]any
 
-// apiServer answers the sidecar's requests as the real API server does: lists and watches of one object under a Role with
-// resourceNames, pages, merge patches under a resourceVersion precondition, Status for what it refuses.
+// apiServer answers the sidecar's requests like the real API server: lists and watches of one object under a Role with
+// resourceNames, pages, merge patches with a resourceVersion precondition, and a Status for every refusal.
 type apiServer struct {
 	mutex    sync.Mutex
 	version  int
@@ -32,10 +32,10 @@ type apiServer struct {
 	changed  chan struct{}     // closed and replaced at every change
 	history  []object          // watch events, by version
 	requests []string
-	// compacted is the version up to which the history is forgotten.
+	// compacted is the version up to which the history has been discarded.
 	compacted int
-	// cut ends every open watch when it is closed; down makes every request fail as a proxy without its server does; silent
-	// has every patch carried out and its answer cut off.
+	// Closing cut ends every open watch; down makes every request fail like a proxy without a backend; silent carries out every
+	// patch but cuts off its answer.
 	cut          chan struct{}
 	down, silent bool
 }
@@ -51,7 +51,7 @@ const (
 	events    = "/api/v1/namespaces/team/events"
 )
 
-// put stores an object given as JSON, as somebody else than the sidecar does.
+// put stores an object given as JSON, on behalf of another client.
 func (a *apiServer) put(t *testing.T, collection, text string) {
 	t.Helper()
 	var o object
@@ -63,7 +63,7 @@ func (a *apiServer) put(t *testing.T, collection, text string) {
 	a.store(collection, o)
 }
 
-// kinds are the kinds of the collections.
+// kinds maps the collections to their kinds.
 var kinds = map[string]string{clusters: "Cluster", backups: "Backup", schedules: "ScheduledBackup"}
 
 func (a *apiServer) store(collection string, o object) {
@@ -82,7 +82,7 @@ func (a *apiServer) store(collection string, o object) {
 	a.changed = make(chan struct{})
 }
 
-// with runs something while no request is served.
+// with runs a function while no request is served.
 func (a *apiServer) with(f func()) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -96,7 +96,7 @@ func clone(o object) object {
 	return copied
 }
 
-// status answers with a Status, as every refusal of the API server is.
+// status answers with a Status, like every refusal of the API server.
 func status(w http.ResponseWriter, code int, reason, message string) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code})
@@ -167,7 +167,7 @@ func (a *apiServer) answer(w http.ResponseWriter, r *http.Request, body []byte) 
 	}
 }
 
-// own records that a manager set whether a schedule is suspended.
+// own records in managedFields that a manager set spec.suspend.
 func own(o, p object, manager string) {
 	spec, _ := p["spec"].(object)
 	if _, ok := spec["suspend"]; !ok {
@@ -178,7 +178,7 @@ func own(o, p object, manager string) {
 	}}
 }
 
-// merge is RFC 7386.
+// merge applies a merge patch (RFC 7386).
 func merge(target, p object) object {
 	if target == nil {
 		target = object{}
@@ -197,7 +197,7 @@ func merge(target, p object) object {
 	return target
 }
 
-// named is the object that a field selector names; without one a Role with resourceNames forbids to list and to watch.
+// named returns the name in the field selector; without one, a Role with resourceNames forbids list and watch.
 func named(w http.ResponseWriter, r *http.Request) (string, bool) {
 	name, ok := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
 	if r.URL.Path == clusters && !ok {
@@ -237,7 +237,7 @@ func (a *apiServer) watch(w http.ResponseWriter, r *http.Request) {
 	a.mutex.Lock()
 	cut := a.cut
 	a.mutex.Unlock()
-	_ = http.NewResponseController(w).Flush() // the real one sends its header at once, too
+	_ = http.NewResponseController(w).Flush() // the real API server sends its header at once, too
 	for {
 		a.mutex.Lock()
 		changed := a.changed
@@ -264,20 +264,20 @@ func (a *apiServer) watch(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-changed:
 		case <-cut:
-			panic(http.ErrAbortHandler) // as a server that dies
+			panic(http.ErrAbortHandler) // like a server that dies
 		case <-r.Context().Done():
 			return
 		}
 	}
 }
 
-// blue is whose sidecar the tests are.
+// blue identifies the sidecar of the tests.
 var blue = Identity{
 	Namespace: "team", Cluster: "blue", Pod: "blue-1", PodUID: "11111111-2222-3333-4444-555555555555",
 	Group: "postgresql.cnpg.io", Version: "v1",
 }
 
-// connect serves an API server and returns a client of it that does not wait long before it tries again.
+// connect serves an API server and returns a client of it that retries quickly.
 func connect(t *testing.T, a http.Handler) *Client {
 	t.Helper()
 	server := httptest.NewServer(a)

@@ -17,25 +17,24 @@ import (
 )
 
 const (
-	// pageSize is how many objects are read at once: a namespace may hold thousands of Backups, and the sidecar must stay
-	// small.
+	// pageSize is how many objects are read at once: a namespace may hold thousands of Backups, and the sidecar must stay small.
 	pageSize = 100
 	// listTimeout bounds the reading of all pages.
 	listTimeout = 10 * time.Second
 )
 
-// ended are the phases from which a Backup does not come back (1.30: api/v1/backup_types.go). Every other phase, one that
-// a later operator adds included, is taken as running.
+// ended are the final phases of a Backup (1.30: api/v1/backup_types.go). Every other phase, including one added by a later
+// operator, counts as running.
 var ended = [...]string{"completed", "failed", "invalid backup definition"}
 
 func running(b *api.Backup, cluster string) bool {
 	return b.Spec.Cluster.Name == cluster && !slices.Contains(ended[:], b.Status.Phase)
 }
 
-// suspend is the patch that suspends and marks a schedule, nil if somebody else has suspended it.
+// suspend returns the patch that suspends and marks a schedule, or nil if it is suspended but not by us.
 //
-// One that carries our mark is marked anew, although it is suspended: a resuming patch whose answer was lost may still be on
-// its way, and its precondition fails once the object has another resourceVersion.
+// A schedule with our mark is marked again, although it is suspended: a resuming patch whose answer was lost may still arrive,
+// and its precondition fails once the resourceVersion has changed.
 func suspend(s *api.ScheduledBackup, mark string) *patch {
 	_, marked := s.Annotations[contract.AnnotationSuspended]
 	switch {
@@ -48,9 +47,9 @@ func suspend(s *api.ScheduledBackup, mark string) *patch {
 	}
 }
 
-// resume is the patch that removes our mark, nil without one, and that resumes what is suspended by us alone. One that a
-// person resumed, or came to own the suspension of, loses the mark only. A person who patches a schedule that we suspended
-// with the same value leaves no trace in Kubernetes: it is resumed.
+// resume returns the patch that removes our mark and resumes the schedule, or nil if it has no mark. If a person has resumed
+// the schedule, or has become an owner of spec.suspend, only the mark is removed. A person who sets spec.suspend to the value
+// that we set leaves no trace in managedFields: such a schedule is resumed.
 func resume(s *api.ScheduledBackup) *patch {
 	if _, marked := s.Annotations[contract.AnnotationSuspended]; !marked {
 		return nil
@@ -66,7 +65,7 @@ func changeMark(s *api.ScheduledBackup, mark *string) patchMetadata {
 	return patchMetadata{ResourceVersion: s.ResourceVersion, Annotations: map[string]*string{contract.AnnotationSuspended: mark}}
 }
 
-// RunningBackups returns the names of the cluster's Backups that have not ended, from the API server.
+// RunningBackups reads the names of the cluster's running Backups from the API server.
 func (c *Client) RunningBackups(ctx context.Context) ([]string, error) {
 	var names []string
 	err := c.eachOf(ctx, "backups", &api.BackupList{}, func(object runtime.Object) {
@@ -81,22 +80,22 @@ func (c *Client) RunningBackups(ctx context.Context) ([]string, error) {
 }
 
 // SuspendBackups suspends and marks every ScheduledBackup of the cluster that nobody else has suspended. It returns how many
-// are suspended by us now, as far as is known, also when it failed half-way.
+// are known to be suspended by us now, even if it fails halfway.
 func (c *Client) SuspendBackups(ctx context.Context, at time.Time) (int, error) {
-	mark := at.UTC().Format(time.RFC3339Nano) // no two attempts write the same
+	mark := at.UTC().Format(time.RFC3339Nano) // unique for each attempt
 	return c.eachSchedule(ctx, func(s *api.ScheduledBackup) *patch { return suspend(s, mark) })
 }
 
-// Resumed is what became of the ScheduledBackups that carried our mark.
+// Resumed is the result of ResumeBackups.
 type Resumed struct {
-	// Changed is how many carry it no more.
+	// Changed is the number of schedules whose mark was removed.
 	Changed int
-	// Left are the names of those that stay suspended, since somebody else has come to own that.
+	// Left are the names of those that stay suspended because somebody else has become an owner of spec.suspend.
 	Left []string
 }
 
-// ResumeBackups removes the mark from every ScheduledBackup of the cluster that carries it, and resumes those whose suspension
-// is still ours alone. What it returns holds also when it failed half-way.
+// ResumeBackups removes our mark from every ScheduledBackup of the cluster and resumes those whose spec.suspend only we own.
+// Its result is valid even if it fails halfway.
 func (c *Client) ResumeBackups(ctx context.Context) (Resumed, error) {
 	var resumed Resumed
 	changed, err := c.eachSchedule(ctx, func(s *api.ScheduledBackup) *patch {
@@ -110,8 +109,8 @@ func (c *Client) ResumeBackups(ctx context.Context) (Resumed, error) {
 	return resumed, err
 }
 
-// eachSchedule applies what change returns to every ScheduledBackup of the cluster, each on the state that it was read in.
-// One that cannot be changed does not keep the others from it.
+// eachSchedule patches every ScheduledBackup of the cluster for which change returns a patch. A failure does not stop it from
+// patching the others.
 func (c *Client) eachSchedule(ctx context.Context, change func(*api.ScheduledBackup) *patch) (int, error) {
 	patches := map[string]*patch{}
 	var names []string
@@ -150,7 +149,7 @@ func (c *Client) eachOf(ctx context.Context, resource string, page runtime.Objec
 		return into, c.list(resource, &options).Do(ctx).Into(into)
 	})
 	pages.PageSize, pages.PageBufferSize = pageSize, 0
-	pages.FullListIfExpired = false // it would be all of it in one answer
+	pages.FullListIfExpired = false // the fallback is one answer with every object
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
 		visit(object)
 		return nil

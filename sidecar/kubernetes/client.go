@@ -1,7 +1,7 @@
-// Package kubernetes is the sidecar's access to the API server: it watches its own Cluster, turns the operator's switch on,
-// suspends and resumes the cluster's ScheduledBackups, and writes Events.
+// Package kubernetes is the sidecar's access to the API server: it watches its own Cluster, turns on the operator's hibernation
+// switch, suspends and resumes the cluster's ScheduledBackups, and writes Events.
 //
-// It is client-go's REST client and Reflector over the partial kinds of package api. The typed clients would bring every kind
+// It uses client-go's REST client and Reflector with the partial types of package api. The typed clients would link every type
 // of Kubernetes into each PostgreSQL pod, and the dynamic client decodes whole objects.
 package kubernetes
 
@@ -28,16 +28,16 @@ import (
 const (
 	// callTimeout bounds every call but the watch.
 	callTimeout = 5 * time.Second
-	// requestsPerSecond and burst bound the requests of one sidecar. At rest it makes one in some minutes; the burst lets a
-	// cluster with thirty ScheduledBackups be put to sleep without a wait between the last sample and the switch.
+	// requestsPerSecond and burst limit the requests of one sidecar. At rest it makes one every few minutes; the burst lets a
+	// cluster with thirty ScheduledBackups be put to sleep without throttling between the last sample and the switch.
 	requestsPerSecond, burst = 10, 50
 )
 
-// Identity says whose sidecar this is.
+// Identity identifies the sidecar's cluster and pod.
 type Identity struct {
 	// Namespace, Cluster and Pod are names; PodUID is the pod's UID.
 	Namespace, Cluster, Pod, PodUID string
-	// Group and Version are those of the Cluster resource: builds of the operator may have their own.
+	// Group and Version are those of the Cluster resource: some builds of the operator use their own.
 	Group, Version string
 }
 
@@ -45,7 +45,7 @@ func (i Identity) groupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: i.Group, Version: i.Version}
 }
 
-// Client reads and writes what the sidecar may.
+// Client makes the sidecar's requests to the API server.
 type Client struct {
 	identity Identity
 	rest     *rest.RESTClient
@@ -53,7 +53,7 @@ type Client struct {
 	backoff  wait.Backoff
 }
 
-// Connect makes a client; it does not connect before the first request.
+// Connect makes a client, which connects with its first request.
 func Connect(endpoint Endpoint, identity Identity, logger *slog.Logger) (*Client, error) {
 	config := configure(endpoint, identity)
 	transport, err := rest.HTTPClientFor(config)
@@ -75,13 +75,13 @@ func configure(endpoint Endpoint, identity Identity) *rest.Config {
 		TLSClientConfig: rest.TLSClientConfig{CAFile: endpoint.CAFile},
 		UserAgent:       contract.FieldManager,
 		QPS:             requestsPerSecond, Burst: burst,
-		// Answers are small, and the buffers of a decompressor are not.
+		// Answers are small compared with the buffers of a decompressor.
 		DisableCompression: true,
 	}
 }
 
 func newClient(config *rest.Config, transport *http.Client, identity Identity, logger *slog.Logger) (*Client, error) {
-	// A redirect would carry the token away.
+	// A redirect could leak the token.
 	transport.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	client, err := rest.RESTClientForConfigAndClient(config, transport)
 	if err != nil {
@@ -90,20 +90,20 @@ func newClient(config *rest.Config, transport *http.Client, identity Identity, l
 	return &Client{identity: identity, rest: client, logger: logger, backoff: watchBackoff()}, nil
 }
 
-// withoutLog silences what client-go logs besides returning it, in a format of its own.
+// withoutLog silences client-go's own logging: it also returns the errors, and logs them in another format.
 func withoutLog(ctx context.Context) context.Context { return klog.NewContext(ctx, logr.Discard()) }
 
-// callContext is the context of one call.
+// callContext returns the context of one call.
 func callContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(withoutLog(ctx), callTimeout)
 }
 
-// read begins the reading of a resource in the namespace.
+// read starts a GET request for a resource in the namespace.
 func (c *Client) read(resource string) *rest.Request {
 	return c.rest.Get().Namespace(c.identity.Namespace).Resource(resource)
 }
 
-// list is read with the options of a list or a watch.
+// list is read with list or watch options.
 func (c *Client) list(resource string, options *metav1.ListOptions) *rest.Request {
 	return c.read(resource).VersionedParams(options, metav1.ParameterCodec)
 }

@@ -10,20 +10,20 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// ErrNotInCluster says that the environment names no API server.
+// ErrNotInCluster means that the environment names no API server.
 var ErrNotInCluster = errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must both be set")
 
-// Endpoint says how to reach the API server, and as whom.
+// Endpoint defines how to reach the API server and authenticate to it.
 type Endpoint struct {
-	// URL is the API server's, such as https://10.96.0.1:443.
+	// URL is the API server's URL, such as https://10.96.0.1:443.
 	URL string
-	// CAFile holds the certificates of the authorities that may vouch for the API server; empty: those of the machine.
+	// CAFile holds the CA certificates for the API server; empty for the system's.
 	CAFile string
-	// TokenFile holds the bearer token; it is read again at least every minute, since kubelet renews it. Empty: no token.
+	// TokenFile holds the bearer token; empty for none. It is read again at least every minute, because the kubelet rotates it.
 	TokenFile string
 }
 
-// InCluster is the API server of the pod that this process runs in. lookup reads the environment.
+// InCluster returns the API server of the pod that this process runs in. lookup reads the environment.
 func InCluster(lookup func(string) string) (Endpoint, error) {
 	host, port := lookup("KUBERNETES_SERVICE_HOST"), lookup("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {

@@ -12,11 +12,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// maximumMessage is the longest message, in bytes, that Kubernetes documents for an Event; an annotation's value may be
-// longer by far.
+// maximumMessage is the documented limit of an Event's message, in bytes; an annotation's value may be far longer.
 const maximumMessage = 1024
 
-// EventType is how Kubernetes classes an Event.
+// EventType is the type of an Event.
 type EventType string
 
 // The types of Events.
@@ -25,7 +24,7 @@ const (
 	EventWarning EventType = "Warning"
 )
 
-// Event is what happened to the Cluster, as a person reads it in kubectl describe.
+// Event is an Event on the Cluster, as kubectl describe shows it.
 type Event struct {
 	// Type is Normal or Warning.
 	Type EventType
@@ -33,7 +32,7 @@ type Event struct {
 	Reason, Message string
 }
 
-// eventBody is the part of a core/v1 Event that is written.
+// eventBody holds the fields of a core/v1 Event that we write.
 type eventBody struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -63,7 +62,7 @@ type eventBody struct {
 	Count              int       `json:"count"`
 }
 
-// Record writes an Event on the Cluster. That it could not be written is logged and nothing more: nothing depends on it.
+// Record writes an Event on the Cluster. A failure is only logged, because nothing depends on the Event.
 func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) {
 	body := eventBody{
 		APIVersion: "v1", Kind: "Event", Type: string(e.Type), Reason: e.Reason, Message: shorten(e.Message),
@@ -88,7 +87,7 @@ func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) {
 	}
 }
 
-// shorten cuts a message where Kubernetes would refuse it, between two characters.
+// shorten cuts a message at Kubernetes' limit, between two characters.
 func shorten(message string) string {
 	const cut = "…"
 	if len(message) <= maximumMessage {

@@ -8,18 +8,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Every error of the client is one of three, by which a caller knows what has become of its request: [ErrConflict] and
-// [RefusedError] say that nothing was done, [ErrAnswerLost] that nobody knows.
+// Every error of the client is one of three, which tell the caller the outcome of its request: with [ErrConflict] and
+// [RefusedError] nothing was done, with [ErrAnswerLost] the outcome is unknown.
 var (
-	// ErrConflict says that nothing was done because the object has changed since it was read.
+	// ErrConflict means that nothing was done because the object has changed since it was read.
 	ErrConflict = errors.New("the object has changed meanwhile")
-	// ErrAnswerLost says that no answer came that counts: a timeout, a connection that broke, an answer of a proxy or a failure
-	// of the API server. What was asked for may be done, and it may still be done later. A request that was never sent is taken
-	// for one whose answer is lost, too, where the two cannot be told apart.
+	// ErrAnswerLost means that no conclusive answer came: a timeout, a broken connection, an answer of a proxy or a failure of the
+	// API server. The request may have been carried out, or may still be later. It is also used for a request that was never sent,
+	// where that cannot be told apart.
 	ErrAnswerLost = errors.New("the answer of the API server is lost")
 )
 
-// RefusedError says that nothing was done: the API server refused, or the request was found wrong before it was sent.
+// RefusedError means that nothing was done: the API server refused, or the request was found invalid before it was sent.
 type RefusedError struct {
 	// Code is the HTTP status, from 400 to 499; zero if nothing was sent.
 	Code int
@@ -31,10 +31,10 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("refused with status %d: %s", e.Code, e.err)
 }
 
-// Unwrap gives the error of client-go.
+// Unwrap returns the error of client-go.
 func (e *RefusedError) Unwrap() error { return e.err }
 
-// classify gives an error of client-go its class.
+// classify turns an error of client-go into one of the three.
 func classify(err error) error {
 	if err == nil {
 		return nil

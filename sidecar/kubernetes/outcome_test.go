@@ -63,7 +63,7 @@ func TestClient_errorsTellWhatBecameOfARequest(t *testing.T) {
 	}
 }
 
-// wantClass holds that an error is of one class, and of that one.
+// wantClass checks that an error is of exactly one class.
 func wantClass(t *testing.T, err error, want any, code int) {
 	t.Helper()
 	var refusal *RefusedError
@@ -117,5 +117,5 @@ func TestGet_answerThatIsNoCluster(t *testing.T) {
 	wantClass(t, err, ErrAnswerLost, 0)
 }
 
-// second is the error of a call that also returns a view.
+// second drops the view of a call's results.
 func second(_ View, err error) error { return err }

@@ -15,10 +15,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
-// errNoVersion keeps a patch from being sent without its precondition.
+// errNoVersion prevents sending a patch without its precondition.
 var errNoVersion = errors.New("the object's resourceVersion is not known")
 
-// patch is the body of a JSON merge patch. The resourceVersion makes it fail if the object has changed since it was read.
+// patch is the body of a JSON merge patch. Its resourceVersion makes it fail if the object has changed since it was read.
 type patch struct {
 	Metadata patchMetadata `json:"metadata"`
 	Spec     *suspension   `json:"spec,omitempty"`
@@ -26,7 +26,7 @@ type patch struct {
 
 type patchMetadata struct {
 	ResourceVersion string `json:"resourceVersion"`
-	// Annotations maps to nil what is to be removed.
+	// Annotations to be removed map to nil.
 	Annotations map[string]*string `json:"annotations"`
 }
 
@@ -34,11 +34,11 @@ type suspension struct {
 	Suspend bool `json:"suspend"`
 }
 
-// apply applies a patch and reads the object that the API server answers with into result; it fails with [ErrConflict] if the
-// object is no longer the one that was read.
+// apply sends a patch and decodes the object in the answer into result. It fails with [ErrConflict] if the object has changed
+// since it was read.
 //
-// It is sent once. client-go would send it again after a failure with Retry-After, and the conflict with what the first had
-// already done would read as if nothing had been done.
+// The patch is sent once. client-go would retry it after a failure with Retry-After, and the resulting conflict with its own
+// first attempt would look as if nothing had been done.
 func (c *Client) apply(ctx context.Context, resource, name string, p patch, result runtime.Object) error {
 	if p.Metadata.ResourceVersion == "" {
 		return fmt.Errorf("patch %s %s: %w", resource, name, &RefusedError{err: errNoVersion})
@@ -58,26 +58,26 @@ func (c *Client) apply(ctx context.Context, resource, name string, p patch, resu
 	return nil
 }
 
-// Hibernate turns the switch on and says why and since when, in one patch that fails with [ErrConflict] if the Cluster is
-// no longer the one of the view. It returns the Cluster as it is then.
+// Hibernate turns the switch on and records the reason and time, in one patch that fails with [ErrConflict] if the Cluster has
+// changed since the view. It returns the resulting Cluster.
 func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason string) (View, error) {
 	on, since := "on", at.UTC().Format(time.RFC3339)
 	return c.annotate(ctx, v, map[string]*string{
 		contract.AnnotationHibernation: &on, contract.AnnotationAsleepSince: &since, contract.AnnotationAsleepReason: &reason, contract.AnnotationAnnounced: nil,
-		contract.AnnotationSleepRequested: nil, // it is fulfilled, and must not outlast a wake
+		contract.AnnotationSleepRequested: nil, // fulfilled, and must not outlast a wake
 	})
 }
 
-// Withdraw turns off the switch that we turned on, and returns the Cluster as it is then. It fails with [ErrConflict] if the
-// Cluster is no longer the one of the view: the operator may have begun to delete pods.
+// Withdraw turns off the switch that we turned on, and returns the resulting Cluster. It fails with [ErrConflict] if the
+// Cluster has changed since the view: the operator may have begun to delete pods.
 func (c *Client) Withdraw(ctx context.Context, v View) (View, error) {
 	return c.annotate(ctx, v, map[string]*string{
 		contract.AnnotationHibernation: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil,
 	})
 }
 
-// Annotate sets an annotation of the Cluster, or removes it if the value is nil, and returns the Cluster as it is then. It fails
-// with [ErrConflict] if the Cluster is no longer the one of the view.
+// Annotate sets an annotation of the Cluster, or removes it if the value is nil, and returns the resulting Cluster. It fails
+// with [ErrConflict] if the Cluster has changed since the view.
 func (c *Client) Annotate(ctx context.Context, v View, key string, value *string) (View, error) {
 	return c.annotate(ctx, v, map[string]*string{key: value})
 }

@@ -29,10 +29,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 )
 
-// patience bounds what a test waits for; it is never waited out when the test passes.
+// patience bounds every wait; a passing test never reaches it.
 const patience = 30 * time.Second
 
-// TestClient_onAnAPIServer lets a client act with the rights of a sidecar, and only those.
+// TestClient_onAnAPIServer runs a client with exactly the rights of a sidecar.
 func TestClient_onAnAPIServer(t *testing.T) {
 	t.Parallel()
 	config := apiservertest.Start(t, "clusters", "backups", "scheduledbackups")
@@ -88,7 +88,7 @@ func TestClient_onAnAPIServer(t *testing.T) {
 	}
 }
 
-// sleepAndWake suspends schedules, has people come to own some, and resumes the rest.
+// sleepAndWake suspends schedules, lets people become owners of some, and resumes the rest.
 func sleepAndWake(t *testing.T, admin client.Client, sidecar *kubernetes.Client) {
 	t.Helper()
 	suspendAll := func() {
@@ -134,7 +134,7 @@ func sleepAndWake(t *testing.T, admin client.Client, sidecar *kubernetes.Client)
 	}
 }
 
-// hibernate turns the switch on and off again, and holds what the watch shows of it.
+// hibernate turns the switch on and off again, and checks what the watch shows.
 func hibernate(t *testing.T, sidecar *kubernetes.Client, views <-chan kubernetes.View, first kubernetes.View) {
 	t.Helper()
 	if _, err := sidecar.Hibernate(t.Context(), first, time.Now(), "idle"); err != nil {
@@ -171,7 +171,7 @@ func administrator(t *testing.T, config *rest.Config) client.Client {
 	return admin
 }
 
-// connect is a client with the token of the service account that a binding gives its rights to.
+// connect returns a client with the token of the service account that the binding refers to.
 func connect(t *testing.T, config *rest.Config, admin client.Client, binding *rbacv1.RoleBinding) *kubernetes.Client {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: binding.Namespace, Name: binding.Subjects[0].Name}}
@@ -198,7 +198,7 @@ func connect(t *testing.T, config *rest.Config, admin client.Client, binding *rb
 	return sidecar
 }
 
-// await returns the first view that is as wanted.
+// await returns the first view that satisfies want.
 func await(t *testing.T, views <-chan kubernetes.View, want func(kubernetes.View) bool) kubernetes.View {
 	t.Helper()
 	late := time.After(patience)

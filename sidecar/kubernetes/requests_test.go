@@ -19,7 +19,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
-// noon is when the tests act.
+// noon is the time of all requests.
 var noon = time.Date(2026, time.March, 2, 13, 0, 0, 0, time.FixedZone("CET", 3600))
 
 func scheduledBackup(name, cluster, suspend, annotations string, owners ...string) string {
@@ -27,14 +27,14 @@ func scheduledBackup(name, cluster, suspend, annotations string, owners ...strin
 		name, annotations, strings.Join(owners, ", "), cluster, suspend)
 }
 
-// owner is a managedFields entry of who suspended or resumed a schedule.
+// owner is the managedFields entry of a manager that set spec.suspend.
 func owner(manager, operation string) string {
 	return fmt.Sprintf(`{"manager": %q, "operation": %q, "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:suspend": {}}}}`, manager, operation)
 }
 
 const marked = `"xata.io/scale-to-zero-suspended": "2026-03-02T12:00:00Z"`
 
-// stocked is an API server with the objects that the transcripts are about.
+// stocked is an API server with the objects of the transcripts.
 func stocked(t *testing.T) *apiServer {
 	a := newAPI()
 	a.put(t, clusters, clusterWith())
@@ -121,7 +121,7 @@ func TestResumeBackups_leavesWhatIsNotOurs(t *testing.T) {
 	if _, err := c.SuspendBackups(t.Context(), noon); err != nil {
 		t.Fatal(err)
 	}
-	// A person resumes one while the cluster sleeps: the mark goes, the choice stays.
+	// A person resumes one while the cluster sleeps: the mark is removed, the person's choice stays.
 	a.put(t, schedules, scheduledBackup("ours", "blue", "false", marked))
 	if _, err := c.ResumeBackups(t.Context()); err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestSuspendBackups_oneThatFailsDoesNotKeepTheOthers(t *testing.T) {
 	}
 }
 
-// A resuming patch whose answer was lost may land after the next attempt to sleep has begun.
+// A resuming patch whose answer was lost may arrive after the next attempt to sleep has begun.
 func TestSuspendBackups_fencesALatePatchThatResumes(t *testing.T) {
 	t.Parallel()
 	a := stocked(t)
@@ -187,7 +187,7 @@ func TestSuspendBackups_fencesALatePatchThatResumes(t *testing.T) {
 	})
 }
 
-// tripper is a transport made of a function.
+// tripper makes a transport from a function.
 type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -17,62 +17,60 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
-// phaseHealthy is how the operator says that every instance serves (1.30: api/v1, PhaseHealthy).
+// phaseHealthy is the phase in which every instance is ready (1.30: api/v1, PhaseHealthy).
 const phaseHealthy = "Cluster in healthy state"
 
-// View is what the sidecar needs to know of its Cluster.
+// View is the part of its Cluster that the sidecar needs.
 type View struct {
-	// UID, Name and ResourceVersion identify the object and its state.
+	// UID, Name and ResourceVersion identify the object and its version.
 	UID, Name, ResourceVersion string
 	// Generation changes with the specification.
 	Generation int64
-	// Annotations are those of the object.
+	// Annotations are the object's annotations.
 	Annotations map[string]string
 	// CurrentPrimary and TargetPrimary are pod names; they differ during a switchover or failover.
 	CurrentPrimary, TargetPrimary string
-	// Healthy says that the phase is healthy.
+	// Healthy is set if the phase is healthy.
 	Healthy bool
 	// Instances are the names of the pods.
 	Instances []string
-	// Addresses are those that the instances reported, by the name of the pod.
+	// Addresses are the reported addresses of the instances, by pod name.
 	Addresses map[string]netip.Addr
-	// ApplicationDatabase is the database that the Cluster was made with; empty when it names none.
+	// ApplicationDatabase is the database that the Cluster was created with; empty if it names none.
 	ApplicationDatabase string
-	// Hibernating says that the switch is on, and Ours that our field manager alone owns it: it was turned on by us, and nobody
-	// has turned it off and on since, or applied the same on the server's side.
+	// Hibernating is set if the switch is on. Ours is set if our field manager is its only owner: we turned it on, and since then
+	// nobody has turned it off and on again or set the same value by server-side apply.
 	Hibernating, Ours bool
-	// Hibernation is the reason of the operator's condition: how far it has got; empty without one.
+	// Hibernation is the reason of the operator's hibernation condition, which shows its progress; empty without the condition.
 	Hibernation string
-	// AsleepSince is when we turned the switch on; zero if we did not say.
+	// AsleepSince is when we turned the switch on; zero if not recorded.
 	AsleepSince time.Time
-	// PluginListed says that the Cluster lists the plugin, enabled.
+	// PluginListed is set if the Cluster lists the plugin as enabled.
 	PluginListed bool
-	// ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled and ArchivingFailing each forbid sleep.
+	// Each of ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled and ArchivingFailing forbids sleep.
 	ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled, ArchivingFailing bool
-	// VolumesAtRisk says that a maintenance window is in progress in which the operator deletes the volumes of a pod that cannot
-	// be scheduled (reusePVC is false): no pod may be made or deleted on our account.
+	// VolumesAtRisk is set during a maintenance window in which the operator deletes the volumes of a pod that cannot be scheduled
+	// (reusePVC is false): we must not cause a pod to be created or deleted.
 	VolumesAtRisk bool
 }
 
-// waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30: pkg/reconciler/
-// hibernation/status.go). It writes the condition before it deletes the first pod.
+// waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30:
+// pkg/reconciler/hibernation/status.go). It writes the condition before it deletes the first pod.
 const waitingForHealthy = "WaitingForHealthy"
 
-// Before reports whether the view is of an older state of the Cluster than another. resourceVersions are numbers that grow
-// (apimachinery: util/resourceversion); one that is none is not older, nor is another object of
-// the same name.
+// Before reports whether the view is older than another of the same Cluster. resourceVersions are increasing numbers
+// (apimachinery: util/resourceversion); a view with any other resourceVersion is not older.
 func (v View) Before(other View) bool {
 	order, err := resourceversion.CompareResourceVersion(v.ResourceVersion, other.ResourceVersion)
 	return err == nil && order < 0 && v.UID == other.UID
 }
 
-// Untouched says that the switch is on but that the operator has deleted nothing for it yet, as of this state of the
-// Cluster.
+// Untouched reports whether the switch is on but the operator has not yet deleted anything, as of this view.
 func (v View) Untouched() bool {
 	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == waitingForHealthy)
 }
 
-// Blockers is what the Cluster itself says against sleep decided by the given pod.
+// Blockers returns the Cluster's own reasons against sleep, if the given pod decides.
 func (v View) Blockers(pod string) []idle.Reason {
 	var blockers []idle.Reason
 	for _, rule := range []struct {
@@ -136,7 +134,7 @@ func viewOf(c *api.Cluster) View {
 	return view
 }
 
-// addresses are those that the instances reported; nil without any.
+// addresses returns the addresses that the instances reported; nil if none.
 func addresses(c *api.Cluster) map[string]netip.Addr {
 	var found map[string]netip.Addr
 	for name, state := range c.Status.InstancesReportedState {
@@ -152,20 +150,20 @@ func addresses(c *api.Cluster) map[string]netip.Addr {
 	return found
 }
 
-// isOurs reports whether a plugin that the Cluster lists is this project's, enabled.
+// isOurs reports whether a plugin listed in the Cluster is this one, enabled.
 func isOurs(plugin api.Plugin) bool {
 	return plugin.Name == contract.PluginName && (plugin.Enabled == nil || *plugin.Enabled)
 }
 
-// applicationDatabase follows Cluster.GetApplicationDatabaseName (1.30: api/v1/cluster_funcs.go). The operator's webhook has
-// put "app" where the Cluster named none; an import of a whole server names none.
+// applicationDatabase follows Cluster.GetApplicationDatabaseName (1.30: api/v1/cluster_funcs.go). The operator's webhook fills
+// in "app" where the Cluster names none, except for an import of a whole server.
 func applicationDatabase(c *api.Cluster) string {
 	bootstrap := c.Spec.Bootstrap
 	return cmp.Or(bootstrap.Recovery.Database, bootstrap.PgBaseBackup.Database, bootstrap.InitDB.Database)
 }
 
-// replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): an explicit switch, else whether the primary of the
-// distributed topology is another cluster.
+// replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): the explicit switch or, without one, whether the primary
+// of the distributed topology is another cluster.
 func replica(c *api.Cluster) bool {
 	replica := c.Spec.Replica
 	if replica == nil {
@@ -177,7 +175,7 @@ func replica(c *api.Cluster) bool {
 	return replica.Primary != cmp.Or(replica.Self, c.Name)
 }
 
-// fenced reads the annotation's JSON list of instances, or "*". What is not understood forbids sleep.
+// fenced parses the annotation's JSON list of instances, or "*". A value that cannot be parsed forbids sleep.
 func fenced(value string) bool {
 	if value == "" {
 		return false

@@ -12,7 +12,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
-// healthy is a Cluster as the operator leaves it when all is well, with markers where the tests add something.
+// healthy is a healthy Cluster as the operator leaves it, with placeholders where tests add fields.
 const healthy = `{
   "apiVersion": "postgresql.cnpg.io/v1", "kind": "Cluster",
   "metadata": {"name": "blue", "namespace": "team", "uid": "0f0e", "resourceVersion": "7",
@@ -25,7 +25,7 @@ const healthy = `{
 
 const listed = `{"name": "cnpg-i-scale-to-zero.xata.io"}`
 
-// clusterWith fills the markers; later keys of a JSON object win, so that an addition may replace what is there.
+// clusterWith fills the placeholders; the last of equal JSON keys wins, so that an addition may replace a field.
 func clusterWith(additions ...string) string {
 	filled := map[string]string{"plugin": listed}
 	for i := 0; i+1 < len(additions); i += 2 {
@@ -38,7 +38,7 @@ func clusterWith(additions ...string) string {
 	return text
 }
 
-// decodeCluster reads a Cluster as the client does.
+// decodeCluster decodes a Cluster as the client does.
 func decodeCluster(body []byte) (View, error) {
 	var cluster api.Cluster
 	decoder := serializer.NewCodecFactory(api.NewScheme(blue.groupVersion())).WithoutConversion().SupportedMediaTypes()[0].Serializer
@@ -162,7 +162,7 @@ func TestView_applicationDatabaseIsTheOperators(t *testing.T) {
 	}
 }
 
-// FuzzDecodeCluster holds that nothing makes the decoder panic, and that what it cannot read forbids sleep by itself.
+// FuzzDecodeCluster checks that no input makes the decoder panic, and that what cannot be decoded forbids sleep.
 func FuzzDecodeCluster(f *testing.F) {
 	for _, seed := range []string{clusterWith(), `{}`, `null`, `{"spec": {"replica": {}}}`, `{"status": {"conditions": [{}]}}`, `[`, `{"metadata": {"managedFields": [{"fieldsV1": []}]}}`} {
 		f.Add([]byte(seed))

@@ -16,33 +16,33 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
-// watchBackoff spaces the tries to watch: a cluster must notice soon that the API server is back. The jitter keeps the sidecars
-// from coming back all at once.
+// watchBackoff spaces the attempts to watch: a cluster must notice soon that the API server is back. The jitter keeps the
+// sidecars from reconnecting all at once.
 func watchBackoff() wait.Backoff {
 	return wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 20, Cap: 10 * time.Second}
 }
 
-// Watch calls seen with the Cluster's state now and after every change, until the context ends. While the API server is
-// away nothing is called; it is tried again for ever.
+// Watch calls seen with the Cluster's current state and after every change, until the context ends. While the API server is
+// unreachable it retries without end.
 func (c *Client) Watch(ctx context.Context, seen func(View)) {
 	source := clusterSource{client: c, outage: &outage{logger: c.logger}}
 	reflector := cache.NewReflectorWithOptions(source, &api.Cluster{}, clusterStore(seen), cache.ReflectorOptions{Name: "cluster", Backoff: &c.backoff})
-	// The source logs what fails. The Reflector would say of a list at every try, and of a watch that cannot be opened never.
+	// The source logs failures itself: the Reflector would log a failed list at every attempt, and a failed watch never.
 	reflector.RunWithContext(withoutLog(ctx))
 }
 
-// clusterSource lists and watches the one Cluster: a Role restricted by resourceNames permits both only with the selector of
-// its name.
+// clusterSource lists and watches the one Cluster. A Role with resourceNames permits both only with a field selector for that
+// name.
 type clusterSource struct {
 	client *Client
 	outage *outage
 }
 
-// IsWatchListSemanticsUnSupported keeps the Reflector from listing by a watch: for one object it saves nothing, and an API
-// server before 1.34 would have to refuse it first.
+// IsWatchListSemanticsUnSupported makes the Reflector list instead of using a watch list: for one object that saves nothing,
+// and an API server before 1.34 would first have to refuse it.
 func (clusterSource) IsWatchListSemanticsUnSupported() bool { return true }
 
-// ListWithContext reads what is true now: a cache of an API server that lags may show the Cluster before its last wake.
+// ListWithContext reads the latest state: an API server's cache may lag and show the Cluster as before its last wake.
 func (s clusterSource) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	ctx, cancel := callContext(ctx)
 	defer cancel()
@@ -56,7 +56,7 @@ func (s clusterSource) ListWithContext(ctx context.Context, options metav1.ListO
 	return &list, nil
 }
 
-// WatchWithContext opens a watch that is cut if the API server does not end it when it should.
+// WatchWithContext opens a watch with a deadline, in case the API server does not end it in time.
 func (s clusterSource) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	s.selectCluster(&options)
 	options.Watch = true
@@ -69,17 +69,17 @@ func (s clusterSource) WatchWithContext(ctx context.Context, options metav1.List
 	if err != nil {
 		cancel()
 		s.outage.log(err)
-		return nil, err // the Reflector tells errors apart
+		return nil, err // the Reflector distinguishes errors by type
 	}
 	return boundedWatch{Interface: opened, cancel: cancel}, nil
 }
 
-// List is not called: the Reflector prefers the method with a context.
+// List is not called: the Reflector prefers ListWithContext.
 func (s clusterSource) List(options metav1.ListOptions) (runtime.Object, error) {
 	return s.ListWithContext(context.Background(), options)
 }
 
-// Watch is not called, like List.
+// Watch is not called: the Reflector prefers WatchWithContext.
 func (s clusterSource) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return s.WatchWithContext(context.Background(), options)
 }
@@ -100,13 +100,13 @@ func (w boundedWatch) Stop() {
 	w.cancel()
 }
 
-// clusterStore hands on what the Reflector reads, and keeps nothing.
+// clusterStore forwards what the Reflector reads, and stores nothing.
 type clusterStore func(View)
 
-// Add hands on a Cluster that is there.
+// Add forwards a Cluster.
 func (s clusterStore) Add(object any) error { return s.Update(object) }
 
-// Update hands on a Cluster that has changed.
+// Update forwards a changed Cluster.
 func (s clusterStore) Update(object any) error {
 	if cluster, ok := object.(*api.Cluster); ok {
 		s(viewOf(cluster))
@@ -114,7 +114,7 @@ func (s clusterStore) Update(object any) error {
 	return nil
 }
 
-// Replace hands on what was listed.
+// Replace forwards the listed Clusters.
 func (s clusterStore) Replace(objects []any, _ string) error {
 	for _, object := range objects {
 		if err := s.Update(object); err != nil {
@@ -124,13 +124,13 @@ func (s clusterStore) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Delete says nothing: the pod is deleted with its Cluster.
+// Delete does nothing: the pod is deleted with its Cluster.
 func (clusterStore) Delete(any) error { return nil }
 
-// Resync says nothing: nothing is kept.
+// Resync does nothing, because nothing is stored.
 func (clusterStore) Resync() error { return nil }
 
-// outage logs why the Cluster cannot be watched, the same cause once in a while only.
+// outage logs why the Cluster cannot be watched, repeating the same cause only every repeatAfter.
 type outage struct {
 	logger *slog.Logger
 	mutex  sync.Mutex

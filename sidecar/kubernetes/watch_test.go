@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// watching starts a watch and returns what it sees; the watch ends with the test.
+// watching starts a watch and returns its views; the watch ends with the test.
 func watching(t *testing.T, c *Client) <-chan View {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -36,7 +36,7 @@ func watching(t *testing.T, c *Client) <-chan View {
 	return seen
 }
 
-// await returns the first view that is as wanted.
+// await returns the first view that satisfies want.
 func await(t *testing.T, seen <-chan View, want func(View) bool) View {
 	t.Helper()
 	late := time.After(patience)
@@ -52,7 +52,7 @@ func await(t *testing.T, seen <-chan View, want func(View) bool) View {
 	}
 }
 
-// phased is the Cluster with a threshold that tells the states of a test apart.
+// phased is the Cluster with a given threshold, which distinguishes the states of a test.
 func phased(minutes string) string {
 	return clusterWith("annotations", `, "xata.io/scale-to-zero-inactivity-minutes": "`+minutes+`"`)
 }
@@ -61,7 +61,7 @@ func minutes(want string) func(View) bool {
 	return func(v View) bool { return v.Annotations["xata.io/scale-to-zero-inactivity-minutes"] == want }
 }
 
-// count is how many requests contain a text.
+// count returns how many requests contain a text.
 func (a *apiServer) count(text string) (n int) {
 	a.with(func() {
 		for _, request := range a.requests {
@@ -96,7 +96,7 @@ func TestWatch_survives(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule string
-		// harm is done while the watch is open; what is changed then must be seen afterwards.
+		// harm breaks the open watch; later changes must still be seen.
 		harm func(t *testing.T, a *apiServer)
 		mend func(a *apiServer)
 	}{
@@ -119,7 +119,7 @@ func TestWatch_survives(t *testing.T) {
 			a.put(t, clusters, phased("1"))
 			seen := watching(t, connect(t, a))
 			await(t, seen, minutes("1"))
-			a.put(t, clusters, phased("2")) // once it is seen the watch is open
+			a.put(t, clusters, phased("2")) // once this is seen, the watch is open
 			await(t, seen, minutes("2"))
 			row.harm(t, a)
 			a.put(t, clusters, phased("3"))
@@ -139,7 +139,7 @@ func TestWatch_waitsForAClusterThatIsNotThereYet(t *testing.T) {
 	await(t, seen, minutes("1"))
 }
 
-// answering is a client in a synctest bubble: no network, and time is the bubble's.
+// answering returns a client for a synctest bubble: it uses no network.
 func answering(t *testing.T, answer func(*http.Request) (*http.Response, error)) *Client {
 	t.Helper()
 	c, err := newClient(configure(Endpoint{URL: "http://api"}, blue), &http.Client{Transport: tripper(answer)}, blue, slog.New(slog.DiscardHandler))
@@ -204,7 +204,7 @@ func TestWatch_backsOffWhileTheAPIServerIsAway(t *testing.T) {
 	}
 }
 
-// An API server that forgets its watches neither answers nor ends them.
+// An API server that has lost its watches neither answers nor ends them.
 func TestWatch_isCutWhenTheAPIServerForgetsIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -6,19 +6,19 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// channel is the listener that runs, if one does.
+// channel is the state of the current listener, if any.
 type channel struct {
 	listener Listener
 	database string
 	done     chan struct{}
-	// earlier says that a listener of this process has listened before, so that the next may have missed something.
+	// earlier is set once a listener of this process has listened: a later one may have missed notifications.
 	earlier bool
 }
 
 // connected reports whether notifications are received.
 func (c *channel) connected() bool { return c.listener != nil && c.listener.Connected() }
 
-// running reports whether the listener's goroutine has not ended.
+// running reports whether the listener's goroutine is still running.
 func (c *channel) running() bool {
 	if c.listener == nil {
 		return false
@@ -31,7 +31,7 @@ func (c *channel) running() bool {
 	}
 }
 
-// listen starts, moves or stops the listener as the settings ask, after a sample that succeeded.
+// listen starts, restarts or stops the listener according to the settings, after a successful sample.
 func (m *Monitor) listen(ctx context.Context) {
 	database := m.settings.Database
 	if m.channel.running() && m.channel.database == database {
@@ -41,7 +41,7 @@ func (m *Monitor) listen(ctx context.Context) {
 	if database == "" || m.quiet() || m.Drained() {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the sample
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the listener outlives the sample
 	m.mutex.Lock()
 	m.stopChannel = cancel
 	m.mutex.Unlock()
@@ -52,12 +52,12 @@ func (m *Monitor) listen(ctx context.Context) {
 		defer close(done)
 		listener.Run(ctx)
 	}()
-	if m.Drained() { // drained while it was being started
+	if m.Drained() { // drained while the listener was starting
 		cancel()
 	}
 }
 
-// stopListening ends the listener and waits until its session is closed.
+// stopListening stops the listener and waits until its session is closed.
 func (m *Monitor) stopListening() {
 	m.mutex.Lock()
 	stop := m.stopChannel
@@ -70,7 +70,7 @@ func (m *Monitor) stopListening() {
 	}
 }
 
-// handleNotifications takes in what came over the channel.
+// handleNotifications handles the notifications in the mailbox.
 func (m *Monitor) handleNotifications() Change {
 	mail := m.mailbox.take()
 	for _, kind := range postgres.Kinds() {
@@ -84,8 +84,8 @@ func (m *Monitor) handleNotifications() Change {
 	}
 	change := Change{Used: mail.used, KeepAwake: mail.keepAwake, ListenFailure: mail.failure}
 	if !mail.backlog.IsZero() {
-		// The first listener of this process has missed nothing: the clock has just started, or it was proven that nobody was
-		// there who could have notified.
+		// The first listener of this process has missed nothing: either the clock has only just started, or it is proven that no
+		// client was connected that could have sent a notification.
 		if m.channel.earlier {
 			change.Used = later(change.Used, mail.backlog)
 		}

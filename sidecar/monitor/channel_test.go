@@ -16,7 +16,7 @@ func TestHandle_notifications(t *testing.T) {
 		rule  string
 		sent  []postgres.Notification
 		used  bool
-		until *time.Duration // of keep-awake; 0: released
+		until *time.Duration // keep-awake deadline; 0: released
 		sleep bool           // a request to sleep
 	}{
 		{"activity is a use", []postgres.Notification{{Kind: postgres.KindActivity}}, true, nil, false},

@@ -25,25 +25,25 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errFake = errors.New("it failed")
 
-// instance is a fake of everything that a monitor works with.
+// instance fakes all dependencies of a monitor.
 type instance struct {
 	mutex sync.Mutex
 
 	// The server.
-	sample       postgres.Sample // what is sampled, the times aside
+	sample       postgres.Sample // the result of a sample, except its times
 	sampleErr    error
 	shuttingDown bool
-	connected    bool // the sampler's session is open
+	connected    bool // whether the sampler's session is open
 	probes       int
 	sampling     func() // runs once in the next sample, before it is read
 	sampled      func() // runs once in the next sample, after it was read
 
 	// The kernel.
 	openErr, proofErr error
-	proven            []activity.Ended // that are reported during the proof
+	proven            []activity.Ended // reported during the proof
 	source            *source
 	opened            int
-	open              []activity.Open // sessions that it lists
+	open              []activity.Open // sessions in its list
 	listErr           error
 
 	// The control channel.
@@ -111,9 +111,9 @@ func (i *instance) Judged(verdict activity.Verdict) { i.verdicts = append(i.verd
 type source struct {
 	instance *instance
 	reports  chan report
-	unread   chan struct{} // something is in reports
+	unread   chan struct{} // signals that reports has something
 	closed   chan struct{}
-	stalled  bool // nobody is told that something has arrived
+	stalled  bool // suppresses the signal
 }
 
 type report struct {
@@ -163,7 +163,7 @@ func (s *source) Open() ([]activity.Open, error) {
 
 func (s *source) Close() { close(s.closed) }
 
-// report lets the kernel report, and waits until the monitor has it to handle.
+// report makes the kernel report, and waits until the monitor has the event to handle.
 func (i *instance) report(err error, ended ...activity.Ended) {
 	i.source.reports <- report{ended, err}
 	if !i.source.stalled {
@@ -175,7 +175,7 @@ func (i *instance) report(err error, ended ...activity.Ended) {
 	synctest.Wait()
 }
 
-// listener is a fake of the control channel's.
+// listener is a fake of the control channel's listener.
 type listener struct {
 	database string
 	notify   func(postgres.Notification)
@@ -202,15 +202,15 @@ func (l *listener) Connected() bool {
 	return l.running
 }
 
-// client is somebody who uses the database.
+// client is an ended session of a client.
 func client(at time.Time) activity.Ended {
 	return activity.Ended{Peer: netip.MustParseAddrPort("10.0.0.9:4711"), Received: 700, At: at}
 }
 
-// permitted are settings with which everything is watched, the control channel aside.
+// permitted are settings that watch everything but the control channel.
 var permitted = Settings{Connect: true}
 
-// watched runs a test with a monitor of an instance that is idle, in a bubble whose clock only waiting moves.
+// watched runs a test with a monitor of an idle instance, in a synctest bubble.
 func watched(t *testing.T, test func(*testing.T, *instance, *Monitor)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -236,5 +236,5 @@ func handleAll(m *Monitor) Change {
 	return m.handleWaiting()
 }
 
-// unsupported is a kernel's that does not report.
+// unsupported is the error of a kernel without socket events.
 var unsupported = sockets.ErrUnsupported

@@ -9,34 +9,34 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
 
-// Event is what arrived: socket events, or the word that the control channel has something.
+// Event signals that socket events or notifications have arrived.
 type Event struct {
-	source  SocketEvents // nil: the control channel
+	source  SocketEvents // nil for the control channel
 	handled chan<- struct{}
-	err     error // the source is closed
+	err     error // set once the source is closed
 }
 
-// Change is what the caller has to take in of an event or a sample.
+// Change is what an event or a sample changes for the caller.
 type Change struct {
-	// Used is the newest proof of a use; zero: none came to light.
+	// Used is the time of the newest proof of use, or zero.
 	Used time.Time
-	// InUse says that the instance counts as in use until the next sample.
+	// InUse is set if the instance counts as in use until the next sample.
 	InUse bool
-	// KeepAwake is what was asked for over the channel; nil: nothing.
+	// KeepAwake is the keep-awake request received over the channel, or nil.
 	KeepAwake *KeepAwakeRequest
-	// ListenFailure is why the channel is not listened to; nil: nothing failed. A refusal is a *[postgres.RefusedError].
+	// ListenFailure is why the channel is not being listened to, or nil. A refusal is a *[postgres.RefusedError].
 	ListenFailure error
-	// Restored is what an earlier process knew, as far as it is proven to hold still; nil: nothing.
+	// Restored is the state of an earlier process, as far as it is proven to be still valid, or nil.
 	Restored *idle.State
 }
 
-// KeepAwakeRequest asks to stay awake.
+// KeepAwakeRequest is a request to stay awake.
 type KeepAwakeRequest struct {
-	// Until is until when; zero: no longer.
+	// Until is when the request expires; zero withdraws it.
 	Until time.Time
 }
 
-// merge takes in a change that came after.
+// merge adds a later change.
 func (c *Change) merge(next Change) {
 	c.Used, c.InUse = later(c.Used, next.Used), c.InUse || next.InUse
 	if next.ListenFailure != nil {
@@ -46,14 +46,14 @@ func (c *Change) merge(next Change) {
 	case next.KeepAwake == nil:
 	case c.KeepAwake == nil || next.KeepAwake.Until.IsZero():
 		c.KeepAwake = next.KeepAwake
-	default: // one who asks for less than another must not take from them
+	default: // a shorter request must not cut a longer one short
 		c.KeepAwake = &KeepAwakeRequest{Until: later(c.KeepAwake.Until, next.KeepAwake.Until)}
 	}
 }
 
-// Handle takes an event in.
+// Handle handles an event.
 func (m *Monitor) Handle(e Event) Change {
-	change := m.handleNotifications() // they may have found the queue full
+	change := m.handleNotifications() // for any event: the mailbox's own is dropped when the queue is full
 	if e.source != nil && e.source == m.sockets.source {
 		change.merge(m.handleSockets(e.err))
 	}
@@ -64,7 +64,7 @@ func (m *Monitor) Handle(e Event) Change {
 	return change
 }
 
-// handleWaiting takes in what has arrived: what came before the end of a sample belongs to it.
+// handleWaiting handles everything that has arrived. What arrived before the end of a sample belongs to that sample.
 func (m *Monitor) handleWaiting() Change {
 	change := m.handleNotifications()
 	for {
@@ -72,7 +72,7 @@ func (m *Monitor) handleWaiting() Change {
 		case e := <-m.events:
 			change.merge(m.Handle(e))
 		default:
-			if m.sockets.watching() { // the goroutine that waits may not have been scheduled since
+			if m.sockets.watching() { // the waiting goroutine may not have been scheduled yet
 				change.merge(m.handleSockets(nil))
 			}
 			return change
@@ -80,7 +80,7 @@ func (m *Monitor) handleWaiting() Change {
 	}
 }
 
-// handleSockets takes in the socket events that have arrived, and why no more come, if that is so.
+// handleSockets handles the socket events that have arrived. failure is why no more will follow, if so.
 func (m *Monitor) handleSockets(failure error) (change Change) {
 	now := time.Now()
 	arrived, err := m.sockets.source.Arrived()
@@ -110,7 +110,7 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 	return change
 }
 
-// failSockets stops watching, and has it begun again with the next sample.
+// failSockets stops watching; the next sample starts it again.
 func (m *Monitor) failSockets(err error) {
 	m.parts.Logger.Warn("receiving socket events failed and is begun again", "error", err.Error())
 	m.sockets.close()

@@ -8,8 +8,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// mailbox takes notifications in from the listener without making it wait, and loses none of what they ask for: many that
-// say the same become one.
+// mailbox receives notifications from the listener without blocking it. It coalesces equal requests and loses none.
 type mailbox struct {
 	events chan<- Event
 
@@ -17,20 +16,20 @@ type mailbox struct {
 	mail  mail
 }
 
-// mail is what has come in.
+// mail is the coalesced content of a mailbox.
 type mail struct {
-	// counts are the notifications by kind.
+	// counts holds the number of notifications of each kind.
 	counts map[postgres.Kind]int
-	// used is the newest that says that the database is in use, backlog the newest that says that some may have been missed,
-	// and hibernate the newest request to sleep.
+	// used, backlog and hibernate are the times of the newest notification of use, the newest one that others may have been
+	// missed, and the newest request to sleep.
 	used, backlog, hibernate time.Time
-	// keepAwake is what was asked for.
+	// keepAwake is the pending keep-awake request.
 	keepAwake *KeepAwakeRequest
-	// malformed is why the newest payload was not understood, failure why the listener does not listen.
+	// malformed is why the newest malformed payload was rejected, failure why the listener is not listening.
 	malformed, failure error
 }
 
-// post takes a notification in.
+// post adds a notification.
 func (m *mailbox) post(n postgres.Notification) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -60,7 +59,7 @@ func (m *mailbox) post(n postgres.Notification) {
 	m.signal()
 }
 
-// fail takes in why the listener does not listen.
+// fail records why the listener is not listening.
 func (m *mailbox) fail(err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -68,7 +67,7 @@ func (m *mailbox) fail(err error) {
 	m.signal()
 }
 
-// signal says that something came in. Where the queue is full it need not: every event that is handled empties the mailbox.
+// signal queues an event. It may drop it when the queue is full, because handling any event empties the mailbox.
 func (m *mailbox) signal() {
 	select {
 	case m.events <- Event{}:
@@ -76,7 +75,7 @@ func (m *mailbox) signal() {
 	}
 }
 
-// take empties the mailbox.
+// take returns the mail and empties the mailbox.
 func (m *mailbox) take() mail {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()

@@ -1,12 +1,12 @@
 // Package monitor watches one PostgreSQL instance: the kernel's socket events, samples of the sessions, the control channel,
-// and whether the server is shutting down. It owns everything that this takes and gives observations.
+// and whether the server is shutting down. It owns everything needed for that and returns observations.
 //
 // One goroutine drives it: it waits for [Monitor.Events] and for the times that [Monitor.NextSample] and [Monitor.NextProbe]
-// return. [Monitor.Drain] and [Monitor.CloseSessions] may be called from any goroutine. Nothing ends on an error: what fails is
-// unknown, and unknown is never idle.
+// return. [Monitor.Drain] and [Monitor.CloseSessions] may be called from any goroutine. No error is fatal: a failure makes the
+// activity unknown, and unknown never counts as idle.
 //
-// A session that is held makes a smart shutdown wait for 180 seconds. So sessions are held only where the settings permit it,
-// the server is probed meanwhile, and they are closed at once when it turns new sessions away.
+// An open session delays a smart shutdown by up to 180 seconds. Sessions are therefore held only where the settings allow it,
+// the server is probed meanwhile, and they are closed at once when it rejects new sessions.
 package monitor
 
 import (
@@ -19,40 +19,40 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// Settings say what to watch, and how.
+// Settings define what to watch and how.
 type Settings struct {
-	// Rules say which sessions do not count.
+	// Rules define which sessions do not count.
 	Rules activity.Rules
-	// Others are the addresses of the other instances. The pod's own is nobody's instance: whoever comes from there is in this
-	// pod.
+	// Others are the addresses of the other instances. The pod's own address is never an instance's: its clients run in this pod.
 	Others []netip.Addr
-	// Connect is whether database sessions may be held at all.
+	// Connect permits database sessions.
 	Connect bool
-	// QuietUntil is until when sessions are held for a sample only: the instance may be about to restart in place.
+	// QuietUntil is the time until which sessions are opened for a sample only, because the instance may be about to restart in
+	// place.
 	QuietUntil time.Time
-	// Database is the one whose control channel is listened to; empty: none.
+	// Database is the database whose control channel is listened to; empty for none.
 	Database string
 }
 
 // Status is what is known after the newest sample or event.
 type Status struct {
-	// Known reports whether the newest sample succeeded; Tally is what it showed, SampledAt when it ended.
+	// Known is set if the newest sample succeeded. Tally is its result, SampledAt its end.
 	Known     bool
 	Tally     activity.Tally
 	SampledAt time.Time
-	// ServerBlockers is what the server said against a shutdown, Scheduler whether an extension is loaded that schedules jobs,
-	// and InactiveSlots the number of logical slots that nobody reads.
+	// ServerBlockers are the server's reasons against a shutdown. Scheduler is set if an extension that schedules jobs is loaded.
+	// InactiveSlots is the number of logical slots without a consumer.
 	ServerBlockers []idle.Reason
 	Scheduler      bool
 	InactiveSlots  int64
-	// ListenerConnected reports whether notifications are received.
+	// ListenerConnected is set while notifications are received.
 	ListenerConnected bool
-	// Reported reports whether socket events arrive, and Unsupported that they cannot.
+	// Reported is set while socket events are received, Unsupported if the kernel does not support them.
 	Reported, Unsupported bool
-	// Told reports whether the gateway has passed a session on since this process started, or an earlier process has run: not
-	// everything that came is known from samples and events then.
+	// Told is set if the gateway has forwarded a session since this process started, or if an earlier process ran. Samples and
+	// events then do not show every client.
 	Told bool
-	// LastPeer is the address of the newest client that no sample found and that counted; invalid without one.
+	// LastPeer is the address of the newest client that counted but was in no sample; invalid if none.
 	LastPeer netip.Addr
 }
 
@@ -67,44 +67,44 @@ type Monitor struct {
 	peers    peers
 	mailbox  *mailbox
 	channel  channel
-	restored bool   // what an earlier process left has been read
-	resumed  bool   // there was an earlier process
-	saved    saved  // what was last written down
-	failure  string // of the newest sample
+	restored bool   // whether the checkpoint of an earlier process has been read
+	resumed  bool   // whether there was an earlier process
+	saved    saved  // the last checkpoint
+	failure  string // error of the newest sample
 
 	newest    newest
 	since     since
-	requested time.Time // the newest request to sleep since the newest sample
-	began     time.Time // when the newest sample began
-	sampleAt  time.Time // when another is asked for; zero: none is
+	requested time.Time // newest request to sleep since the newest sample
+	began     time.Time // start of the newest sample
+	sampleAt  time.Time // when the next sample is requested; zero for none
 	probed    time.Time // when the server was last asked whether it is shutting down
-	kept      bool      // the sampler's session is, from one sample to the next
+	kept      bool      // whether the sampler's session stays open between samples
 
 	mutex       sync.Mutex
 	drained     time.Time // zero: not drained
 	stopChannel context.CancelFunc
 }
 
-// newest is what the newest successful sample showed.
+// newest is the result of the newest successful sample.
 type newest struct {
 	ledger     activity.Ledger
 	started    int64
-	changed    int64 // the newest change of the state of a resting session, in microseconds since 1970
+	changed    int64 // newest state change of an idle session, in microseconds since 1970
 	ended      time.Time
 	terminable []activity.Terminable
 }
 
-// since is what came to light since the newest sample.
+// since is what has happened since the newest sample.
 type since struct {
-	used time.Time // the newest proof of a use
-	gap  bool      // something may have come and gone unseen
+	used time.Time // newest proof of use
+	gap  bool      // whether a session may have come and gone unseen
 }
 
-// eventsAtOnce is how many events wait to be handled. A few are enough to know that the server is in use; more wait in the
-// kernel, which says when it drops some.
+// eventsAtOnce is the capacity of the event queue. A few events suffice to know that the server is in use; more wait in the
+// kernel, which reports when it drops some.
 const eventsAtOnce = 16
 
-// New makes a monitor, which does nothing before its settings are known.
+// New makes a monitor. It does nothing until it is configured.
 func New(parts Parts) *Monitor {
 	events := make(chan Event, eventsAtOnce)
 	return &Monitor{
@@ -113,7 +113,7 @@ func New(parts Parts) *Monitor {
 	}
 }
 
-// Configure takes new settings in. Sessions that they do not permit are closed at once.
+// Configure applies new settings. Sessions that they do not permit are closed at once.
 func (m *Monitor) Configure(settings Settings) {
 	settings.Rules.ClientAddr, settings.Rules.Probe = m.parts.ClientAddrs.ClientAddr, m.parts.ClientAddrs.Probe
 	m.settings = settings
@@ -123,27 +123,27 @@ func (m *Monitor) Configure(settings Settings) {
 	}
 }
 
-// Status returns what is known.
+// Status returns the current status.
 func (m *Monitor) Status() Status { return m.status }
 
-// Terminable returns the sessions that the newest sample found not to count, and that would hold a shutdown up.
+// Terminable returns the sessions of the newest sample that do not count but would delay a shutdown.
 func (m *Monitor) Terminable() []activity.Terminable { return m.newest.terminable }
 
-// Events are what arrives between samples, for [Monitor.Handle].
+// Events returns the events between samples, to be passed to [Monitor.Handle].
 func (m *Monitor) Events() <-chan Event { return m.events }
 
-// Close closes everything and waits for the goroutines of the monitor's.
+// Close closes everything and waits for the monitor's goroutines.
 func (m *Monitor) Close() {
 	m.stopListening()
 	m.CloseSessions()
 	m.sockets.close()
 }
 
-// mayConnect is whether database sessions may be held, the server's own answer aside.
+// mayConnect reports whether sessions are permitted, regardless of whether the server accepts them.
 func (m *Monitor) mayConnect() bool { return m.settings.Connect && !m.Drained() }
 
-// quiet reports whether sessions are held for a sample only.
+// quiet reports whether sessions are opened for a sample only.
 func (m *Monitor) quiet() bool { return time.Now().Before(m.settings.QuietUntil) }
 
-// held reports whether a session is held.
+// held reports whether a session is open.
 func (m *Monitor) held() bool { return m.kept || m.channel.running() }

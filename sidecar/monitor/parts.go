@@ -11,7 +11,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// Parts are what the monitor works with.
+// Parts are the monitor's dependencies.
 type Parts struct {
 	Sampler     Sampler
 	Server      Server
@@ -19,7 +19,7 @@ type Parts struct {
 	Checkpoints Checkpoints
 	Observer    Observer
 	Logger      *slog.Logger
-	// OpenEvents begins to receive the kernel's socket events.
+	// OpenEvents starts receiving the kernel's socket events.
 	OpenEvents func() (SocketEvents, error)
 	// Listen makes a listener for a database.
 	Listen Listen
@@ -33,46 +33,45 @@ type Sampler interface {
 	Close()
 }
 
-// Server reports whether PostgreSQL turns new sessions away.
+// Server reports whether PostgreSQL rejects new sessions.
 type Server interface {
 	ShuttingDown(ctx context.Context) (bool, error)
 }
 
-// SocketEvents are the kernel's, of TCP sessions that have ended. Wait may be called while another goroutine calls the other
-// methods.
+// SocketEvents are the kernel's reports of ended TCP sessions. Wait may run concurrently with the other methods.
 type SocketEvents interface {
-	// Prove returns the sessions that have ended meanwhile.
+	// Prove returns the sessions that ended meanwhile.
 	Prove(ctx context.Context) ([]activity.Ended, error)
-	// Wait waits until Arrived has something to return. It fails once the source is closed.
+	// Wait blocks until Arrived has something to return. It fails once the source is closed.
 	Wait() error
 	// Arrived returns the sessions whose end the kernel has reported.
 	Arrived() ([]activity.Ended, error)
-	// Open returns the sessions whose end it has not.
+	// Open returns the sessions whose end it has not reported.
 	Open() ([]activity.Open, error)
 	Close()
 }
 
-// Listen makes a listener for a database. It calls notify for every notification, and failed for every connection that did
-// not come about or ended.
+// Listen makes a listener for a database. The listener calls notify for every notification and failed for every connection that
+// failed or ended.
 type Listen func(database string, notify func(postgres.Notification), failed func(error)) Listener
 
-// Listener listens to the control channel until the context ends, and then closes its session at once.
+// Listener listens to the control channel until the context ends, then closes its session at once.
 type Listener interface {
 	Run(ctx context.Context)
 	Connected() bool
 }
 
-// ClientAddrs return the client of a connection that the wake gateway made, and which connections are probes.
+// ClientAddrs resolves the client of a connection made by the wake gateway, and recognizes probes.
 type ClientAddrs interface {
 	ClientAddr(peer netip.AddrPort) netip.AddrPort
 	Probe(peer netip.AddrPort) bool
 	Seen(connected func(netip.AddrPort) bool)
-	// Told reports whether the gateway has ever named the client of a session.
+	// Told reports whether the gateway has ever reported a client address.
 	Told() bool
 	Ended(peer netip.AddrPort)
 }
 
-// Checkpoints outlive the process.
+// Checkpoints persists state across restarts of the process.
 type Checkpoints interface {
 	Save(c checkpoint.Checkpoint) error
 	Load(instance string) (checkpoint.Checkpoint, error)

@@ -8,20 +8,21 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 )
 
-// instanceLasts is for how long an address is taken to be an instance's after it was one.
+// instanceLasts is how long an address still counts as an instance's after it was last one.
 const instanceLasts = time.Minute
 
-// peers is what is known of those who connect.
+// peers is what is known about clients.
 type peers struct {
-	// classes and previous are the clients of the last two samples: a session may be gone from the second when its event comes.
+	// classes and previous hold the clients of the last two samples: a session may be missing from the newer one when its event
+	// arrives.
 	classes, previous map[netip.AddrPort]activity.Class
-	// instances are the addresses of the other instances, and when each was last one.
+	// instances maps the addresses of the other instances to the time each was last one; zero while it is one.
 	instances map[netip.Addr]time.Time
 }
 
-// setInstances takes in which addresses the other instances have.
+// setInstances updates the addresses of the other instances.
 func (p *peers) setInstances(addresses []netip.Addr, now time.Time) {
-	for address, seen := range p.instances { // one that was there until now was one until now, however rarely the Cluster changes
+	for address, seen := range p.instances { // an address was valid until this update, however long ago the last one was
 		if seen.IsZero() {
 			p.instances[address] = now
 		}
@@ -46,12 +47,12 @@ func (p *peers) instanceAddresses(now time.Time) []netip.Addr {
 	return addresses
 }
 
-// sampled takes in whose the clients of a sample were.
+// sampled stores the classes of a sample's clients.
 func (p *peers) sampled(classes map[netip.AddrPort]activity.Class) {
 	p.classes, p.previous = classes, p.classes
 }
 
-// class is whose a session was in one of the last two samples; empty: neither found it.
+// class returns the session's class in the last two samples, or empty if neither contained it.
 func (p *peers) class(peer netip.AddrPort) activity.Class {
 	if class, ok := p.classes[peer]; ok {
 		return class
@@ -59,13 +60,13 @@ func (p *peers) class(peer netip.AddrPort) activity.Class {
 	return p.previous[peer]
 }
 
-// ended forgets a session: its port may be another client's next.
+// ended forgets a session: another client may reuse its port.
 func (p *peers) ended(peer netip.AddrPort) {
 	delete(p.classes, peer)
 	delete(p.previous, peer)
 }
 
-// judge judges one ended session, and reports whether it was a use.
+// judge judges an ended session and reports whether it was a use.
 func (m *Monitor) judge(ended activity.Ended) bool {
 	around := m.surroundings(ended.Peer)
 	verdict := activity.Judge(ended, around)
@@ -82,7 +83,7 @@ func (m *Monitor) judge(ended activity.Ended) bool {
 	return true
 }
 
-// surroundings is what a TCP session is judged by.
+// surroundings returns the context in which a TCP session is judged.
 func (m *Monitor) surroundings(peer netip.AddrPort) activity.Surroundings {
 	return activity.Surroundings{
 		Class: m.peers.class(peer), Probe: m.parts.ClientAddrs.Probe(peer), Client: m.parts.ClientAddrs.ClientAddr(peer).Addr(),

@@ -14,7 +14,7 @@ func TestJudge_knowsTheLastTwoSamples(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule    string
-		samples int // without the session, since one found it
+		samples int // samples without the session, after the one that contained it
 		want    activity.Verdict
 	}{
 		{"a session that the newest sample found", 0, activity.VerdictInfrastructure},
@@ -38,7 +38,7 @@ func TestJudge_knowsTheLastTwoSamples(t *testing.T) {
 				if got := i.verdicts[len(i.verdicts)-1]; got != row.want {
 					t.Errorf("got %s, want %s", got, row.want)
 				}
-				i.report(nil, ended) // another one, from the same port
+				i.report(nil, ended) // another session from the same port
 				handleAll(m)
 				if got := i.verdicts[len(i.verdicts)-1]; got != activity.VerdictUnseen {
 					t.Errorf("the next session from that port is %s", got)
@@ -50,7 +50,7 @@ func TestJudge_knowsTheLastTwoSamples(t *testing.T) {
 
 func TestJudge_knowsInstancesForAMinute(t *testing.T) {
 	t.Parallel()
-	other := netip.MustParseAddr("10.0.0.9") // the client's
+	other := netip.MustParseAddr("10.0.0.9") // the client's address
 	for _, row := range []struct {
 		rule string
 		then func(*Monitor)

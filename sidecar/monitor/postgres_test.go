@@ -47,7 +47,7 @@ func sampleOf(t *testing.T, m *Monitor) idle.Observation {
 	return seen
 }
 
-// handleUntil handles events until one is judged, and returns what it came to.
+// handleUntil handles events until a session is judged, and returns the verdict and the change.
 func handleUntil(t *testing.T, i *instance, m *Monitor) (activity.Verdict, Change) {
 	t.Helper()
 	judged := len(i.verdicts)
@@ -72,7 +72,7 @@ func TestMonitor_ofAServerThatTrustsEverybodyIsIdle(t *testing.T) {
 		i, m := onServer(t, s)
 		for range 5 {
 			m.Probe(t.Context())
-			// A sample that found the probe's session, which the server has opened here, has classed it already.
+			// A sample that contained the probe's session, which the server opened here, has already classified it.
 			verdict, change := handleUntil(t, i, m)
 			if verdict != activity.VerdictProbe && verdict != activity.VerdictInfrastructure || !change.Used.IsZero() {
 				t.Errorf("a probe is %s: %+v", verdict, change)
@@ -94,7 +94,7 @@ func TestMonitor_ofAServerCountsAWrongPassword(t *testing.T) {
 			t.Fatal("a wrong password was taken")
 		}
 		verdict, change := handleUntil(t, i, m)
-		for verdict == activity.VerdictProbe || verdict == activity.VerdictInfrastructure { // one that a sample before made
+		for verdict == activity.VerdictProbe || verdict == activity.VerdictInfrastructure { // a probe of an earlier sample
 			verdict, change = handleUntil(t, i, m)
 		}
 		if verdict != activity.VerdictUnseen || change.Used.IsZero() {

@@ -6,15 +6,15 @@ import (
 )
 
 const (
-	// probeEvery is how often the server is asked whether it is shutting down while a session is held: an in-place restart waits
-	// for it, and nothing else shows it.
+	// probeEvery is how often the server is asked whether it is shutting down while a session is open: an in-place restart waits
+	// for that session, and nothing else reveals the restart.
 	probeEvery = 2 * time.Second
-	// drainLasts is after how long a drain ends by itself when PostgreSQL still accepts sessions: a preStop hook of a pod
-	// that was not stopped after all.
+	// drainLasts is when a drain ends by itself if PostgreSQL still accepts sessions: the preStop hook ran, but the pod was not
+	// stopped.
 	drainLasts = time.Minute
 )
 
-// Probe asks the server whether it is shutting down, and closes every session if it is.
+// Probe asks the server whether it is shutting down. If so, it closes every session.
 func (m *Monitor) Probe(ctx context.Context) {
 	if !m.held() || m.accepting(ctx) {
 		return
@@ -59,7 +59,7 @@ func (m *Monitor) drainedSince() time.Time {
 	return m.drained
 }
 
-// endDrain ends a drain that has lasted its time if PostgreSQL still accepts sessions.
+// endDrain ends a drain older than drainLasts if PostgreSQL still accepts sessions.
 func (m *Monitor) endDrain(ctx context.Context) {
 	since := m.drainedSince()
 	if since.IsZero() || time.Since(since) < drainLasts || !m.accepting(ctx) {

@@ -10,22 +10,22 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// saved is what was last written down.
+// saved describes the last checkpoint.
 type saved struct {
 	at     time.Time
 	proven bool
 	failed bool
 }
 
-// Checkpoint writes down what is known, for a process that is started after this one. Where socket events are not received
-// nothing could be proven from it.
+// Checkpoint saves the state for a process started after this one. Without socket events, that process could prove nothing from
+// it.
 func (m *Monitor) Checkpoint(state idle.State) {
-	if !m.restored { // what an earlier process left has not been read
+	if !m.restored { // the checkpoint of an earlier process has not been read yet
 		return
 	}
 	now := time.Now()
 	proven := m.status.Known && m.sockets.watching() && m.since.used.IsZero()
-	if !proven && !m.saved.proven && now.Sub(m.saved.at) < sampleApart { // it says no less than this would
+	if !proven && !m.saved.proven && now.Sub(m.saved.at) < sampleApart { // the last checkpoint is equivalent
 		return
 	}
 	kept := checkpoint.Checkpoint{Instance: m.parts.PodUID, State: idle.State{LastActivity: state.LastActivity}}
@@ -39,8 +39,8 @@ func (m *Monitor) Checkpoint(state idle.State) {
 	m.saved = saved{at: now, proven: proven || err != nil, failed: m.saved.failed || err != nil}
 }
 
-// restore goes on with the clock of an earlier process if it is proven that nothing happened meanwhile: the same start of the
-// server, no session in any database since, and socket events until now. Otherwise the clock starts anew.
+// restore resumes the clock of an earlier process if it is proven that nothing happened meanwhile: the server has not
+// restarted, no database had a new session, and socket events have been received. Otherwise the clock starts anew.
 func (m *Monitor) restore(sample postgres.Sample) *idle.State {
 	if m.restored {
 		return nil

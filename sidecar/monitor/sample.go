@@ -12,8 +12,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// Sample samples the instance if the settings permit it; else, or if it fails, the observation is unknown. What has arrived by
-// its end belongs to it.
+// Sample samples the instance. If the settings forbid it, or if it fails, the observation is unknown. Events that arrived
+// before its end belong to it.
 func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	m.began, m.sampleAt = time.Now(), time.Time{}
 	m.endDrain(ctx)
@@ -36,23 +36,23 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	observation := m.observe(sample)
 	m.listen(ctx)
 	if m.kept = !observation.Reported; !m.held() {
-		m.parts.Sampler.Close() // the next sample is far away, and a session would hold a shutdown up until it is noticed
+		m.parts.Sampler.Close() // the next sample is far away, and until a shutdown is noticed an open session would delay it
 	}
 	m.status.ListenerConnected = m.channel.connected()
-	m.sampleAt = time.Time{} // what arrived belongs to this one
+	m.sampleAt = time.Time{} // what has arrived belongs to this sample
 	if connecting {
 		m.SampleSoon()
 	}
 	return observation, change
 }
 
-// probeDue reports whether a session is held and the server was not asked lately whether it is shutting down.
+// probeDue reports whether a session is open and the server has not been probed recently.
 func (m *Monitor) probeDue() bool {
 	at := m.NextProbe()
 	return !at.IsZero() && !time.Now().Before(at)
 }
 
-// unknown is the observation of a sample that showed nothing.
+// unknown returns an unknown observation.
 func (m *Monitor) unknown() idle.Observation {
 	m.status.Known, m.status.ServerBlockers = false, nil
 	m.newest, m.since = newest{}, since{gap: true}
@@ -67,14 +67,14 @@ func (m *Monitor) read(ctx context.Context) (postgres.Sample, error) {
 	sample, err := m.parts.Sampler.Sample(ctx, m.settings.Rules)
 	m.parts.Observer.Sampled(time.Since(start), err)
 	m.logFailure(err)
-	if err == nil && (m.Drained() || m.quiet()) { // drained while it connected, or not to be kept
+	if err == nil && (m.Drained() || m.quiet()) { // drained while connecting, or sessions must not be kept
 		m.CloseSessions()
 	}
 	return sample, err
 }
 
-// connecting reports whether a TCP session is open that the sample did not find: its client is logging in, or its process has
-// ended and the kernel has not reported that yet. What it comes to shows in the next sample or by that report.
+// connecting reports whether a TCP session is open that is not in the sample: its client is logging in, or its process has
+// ended and the kernel has not reported it yet. The next sample or that report will tell which.
 func (m *Monitor) connecting(sample postgres.Sample) bool {
 	if !m.sockets.watching() {
 		return false
@@ -91,7 +91,7 @@ func (m *Monitor) connecting(sample postgres.Sample) bool {
 	})
 }
 
-// observe makes an observation of a sample, and of what came to light since the one before.
+// observe combines a sample with what has happened since the previous one.
 func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 	m.sawPeers(sample.Tally.Peers())
 	before := m.newest
@@ -107,7 +107,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 	changed := newestChange(sample.Tally.Terminable())
 	if ago, ok := sample.Tally.LastUse(); ok {
 		last := sample.Ended.Add(-ago)
-		// The server's clock may have been set since: what has changed since the sample before is not older than it.
+		// The server's clock may have been set: a change since the previous sample is not older than that sample.
 		if changed != before.changed {
 			last = later(last, before.ended)
 		}
@@ -123,13 +123,13 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 	return seen
 }
 
-// sawPeers takes in which clients are connected.
+// sawPeers records which clients are connected.
 func (m *Monitor) sawPeers(classes map[netip.AddrPort]activity.Class) {
 	m.peers.sampled(classes)
 	m.parts.ClientAddrs.Seen(func(peer netip.AddrPort) bool { _, ok := classes[peer]; return ok })
 }
 
-// newestChange is the newest change of the state of a session that was judged by resting.
+// newestChange returns the newest state change of the sessions judged by their idle time.
 func newestChange(sessions []activity.Terminable) int64 {
 	newest := int64(0)
 	for _, s := range sessions {
@@ -140,7 +140,7 @@ func newestChange(sessions []activity.Terminable) int64 {
 	return newest
 }
 
-// logFailure logs an error when it is another than that of the sample before.
+// logFailure logs an error unless the previous sample failed with the same one.
 func (m *Monitor) logFailure(err error) {
 	message := ""
 	if err != nil {
@@ -157,8 +157,8 @@ func (m *Monitor) logFailure(err error) {
 	}
 }
 
-// SampleOnce takes a sample that becomes no observation, although the settings permit no session, and keeps no session
-// afterwards. It returns an error if PostgreSQL does not answer, or sessions are kept closed.
+// SampleOnce takes a sample outside the observations, even if the settings permit no session, and keeps no session open. It
+// fails if PostgreSQL does not answer or while drained.
 func (m *Monitor) SampleOnce(ctx context.Context) (postgres.Sample, error) {
 	if m.Drained() {
 		return postgres.Sample{}, errDrained
@@ -171,5 +171,5 @@ func (m *Monitor) SampleOnce(ctx context.Context) (postgres.Sample, error) {
 	return sample, err
 }
 
-// errDrained says that a preStop hook has had the sessions closed.
+// errDrained is returned after a preStop hook had the sessions closed.
 var errDrained = errors.New("the sessions are closed since the pod is about to stop")

@@ -10,39 +10,39 @@ import (
 )
 
 const (
-	// pauseLasts is for how long no socket events are received after two uses that are no farther apart: that there is some is
-	// known, and under a storm of logins one event a second is as good as a thousand. A single use is dated by its own event.
+	// pauseLasts is how long reception pauses after two uses within that interval: the server is known to be in use, and in a
+	// storm of logins one event a second is as good as a thousand. A single use is dated by its own event.
 	pauseLasts = time.Second
-	// retryAfter is how long it takes until a kernel that does not report is tried again.
+	// retryAfter is the wait before a kernel without support is tried again.
 	retryAfter = 5 * time.Minute
 )
 
-// socketWatcher watches for the kernel's socket events in a goroutine of its own.
+// socketWatcher waits for the kernel's socket events in its own goroutine.
 type socketWatcher struct {
 	open   func() (SocketEvents, error)
 	events chan<- Event
 
-	source SocketEvents  // nil: it does not watch
-	stop   chan struct{} // ends the goroutine
+	source SocketEvents  // nil while not watching
+	stop   chan struct{} // stops the goroutine
 	done   chan struct{}
 
-	// paused says that watching was given up because of a use, until resume.
+	// paused is set while reception is paused after frequent uses, until resume.
 	paused  bool
 	resume  time.Time
 	lastUse time.Time
-	retryAt time.Time // until then the kernel is not asked again
+	retryAt time.Time // no attempt before then
 }
 
 // watching reports whether events are received.
 func (w *socketWatcher) watching() bool { return w.source != nil }
 
-// mayStart reports whether it is worth trying to watch.
+// mayStart reports whether an attempt to watch is due.
 func (w *socketWatcher) mayStart(now time.Time) bool {
 	return w.source == nil && !now.Before(w.retryAt)
 }
 
-// start begins to watch, once it is proven that events arrive, and returns the sessions that have ended meanwhile. Errors that
-// are [sockets.ErrUnsupported] are the kernel's.
+// start starts watching once it is proven that events arrive, and returns the sessions that ended meanwhile. An error that is
+// [sockets.ErrUnsupported] means that the kernel lacks support.
 func (w *socketWatcher) start(ctx context.Context) ([]activity.Ended, error) {
 	w.paused = false
 	source, err := w.open()
@@ -66,8 +66,8 @@ func (w *socketWatcher) start(ctx context.Context) ([]activity.Ended, error) {
 	return others, nil
 }
 
-// notify sends an event whenever something has arrived, until the source is closed. What arrived is read by whoever handles
-// the event: read here, it could be on its way when a sample ends.
+// notify sends an event whenever something has arrived, until the source is closed. The handler of the event reads what
+// arrived: if notify read it, it could still be in transit when a sample ends.
 func (w *socketWatcher) notify(source SocketEvents, stop <-chan struct{}, done chan<- struct{}) {
 	defer close(done)
 	for {
@@ -101,7 +101,7 @@ func (w *socketWatcher) close() {
 	w.source = nil
 }
 
-// use takes in that the server is in use, and pauses if it was a moment ago too.
+// use records that the server is in use, and pauses reception if it was also used a moment ago.
 func (w *socketWatcher) use(now time.Time) {
 	often := now.Sub(w.lastUse) < pauseLasts
 	w.lastUse = now
@@ -111,8 +111,8 @@ func (w *socketWatcher) use(now time.Time) {
 	}
 }
 
-// watch begins to watch unless that is so. What came before is not known, unless watching was paused because of a use: then it
-// lasted until now.
+// watch starts watching if not already watching. What happened before is unknown, unless reception was paused because of a use:
+// that use is then taken to have lasted until now.
 func (m *Monitor) watch(ctx context.Context) {
 	if !m.sockets.mayStart(time.Now()) {
 		return
@@ -135,7 +135,7 @@ func (m *Monitor) watch(ctx context.Context) {
 	}
 }
 
-// noteSupport takes in whether the kernel reports, and logs it when that changes.
+// noteSupport records whether the kernel supports socket events, and logs changes.
 func (m *Monitor) noteSupport(err error) {
 	switch unsupported := errors.Is(err, sockets.ErrUnsupported); {
 	case unsupported && !m.status.Unsupported:

@@ -13,7 +13,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
 
-// decide takes a sample and decides by a threshold that has passed long ago.
+// decide takes a sample and decides with a threshold that has long passed.
 func decide(t *testing.T, m *Monitor, state idle.State) (idle.State, idle.Decision) {
 	t.Helper()
 	seen, _ := m.Sample(t.Context())
@@ -154,7 +154,7 @@ func TestSocketWatcher_pausesInASampleToo(t *testing.T) {
 	})
 }
 
-// On a machine that is overloaded the goroutine that waits may not run for seconds.
+// On an overloaded machine the waiting goroutine may not run for seconds.
 func TestSample_whatTheKernelHasReadyBelongsToIt(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -1,7 +1,7 @@
-// Package mutants takes the fixes of former defects out again, one at a time, and demands that a test notices.
+// Package mutants reverts the fixes of former defects, one at a time, and checks that a test notices.
 //
-// Each patch under testdata is a defect as it was, or would be. It is applied to copies of the files that it names, which
-// replace the originals in one run of one test (go test -overlay), so the tree is not touched.
+// Each patch under testdata reintroduces a defect, or introduces a plausible one. It is applied to copies of the files that it
+// names, which replace the originals in one run of one test (go test -overlay), so that the tree is not modified.
 package mutants
 
 import (
@@ -19,7 +19,7 @@ func TestMutants_areNoticed(t *testing.T) {
 	root := moduleRoot(t)
 	for _, row := range []struct {
 		defect, patch, pkg, test string
-		// notice is what the test must say.
+		// notice must occur in the test's output.
 		notice string
 	}{
 		{
@@ -86,10 +86,10 @@ func TestMutants_areNoticed(t *testing.T) {
 	}
 }
 
-// exploration is the test that explores every state of the way to sleep and back.
+// exploration is the test that explores every state of falling asleep and waking.
 const exploration = "TestMachine_everyReachableState"
 
-// moduleRoot is the directory of the module.
+// moduleRoot returns the directory of the module.
 func moduleRoot(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output()
@@ -99,8 +99,8 @@ func moduleRoot(t *testing.T) string {
 	return filepath.Dir(strings.TrimSpace(string(out)))
 }
 
-// overlayOf writes the files that a patch names, as they are with it, and an overlay for the go command that has them in place
-// of the originals. It returns the overlay's path.
+// overlayOf writes patched copies of the files that a patch names, and an overlay file for the go command that replaces the
+// originals with them. It returns the path of the overlay file.
 func overlayOf(dir, root, patch string) (string, error) {
 	files, err := parsePatch(patch)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// hunk is one place of a file that a patch changes.
+// hunk is one change of a file in a patch.
 type hunk struct{ before, after string }
 
-// parsePatch reads a unified diff: the hunks of each file, by its path below the module's root.
+// parsePatch parses a unified diff into the hunks of each file, keyed by the path below the module's root.
 func parsePatch(patch string) (map[string][]hunk, error) {
 	files := map[string][]hunk{}
 	file := ""
@@ -21,7 +21,7 @@ func parsePatch(patch string) (map[string][]hunk, error) {
 			file = ""
 		case strings.HasPrefix(line, "+++ b/"):
 			file = strings.TrimSpace(strings.TrimPrefix(line, "+++ b/"))
-		case file == "": // what comes before the first file, or between two
+		case file == "": // before the first file, or between two
 		case strings.HasPrefix(line, "@@ "):
 			files[file] = append(hunks, hunk{})
 		case last < 0:
@@ -43,8 +43,8 @@ func parsePatch(patch string) (map[string][]hunk, error) {
 	return files, nil
 }
 
-// applyHunks changes a text. Where a hunk belongs is told by its lines alone, which must occur exactly once: line numbers go
-// out of date with every change above them.
+// applyHunks applies hunks to a text. A hunk is located only by its lines, which must occur exactly once: line numbers become
+// stale with every change above them.
 func applyHunks(text string, hunks []hunk) (string, error) {
 	for _, h := range hunks {
 		if n := strings.Count(text, h.before); n != 1 || h.before == "" {

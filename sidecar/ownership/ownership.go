@@ -1,4 +1,4 @@
-// Package ownership is the rule by which sidecar and plugin distinguish their own writes from those of others.
+// Package ownership defines how the sidecar and the plugin distinguish their own writes from those of others.
 package ownership
 
 import (
@@ -9,9 +9,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// SetByUs reports whether the field at a path, as it is, was set by this project alone. It stays ours when a person sets the
-// same value again, which Kubernetes does not record, and becomes theirs when they set another value and then this one, or
-// when they apply the same on the server's side: whoever does that declares that it is to be so.
+// SetByUs reports whether the current value of the field at a path was set by this project alone. It stays ours if a person
+// sets the same value again, which Kubernetes does not record. It becomes theirs if they change the value and change it back,
+// or if they set the same value by server-side apply, which declares it as intended.
 func SetByUs(entries []metav1.ManagedFieldsEntry, path ...string) bool {
 	ours := false
 	for i := range entries {
@@ -26,7 +26,7 @@ func SetByUs(entries []metav1.ManagedFieldsEntry, path ...string) bool {
 	return ours
 }
 
-// owns reports whether a set of fields holds the one at a path. A set that is not understood holds none.
+// owns reports whether a set of fields contains the one at a path. A malformed set contains none.
 func owns(fields []byte, path []string) bool {
 	for _, name := range path {
 		var children map[string]json.RawMessage

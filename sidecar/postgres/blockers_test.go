@@ -16,7 +16,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
-// await polls until the condition holds; what it waits for happens in the server at its own pace.
+// await polls until the condition holds.
 func await(t *testing.T, server *Server, rules activity.Rules, what string, holds func(Sample) bool) Sample {
 	t.Helper()
 	sampler := NewSampler(server)
@@ -35,7 +35,7 @@ func await(t *testing.T, server *Server, rules activity.Rules, what string, hold
 	}
 }
 
-// What else speaks against a shutdown, on a real server, one scenario a row.
+// Each of the server's reasons against a shutdown, on a real server.
 func TestSampler_findsBlockers(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
@@ -115,7 +115,7 @@ func TestSampler_findsAPreparedTransaction(t *testing.T) {
 	}, "max_prepared_transactions=5")
 }
 
-// The ledger shows a session that has come and gone, and who started when.
+// The ledger shows a session that has started and ended.
 func TestSampler_ledgerRisesWithSessionsOfOthers(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
@@ -137,7 +137,7 @@ func TestSampler_ledgerRisesWithSessionsOfOthers(t *testing.T) {
 	})
 }
 
-// Exactly the sessions that were judged are ended, and only if they are still as they were judged.
+// A session whose state has changed since it was judged is not ended.
 func TestTerminator_endsOnlyWhatIsStillAsJudged(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
@@ -150,7 +150,7 @@ func TestTerminator_endsOnlyWhatIsStillAsJudged(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer terminator.Close()
-		if _, err := woken.Exec(t.Context(), "select 1"); err != nil { // it is not as it was judged any more
+		if _, err := woken.Exec(t.Context(), "select 1"); err != nil { // its state changes after it was judged
 			t.Fatal(err)
 		}
 		late := s.Connect(t, "app", "app")

@@ -1,8 +1,8 @@
-// Package postgres watches one PostgreSQL instance from beside it: it samples the sessions, listens to the control
-// channel, and asks whether the server has begun to shut down.
+// Package postgres watches one PostgreSQL instance from the sidecar: it samples the sessions, listens to the control channel,
+// and asks whether the server has begun to shut down.
 //
-// It must never be in the server's way. Sessions are few, read only and bounded in time, and every one of them can be
-// closed at once from another goroutine: a session that stays open makes a smart shutdown wait for 180 seconds.
+// It must never get in the server's way. Its sessions are few, read-only and time-limited, and any of them can be closed at
+// once from another goroutine: an open session delays a smart shutdown by up to 180 seconds.
 package postgres
 
 import (
@@ -23,35 +23,34 @@ import (
 )
 
 const (
-	// sampleTimeout bounds one sample, connecting included: a server that needs longer is not known to be idle.
+	// sampleTimeout bounds one sample including the connect: a server that takes longer is not known to be idle.
 	sampleTimeout = 3 * time.Second
-	// roleExporter is a member of pg_monitor and logs in over the socket as the operating system user that we are too.
+	// roleExporter is a member of pg_monitor. Peer authentication over the socket admits our operating system user as this role.
 	roleExporter = probe.Role
-	// roleFallback is the only other role that the socket lets us be.
+	// roleFallback is the only other role that the socket admits.
 	roleFallback        = "postgres"
 	maintenanceDatabase = probe.Database
 )
 
-// Server is the instance.
+// Server is the PostgreSQL instance.
 type Server struct {
 	socketDirectory string
 	port            uint16
 	addProbe        func(local netip.AddrPort)
 
-	// maintenanceSessions counts the sessions that we have opened in the maintenance database.
+	// maintenanceSessions counts our own sessions in the maintenance database.
 	maintenanceSessions atomic.Int64
-	// plaintextRefused says that a startup packet without TLS was turned away.
+	// plaintextRefused is set once a startup packet without TLS was rejected.
 	plaintextRefused atomic.Bool
 }
 
-// NewServer returns the server with a Unix socket in that directory, which the port names too. addProbe is called with the
-// local address of every probe before its first byte is sent; it may be nil for a server that is never asked whether it is
-// shutting down.
+// NewServer returns the server with a Unix socket for the port in that directory. addProbe is called with the local address of
+// every probe before its first byte is sent; it may be nil if ShuttingDown is never called.
 func NewServer(socketDirectory string, port uint16, addProbe func(local netip.AddrPort)) *Server {
 	return &Server{socketDirectory: socketDirectory, port: port, addProbe: addProbe}
 }
 
-// SQLSTATEs of a refusal, as against a failure (PostgreSQL's documentation, appendix A).
+// SQLSTATEs of a refusal, as opposed to a failure (PostgreSQL's documentation, appendix A).
 const (
 	stateInvalidAuthorization = "28000"
 	stateInvalidPassword      = "28P01"
@@ -59,24 +58,24 @@ const (
 	stateNoSuchDatabase       = "3D000"
 )
 
-// parameters returns the settings of every session of ours.
+// parameters returns the settings of each of our sessions.
 func parameters() map[string]string {
 	return map[string]string{
 		"application_name": activity.ApplicationName,
-		// The objects that a statement names must not depend on what the owner of a database has set for it.
+		// The objects that a statement refers to must not depend on settings of the database.
 		"search_path":                   "pg_catalog",
 		"default_transaction_read_only": "on",
 		"statement_timeout":             "2s",
 		"lock_timeout":                  "1s",
-		// A listener that the server ended for idling would count its return as activity, and the cluster would never sleep.
+		// If the server ended an idle listener, its reconnect would count as activity, and the cluster would never sleep.
 		"idle_session_timeout": "0",
-		// A statement whose session we have ended ends soon after it: nobody is left to send a cancel request.
+		// The statement of a session that we closed ends soon after, without a cancel request.
 		"client_connection_check_interval": "100ms",
 	}
 }
 
-// connect opens a session as the least privileged role that the server has. That role is tried first every time: it may
-// have been made since, with an upgrade of the operator.
+// connect opens a session as the least privileged role of the server. It tries that role first every time, because an upgrade
+// of the operator may have created it meanwhile.
 func (s *Server) connect(ctx context.Context, database string) (*session, error) {
 	opened, err := s.connectAs(ctx, roleExporter, database)
 	if code := sqlState(err); code == stateInvalidAuthorization || code == stateInvalidPassword {
@@ -106,7 +105,7 @@ func (s *Server) connectAs(ctx context.Context, role, database string) (*session
 	return opened, nil
 }
 
-// address is where the server listens on the loopback interface, which the containers of a pod share.
+// address is where the server listens on the loopback interface, which all containers of a pod share.
 func (s *Server) address() string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(s.port)))
 }

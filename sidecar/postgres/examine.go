@@ -9,7 +9,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 )
 
-// Examine takes one sample over a session of its own and returns every process too, for people to read.
+// Examine takes one sample over its own session and also returns every session, for display.
 func (s *Server) Examine(ctx context.Context, rules activity.Rules) (Sample, []activity.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -21,7 +21,7 @@ func (s *Server) Examine(ctx context.Context, rules activity.Rules) (Sample, []a
 	return examine(ctx, opened.conn, rules)
 }
 
-// ExamineDSN does the same at any server, with a connection string or URL.
+// ExamineDSN does the same for any server, given a connection string or URL.
 func ExamineDSN(ctx context.Context, dsn string, rules activity.Rules) (Sample, []activity.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()

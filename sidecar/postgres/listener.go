@@ -16,26 +16,26 @@ import (
 const Channel = "scale_to_zero"
 
 const (
-	// refusedDelay is the wait after a refusal, which only a person can mend; each try is a line in the server's log.
+	// refusedDelay is the wait after a refusal: only a person can fix its cause, and each attempt is a line in the server's log.
 	refusedDelay = time.Minute
-	// firstDelay and longestDelay bound the wait after any other failure; it doubles.
+	// firstDelay and longestDelay bound the wait after any other failure; it doubles each time.
 	firstDelay, longestDelay = time.Second, 30 * time.Second
 )
 
-// RefusedError says that the server will not let us listen in the database.
+// RefusedError means that the server does not let us listen in the database.
 type RefusedError struct {
-	// Database is the database, and Code the SQLSTATE.
+	// Code is the SQLSTATE.
 	Database, Code string
-	// Err is what the server said.
+	// Err is the server's error.
 	Err error
 }
 
-// Error names the database and what the server said.
+// Error names the database and the server's error.
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("listen in database %s: refused (%s): %v", e.Database, e.Code, e.Err)
 }
 
-// Unwrap returns what the server said.
+// Unwrap returns the server's error.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Listener listens to the control channel of one database.
@@ -46,11 +46,11 @@ type Listener struct {
 	failed    func(error)
 	connected atomic.Bool
 	held      holder
-	delay     time.Duration // before the next connection; of Run's goroutine only
+	delay     time.Duration // before the next connection; used by Run's goroutine only
 }
 
-// NewListener makes a listener. notify is called for every notification, failed for every connection that did not come
-// about or ended; a refusal is a *[RefusedError]. Neither may block.
+// NewListener makes a listener. notify is called for every notification, failed for every connection that failed or ended; a
+// refusal is a *[RefusedError]. Neither may block.
 func NewListener(server *Server, database string, notify func(Notification), failed func(error)) *Listener {
 	return &Listener{server: server, database: database, notify: notify, failed: failed}
 }
@@ -58,14 +58,14 @@ func NewListener(server *Server, database string, notify func(Notification), fai
 // Connected reports whether the listener listens.
 func (l *Listener) Connected() bool { return l.connected.Load() }
 
-// Run listens until the context ends; then its session is closed at once.
+// Run listens until the context ends, then closes its session at once.
 func (l *Listener) Run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, l.held.close)
 	defer stop()
 	defer l.held.close()
 	listener := &pgxlisten.Listener{
 		Connect:        l.connect,
-		ReconnectDelay: -1, // connect waits, and for how long depends on what happened
+		ReconnectDelay: -1, // connect does the waiting, since the delay depends on the error
 		LogError: func(ctx context.Context, err error) {
 			l.connected.Store(false)
 			l.held.close()
@@ -77,7 +77,7 @@ func (l *Listener) Run(ctx context.Context) {
 		},
 	}
 	listener.Handle(Channel, handler{l})
-	_ = listener.Listen(ctx) // returns the context's error only
+	_ = listener.Listen(ctx) // returns only the context's error
 	l.connected.Store(false)
 }
 
@@ -101,7 +101,7 @@ func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	return opened.conn, nil
 }
 
-// nextDelay is the wait after a failure that followed another wait.
+// nextDelay returns the wait after a failure, given the previous wait.
 func nextDelay(last time.Duration, err error) time.Duration {
 	var refused *RefusedError
 	if errors.As(err, &refused) {
@@ -119,10 +119,10 @@ func (l *Listener) classify(err error) error {
 	}
 }
 
-// handler passes on what pgxlisten delivers.
+// handler forwards what pgxlisten delivers.
 type handler struct{ listener *Listener }
 
-// HandleNotification passes a notification on.
+// HandleNotification forwards a notification.
 func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
 	notification := ParsePayload(n.Payload)
 	notification.At = time.Now()
@@ -130,7 +130,7 @@ func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _
 	return nil
 }
 
-// HandleBacklog runs when LISTEN has taken effect: what was sent before is lost, so it counts as activity.
+// HandleBacklog runs once LISTEN has taken effect. Earlier notifications are lost, so this counts as activity.
 func (h handler) HandleBacklog(context.Context, string, *pgx.Conn) error {
 	h.listener.connected.Store(true)
 	h.listener.delay = 0

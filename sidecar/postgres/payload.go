@@ -8,45 +8,45 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Kind says what a notification means.
+// Kind is the meaning of a notification.
 type Kind string
 
 // The kinds of notifications.
 const (
-	// KindActivity says that the database is in use now.
+	// KindActivity means that the database is in use now.
 	KindActivity Kind = "activity"
-	// KindBacklog says that the listener has just begun to listen, so that notifications may have been missed before.
+	// KindBacklog means that the listener has just started, so that earlier notifications may have been missed.
 	KindBacklog Kind = "backlog"
-	// KindKeepAwake asks to stay awake for a time.
+	// KindKeepAwake asks to stay awake for a duration.
 	KindKeepAwake Kind = "keep_awake"
-	// KindRelease takes what was asked for back.
+	// KindRelease withdraws all keep-awake requests.
 	KindRelease Kind = "release"
 	// KindHibernate asks to sleep as soon as nothing is in use.
 	KindHibernate Kind = "hibernate"
-	// KindMalformed is everything else; it is passed over.
+	// KindMalformed is everything else; it is ignored.
 	KindMalformed Kind = "malformed"
 )
 
-// Kinds is the closed list of kinds.
+// Kinds returns every kind.
 func Kinds() []Kind {
 	return []Kind{KindActivity, KindBacklog, KindKeepAwake, KindRelease, KindHibernate, KindMalformed}
 }
 
-// Notification is what arrived on the control channel.
+// Notification is a notification received on the control channel.
 type Notification struct {
 	Kind Kind
-	// For is how long to stay awake; only of KindKeepAwake.
+	// For is how long to stay awake; set only for KindKeepAwake.
 	For time.Duration
 	// At is when it arrived.
 	At time.Time
-	// Err says what is allowed; only of KindMalformed.
+	// Err says what is allowed; set only for KindMalformed.
 	Err error
 }
 
-// allowedPayloads is what the log says of a payload that is not understood.
+// allowedPayloads is logged for a malformed payload.
 const allowedPayloads = `allowed are "activity", "keep-awake DURATION" (up to 168h, such as "2h30m"), "release" and "hibernate"`
 
-// ParsePayload reads a notification's payload.
+// ParsePayload parses a notification's payload.
 func ParsePayload(payload string) Notification {
 	command, argument, hasArgument := strings.Cut(payload, " ")
 	switch {
@@ -64,7 +64,7 @@ func ParsePayload(payload string) Notification {
 	case payload == "hibernate":
 		return Notification{Kind: KindHibernate}
 	}
-	// What somebody sent is not repeated: it may be long, and it may be a secret that went astray.
+	// The payload is not repeated: it may be long, or a secret sent by mistake.
 	return Notification{
 		Kind: KindMalformed, Err: fmt.Errorf("a payload of %d bytes is not understood: %s", len(payload), allowedPayloads),
 	}

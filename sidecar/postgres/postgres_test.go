@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var instances = activity.Rules{Instances: []string{"c-1", "c-2"}}
 
-// prepare makes the roles that CloudNativePG makes, and an application's.
+// prepare creates the roles that CloudNativePG creates, and an application's.
 func prepare(t *testing.T, s *postgrestest.Server) *Server {
 	t.Helper()
 	s.Execute(t, "create role cnpg_metrics_exporter login in role pg_monitor", "create role streaming_replica login replication",
@@ -33,7 +33,7 @@ func prepare(t *testing.T, s *postgrestest.Server) *Server {
 	return serverOf(s)
 }
 
-// serverOf is the server as a sidecar sees it that records no probes.
+// serverOf is the server for a sidecar that records no probes.
 func serverOf(s *postgrestest.Server) *Server {
 	return NewServer(s.Directory, s.Port, func(netip.AddrPort) {})
 }
@@ -57,7 +57,7 @@ func inUse(t *testing.T, server *Server) bool {
 	return len(takeSample(t, server).Tally.InUse()) != 0
 }
 
-// Who counts, on a real server, one scenario a row.
+// Which sessions count, on a real server.
 func TestSampler_whoCounts(t *testing.T) {
 	t.Parallel()
 	run := func(statements ...string) func(*testing.T, *pgx.Conn) {
@@ -124,8 +124,8 @@ func TestSampler_whoCounts(t *testing.T) {
 	})
 }
 
-// awaitQuiet waits until a session that has said goodbye is gone from the statistics: the server takes it off after the
-// client has closed.
+// awaitQuiet waits until a terminated session is gone from the statistics: the server removes it only after the client has
+// closed its socket.
 func awaitQuiet(t *testing.T, server *Server) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); inUse(t, server); {
@@ -135,8 +135,8 @@ func awaitQuiet(t *testing.T, server *Server) {
 	}
 }
 
-// PostgreSQL 18 shows a client from its startup packet on, without a user. A scanner that goes no further, or the operator's
-// own probe while it authenticates, is not somebody who uses the database.
+// PostgreSQL 18 shows a client from its startup packet on, without a user. A port scanner, or the operator's own probe during
+// authentication, is not a use of the database.
 func TestSampler_aLoginThatIsNotCompleteDoesNotCount(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
@@ -209,7 +209,7 @@ func TestSampler_aFrozenServerIsAnError(t *testing.T) {
 	})
 }
 
-// A smart shutdown waits for every session: it is noticed, and once our sessions are closed the server ends.
+// A smart shutdown is noticed, and the server stops once our sessions are closed.
 func TestShuttingDown_isNoticedAndDelaysNothing(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
@@ -301,7 +301,7 @@ func TestShuttingDown_ofAServerThatIsNotThere(t *testing.T) {
 	}
 }
 
-// Where a rule of the user's rejects what comes without TLS, the check logs in instead, and leaves one line in the log.
+// Where pg_hba.conf rejects connections without TLS, the check logs in over the socket and leaves only one line in the log.
 func TestShuttingDown_logsInWherePlaintextIsRejected(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
@@ -318,7 +318,7 @@ func TestShuttingDown_logsInWherePlaintextIsRejected(t *testing.T) {
 	})
 }
 
-// A session that another goroutine ends while a statement runs is gone at once, and no cancel request follows it.
+// A session closed by another goroutine during a statement ends at once, and no cancel request follows.
 func TestCloseNow_whileAStatementRuns(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
@@ -344,7 +344,7 @@ func TestCloseNow_whileAStatementRuns(t *testing.T) {
 			runtime.Gosched()
 		}
 		opened.closeNow()
-		opened.closeNow() // twice does no harm
+		opened.closeNow() // closing twice is harmless
 		if err := <-ended; err == nil {
 			t.Error("the statement ended without an error")
 		}

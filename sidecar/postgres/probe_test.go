@@ -13,7 +13,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
-// expectVerdict waits for the next ended session that is reported and judges it.
+// expectVerdict waits for the next reported session and compares its verdict.
 func expectVerdict(t *testing.T, events *sockets.Listener, table *clientaddr.Table, want activity.Verdict) {
 	t.Helper()
 	reports, err := events.Receive(time.Now().Add(10 * time.Second))
@@ -30,8 +30,8 @@ func TestShuttingDown_isNoClientWhateverTheRules(t *testing.T) {
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		prepare(t, s)
 		for _, row := range []struct {
-			rule, hba string // a rule of pg_hba.conf before those of the rows above
-			opens     int64  // sessions in the maintenance database by each probe
+			rule, hba string // a rule of pg_hba.conf, placed before those of earlier rows
+			opens     int64  // sessions that each probe opens in the maintenance database
 			reported  bool
 		}{
 			{"a server that asks for a password", "", 0, true},
@@ -49,7 +49,7 @@ func TestShuttingDown_isNoClientWhateverTheRules(t *testing.T) {
 	})
 }
 
-// probesAreNoClients probes a server and holds what is sampled, counted and reported against it.
+// probesAreNoClients probes a server and checks that the sample, the counters and the reports show no client.
 func probesAreNoClients(t *testing.T, s *postgrestest.Server, opens int64, reported bool) {
 	t.Helper()
 	table := clientaddr.NewTable()
@@ -80,7 +80,7 @@ func probesAreNoClients(t *testing.T, s *postgrestest.Server, opens int64, repor
 		}
 		return got.Ledger[maintenanceDatabase].Sessions
 	}
-	probe() // the first may find out that it is refused
+	probe() // the first probe may find that it is rejected
 	expectVerdict(t, events, table, activity.VerdictProbe)
 	before, opened := sample(), server.maintenanceSessions.Load()
 	for range 3 {

@@ -16,36 +16,36 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
-// Sample is what the instance showed at a time.
+// Sample is the state of the instance at one moment.
 type Sample struct {
-	// Began and Ended enclose the sample; connecting is not part of it.
+	// Began and Ended enclose the sample, without the connect.
 	Began, Ended time.Time
-	// Tally is what the sessions come to.
+	// Tally summarizes the sessions.
 	Tally activity.Tally
-	// Ledger is what every database's counter of sessions says. Those that we have opened in the maintenance database are
-	// left out: they would explain those of somebody else (see [activity.Ledger.Rose]).
+	// Ledger holds every database's session counter, without our own sessions in the maintenance database: they would mask
+	// sessions of others (see [activity.Ledger.Rose]).
 	Ledger activity.Ledger
-	// Started is when the server started, in microseconds since 1970.
+	// Started is the start time of the server, in microseconds since 1970.
 	Started int64
-	// Blockers is what else speaks against a shutdown.
+	// Blockers are the server's other reasons against a shutdown.
 	Blockers []idle.Reason
-	// Scheduler says that an extension is loaded that schedules jobs.
+	// Scheduler is set if an extension that schedules jobs is loaded.
 	Scheduler bool
-	// InactiveSlots is the number of logical slots that nobody reads and that retain WAL.
+	// InactiveSlots is the number of logical slots that have no consumer and retain WAL.
 	InactiveSlots int64
 }
 
-// Sampler samples the sessions of an instance over a session of its own that it keeps.
+// Sampler samples the sessions of an instance over a session that it keeps open.
 type Sampler struct {
 	server *Server
 	held   holder
 }
 
-// NewSampler makes a sampler; it connects with the first sample.
+// NewSampler makes a sampler, which connects with its first sample.
 func NewSampler(server *Server) *Sampler { return &Sampler{server: server} }
 
-// Sample samples the sessions. Any error means that what they do is not known; the session is closed then. The caller must
-// not run two samples at once.
+// Sample samples the sessions. On any error their activity is unknown and the sampler's session is closed. Calls must not
+// overlap.
 func (s *Sampler) Sample(ctx context.Context, rules activity.Rules) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -81,7 +81,7 @@ type record struct {
 	inTransaction, wraparound                              bool
 }
 
-// read judges row by row, so that memory does not grow with the number of sessions. It calls each with every session.
+// read judges row by row, so that memory does not grow with the number of sessions. It calls each for every session.
 func read(ctx context.Context, conn *pgx.Conn, rules activity.Rules, each func(activity.Session)) (Sample, error) {
 	sample := Sample{Began: time.Now(), Ledger: activity.Ledger{}}
 	rows, err := conn.Query(ctx, sql.Activity)
@@ -110,7 +110,7 @@ func read(ctx context.Context, conn *pgx.Conn, rules activity.Rules, each func(a
 	return sample, nil
 }
 
-// errUnknownRow says that the statement and this code do not belong together.
+// errUnknownRow means that the SQL statement and this code do not match.
 var errUnknownRow = errors.New("a row is of an unknown kind")
 
 func (s *Sample) add(r record) error {
@@ -131,7 +131,7 @@ func (s *Sample) add(r record) error {
 	return nil
 }
 
-// schedulesJobs reports whether one of the libraries of shared_preload_libraries has background workers that run jobs.
+// schedulesJobs reports whether one of the shared_preload_libraries has background workers that run jobs.
 func schedulesJobs(libraries string) bool {
 	for library := range strings.SplitSeq(libraries, ",") {
 		library = strings.Trim(library, ` "`)
@@ -156,8 +156,8 @@ func (r *record) session() activity.Session {
 	return s
 }
 
-// Connected reports whether a session is held.
+// Connected reports whether the sampler's session is open.
 func (s *Sampler) Connected() bool { return s.held.current() != nil }
 
-// Close ends the session at once, a running sample included. It may be called from any goroutine.
+// Close closes the session at once, even during a sample. It may be called from any goroutine.
 func (s *Sampler) Close() { s.held.close() }

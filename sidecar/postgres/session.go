@@ -10,13 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// terminateTimeout bounds the message that ends a session in order: a frozen server may leave no room for it.
+// terminateTimeout bounds the write of the Terminate message: a frozen server may not read it.
 const terminateTimeout = 100 * time.Millisecond
 
-// errClosed is the error of whoever uses a session that another goroutine has closed.
+// errClosed is returned if another goroutine closed the session during its use.
 var errClosed = errors.New("the session was closed from our side")
 
-// session is a connection of ours, which any goroutine may end at any moment.
+// session is one of our connections. Any goroutine may close it at any time.
 type session struct {
 	conn *pgx.Conn
 
@@ -25,8 +25,8 @@ type session struct {
 	ended  bool
 }
 
-// dial makes the session's socket, once. pgx dials again only to send a cancel request when a connection has failed: one
-// more process for a server that may be about to end, and a line in its log if the session is gone already.
+// dial opens the session's socket, once. pgx would dial again only to send a cancel request after a failure: that costs one
+// more process in a server that may be about to stop, and a line in its log if the session is already gone.
 func (s *session) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -39,8 +39,8 @@ func (s *session) dial(ctx context.Context, network, address string) (net.Conn, 
 	return socket, err
 }
 
-// closeNow ends the session at once, whatever it is doing, and waits for no answer. The Terminate message is written past pgx, which
-// may be in the middle of a statement in another goroutine.
+// closeNow closes the session at once, whatever it is doing, without waiting for an answer. It bypasses pgx for the Terminate
+// message, because pgx may be executing a statement in another goroutine.
 func (s *session) closeNow() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -53,15 +53,15 @@ func (s *session) closeNow() {
 	_ = s.socket.Close()
 }
 
-// holder keeps at most one session, which another goroutine may end, also while it is being opened.
+// holder keeps at most one session, which another goroutine may close, even while it is being opened.
 type holder struct {
 	mutex   sync.Mutex
 	session *session
-	stop    context.CancelCauseFunc // ends the use that is going on; nil: none is
+	stop    context.CancelCauseFunc // ends the current use; nil if none
 }
 
-// use begins to open or to use the session. The context ends with close, or when the returned function is called, as it
-// must be.
+// use begins opening or using the session. The returned context ends with close, or with the returned function, which must be
+// called.
 func (h *holder) use(ctx context.Context) (context.Context, func()) {
 	ctx, stop := context.WithCancelCause(ctx)
 	h.mutex.Lock()
@@ -75,14 +75,14 @@ func (h *holder) use(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// current is the session that is held, nil if there is none.
+// current returns the open session, or nil.
 func (h *holder) current() *session {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	return h.session
 }
 
-// keep takes a session that has just been opened, unless its context has ended meanwhile: then it ends the session too.
+// keep stores a session that was just opened. If its context has ended meanwhile, keep closes the session instead.
 func (h *holder) keep(ctx context.Context, opened *session) error {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
@@ -94,7 +94,7 @@ func (h *holder) keep(ctx context.Context, opened *session) error {
 	return nil
 }
 
-// close ends the session, and the use that is going on, at once. It may be called from any goroutine.
+// close closes the session and ends its current use at once. It may be called from any goroutine.
 func (h *holder) close() {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()

@@ -9,18 +9,18 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 )
 
-// probeTimeout bounds the question whether the server accepts sessions.
+// probeTimeout bounds one probe.
 const probeTimeout = time.Second
 
-// ErrUnreachable says that the server could not be asked.
+// ErrUnreachable means that the server could not be asked.
 var ErrUnreachable = probe.ErrUnreachable
 
-// ShuttingDown reports whether the server turns new sessions away because it is starting up or shutting down. Errors are
+// ShuttingDown reports whether the server rejects new sessions because it is starting up or shutting down. Errors are
 // [ErrUnreachable].
 //
-// It sends a startup packet over the loopback interface. Over the Unix socket peer authentication asks for no password: each
-// packet would be a whole session. That is done only where a rule of the user's rejects what comes without TLS, since each
-// rejection is a line in the server's log.
+// It sends a startup packet over the loopback interface. Over the Unix socket, peer authentication needs no password, so that
+// each probe would be a whole session. The socket is used only where the user's pg_hba.conf rejects connections without TLS,
+// since each rejection is a line in the server's log.
 func (s *Server) ShuttingDown(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -51,7 +51,7 @@ func (s *Server) refusesLogin(ctx context.Context) (bool, error) {
 	return code == probe.CannotConnectNow, nil
 }
 
-// probe asks with a startup packet, and returns the SQLSTATE of the answer.
+// probe sends a startup packet and returns the SQLSTATE of the answer.
 func (s *Server) probe(ctx context.Context) (string, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", s.address())

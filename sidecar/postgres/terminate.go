@@ -8,13 +8,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
-// Terminator ends sessions of others. It is opened before the switch is turned on: once the shutdown has begun no session
-// can be opened any more.
+// Terminator ends sessions of others. It is opened before the switch is turned on, because no session can be opened once the
+// shutdown has begun.
 type Terminator struct {
 	held holder
 }
 
-// Terminator opens a session as the superuser, who alone may end every session.
+// Terminator opens a session as the superuser: no other role may end every session.
 func (s *Server) Terminator(ctx context.Context) (*Terminator, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -29,7 +29,7 @@ func (s *Server) Terminator(ctx context.Context) (*Terminator, error) {
 	return t, nil
 }
 
-// Terminate ends those of the sessions that are still the same and still as they were judged, and returns how many.
+// Terminate ends those of the sessions whose state has not changed since they were judged, and returns how many.
 func (t *Terminator) Terminate(ctx context.Context, sessions []activity.Terminable) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -52,5 +52,5 @@ func (t *Terminator) Terminate(ctx context.Context, sessions []activity.Terminab
 	return int(tag.RowsAffected()), nil
 }
 
-// Close ends the session at once.
+// Close closes the session at once.
 func (t *Terminator) Close() { t.held.close() }

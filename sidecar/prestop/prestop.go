@@ -1,7 +1,6 @@
-// Package prestop shows the preStop hook of PostgreSQL's container that its pod is about to be deleted because the cluster
-// falls asleep. The hook then lets PostgreSQL serve for a moment longer: until the nodes know that the Service leads
-// elsewhere, clients still arrive, and a server that has begun to shut down would refuse them. At every other deletion it
-// only finds no file.
+// Package prestop tells the preStop hook of PostgreSQL's container that its pod is about to be deleted because the cluster
+// falls asleep. The hook then delays PostgreSQL's shutdown for a moment: until the nodes route the Service elsewhere, clients
+// still arrive, and a server that is shutting down would refuse them. At any other deletion the file does not exist.
 package prestop
 
 import (
@@ -11,10 +10,10 @@ import (
 	"os"
 )
 
-// Marker is a file that both containers see. The zero value, without a path, is none.
+// Marker is a file shared by both containers. The zero value has no path and does nothing.
 type Marker struct{ Path string }
 
-// Leave writes it.
+// Leave creates the file.
 func (m Marker) Leave() error {
 	if m.Path == "" {
 		return nil
@@ -25,7 +24,7 @@ func (m Marker) Leave() error {
 	return nil
 }
 
-// Remove removes it; that it is not there is no error.
+// Remove removes the file, if it exists.
 func (m Marker) Remove() error {
 	if m.Path == "" {
 		return nil

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// drainTimeout bounds both ends of a drain.
+// drainTimeout bounds a drain for both the client and the server.
 const drainTimeout = 3 * time.Second
 
 // drained is the answer once every session is closed.
 const drained = "drained\n"
 
-// ServeDrain calls drain for every connection to the Unix socket, and answers when it has returned, until the context ends.
-// The socket is in a directory of this container alone: over the network anybody could ask.
+// ServeDrain calls drain for every connection to the Unix socket and answers when it has returned, until the context ends. The
+// socket is in a directory private to this container: over the network anybody could request a drain.
 func ServeDrain(ctx context.Context, path string, drain func()) error {
 	listener, err := listenPrivately(path)
 	if err != nil {
@@ -28,7 +28,7 @@ func ServeDrain(ctx context.Context, path string, drain func()) error {
 	return answerDrains(ctx, listener, drain)
 }
 
-// answerDrains serves one client after the other on a listener, which it closes.
+// answerDrains serves the listener's clients one after the other, and closes the listener.
 func answerDrains(ctx context.Context, listener net.Listener, drain func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
@@ -48,8 +48,8 @@ func answerDrains(ctx context.Context, listener net.Listener, drain func()) erro
 	}
 }
 
-// listenPrivately opens a Unix socket that only the own user may connect to, in the place of what an earlier worker left. It
-// gets its mode before it gets its name, so that it is open to others at no time.
+// listenPrivately opens a Unix socket that only our own user may connect to, replacing that of an earlier worker. The socket
+// gets its mode before its final name, so that it is never open to others.
 func listenPrivately(path string) (net.Listener, error) {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -59,7 +59,7 @@ func listenPrivately(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", fresh, err)
 	}
-	listener.SetUnlinkOnClose(false) // it would remove the name that it no longer has
+	listener.SetUnlinkOnClose(false) // it would remove the old name
 	if err := os.Chmod(fresh, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("restrict %s: %w", fresh, err), listener.Close())
 	}
@@ -69,7 +69,7 @@ func listenPrivately(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// Drain asks the worker to close its database sessions and returns when it has. Without a worker there are none.
+// Drain asks the worker to close its database sessions, and returns when they are closed. Without a worker there are none.
 func Drain(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()

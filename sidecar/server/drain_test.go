@@ -36,7 +36,7 @@ func TestDrain_returnsAfterTheSessionsAreClosed(t *testing.T) {
 	var drains atomic.Int32
 	path := filepath.Join(t.TempDir(), "drain.sock")
 	startDrain(t, path, func() { drains.Add(1) })
-	for want := range int32(3) { // kubelet may run the hook more than once
+	for want := range int32(3) { // the kubelet may run the hook more than once
 		if err := Drain(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestDrain_hasNothingToDoWithoutAWorker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := listener.Close(); err != nil { // as a killed process does: the name is kept
+	if err := listener.Close(); err != nil { // like a killed process, this keeps the name
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(dead); err != nil {

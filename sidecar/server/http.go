@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// writeTimeout is within what time a page must have been read.
+	// writeTimeout is how long a client may take to read a page.
 	writeTimeout = 5 * time.Second
-	// maximumConnections bounds the memory that strangers can take, at some 10 KiB a connection: a sidecar that is killed
-	// for want of memory makes the pod not ready.
+	// maximumConnections limits the memory that strangers can use, at some 10 KiB a connection: a sidecar killed for lack of
+	// memory makes the pod not ready.
 	maximumConnections = 32
 )
 
 // Sampler samples the instance on demand.
 type Sampler interface {
-	// SampleFor samples the instance for the asker and reports whether it may ask. The sample begins after the call.
+	// SampleFor samples the instance and reports whether the asker is allowed to request that. The sample begins after the call.
 	SampleFor(ctx context.Context, asker netip.Addr) bool
 }
 
-// Handler serves the pages, takes client addresses in, and has the instance sampled for the others.
+// Handler serves the pages, accepts client addresses, and samples the instance for the other instances.
 func (m *Metrics) Handler(cluster, pod string, clientAddrs *clientaddr.Table, sampler Sampler) http.Handler {
 	mux := http.NewServeMux()
-	// Compression would keep buffers of many times the size of the page. There is no limit of requests in flight beside that
-	// of connections, which a few readers who never read would use up.
+	// Compression would need buffers many times the size of the page. Only connections are limited, not requests in flight: a few
+	// clients that never read would use up that limit.
 	options := promhttp.HandlerOpts{DisableCompression: true}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, options))
 	mux.HandleFunc("GET "+contract.PathActivity, func(w http.ResponseWriter, r *http.Request) {
@@ -58,8 +58,8 @@ func (m *Metrics) Handler(cluster, pod string, clientAddrs *clientaddr.Table, sa
 	return mux
 }
 
-// sampleFor samples the instance if the request asks for that, and returns the nonce to answer with. ok reports whether the
-// sender may ask for what it asks.
+// sampleFor samples the instance if the request asks for it, and returns the nonce for the answer. ok reports whether the
+// sender is allowed to make the request.
 func sampleFor(r *http.Request, sampler Sampler) (nonce string, ok bool) {
 	nonce = r.URL.Query().Get(contract.ParameterSample)
 	if nonce == "" {
@@ -69,7 +69,7 @@ func sampleFor(r *http.Request, sampler Sampler) (nonce string, ok bool) {
 	return nonce, err == nil && sampler.SampleFor(r.Context(), asker.Addr().Unmap().WithZone(""))
 }
 
-// addClientAddr takes in for whom the sender's next connection to PostgreSQL speaks.
+// addClientAddr records the client of the sender's next connection to PostgreSQL.
 func addClientAddr(w http.ResponseWriter, r *http.Request, clientAddrs *clientaddr.Table) {
 	sender, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -90,8 +90,8 @@ func addClientAddr(w http.ResponseWriter, r *http.Request, clientAddrs *clientad
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// Serve serves the pages until the context ends, and then lets what is being sent finish for a second. isInstance reports
-// whether an address is that of an instance of the cluster, which loses its connections to no other source.
+// Serve serves the pages until the context ends, then gives running requests a second to finish. isInstance reports whether an
+// address is that of an instance of the cluster, whose connections are never displaced by those of other sources.
 func Serve(ctx context.Context, address string, handler http.Handler, isInstance func(netip.Addr) bool) error {
 	return httpserver.Serve(ctx, address, handler, config(isInstance))
 }

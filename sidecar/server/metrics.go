@@ -1,5 +1,5 @@
-// Package server shows what the sidecar knows: /metrics, /activity and /healthz over HTTP, and the drain that a preStop hook
-// asks for over a Unix socket. Nothing here asks the database.
+// Package server exposes the sidecar's state: /metrics, /activity and /healthz over HTTP, and the drain for a preStop hook over
+// a Unix socket. Nothing here queries the database.
 package server
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// prefix is the common beginning of every metric.
+// prefix is the prefix of every metric.
 const prefix = "cnpg_scale_to_zero_"
 
-// Metrics observes the control loop. Figures that are not known are absent from the page and never zero.
+// Metrics observes the control loop. Unknown values are absent from the page, never zero.
 type Metrics struct {
 	registry      *prometheus.Registry
 	samples       prometheus.Counter
@@ -35,7 +35,7 @@ type Metrics struct {
 	known  bool
 }
 
-// descriptions are those of the figures that are made from the newest status.
+// descriptions describe the metrics computed from the newest status.
 type descriptions struct {
 	idle, lastActivity, lastSample, threshold, sessions, blocked, listener, events *prometheus.Desc
 }
@@ -96,7 +96,7 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 	return m
 }
 
-// Publish takes the newest status.
+// Publish sets the newest status.
 func (m *Metrics) Publish(status control.Status) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -125,7 +125,7 @@ func (m *Metrics) Attempted(result sleep.Result) {
 	m.hibernations.WithLabelValues(string(result)).Inc()
 }
 
-// Describe sends the descriptions of the figures that are made from the newest status.
+// Describe sends the descriptions of the metrics computed from the newest status.
 func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	d := m.described
 	for _, description := range []*prometheus.Desc{d.idle, d.lastActivity, d.lastSample, d.threshold, d.sessions, d.blocked, d.listener, d.events} {
@@ -133,7 +133,7 @@ func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the figures of the newest status.
+// Collect sends the metrics computed from the newest status.
 func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	status, ok := m.newest()
 	if !ok {

@@ -24,10 +24,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// noon is when the newest sample of these tests ended.
+// noon is when the newest sample ended.
 var noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.FixedZone("CET", 3600))
 
-// metricsOf are the metrics of a sidecar whose control loop published the statuses.
+// metricsOf are the metrics of a sidecar that published the statuses.
 func metricsOf(statuses ...control.Status) *Metrics {
 	m := NewMetrics("blue", "v1.2.3", func() time.Time { return noon.Add(time.Second) })
 	for _, s := range statuses {
@@ -36,7 +36,7 @@ func metricsOf(statuses ...control.Status) *Metrics {
 	return m
 }
 
-// primary is the status of a primary on which the feature is on and whose application database is named.
+// primary is a primary with the feature on and a named application database.
 func primary() control.Status {
 	return control.Status{
 		ViewKnown: true,
@@ -55,7 +55,7 @@ func idlePrimary() control.Status {
 	return s
 }
 
-// busyPrimary has two client sessions, and a Backup runs.
+// busyPrimary has two client sessions and a running Backup.
 func busyPrimary() control.Status {
 	s := primary()
 	s.Known, s.SampledAt, s.InUse, s.Reported = true, noon, true, true
@@ -68,7 +68,7 @@ func busyPrimary() control.Status {
 	return s
 }
 
-// replica has the feature on, and nothing to say.
+// replica is a standby with the feature on.
 func replica() control.Status {
 	s := primary()
 	s.View.CurrentPrimary, s.View.TargetPrimary = "blue-2", "blue-2"
@@ -76,7 +76,7 @@ func replica() control.Status {
 	return s
 }
 
-// lost was idle, and its newest sample failed.
+// lost was idle, but its newest sample failed.
 func lost() control.Status {
 	s := idlePrimary()
 	s.Known, s.State.IdleSince = false, time.Time{}
@@ -91,7 +91,7 @@ func invalid() control.Status {
 	return s
 }
 
-// counted has one of everything that is counted.
+// counted has counted one of everything.
 func counted() *Metrics {
 	m := metricsOf(idlePrimary())
 	m.Sampled(3*time.Millisecond, nil)
@@ -108,7 +108,7 @@ func counted() *Metrics {
 	return m
 }
 
-// get asks a handler for a page.
+// get requests a page from a handler.
 func get(handler http.Handler, method, path string) *httptest.ResponseRecorder {
 	answer := httptest.NewRecorder()
 	handler.ServeHTTP(answer, httptest.NewRequest(method, path, nil))
@@ -244,7 +244,7 @@ func BenchmarkMetricsPage(b *testing.B) {
 	b.ReportMetric(float64(size), "page-bytes")
 }
 
-// nobody may have the instance sampled.
+// nobody allows no sample.
 type nobody struct{}
 
 func (nobody) SampleFor(context.Context, netip.Addr) bool { return false }

@@ -16,10 +16,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
-// patience bounds what a test waits for; it is never waited out when the test passes.
+// patience bounds every wait; a passing test never reaches it.
 const patience = 10 * time.Second
 
-// start serves the handler until the test calls the returned function, which waits for the end.
+// start serves the handler until the test calls end, which waits for it to stop.
 func start(t *testing.T, handler http.Handler) (address string, end func() error) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,7 +37,7 @@ func start(t *testing.T, handler http.Handler) (address string, end func() error
 	return listener.Addr().String(), end
 }
 
-// isSibling stands for the addresses of the cluster's instances.
+// isSibling recognizes the cluster's instances.
 func isSibling(address netip.Addr) bool { return address.String() == "127.0.0.7" }
 
 // receive waits for a value.
@@ -52,7 +52,7 @@ func receive[T any](t *testing.T, values <-chan T) T {
 	}
 }
 
-// talk sends bytes and returns what is answered until the connection is closed, or why there is none.
+// talk sends bytes and returns the answer up to the end of the connection, or the error.
 func talk(address, request string) string {
 	conn, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {
@@ -80,7 +80,7 @@ func TestServe_answersAndEndsWithTheContext(t *testing.T) {
 	}
 }
 
-// TestServe_answersBesideIdleConnections has strangers open more connections than there are places, and say nothing.
+// TestServe_answersBesideIdleConnections opens more idle connections from strangers than are allowed.
 func TestServe_answersBesideIdleConnections(t *testing.T) {
 	t.Parallel()
 	for rule, row := range map[string]struct {
@@ -126,7 +126,7 @@ func TestServe_answersBesideIdleConnections(t *testing.T) {
 	}
 }
 
-// The sender of a client address names connections from their own address only.
+// A sender can set the client address only for connections from its own address.
 func TestHandler_takesClientAddressesIn(t *testing.T) {
 	t.Parallel()
 	table := clientaddr.NewTable()
@@ -163,7 +163,7 @@ func TestHandler_takesClientAddressesIn(t *testing.T) {
 	}
 }
 
-// askers are those for whom the instance is sampled.
+// askers are the addresses for which the instance is sampled.
 type askers map[string]bool
 
 func (a askers) SampleFor(_ context.Context, asker netip.Addr) bool { return a[asker.String()] }

@@ -10,8 +10,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// listenerWanted reports whether the instance should listen to the control channel: a standby cannot, the Cluster may name
-// no database, and while the feature is off nobody wants to know.
+// listenerWanted reports whether the instance should listen to the control channel: a standby cannot, the Cluster may name no
+// database, and while the feature is off the channel is not needed.
 func listenerWanted(s control.Status) bool {
 	off := []idle.Reason{idle.ReasonNotPrimary, idle.ReasonDisabled, idle.ReasonInvalidAnnotation, idle.ReasonPluginNotListed}
 	if !s.ViewKnown || s.View.ReplicaCluster || slices.ContainsFunc(s.Decision.Blockers, func(r idle.Reason) bool {
@@ -25,7 +25,7 @@ func listenerWanted(s control.Status) bool {
 	return s.View.ApplicationDatabase != ""
 }
 
-// IsInstance reports whether an instance of the cluster has the address, by what the Cluster's status said last.
+// IsInstance reports whether an instance of the cluster has the address, according to the Cluster's newest status.
 func (m *Metrics) IsInstance(address netip.Addr) bool {
 	status, _ := m.newest()
 	for _, instance := range status.View.Addresses {
@@ -36,8 +36,7 @@ func (m *Metrics) IsInstance(address netip.Addr) bool {
 	return false
 }
 
-// Report is what the instance last saw, for /activity. Before the first step nothing is known, which a reader takes as in
-// use.
+// Report returns the instance's state for /activity. Before the first step it is unknown, which readers treat as in use.
 func (m *Metrics) Report(cluster, pod string) contract.Report {
 	status, ok := m.newest()
 	if !ok {
@@ -68,7 +67,7 @@ func (m *Metrics) Report(cluster, pod string) contract.Report {
 	return report
 }
 
-// words are reasons as the report has them.
+// words converts reasons to the report's strings.
 func words(reasons []idle.Reason) []string {
 	words := make([]string, 0, len(reasons))
 	for _, reason := range reasons {
@@ -77,7 +76,7 @@ func words(reasons []idle.Reason) []string {
 	return words
 }
 
-// rulesOf is what explain needs to judge sessions as the worker does.
+// rulesOf returns what explain needs to judge sessions as the worker does.
 func rulesOf(status control.Status) contract.ReportedRules {
 	mode := contract.ActivityConnections
 	if status.Policy.Queries {

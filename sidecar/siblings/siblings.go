@@ -1,4 +1,4 @@
-// Package siblings asks the sidecars of the other instances what they last saw.
+// Package siblings asks the sidecars of the other instances for their reports.
 package siblings
 
 import (
@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// timeout bounds one question.
+	// timeout bounds a request without a sample.
 	timeout = time.Second
-	// sampleTimeout bounds one that asks for a sample, which itself may take three seconds.
+	// sampleTimeout bounds a request for a sample, which itself may take three seconds.
 	sampleTimeout = 4 * time.Second
 )
 
-// ErrOutdated says that an instance's sidecar is too old to sample on demand.
+// ErrOutdated means that an instance's sidecar is too old to sample on demand.
 var ErrOutdated = errors.New("the sidecar does not sample on demand")
 
-// errAnswer says that an answer is not one of the instance that was asked.
+// errAnswer means that the answer is not that of the requested instance.
 var errAnswer = errors.New("unusable answer")
 
-// Client asks.
+// Client asks the siblings.
 type Client struct {
 	cluster string
 	port    uint16
@@ -39,37 +39,37 @@ type Client struct {
 // NewClient makes a client for the instances of a cluster, whose sidecars all listen on the same port.
 func NewClient(cluster string, port uint16) *Client {
 	return &Client{cluster: cluster, port: port, http: &http.Client{
-		// A connection that is kept would be a socket that is reported when it ends; there is one question in a threshold.
+		// A kept connection would be reported as an ended socket later; there is only one request per threshold.
 		Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Answer is what one instance said.
+// Answer is the answer of one instance.
 type Answer struct {
-	// Pod is the instance.
+	// Pod is the instance's pod.
 	Pod string
-	// Report means something only without an error.
+	// Report is valid only if Err is nil.
 	Report contract.Report
 	Err    error
 }
 
-// Ask asks all instances at once what they last saw, by the name of the pod, and waits for every answer, a second at most.
+// Ask asks all instances, given by pod name, concurrently for their newest state. It waits at most one second for all answers.
 func (c *Client) Ask(ctx context.Context, instances map[string]netip.Addr) []Answer {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return c.askAll(ctx, instances, "")
 }
 
-// Sample has all instances sampled at once, and returns what they saw in samples that began after the call. It waits for every
-// answer, four seconds at most. The error of an instance that is too old for that is [ErrOutdated].
+// Sample makes all instances sample concurrently and returns their reports of samples that began after the call. It waits at
+// most four seconds for all answers. For an instance too old to sample on demand the error is [ErrOutdated].
 func (c *Client) Sample(ctx context.Context, instances map[string]netip.Addr) []Answer {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
 	return c.askAll(ctx, instances, rand.Text())
 }
 
-// askAll asks all instances; with a nonce it asks for a sample.
+// askAll asks all instances; a nonce requests a sample.
 func (c *Client) askAll(ctx context.Context, instances map[string]netip.Addr, nonce string) []Answer {
 	var group sync.WaitGroup
 	answers := make(chan Answer, len(instances))
@@ -116,7 +116,7 @@ func (c *Client) ask(ctx context.Context, pod string, address netip.Addr, nonce 
 	if err != nil {
 		return contract.Report{}, fmt.Errorf("ask %s: %w", pod, err)
 	}
-	// An address may have gone to a pod of another cluster meanwhile.
+	// The address may have been reassigned to a pod of another cluster.
 	if report.Cluster != c.cluster || report.Pod != pod {
 		return contract.Report{}, fmt.Errorf("ask %s: %w: it is %s of %s", pod, errAnswer, report.Pod, report.Cluster)
 	}

@@ -102,7 +102,7 @@ func TestSample_wantsItsNonceBack(t *testing.T) {
 	}
 }
 
-// One that does not answer keeps nobody waiting for longer than the timeout, and the others are taken in.
+// An instance that does not answer delays the call by the timeout at most, and the other answers are used.
 func TestClient_waitsForNobodyLongerThanTheTimeout(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})

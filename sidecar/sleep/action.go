@@ -6,36 +6,37 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// Action is something to carry out. Actions are bits, so that those that are under way make a set.
+// Action is something to carry out. Actions are bits, so that a set of them fits into one value.
 type Action uint16
 
-// The actions. Each is answered by one [Completed], except those that say otherwise. The patches of the Cluster demand the
+// The actions. Each is answered by one [Completed], unless stated otherwise. The patches of the Cluster require the
 // resourceVersion of its newest known state.
 const (
-	// ListBackups asks the API server whether a Backup of the cluster has not ended.
+	// ListBackups asks the API server whether a Backup of the cluster has not ended yet.
 	ListBackups Action = 1 << iota
 	// Announce writes the announcement.
 	Announce
 	// Suspend suspends the ScheduledBackups, and marks them.
 	Suspend
-	// AskSiblings has every other instance sampled now, and asks what it saw.
+	// AskSiblings triggers a sample of every other instance and asks for its result.
 	AskSiblings
 	// ReadCluster reads the Cluster from the API server.
 	ReadCluster
-	// Sample samples this instance and takes what the siblings said into account. It also opens the session that EndSessions
+	// Sample samples this instance and takes the siblings' answers into account. It also opens the session that EndSessions
 	// needs, since a server that shuts down accepts none.
 	Sample
 	// Hibernate turns the switch on and removes the announcement.
 	Hibernate
-	// RemoveAnnouncement removes it.
+	// RemoveAnnouncement removes the announcement.
 	RemoveAnnouncement
 	// Withdraw turns the switch off.
 	Withdraw
 	// Resume resumes the ScheduledBackups that carry our mark.
 	Resume
-	// EndSessions ends the sessions of this instance that do not count: a shutdown would wait for them. It is not answered.
+	// EndSessions terminates the sessions of this instance that do not count, because a shutdown would wait for them. It is not
+	// answered.
 	EndSessions
-	// LeaveMarker shows PostgreSQL's preStop hook that the pod is deleted to sleep; RemoveMarker takes it back. Neither is
+	// LeaveMarker tells PostgreSQL's preStop hook that the pod is deleted for sleep; RemoveMarker undoes that. Neither is
 	// answered.
 	LeaveMarker
 	RemoveMarker
@@ -49,7 +50,7 @@ var actionNames = [...]string{
 	"Withdraw", "Resume", "EndSessions", "LeaveMarker", "RemoveMarker", "Observe",
 }
 
-// String names the action, or the actions of a set.
+// String returns the name of the action, or the names of a set.
 func (a Action) String() string {
 	var names []string
 	for i, name := range actionNames {
@@ -60,7 +61,7 @@ func (a Action) String() string {
 	return strings.Join(names, "+")
 }
 
-// answered are the actions that a Completed answers.
+// answered are the actions that are answered by a Completed.
 const answered = ListBackups | Announce | Suspend | AskSiblings | ReadCluster | Sample | Hibernate | RemoveAnnouncement |
 	Withdraw | Resume
 
@@ -69,19 +70,19 @@ type Result string
 
 // The results.
 const (
-	// ResultSuccess says that the switch is on.
+	// ResultSuccess means that the switch is on.
 	ResultSuccess Result = "success"
-	// ResultAborted says that something spoke against sleep at the last moment.
+	// ResultAborted means that something spoke against sleep at the last moment.
 	ResultAborted Result = "aborted"
-	// ResultConflict says that the Cluster changed meanwhile.
+	// ResultConflict means that the Cluster changed meanwhile.
 	ResultConflict Result = "conflict"
-	// ResultWithdrawn says that the switch was turned off again, before the operator did anything.
+	// ResultWithdrawn means that the switch was turned off again before the operator did anything.
 	ResultWithdrawn Result = "withdrawn"
-	// ResultError says that the API server or the database failed us.
+	// ResultError means that the API server or the database failed.
 	ResultError Result = "error"
 )
 
-// Results is the closed list of results.
+// Results returns all results.
 func Results() []Result {
 	return []Result{ResultSuccess, ResultAborted, ResultConflict, ResultWithdrawn, ResultError}
 }
@@ -89,16 +90,16 @@ func Results() []Result {
 // Report says how an attempt ended, for logs, metrics and Events.
 type Report struct {
 	Result Result
-	// Reason is what spoke against sleep, of ResultAborted; of ResultWithdrawn it is ReasonActive if somebody uses the
-	// database, else the operator has not begun in time.
+	// Reason is what spoke against sleep, for ResultAborted. For ResultWithdrawn it is ReasonActive if somebody uses the
+	// database; otherwise the operator has not begun in time.
 	Reason idle.Reason
-	// Action is what failed, of ResultError and ResultConflict.
+	// Action is what failed, for ResultError and ResultConflict.
 	Action Action
 }
 
-// Output is what a step asks for.
+// Output is the result of a step.
 type Output struct {
-	// Actions are to be carried out in this order; those that are answered may run side by side.
+	// Actions must be started in this order; those that are answered may run concurrently.
 	Actions []Action
 	// Reports are the attempts that have ended.
 	Reports []Report

@@ -2,7 +2,7 @@ package sleep
 
 import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
 
-// advance goes on with an attempt once its action is answered.
+// advance continues an attempt once its action is answered.
 func (s *step) advance(e Completed) {
 	switch {
 	case s.phase == Announcing && e.Outcome == Done:
@@ -23,7 +23,7 @@ func (s *step) advance(e Completed) {
 	}
 }
 
-// next goes to the next phase once nothing is pending.
+// next enters the next phase once nothing is pending.
 func (s *step) next() {
 	if s.pending != 0 {
 		return
@@ -46,11 +46,11 @@ func (s *step) next() {
 			return
 		}
 		s.enter(Hibernating, LeaveMarker, Hibernate)
-	default: // the others wait for something else than an action
+	default: // the others wait for something other than an action
 	}
 }
 
-// proceedIfAcknowledged suspends the schedules once the gateway stands ready.
+// proceedIfAcknowledged suspends the schedules once the gateway is ready.
 func (s *step) proceedIfAcknowledged() {
 	switch {
 	case !s.view.permits():
@@ -63,7 +63,7 @@ func (s *step) proceedIfAcknowledged() {
 	}
 }
 
-// confirmed samples this instance for the last time if the Cluster is still as it must be.
+// confirmed samples this instance for the last time if the Cluster still permits sleep.
 func (s *step) confirmed() {
 	switch {
 	case !s.view.permits():
@@ -75,7 +75,7 @@ func (s *step) confirmed() {
 	}
 }
 
-// hibernated takes in what came of the switch's patch.
+// hibernated handles the result of the switch's patch.
 func (s *step) hibernated(e Completed) {
 	switch e.Outcome {
 	case Done:
@@ -89,7 +89,7 @@ func (s *step) hibernated(e Completed) {
 	}
 }
 
-// switched goes on once the switch is known to be on.
+// switched continues once the switch is known to be on.
 func (s *step) switched() {
 	s.announcement, s.backoff, s.tries = "", none, 0
 	s.report(Report{Result: ResultSuccess})
@@ -131,7 +131,7 @@ func (s *step) fail(e Completed) {
 	s.leave()
 }
 
-// wait puts the next attempt off, each time for longer.
+// wait delays the next attempt, each time for longer.
 func (s *step) wait(b backoff) {
 	if s.backoff = b; s.tries < maximumTries {
 		s.tries++

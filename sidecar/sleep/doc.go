@@ -1,9 +1,9 @@
-// Package sleep is the way to sleep and back, as a state machine.
+// Package sleep is the state machine that puts a cluster to sleep, and undoes that.
 //
-// It is pure: [Step] takes a [Machine] and an [Event] and returns the Machine as it is then and the actions to carry out.
-// It knows nothing of goroutines, clients or clocks. Whoever drives it carries out every [Action], gives what came of it
-// back as a [Completed], runs the timers that [Machine.Timers] names, and passes on every view of the Cluster and every
-// observation of the instance. Every instance runs a Machine; only that of the primary leaves the states on the right.
+// It is pure: [Step] takes a [Machine] and an [Event], and returns the new Machine and the actions to carry out. It does not
+// use goroutines, clients or clocks. Its driver carries out every [Action], returns each result as a [Completed], runs the
+// timers of [Machine.Timers], and passes on every view of the Cluster and every observation of the instance. Every instance
+// runs a Machine; only that of the primary enters the states on the right. "The switch" is the annotation cnpg.io/hibernation.
 //
 //	                     nothing speaks against sleep
 //	  +----------> Awake -------------------------------> ListingBackups
@@ -39,29 +39,30 @@
 //	  Awake <------------------------- Asleep
 //	            the switch is off
 //
-// # What it promises
+// # Guarantees
 //
-// The switch is turned on only after the gateway has acknowledged the announcement, and after that: schedules were
-// suspended, then every sibling sampled, the Backups listed and the Cluster read, and last this instance sampled, and none of
-// them spoke against sleep. Whatever speaks against it on the way ends the attempt.
+// The switch is turned on only after the gateway has acknowledged the announcement and then, in this order, the schedules were
+// suspended, every sibling was sampled, the Backups were listed and the Cluster was read, and this instance was sampled, and
+// nothing of that spoke against sleep. Anything that speaks against sleep on the way ends the attempt.
 //
-// What is undone is undone in this order: the announcement is removed, then the schedules are resumed. The patch that turns
-// the switch on demands the resourceVersion of a state in which the announcement was there. So once the announcement is
-// gone, a patch whose answer was lost, and that may still be on its way, can only fail.
+// An attempt is undone in this order: the announcement is removed, then the schedules are resumed. The patch that turns the
+// switch on requires the resourceVersion of a state that contains the announcement. So once the announcement is gone, such a
+// patch can only fail, even if its answer was lost and it is still in flight.
 //
-// The switch is turned off again only while it is ours alone and the operator has deleted nothing, and only if the Cluster
-// is as it was seen.
+// The switch is turned off again only while this field manager alone owns it, the operator has deleted nothing, and the
+// Cluster has not changed since it was read.
 //
-// # What failures do
+// # Failures
 //
-//   - An answer that is lost is neither done nor failed: the Cluster is read before anything is undone.
-//   - A restart begins in Starting: the Cluster says where to go on. An announcement that a primary finds is stale, since
-//     only it announces, and is removed. Schedules that carry our mark are resumed as soon as the cluster is awake.
-//   - Failing actions are repeated for as long as it takes, with a growing wait between them.
+//   - After a lost answer, the action counts as neither done nor failed: the Cluster is read before anything is undone.
+//   - After a restart, the phase is Starting and the Cluster determines how to continue. An announcement that a primary
+//     finds is stale, since only the primary announces, and is removed. Schedules with our mark are resumed as soon as the
+//     cluster is awake.
+//   - Failing actions are repeated indefinitely, with increasing pauses.
 //
-// # Where to begin reading
+// # Where to start reading
 //
-// The transcripts in testdata are whole handovers, event by event; on-time.txt is the first (go test -update writes them
-// anew). The test explores every state that the Machine can reach together with models of the API server, the operator, the
-// gateway, a sibling, another primary, a person and clients, and asserts these promises in each (promises_test.go).
+// The transcripts in testdata are complete handovers, event by event; start with on-time.txt (go test -update rewrites them).
+// A test explores every state that the Machine can reach together with models of the API server, the operator, the gateway, a
+// sibling, another primary, a person and clients, and asserts the guarantees in each (promises_test.go).
 package sleep

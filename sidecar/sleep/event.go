@@ -2,23 +2,23 @@ package sleep
 
 import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
 
-// View is what the Machine needs to know of its Cluster.
+// View is what the Machine needs to know about its Cluster.
 type View struct {
-	// Primary says that this instance is the current and the target primary, Healthy that the Cluster's phase is healthy.
+	// Primary says that this instance is both the current and the target primary, Healthy that the Cluster's phase is healthy.
 	Primary, Healthy bool
 	// Manual says that only people wake the cluster, so that no gateway is needed.
 	Manual bool
-	// On says that hibernation is switched on, Ours that our field manager alone owns the switch, and Begun that the operator
-	// has begun to delete pods.
+	// On says that hibernation is on, Ours that our field manager alone owns the switch, and Begun that the operator has begun to
+	// delete pods.
 	On, Ours, Begun bool
-	// Announced is the announcement of sleep, empty without one; Acknowledged the one that the gateway has acknowledged.
+	// Announced is the announcement of sleep, or empty; Acknowledged is the one that the gateway has acknowledged.
 	Announced, Acknowledged string
 }
 
-// permits reports whether the Cluster permits an attempt to go on.
+// permits reports whether the Cluster allows an attempt to continue.
 func (v View) permits() bool { return v.Primary && v.Healthy && !v.On }
 
-// acknowledges reports whether the gateway stands ready for the announcement, or is not needed.
+// acknowledges reports whether the gateway is ready for the announcement, or not needed.
 func (v View) acknowledges(announcement string) bool {
 	return v.Manual || v.Acknowledged == announcement
 }
@@ -26,36 +26,36 @@ func (v View) acknowledges(announcement string) bool {
 // Event is something that happened: a [Viewed], [Observed], [Completed] or [Timeout].
 type Event interface{ event() }
 
-// Viewed is a state of the Cluster that the watch brought. States come in the order in which they were written, and none
-// that is older than what a Completed said.
+// Viewed is a state of the Cluster from the watch. States arrive in the order in which they were written, and none is older than
+// the View of a previous Completed.
 type Viewed struct{ View View }
 
-// Observed is what an observation of the instance, or a use of it between two of them, comes to.
+// Observed is the result of an observation of the instance, or of a use between two observations.
 type Observed struct {
-	// Against is what speaks against sleep; empty: nothing.
+	// Against is what speaks against sleep, or empty.
 	Against idle.Reason
-	// InUse says that the instance is in use now, or was since the last observation.
+	// InUse says that the instance is in use now, or has been since the last observation.
 	InUse bool
-	// Afresh says that the time it has been idle has begun anew since the last attempt, so that nothing is left to wait for.
+	// Afresh says that the idle time has started again since the last attempt, so that no backoff is needed.
 	Afresh bool
 }
 
-// Completed is what came of an action.
+// Completed is the result of an action.
 type Completed struct {
 	Action  Action
 	Outcome Outcome
-	// View is the newest known state of the Cluster, at least as new as what the API server answered with: of ReadCluster and
-	// of every patch of the Cluster, if Done.
+	// View is the newest known state of the Cluster, at least as new as the API server's answer: for ReadCluster and every patch
+	// of the Cluster, if Done.
 	View View
-	// Announcement is what was written, of Announce, if Done.
+	// Announcement is what was written, for Announce, if Done.
 	Announcement string
-	// Against is what speaks against sleep, of ListBackups, AskSiblings and Sample.
+	// Against is what speaks against sleep, for ListBackups, AskSiblings and Sample.
 	Against idle.Reason
-	// InUse says that somebody uses an instance, of AskSiblings and Sample.
+	// InUse says that somebody uses an instance, for AskSiblings and Sample.
 	InUse bool
 }
 
-// Timeout says that a timer has run out.
+// Timeout means that a timer has expired.
 type Timeout struct{ Timer Timer }
 
 func (Viewed) event()    {}
@@ -68,16 +68,16 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	// Done says that it took effect, Refused that it was answered and did not.
+	// Done means that it took effect, Refused that it was answered and did not.
 	Done Outcome = iota
 	Refused
-	// Conflict says that it did not, since the object has changed meanwhile.
+	// Conflict means that it did not, because the object has changed meanwhile.
 	Conflict
-	// Lost says that no answer came: it may have taken effect, and may yet.
+	// Lost means that no answer came: it may have taken effect, or may still do so.
 	Lost
 )
 
-// String names the outcome in logs.
+// String returns the outcome for logs.
 func (o Outcome) String() string {
 	return [...]string{"done", "refused", "conflict", "lost"}[o]
 }

@@ -2,18 +2,18 @@ package sleep
 
 import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
 
-// Phase is how far an instance is. See the package's diagram.
+// Phase is the state of a Machine. See the package's diagram.
 type Phase uint8
 
 // The phases.
 const (
-	// Starting has not seen the Cluster.
+	// Starting has not read the Cluster yet.
 	Starting Phase = iota
-	// Awake has nothing of ours on the Cluster.
+	// Awake has left nothing on the Cluster.
 	Awake
 	// Resuming resumes the schedules.
 	Resuming
-	// ListingBackups to Hibernating are an attempt to sleep, in this order.
+	// ListingBackups to Hibernating are the phases of an attempt to sleep, in order.
 	ListingBackups
 	Announcing
 	AwaitingGateway
@@ -22,7 +22,7 @@ const (
 	Confirming
 	Sampling
 	Hibernating
-	// Verifying reads the Cluster, since the answer to the switch's patch was lost.
+	// Verifying reads the Cluster, because the answer to the switch's patch was lost.
 	Verifying
 	// Retracting removes the announcement.
 	Retracting
@@ -30,11 +30,11 @@ const (
 	SwitchedOn
 	// Withdrawing turns it off again.
 	Withdrawing
-	// Asleep waits for the switch to be turned off: the operator deletes the pods, or somebody else turned it on.
+	// Asleep waits until the switch is turned off: the operator is deleting the pods, or somebody else turned it on.
 	Asleep
 )
 
-// String names the phase.
+// String returns the phase's name.
 func (p Phase) String() string {
 	return [...]string{
 		"Starting", "Awake", "Resuming", "ListingBackups", "Announcing", "AwaitingGateway", "Suspending", "AskingSiblings",
@@ -45,7 +45,7 @@ func (p Phase) String() string {
 // Attempting reports whether the phase is one of an attempt to sleep.
 func (p Phase) Attempting() bool { return p >= ListingBackups && p <= Hibernating }
 
-// backoff is what another attempt waits for.
+// backoff is the kind of wait before the next attempt.
 type backoff uint8
 
 const (
@@ -54,7 +54,7 @@ const (
 	long
 )
 
-// withdrawal is why the switch is to be turned off again.
+// withdrawal is why the switch must be turned off again.
 type withdrawal uint8
 
 const (
@@ -72,47 +72,46 @@ const (
 	resumeFirst
 )
 
-// maximumTries is how many tries make the longest wait.
+// maximumTries is the number of tries at which the wait stops growing.
 const maximumTries = 6
 
-// Machine is how far an instance is on the way to sleep and back. It is a value; the zero value is an instance that has
-// just started.
+// Machine is the state of an instance with respect to sleep. It is a value; the zero value is an instance that has just started.
 type Machine struct {
 	phase Phase
 	view  View
 	// announcement is ours; empty before it is written.
 	announcement string
-	// pending are the actions that have not been answered. A phase is left only when there are none.
+	// pending are the unanswered actions. A phase is only left when there are none.
 	pending Action
-	// abandoned says that the attempt is over, and that pending is waited for.
+	// abandoned says that the attempt has been given up and only waits for pending.
 	abandoned bool
-	// expired says that the announcement's time is nearly over.
+	// expired says that the announcement is about to expire.
 	expired bool
 	// waits says that a failed action of Verifying or Retracting waits for its next try.
 	waits      bool
 	withdrawal withdrawal
 	backoff    backoff
 	tries      uint8
-	// resume says that schedules may carry our mark, or come to carry it: a request to suspend them whose answer was lost may
-	// take effect yet. resumeWaits says that the next try to resume them is not due.
+	// resume says that schedules may carry our mark, or may still get it: a request to suspend them whose answer was lost may yet
+	// take effect. resumeWaits says that the next try to resume them is not due.
 	resume      resume
 	resumeWaits bool
 	resumeTries uint8
 }
 
-// Phase is how far the Machine is.
+// Phase returns the Machine's phase.
 func (m Machine) Phase() Phase { return m.phase }
 
-// Waits reports whether the Machine waits before it makes another attempt.
+// Waits reports whether the Machine waits before its next attempt.
 func (m Machine) Waits() bool { return m.phase == Awake && m.backoff != none }
 
-// step is one step of a Machine.
+// step is the computation of one step.
 type step struct {
 	Machine
 	out Output
 }
 
-// Step is the Machine after an event, and what is to be done.
+// Step returns the Machine after an event, and what is to be done.
 func Step(m Machine, e Event) (Machine, Output) {
 	s := &step{Machine: m}
 	switch e := e.(type) {
@@ -128,7 +127,7 @@ func Step(m Machine, e Event) (Machine, Output) {
 	return s.Machine, s.out
 }
 
-// do asks for actions.
+// do requests actions.
 func (s *step) do(actions ...Action) {
 	for _, a := range actions {
 		s.pending |= a & answered
@@ -136,7 +135,7 @@ func (s *step) do(actions ...Action) {
 	s.out.Actions = append(s.out.Actions, actions...)
 }
 
-// enter goes to a phase and asks for what is to be done there.
+// enter enters a phase and requests its actions.
 func (s *step) enter(p Phase, actions ...Action) {
 	s.phase = p
 	s.do(actions...)
@@ -144,12 +143,12 @@ func (s *step) enter(p Phase, actions ...Action) {
 
 func (s *step) report(r Report) { s.out.Reports = append(s.out.Reports, r) }
 
-// see takes in a state of the Cluster.
+// see records a state of the Cluster.
 func (s *step) see(v View) {
 	was := s.view
 	s.view = v
 	if v.Primary && !was.Primary || was.On && !v.On {
-		s.mustResume() // whoever was primary, or put it to sleep, has left it to us
+		s.mustResume() // the former primary, or whoever put it to sleep, may have left schedules suspended
 	}
 }
 
@@ -178,12 +177,12 @@ func (s *step) viewed(v View) {
 	}
 }
 
-// handedOver reports whether our announcement is there and the gateway stands ready for it.
+// handedOver reports whether our announcement is there and the gateway is ready for it.
 func (s *step) handedOver() bool {
 	return s.view.Announced == s.announcement && s.view.acknowledges(s.announcement)
 }
 
-// settle goes where the Cluster says, outside of an attempt.
+// settle enters the phase that the Cluster determines, outside of an attempt.
 func (s *step) settle() {
 	switch v := s.view; {
 	case v.On && v.Ours && v.Primary && !v.Begun:
@@ -233,7 +232,7 @@ func (s *step) observed(e Observed) {
 
 func (s *step) completed(e Completed) {
 	if s.pending&e.Action == 0 {
-		return // nobody asked
+		return // not requested
 	}
 	s.pending &^= e.Action
 	switch s.phase {
@@ -254,11 +253,11 @@ func (s *step) completed(e Completed) {
 	}
 }
 
-// mustResume says that schedules may carry our mark.
+// mustResume records that schedules may carry our mark.
 func (s *step) mustResume() { s.resume, s.resumeWaits, s.resumeTries = resumeFirst, false, 0 }
 
-// tookResume takes in what came of a try to resume the schedules. It is done once more after as long as a request that was
-// sent before may take.
+// tookResume handles the result of a try to resume the schedules. After a success it is repeated once, when an earlier request to
+// suspend them can no longer take effect.
 func (s *step) tookResume(o Outcome) {
 	switch {
 	case o != Done:
@@ -294,7 +293,7 @@ func (s *step) timeout(t Timer) {
 	}
 }
 
-// retry goes on after a wait.
+// retry continues after a wait.
 func (s *step) retry() {
 	switch {
 	case s.phase == Awake:

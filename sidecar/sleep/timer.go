@@ -12,19 +12,19 @@ type Timer uint8
 
 // The timers.
 const (
-	// TimerAcknowledgement bounds the wait for the gateway.
+	// TimerAcknowledgement limits the wait for the gateway.
 	TimerAcknowledgement Timer = iota
-	// TimerExpiry runs out before the announcement does, whose time begins when Announce is asked for: what has not been done
-	// by then is not done any more.
+	// TimerExpiry expires shortly before the announcement, whose lifetime begins when Announce is requested. What has not been
+	// done by then is not done any more.
 	TimerExpiry
-	// TimerOperator is how long the operator may take to begin before the switch is withdrawn: it would otherwise delete the
-	// primary whenever it is back, or the cluster is healthy again, clients or not.
+	// TimerOperator is how long the operator may take to begin before the switch is withdrawn. Otherwise an operator that comes
+	// back, or a cluster that becomes healthy again, would lead to the primary's deletion later, even if it has clients.
 	TimerOperator
-	// TimerRecheck spaces the samples once the switch is on, and the tries to withdraw it.
+	// TimerRecheck is the pause between samples while the switch is on, and between attempts to withdraw it.
 	TimerRecheck
-	// TimerRetry spaces attempts, and the tries to undo one.
+	// TimerRetry is the pause between attempts, and between tries to undo one.
 	TimerRetry
-	// TimerResume spaces the tries to resume the schedules.
+	// TimerResume is the pause between tries to resume the schedules.
 	TimerResume
 )
 
@@ -36,14 +36,14 @@ func Timers() iter.Seq[Timer] {
 	}
 }
 
-// String names the timer.
+// String returns the timer's name.
 func (t Timer) String() string {
 	return [...]string{"Acknowledgement", "Expiry", "Operator", "Recheck", "Retry", "Resume"}[t]
 }
 
 const (
 	acknowledgementTakes = 20 * time.Second
-	// actBefore is what remains of an announcement's time at the expiry timer's end; the gateway leaves when it has passed.
+	// actBefore is how long before the announcement's end TimerExpiry expires; at its end the gateway leaves.
 	actBefore     = 2 * time.Second
 	operatorTakes = 15 * time.Second
 	recheckEvery  = time.Second
@@ -53,12 +53,13 @@ const (
 	// resumeAgainAfter is longer than the API server handles a request (its --request-timeout is a minute by default).
 	resumeAgainAfter = 2 * time.Minute
 	firstLongRetry   = 10 * time.Second
-	// lastLongRetry bounds the wait where the gateway or a sibling said no: each attempt writes, and they may go on to say no.
+	// lastLongRetry limits the backoff after a refusal of the gateway or a sibling: each attempt writes to the API server, and
+	// they may keep refusing.
 	lastLongRetry = 5 * time.Minute
 )
 
-// Timers are the timers that run now, and how long each takes from the step on that made it run. A timer that no longer
-// runs is stopped.
+// Timers returns the timers that run now, with their durations from the step that started them. A timer that is no longer
+// returned is stopped.
 func (m Machine) Timers() map[Timer]time.Duration {
 	running := map[Timer]time.Duration{}
 	switch {
@@ -92,12 +93,12 @@ func (m Machine) Timers() map[Timer]time.Duration {
 		if m.pending == 0 {
 			running[TimerRecheck] = doubled(recheckEvery, lastRetry, m.tries+1)
 		}
-	default: // the others wait for an action only
+	default: // the others only wait for an action
 	}
 	return running
 }
 
-// doubled is the wait after so many tries that came to nothing, each twice as long as the one before.
+// doubled returns the wait after the given number of failed tries, which doubles with each try up to last.
 func doubled(first, last time.Duration, tries uint8) time.Duration {
 	return min(first<<(max(tries, 1)-1), last)
 }

@@ -2,7 +2,7 @@ package sleep
 
 import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
 
-// verified takes in how the Cluster is after the answer to the switch's patch was lost.
+// verified handles the state of the Cluster after the answer to the switch's patch was lost.
 func (s *step) verified(e Completed) {
 	if e.Outcome != Done {
 		s.tryAgain()
@@ -17,7 +17,7 @@ func (s *step) verified(e Completed) {
 	s.removeAnnouncement()
 }
 
-// retracting takes in what came of a step to remove the announcement.
+// retracting handles the result of a step to remove the announcement.
 func (s *step) retracting(e Completed) {
 	switch {
 	case e.Outcome != Done:
@@ -43,7 +43,7 @@ func (s *step) removeAnnouncement() {
 	}
 }
 
-// retracted goes on once no announcement is there, so that no patch of the attempt can take effect any more.
+// retracted continues once the announcement is gone, so that no patch of the attempt can take effect any more.
 func (s *step) retracted() {
 	s.announcement, s.withdrawal = "", keep
 	s.phase = Awake
@@ -66,7 +66,7 @@ func (s *step) recheck() {
 	}
 }
 
-// rechecked takes in whether somebody uses an instance although the switch is on.
+// rechecked handles the answer to whether somebody uses an instance although the switch is on.
 func (s *step) rechecked(e Completed) {
 	if e.InUse {
 		s.withdrawal = becauseOfUse
@@ -85,7 +85,8 @@ func (s *step) withdrawIfAsked() {
 	}
 }
 
-// withdrawn takes in what came of it. If it failed, the Cluster says what to do: the operator may have begun.
+// withdrawn handles the result of the withdrawal. If it failed, the Cluster determines what to do, because the operator may have
+// begun.
 func (s *step) withdrawn(e Completed) {
 	s.phase = SwitchedOn
 	if e.Outcome == Done {

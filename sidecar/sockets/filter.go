@@ -11,7 +11,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Where things are in a message as the filter sees it, in bytes: a netlink header of 16, struct inet_diag_msg, the attribute
+// Offsets in a message as the filter sees it, in bytes: a netlink header of 16, struct inet_diag_msg, the attribute
 // INET_DIAG_PROTOCOL in 8, then INET_DIAG_INFO with a header of 4 (net/ipv4/inet_diag.c, inet_diag_handler_get_info).
 const (
 	atMessage    = 16
@@ -20,25 +20,25 @@ const (
 	atReceived   = atInfo + 4 + offsetBytesReceived
 )
 
-// loopback is where our own tests of the reports come from.
+// loopback is the source address of our own test connections.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// jump goes to pass, to drop, or over the next instructions.
+// jump jumps to pass, to drop, or over the next instructions.
 type jump struct {
 	condition bpf.JumpTest
 	value     uint32
 	to        int
 }
 
-// The places that a jump may go to, besides a number of instructions to skip.
+// The targets of a jump, besides a number of instructions to skip.
 const (
 	toPass = -1 - iota
 	toDrop
 )
 
-// filter makes the kernel pass on the messages of one local port only, and of those not the ones whose client sent less than
-// a startup packet: under thousands of bare connects a second nobody is woken. What comes from our own address passes all the same, and
-// so does a message of another layout.
+// filter makes the kernel pass only the messages of one local port whose client sent at least a startup packet, so that
+// thousands of bare connects a second do not wake the process. Messages from our own address always pass, and so do those with
+// another layout.
 func filter(port uint16) ([]bpf.RawInstruction, error) {
 	address := loopback.As4()
 	steps := []any{
@@ -49,11 +49,11 @@ func filter(port uint16) ([]bpf.RawInstruction, error) {
 		bpf.LoadAbsolute{Off: atMessage + offsetDestination, Size: 4},
 		jump{bpf.JumpEqual, binary.BigEndian.Uint32(address[:]), toPass},
 	}
-	// The filter loads words in the byte order of the network; the kernel writes attributes in that of the machine.
+	// The filter loads words in network byte order; the kernel writes attributes in the machine's.
 	attribute := [2]byte{}
 	binary.NativeEndian.PutUint16(attribute[:], attributeInfo)
 	low, high := [2]uint32{atReceived + 1, atReceived}, []uint32{atReceived + 2, atReceived + 4, atReceived + 6}
-	if attribute[1] == attributeInfo { // the highest byte comes first
+	if attribute[1] == attributeInfo { // big-endian
 		low, high = [2]uint32{atReceived + 6, atReceived + 7}, []uint32{atReceived, atReceived + 2, atReceived + 4}
 	}
 	steps = append(steps,
@@ -74,7 +74,7 @@ func filter(port uint16) ([]bpf.RawInstruction, error) {
 	return assemble(steps)
 }
 
-// assemble puts the two ends after the steps: drop, which the last step falls through to, and pass.
+// assemble appends the two endings to the steps: drop, which the last step falls through to, and pass.
 func assemble(steps []any) ([]bpf.RawInstruction, error) {
 	program := make([]bpf.Instruction, 0, len(steps)+2)
 	for i, step := range steps {

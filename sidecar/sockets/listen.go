@@ -16,27 +16,27 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 )
 
-// The multicast groups of NETLINK_SOCK_DIAG that destroyed sockets are reported to (linux/sock_diag.h).
+// The multicast groups of NETLINK_SOCK_DIAG for destroyed sockets (linux/sock_diag.h).
 const (
 	groupTCP4 = 1
 	groupTCP6 = 3
 )
 
 const (
-	// buffer, in bytes, is as large as an ordinary process may ask for by default (net.core.rmem_max).
+	// buffer, in bytes, is the largest that an unprivileged process gets by default (net.core.rmem_max).
 	buffer = 208 << 10
 	// longestDatagram, in bytes, is several times what the kernel sends for one socket.
 	longestDatagram = 8 << 10
-	// maximumReports bounds what is returned at once; under a storm more come than are read.
+	// maximumReports bounds the reports returned at once; in a storm they arrive faster than they are read.
 	maximumReports = 1024
-	// proofTimeout bounds the test that reports arrive; they were seen within 0.1 s.
+	// proofTimeout bounds the test that reports arrive; they have been observed to arrive within 0.1 s.
 	proofTimeout = 2 * time.Second
 )
 
 var (
-	// ErrUnsupported says that the kernel does not report ended sockets here.
+	// ErrUnsupported means that the kernel does not report ended sockets here.
 	ErrUnsupported = errors.New("the kernel does not report the sockets that end")
-	// ErrLost says that reports were lost, since they came faster than they were read.
+	// ErrLost means that reports were lost because they arrived faster than they were read.
 	ErrLost = errors.New("reports of the kernel were lost")
 )
 
@@ -46,8 +46,8 @@ type Listener struct {
 	port uint16
 }
 
-// Listen joins the groups for a local port. That it succeeds does not prove that reports arrive: [Listener.Prove] does.
-// Errors are [ErrUnsupported].
+// Listen joins the groups for a local port. Success does not prove that reports arrive: [Listener.Prove] does. Errors are
+// [ErrUnsupported].
 func Listen(port uint16) (*Listener, error) {
 	program, err := filter(port)
 	if err != nil {
@@ -79,10 +79,10 @@ func join(conn *netlink.Conn, setFilter func() error) error {
 	return nil
 }
 
-// Close leaves the groups; a running Receive fails.
+// Close leaves the groups and makes a running Receive fail.
 func (l *Listener) Close() { _ = l.conn.Close() }
 
-// Receive waits for reports until the deadline; a zero one is never. It returns none when the deadline has passed. Errors are
+// Receive waits for reports until the deadline; zero means none. It returns no reports once the deadline has passed. Errors are
 // those of [Listener.Wait] and [Listener.Arrived].
 func (l *Listener) Receive(deadline time.Time) ([]activity.Ended, error) {
 	if err := l.conn.SetReadDeadline(deadline); err != nil {
@@ -101,7 +101,7 @@ func (l *Listener) Receive(deadline time.Time) ([]activity.Ended, error) {
 	return l.Arrived()
 }
 
-// Wait waits until [Listener.Arrived] has something to return. The error says that the listener is closed.
+// Wait blocks until [Listener.Arrived] has something to return. An error means that the listener is closed.
 func (l *Listener) Wait() error {
 	conn, err := l.conn.SyscallConn()
 	if err != nil {
@@ -117,8 +117,8 @@ func (l *Listener) Wait() error {
 	return nil
 }
 
-// Arrived returns the reports that the kernel has ready, and waits for none. It may be called while another goroutine waits. An
-// error that is [ErrLost] says that some were lost, and that more may follow; any other that no more come.
+// Arrived returns the reports that are ready, without blocking. It may be called while another goroutine waits. [ErrLost] means
+// that some were lost and more may follow; any other error means that no more will come.
 func (l *Listener) Arrived() ([]activity.Ended, error) {
 	conn, err := l.conn.SyscallConn()
 	if err != nil {
@@ -141,14 +141,14 @@ func (l *Listener) Arrived() ([]activity.Ended, error) {
 		received, err := decodeAll(buffer[:length], time.Now())
 		reports = append(reports, received...)
 		if err != nil {
-			return reports, fmt.Errorf("%w: %w", ErrLost, err) // it may have been anything
+			return reports, fmt.Errorf("%w: %w", ErrLost, err) // the lost report may have been of any session
 		}
 	}
 	return reports, nil
 }
 
-// receiveNow reads a datagram that is there, and returns its length even where the buffer is shorter. There is no goroutine to
-// wake: [syscall.RawConn.Read] would wait for the one in [Listener.Wait].
+// receiveNow reads a datagram that is ready, and returns its full length even if the buffer is shorter. It must not use
+// [syscall.RawConn.Read], which would wait for the goroutine in [Listener.Wait].
 func receiveNow(conn syscall.RawConn, buffer []byte) (length int, err error) {
 	failure := conn.Control(func(fd uintptr) {
 		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
@@ -158,9 +158,9 @@ func receiveNow(conn syscall.RawConn, buffer []byte) (length int, err error) {
 	return length, errors.Join(failure, err)
 }
 
-// Prove connects to the own port, sends nothing, and waits for the report of it: silence means something only after that. It
-// returns the reports that were not its own. The caller must not receive meanwhile. Errors are [ErrUnsupported] if the report
-// does not come, and else those of the connection.
+// Prove connects to the own port, sends nothing, and waits for that connection's report: only then does silence mean that
+// nothing happened. It returns all other reports. The caller must not receive meanwhile. The error is [ErrUnsupported] if the
+// report does not come, otherwise that of the connection.
 func (l *Listener) Prove(ctx context.Context) ([]activity.Ended, error) {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
@@ -171,7 +171,7 @@ func (l *Listener) Prove(ctx context.Context) ([]activity.Ended, error) {
 	return l.await(ctx, local)
 }
 
-// connect makes one connection and closes it. It returns the connection's own address.
+// connect opens and closes one connection, and returns its local address.
 func (l *Listener) connect(ctx context.Context) (netip.AddrPort, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(loopback, l.port).String())
@@ -182,7 +182,7 @@ func (l *Listener) connect(ctx context.Context) (netip.AddrPort, error) {
 	return conn.LocalAddr().(*net.TCPAddr).AddrPort(), nil
 }
 
-// await waits for the report of one connection and returns those of others.
+// await waits for the report of one connection and returns the reports of others.
 func (l *Listener) await(ctx context.Context, local netip.AddrPort) ([]activity.Ended, error) {
 	deadline, _ := ctx.Deadline()
 	var others []activity.Ended

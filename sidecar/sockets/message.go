@@ -1,6 +1,6 @@
-// Package sockets reports which TCP sessions of a server have ended. The kernel reports every TCP socket of the network
-// namespace that it destroys, with its counters, to whoever has joined the destroy groups of NETLINK_SOCK_DIAG; no
-// privileges are needed (seen in a pod with uid 26, no capabilities and seccomp RuntimeDefault, kernel 6.18).
+// Package sockets reports which TCP sessions of a server have ended. To members of the destroy groups of NETLINK_SOCK_DIAG, the
+// kernel reports every TCP socket that it destroys in the network namespace, with its counters. This needs no privileges (seen
+// in a pod with uid 26, no capabilities and seccomp RuntimeDefault, kernel 6.18).
 package sockets
 
 import (
@@ -32,10 +32,10 @@ const (
 	attributeInfo = 2
 )
 
-// errMessage says that the kernel's message is not understood.
+// errMessage means that the kernel's message could not be decoded.
 var errMessage = errors.New("a message of the kernel is not understood")
 
-// decodeAll reads a datagram of the kernel's, with its netlink headers.
+// decodeAll decodes a datagram of the kernel, with its netlink headers.
 func decodeAll(datagram []byte, at time.Time) ([]activity.Ended, error) {
 	messages, err := syscall.ParseNetlinkMessage(datagram)
 	if err != nil {
@@ -52,7 +52,7 @@ func decodeAll(datagram []byte, at time.Time) ([]activity.Ended, error) {
 	return reports, nil
 }
 
-// decode reads a message of the kernel. What it cannot read may have been anything.
+// decode decodes one message of the kernel. The caller must assume the worst of a message that cannot be decoded.
 func decode(data []byte, at time.Time) (activity.Ended, error) {
 	if len(data) < lengthMessage {
 		return activity.Ended{}, fmt.Errorf("%w: %d bytes", errMessage, len(data))

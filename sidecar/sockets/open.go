@@ -11,8 +11,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 )
 
-// The request for a list of sockets: struct inet_diag_req_v2 (linux/inet_diag.h), and the states of sockets that have begun
-// and not ended (net/tcp_states.h).
+// The request for a list of sockets: struct inet_diag_req_v2 (linux/inet_diag.h), and the states of sockets that are
+// established or closing (net/tcp_states.h).
 const (
 	typeSocketsByFamily = 20 // SOCK_DIAG_BY_FAMILY
 	lengthRequest       = 56
@@ -25,8 +25,8 @@ const (
 	openStates                                                  = 1<<13 - 2 - 1<<stateTimeWait - 1<<stateClose - 1<<stateListen - 1<<stateNewSynReceived
 )
 
-// Open returns the server's TCP sessions whose socket the kernel has not destroyed: also one whose client is logging in, and
-// one whose process has ended while its last bytes are on their way.
+// Open returns the server's TCP sessions whose socket the kernel has not destroyed, including those whose client is still
+// logging in and those whose process has ended while its last bytes are in transit.
 func (l *Listener) Open() ([]activity.Open, error) {
 	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Command supervisor is the container's first process: it runs the sidecar's worker and restarts it in place. A container that
 // dies makes its pod not ready and takes the cluster's read-write Service down; a worker that dies does not.
 //
-// It is a program of its own, of as few packages as it needs, since every PostgreSQL pod pays for it.
+// It is a separate program with as few packages as possible, because every PostgreSQL pod pays for its memory.
 package main
 
 import (
@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// worker is the program that the image holds beside this one.
+	// worker is the other program in the image.
 	worker = "/sidecar"
-	// limitVariable is contract.EnvMemoryLimit: that package would bring more than the rest of this program needs.
+	// limitVariable is contract.EnvMemoryLimit, copied because that package would add more than the rest of this program needs.
 	limitVariable = "MEMORY_LIMIT"
 )
 
@@ -30,7 +30,7 @@ func main() {
 		environment = append(environment, "GOMEMLIMIT="+limit)
 	}
 	logger := slog.New(slog.NewJSONHandler(os.Stdout, nil)).With("part", "supervisor")
-	time.AfterFunc(settled, func() { // from now on it waits
+	time.AfterFunc(settled, func() { // from then on it only waits
 		if err := trim.Program(); err != nil {
 			logger.Warn("the program stays in memory as it is", "error", err.Error())
 		}

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// firstWait and lastWait bound the wait before a worker that died is started again.
+	// firstWait and lastWait bound the wait before a dead worker is restarted.
 	firstWait, lastWait = 100 * time.Millisecond, 5 * time.Second
-	// settled is how long a worker must have run for the next wait to be the first again.
+	// settled is how long a worker must have run for the wait to be reset.
 	settled = 10 * time.Second
-	// stopTimeout is how long a worker may take to end after SIGTERM before it is killed.
+	// stopTimeout is how long a worker may take to exit after SIGTERM before it is killed.
 	stopTimeout = 5 * time.Second
 )
 
@@ -28,13 +28,13 @@ type Supervisor struct {
 	Command []string
 	// Environment is added to that of this process.
 	Environment []string
-	// Output receives what the worker writes to both its outputs.
+	// Output receives the worker's stdout and stderr.
 	Output io.Writer
 	// Logger logs workers that died.
 	Logger *slog.Logger
 }
 
-// Run keeps a worker running until the context ends; then it sends SIGTERM at once and returns when the worker has ended.
+// Run keeps a worker running until the context ends. Then it sends SIGTERM at once and returns when the worker has exited.
 func (s *Supervisor) Run(ctx context.Context) {
 	wait := firstWait
 	for ctx.Err() == nil {
@@ -70,8 +70,8 @@ func (s *Supervisor) once(ctx context.Context) error {
 	return errors.New("the worker returned")
 }
 
-// MemoryLimit is the soft memory limit of the worker, as GOMEMLIMIT takes it: three quarters of the container's limit, in
-// bytes, which leaves room for the supervisor and for what Go does not count. Without a limit it is empty.
+// MemoryLimit returns the worker's soft memory limit as a value of GOMEMLIMIT: three quarters of the container's limit in
+// bytes, which leaves room for the supervisor and for memory that Go does not count. Without a limit it is empty.
 func MemoryLimit(container string) string {
 	limit, err := strconv.ParseInt(container, 10, 64)
 	if err != nil || limit <= 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// TestMain is the worker too: it writes its number and waits for the signal to end.
+// TestMain doubles as the worker: it writes its number and waits for SIGTERM.
 func TestMain(m *testing.M) {
 	if os.Getenv("SUPERVISED") != "" {
 		stop := make(chan os.Signal, 1)
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// supervise runs a supervisor over this test's binary and returns what the worker writes, and a function that ends it.
+// supervise supervises this test's binary and returns the worker's output and a function that stops it.
 func supervise(t *testing.T) (*bufio.Scanner, func()) {
 	t.Helper()
 	output, input := io.Pipe()

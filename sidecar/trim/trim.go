@@ -1,4 +1,4 @@
-// Package trim gives back the memory that a program at rest does not use.
+// Package trim releases memory that an idle program does not use.
 package trim
 
 import (
@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory collects garbage, returns the free heap to the kernel and unmaps the program. The order matters: the collection itself
-// maps what describes every frame of every stack.
+// Memory collects garbage, returns the free heap to the kernel and unmaps the program, in this order: the collection itself
+// reads, and so maps, the metadata of every stack frame.
 func Memory() error {
 	debug.FreeOSMemory()
 	return Program()
 }
 
-// Program unmaps the pages of this program's code and constants. What is used again comes back from the page cache; what only
-// the start or a rare task needed does not, and that is a good part: no instance of PostgreSQL is to pay for it.
+// Program unmaps the pages of this program's code and constants. Pages in use are mapped again from the page cache. Pages
+// needed only at startup or by a rare task are not, and these are a good part of what every PostgreSQL instance would pay for.
 func Program() error {
 	executable, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -40,8 +40,8 @@ func Program() error {
 // mapping is a range of memory.
 type mapping struct{ start, length uintptr }
 
-// constant finds in /proc/self/smaps the mappings of a file that hold nothing but what is in it: what the program, or the
-// linker before it was made read-only, has written to one would be lost.
+// constant returns the mappings of a file in /proc/self/smaps that equal the file's content. Unmapping any other would lose
+// what the program wrote, or what the dynamic linker wrote before it made the mapping read-only.
 func constant(mappings, file string) []mapping {
 	var found []mapping
 	var current mapping
@@ -60,7 +60,7 @@ func constant(mappings, file string) []mapping {
 	return found
 }
 
-// bounds reads the range of a mapping.
+// bounds parses the range of a mapping.
 func bounds(text string) (mapping, bool) {
 	from, to, ok := strings.Cut(text, "-")
 	if !ok {

@@ -45,7 +45,7 @@ func TestMemory_leavesLessMapped(t *testing.T) {
 	}
 }
 
-// fileResident is how much memory this process maps of files, in KiB.
+// fileResident returns this process's resident memory that is mapped from files, in KiB.
 func fileResident(t *testing.T) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")

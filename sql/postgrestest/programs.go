@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Standby makes a hot standby of the server, which streams from it and ends with the test.
+// Standby starts a streaming hot standby of the server, which ends with the test.
 func (s *Server) Standby(t *testing.T) *Server {
 	t.Helper()
 	standby := place(t, s.root, s.Major)
@@ -25,14 +25,14 @@ func (s *Server) Standby(t *testing.T) *Server {
 	return standby
 }
 
-// Psql runs a file with psql over the socket, as the readme says, and returns what it printed.
+// Psql runs a file with psql over the socket, as documented in the readme, and returns its output.
 func (s *Server) Psql(t *testing.T, role, database, file string) (string, error) {
 	t.Helper()
 	input, err := os.Open(file)
 	must(t, err)
 	defer func() { _ = input.Close() }()
 	psql := s.command("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", s.inside, "-p", strconv.Itoa(int(s.Port)), "-U", role, "-f", "-", database)
-	psql.SysProcAttr.Credential = nil // as this process: the superuser may only come from there
+	psql.SysProcAttr.Credential = nil // run as this process's user: peer authentication admits the superuser only from there
 	psql.Stdin = input
 	out, err := psql.CombinedOutput()
 	return string(out), err

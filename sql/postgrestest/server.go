@@ -1,4 +1,4 @@
-// Package postgrestest starts real, private PostgreSQL servers for tests, with CloudNativePG's rules of who may log in.
+// Package postgrestest starts real, private PostgreSQL servers for tests, with CloudNativePG's pg_hba.conf rules.
 package postgrestest
 
 import (
@@ -29,19 +29,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// user is PostgreSQL's in the root filesystems that the harness makes.
+// user is PostgreSQL's uid in the root filesystems that the harness makes.
 const user = 26
 
-// ours is in the sessions that the harness itself opens: PostgreSQL shows a session for a moment after the client has closed it, and
-// a test that counts them must not find these.
+// ours marks the sessions of the harness itself: PostgreSQL shows a session for a moment after the client has closed it, and
+// tests that count sessions must not count these.
 const ours = "application_name=cnpg-instance-manager"
 
-// Server is a running PostgreSQL.
+// Server is a running PostgreSQL server.
 type Server struct {
-	// Directory holds the socket, Port names it and is where it listens on the loopback interface.
+	// Directory holds the socket, Port is its port, also on the loopback interface.
 	Directory string
 	Port      uint16
-	// Major is its version.
+	// Major is its major version.
 	Major int
 
 	root, inside, binaries string
@@ -50,7 +50,7 @@ type Server struct {
 	log                    record
 }
 
-// record is a log that is read while it is written.
+// record is a log that can be read while it is written.
 type record struct {
 	mutex sync.Mutex
 	text  bytes.Buffer
@@ -68,14 +68,14 @@ func (r *record) String() string {
 	return r.text.String()
 }
 
-// Each runs the test on a server of every major version in TEST_POSTGRES_ROOTS, a list such as 15=DIR:17=DIR of root
-// filesystems. Without it the test is skipped, or fails if REQUIRE_POSTGRES is set.
+// Each runs the test on a server of every major version in TEST_POSTGRES_ROOTS, a list of root filesystems such as
+// 15=DIR:17=DIR. Without it the test is skipped, or fails if REQUIRE_POSTGRES is set.
 func Each(t *testing.T, test func(*testing.T, *Server)) {
 	t.Helper()
 	From(t, 0, test)
 }
 
-// From is Each without the versions before oldest, on servers with further settings.
+// From is Each without versions before oldest, and with further settings.
 func From(t *testing.T, oldest int, test func(*testing.T, *Server), settings ...string) {
 	t.Helper()
 	roots := os.Getenv("TEST_POSTGRES_ROOTS")
@@ -99,7 +99,7 @@ func From(t *testing.T, oldest int, test func(*testing.T, *Server), settings ...
 	}
 }
 
-// start makes a server in the root filesystem and ends it with the test.
+// start starts a server in the root filesystem; it ends with the test.
 func start(t *testing.T, root string, major int, settings []string) *Server {
 	t.Helper()
 	s := place(t, root, major)
@@ -129,8 +129,8 @@ func place(t *testing.T, root string, major int) *Server {
 	}
 }
 
-// initialize makes the data directory. initdb takes a second of a processor and makes the same every time, so its first result
-// is kept beside the root filesystem and copied from then on. Small segments of the write-ahead log make the copy smaller.
+// initialize makes the data directory. initdb takes a second of CPU time and its result is always the same, so the first result
+// is kept beside the root filesystem and copied. Small WAL segments make the copy smaller.
 func (s *Server) initialize(t *testing.T) {
 	t.Helper()
 	kept, data := s.root+"-initdb", filepath.Join(s.Directory, "data")
@@ -150,7 +150,7 @@ func (s *Server) initialize(t *testing.T) {
 	}
 }
 
-// copyTree copies a directory with its owners and modes.
+// copyTree copies a directory with owners and modes.
 func copyTree(from, to string) error {
 	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy %s to %s: %w: %s", from, to, err, out)
@@ -158,8 +158,7 @@ func copyTree(from, to string) error {
 	return nil
 }
 
-// configure writes the rules that CloudNativePG writes (1.30: pkg/postgres/configuration.go), with this process's user in
-// place of the pod's.
+// configure writes CloudNativePG's rules (1.30: pkg/postgres/configuration.go), with this process's user instead of the pod's.
 func (s *Server) configure(t *testing.T, settings []string) {
 	t.Helper()
 	write := func(name, content string) {
@@ -214,16 +213,16 @@ func (s *Server) command(program string, arguments ...string) *exec.Cmd {
 	return command
 }
 
-// Signal sends a signal to the server's first process only, as pg_ctl does.
+// Signal sends a signal to the postmaster only, like pg_ctl.
 func (s *Server) Signal(signal syscall.Signal) error { return s.process.Process.Signal(signal) }
 
-// Freeze stops every process of the server, Thaw lets them go on.
+// Freeze stops every process of the server.
 func (s *Server) Freeze() error { return s.signalAll(syscall.SIGSTOP) }
 
-// Thaw lets a frozen server go on.
+// Thaw continues a frozen server.
 func (s *Server) Thaw() error { return s.signalAll(syscall.SIGCONT) }
 
-// signalAll signals the first process and then its children: each backend is in a process group of its own.
+// signalAll signals the postmaster and then its children: each backend has its own process group.
 func (s *Server) signalAll(signal syscall.Signal) error {
 	if err := s.Signal(signal); err != nil {
 		return fmt.Errorf("signal the server: %w", err)
@@ -238,15 +237,15 @@ func (s *Server) signalAll(signal syscall.Signal) error {
 		if err != nil {
 			return fmt.Errorf("list the server's processes: %w", err)
 		}
-		_ = syscall.Kill(child, signal) // one that has just ended needs none
+		_ = syscall.Kill(child, signal) // it may just have ended
 	}
 	return nil
 }
 
-// Log is what the server has written so far.
+// Log returns the server's log so far.
 func (s *Server) Log() string { return s.log.String() }
 
-// AddRule puts a rule before the others in pg_hba.conf.
+// AddRule inserts a rule before the others in pg_hba.conf.
 func (s *Server) AddRule(t *testing.T, rule string) {
 	t.Helper()
 	const reloaded = "reloading configuration files"
@@ -256,13 +255,13 @@ func (s *Server) AddRule(t *testing.T, rule string) {
 	must(t, err)
 	must(t, os.WriteFile(path, append([]byte(rule+"\n"), rules...), 0o600))
 	s.Execute(t, "select pg_reload_conf()")
-	// The first process reads the rules anew when it gets round to it: a line of its log says so.
+	// The postmaster reloads asynchronously and logs a line.
 	for strings.Count(s.Log(), reloaded) == before {
 		runtime.Gosched()
 	}
 }
 
-// EnableTLS gives the server a certificate of its own, as long as those of CloudNativePG.
+// EnableTLS gives the server a certificate, with a key as long as CloudNativePG's.
 func (s *Server) EnableTLS(t *testing.T) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
@@ -288,21 +287,21 @@ func (s *Server) EnableTLS(t *testing.T) {
 	}
 }
 
-// Stop ends the server and its sessions, in order.
+// Stop stops the server and its sessions with a fast shutdown.
 func (s *Server) Stop(t *testing.T) {
 	t.Helper()
 	must(t, s.Signal(syscall.SIGINT)) // a fast shutdown
 	<-s.ended
 }
 
-// Start starts a server that was stopped.
+// Start starts a stopped server.
 func (s *Server) Start(t *testing.T) {
 	t.Helper()
 	s.ended = make(chan struct{})
 	s.run(t)
 }
 
-// Ended is closed when the server has ended.
+// Ended returns a channel that is closed when the server has stopped.
 func (s *Server) Ended() <-chan struct{} { return s.ended }
 
 func (s *Server) connect(ctx context.Context, role, database string, settings ...string) (*pgx.Conn, error) {
@@ -317,7 +316,7 @@ func (s *Server) connect(ctx context.Context, role, database string, settings ..
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// Login opens a session over the socket, which ends with the test, unless the server refuses it.
+// Login opens a session over the socket, which ends with the test, or returns the server's refusal.
 func (s *Server) Login(t *testing.T, role, database string, settings ...string) (*pgx.Conn, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -349,8 +348,8 @@ func (s *Server) Execute(t *testing.T, statements ...string) {
 	must(t, conn.Close(t.Context()))
 }
 
-// freePort finds a port below those that the kernel gives to clients: one of them may get a port between our check and the server's
-// start. Two servers that start at once are unlikely to draw the same.
+// freePort returns a port below the ephemeral range: a client could get an ephemeral port between our check and the server's
+// start. Two servers that start concurrently are unlikely to pick the same.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	const lowest, highest = 10_000, 32_000

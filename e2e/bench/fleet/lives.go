@@ -58,14 +58,18 @@ func (f *fleet) lives(ctx context.Context) error {
 	if err := f.armed(ctx, "killed and restarted in the same pod: the slices are there", again, f.clusters*led); err != nil {
 		return err
 	}
-	if err := f.replace(ctx, again); err != nil {
-		return err
-	}
-	pod, err = f.pod(ctx, "scale-to-zero-2")
+	next, err := f.rollOut(ctx, again)
 	if err != nil {
 		return err
 	}
-	other, err := f.start(pod, "plugin-3.log")
+	if err := f.replace(ctx, next); err != nil {
+		return err
+	}
+	pod, err = f.pod(ctx, "scale-to-zero-3")
+	if err != nil {
+		return err
+	}
+	other, err := f.start(pod, "plugin-4.log")
 	if err != nil {
 		return err
 	}
@@ -86,6 +90,39 @@ func (f *fleet) lives(ctx context.Context) error {
 	}
 	_, err = other.end(syscall.SIGKILL)
 	return err
+}
+
+// rollOut starts another pod beside that of a plugin, and prints when it is ready and whom it leads by then. Both would listen on the
+// same address here, so that of the old one only the pod is left, which is ready, and its slices.
+func (f *fleet) rollOut(ctx context.Context, old *process) (*process, error) {
+	if _, err := old.end(syscall.SIGKILL); err != nil {
+		return nil, err
+	}
+	pod, err := f.starting(ctx, "scale-to-zero-2")
+	if err != nil {
+		return nil, err
+	}
+	p, err := f.start(pod, "plugin-3.log")
+	if err != nil {
+		return nil, err
+	}
+	err = until(ctx, "the pod of a rollout is ready", armWithin, 250*time.Millisecond, func() (bool, error) { return p.ready(ctx), nil })
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(p.began)
+	leads, err := f.leading(ctx, p.pod)
+	if err != nil {
+		return nil, err
+	}
+	row("a rollout's new pod: until it was ready (s)", "%.1f, with %d slices of %d", took.Seconds(), leads, f.clusters*led)
+	if err := f.setReady(ctx, p.pod, corev1.ConditionTrue); err != nil {
+		return nil, err
+	}
+	if err := f.admin.Delete(ctx, old.pod, client.GracePeriodSeconds(0)); err != nil {
+		return nil, fmt.Errorf("delete the old pod: %w", err)
+	}
+	return p, f.quiet(ctx, p)
 }
 
 // armed waits until every Service has its listener and its slice, and prints how long that took.

@@ -43,6 +43,10 @@ func main() {
 	flag.StringVar(&o.programs.definitions, "definitions", "", "folder of the operator's CRDs; its module's if empty")
 	flag.BoolVar(&o.inside, "inside", false, "the network is this command's own already")
 	flag.Parse()
+	if flag.NArg() != 0 { // what follows would be no flag, -inside among it: this command would run itself again and again
+		fmt.Fprintf(os.Stderr, "fleet: argument %q is not understood: all options are flags\n", flag.Arg(0))
+		os.Exit(2)
+	}
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

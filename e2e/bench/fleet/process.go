@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,15 @@ type process struct {
 
 // pod makes the pod of a plugin, which is ready.
 func (f *fleet) pod(ctx context.Context, name string) (*corev1.Pod, error) {
+	pod, err := f.starting(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return pod, f.setReady(ctx, pod, corev1.ConditionTrue)
+}
+
+// starting makes the pod of a plugin, which has not been ready yet.
+func (f *fleet) starting(ctx context.Context, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: named(namespace, name), Spec: corev1.PodSpec{
 		ServiceAccountName: "cnpg-scale-to-zero-plugin", AutomountServiceAccountToken: new(bool),
 		Containers: []corev1.Container{{Name: "cnpg-i-scale-to-zero", Image: "example.org/plugin"}},
@@ -36,14 +46,37 @@ func (f *fleet) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	if err := f.admin.Create(ctx, pod); err != nil {
 		return nil, fmt.Errorf("create the plugin's pod: %w", err)
 	}
+	now := metav1.Now()
 	pod.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}},
-		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}},
+		Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}, StartTime: &now,
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+		}},
 	}
+	return pod, f.setReady(ctx, pod, corev1.ConditionFalse)
+}
+
+// setReady says whether the pod is ready, as the kubelet does.
+func (f *fleet) setReady(ctx context.Context, pod *corev1.Pod, ready corev1.ConditionStatus) error {
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.Now()}}
 	if err := f.admin.Status().Update(ctx, pod); err != nil {
-		return nil, fmt.Errorf("make the plugin's pod ready: %w", err)
+		return fmt.Errorf("say whether the plugin's pod is ready: %w", err)
 	}
-	return pod, nil
+	return nil
+}
+
+// ready asks the plugin whether it is ready, as the kubelet does.
+func (p *process) ready(ctx context.Context) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8080/readyz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	_ = answer.Body.Close()
+	return answer.StatusCode == http.StatusOK
 }
 
 // start runs the plugin as its Deployment does; the operator's Unix socket takes the place of certificates.

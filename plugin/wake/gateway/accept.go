@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// acceptPause is how long a listener waits after an error, which is the process's own: it has no file descriptors or no
-// memory left.
+// acceptPause is how long a listener waits after an error of accept(2), which means that the process has no file descriptors or
+// no memory left.
 const acceptPause = time.Second
 
-// Listener is a port. It says when somebody comes, so that nobody has to wait in Accept.
+// Listener is a listening port. It announces connections, so that no goroutine has to block in Accept.
 type Listener interface {
 	net.Listener
-	// Announce has the function called when a connection waits to be accepted, and again only after it has returned, until
-	// the listener is closed.
+	// Announce makes the listener call the function when a connection can be accepted. It does not call it again before it has
+	// returned, nor once the listener is closed.
 	Announce(come func()) error
 }
 
-// accept takes the connection that waits.
+// accept accepts the pending connection.
 func (g *Gateway) accept(d *serviceListener) {
 	if !g.enter() {
 		return
@@ -37,7 +37,7 @@ func (g *Gateway) accept(d *serviceListener) {
 	}
 }
 
-// enter counts a goroutine, unless the gateway drains and waits for those that were.
+// enter counts a new goroutine. It returns false if the gateway drains and already waits for the running ones.
 func (g *Gateway) enter() bool {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
@@ -47,7 +47,7 @@ func (g *Gateway) enter() bool {
 	return !g.draining
 }
 
-// admit gives the connection of a peer that may come a slot among those that open, and a goroutine.
+// admit gives the connection a starting slot and a goroutine, unless the backend refuses its peer.
 func (g *Gateway) admit(d *serviceListener, conn net.Conn) {
 	client, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -67,7 +67,7 @@ func (g *Gateway) admit(d *serviceListener, conn net.Conn) {
 		return
 	}
 	starting, displace := context.WithCancelCause(g.cut)
-	p := g.starting.take(c.claim(), func() { displace(errStartup) }) // which refuses nobody
+	p := g.starting.take(c.claim(), func() { displace(errStartup) }) // never nil
 	g.work.Go(func() {
 		defer c.contain()
 		defer displace(nil)
@@ -75,7 +75,7 @@ func (g *Gateway) admit(d *serviceListener, conn net.Conn) {
 	})
 }
 
-// addrPort is a TCP address without the form that an IPv4 address has on a socket for both families.
+// addrPort returns a TCP address with IPv4-mapped IPv6 addresses, as dual-stack sockets have them, converted to IPv4.
 func addrPort(address net.Addr) netip.AddrPort {
 	tcp, ok := address.(*net.TCPAddr)
 	if !ok {

@@ -28,7 +28,7 @@ func (f *failing) Accept() (net.Conn, error) {
 func (f *failing) Close() error   { close(f.closed); return nil }
 func (f *failing) Addr() net.Addr { return &net.TCPAddr{} }
 
-// Announce says that somebody comes, all the time.
+// Announce announces connections all the time.
 func (f *failing) Announce(come func()) error {
 	go func() {
 		for {

@@ -19,20 +19,20 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
-// attack is what ten sources do to a gateway at once, until it ends.
+// attack is what ten sources do to a gateway concurrently, until it ends.
 type attack struct {
 	addresses []string
-	own       int // of the addresses they have sessions of so many
+	own       int // how many of the addresses they have sessions of
 	each      int // connections of each source and kind
 	hello     []byte
 	opened    atomic.Int64
 }
 
-// unread is the last kind of connections.
+// unread is the last kind of connection.
 const unread = 4
 
-// run holds connections of each kind: silent, half-open over TLS and without it, complete ClientHellos, and sessions of which
-// nobody reads the answer. Each is opened anew all the time.
+// run holds connections of each kind: silent, half-open with and without TLS, complete ClientHellos, and sessions whose answers
+// are not read. It keeps reopening them.
 func (a *attack) run(ctx context.Context) {
 	var work sync.WaitGroup
 	for number := range 10 {
@@ -44,7 +44,7 @@ func (a *attack) run(ctx context.Context) {
 	work.Wait()
 }
 
-// press holds as many connections of a kind as it may, one after the other to every address.
+// press holds as many connections of a kind as possible, to one address after the other.
 func (a *attack) press(ctx context.Context, source string, kind int) {
 	said := [][]byte{nil, startupPacket[:7], append(append([]byte{}, startup.SSLRequest...), 0), a.hello, startupPacket}[kind]
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: time.Second}
@@ -73,17 +73,18 @@ func (a *attack) press(ctx context.Context, source string, kind int) {
 		a.opened.Add(1)
 		held[at] = conn
 		_, _ = conn.Write(said)
-		if i >= a.each { // slower, once all are open
+		if i >= a.each { // slower once all are open
 			pause(ctx, 5*time.Millisecond)
 		}
 	}
 }
 
-// TestGateway_servesClientsUnderAttack is a load test: ten sources hold all that they can at every port of a hundred clusters,
-// and sessions of fifty, while a client of each of the other fifty wants a session. It is not parallel: it measures the process.
+// TestGateway_servesClientsUnderAttack is a load test: ten sources hold as much as they can at every port of a hundred clusters,
+// and sessions of fifty, while a client of each of the other fifty wants a session. It is not parallel, because it measures the
+// process.
 func TestGateway_servesClientsUnderAttack(t *testing.T) {
 	const clusters, honest, each = 100, 50, 120
-	const most = 96 << 20 // of memory more, the attackers' ends included
+	const most = 96 << 20 // additional memory, including the attackers' ends
 	chunk := make([]byte, 64<<10)
 	firehose := instance(t, trusting(func(conn *net.TCPConn) {
 		for {
@@ -153,7 +154,7 @@ func TestGateway_servesClientsUnderAttack(t *testing.T) {
 	<-ended
 }
 
-// reaches waits until the count is at least what is wanted.
+// reaches waits until the count is at least the given number.
 func (l *ledger) reaches(t testing.TB, key string, want int) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -170,7 +171,7 @@ func (l *ledger) reaches(t testing.TB, key string, want int) {
 	}
 }
 
-// recordedHello is psql's with direct TLS, as it was recorded.
+// recordedHello is psql's ClientHello with direct TLS, as recorded.
 func recordedHello(t *testing.T) []byte {
 	t.Helper()
 	content, err := os.ReadFile("../startup/testdata/psql-17-direct.txt")

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// cancelMost is how many instances one cancel request is sent to: each is a connection, and a cluster has a few.
+// cancelMost limits how many instances one cancel request is sent to: each needs a connection, and a cluster has only a few.
 const cancelMost = 16
 
-// cancel passes a CancelRequest to every instance that runs: the key in it is known to one of them only. It returns when they
-// have taken it, since the client takes the end of its connection for that. It never wakes a cluster, which has nothing to
+// cancel forwards a CancelRequest to every running instance, since only one of them knows its key. It returns once they have
+// processed it, because libpq takes the end of its connection as the confirmation. It never wakes a cluster, which has nothing to
 // cancel.
 func (c *clientConn) cancel(ctx context.Context, packet []byte) {
 	running := c.backend.Running(c.listener.service)
@@ -30,7 +30,7 @@ func (c *clientConn) cancel(ctx context.Context, packet []byte) {
 	sent.Wait()
 }
 
-// cancelAt passes the packet to one instance, which hangs up when it has taken it.
+// cancelAt forwards the packet to one instance, which closes the connection after processing it.
 func (c *clientConn) cancelAt(ctx context.Context, target netip.AddrPort, packet []byte) {
 	server, err := c.dial(ctx, target)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *clientConn) cancelAt(ctx context.Context, target netip.AddrPort, packet
 	defer func() { _ = server.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = server.SetDeadline(longAgo) })()
 	if _, err := server.Write(packet); err != nil {
-		return // the instance has gone, and with it what was to be cancelled
+		return // the instance is gone, and so is the query to cancel
 	}
 	_, _ = server.Read(make([]byte, 1))
 }

@@ -23,7 +23,7 @@ type authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-// certify makes a key and a certificate: the authority's own if the authority is nil.
+// certify makes a key and a certificate. If the authority is nil, the certificate is an authority's own.
 func certify(t *testing.T, by *authority, name string) (*authority, *pem.Block) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -42,8 +42,8 @@ func certify(t *testing.T, by *authority, name string) (*authority, *pem.Block) 
 	return &authority{certificate: parsed, key: key}, &pem.Block{Type: "CERTIFICATE", Bytes: der}
 }
 
-// pki puts what TLS needs where the server and psql find it: ca.crt, server.crt and server.key with the name localhost, and
-// client.crt and client.key of the role certified.
+// pki puts the files for TLS where the server and psql find them: ca.crt, server.crt and server.key for the name localhost, and
+// client.crt and client.key for the role certified.
 func pki(t *testing.T, server *postgrestest.Server) {
 	t.Helper()
 	write := func(name string, block *pem.Block) {

@@ -11,10 +11,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
-// longAgo is a deadline that ends every read and write that waits.
+// longAgo is a deadline that ends every blocked read and write.
 var longAgo = time.Unix(1, 0)
 
-// clientConn is one connection from its beginning to its end.
+// clientConn is one client's connection, from accept to close.
 type clientConn struct {
 	*Gateway
 	listener *serviceListener
@@ -22,18 +22,18 @@ type clientConn struct {
 	peer     netip.AddrPort
 	came     time.Time
 	logger   *slog.Logger
-	// ignored is whether the cluster ignores the client, which then gets a session only while the cluster is awake.
+	// ignored is whether the cluster ignores the client. An ignored client gets a session only while the cluster is awake.
 	ignored bool
-	// inSession is whether it has a slot among the sessions.
+	// inSession is whether it holds a session slot.
 	inSession bool
 }
 
-// claim is for whom the connection takes slots.
+// claim identifies the client whose slots the connection takes.
 func (c *clientConn) claim() claim {
 	return claim{cluster: c.listener.service.cluster(), source: SourceOf(c.peer.Addr())}
 }
 
-// serve takes the connection through its steps. It has its slot among those that open until ctx ends.
+// serve takes the connection through its steps. The connection holds its starting slot until ctx ends.
 func (c *clientConn) serve(ctx context.Context, p *slot) {
 	defer func() { _ = c.client.Close() }()
 	packet, ok := c.open(ctx, p)
@@ -55,7 +55,7 @@ func (c *clientConn) serve(ctx context.Context, p *slot) {
 	c.logger.Debug("a session ended")
 }
 
-// open reads what the connection says first, and reports whether that is a client who wants a session.
+// open reads the startup packet, and reports whether the connection is a client that wants a session.
 func (c *clientConn) open(ctx context.Context, p *slot) (startup.Packet, bool) {
 	defer c.starting.give(p)
 	packet, err := c.read(ctx)
@@ -81,7 +81,7 @@ func (c *clientConn) open(ctx context.Context, p *slot) (startup.Packet, bool) {
 	return packet, true
 }
 
-// read reads the startup packet within its time.
+// read reads the startup packet before its deadline.
 func (c *clientConn) read(ctx context.Context) (startup.Packet, error) {
 	if err := c.client.SetDeadline(c.came.Add(c.limits.StartupFor)); err != nil {
 		return startup.Packet{}, errHungUp
@@ -100,8 +100,8 @@ func (c *clientConn) read(ctx context.Context) (startup.Packet, error) {
 	return packet, nil
 }
 
-// beginSession takes the session's slot, once, when its cluster is awake. A client for which there is none has woken its
-// cluster nevertheless, and connects to it directly the next time.
+// beginSession takes the session slot once its cluster is awake. A client that gets none has still woken its cluster, and reaches
+// it directly when it reconnects.
 func (c *clientConn) beginSession() error {
 	if !c.inSession {
 		c.inSession = c.spliced.take(c.listener.service.cluster())
@@ -118,7 +118,7 @@ func (c *clientConn) endSession() {
 	}
 }
 
-// ignore counts a connection that is no client.
+// ignore counts a connection that is not a client's.
 func (c *clientConn) ignore(reason string) {
 	c.observer.Ignored(c.listener.service, reason)
 	c.logger.Debug("a connection is ignored", "reason", reason)

@@ -21,12 +21,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what a test waits for.
+// patience limits every wait of a test.
 const patience = 30 * time.Second
 
 var demo = Service{Namespace: "shop", Name: "orders-rw", UID: "uid-1", Cluster: "orders"}
 
-// fakeBackend says what a test sets; without anything the cluster sleeps for ever.
+// fakeBackend answers as the test configures it; by default the cluster sleeps forever.
 type fakeBackend struct {
 	refuses func(netip.AddrPort) Refusal
 	resolve func(context.Context, Client) (netip.AddrPort, error)
@@ -67,12 +67,12 @@ func (d *fakeBackend) SendClientAddress(_ context.Context, _, local, peer netip.
 	d.addresses[local] = peer
 }
 
-// to resolves to one address at once.
+// to resolves to one address immediately.
 func to(target netip.AddrPort) func(context.Context, Client) (netip.AddrPort, error) {
 	return func(context.Context, Client) (netip.AddrPort, error) { return target, nil }
 }
 
-// ledger is an observer that can be waited for.
+// ledger is an observer on which a test can wait.
 type ledger struct {
 	mutex   sync.Mutex
 	counts  map[string]int
@@ -102,7 +102,7 @@ func (l *ledger) state(key string) (count int, c chan struct{}) {
 	return l.counts[key], l.changed
 }
 
-// await waits until the count is what is wanted.
+// await waits until the count has the given value.
 func (l *ledger) await(t testing.TB, key string, want int) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -119,7 +119,7 @@ func (l *ledger) await(t testing.TB, key string, want int) {
 	}
 }
 
-// kind is what kubectl calls Clusters of a build of the operator under another API group.
+// kind is kubectl's name for Clusters of an operator build with another API group.
 const kind = "clusters.example.org"
 
 // running is a gateway that serves one Service.
@@ -162,7 +162,7 @@ func run(t testing.TB, backend Backend, edit func(*Limits)) running {
 	return r
 }
 
-// opened is a port of a gateway, and where it is reached.
+// opened is a port of a gateway, and its address.
 func opened(t testing.TB) (Listener, string) {
 	t.Helper()
 	way, err := listener.New()
@@ -212,7 +212,7 @@ func instance(t testing.TB, handle func(*net.TCPConn)) netip.AddrPort {
 	return addrPort(listener.Addr())
 }
 
-// startupPacket is ann's, and okay is the answer of a server that trusts her.
+// startupPacket is the user ann's, and okay is the answer of a server that trusts her.
 var (
 	startupPacket = []byte("\x00\x00\x00\x12\x00\x03\x00\x00user\x00ann\x00\x00")
 	// replicationPacket is the same with replication=1.
@@ -221,7 +221,7 @@ var (
 	cancelPacket      = []byte("\x00\x00\x00\x10\x04\xd2\x16\x2e\x00\x00\x00\x01key.")
 )
 
-// trusting takes a startup packet, answers and goes on as the test says.
+// trusting reads a startup packet, answers, and continues as the test says.
 func trusting(then func(*net.TCPConn)) func(*net.TCPConn) {
 	return func(conn *net.TCPConn) {
 		got := make([]byte, len(startupPacket))
@@ -250,7 +250,7 @@ func expect(t testing.TB, conn net.Conn, want []byte) {
 	}
 }
 
-// expectEnd reads until the connection ends, and returns what came.
+// expectEnd reads until the connection ends, and returns what it read.
 func expectEnd(t testing.TB, conn net.Conn) string {
 	t.Helper()
 	got, err := io.ReadAll(conn)
@@ -261,7 +261,7 @@ func expectEnd(t testing.TB, conn net.Conn) string {
 	return string(got)
 }
 
-// refusedWith is what a plaintext client reads when it is refused.
+// refusedWith returns what a plaintext client reads when it is refused.
 func refusedWith(t testing.TB, err error) string {
 	t.Helper()
 	told := explain(err, kind, demo)

@@ -1,14 +1,14 @@
-// Package gateway answers for the Services of sleeping clusters. It finds out whether who connects is a client, holds it while
-// its cluster wakes, and then passes its session through to the instance byte for byte: TLS stays between the two, and so do
-// passwords.
+// Package gateway answers for the Services of sleeping clusters. It finds out whether a connection is a client's, holds it while
+// its cluster wakes, and then forwards its session to the instance byte for byte, so TLS and authentication stay between client
+// and server.
 //
-// It decides nothing about clusters: a [Backend] says who may come, wakes, and says where sessions go. A connection goes
-// through these steps, and holds one slot of a limited number in each:
+// It makes no decisions about clusters: a [Backend] says who is admitted, wakes clusters, and says where sessions go. A
+// connection goes through these steps, and holds one of a limited number of slots in each:
 //
-//	starting  its startup packet is read, within limits; most of what scans a network ends here and woke nothing
-//	held      the backend wakes the cluster; the client hears nothing, since PostgreSQL's protocol has nothing to say
-//	          before the server does, and leaves at once when it hangs up
-//	spliced   the kernel moves the bytes both ways until both sides have ended
+//	starting  its startup packet is read, within limits; port scans mostly end here and wake nothing
+//	held      the backend wakes the cluster; the client hears nothing, since in PostgreSQL's protocol the server speaks
+//	          first here, and its slot is freed at once if it hangs up
+//	spliced   the kernel forwards the bytes both ways until both sides have ended
 package gateway
 
 import (
@@ -31,10 +31,10 @@ type Gateway struct {
 	starting, held *limiter
 	spliced        *sessions
 
-	// cut ends when everybody who is served must leave, with errClosed as its cause.
+	// cut ends when all connections must be closed, with errClosed as its cause.
 	cut    context.Context
 	cutAll context.CancelCauseFunc
-	// work counts the goroutines.
+	// work counts the goroutines of connections.
 	work sync.WaitGroup
 
 	mutex     sync.Mutex
@@ -48,8 +48,8 @@ type serviceListener struct {
 	listener Listener
 }
 
-// New makes a gateway that serves nothing yet. clusters is what kubectl calls the Cluster's kind, such as
-// "clusters.postgresql.cnpg.io": people are told how to wake one.
+// New makes a gateway that serves nothing yet. clusters is kubectl's name for the Cluster resource, such as
+// "clusters.postgresql.cnpg.io", for messages that say how to wake a cluster.
 func New(limits Limits, clusters string, backend Backend, observer Observer, logger *slog.Logger) *Gateway {
 	cut, cutAll := context.WithCancelCause(context.Background())
 	return &Gateway{
@@ -60,8 +60,8 @@ func New(limits Limits, clusters string, backend Backend, observer Observer, log
 	}
 }
 
-// Open serves the Service on the listener, of which a Service may have several: one for each address family. The listener
-// is the gateway's from then on. After Drain it is closed at once, and so it is where nobody can wait at it, which is the error.
+// Open serves the Service on the listener, which the gateway then owns. A Service may have several listeners: one for each
+// address family. After Drain the listener is closed at once. If Announce fails, Open closes it and returns the error.
 func (g *Gateway) Open(service Service, listener Listener) error {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
@@ -78,8 +78,8 @@ func (g *Gateway) Open(service Service, listener Listener) error {
 	return nil
 }
 
-// Close stops serving the Service: nobody new comes. Who is here already stays, also who has not said yet what it is: inside TLS
-// it could not even be told to come again. Closing one that is not served does nothing.
+// Close stops accepting connections for the Service. Connections that are open stay, even in the starting step: inside TLS they
+// could not even be told to reconnect. It does nothing if the Service is not served.
 func (g *Gateway) Close(uid types.UID) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
@@ -93,9 +93,9 @@ func (g *Gateway) close(uid types.UID) {
 	delete(g.listeners, uid)
 }
 
-// Drain stops serving every Service. Clients that are held may wait for their clusters, and sessions that pass through may end by
-// themselves, until the context ends. Then the ones are told to come again, and the others are cut, which is the error. Nothing
-// of the gateway runs when it returns.
+// Drain stops serving every Service. Until the context ends, held clients may wait for their clusters and sessions may end by
+// themselves. Then held clients are told to reconnect, and sessions are cut, which is the error. When Drain returns, no goroutine
+// of the gateway is left.
 func (g *Gateway) Drain(ctx context.Context) error {
 	g.mutex.Lock()
 	g.draining = true

@@ -14,7 +14,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
-// TestWhatIsNoClientWakesNothing holds that a connection which is not a client is closed, counted and never reaches Resolve.
+// TestWhatIsNoClientWakesNothing checks that a connection that is not a client's is closed, counted and never reaches Resolve.
 func TestWhatIsNoClientWakesNothing(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -69,7 +69,7 @@ func TestAPeerThatIsRefusedIsClosedUnread(t *testing.T) {
 	gateway.ledger.await(t, "ignored instance", 1)
 }
 
-// TestARefusedClientIsToldWhy holds what a plaintext client reads for every error.
+// TestARefusedClientIsToldWhy checks what a plaintext client reads for every error.
 func TestARefusedClientIsToldWhy(t *testing.T) {
 	t.Parallel()
 	nobody := func() netip.AddrPort {
@@ -113,7 +113,7 @@ func TestAClientIsHeldForALimitedTime(t *testing.T) {
 	}
 }
 
-// TestAClientThatHangsUpWhileHeldGivesItsPlace holds it for an orderly end and for a reset.
+// TestAClientThatHangsUpWhileHeldGivesItsPlace tests an orderly end and a reset.
 func TestAClientThatHangsUpWhileHeldGivesItsPlace(t *testing.T) {
 	t.Parallel()
 	for rule, hangUp := range map[string]func(*net.TCPConn) error{
@@ -133,8 +133,8 @@ func TestAClientThatHangsUpWhileHeldGivesItsPlace(t *testing.T) {
 	}
 }
 
-// Nobody new comes to a Service that is not served any more. Who is there already is served to the end: one that is held, one
-// that has not said yet what it is, and a session.
+// A Service that is no longer served accepts no new connections. Existing ones are served to the end: a held one, one whose
+// startup packet is not complete, and a session.
 func TestCloseLeavesWhoIsHere(t *testing.T) {
 	t.Parallel()
 	target := instance(t, trusting(echo))
@@ -190,7 +190,7 @@ func TestDrainWaitsForSessionsAndThenCutsThem(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	drained := make(chan error, 1)
 	go func() { drained <- gateway.Drain(ctx) }()
-	for { // the listener is the first that ends
+	for { // the listener ends first
 		probe, err := net.Dial("tcp", gateway.address)
 		if err != nil {
 			break
@@ -217,7 +217,7 @@ func TestDrainWaitsForSessionsAndThenCutsThem(t *testing.T) {
 	}
 }
 
-// A replica that stops still wakes the clusters of the clients that it holds: inside TLS they could not be told to come again.
+// A stopping replica still wakes the clusters of the clients that it holds, because inside TLS it cannot tell them to reconnect.
 func TestDrainServesHeldClients(t *testing.T) {
 	t.Parallel()
 	target := instance(t, trusting(echo))
@@ -235,7 +235,7 @@ func TestDrainServesHeldClients(t *testing.T) {
 	gateway.ledger.await(t, "held", 1)
 	drained := make(chan error, 1)
 	go func() { drained <- gateway.Drain(t.Context()) }()
-	for { // the listener is the first that ends
+	for { // the listener ends first
 		probe, err := net.Dial("tcp", gateway.address)
 		if err != nil {
 			break

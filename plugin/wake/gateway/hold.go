@@ -11,8 +11,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
-// keepAlive finds a peer that is gone without a word in two minutes, on both sides of a session. Idle sessions stay in the
-// tables of routers that forget after five minutes.
+// keepAlive detects within two minutes, on both sides of a session, that a peer has vanished. It also keeps idle sessions in the
+// connection tables of routers that expire entries after five minutes.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}
 
 // hold keeps the client until an instance has taken its startup packet, and returns the connection to that instance.
@@ -50,17 +50,17 @@ func (c *clientConn) hold(packet startup.Packet) (*net.TCPConn, error) {
 	return reached.server, nil
 }
 
-// watching reads from a client that is held. Nobody needs what it sends: it must say nothing before its server does. But only
-// reading shows that it has hung up, and what it sent ahead of its turn is the server's.
+// watching reads from a held client. A client should send nothing before the server does, but only reading shows that it has hung
+// up. What it sends anyway is kept for the server.
 type watching struct {
 	client *net.TCPConn
 	ended  chan struct{}
-	// ahead and left may be read when ended is closed.
+	// ahead and left may be read once ended is closed.
 	ahead []byte
 	left  error
 }
 
-// watch begins to read. It calls leave with the reason if the client hangs up or sends more than it may.
+// watch starts reading. It calls leave with the reason if the client hangs up or sends more than the limit.
 func (c *clientConn) watch(leave context.CancelCauseFunc) *watching {
 	w := &watching{client: c.client, ended: make(chan struct{}), left: errHungUp}
 	go func() {
@@ -73,9 +73,9 @@ func (c *clientConn) watch(leave context.CancelCauseFunc) *watching {
 	return w
 }
 
-// read reads until it is stopped, and returns nil then.
+// read reads until it is stopped, and then returns nil.
 func (w *watching) read(limit int) error {
-	var buffer [64]byte // a client that keeps to the protocol sends nothing
+	var buffer [64]byte // a client that follows the protocol sends nothing
 	for {
 		n, err := w.client.Read(buffer[:])
 		if len(w.ahead)+n > limit {
@@ -91,7 +91,7 @@ func (w *watching) read(limit int) error {
 	}
 }
 
-// stop ends the reading and returns what came ahead, or why the client is not to be served any more.
+// stop ends the reading. It returns what the client sent early, or why it must no longer be served.
 func (w *watching) stop() (ahead []byte, left error) {
 	_ = w.client.SetReadDeadline(longAgo)
 	<-w.ended
@@ -101,14 +101,14 @@ func (w *watching) stop() (ahead []byte, left error) {
 	return w.ahead, w.left
 }
 
-// reached is an instance that has taken the startup packet.
+// reached is an instance that has received the startup packet.
 type reached struct {
 	server *net.TCPConn
-	// answer is what it has said already.
+	// answer is what it has sent so far.
 	answer []byte
 }
 
-// begin passes on what either side has said meanwhile.
+// begin forwards what each side has sent so far.
 func (r *reached) begin(client *net.TCPConn, ahead []byte) error {
 	if len(ahead) > 0 {
 		if _, err := r.server.Write(ahead); err != nil {

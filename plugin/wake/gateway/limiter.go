@@ -8,47 +8,47 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// limiter hands out a limited number of slots, by this rule:
+// limiter assigns a limited number of slots by this rule:
 //
-// Every cluster has a slot of its own, and whoever comes gets a slot while one is free. When all are taken, a newcomer takes
-// one from the namespace that has the most besides its clusters' own slots, there from the cluster with the most, and there
-// from the source address with the most. If nobody has more than the newcomer itself would have then, the newcomer is refused,
-// or with displaceAlways takes the oldest of its own cluster's.
+// Every cluster has one slot of its own. While slots are free, every newcomer gets one. When all are taken, a newcomer takes one
+// from the namespace with the most (not counting its clusters' own slots), within it from the cluster with the most, and within
+// that from the source address with the most. If nobody would then have more than the newcomer, the newcomer is refused; with
+// displaceAlways it takes the oldest slot of its own cluster instead.
 //
-// So a source address decides only between clients of one cluster, since many tenants may share one behind source NAT. It
-// decides between clusters only when more clusters have clients than there are slots.
+// So a source address only decides between clients of one cluster, since many tenants may share one behind source NAT. It decides
+// between clusters only when more clusters have clients than there are slots.
 type limiter struct {
 	most int
-	// displaceAlways is for slots that an honest client needs for a moment only: who has had one for the longest time gives
-	// way, and nobody is refused. Else the newest gives way.
+	// displaceAlways is for slots that an honest client needs only briefly: the oldest slot is displaced and no newcomer is
+	// refused. Otherwise the newest is displaced.
 	displaceAlways bool
 
 	mutex  sync.Mutex
 	taken  int
-	number uint64 // of the last slot
-	// shared are the slots by namespace, without the first of each cluster.
+	number uint64 // of the newest slot
+	// shared counts the slots of each namespace without the first of each cluster.
 	shared   ranking[string]
 	clusters map[string]*ranking[types.NamespacedName]
 	sources  ranking[netip.Addr]
-	// bySource and byClient are the slots of a source and those of a source in a cluster, the oldest first.
+	// bySource and byClient are the slots of each source, and of each source within a cluster, oldest first.
 	bySource map[netip.Addr]*list.List
 	byClient map[types.NamespacedName]map[netip.Addr]*list.List
 }
 
-// claim is for whom a slot is.
+// claim identifies the client that a slot is counted for.
 type claim struct {
 	cluster types.NamespacedName
 	source  netip.Addr
 }
 
-// slot is a slot that is taken.
+// slot is a taken slot.
 type slot struct {
 	claim
-	// number is lower than those of later slots.
+	// number increases with every slot taken.
 	number uint64
-	// leave is called when another takes the slot.
+	// leave is called when a newcomer takes the slot over.
 	leave              func()
-	ofSource, ofClient *list.Element // nil: the slot is taken no more
+	ofSource, ofClient *list.Element // nil once the slot is free again
 }
 
 func newLimiter(most int, displaceAlways bool) *limiter {
@@ -58,7 +58,8 @@ func newLimiter(most int, displaceAlways bool) *limiter {
 	}
 }
 
-// SourceOf is by what clients are counted: an address, or the network of 64 bits of which a host has every address by IPv6.
+// SourceOf returns the key by which clients are counted: the IPv4 address, or the /64 network of an IPv6 address, because a host
+// can use every address of its /64.
 func SourceOf(address netip.Addr) netip.Addr {
 	address = address.Unmap().WithZone("")
 	if !address.Is6() {
@@ -71,7 +72,7 @@ func SourceOf(address netip.Addr) netip.Addr {
 	return network.Addr()
 }
 
-// take takes a slot, nil if the newcomer is refused. Whoever loses a slot for it is told by leave.
+// take takes a slot. It returns nil if the newcomer is refused. If the slot was another holder's, that holder's leave is called.
 func (l *limiter) take(c claim, leave func()) *slot {
 	p, displaced := l.exchange(c, leave)
 	if displaced != nil {
@@ -95,7 +96,7 @@ func (l *limiter) exchange(c claim, leave func()) (p, displaced *slot) {
 	return p, displaced
 }
 
-// give gives the slot back; one that another has taken is not given twice.
+// give frees the slot, unless another client has already taken it over.
 func (l *limiter) give(p *slot) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -104,7 +105,7 @@ func (l *limiter) give(p *slot) {
 	}
 }
 
-// displaceable is the slot that a newcomer takes when all are taken; nil: none.
+// displaceable returns the slot that a newcomer takes over when all are taken, or nil.
 func (l *limiter) displaceable(c claim) *slot {
 	own := l.inCluster(c.cluster)
 	namespace, most := l.shared.largest()
@@ -129,7 +130,7 @@ func (l *limiter) displaceable(c claim) *slot {
 	return nil
 }
 
-// largestIn is a slot in the cluster, of the source that has the most in all.
+// largestIn returns a slot in the cluster, of the source that has the most slots overall.
 func (l *limiter) largestIn(cluster types.NamespacedName) *slot {
 	var largest *slot
 	most := 0
@@ -142,7 +143,7 @@ func (l *limiter) largestIn(cluster types.NamespacedName) *slot {
 	return largest
 }
 
-// first is the slot that gives way first among those of one source.
+// first returns the slot of a source that is displaced first.
 func (l *limiter) first(slots *list.List) *slot {
 	element := slots.Back()
 	if l.displaceAlways {
@@ -173,8 +174,7 @@ func (l *limiter) insert(p *slot) {
 	l.count(p, 1)
 }
 
-// remove takes the slot away. Clusters and sources come and go for as long as the process runs, so nothing is kept of those
-// that have none.
+// remove frees the slot. It deletes empty entries, because clusters and sources come and go for as long as the process runs.
 func (l *limiter) remove(p *slot) {
 	l.count(p, -1)
 	ofSource, ofCluster := l.bySource[p.source], l.byClient[p.cluster]
@@ -193,7 +193,7 @@ func (l *limiter) remove(p *slot) {
 	}
 }
 
-// count counts a slot that is taken or given back.
+// count adjusts the counters for a slot that was taken or freed.
 func (l *limiter) count(p *slot, change int) {
 	namespace := p.cluster.Namespace
 	clusters := l.clusters[namespace]

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// left is how many entries the limiter keeps.
+// left returns how many entries the limiter keeps.
 func (l *limiter) left() int {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -21,7 +21,7 @@ func of(namespace, cluster, source string) claim {
 	return claim{cluster: types.NamespacedName{Namespace: namespace, Name: cluster}, source: netip.MustParseAddr(source)}
 }
 
-// naive is the limiter's rule, read from its comment, on a list of the slots that are taken.
+// naive implements the rule in the limiter's comment on a list of the taken slots.
 type naive []*slot
 
 func (n naive) count(matches func(claim) bool) int {
@@ -42,7 +42,7 @@ func (n naive) ofSource(c claim) int {
 	return n.count(func(o claim) bool { return o.source == c.source })
 }
 
-// shared are the namespace's slots without its clusters' own.
+// shared returns the namespace's slots without its clusters' own.
 func (n naive) shared(c claim) int {
 	own := map[types.NamespacedName]bool{}
 	for _, p := range n {
@@ -57,7 +57,7 @@ func (n naive) shared(c claim) int {
 	return n.count(func(o claim) bool { return o.cluster.Namespace == c.cluster.Namespace }) - clusters
 }
 
-// most keeps the slots of those that have the most, and tells how many that is.
+// most returns the slots of the groups that have the most, and that number.
 func (n naive) most(size func(claim) int) (naive, int) {
 	var most naive
 	largest := -1
@@ -72,7 +72,7 @@ func (n naive) most(size func(claim) int) (naive, int) {
 	return most, largest
 }
 
-// within keeps those of each group that have the most in it.
+// within returns, for each group, the slots of its members that have the most.
 func (n naive) within(group func(claim) string, size func(claim) int) naive {
 	groups := map[string]naive{}
 	for _, p := range n {
@@ -89,7 +89,7 @@ func (n naive) within(group func(claim) string, size func(claim) int) naive {
 func namespaceOf(c claim) string { return c.cluster.Namespace }
 func clusterOf(c claim) string   { return c.cluster.String() }
 
-// displaceable are the slots of which the newcomer takes one; empty: it is refused.
+// displaceable returns the slots of which the newcomer takes one; if empty, the newcomer is refused.
 func (n naive) displaceable(c claim, always bool) naive {
 	own := n.inCluster(c)
 	namespaces, shared := n.most(n.shared)
@@ -109,7 +109,7 @@ func (n naive) displaceable(c claim, always bool) naive {
 	}
 }
 
-// clients are of two namespaces with two clusters each, from three addresses.
+// clients are in two namespaces with two clusters each, from three addresses.
 func clients() []claim {
 	var all []claim
 	for _, namespace := range []string{"a", "b"} {
@@ -122,7 +122,7 @@ func clients() []claim {
 	return all
 }
 
-// check has a newcomer take a slot of a limiter that is full, and holds what comes of it against the naive rule.
+// check lets a newcomer take a slot of a full limiter, and compares the result with the naive rule.
 func check(t *testing.T, l *limiter, taken naive, newcomer claim) *slot {
 	t.Helper()
 	before := len(taken)
@@ -168,8 +168,8 @@ func every(size int, function func([]claim)) {
 	extend(nil, 0)
 }
 
-// TestLimiter_followsItsRuleInEveryState takes each of up to four slots by every combination of clients, and then comes as
-// every client.
+// TestLimiter_followsItsRuleInEveryState takes up to four slots in every combination of clients, and then tries every client as a
+// newcomer.
 func TestLimiter_followsItsRuleInEveryState(t *testing.T) {
 	t.Parallel()
 	for _, always := range []bool{false, true} {
@@ -189,7 +189,7 @@ func TestLimiter_followsItsRuleInEveryState(t *testing.T) {
 	}
 }
 
-// TestLimiter_followsItsRuleOverTime has clients come and go at random, and in the end everybody.
+// TestLimiter_followsItsRuleOverTime lets clients come and go at random, and finally all leave.
 func TestLimiter_followsItsRuleOverTime(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -222,7 +222,7 @@ func TestLimiter_followsItsRuleOverTime(t *testing.T) {
 	}
 }
 
-// TestLimiter_promises holds what users are promised, each over a limiter with 100 slots that others have taken.
+// TestLimiter_promises tests what users are promised, each with a limiter of 100 slots that others have taken.
 func TestLimiter_promises(t *testing.T) {
 	t.Parallel()
 	address := func(i int) string { return fmt.Sprintf("10.0.%d.%d", i/250, i%250+1) }

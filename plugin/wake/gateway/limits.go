@@ -2,34 +2,34 @@ package gateway
 
 import "time"
 
-// Limits bound what clients can make the gateway hold.
+// Limits bound the resources that clients can use.
 type Limits struct {
-	// Held is how many clients wait for a session. When so many do, those who hold the most give way.
+	// Held is how many clients can wait for a session. Beyond that, the client with the most slots loses one.
 	Held int
-	// Starting is how many connections have not said yet what they are. When so many have not, those who hold the most give way.
+	// Starting is how many connections can be in the starting step. Beyond that, the client with the most slots loses one.
 	Starting int
-	// Spliced is how many sessions pass through. A namespace may have as many of them as slots are free.
+	// Spliced is how many sessions can pass through. A namespace can have as many of them as are still free.
 	Spliced int
-	// OpeningFor is how long a connection may take to say what it is.
+	// StartupFor is how long a connection may take to send its startup packet.
 	StartupFor time.Duration
 	// HeldFor is how long a client is held before it is told that its cluster did not wake.
 	HeldFor time.Duration
-	// DialFor is how long an instance may take to accept a connection, and to take a cancel request.
+	// DialFor is how long an instance may take to accept a connection, and to process a cancel request.
 	DialFor time.Duration
-	// StartupBytes is how much a client may send in its startup packet, and again while it is held.
+	// StartupBytes is how many bytes a client may send in its startup packet, and again while it is held.
 	StartupBytes int
 }
 
-// DefaultLimits are those of a gateway with 65,536 file descriptors: a port in listening takes one, a held client one and a
-// session six, four of which are the pipes of splice(2). So 20,000 ports and every slot below fit in.
+// DefaultLimits returns the limits for a gateway with 65,536 file descriptors: a listening port uses one, a held client one and a
+// session six, four of which are the pipes of splice(2). So 20,000 ports fit together with every slot below.
 func DefaultLimits() Limits {
 	return Limits{
 		Held: 4096, Starting: 2048, Spliced: 6144,
-		StartupFor: 10 * time.Second, // a client on a bad line retransmits three times within it (1, 2 and 4 s)
+		StartupFor: 10 * time.Second, // enough for three retransmissions (after 1, 2 and 4 s)
 		HeldFor:    5 * time.Minute,  // as long as a wake may take
-		DialFor:    3 * time.Second,  // one lost SYN (1 s) and its answer
-		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup) and fits in one record of TLS; a startup
-		// packet has at most 10,000 bytes. Clients that send the most they may take 128 MiB when every slot is held.
+		DialFor:    3 * time.Second,  // enough for one lost SYN (1 s)
+		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup) and fits in one TLS record; a startup
+		// packet has at most 10,000 bytes. When every slot is held, clients that send the maximum use 128 MiB.
 		StartupBytes: 16 << 10,
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
-// inUse is what the process's memory holds, in bytes: heap and stacks.
+// inUse returns the bytes in use by the process's heap and stacks.
 func inUse() int64 {
 	runtime.GC()
 	var stats runtime.MemStats
@@ -30,10 +30,10 @@ func inUse() int64 {
 	return int64(stats.HeapAlloc + stats.StackInuse)
 }
 
-// TestAThousandHalfOpenConnectionsCostLittle holds the memory of connections that never say what they are, and that a client is
-// served beside them. It is not parallel: it measures the process.
+// TestAThousandHalfOpenConnectionsCostLittle checks the memory of connections that never complete a startup packet, and that a
+// client is served meanwhile. It is not parallel, because it measures the process.
 func TestAThousandHalfOpenConnectionsCostLittle(t *testing.T) {
-	const count, most = 1000, 16 << 10 // the test's own end of each connection included
+	const count, most = 1000, 16 << 10 // including the test's own end of each connection
 	target := instance(t, trusting(echo))
 	gateway := run(t, &fakeBackend{resolve: to(target)}, nil)
 	before := inUse()
@@ -90,12 +90,12 @@ func TestAFloodWakesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkListeners measures the resident memory of a listener at rest: 20,000 of them, or as many as the process may have
-// file descriptors for.
+// BenchmarkListeners measures the resident memory of idle listeners: 20,000 of them, or as many as the process may have file
+// descriptors.
 func BenchmarkListeners(b *testing.B) {
 	const wanted = 20_000
 	descriptors := unix.Rlimit{Cur: wanted + listener.KeptBack, Max: wanted + listener.KeptBack}
-	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &descriptors) // only root may
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &descriptors) // allowed only for root
 	way, err := listener.New()
 	must(b, err)
 	defer func() { _ = way.Close() }()
@@ -118,7 +118,7 @@ func BenchmarkListeners(b *testing.B) {
 	}
 }
 
-// resident is the process's resident memory in bytes, without what the runtime could give back.
+// resident returns the process's resident memory in bytes, without what the runtime could return.
 func resident(b *testing.B) int64 {
 	b.Helper()
 	debug.FreeOSMemory()
@@ -129,7 +129,7 @@ func resident(b *testing.B) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// BenchmarkThroughput compares a session that passes through with a direct one: 1 MiB writes from the server, as of a COPY.
+// BenchmarkThroughput compares a session through the gateway with a direct one, with 1 MiB writes from the server as in a COPY.
 func BenchmarkThroughput(b *testing.B) {
 	chunk := make([]byte, 1<<20)
 	target := instance(b, trusting(func(conn *net.TCPConn) {

@@ -6,28 +6,28 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
-// Observer learns what happens, for metrics. Its methods are called by many goroutines at once and must not block.
+// Observer is notified of what happens, for metrics. Its methods are called concurrently and must not block.
 type Observer interface {
-	// Ignored counts a connection that is no client and so wakes nothing. The reason is one of IgnoredReasons.
+	// Ignored counts a connection that is not a client's and wakes nothing. The reason is one of IgnoredReasons.
 	Ignored(service Service, reason string)
 	// Refused counts a client that got no session.
 	Refused(service Service, reason RefusedReason)
-	// Held and Spliced tell a change, 1 or -1, of how many clients wait and how many sessions pass through.
+	// Held and Spliced report a change, 1 or -1, in the number of waiting clients and of sessions.
 	Held(service Service, change int)
 	Spliced(service Service, change int)
-	// Took tells how long a phase of a client that got its session took.
+	// Took reports how long a phase took, for a client that got its session.
 	Took(service Service, phase Phase, duration time.Duration)
 }
 
 const (
-	// ignoredCancel is a CancelRequest while no instance runs that it could be for.
+	// ignoredCancel is a CancelRequest while no instance is running.
 	ignoredCancel = "cancel"
-	// ignoredClosed is a connection that had not said what it is when the gateway ended.
+	// ignoredClosed is a connection whose startup packet was not complete when the gateway stopped.
 	ignoredClosed = "closed"
 )
 
-// IgnoredReasons is the closed list of why a connection wakes nothing: what is wrong with its startup packet, the backend's
-// refusals, a CancelRequest for a sleeping cluster, and the gateway's own end.
+// IgnoredReasons returns all reasons why a connection wakes nothing: errors in its startup packet, the backend's refusals, a
+// CancelRequest for a sleeping cluster, and the gateway's shutdown.
 func IgnoredReasons() []string {
 	reasons := []string{ignoredCancel, ignoredClosed}
 	for _, reason := range startup.Reasons() {
@@ -39,39 +39,39 @@ func IgnoredReasons() []string {
 	return reasons
 }
 
-// RefusedReason says why a client got no session. The list is closed: it labels metrics.
+// RefusedReason says why a client got no session. The set is closed, because it labels metrics.
 type RefusedReason string
 
 // The reasons.
 const (
-	// RefusedOpening is a connection that gave way to another before it had said what it is.
+	// RefusedStartup is a connection that lost its slot to another before its startup packet was complete.
 	RefusedStartup RefusedReason = "too_many_starting"
-	// RefusedHeld is a client that got no slot among those that wait, or gave way to another.
+	// RefusedHeld is a client that got no slot for waiting, or lost it to another.
 	RefusedHeld RefusedReason = "too_many_held"
-	// RefusedSpliced is a client whose cluster is awake, and for whose session there was no slot.
+	// RefusedSpliced is a client whose cluster is awake but whose session got no slot.
 	RefusedSpliced      RefusedReason = "too_many_spliced"
 	RefusedReplication  RefusedReason = "replication"
 	RefusedAsleepByHand RefusedReason = "asleep_by_hand"
 	RefusedMaintenance  RefusedReason = "maintenance"
 	RefusedReconnect    RefusedReason = "reconnect"
 	RefusedTimeout      RefusedReason = "timeout"
-	// RefusedUnreachable is an instance that was said to accept sessions and did not, several times.
+	// RefusedUnreachable means that an instance was reported to accept sessions but did not, several times.
 	RefusedUnreachable RefusedReason = "unreachable"
-	// RefusedNoTLS is an instance that serves no TLS, which the client had been promised.
+	// RefusedNoTLS means that the instance does not serve TLS, which the gateway had promised to the client.
 	RefusedNoTLS RefusedReason = "no_tls"
-	// RefusedClosed is a gateway that has waited as long as it may when it stops.
+	// RefusedClosed means that the gateway stopped and its drain timeout is over.
 	RefusedClosed RefusedReason = "closed"
-	// RefusedHungUp is a client that went away while it was held.
+	// RefusedHungUp is a client that hung up while it was held.
 	RefusedHungUp RefusedReason = "hung_up"
 	// RefusedAhead is a client that sent more than the limit while it was held.
 	RefusedAhead RefusedReason = "sent_ahead"
-	// RefusedPanicked is a connection that met a mistake of the gateway's own.
+	// RefusedPanicked is a connection that hit a bug in the gateway.
 	RefusedPanicked RefusedReason = "panic"
 	// RefusedFailed is any other error of the backend.
 	RefusedFailed RefusedReason = "failed"
 )
 
-// RefusedReasons is the closed list.
+// RefusedReasons returns all reasons.
 func RefusedReasons() []RefusedReason {
 	return []RefusedReason{
 		RefusedStartup, RefusedHeld, RefusedSpliced, RefusedReplication, RefusedAsleepByHand, RefusedMaintenance, RefusedReconnect,
@@ -79,18 +79,18 @@ func RefusedReasons() []RefusedReason {
 	}
 }
 
-// Phase is a part of the time that a client waits. The list is closed: it labels metrics.
+// Phase is a part of the time that a client waits. The set is closed, because it labels metrics.
 type Phase string
 
-// The phases, in their order.
+// The phases, in order.
 const (
-	// PhaseStartup is from the connection to the end of the startup packet: it is the client's own time.
+	// PhaseStartup is from the connection to the end of the startup packet, and depends on the client alone.
 	PhaseStartup Phase = "startup"
-	// PhaseResolve is what the backend took, so also the wake.
+	// PhaseResolve is the time that the backend took, including the wake.
 	PhaseResolve Phase = "resolve"
-	// PhaseConnect is from the backend's answer until the instance has taken the startup packet.
+	// PhaseConnect is from the backend's answer until the instance has received the startup packet.
 	PhaseConnect Phase = "connect"
 )
 
-// Phases is the closed list.
+// Phases returns all phases.
 func Phases() []Phase { return []Phase{PhaseStartup, PhaseResolve, PhaseConnect} }

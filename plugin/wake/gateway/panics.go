@@ -5,8 +5,8 @@ import (
 	"runtime/debug"
 )
 
-// contain is deferred in every goroutine of the connection: a panic is logged and counted and ends the connection, and not the
-// process, on which every cluster's reconciliation depends.
+// contain is deferred in every goroutine of the connection. It logs and counts a panic, and limits it to the connection: every
+// cluster's reconciliation depends on this process.
 func (c *clientConn) contain() {
 	caught := recover()
 	if caught == nil {

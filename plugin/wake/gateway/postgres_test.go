@@ -22,18 +22,18 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
-// sleeping is a real server that is stopped until a client comes through the gateway.
+// sleeping is a real server that is stopped until a client connects through the gateway.
 type sleeping struct {
 	running
 	backend *fakeBackend
 	server  *postgrestest.Server
-	// wanted is closed when a client is there, awake when the server accepts sessions.
+	// wanted is closed when a client has connected, awake when the server accepts sessions.
 	wanted, awake chan struct{}
-	// mistaken makes the backend say once that the server accepts sessions.
+	// mistaken makes the backend claim once that the server accepts sessions.
 	mistaken atomic.Bool
 }
 
-// sleep gives the server TLS, the roles ann, who has a password, and certified, who has a certificate, and stops it.
+// sleep configures TLS and the roles ann (with a password) and certified (with a certificate), and stops the server.
 func sleep(t *testing.T, server *postgrestest.Server) *sleeping {
 	t.Helper()
 	server.Execute(t, "create role ann login password 'secret'", "create role certified login")
@@ -67,7 +67,7 @@ func sleep(t *testing.T, server *postgrestest.Server) *sleeping {
 	return s
 }
 
-// wake starts the server when so many clients are held.
+// wake starts the server once the given number of clients is held.
 func (s *sleeping) wake(t *testing.T, clients int) {
 	t.Helper()
 	<-s.wanted
@@ -109,7 +109,7 @@ func (s *sleeping) pgx(t *testing.T, settings, query string) (string, error) {
 	return got, err
 }
 
-// TestClientsOfASleepingServerGetAnAnswer connects real clients in every way to a server that is down, and starts it.
+// TestClientsOfASleepingServerGetAnAnswer connects real clients in every way to a stopped server, and starts it.
 func TestClientsOfASleepingServerGetAnAnswer(t *testing.T) {
 	t.Parallel()
 	const (
@@ -194,7 +194,7 @@ func TestACancelRequestCancelsAQuery(t *testing.T) {
 		if conn == nil {
 			t.Fatal(<-done)
 		}
-		// A request that comes before the query cancels nothing.
+		// A request that arrives before the query cancels nothing.
 		watcher := server.Connect(t, "postgres", "postgres")
 		for running := false; !running; {
 			must(t, watcher.QueryRow(t.Context(), "select exists (select from pg_stat_activity where wait_event = 'PgSleep')").Scan(&running))
@@ -207,8 +207,8 @@ func TestACancelRequestCancelsAQuery(t *testing.T) {
 	})
 }
 
-// TestAServerThatShutsDownIsWaitedFor gives the gateway a server that answers 57P03, since its shutdown waits for a session. The
-// client hears of it only what comes from the server that is started next.
+// TestAServerThatShutsDownIsWaitedFor uses a server that answers 57P03 because its shutdown waits for a session. The client only
+// sees answers of the server that is started next.
 func TestAServerThatShutsDownIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, server *postgrestest.Server) {

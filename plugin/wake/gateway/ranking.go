@@ -2,14 +2,14 @@ package gateway
 
 import "slices"
 
-// ranking counts by key, and knows a key that has the most. The zero value is ready.
+// ranking counts by key, and finds a key with the highest count. The zero value is ready to use.
 type ranking[K comparable] struct {
 	ranked map[K]rank
-	// buckets are the keys by their count, without those that have none; the last is not empty.
+	// buckets are the keys by their count, starting at 1; the last one is not empty.
 	buckets [][]K
 }
 
-// rank is a key's count, and where the key is in the bucket of that count.
+// rank is a key's count, and its index in the bucket of that count.
 type rank struct{ count, index int }
 
 func (r *ranking[K]) count(key K) int { return r.ranked[key].count }
@@ -32,7 +32,7 @@ func (r *ranking[K]) add(key K, change int) {
 	*bucket = append(*bucket, key)
 }
 
-// remove takes the key out of its bucket; the last of the bucket takes its place.
+// remove removes the key from its bucket and moves the bucket's last key to its index.
 func (r *ranking[K]) remove(key K) {
 	was, ok := r.ranked[key]
 	if !ok {
@@ -51,7 +51,7 @@ func (r *ranking[K]) remove(key K) {
 	}
 }
 
-// largest returns a key that has the most, and its count; 0: there is no key.
+// largest returns a key with the highest count, and that count; 0 if there is no key.
 func (r *ranking[K]) largest() (key K, count int) {
 	if count = len(r.buckets); count == 0 {
 		return key, 0

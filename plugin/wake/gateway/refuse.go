@@ -9,10 +9,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// refuseFor bounds the writing of a refusal, which fits in the socket's buffer.
+// refuseFor limits the write of a refusal, which fits in the socket's buffer.
 const refuseFor = time.Second
 
-// Why a client gets no session, beside what a backend says.
+// Why a client gets no session, besides the backend's errors.
 var (
 	errStartup     = errors.New("too many connections have not said what they are")
 	errHeld        = errors.New("too many clients are held")
@@ -25,14 +25,14 @@ var (
 	errAhead       = errors.New("the client sent too much ahead of its turn")
 )
 
-// refusal is what a client is told.
+// refusal is the error that a client gets.
 type refusal struct {
 	reason  RefusedReason
 	state   startup.SQLSTATE
 	message string
 }
 
-// explain puts the error in words for the client's user. clusters is what kubectl calls the Cluster's kind.
+// explain turns the error into a message for the client's user. clusters is kubectl's name for the Cluster resource.
 func explain(err error, clusters string, service Service) refusal {
 	cluster := fmt.Sprintf("cluster %q", service.Cluster)
 	now := startup.CannotConnectNow
@@ -71,7 +71,7 @@ func explain(err error, clusters string, service Service) refusal {
 	}
 }
 
-// refuse tells the client why it gets no session, if it can be told: inside TLS only its server could.
+// refuse tells the client why it gets no session. Inside TLS it cannot, because only the server could.
 func (c *clientConn) refuse(kind startup.Kind, why error) {
 	told := explain(why, c.clusters, c.listener.service)
 	c.observer.Refused(c.listener.service, told.reason)
@@ -85,5 +85,5 @@ func (c *clientConn) refuse(kind startup.Kind, why error) {
 		return
 	}
 	_ = c.client.SetWriteDeadline(time.Now().Add(refuseFor))
-	_, _ = c.client.Write(packet) // one that has gone need not be told
+	_, _ = c.client.Write(packet) // the client may be gone
 }

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// attempts is how often an instance is tried that was said to accept sessions: it may have gone between the two.
+	// attempts is how often an instance that was reported to accept sessions is tried. It may have stopped in between.
 	attempts = 5
-	// attemptPause is the pause behind the first attempt, and grows with each: 1.5 s in all.
+	// attemptPause is the pause after the first attempt, and grows with each: 1.5 s in all.
 	attemptPause = 150 * time.Millisecond
-	// sendAddressFor bounds what a session waits for the instance to learn whose it is.
+	// sendAddressFor limits how long a session waits for SendClientAddress.
 	sendAddressFor = time.Second
-	// answerMost bounds, in bytes, an ErrorResponse that is looked into; the server's own are a few hundred.
+	// answerMost is the size in bytes up to which an ErrorResponse is parsed; PostgreSQL's have a few hundred.
 	answerMost = 8 << 10
 )
 
-// route asks the backend where the session goes, and takes the startup packet there.
+// route asks the backend where the session goes, and sends the startup packet there.
 func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached, error) {
 	if c.ignored || packet.Replication != startup.NoReplication {
 		return c.routeToRunning(ctx, packet)
@@ -57,8 +57,8 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 	}
 }
 
-// routeToRunning passes a session through to an instance that runs, and wakes no cluster: what replicates is there all day, and
-// a client that is ignored never wakes one.
+// routeToRunning forwards a session to a running instance and never wakes the cluster: replication clients are connected all the
+// time, and ignored clients must not wake it.
 func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) (*reached, error) {
 	running := c.backend.Running(c.listener.service)
 	switch {
@@ -72,7 +72,7 @@ func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) 
 	return c.reach(ctx, running[rand.IntN(len(running))], packet)
 }
 
-// reach connects to an instance and gives it the startup packet. The error is errUnreachable if another attempt may help.
+// reach connects to an instance and sends it the startup packet. The error is errUnreachable if another attempt may help.
 func (c *clientConn) reach(ctx context.Context, target netip.AddrPort, packet startup.Packet) (*reached, error) {
 	if err := c.beginSession(); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (c *clientConn) dial(ctx context.Context, target netip.AddrPort) (*net.TCPC
 	return dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, target)
 }
 
-// replay says to the instance what the client said, and returns what the instance has answered so far that is the client's.
+// replay sends the instance what the client has sent, and returns the part of its answer that belongs to the client.
 func replay(server *net.TCPConn, packet startup.Packet) ([]byte, error) {
 	if packet.Kind == startup.TLS {
 		if err := askTLS(server); err != nil {
@@ -113,13 +113,13 @@ func replay(server *net.TCPConn, packet startup.Packet) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	if packet.Kind != startup.Plain {
-		return nil, nil // only the client can read the answer
+		return nil, nil // the answer is encrypted for the client
 	}
 	return firstAnswer(server)
 }
 
-// askTLS asks the instance for TLS, as the client has asked and been promised. Behind the one byte of the answer it must say
-// nothing before the ClientHello, so reading no more is not the gateway's to check.
+// askTLS asks the instance for TLS, as the client has asked and been promised. The server must send nothing between its one-byte
+// answer and the ClientHello; checking that is the client's job.
 func askTLS(server *net.TCPConn) error {
 	if _, err := server.Write(startup.SSLRequest); err != nil {
 		return fmt.Errorf("%w: %w", errUnreachable, err)
@@ -134,10 +134,10 @@ func askTLS(server *net.TCPConn) error {
 	return nil
 }
 
-// firstAnswer reads the instance's first answer to a startup packet. One that starts or stops says 57P03; nothing of it has
-// reached the client, so another attempt is possible.
+// firstAnswer reads the instance's first answer to a startup packet. While it starts or stops, it answers 57P03. The client has
+// received nothing of that yet, so another attempt is possible.
 func firstAnswer(server io.Reader) ([]byte, error) {
-	const header = 5 // type and length; the length counts itself
+	const header = 5 // type and length; the length includes itself
 	answer, need := make([]byte, 0, 512), 1
 	for len(answer) < need {
 		if len(answer) == cap(answer) {
@@ -156,7 +156,7 @@ func firstAnswer(server io.Reader) ([]byte, error) {
 			need = int(binary.BigEndian.Uint32(answer[1:])) + 1
 		}
 		if need > answerMost {
-			return answer, nil // a server that cannot fork says so without a length
+			return answer, nil // a server that cannot fork sends a message without a length
 		}
 	}
 	var refused pgproto3.ErrorResponse
@@ -166,7 +166,7 @@ func firstAnswer(server io.Reader) ([]byte, error) {
 	return answer, nil
 }
 
-// causeOr is why the context ended, if it did, and the error else.
+// causeOr returns the cause if the context has ended, otherwise the error.
 func causeOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -174,7 +174,7 @@ func causeOr(ctx context.Context, err error) error {
 	return err
 }
 
-// pause waits, or until the context ends.
+// pause waits for the duration, or until the context ends.
 func pause(ctx context.Context, duration time.Duration) {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()

@@ -17,7 +17,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
-// TestAnInstanceThatDoesNotAcceptIsTriedAgain holds what an instance may do before it takes a session.
+// TestAnInstanceThatDoesNotAcceptIsTriedAgain checks what an instance may do before it accepts a session.
 func TestAnInstanceThatDoesNotAcceptIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	starting, err := startup.Refuse(startup.CannotConnectNow, "the database system is starting up")
@@ -65,7 +65,7 @@ func TestAnInstanceThatDoesNotAcceptIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestTheAnswerOfAnInstanceIsPassedOn holds that every other first answer is the client's.
+// TestTheAnswerOfAnInstanceIsPassedOn checks that every other first answer is forwarded to the client.
 func TestTheAnswerOfAnInstanceIsPassedOn(t *testing.T) {
 	t.Parallel()
 	full, err := startup.Refuse(startup.TooManyConnections, "sorry, too many clients already")
@@ -105,7 +105,7 @@ func TestReplicationPassesToAnInstanceThatRuns(t *testing.T) {
 	}
 }
 
-// While a cluster falls asleep or wakes its Services lead to the gateway although it is awake.
+// While a cluster falls asleep or wakes, its Services lead to the gateway although it is awake.
 func TestGateway_ignoredClientsReachAClusterThatIsAwake(t *testing.T) {
 	t.Parallel()
 	target := instance(t, trusting(echo))
@@ -172,7 +172,7 @@ func TestTheInstanceLearnsWhoseTheSessionIs(t *testing.T) {
 	}
 }
 
-// clientHello is what pgx sent once, after SSLRequest.
+// clientHello was sent by pgx after SSLRequest.
 func clientHello(t *testing.T) []byte {
 	t.Helper()
 	content, err := os.ReadFile("../startup/testdata/pgx-require.txt")
@@ -184,7 +184,7 @@ func clientHello(t *testing.T) []byte {
 	return hello
 }
 
-// TestATLSClientHearsNothingButItsServer holds what a client that was promised TLS reads.
+// TestATLSClientHearsNothingButItsServer checks what a client that was promised TLS reads.
 func TestATLSClientHearsNothingButItsServer(t *testing.T) {
 	t.Parallel()
 	hello := clientHello(t)
@@ -228,8 +228,8 @@ func TestATLSClientHearsNothingButItsServer(t *testing.T) {
 	}
 }
 
-// FuzzFirstAnswer holds that nothing that an instance says makes the gateway panic or keep much, and that what it passes on is
-// what was said.
+// FuzzFirstAnswer checks that no answer of an instance makes the gateway panic or keep much, and that answers are forwarded
+// unchanged.
 func FuzzFirstAnswer(f *testing.F) {
 	starting, err := startup.Refuse(startup.CannotConnectNow, "starting")
 	must(f, err)

@@ -55,7 +55,7 @@ func TestAClientThatHangsUpLeavesNoSessionBehind(t *testing.T) {
 	gateway.ledger.await(t, "refused hung_up", 1)
 }
 
-// TestEndsPassThrough holds that each side learns how the other ended.
+// TestEndsPassThrough checks that each side learns how the other ended.
 func TestEndsPassThrough(t *testing.T) {
 	t.Parallel()
 	fate := make(chan error, 1)
@@ -121,7 +121,8 @@ func TestEndsPassThrough(t *testing.T) {
 	})
 }
 
-// TestACancelRequestIsPassedToEveryInstance holds that the client's connection ends when all have taken it.
+// TestACancelRequestIsPassedToEveryInstance checks that the client's connection ends once all instances have processed the
+// request.
 func TestACancelRequestIsPassedToEveryInstance(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 2)
@@ -150,7 +151,7 @@ func TestACancelRequestIsPassedToEveryInstance(t *testing.T) {
 	}
 }
 
-// pairs makes connections on either side of a splice.
+// pairs makes connections on both sides of a splice.
 func pairs(t *testing.T) func() (near, far *net.TCPConn) {
 	listener := listen(t)
 	t.Cleanup(func() { _ = listener.Close() })
@@ -162,7 +163,7 @@ func pairs(t *testing.T) func() (near, far *net.TCPConn) {
 	}
 }
 
-// TestTheServersLastWordsOutliveItsReset holds it for a client that was sending meanwhile: it is the writing that fails first.
+// TestTheServersLastWordsOutliveItsReset tests this for a client that was sending meanwhile: the write fails first.
 func TestTheServersLastWordsOutliveItsReset(t *testing.T) {
 	t.Parallel()
 	pair := pairs(t)

@@ -6,9 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// sessions hands out the slots of sessions that pass through, which nobody who has one loses to another. A cluster's first
-// session gets one while any is free, and further ones while the cluster's namespace has fewer than are free: so one namespace
-// has at most half of them, two have a third each, and some are always left for others.
+// sessions assigns the session slots. Nobody loses one to another. A cluster's first session gets a slot while any is free;
+// further sessions only while the cluster's namespace has fewer slots than are free. So one namespace gets at most half of them,
+// two get a third each, and some are always left for others.
 type sessions struct {
 	most int
 
@@ -22,7 +22,7 @@ func newSessions(most int) *sessions {
 	return &sessions{most: most, namespaces: map[string]int{}, clusters: map[types.NamespacedName]int{}}
 }
 
-// take takes a slot, if one is left for the cluster.
+// take takes a slot if one is left for the cluster.
 func (s *sessions) take(cluster types.NamespacedName) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -36,7 +36,7 @@ func (s *sessions) take(cluster types.NamespacedName) bool {
 	return true
 }
 
-// give gives one back.
+// give frees a slot.
 func (s *sessions) give(cluster types.NamespacedName) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

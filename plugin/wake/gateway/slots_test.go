@@ -13,7 +13,7 @@ import (
 // other is a Service of another tenant's cluster.
 var other = Service{Namespace: "blog", Name: "posts-rw", UID: "uid-2", Cluster: "posts"}
 
-// open serves another Service, and returns where it is reached.
+// open serves another Service, and returns its address.
 func (r running) open(t testing.TB, service Service) string {
 	t.Helper()
 	listener, address := opened(t)
@@ -32,7 +32,7 @@ func dialFrom(t testing.TB, source, address string) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// TestGateway_silentConnectionsKeepNoClientOut has one sender take every slot of those that have not said what they are.
+// TestGateway_silentConnectionsKeepNoClientOut lets one sender take every starting slot.
 func TestGateway_silentConnectionsKeepNoClientOut(t *testing.T) {
 	t.Parallel()
 	for rule, row := range map[string]struct {
@@ -64,7 +64,7 @@ func TestGateway_silentConnectionsKeepNoClientOut(t *testing.T) {
 	}
 }
 
-// TestGateway_heldClientsOfOneTenantKeepNoOtherOut has one tenant's clients take every slot of those that are held.
+// TestGateway_heldClientsOfOneTenantKeepNoOtherOut lets one tenant's clients take every slot for held clients.
 func TestGateway_heldClientsOfOneTenantKeepNoOtherOut(t *testing.T) {
 	t.Parallel()
 	gateway := run(t, &fakeBackend{}, func(l *Limits) { l.Held = 2 })
@@ -90,7 +90,7 @@ func TestGateway_heldClientsOfOneTenantKeepNoOtherOut(t *testing.T) {
 	gateway.ledger.await(t, "held", 2)
 }
 
-// TestGateway_aFullTableRefusesNoWake has a cluster woken although no session of it can pass through.
+// TestGateway_aFullTableRefusesNoWake wakes a cluster although there is no slot for its session.
 func TestGateway_aFullTableRefusesNoWake(t *testing.T) {
 	t.Parallel()
 	target := instance(t, trusting(echo))
@@ -111,7 +111,7 @@ func TestGateway_aFullTableRefusesNoWake(t *testing.T) {
 	gateway.ledger.await(t, "refused too_many_spliced", 1)
 }
 
-// TestGateway_aPeerThatMayNotComeTakesNoPlace has one that may stay although others that may not come again and again.
+// TestGateway_aPeerThatMayNotComeTakesNoPlace checks that an allowed connection stays although refused peers keep connecting.
 func TestGateway_aPeerThatMayNotComeTakesNoPlace(t *testing.T) {
 	t.Parallel()
 	backend := &fakeBackend{
@@ -135,7 +135,7 @@ func TestGateway_aPeerThatMayNotComeTakesNoPlace(t *testing.T) {
 	expect(t, conn, okay)
 }
 
-// TestGateway_aPanicEndsOneConnection has the backend panic in each of its methods that a client's connection asks.
+// TestGateway_aPanicEndsOneConnection lets each method of the backend that is called for a client's connection panic.
 func TestGateway_aPanicEndsOneConnection(t *testing.T) {
 	t.Parallel()
 	for rule, fail := range map[string]func(*fakeBackend){

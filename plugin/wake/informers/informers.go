@@ -158,11 +158,26 @@ func pods(p *corev1.Pod) any {
 	kept.Spec.Containers = lifecycle.OnlySidecar(p)           // a metric shows which version runs where
 	kept.Spec.InitContainers = lifecycle.SlowStartupProbes(p) // an Event tells of what a wake waited for
 	kept.Status = corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs}
+	if !endpointslice.IsInstance(p) { // a replica that starts is told from one that is dead
+		kept.Status.StartTime = p.Status.StartTime
+		kept.Status.InitContainerStatuses, kept.Status.ContainerStatuses = running(p.Status.InitContainerStatuses), running(p.Status.ContainerStatuses)
+	}
 	for _, condition := range p.Status.Conditions {
 		if condition.Type == corev1.PodReady {
 			kept.Status.Conditions = []corev1.PodCondition{{
 				Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
 			}}
+		}
+	}
+	return kept
+}
+
+// running keeps since when containers run.
+func running(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var kept []corev1.ContainerStatus
+	for i := range statuses {
+		if now := statuses[i].State.Running; now != nil {
+			kept = append(kept, corev1.ContainerStatus{State: corev1.ContainerState{Running: now}})
 		}
 	}
 	return kept

@@ -94,6 +94,32 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 			t.Errorf("pod (-want +got):\n%s", diff)
 		}
 	})
+	t.Run("of a pod of the plugin whether it starts, serves or is dead", func(t *testing.T) {
+		t.Parallel()
+		started := ptr.To(metav1.NewTime(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)))
+		runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: *started}}
+		got := through(t, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "x", UID: "u", ResourceVersion: "7", Labels: map[string]string{"app": "x"}},
+			Status: corev1.PodStatus{
+				StartTime:  started,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled}, {Type: corev1.PodReady, Status: "False", LastTransitionTime: *started}},
+				ContainerStatuses: []corev1.ContainerStatus{
+					{Name: "a", Image: "a:1", State: runs}, {Name: "b", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}},
+				},
+			},
+		})
+		want := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "x", UID: "u", ResourceVersion: "7"},
+			Status: corev1.PodStatus{
+				StartTime:         started,
+				Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: "False", LastTransitionTime: *started}},
+				ContainerStatuses: []corev1.ContainerStatus{{State: runs}},
+			},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("pod (-want +got):\n%s", diff)
+		}
+	})
 	t.Run("of a Service whose it is, what it selects and where it is reached", func(t *testing.T) {
 		t.Parallel()
 		spec := corev1.ServiceSpec{

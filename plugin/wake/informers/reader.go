@@ -193,6 +193,15 @@ func (r Reader) Replicas(ctx context.Context) ([]types.UID, error) {
 	return replicas, nil
 }
 
+// Leads reports whether any slice of ours leads to a replica.
+func (r Reader) Leads(ctx context.Context, replica types.UID) (bool, error) {
+	found, err := r.SliceStore.ByIndex(ctx, byReplica, string(replica))
+	if err != nil {
+		return false, fmt.Errorf("find EndpointSlices by %s: %w", byReplica, err)
+	}
+	return len(found) != 0, nil
+}
+
 // PodsAt are the pods of the namespace that have the address.
 func (r Reader) PodsAt(ctx context.Context, namespace string, address netip.Addr) ([]corev1.Pod, error) {
 	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{byAddress: address.Unmap().String()})

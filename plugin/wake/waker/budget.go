@@ -9,43 +9,43 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// How many wakes a replica begins.
+// The rates at which a replica begins wakes.
 const (
 	sourceBurst, sourceEvery = 10, 10 * time.Second
 	sharedBurst, sharedEvery = 500, time.Second
-	// waitsFor is for how long somebody who has asked for a wake waits for it without asking again.
+	// waitsFor is how long a source stays in the queue without asking again.
 	waitsFor = 3 * askBudgetEvery
-	// askBudgetEvery is how often a wake that has to wait asks again.
+	// askBudgetEvery is how often a waiting wake asks again.
 	askBudgetEvery = time.Second
 )
 
-// Budget is how many wakes may begin: each is a pod that is scheduled, and is paid for.
+// Budget limits how many wakes may begin, since each schedules pods that have to be paid for.
 //
-// A source address may begin ten wakes at once and one more every ten seconds. What goes beyond is taken from a budget of all
-// sources together, 500 at once and one more a second. Who finds neither waits, and those who wait are served in turn, source
-// by source, the one that has waited longest first.
+// A source address may begin ten wakes at once and one more every ten seconds. Further wakes are taken from a budget that all
+// sources share, 500 at once and one more a second. If both are used up, the wake waits. Waiting wakes are served in turn, source
+// by source, starting with the source whose last turn was longest ago.
 type Budget struct {
 	mutex    sync.Mutex
 	shared   bucket
-	swept    time.Time // when forget last did something
+	swept    time.Time // when forget last ran
 	accounts map[netip.Addr]*account
 }
 
-// account is what is known of a source.
+// account is the state of one source.
 type account struct {
 	own bucket
-	// served is when it last took from the shared budget.
+	// served is when it last used the shared budget.
 	served time.Time
-	// waiting are the clusters whose wakes wait, and when each last asked.
+	// waiting are the clusters whose wakes wait, with the time at which each was last asked for.
 	waiting map[types.NamespacedName]time.Time
 }
 
-// NewBudget makes a budget of which nothing has been used.
+// NewBudget returns an unused budget.
 func NewBudget() *Budget {
 	return &Budget{accounts: map[netip.Addr]*account{}}
 }
 
-// Take reports whether the source may wake the cluster now. If not, it waits until it asks again or has left.
+// Take reports whether the source may wake the cluster now. If not, the source is queued until it asks again or leaves.
 func (b *Budget) Take(source netip.Addr, cluster types.NamespacedName, now time.Time) (ok bool) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
@@ -67,7 +67,7 @@ func (b *Budget) Take(source netip.Addr, cluster types.NamespacedName, now time.
 	return true
 }
 
-// Leave withdraws what the source asked for.
+// Leave withdraws the source's request for the cluster.
 func (b *Budget) Leave(source netip.Addr, cluster types.NamespacedName) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
@@ -76,7 +76,7 @@ func (b *Budget) Leave(source netip.Addr, cluster types.NamespacedName) {
 	}
 }
 
-// isNext reports whether no other source waits that was served before this one.
+// isNext reports whether no waiting source was last served before this one.
 func (b *Budget) isNext(asking *account) bool {
 	for _, other := range b.accounts {
 		if other != asking && len(other.waiting) != 0 && other.served.Before(asking.served) {
@@ -86,7 +86,7 @@ func (b *Budget) isNext(asking *account) bool {
 	return true
 }
 
-// forget forgets who has not asked again, and sources of which there is nothing to know, now and then.
+// forget drops requests that were not repeated and accounts that hold no state, at most once per askBudgetEvery.
 func (b *Budget) forget(now time.Time) {
 	if now.Sub(b.swept) < askBudgetEvery {
 		return
@@ -100,13 +100,13 @@ func (b *Budget) forget(now time.Time) {
 	}
 }
 
-// bucket is how much of a budget is used, which time gives back. The zero value is not used.
+// bucket is a token bucket. The zero value is full.
 type bucket struct {
-	// empties is when all will have been given back.
+	// empties is when the bucket will be full again.
 	empties time.Time
 }
 
-// take uses one of so many, of which one is given back every so often, and reports whether one was left.
+// take takes one token from a bucket of the given size, which regains one in each interval, and reports whether one was left.
 func (b *bucket) take(now time.Time, most int, every time.Duration) (ok bool) {
 	empties := b.empties
 	if empties.Before(now) {

@@ -29,7 +29,7 @@ func clusterNumber(i int) types.NamespacedName {
 	return types.NamespacedName{Namespace: "shop", Name: fmt.Sprint(i)}
 }
 
-// took is how many of the wakes one source may begin at a time.
+// took returns how many of the wakes one source may begin at a time.
 func (b *Budget) took(from netip.Addr, wakes int, now time.Time) int {
 	taken := 0
 	for i := range wakes {
@@ -79,7 +79,7 @@ func TestBudget_promises(t *testing.T) {
 	}
 }
 
-// TestBudget_servesSourcesInTurn has sources with many and with few wishes wait for one place a second.
+// TestBudget_servesSourcesInTurn lets sources with many and with few requests wait for one wake a second.
 func TestBudget_servesSourcesInTurn(t *testing.T) {
 	t.Parallel()
 	b := NewBudget()
@@ -94,7 +94,7 @@ func TestBudget_servesSourcesInTurn(t *testing.T) {
 	served := map[int]int{}
 	for second := 1; second <= 9; second++ {
 		now := noon.Add(time.Duration(second) * time.Second)
-		for round := range 2 { // the first round says who waits
+		for round := range 2 { // the first round queues them
 			for i, wishes := range []int{100, 10, 1} {
 				for c := range wishes {
 					if b.Take(source(i), clusterNumber(1000*i+c), now) && round < 2 {
@@ -109,7 +109,7 @@ func TestBudget_servesSourcesInTurn(t *testing.T) {
 	}
 }
 
-// TestBudget_neverExceedsItsRates has many sources ask at random, for an hour.
+// TestBudget_neverExceedsItsRates lets many sources ask at random for an hour.
 func TestBudget_neverExceedsItsRates(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(7, 0)) //nolint:gosec // a test that can be repeated
@@ -160,7 +160,8 @@ func TestResolve_waitsForTheBudget(t *testing.T) {
 	})
 }
 
-// A wake that the API server refuses, as when the operator's webhook is away, is tried again and is still one wake.
+// A wake that the API server rejects, for example because the operator's webhook is down, is retried and still counts as one
+// wake.
 func TestResolve_takesOneWakeFromTheBudgetHoweverOftenItIsTried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -188,7 +189,7 @@ func TestResolve_takesOneWakeFromTheBudgetHoweverOftenItIsTried(t *testing.T) {
 	})
 }
 
-// A wake that was granted waits no more, however long PostgreSQL takes.
+// A granted wake does not wait any more, however long PostgreSQL takes.
 func TestResolve_leavesTheQueueWhenItMayWake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +206,7 @@ func TestResolve_leavesTheQueueWhenItMayWake(t *testing.T) {
 	})
 }
 
-// A client does not wait for the budget of another that wants the same cluster.
+// A client does not wait for the budget of another client of the same cluster.
 func TestResolve_wakesForWhoeverMay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -227,7 +228,7 @@ func TestResolve_wakesForWhoeverMay(t *testing.T) {
 	})
 }
 
-// Pods of one node share a network of 64 bits, and so a budget. One of them that woke the cluster in vain waits, and no other.
+// Pods of one node share a /64 network, and therefore a budget. Only the pod that caused an unused wake waits.
 func TestResolve_letsOnlyWhoWokeItInVainWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +260,7 @@ func TestResolve_letsOnlyWhoWokeItInVainWait(t *testing.T) {
 	})
 }
 
-// A wake that waits ends with its last client: nobody would be served by it.
+// A waiting wake ends with its last client, because nobody would use it.
 func TestResolve_wakesNothingForNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

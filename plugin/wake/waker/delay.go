@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// delayedAfter is after how long an Event says what a wake waits for: most take seconds.
+	// delayedAfter is how long a wake may take before an Event says what it waits for. Most take seconds.
 	delayedAfter = time.Minute
-	// delayedEvery is how often that is looked at again.
+	// delayedEvery is how often the cause is checked again.
 	delayedEvery = 30 * time.Second
-	// explainTakes bounds the reading of pods and Events: the search waits for it.
+	// explainTakes limits the reading of pods and Events, for which the search has to wait.
 	explainTakes = time.Second
 )
 
-// delay is what a wake waits for, as far as people have been told.
+// delay is the cause of a delay that was last reported.
 type delay struct {
 	cause  string
 	looked time.Time
 }
 
-// because is the cause as the end of a sentence.
+// because returns the cause as the end of a sentence.
 func (d delay) because() string {
 	if d.cause == "" {
 		return ""
@@ -36,7 +36,7 @@ func (d delay) because() string {
 	return ": " + d.cause
 }
 
-// explainDelay writes an Event that says what a wake that takes long waits for, and another when that has changed.
+// explainDelay writes an Event that says what a slow wake waits for, and another when the cause changes.
 func (w *wake) explainDelay(ctx context.Context, seen *snapshot, now time.Time) {
 	if now.Sub(w.phases.began) < delayedAfter || now.Sub(w.delay.looked) < delayedEvery {
 		return
@@ -54,7 +54,7 @@ func (w *wake) explainDelay(ctx context.Context, seen *snapshot, now time.Time) 
 	w.event(corev1.EventTypeWarning, "WakeDelayed", fmt.Sprintf("The wake takes longer than %s: %s", delayedAfter, cause))
 }
 
-// cause reads what the wake waits for. The informers keep too little of pods, and no Events.
+// cause finds out what the wake waits for. It asks the API server, because the informers keep too little of pods, and no Events.
 func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
 	if w.queue.why != "" {
 		return w.queue.why, nil
@@ -83,7 +83,7 @@ func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
 	return causeOf(seen.view, instances, warnings), nil
 }
 
-// causeOf says what a wake waits for, by the cluster's instances and the Events about them.
+// causeOf says what a wake waits for, given the cluster's instances and the Events about them.
 func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event) string {
 	switch {
 	case cluster.Switched && len(instances) != 0:
@@ -103,7 +103,7 @@ func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event
 	return "PostgreSQL does not accept sessions yet"
 }
 
-// causeIn says what keeps the pod from running; empty: it runs.
+// causeIn says what keeps the pod from running, or "" if it runs.
 func causeIn(pod *corev1.Pod, events []corev1.Event) string {
 	if !pod.DeletionTimestamp.IsZero() {
 		return fmt.Sprintf("pod %s is being deleted", pod.Name)
@@ -136,7 +136,7 @@ func causeIn(pod *corev1.Pod, events []corev1.Event) string {
 	return fmt.Sprintf("the containers of pod %s are being made", pod.Name)
 }
 
-// newestOf is the newest of the Events of the pod that have one of the reasons; nil: there is none.
+// newestOf returns the newest Event about the pod with one of the reasons, or nil.
 func newestOf(pod *corev1.Pod, events []corev1.Event, reasons ...string) *corev1.Event {
 	var newest *corev1.Event
 	for i := range events {

@@ -18,7 +18,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// A packet that is lost costs the kernel's retransmission, a second, to the probe that sent it, and to no other.
+// A lost packet delays the probe that sent it by the kernel's retransmission, a second, but no other probe.
 func TestResolve_doesNotWaitForAProbeWhosePacketIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestResolve_saysWhatADelayedWakeWaitsFor(t *testing.T) {
 	})
 }
 
-// The operator has nothing to do with a wake that waits for the budget.
+// A wake that waits for the budget does not need the operator.
 func TestResolve_saysThatADelayedWakeWaitsForTheBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,14 +18,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// podTakes bounds the search for the pod of an address.
+// podTakes limits the search for the pod with an address.
 const podTakes = 5 * time.Second
 
-// errAsleepAgain says that the cluster's switch is on again before a client could go its own way.
+// errAsleepAgain means that the cluster was put to sleep again before a client could connect directly.
 var errAsleepAgain = errors.New("the cluster is put to sleep again")
 
-// barred reports whether a session of the client must not come from the gateway's address to the instance: rules of PostgreSQL
-// tell addresses apart, or the client's own way there is closed. What cannot be read speaks against the client.
+// barred reports whether a session of the client must not come from the gateway's address: pg_hba distinguishes addresses, or
+// NetworkPolicies would not admit the client itself. If that cannot be read, the session is barred.
 func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr, peer netip.Addr) bool {
 	if seen.sendsAway() {
 		return true
@@ -50,7 +50,7 @@ func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr,
 	return true
 }
 
-// allowed reports whether the policies let the client reach the target. Whose the address is is asked only where that matters.
+// allowed reports whether the policies let the client reach the target. It looks up the pod of the address only if that matters.
 func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target networkpolicy.Target, peer netip.Addr) (bool, error) {
 	if networkpolicy.Allows(policies, target, peer, nil) {
 		return true, nil
@@ -63,7 +63,7 @@ func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target networkpol
 	return networkpolicy.Allows(policies, target, peer, pod), nil
 }
 
-// podAt is the pod that has the address as its own; nil: none has. A pod of the node's network has the node's.
+// podAt returns the pod whose own address this is, or nil. A pod on the host network has its node's.
 func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
 	ctx, cancel := context.WithTimeout(w.Base, podTakes)
 	defer cancel()
@@ -83,11 +83,12 @@ func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
 	return &networkpolicy.Pod{Namespace: pod.Namespace, Labels: pod.Labels, NamespaceLabels: namespace.Labels}, nil
 }
 
-// awaitDirect waits until the Service leads to PostgreSQL itself on every node, and then returns [gateway.ErrReconnect]. The client
-// counts as activity then, and while a sleep is announced. [errAsleepAgain]: that came too late.
+// awaitDirect waits until the Service leads to PostgreSQL directly on every node, and then returns [gateway.ErrReconnect]. It
+// makes the client count as activity at that moment, and while a sleep is announced. It returns [errAsleepAgain] if the cluster
+// went to sleep meanwhile.
 func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer netip.AddrPort) error {
-	spoken := ""         // the announcement against which the client has spoken
-	var direct time.Time // since when no slice of ours leads here; zero: one does
+	spoken := ""         // the announcement during which the client was signalled
+	var direct time.Time // since when none of our slices leads here; zero: one does
 	for {
 		changed := w.Notifier.Listen(clusterOf(service))
 		seen, err := w.read(ctx, service)
@@ -108,7 +109,7 @@ func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer n
 		case direct.IsZero():
 			direct, wait = now, w.NodesWait
 		case now.Sub(direct) >= w.NodesWait:
-			w.speak(ctx, seen, peer) // its session may be over before the first sample: the wake was used
+			w.speak(ctx, seen, peer) // its session may end before the first sample, but the wake was used
 			return gateway.ErrReconnect
 		default:
 			wait = w.NodesWait - now.Sub(direct)
@@ -125,11 +126,11 @@ func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer n
 	}
 }
 
-// spokenAtOnce is for how many clients it is spoken before the Cluster is read again: each is a connection to every instance.
+// spokenAtOnce is how many clients are signalled before the Cluster is read again: each needs a connection to every instance.
 const spokenAtOnce = 10
 
-// speakAgainstSwitch has the instances count the clients that they do not see, one of each address, once for each time that the switch
-// is turned on. While the operator has not begun to delete pods, they turn the switch off again for a client that counts.
+// speakAgainstSwitch makes the instances count held clients, which they cannot see, as activity: one of each address, once for
+// each hibernation. Until the operator begins to delete pods, the sidecar turns hibernation off again for a client that counts.
 func (w *wake) speakAgainstSwitch(ctx context.Context, seen *snapshot) {
 	begun := slices.ContainsFunc(seen.pods, func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() })
 	if begun || seen.view.Hibernated {
@@ -152,14 +153,14 @@ func (w *wake) speakAgainstSwitch(ctx context.Context, seen *snapshot) {
 	}
 }
 
-// speak has the instances count the client, which none of them has seen, as activity.
+// speak makes the instances count the client, which none of them can see, as activity.
 func (w *Waker) speak(ctx context.Context, seen *snapshot, peer netip.AddrPort) {
 	for _, instance := range seen.ready() {
 		w.Signal(ctx, instance, peer)
 	}
 }
 
-// routed reports whether a slice of ours leads the Service's clients to a gateway.
+// routed reports whether one of our slices leads the Service's clients to a gateway.
 func (s *snapshot) routed() bool {
 	for i := range s.slices {
 		if endpointslice.IsOurs(&s.slices[i]) && endpointslice.ServiceOf(&s.slices[i]) == s.service.UID {

@@ -23,7 +23,7 @@ import (
 
 var primary = netip.MustParseAddrPort("10.0.0.1:5432")
 
-// create makes an object, and rings.
+// create creates an object, and notifies.
 func (w *world) create(o client.Object) {
 	w.t.Helper()
 	if err := w.api.Create(w.t.Context(), o); err != nil {
@@ -32,7 +32,7 @@ func (w *world) create(o client.Object) {
 	w.notifier.Notify(types.NamespacedName{Namespace: namespace, Name: name})
 }
 
-// routed is the slice by which a gateway leads the clients of -rw to itself.
+// routed is the slice by which a gateway routes the clients of -rw to itself.
 func routed() *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: "orders-rw-wake",
@@ -43,14 +43,14 @@ func routed() *discoveryv1.EndpointSlice {
 	}}
 }
 
-// runs is an awake cluster whose primary serves.
+// runs sets up an awake cluster with a serving primary.
 func (w *world) runs() {
 	w.postgres.Store(true)
 	w.pod("orders-1", "10.0.0.1", ready)
 	w.endpoint("orders-rw", "10.0.0.1")
 }
 
-// isolated lets the pods with these labels in, and nobody else.
+// isolated admits only pods with these labels.
 func (w *world) isolated(labels map[string]string) {
 	w.create(&networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "clients"},
@@ -120,8 +120,8 @@ func addressed(c *cnpgv1.Cluster) {
 	c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
 }
 
-// A client that is asked to connect again must not come here again: the slices have gone, and every node knows. What it does then
-// may be over before an instance's first sample, so it counts.
+// A client that is asked to reconnect must not come here again: the slices are gone, and every node knows. Its direct session may
+// end before an instance's first sample, so the client counts.
 func TestResolve_sendsAwayOnceTheServiceLeadsToPostgreSQL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,8 @@ func TestResolve_sendsAwayOnceTheServiceLeadsToPostgreSQL(t *testing.T) {
 	})
 }
 
-// While a sleep is announced such a client speaks against it, is held until it is withdrawn, and counts once more then.
+// While a sleep is announced, such a client counts as activity, is held until the announcement is withdrawn, and then counts once
+// more.
 func TestResolve_holdsWhomItSendsAwayUntilTheSleepIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +177,7 @@ func TestResolve_holdsWhomItSendsAwayUntilTheSleepIsWithdrawn(t *testing.T) {
 	})
 }
 
-// A sleep that could not be stopped any more is followed by a wake.
+// A sleep that could no longer be stopped is followed by a wake.
 func TestResolve_wakesForWhomItCouldNotSendAwayInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,8 +211,8 @@ func TestResolve_wakesForWhomItCouldNotSendAwayInTime(t *testing.T) {
 	})
 }
 
-// A client that comes just after the switch is held, so no instance sees it. As long as the operator has not begun, the instances are
-// told of it, since they can turn the switch off again.
+// A client that connects just after the switch is held, so no instance sees it. Until the operator begins, the instances are
+// told, because they can turn the switch off again.
 func TestResolve_speaksAgainstASwitchThatCanBeTakenBack(t *testing.T) {
 	t.Parallel()
 	switched := func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }

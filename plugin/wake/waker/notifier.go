@@ -6,14 +6,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Notifier tells those who wait for a cluster that something of it has changed. The zero value is ready.
+// Notifier tells waiters that something about a cluster has changed. The zero value is ready to use.
 type Notifier struct {
 	mutex   sync.Mutex
 	waiting map[types.NamespacedName]chan struct{}
 }
 
-// Listen returns a channel that the next Notify closes. Whoever waits listens first and reads then, so that no change falls
-// between.
+// Listen returns a channel that the next Notify closes. Call Listen before reading the state, so that no change is missed.
 func (b *Notifier) Listen(cluster types.NamespacedName) <-chan struct{} {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
@@ -28,7 +27,7 @@ func (b *Notifier) Listen(cluster types.NamespacedName) <-chan struct{} {
 	return notified
 }
 
-// Notify wakes everybody who listens.
+// Notify wakes all listeners of the cluster.
 func (b *Notifier) Notify(cluster types.NamespacedName) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()

@@ -10,23 +10,23 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 )
 
-// probeTimeout bounds one probe.
+// probeTimeout limits one probe.
 const probeTimeout = time.Second
 
 // Prober probes instances.
 type Prober struct {
-	// Sidecars are sent the local port of every probe, so that none counts as a client.
+	// Sidecars receive the local port of every probe, so that none counts as a client.
 	Sidecars *Sidecars
 }
 
-// AcceptsSessions reports whether PostgreSQL answers a startup packet with anything but 57P03. The connection is closed at
-// the answer, which by CloudNativePG's last rule asks for a password: nobody logs in, and nothing is logged. While PostgreSQL
+// AcceptsSessions reports whether PostgreSQL answers a startup packet with anything but 57P03. It closes the connection after the
+// answer, which by CloudNativePG's last pg_hba rule is a password request: nothing logs in or is logged. While PostgreSQL
 // recovers, each probe is a line in its log.
 //
-// The instance's sidecar is sent the local port while PostgreSQL answers, so that the wake does not wait for it: at first
-// there may be no sidecar yet, and a network policy may drop what is sent. The sidecar judges a connection once the kernel
-// reports its end, so a connection that PostgreSQL left open is kept until the sidecar has answered or had its time. One that
-// PostgreSQL closed itself, as with 57P03, may be judged first and then counts as activity, while a client waits anyway.
+// The local port is sent to the instance's sidecar while PostgreSQL answers, so the wake does not wait for it: at first there may
+// be no sidecar yet, and a NetworkPolicy may drop the request. The sidecar judges a connection once the kernel reports its end,
+// so a connection that PostgreSQL left open is kept until the sidecar has answered or its time is up. A connection that
+// PostgreSQL closed itself, as with 57P03, may be judged first. It then counts as activity, but a client is waiting anyway.
 func (p *Prober) AcceptsSessions(ctx context.Context, instance netip.AddrPort) bool {
 	return p.start(ctx, instance, func(local netip.AddrPort) contract.ClientAddress {
 		return contract.ClientAddress{Port: local.Port(), Peer: local, Probe: true}
@@ -41,7 +41,7 @@ func (p *Prober) Signal(ctx context.Context, instance, client netip.AddrPort) {
 	})
 }
 
-// start sends a startup packet, and the sidecar whose the connection is.
+// start sends a startup packet, and tells the sidecar whose connection it is.
 func (p *Prober) start(ctx context.Context, instance netip.AddrPort, whose func(local netip.AddrPort) contract.ClientAddress) (accepts bool) {
 	probing, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -61,7 +61,7 @@ func (p *Prober) start(ctx context.Context, instance netip.AddrPort, whose func(
 	return err == nil && code != probe.CannotConnectNow
 }
 
-// addrPort is the address of a TCP connection's end.
+// addrPort returns the address of one end of a TCP connection.
 func addrPort(address net.Addr) netip.AddrPort {
 	if tcp, ok := address.(*net.TCPAddr); ok {
 		return tcp.AddrPort()

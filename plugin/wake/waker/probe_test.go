@@ -18,8 +18,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// postgres answers one startup packet; without an answer it closes the connection. The channel receives the address of the
-// client once that has closed the connection.
+// postgres answers one startup packet; without an answer it closes the connection. When the client has closed the connection, the
+// channel receives its address.
 func postgres(t *testing.T, answer pgproto3.BackendMessage) (netip.AddrPort, <-chan netip.AddrPort) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -49,7 +49,7 @@ func postgres(t *testing.T, answer pgproto3.BackendMessage) (netip.AddrPort, <-c
 
 var password = &pgproto3.AuthenticationSASL{AuthMechanisms: []string{"SCRAM-SHA-256"}}
 
-// sidecars sends to the handler whatever the instance.
+// sidecars sends to the handler, whatever the instance.
 func sidecars(t *testing.T, handler http.HandlerFunc) *Sidecars {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -113,7 +113,7 @@ func TestProber_keepsTheConnectionUntilTheSidecarKnowsItsPort(t *testing.T) {
 	if !p.AcceptsSessions(ctx, instance) {
 		t.Error("it waits for the sidecar, or PostgreSQL did not answer")
 	}
-	cancel() // the search has ended
+	cancel() // as if the search had ended
 	address := <-received
 	select {
 	case <-closed:
@@ -129,7 +129,7 @@ func TestProber_keepsTheConnectionUntilTheSidecarKnowsItsPort(t *testing.T) {
 
 func equal(a, b netip.AddrPort) bool { return a == b }
 
-// patient sends without a deadline: this machine may be slower than a network has to be.
+// patient sends without a deadline, because this machine may be slower than a network has to be.
 type patient struct{ http.RoundTripper }
 
 func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -171,7 +171,7 @@ func TestSendClientAddress_namesPortAndPeer(t *testing.T) {
 	w.SendClientAddress(gone, netip.MustParseAddrPort("127.0.0.1:5432"), netip.AddrPort{}, netip.AddrPort{})
 }
 
-// At a wake PostgreSQL may accept sessions before its sidecar has started, and a session may be over before the first sample.
+// During a wake, PostgreSQL may accept sessions before its sidecar has started, and a session may end before the first sample.
 func TestSendClientAddress_tellsASidecarThatStartsLate(t *testing.T) {
 	t.Parallel()
 	requests := make(chan struct{}, 10)

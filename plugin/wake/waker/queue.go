@@ -14,10 +14,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// longestBackoff bounds the wait of a client whose address has woken the cluster in vain.
+// longestBackoff limits the wait of a client whose address has caused an unused wake.
 const longestBackoff = 5 * time.Minute
 
-// errQueued says that none of the clients may wake the cluster yet.
+// errQueued means that none of the clients may wake the cluster yet.
 var errQueued = errors.New("the wake waits for the budget")
 
 // Why a wake waits.
@@ -26,18 +26,18 @@ const (
 	whyUnused = "the cluster was woken from the addresses of its clients and not used"
 )
 
-// queue is the part of a wake that waits for the budget.
+// queue is the state of a wake that waits for the budget.
 type queue struct {
-	// why it waits; empty: it does not.
+	// why it waits; "" if it does not wait.
 	why string
-	// granted says that this search may wake the cluster. It takes one wake from the budget, however often it has to try.
+	// granted is set once this search may wake the cluster. It uses one wake of the budget, however many attempts it needs.
 	granted bool
-	// asked are the sources that have asked the budget.
+	// asked are the sources for which the budget was asked.
 	asked map[netip.Addr]bool
 }
 
-// mayWake returns a client that may wake the cluster now. It asks for one of each address that waits, so that none waits for
-// another's budget, nor for what another has woken in vain. Errors are errQueued and errNobodyWaits.
+// mayWake returns a client that may wake the cluster now. It asks for one client of each address, so that none waits because of
+// another's budget or unused wake. Its errors are errQueued and errNobodyWaits.
 func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, error) {
 	clients := w.waiters.of(w.service.UID)
 	if len(clients) == 0 {
@@ -73,7 +73,7 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, 
 	return gateway.Client{}, errQueued
 }
 
-// leaveQueue withdraws what was asked, when the search may wake the cluster or ends.
+// leaveQueue withdraws all requests, when the search may wake the cluster or ends.
 func (w *wake) leaveQueue() {
 	for source := range w.queue.asked {
 		w.Budget.Leave(source, clusterOf(w.service))
@@ -84,8 +84,8 @@ func (w *wake) leaveQueue() {
 	w.queue = queue{}
 }
 
-// notBefore is when a client of the address may wake the cluster. One from which the cluster was woken the last time, and then
-// not used, waits for as long as the cluster was up in vain, at most longestBackoff.
+// notBefore returns when a client of the address may wake the cluster. If the last wake came from that address and was not used,
+// it must wait for as long as the cluster was up, at most longestBackoff.
 func notBefore(cluster *cnpgv1.Cluster, address netip.Addr) time.Time {
 	if !strings.HasPrefix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepUnused) {
 		return time.Time{}

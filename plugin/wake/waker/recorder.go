@@ -14,28 +14,28 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// reasonWoken is the Event's that tells who woke a cluster.
+// reasonWoken is the reason of the Event that says who woke a cluster.
 const reasonWoken = "Woken"
 
-// WakeRecorder writes an Event that tells who woke a cluster. A wake is known by the annotation that its patch wrote, so that the replica
-// that turned the switch off and one that survived it write the same Event.
+// WakeRecorder writes an Event that says who woke a cluster. A wake is identified by the annotation that its patch wrote, so that
+// the replica that turned hibernation off and one that survived it write the same Event.
 type WakeRecorder struct {
 	Events events.Writer
 
-	recorded sync.Map // the annotation of which an Event tells, by cluster
+	recorded sync.Map // by cluster, the annotation value that has an Event
 }
 
-// Recorded reports whether this replica knows that an Event tells of the wake that the annotation's value is of.
+// Recorded reports whether this replica knows of an Event for the wake with this annotation value.
 func (j *WakeRecorder) Recorded(cluster types.NamespacedName, lastWake string) bool {
 	recorded, _ := j.recorded.Load(cluster)
 	return recorded == lastWake
 }
 
-// Forget forgets the cluster.
+// Forget drops what is known about the cluster.
 func (j *WakeRecorder) Forget(cluster types.NamespacedName) { j.recorded.Delete(cluster) }
 
-// Woken tells of a wake that another replica, or this one before it was restarted, began and did not tell of. lastWake is the
-// annotation's value, and wake what it says.
+// Woken writes the Event for a wake that another replica, or this one before a restart, began but did not report. lastWake is the
+// annotation's value, and wake its parsed form.
 func (j *WakeRecorder) Woken(ctx context.Context, cluster *cnpgv1.Cluster, lastWake string, wake contract.LastWake, now time.Time) error {
 	return j.write(ctx, cluster, lastWake, fmt.Sprintf(
 		"Woken by %s through Service %s; the plugin's pod that did it ended before it could say how long it took",

@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// searches are those that go on, one for each Service. Nothing is kept of a client that leaves one. The zero value is ready.
+// searches are the running searches, one for each Service. They keep nothing about clients that leave. The zero value is ready to
+// use.
 type searches struct {
 	mutex   sync.Mutex
 	running map[types.UID]*search
@@ -16,15 +17,15 @@ type searches struct {
 
 // search looks for an instance.
 type search struct {
-	// until is until when somebody waits for it.
+	// until is how long some client still waits for it.
 	until time.Time
 	ended chan struct{}
-	// address and err may be read when ended is closed.
+	// address and err may be read once ended is closed.
 	address netip.AddrPort
 	err     error
 }
 
-// join has the Service's search go on until then, and begins it if none goes on.
+// join extends the Service's search until the given time, and starts one if none is running.
 func (s *searches) join(service types.UID, until time.Time, find func() (netip.AddrPort, error)) *search {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -46,7 +47,7 @@ func (s *searches) join(service types.UID, until time.Time, find func() (netip.A
 	return begun
 }
 
-// end tells everybody who waits.
+// end wakes all clients that wait for the search.
 func (s *searches) end(service types.UID, ended *search) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -54,7 +55,7 @@ func (s *searches) end(service types.UID, ended *search) {
 	close(ended.ended)
 }
 
-// left is for how long somebody still waits; not positive: nobody does.
+// left returns how long some client still waits; it is not positive if none does.
 func (s *searches) left(service types.UID, now time.Time) time.Duration {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A search goes on for as long as somebody waits: for days where the operator is away and an application tries again and
-// again. It must not grow with every try.
+// A search continues while any client waits: for days, if the operator is down and an application keeps retrying. It must not
+// grow with every retry.
 func TestResolve_keepsNothingOfClientsThatHaveLeft(t *testing.T) { //nolint:paralleltest // it measures the heap
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, time.Minute, awake)

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// clientAddressTimeout bounds the sending of a client address: a client waits meanwhile.
+	// clientAddressTimeout limits the sending of a client address, because a client waits meanwhile.
 	clientAddressTimeout = 200 * time.Millisecond
-	// resendEvery and resendFor are how often, and for how long, one that was not taken in is sent again.
+	// resendEvery and resendFor are how often, and for how long, an address is sent again if the sidecar did not accept it.
 	resendEvery, resendFor = 500 * time.Millisecond, time.Minute
 )
 
@@ -27,9 +27,8 @@ type Sidecars struct {
 	logger *slog.Logger
 }
 
-// NewSidecars makes the client for all sidecars. They are many, and each is sent few addresses, so no connection is kept. It
-// follows no redirect: what answers in a pod is its owner's, who may not send the plugin through a network that only the plugin
-// reaches.
+// NewSidecars makes the client for all sidecars. It keeps no connections, because sidecars are many and each gets few addresses.
+// It follows no redirects, because a pod's owner must not be able to send the plugin to addresses that only the plugin can reach.
 func NewSidecars(logger *slog.Logger) *Sidecars {
 	return &Sidecars{
 		client: &http.Client{
@@ -40,8 +39,8 @@ func NewSidecars(logger *slog.Logger) *Sidecars {
 	}
 }
 
-// Send sends the client address of a connection to the sidecar of the instance, waits for its answer, and reports whether it was
-// taken in. If not, the sidecar takes the gateway for the client: client= rules miss the session, and a probe counts.
+// Send sends the client address of a connection to the sidecar of the instance, waits for its answer, and reports whether it
+// accepted the address. If it did not, it takes the gateway for the client: client= rules miss the session, and a probe counts.
 func (s *Sidecars) Send(ctx context.Context, instance netip.Addr, address contract.ClientAddress) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, clientAddressTimeout)
 	defer cancel()
@@ -72,10 +71,10 @@ func (s *Sidecars) post(ctx context.Context, url string, body []byte) error {
 	return errors.Join(err, response.Body.Close())
 }
 
-// SendClientAddress tells the sidecar of the target that the connection from local is the peer's.
+// SendClientAddress tells the sidecar of the target that the connection from local belongs to the peer.
 func (w *Waker) SendClientAddress(ctx context.Context, target, local, peer netip.AddrPort) {
 	address := contract.ClientAddress{Port: local.Port(), Peer: peer}
-	if !w.Sidecars.Send(ctx, target.Addr(), address) && ctx.Err() == nil { // else there will be no session
+	if !w.Sidecars.Send(ctx, target.Addr(), address) && ctx.Err() == nil { // otherwise there will be no session
 		w.resending.DoChan(target.Addr().String(), func() (any, error) { //nolint:contextcheck // the session may be over before the sidecar is told
 			w.resend(target.Addr(), address)
 			return nil, nil
@@ -83,8 +82,8 @@ func (w *Waker) SendClientAddress(ctx context.Context, target, local, peer netip
 	}
 }
 
-// resend goes on until a sidecar that starts after its PostgreSQL knows that a session was passed on, which may be over before its
-// first sample: the wake was used. One address of each instance is enough for that.
+// resend repeats the address until a sidecar that starts after its PostgreSQL knows that a session was forwarded. That session
+// may end before the sidecar's first sample, but the wake was used. One address for each instance is enough for that.
 func (w *Waker) resend(instance netip.Addr, address contract.ClientAddress) {
 	ctx, cancel := context.WithTimeout(w.Base, resendFor)
 	defer cancel()

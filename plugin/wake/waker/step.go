@@ -21,17 +21,18 @@ import (
 type step int
 
 const (
-	// stepAwait waits for an instance that is there, or is to come.
+	// stepAwait waits for an existing or future instance.
 	stepAwait step = iota
-	// stepHold waits for the operator to have deleted every pod: turning the switch off before made it fail over.
+	// stepHold waits until the operator has deleted every pod. If hibernation were turned off earlier, the operator would fail
+	// over.
 	stepHold
-	// stepSwitch turns the switch off.
+	// stepSwitch turns hibernation off.
 	stepSwitch
-	// stepGiveUp ends: only people wake the cluster, or nobody may now.
+	// stepGiveUp ends the wake: only people may wake the cluster, or nobody may now.
 	stepGiveUp
 )
 
-// next says what a wake does, by the Cluster and the number of its pods that are left.
+// next decides what a wake does, from the Cluster and the number of pods left.
 func next(cluster plan.Cluster, pods int) step {
 	switch {
 	case !cluster.Switched:
@@ -45,7 +46,7 @@ func next(cluster plan.Cluster, pods int) step {
 	}
 }
 
-// snapshot is what is known of a Service and its cluster.
+// snapshot is the state of a Service and its cluster.
 type snapshot struct {
 	cluster *cnpgv1.Cluster
 	view    plan.Cluster
@@ -54,9 +55,9 @@ type snapshot struct {
 	slices  []discoveryv1.EndpointSlice
 }
 
-// candidates are the instances that may serve the Service's clients, in a stable order: those that its selector will lead
-// to, else those that it leads to now. An address counts only while a pod of the cluster has it: an endpoint may be older than
-// what has become of its address since, which may be another cluster's.
+// candidates returns the instances that may serve the Service's clients, in a stable order: those that its selector matches,
+// otherwise those in its endpoints. An address counts only while a pod of the cluster has it, because an endpoint may be outdated
+// and its address may belong to another cluster by now.
 func (s *snapshot) candidates() []netip.AddrPort {
 	var found []netip.AddrPort
 	held := map[netip.Addr]bool{}
@@ -85,7 +86,7 @@ func (s *snapshot) candidates() []netip.AddrPort {
 	return found
 }
 
-// ready are the candidates that the kubelet says are ready.
+// ready returns the candidates that the kubelet reports as ready.
 func (s *snapshot) ready() []netip.AddrPort {
 	return slices.DeleteFunc(s.candidates(), func(candidate netip.AddrPort) bool {
 		return !slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool {
@@ -100,7 +101,8 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
-// waitedFor are the init containers that stay, of the pod with that address, whose startup probe PostgreSQL's container may have waited for.
+// waitedFor returns the sidecar init containers of the pod with that address for whose startup probes PostgreSQL's container may
+// have waited.
 func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 	for i := range s.pods {
 		if pod := &s.pods[i]; pod.DeletionTimestamp.IsZero() && pod.Status.PodIP == address.String() {
@@ -110,23 +112,23 @@ func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 	return nil
 }
 
-// sendsAway reports whether clients must come again, directly: rules tell addresses apart, and PostgreSQL would see ours.
+// sendsAway reports whether clients must reconnect directly, because rules distinguish addresses and PostgreSQL would see ours.
 func (s *snapshot) sendsAway() bool {
 	spec := &s.cluster.Spec
 	return !s.view.Policy.AcceptGateway &&
 		(len(spec.PodSelectorRefs) != 0 || hba.TellsAddressesApart(spec.PostgresConfiguration.PgHBA))
 }
 
-// How often PostgreSQL is asked: very often and then often while most wakes come to an end, and then seldom, since each answer
+// How often PostgreSQL is probed: very often and then often for as long as most wakes take, and then rarely, since each answer
 // during recovery is a line in its log.
 const (
 	askFirst, askOften, askSeldom = 20 * time.Millisecond, 100 * time.Millisecond, time.Second
 	firstFor, oftenFor            = 2 * time.Second, 5 * time.Second
-	// lookAgain is after how long the informers are read again even if nothing was told.
+	// readAgain is when the informers are read again even without a notification.
 	readAgain = time.Second
 )
 
-// pause is how long to wait before PostgreSQL is asked again; asked is how long ago it was first asked, 0: not yet.
+// pause returns how long to wait before PostgreSQL is probed again. asked is how long ago it was first probed, 0 if not yet.
 func pause(candidates int, asked time.Duration) time.Duration {
 	switch {
 	case candidates == 0:
@@ -140,12 +142,12 @@ func pause(candidates int, asked time.Duration) time.Duration {
 	}
 }
 
-// phases is when the parts of a wake ended.
+// phases are the times at which the phases of a wake ended.
 type phases struct {
 	began, hibernated, switched, found, ready time.Time
 }
 
-// durations are how long each part took. A part that another replica did took no time here.
+// durations returns how long each phase took. A phase done by another replica took no time here.
 func (p phases) durations() (hold, patch, pod, postgres time.Duration) {
 	hibernated := cmp.Or(p.hibernated, p.began)
 	switched := cmp.Or(p.switched, hibernated)

@@ -9,20 +9,20 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 )
 
-// waiters are the clients that wait for a search, by Service and address: whoever of them may wake the cluster does. The
-// zero value is ready.
+// waiters are the clients that wait for a search, by Service and address. Any of them that may wake the cluster does. The zero
+// value is ready to use.
 type waiters struct {
 	mutex    sync.Mutex
 	services map[types.UID]map[netip.Addr]*waiter
 }
 
-// waiter stands for the clients of one address.
+// waiter represents the clients of one address.
 type waiter struct {
 	client gateway.Client // the first
 	count  int
 }
 
-// add takes a client in, until the returned function is called.
+// add adds a client until the returned function is called.
 func (w *waiters) add(service types.UID, client gateway.Client) (leave func()) {
 	address := client.Peer.Addr().Unmap()
 	w.mutex.Lock()

@@ -27,28 +27,28 @@ type wake struct {
 	service gateway.Service
 	client  gateway.Client
 
-	cluster  *cnpgv1.Cluster // as it was last seen
-	woke     bool            // it was this search that turned the switch off
-	from     string          // the resourceVersion on which it did
-	recorded string          // what it wrote into the annotation that tells who woke the cluster
-	asked    time.Time       // when PostgreSQL was first asked
+	cluster  *cnpgv1.Cluster // as last read
+	woke     bool            // whether this search turned hibernation off
+	from     string          // the resourceVersion that it patched
+	recorded string          // the value that it wrote to the annotation AnnotationLastWake
+	asked    time.Time       // when PostgreSQL was first probed
 	queue    queue
 	phases   phases
-	waited   []corev1.Container // what the pod that was found may have waited for
+	waited   []corev1.Container // what the pod's PostgreSQL may have waited for
 	delay    delay
-	spoken   map[netip.Addr]string // the switch against which it has spoken for an address
+	spoken   map[netip.Addr]string // by address, the hibernation during which it was signalled
 
-	probed chan probed    // a probe that ended the waiting
-	found  netip.AddrPort // the instance that accepted sessions last
+	probed chan probed    // the probe that ends the wait
+	found  netip.AddrPort // the instance that last accepted sessions
 }
 
-// answer is how a search ends.
+// answer is the result of a search.
 type answer struct {
 	address netip.AddrPort
 	err     error
 }
 
-// find looks, and does what is to be done, until an instance accepts sessions or nobody waits any more.
+// find repeats reading the state and acting on it until an instance accepts sessions or no client waits any more.
 func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 	for {
 		left := w.searches.left(w.service.UID, time.Now())
@@ -77,14 +77,14 @@ func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 	}
 }
 
-// advance does the next thing, and says how the search ends or how long to wait. An error is no end: it is tried again.
+// advance takes the next step, and returns the result of the search or how long to wait. After an error the step is repeated.
 func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Duration, error) {
 	w.cluster = seen.cluster
 	switch next(seen.view, len(seen.pods)) {
 	case stepAwait:
 		wait, found := w.ask(ctx, seen)
 		return found, wait, nil
-	case stepHold: // an instance that runs is about to be shut down: nobody new gets there
+	case stepHold: // a running instance is about to be shut down and gets no new clients
 		w.speakAgainstSwitch(ctx, seen)
 	case stepGiveUp:
 		if seen.view.Obstacle() == plan.ReasonMaintenance {
@@ -93,7 +93,7 @@ func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Durat
 		return &answer{err: gateway.ErrAsleepByHand}, 0, nil
 	case stepSwitch:
 		if w.woke && w.from == seen.cluster.ResourceVersion {
-			break // the informers have not told yet
+			break // the informers have not seen it yet
 		}
 		if !w.woke {
 			by, err := w.mayWake(seen.cluster, time.Now())
@@ -117,8 +117,8 @@ func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Durat
 	return nil, readAgain, nil
 }
 
-// ask has the instances probed, and says how long to wait before it is done again if none is known to accept sessions. It does
-// not wait for the probes: one whose packet is lost must not keep the next from being sent.
+// ask starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
+// does not wait for the probes, so that a lost packet does not delay the next probe.
 func (w *wake) ask(ctx context.Context, seen *snapshot) (time.Duration, *answer) {
 	candidates := seen.candidates()
 	if len(candidates) == 0 {
@@ -141,13 +141,13 @@ func (w *wake) ask(ctx context.Context, seen *snapshot) (time.Duration, *answer)
 	return pause(len(candidates), time.Since(w.asked)), nil
 }
 
-// probed is what a probe has found out: an instance that accepts sessions, or errPanicked.
+// probed is the result of a probe: an instance that accepts sessions, or errPanicked.
 type probed struct {
 	instance netip.AddrPort
 	err      error
 }
 
-// probe tells the search if the instance accepts sessions.
+// probe reports an instance that accepts sessions to the search.
 func (w *wake) probe(ctx context.Context, instance netip.AddrPort) {
 	accepts, err := w.accepts(ctx, instance)
 	if !accepts && err == nil {
@@ -155,11 +155,11 @@ func (w *wake) probe(ctx context.Context, instance netip.AddrPort) {
 	}
 	select {
 	case w.probed <- probed{instance, err}:
-	default: // another has been found, or this one by another probe
+	default: // another probe has already reported
 	}
 }
 
-// accepts probes. A panic ends the search and not the process.
+// accepts probes the instance. A panic ends only the search, not the process.
 func (w *wake) accepts(ctx context.Context, instance netip.AddrPort) (accepts bool, err error) {
 	defer func() {
 		if caught := recover(); caught != nil {
@@ -170,11 +170,11 @@ func (w *wake) accepts(ctx context.Context, instance netip.AddrPort) (accepts bo
 	return w.Probe(ctx, instance), nil
 }
 
-// pause waits until the time has passed, something has changed or an instance accepts sessions. It returns the cause of the
-// context's end, and that of a probe.
+// pause waits until the time has passed, something has changed or an instance accepts sessions. It returns the cause if the
+// context has ended, and the error of a probe.
 func (w *wake) pause(ctx context.Context, wait time.Duration, changed <-chan struct{}) error {
 	if wait < readAgain {
-		changed = nil // it is looked at soon enough
+		changed = nil // the state is read soon enough anyway
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -190,7 +190,7 @@ func (w *wake) pause(ctx context.Context, wait time.Duration, changed <-chan str
 	return nil
 }
 
-// report writes an Event and counts. A wake that another search carried out is that one's to report.
+// report writes an Event and counts the wake. A wake that another search carried out is reported by that one.
 func (w *wake) report(err error) {
 	took := time.Since(w.phases.began)
 	cluster := types.NamespacedName{Namespace: w.service.Namespace, Name: w.service.Cluster}
@@ -215,11 +215,11 @@ func (w *wake) report(err error) {
 		message := fmt.Sprintf(
 			"Woken by %s through Service %s in %s: the operator had deleted every pod after %s, the switch was off %s later, a pod had an address %s later, PostgreSQL accepted sessions %s later",
 			whoIs(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod), rounded(postgres)) + delays(w.waited)
-		go w.tell(message, time.Now()) // the client does not wait for it
+		go w.tell(message, time.Now()) // so that the client does not wait for it
 	}
 }
 
-// delays says what PostgreSQL may have been started late for.
+// delays says which containers may have delayed the start of PostgreSQL.
 func delays(waited []corev1.Container) string {
 	var text strings.Builder
 	for i := range waited {
@@ -232,10 +232,10 @@ func delays(waited []corev1.Container) string {
 	return text.String()
 }
 
-// tellTakes bounds the writing of an Event.
+// tellTakes limits the writing of an Event.
 const tellTakes = 10 * time.Second
 
-// tell writes who woke the cluster. What cannot be written the controllers write later, with less to say.
+// tell records who woke the cluster. If that fails, the controllers do it later, with less detail.
 func (w *wake) tell(message string, now time.Time) {
 	ctx, cancel := context.WithTimeout(w.Base, tellTakes)
 	defer cancel()
@@ -246,15 +246,15 @@ func (w *wake) tell(message string, now time.Time) {
 
 func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
-// maximumName is how long PostgreSQL's own names are, in bytes; what a client claims may be longer.
+// maximumName is the maximum length of PostgreSQL's names in bytes. A client may claim longer ones.
 const maximumName = 63
 
 func shorten(name string) string { return strings.ToValidUTF8(name[:min(len(name), maximumName)], "") }
 
-// whoIs describes a client as far as it can be seen.
+// whoIs describes a client as far as it is visible.
 func whoIs(c gateway.Client) string { return who(c.Peer.Addr().Unmap().String(), c.User, c.Database) }
 
-// who describes the client of an address; what TLS hides is empty.
+// who describes the client at an address. user and database are empty if TLS hides them.
 func who(address, user, database string) string {
 	if user == "" {
 		return address
@@ -268,24 +268,24 @@ func (w *wake) event(kind, reason, message string) {
 	}
 }
 
-// lastWake is what the annotation says of a wake.
+// lastWake returns the annotation's value for a wake.
 func lastWake(service gateway.Service, by gateway.Client) (string, error) {
 	return contract.LastWake{
 		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
 	}.Encode()
 }
 
-// patch turns the switch off, in one patch with what goes with it, on the state that was read.
+// patch turns hibernation off and removes its annotations in one patch, which applies only to the state that was read.
 func (w *Waker) patch(ctx context.Context, cluster *cnpgv1.Cluster, lastWake string) error {
 	return Annotate(ctx, w.Client, cluster, map[string]*string{
 		contract.AnnotationHibernation: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil, contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil,
-		contract.AnnotationSleepRequested: nil, // of somebody who has been refused since
+		contract.AnnotationSleepRequested: nil, // that request has been refused meanwhile
 		contract.AnnotationLastWake:       &lastWake,
 	})
 }
 
-// Annotate sets annotations of the Cluster, and removes those without a value. It fails with a conflict if the Cluster is no
-// longer the one that was read.
+// Annotate sets annotations of the Cluster, and removes those without a value. It fails with a conflict if the Cluster has
+// changed since it was read.
 func Annotate(ctx context.Context, c client.Client, cluster *cnpgv1.Cluster, annotations map[string]*string) error {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion, "annotations": annotations},

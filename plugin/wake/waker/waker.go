@@ -1,8 +1,8 @@
 // Package waker wakes clusters for their clients, and finds the instance that serves them.
 //
-// One wake goes on for a Service however many clients wait, and one turns the switch off however many Services' clients
-// wait; across replicas the API server sees to that, since the switch is turned off only on the state that was read. It is
-// never turned off before the operator has deleted every pod, nor where a person put the cluster to sleep.
+// There is one wake for each Service, however many clients wait. Hibernation is turned off once, however many Services have
+// waiting clients. Across replicas the API server ensures that, because the patch applies only to the state that was read.
+// Hibernation is never turned off before the operator has deleted every pod, nor where a person put the cluster to sleep.
 package waker
 
 import (
@@ -34,66 +34,66 @@ type Result string
 
 // The results.
 const (
-	// ResultSuccess says that an instance accepts sessions.
+	// ResultSuccess means that an instance accepts sessions.
 	ResultSuccess Result = "success"
-	// ResultTimeout says that none did in time.
+	// ResultTimeout means that none did in time.
 	ResultTimeout Result = "timeout"
-	// ResultByHand says that only people wake the cluster.
+	// ResultByHand means that only people may wake the cluster.
 	ResultByHand Result = "by_hand"
-	// ResultMaintenance says that a wake might have had the operator delete volumes.
+	// ResultMaintenance means that the operator might delete volumes during a wake.
 	ResultMaintenance Result = "maintenance"
 )
 
-// Results is the closed list.
+// Results returns all results.
 func Results() []Result {
 	return []Result{ResultSuccess, ResultTimeout, ResultByHand, ResultMaintenance}
 }
 
-// Observer is told how each wake ended, and how long it took from its first client on.
+// Observer is notified how each wake ended, and how long it took since its first client.
 type Observer interface {
 	Woke(cluster types.NamespacedName, result Result, took time.Duration)
-	// Queued tells a change, 1 or -1, of how many wakes wait for the budget.
+	// Queued reports a change, 1 or -1, in the number of wakes that wait for the budget.
 	Queued(change int)
 }
 
-// ErrGone says that there is no such Service or Cluster.
+// ErrGone means that the Service or the Cluster does not exist.
 var ErrGone = errors.New("the Service or its Cluster is gone")
 
-// errNobodyWaits says that every client left before the switch was turned off: then nothing is woken.
+// errNobodyWaits means that every client left before hibernation was turned off, so nothing is woken.
 var errNobodyWaits = errors.New("no client waits any more")
 
-// errPanicked says that a search met a mistake of the program's own.
+// errPanicked means that a search hit a bug in this program.
 var errPanicked = errors.New("the search for an instance panicked")
 
 // Waker is the gateway's [gateway.Backend].
 type Waker struct {
-	// Informers are read; APIReader reads from the API server, and Client writes to it.
+	// Informers reads caches, APIReader reads from the API server, and Client writes to it.
 	Informers informers.Reader
 	APIReader client.Reader
 	Client    client.Client
-	// Notifier tells when something of a cluster has changed.
+	// Notifier says when something about a cluster has changed.
 	Notifier *Notifier
 	// Probe reports whether an instance accepts sessions; it is [Prober.AcceptsSessions] outside of tests.
 	Probe func(context.Context, netip.AddrPort) bool
-	// Signal has an instance count the client as activity; it is [Prober.Signal] outside of tests.
+	// Signal makes an instance count the client as activity; it is [Prober.Signal] outside of tests.
 	Signal func(ctx context.Context, instance, client netip.AddrPort)
-	// Sidecars are sent whose the gateway's connections are.
+	// Sidecars receive the client addresses of the gateway's connections.
 	Sidecars *Sidecars
-	// WakeRecorder tells who woke a cluster, Recorder writes other Events, Observer counts, Logger tells.
+	// WakeRecorder records who woke a cluster; Recorder writes other Events.
 	WakeRecorder *WakeRecorder
 	Recorder     record.EventRecorder
 	Observer     Observer
 	Logger       *slog.Logger
-	// Allowed are the addresses of clients that are served.
+	// Allowed are the networks whose clients are served.
 	Allowed []netip.Prefix
-	// Limit is how long a client waits. A search goes on for as long as one does.
+	// Limit is how long a client waits. A search continues while any client waits.
 	Limit time.Duration
-	// NodesWait is how long other nodes' kube-proxies are given to learn that a Service no longer leads here.
+	// NodesWait is how long the kube-proxies of other nodes get to learn that a Service no longer leads here.
 	NodesWait time.Duration
-	// Base ends every wake when it ends.
+	// Base is the parent context of all wakes.
 	Base context.Context //nolint:containedctx // a wake outlives the client that began it, and not the plugin
 
-	// Budget is how many wakes may begin.
+	// Budget limits how many wakes may begin.
 	Budget *Budget
 
 	switching, peers, resending singleflight.Group
@@ -107,7 +107,7 @@ func clusterOf(service gateway.Service) types.NamespacedName {
 	return types.NamespacedName{Namespace: service.Namespace, Name: service.Cluster}
 }
 
-// Refuses reports whether a client is not served, whatever it wants. What cannot be read speaks against nobody.
+// Refuses reports whether a client is not served, whatever it wants. If that cannot be read, the client is served.
 func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Refusal {
 	address := peer.Addr().Unmap()
 	if !slices.ContainsFunc(w.Allowed, func(p netip.Prefix) bool { return p.Contains(address) }) {
@@ -131,8 +131,8 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	return ""
 }
 
-// Running are the instances behind the Service that accept sessions now, by what the kubelet says, and none of a cluster whose
-// switch is on. It never wakes.
+// Running returns the instances behind the Service that the kubelet reports as ready, or none while hibernation is on. It never
+// wakes the cluster.
 func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	seen, err := w.read(w.Base, service)
 	if err != nil || seen.view.Switched {
@@ -141,7 +141,7 @@ func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	return seen.ready()
 }
 
-// SendsAway reports whether a session of the client must not come from the gateway's address to an instance that runs. While that
+// SendsAway reports whether a session of the client must not come from the gateway's address to a running instance. If that
 // cannot be read, it must not.
 func (w *Waker) SendsAway(service gateway.Service, peer netip.AddrPort) bool {
 	seen, err := w.read(w.Base, service)
@@ -150,11 +150,11 @@ func (w *Waker) SendsAway(service gateway.Service, peer netip.AddrPort) bool {
 	})
 }
 
-// Resolve wakes the cluster if it sleeps, and returns an instance behind the Service that accepts sessions. Errors are
+// Resolve wakes the cluster if it sleeps, and returns an instance behind the Service that accepts sessions. Its errors are
 // [gateway.ErrAsleepByHand], [gateway.ErrMaintenance], [gateway.ErrReconnect], [gateway.ErrTimeout], [ErrGone] and those of the
 // context.
 //
-// Every client has the time of [Waker.Limit]: one that comes late to a search does not end with it.
+// Every client waits for the full [Waker.Limit], even if it joins a search late.
 func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gateway.Client) (netip.AddrPort, error) {
 	until := time.Now().Add(w.Limit)
 	ctx, cancel := context.WithDeadlineCause(ctx, until, gateway.ErrTimeout)
@@ -167,7 +167,7 @@ func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gat
 			return netip.AddrPort{}, context.Cause(ctx)
 		case <-found.ended:
 			if errors.Is(found.err, errNobodyWaits) || errors.Is(found.err, gateway.ErrTimeout) && time.Now().Before(until) {
-				continue // the search ended just when this client came
+				continue // the search ended just as this client joined
 			}
 			if found.err != nil {
 				return netip.AddrPort{}, found.err
@@ -182,8 +182,8 @@ func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gat
 	}
 }
 
-// admit returns nil if the client's session may pass through the gateway to the instance. Else it waits until the client can
-// connect again to PostgreSQL itself.
+// admit returns nil if the client's session may go through the gateway to the instance. Otherwise it waits until the client can
+// connect to PostgreSQL directly.
 func (w *Waker) admit(ctx context.Context, service gateway.Service, client gateway.Client, instance netip.AddrPort) error {
 	seen, err := w.read(ctx, service)
 	if err != nil {
@@ -195,8 +195,8 @@ func (w *Waker) admit(ctx context.Context, service gateway.Service, client gatew
 	return w.awaitDirect(ctx, service, client.Peer)
 }
 
-// search finds an instance of the Service for everybody who waits for one. It outlives the client that began it. A panic ends this
-// search and not the process.
+// search finds an instance of the Service for all clients that wait for one. It outlives the client that started it. A panic ends
+// only this search, not the process.
 func (w *Waker) search(service gateway.Service, client gateway.Client) (address netip.AddrPort, err error) {
 	ctx, cancel := context.WithCancel(w.Base)
 	defer cancel()
@@ -219,7 +219,7 @@ func (w *Waker) logPanic(service gateway.Service, caught any) {
 	w.Logger.Error("a wake panicked", "namespace", service.Namespace, "cluster", service.Cluster, "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
 }
 
-// look reads what is known of the Service and its cluster.
+// read reads the state of the Service and its cluster.
 func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, error) {
 	name := clusterOf(service)
 	cluster, err := w.Informers.Cluster(ctx, name)
@@ -246,11 +246,10 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 	return seen, err
 }
 
-// switchOff turns the switch off, on the state that was read, and returns what it wrote of who woke the cluster, nothing if it
-// was not this call that did. Meanwhile another replica or a person may have, or may have had a different wish: then nothing is
-// written.
+// switchOff turns hibernation off and returns the value that it wrote to AnnotationLastWake, or "" if this call did not turn it
+// off. It writes nothing if another replica has turned hibernation off, or a person has changed it, since the state was read.
 func (w *Waker) switchOff(ctx context.Context, seen *snapshot, service gateway.Service, client gateway.Client) (string, error) {
-	recorded := "" // of this call: another that waits for it has written nothing
+	recorded := "" // by this call: a concurrent call that shares the result wrote nothing
 	_, err, _ := w.switching.Do(clusterOf(service).String(), func() (any, error) {
 		value, err := lastWake(service, client)
 		if err != nil {

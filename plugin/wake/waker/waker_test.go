@@ -49,19 +49,19 @@ type world struct {
 	mutex   sync.Mutex
 	patches []string
 	probes  int
-	signals []string // the clients that instances were to count, and where
+	signals []string // the clients signalled to instances, and to which
 	results []Result
 	queued  []int
-	// queuedAt is how long after the world was made each change of queued came.
+	// queuedAt are the times of each change of queued, since the world was made.
 	queuedAt []time.Duration
 	began    time.Time
 
-	manager  atomic.Value // who turned the switch on
+	manager  atomic.Value // the field manager that turned the switch on
 	postgres atomic.Bool  // PostgreSQL accepts sessions
-	conflict atomic.Int32 // so many patches meet another's change
-	// interfere is that change; it means nothing unless a test says otherwise.
+	conflict atomic.Int32 // how many patches conflict with another change
+	// interfere makes that change; by default an irrelevant one.
 	interfere func(*cnpgv1.Cluster)
-	// made changes the pod that the operator makes when the switch is off.
+	// made modifies the pod that the operator creates when the switch is off.
 	made func(*corev1.Pod)
 }
 
@@ -177,18 +177,18 @@ func (w *world) change(change func(*cnpgv1.Cluster)) {
 	w.notifier.Notify(types.NamespacedName{Namespace: namespace, Name: name})
 }
 
-// touch changes something that means nothing.
+// touch makes an irrelevant change.
 func (w *world) touch() { w.change(irrelevant) }
 
 func irrelevant(c *cnpgv1.Cluster) { c.Annotations["team"] += "x" }
 
-// maintained begins a node maintenance in which the operator deletes the volumes of an instance that cannot be scheduled.
+// maintained starts a node maintenance in which the operator deletes the volumes of an instance that cannot be scheduled.
 func maintained(c *cnpgv1.Cluster) {
 	reuse := false
 	c.Spec.NodeMaintenanceWindow = &cnpgv1.NodeMaintenanceWindow{InProgress: true, ReusePVC: &reuse}
 }
 
-// pod makes an instance, or changes it if it is there.
+// pod creates or changes an instance.
 func (w *world) pod(pod, address string, change func(*corev1.Pod)) {
 	w.t.Helper()
 	p := &corev1.Pod{
@@ -228,10 +228,10 @@ func ready(p *corev1.Pod) {
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 }
 
-// ended is a pod that was evicted: it keeps the address that another pod may have by now.
+// ended makes an evicted pod, which keeps an address that another pod may have by now.
 func ended(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
 
-// terminating gives a pod a finalizer and a deletion, so that it stays until it is removed.
+// terminating deletes a pod that has a finalizer, so that it stays until it is removed.
 func terminating(p *corev1.Pod) {
 	p.Finalizers = []string{"test/stays"}
 	p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
@@ -243,7 +243,7 @@ func service(suffix string) gateway.Service {
 
 var by = gateway.Client{Peer: netip.MustParseAddrPort("[::ffff:10.1.2.3]:4711"), User: "app", Database: "shop"}
 
-// operate does what the operator does once the switch is off.
+// operate does what the operator does after the switch is turned off.
 func (w *world) operate() {
 	for {
 		notified := w.notifier.Listen(types.NamespacedName{Namespace: namespace, Name: name})
@@ -279,7 +279,7 @@ func (w *world) operate() {
 	}
 }
 
-// A person who wonders why a wake took ten seconds reads it in its Event.
+// The Event tells people why a wake took ten seconds.
 func TestWoken_saysWhatPostgreSQLWaitedFor(t *testing.T) {
 	t.Parallel()
 	always := ptr.To(corev1.ContainerRestartPolicyAlways)
@@ -325,7 +325,7 @@ func (w *world) seen() (patches []string, results []Result, probes int, events [
 	return w.patches, w.results, w.probes, events
 }
 
-// woken are the messages of the Events that say who woke the cluster, once nothing is on its way any more.
+// woken returns the messages of the Events that say who woke the cluster, once all are written.
 func (w *world) woken() []string {
 	w.t.Helper()
 	synctest.Wait()
@@ -405,7 +405,7 @@ func TestResolve(t *testing.T) {
 		rule    string
 		cluster func(*cnpgv1.Cluster)
 		service string
-		before  func(*world) // before the client comes
+		before  func(*world) // before the client connects
 		later   func(*world) // a second after that
 		want    netip.AddrPort
 		err     error
@@ -475,7 +475,7 @@ func TestResolve(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 30*time.Second, row.cluster)
-				if strings.Contains(row.rule, "another replica woke") { // it has the switch off before this one can
+				if strings.Contains(row.rule, "another replica woke") { // the other one turns the switch off first
 					w.change(func(c *cnpgv1.Cluster) { c.Status.Conditions = nil })
 				}
 				if strings.Contains(row.rule, "does not come") {
@@ -488,7 +488,7 @@ func TestResolve(t *testing.T) {
 					w.later(time.Second, func() { row.later(w) })
 				}
 				got, err := w.waker.Resolve(t.Context(), service(row.service), by)
-				synctest.Wait() // the search ends beside its client
+				synctest.Wait() // the search ends concurrently with its client
 				if got != row.want || !errors.Is(err, row.err) {
 					t.Errorf("got %s, %v, want %s, %v", got, err, row.want, row.err)
 				}

@@ -1,5 +1,5 @@
-// Package idletest is the table of what the annotations may say. The tests of everything that reads or refuses them hold it to
-// that table: the sidecar's parser, the admission policy, and the plugin's Operator service.
+// Package idletest is the table of the annotations' valid and invalid values. Everything that parses or rejects them is tested
+// with it: the sidecar's parser, the admission policy, and the plugin's Operator service.
 package idletest
 
 import (
@@ -9,23 +9,23 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Now is when the values are read and written: some may be only so far ahead.
+// Now is when the values are parsed and written; some may only be so far ahead.
 var Now = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// Verdict is what becomes of a value.
+// Verdict is how a value is treated.
 type Verdict int
 
 // The verdicts.
 const (
-	// Good is understood.
+	// Good is accepted.
 	Good Verdict = iota
-	// Bad is refused by all.
+	// Bad is rejected by all.
 	Bad
-	// Late is refused by whoever runs the parser: an expression of the admission policy cannot tell.
+	// Late is rejected only by users of the parser: the admission policy's expressions cannot detect it.
 	Late
 )
 
-// Rule is what becomes of the values of an annotation.
+// Rule says how the values of an annotation are treated.
 type Rule struct {
 	Key     string
 	Verdict Verdict
@@ -71,7 +71,7 @@ var Rules = []Rule{
 	{contract.AnnotationKeepAwake, Late, []string{"Mon 08:00-09:00 Europe/Bern", "Mon 08:00-09:00 ../UTC", "Mon 08:00-09:00 CET+1"}},
 	{contract.AnnotationKeepAwakeUntil, Good, []string{
 		"2026-03-01T18:00:00Z", "2026-03-01T18:00:00.5+01:00", "2024-02-29T00:00:00Z", "2000-02-29T23:59:59-12:30", "0000-01-01T00:00:00Z",
-		// Go's parser takes these too.
+		// Go's parser accepts these too.
 		"2026-03-01T8:00:00Z", "2026-03-01T18:00:00,5Z", "2026-03-01T18:00:00+24:60",
 	}},
 	{contract.AnnotationKeepAwakeUntil, Bad, []string{

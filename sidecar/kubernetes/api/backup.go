@@ -2,7 +2,7 @@ package api
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ClusterReference names the cluster that a Backup or a ScheduledBackup is of.
+// ClusterReference names the cluster of a Backup or ScheduledBackup.
 type ClusterReference struct {
 	Name string `json:"name"`
 }
@@ -28,12 +28,12 @@ type BackupList struct {
 	Items []Backup `json:"items"`
 }
 
-// BackupSpec says what is backed up.
+// BackupSpec is the specification of a Backup.
 type BackupSpec struct {
 	Cluster ClusterReference `json:"cluster"`
 }
 
-// BackupStatus says how far the backup has got.
+// BackupStatus is the progress of a Backup.
 type BackupStatus struct {
 	Phase string `json:"phase"`
 }
@@ -58,7 +58,7 @@ type ScheduledBackupList struct {
 	Items []ScheduledBackup `json:"items"`
 }
 
-// ScheduledBackupSpec says what is backed up, and whether the schedule is suspended.
+// ScheduledBackupSpec is the specification of a ScheduledBackup.
 type ScheduledBackupSpec struct {
 	Cluster ClusterReference `json:"cluster"`
 	Suspend bool             `json:"suspend"`

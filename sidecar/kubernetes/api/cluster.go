@@ -13,7 +13,7 @@ type Cluster struct {
 	Status ClusterStatus `json:"status"`
 }
 
-// ClusterList is what a list of Clusters answers.
+// ClusterList is a list of Clusters.
 //
 // +kubebuilder:object:root=true
 type ClusterList struct {
@@ -23,7 +23,7 @@ type ClusterList struct {
 	Items []Cluster `json:"items"`
 }
 
-// ClusterSpec is what people ask for.
+// ClusterSpec is the specification of a Cluster.
 type ClusterSpec struct {
 	Bootstrap             Bootstrap              `json:"bootstrap"`
 	Plugins               []Plugin               `json:"plugins"`
@@ -31,7 +31,7 @@ type ClusterSpec struct {
 	NodeMaintenanceWindow *NodeMaintenanceWindow `json:"nodeMaintenanceWindow"`
 }
 
-// Bootstrap says how the cluster was made.
+// Bootstrap is how the cluster was created.
 type Bootstrap struct {
 	InitDB       Database `json:"initdb"`
 	Recovery     Database `json:"recovery"`
@@ -43,35 +43,35 @@ type Database struct {
 	Database string `json:"database"`
 }
 
-// Plugin is a plugin that the Cluster lists.
+// Plugin is a plugin listed in the Cluster.
 type Plugin struct {
 	Name string `json:"name"`
-	// Enabled is true if it is not given.
+	// Enabled defaults to true.
 	Enabled *bool `json:"enabled"`
 }
 
-// Replica is whether the cluster follows another one.
+// Replica configures the cluster as a replica of another one.
 type Replica struct {
 	Enabled *bool  `json:"enabled"`
 	Primary string `json:"primary"`
 	Self    string `json:"self"`
 }
 
-// NodeMaintenanceWindow says that nodes are being drained.
+// NodeMaintenanceWindow is set while nodes are being drained.
 type NodeMaintenanceWindow struct {
 	InProgress bool `json:"inProgress"`
-	// ReusePVC is true if it is not given.
+	// ReusePVC defaults to true.
 	ReusePVC *bool `json:"reusePVC"`
 }
 
-// ClusterStatus is what the operator reports.
+// ClusterStatus is the state that the operator reports.
 type ClusterStatus struct {
 	Phase          string      `json:"phase"`
 	CurrentPrimary string      `json:"currentPrimary"`
 	TargetPrimary  string      `json:"targetPrimary"`
 	InstanceNames  []string    `json:"instanceNames"`
 	Conditions     []Condition `json:"conditions"`
-	// InstancesReportedState is by the names of the pods.
+	// InstancesReportedState is keyed by pod name.
 	InstancesReportedState map[string]InstanceReportedState `json:"instancesReportedState"`
 }
 
@@ -82,7 +82,7 @@ type Condition struct {
 	Reason string `json:"reason"`
 }
 
-// InstanceReportedState is what an instance reported of itself.
+// InstanceReportedState is the state that an instance reported.
 type InstanceReportedState struct {
 	IP string `json:"ip"`
 }

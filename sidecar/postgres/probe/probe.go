@@ -15,27 +15,27 @@ import (
 const (
 	// CannotConnectNow is the SQLSTATE of a server that is starting up, recovering or shutting down.
 	CannotConnectNow = "57P03"
-	// SessionOpened is returned for a server that asks for no password (PostgreSQL's successful_completion).
+	// SessionOpened is returned if the server asks for no password (PostgreSQL's successful_completion).
 	SessionOpened = "00000"
-	// Role exists from CloudNativePG 1.28.3, 1.29.1 and 1.30.0 on and has no password. A server that does not know a role asks
-	// for a password all the same.
+	// Role exists since CloudNativePG 1.28.3, 1.29.1 and 1.30.0 and has no password. A server asks for a password even if it does
+	// not know the role.
 	Role = "cnpg_metrics_exporter"
-	// Database is there in every instance.
+	// Database exists in every instance.
 	Database = "postgres"
-	// maximumAnswer bounds, in bytes, the answer that is read; the server's own are a few hundred.
+	// maximumAnswer bounds the answer, in bytes; the server's own answers take a few hundred.
 	maximumAnswer = 16 << 10
 )
 
-// ErrUnreachable says that the server did not answer.
+// ErrUnreachable means that the server did not answer.
 var ErrUnreachable = errors.New("the server does not answer")
 
-// Startup sends a startup packet on a connection that has just been opened, and returns the SQLSTATE of the server's answer,
-// empty if it asks for a password. It ends with the context, and the connection is of no use afterwards. Errors are
+// Startup sends a startup packet on a new connection and returns the SQLSTATE of the server's answer, or an empty code if the
+// server asks for a password. It ends with the context, and the connection cannot be used afterwards. Errors are
 // [ErrUnreachable].
 //
-// By CloudNativePG's last rule in pg_hba.conf the server asks for a password, so that nobody logs in. Where a rule trusts the
-// client, a session is opened, and ended in order: when Startup returns, the statistics have counted it. While the server does
-// not accept sessions, each packet is a line in its log.
+// With CloudNativePG's last rule in pg_hba.conf the server asks for a password, so that no session is opened. Where a rule
+// trusts the client, a session is opened and terminated in order: when Startup returns, the statistics have counted it. While
+// the server does not accept sessions, each packet is a line in its log.
 func Startup(ctx context.Context, conn net.Conn) (code string, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -52,12 +52,12 @@ func Startup(ctx context.Context, conn net.Conn) (code string, err error) {
 	code, err = readAnswer(conn)
 	if code == SessionOpened {
 		terminate, _ := (&pgproto3.Terminate{}).Encode(nil)
-		_, _ = conn.Write(terminate) // a server that misses it notices that the connection is closed
+		_, _ = conn.Write(terminate) // if it is lost, the server notices the closed connection
 	}
 	return code, err
 }
 
-// readAnswer reads what a server answers: the first message, or, if it trusts the client, everything until the session is open.
+// readAnswer reads the server's first message or, if the server trusts the client, all messages until the session is open.
 func readAnswer(conn io.Reader) (string, error) {
 	frontend := pgproto3.NewFrontend(conn, io.Discard)
 	frontend.SetMaxBodyLen(maximumAnswer)

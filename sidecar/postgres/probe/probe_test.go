@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// answer is what a server does with a startup packet.
+// answer is a server's answer to a startup packet.
 func answer(t *testing.T, conn net.Conn, messages []pgproto3.BackendMessage) {
 	t.Helper()
 	defer func() { _ = conn.Close() }()
