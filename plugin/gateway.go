@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"k8s.io/client-go/tools/record"
@@ -29,9 +30,12 @@ type wakeGateway struct {
 	metrics    *metrics.Wake
 }
 
+// askReplica fails unless the replica at the address is alive.
+type askReplica func(ctx context.Context, replica netip.Addr) error
+
 // newWakeGateway makes the gateway and its controller, or returns nil if the settings leave it off. The context must outlive
 // the sessions that are drained when the plugin stops.
-func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
+func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
 	if c == nil {
 		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
 		return nil, nil
@@ -76,7 +80,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, manager ctrl.Manager
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		Notifier: notifier, Events: tell, WakeRecorder: wakeRecorder, Logger: logger,
+		Ask: ask, Notifier: notifier, Events: tell, WakeRecorder: wakeRecorder, Logger: logger,
 	}
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err
@@ -98,6 +102,17 @@ func (g *wakeGateway) sweep(ctx context.Context, manager ctrl.Manager) error {
 	}
 	if err := g.controller.Sweep(ctx, g.metrics.PortsUsed); err != nil {
 		return fmt.Errorf("free ports: %w", err)
+	}
+	return nil
+}
+
+// probePeers probes the other replicas until the context ends, once the informers are in sync.
+func (g *wakeGateway) probePeers(ctx context.Context, manager ctrl.Manager) error {
+	if !manager.GetCache().WaitForCacheSync(ctx) {
+		return nil
+	}
+	if err := g.controller.ProbePeers(ctx); err != nil {
+		return fmt.Errorf("probe the other replicas: %w", err)
 	}
 	return nil
 }

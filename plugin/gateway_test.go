@@ -281,7 +281,7 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	woken, err := newWakeGateway(ctx, settings, manager, record.NewFakeRecorder(10), logger)
+	woken, err := newWakeGateway(ctx, settings, func(context.Context, netip.Addr) error { return nil }, manager, record.NewFakeRecorder(10), logger)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,11 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	recorder := manager.GetEventRecorderFor(rbac.LabelValue) //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
-	woken, err := newWakeGateway(running, c.Gateway, manager, recorder, logger)
+	replicas, err := pages.NewProber(c.MetricsAddress)
+	if err != nil {
+		return err
+	}
+	woken, err := newWakeGateway(running, c.Gateway, replicas.Ask, manager, recorder, logger)
 	if err != nil {
 		return err
 	}
@@ -148,6 +152,7 @@ func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server
 	group, ctx := errgroup.WithContext(ctx)
 	if woken != nil {
 		group.Go(func() error { return woken.sweep(ctx, manager) })
+		group.Go(func() error { return woken.probePeers(ctx, manager) })
 	}
 	group.Go(func() error {
 		if err := manager.Start(ctx); err != nil {

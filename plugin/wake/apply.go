@@ -72,7 +72,7 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 			unwakeable = unwakeable || planned.Unwakeable
 		} else if !seen.replicas.ready(own) {
 			continue // a replica that is not ready does not judge others
-		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead {
+		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead && !c.isLost(seen, planned, slice) {
 			again.at(ask)
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	stdslices "slices"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
@@ -60,6 +62,8 @@ type Controller struct {
 	// Listen opens a port, and Dial connects to a Service; they are the network's outside of tests.
 	Listen func(ctx context.Context, port uint16) (gateway.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
+	// Ask asks the replica at an address whether it lives; the context bounds that.
+	Ask func(ctx context.Context, replica netip.Addr) error
 	// Notifier tells those who wait for a cluster that it has changed.
 	Notifier *waker.Notifier
 	// Events tell people, and WakeRecorder who woke a cluster.
@@ -70,6 +74,8 @@ type Controller struct {
 
 	firstPass   firstPass
 	openPorts   openPorts
+	condemned   condemned
+	silent      chan event.GenericEvent // the pods of replicas that were taken for dead
 	handover    handovers
 	waking      sync.Map // until when the gateway stands in, by cluster: time.Time
 	made        sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time

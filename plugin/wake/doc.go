@@ -7,5 +7,5 @@
 // of other nodes learn of it later. While a cluster is awake, nothing of this is between clients and PostgreSQL.
 //
 // Replicas do not elect a leader. Shared state (ports, acknowledgement, hibernation) is only written with optimistic locking. The
-// slices of a replica that is gone are removed by the remaining ones.
+// slices of a replica that is gone, not ready or no longer answers are removed by the remaining ones.
 package wake

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
@@ -36,6 +37,7 @@ func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 
 // SetupWithManager watches Clusters, their Services, slices and pods, and the plugin's own pods.
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
+	c.silent = make(chan event.GenericEvent)
 	err := ctrl.NewControllerManagedBy(manager).Named("wake").
 		Watches(&cnpgv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return c.changed(client.ObjectKeyFromObject(o))
@@ -43,6 +45,7 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&corev1.Pod{}, c.podHandler()).
+		WatchesRawSource(source.Channel(c.silent, c.podHandler())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce, ReconciliationTimeout: lookTakes, RateLimiter: retries()}).
 		Complete(c)
 	if err != nil {
@@ -72,8 +75,8 @@ func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// podHandler notifies waiters about a cluster's pods, on which no plan depends. When a replica starts, becomes ready or unready, or
-// is deleted, it requests reconciliation of the clusters to which the replica matters.
+// podHandler notifies waiters about a cluster's pods, on which no plan depends. When a replica starts, becomes ready or unready,
+// is deleted or no longer answers, it requests reconciliation of the clusters to which the replica matters.
 func (c *Controller) podHandler() handler.EventHandler {
 	one := func(ctx context.Context, o client.Object, q queue) {
 		c.ofCluster(ctx, o)
@@ -90,6 +93,7 @@ func (c *Controller) podHandler() handler.EventHandler {
 				c.replicaChanged(ctx, after, q)
 			}
 		},
+		GenericFunc: func(ctx context.Context, e event.GenericEvent, q queue) { c.replicaChanged(ctx, e.Object, q) },
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
@@ -57,7 +58,9 @@ type world struct {
 	bound      bool                      // whether session affinity leads the gateway's own connections to an instance
 	eventless  bool                      // whether Events cannot be written
 	sliceless  bool                      // whether EndpointSlices cannot be created
-	turn       int
+	mute       []string                  // the addresses at which replicas do not answer each other
+	addresses  map[string][]string       // those of the replicas, by name
+	turn, made int
 	networks   []*network
 	logged     bytes.Buffer
 }
@@ -86,7 +89,7 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{t: t, manager: contract.FieldManager}
+	w := &world{t: t, manager: contract.FieldManager, addresses: map[string][]string{}}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(w.intercept())
 	w.api = informerstest.Index(builder).Build()
 	t.Cleanup(func() {
@@ -131,6 +134,10 @@ func (w *world) intercept() interceptor.Funcs {
 				return errors.New("no EndpointSlices today")
 			}
 			o.SetUID(types.UID(o.GetName()))
+			if _, ok := o.(*discoveryv1.EndpointSlice); ok { // what is made again is another one
+				w.made++
+				o.SetUID(types.UID(o.GetName() + "-" + strconv.Itoa(w.made)))
+			}
 			o.SetCreationTimestamp(metav1.Now())
 			return c.Create(ctx, o, options...)
 		},
@@ -282,6 +289,7 @@ func (w *world) replica(name string, addresses ...string) *replica {
 	for _, address := range addresses {
 		of.Addresses = append(of.Addresses, netip.MustParseAddr(address))
 	}
+	w.addresses[name] = addresses
 	w.pod(name, corev1.ConditionTrue)
 	n := &network{listening: map[uint16]*fakeListener{}, served: map[types.UID]net.Listener{}}
 	w.networks = append(w.networks, n)
@@ -293,7 +301,7 @@ func (w *world) replica(name string, addresses ...string) *replica {
 		},
 		Client: w.api, Informers: informerstest.Reader(w.api), APIReader: w.api,
 		Ports:   &ports.Store{Client: w.api, APIReader: w.api, Namespace: system, Named: informerstest.Reader(w.api).Naming, Range: ports.Range{First: 10000, Last: 10999}},
-		Gateway: n, Listen: n.listen, Dial: w.dial, Notifier: &waker.Notifier{}, Events: tell, WakeRecorder: &waker.WakeRecorder{Events: tell}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
+		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: w.ask, silent: make(chan event.GenericEvent, 8), Notifier: &waker.Notifier{}, Events: tell, WakeRecorder: &waker.WakeRecorder{Events: tell}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	}
 	return r
 }
@@ -304,6 +312,9 @@ func (w *world) pod(name string, ready corev1.ConditionStatus) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name, UID: types.UID(name)},
 		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.Now()}}},
+	}
+	if addresses := w.addresses[name]; len(addresses) != 0 {
+		pod.Status.PodIP = addresses[0]
 	}
 	w.put(pod)
 }
@@ -382,6 +393,25 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	}
 	w.turn++
 	return behind[w.turn%len(behind)].connect(to)
+}
+
+// ask is a probe of a replica: who is mute takes the connection and says nothing.
+func (w *world) ask(ctx context.Context, replica netip.Addr) error {
+	w.mutex.Lock()
+	mute := slices.Contains(w.mute, replica.String())
+	w.mutex.Unlock()
+	if mute {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
+}
+
+// silence has no replica get an answer from these addresses.
+func (w *world) silence(addresses ...string) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.mute = addresses
 }
 
 // network is what a replica listens on, and its gateway.

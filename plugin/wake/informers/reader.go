@@ -167,6 +167,19 @@ func (r Reader) SlicesOf(ctx context.Context, replica types.UID) ([]discoveryv1.
 	return valuesOf(found), err
 }
 
+// Replicas are the UIDs of the gateways' pods that slices of ours lead to, in no order.
+func (r Reader) Replicas(ctx context.Context) ([]types.UID, error) {
+	keys, err := r.slices.keys(ctx, byReplica)
+	if err != nil {
+		return nil, fmt.Errorf("list the replicas that slices lead to: %w", err)
+	}
+	replicas := make([]types.UID, 0, len(keys))
+	for _, key := range keys {
+		replicas = append(replicas, types.UID(key))
+	}
+	return replicas, nil
+}
+
 // Leads reports whether any slice of ours leads to a replica.
 func (r Reader) Leads(ctx context.Context, replica types.UID) (bool, error) {
 	found, err := r.slices.byIndex(ctx, byReplica, string(replica), anyOf)

@@ -27,6 +27,15 @@ func (s store[T]) byIndex(ctx context.Context, index, key string, wanted func(*T
 	return only(objects, wanted), nil
 }
 
+// keys are those by which an index has anything.
+func (s store[T]) keys(ctx context.Context, index string) ([]string, error) {
+	kept, err := s.kept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return kept.ListIndexFuncValues(index), nil
+}
+
 // byName finds what has the name; nil: nothing.
 func (s store[T]) byName(ctx context.Context, name types.NamespacedName) (*T, error) {
 	kept, err := s.kept(ctx)

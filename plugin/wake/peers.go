@@ -1,0 +1,226 @@
+package wake
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+)
+
+// A node that loses its power stays Ready for Kubernetes until its lease ends, 40 s and more. So the replicas probe each other.
+const (
+	probeEvery, probeTimeout = time.Second, time.Second
+	// A replica is taken for dead after so many probes in a row without an answer, over so long.
+	deadAfter, silentFor = 3, 3 * time.Second
+	// yieldFor is how much longer the one with the greater UID waits: when two live that do not reach each other, both would remove
+	// the other's slices at once, and nothing would lead anywhere until they are made again.
+	yieldFor = 2 * time.Second
+)
+
+// probes is what came of a replica's probes of another.
+type probes struct {
+	answered bool // once: a network that lets no probe through says nothing of the one behind it
+	failed   int  // since the last answer
+	since    time.Time
+}
+
+// after adds a probe that began then.
+func (p probes) after(answered bool, began time.Time) probes {
+	if answered {
+		return probes{answered: true}
+	}
+	if p.failed == 0 {
+		p.since = began
+	}
+	p.failed++
+	return p
+}
+
+// dead reports whether the replica is to be taken for dead after so long a silence.
+func (p probes) dead(silence time.Duration, now time.Time) bool {
+	return p.answered && p.failed >= deadAfter && now.Sub(p.since) >= silence
+}
+
+// condemned are the slices that there were of a replica when it was taken for dead, by replica. One that is made afterwards proves
+// that the replica lives, and stays: of a replica that others do not reach each slice is removed once, and not again before it
+// has answered.
+type condemned struct {
+	mutex  sync.Mutex
+	slices map[types.UID]map[types.UID]bool
+}
+
+func (c *condemned) add(replica types.UID, all []discoveryv1.EndpointSlice) {
+	uids := make(map[types.UID]bool, len(all))
+	for i := range all {
+		uids[all[i].UID] = true
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.slices == nil {
+		c.slices = map[types.UID]map[types.UID]bool{}
+	}
+	c.slices[replica] = uids
+}
+
+// keep forgets all replicas but those.
+func (c *condemned) keep(is func(replica types.UID) bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for replica := range c.slices {
+		if !is(replica) {
+			delete(c.slices, replica)
+		}
+	}
+}
+
+func (c *condemned) knows(replica types.UID) bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.slices[replica] != nil
+}
+
+func (c *condemned) has(slice *discoveryv1.EndpointSlice) bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.slices[endpointslice.ReplicaOf(slice)][slice.UID]
+}
+
+// isLost reports whether a slice leads to a replica that does not answer, and may go.
+func (c *Controller) isLost(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
+	return c.condemned.has(slice) && c.isSpare(seen, planned, slice)
+}
+
+// isSpare reports whether a Service can do without another replica's slice: it is not to lead to the gateway, or it leads here or to
+// its own endpoints too.
+func (c *Controller) isSpare(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
+	uid := endpointslice.ServiceOf(slice)
+	if !contains(planned.Lead, uid) {
+		return true
+	}
+	for i := range seen.services {
+		if service := &seen.services[i]; service.UID == uid && endpointslice.Serves(service, slice.AddressType, seen.slices) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(seen.slices, func(other discoveryv1.EndpointSlice) bool {
+		return endpointslice.IsOurs(&other) && endpointslice.ReplicaOf(&other) == c.Settings.Replica.UID &&
+			endpointslice.ServiceOf(&other) == uid && other.AddressType == slice.AddressType
+	})
+}
+
+// ProbePeers probes the other replicas that clients are led to, every second until the context ends, and has the clusters looked
+// at of one that is taken for dead.
+func (c *Controller) ProbePeers(ctx context.Context) error {
+	ticker := time.NewTicker(probeEvery)
+	defer ticker.Stop()
+	known := map[types.UID]probes{}
+	for {
+		if err := c.probePeers(ctx, known); err != nil && ctx.Err() == nil {
+			c.Logger.Warn("the other replicas could not be probed", "error", err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// probePeers probes each once, all at the same time, and keeps what came of it.
+func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes) error {
+	pods, err := c.peers(ctx)
+	if err != nil {
+		return err
+	}
+	for uid := range known {
+		if pods[uid] == nil {
+			delete(known, uid)
+		}
+	}
+	began := time.Now()
+	for uid, answered := range c.askAll(ctx, pods) {
+		known[uid] = known[uid].after(answered, began)
+	}
+	if ctx.Err() != nil {
+		return nil // nobody was given the time to answer
+	}
+	c.condemned.keep(func(uid types.UID) bool { return known[uid].failed != 0 })
+	for uid, pod := range pods {
+		if err := c.judge(ctx, pod, known[uid]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// peers are the pods of the other replicas that slices lead to.
+func (c *Controller) peers(ctx context.Context) (replicas, error) {
+	uids, err := c.Informers.Replicas(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := c.readReplicas(ctx)
+	if err != nil {
+		return nil, err
+	}
+	peers := replicas{}
+	for _, uid := range uids {
+		if pod := pods[uid]; pod != nil && uid != c.Settings.Replica.UID {
+			peers[uid] = pod
+		}
+	}
+	return peers, nil
+}
+
+// askAll reports which of the replicas answer.
+func (c *Controller) askAll(ctx context.Context, pods replicas) map[types.UID]bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	var mutex sync.Mutex
+	var group sync.WaitGroup
+	answered := map[types.UID]bool{}
+	for uid, pod := range pods {
+		group.Go(func() {
+			address, err := netip.ParseAddr(pod.Status.PodIP)
+			if err == nil {
+				err = c.Ask(ctx, address)
+			}
+			mutex.Lock()
+			defer mutex.Unlock()
+			answered[uid] = err == nil
+		})
+	}
+	group.Wait()
+	return answered
+}
+
+// judge has what leads to a replica removed if it is to be taken for dead, once.
+func (c *Controller) judge(ctx context.Context, pod *corev1.Pod, of probes) error {
+	silence := silentFor
+	if c.Settings.Replica.UID > pod.UID {
+		silence += yieldFor
+	}
+	if !of.dead(silence, time.Now()) || c.condemned.knows(pod.UID) {
+		return nil
+	}
+	routed, err := c.Informers.SlicesOf(ctx, pod.UID)
+	if err != nil {
+		return err
+	}
+	c.condemned.add(pod.UID, routed)
+	c.Logger.Warn("a replica does not answer; what leads clients there is removed", "pod", pod.Name, "since", of.since, "slices", len(routed))
+	select {
+	case c.silent <- event.GenericEvent{Object: pod}:
+	case <-ctx.Done():
+	}
+	return nil
+}

@@ -1,0 +1,228 @@
+package wake
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+func TestProbes_tellTheDead(t *testing.T) {
+	t.Parallel()
+	const answer, silence = true, false
+	for _, row := range []struct {
+		rule    string
+		answers []bool // each began a second after the one before it, and took that second
+		silence time.Duration
+		want    bool
+	}{
+		{"three without an answer, over three seconds", []bool{answer, silence, silence, silence}, silentFor, true},
+		{"two are too few", []bool{answer, silence, silence}, silentFor, false},
+		{"an answer in between begins anew", []bool{answer, silence, silence, answer, silence}, silentFor, false},
+		{"who has never answered is not judged", []bool{silence, silence, silence, silence}, silentFor, false},
+		{"who yields waits longer", []bool{answer, silence, silence, silence}, silentFor + yieldFor, false},
+		{"and not for ever", []bool{answer, silence, silence, silence, silence, silence}, silentFor + yieldFor, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			began := time.Unix(0, 0)
+			var seen probes
+			for _, answered := range row.answers {
+				seen = seen.after(answered, began)
+				began = began.Add(time.Second)
+			}
+			if got := seen.dead(row.silence, began); got != row.want {
+				t.Errorf("dead: %t, want %t", got, row.want)
+			}
+		})
+	}
+	t.Run("refusals that come at once take as long", func(t *testing.T) {
+		t.Parallel()
+		now := time.Unix(0, 0)
+		seen := probes{answered: true}.after(silence, now).after(silence, now).after(silence, now)
+		if seen.dead(silentFor, now.Add(silentFor-1)) || !seen.dead(silentFor, now.Add(silentFor)) {
+			t.Error("they are judged by their number alone")
+		}
+	})
+}
+
+// probe has the replica probe the others until the test ends, and look at the cluster whenever one is taken for dead.
+func (r *replica) probe() {
+	r.world.t.Helper()
+	ctx, cancel := context.WithCancel(r.world.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.ProbePeers(ctx) }()
+	r.world.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			r.world.t.Error(err)
+		}
+	})
+	synctest.Wait()
+}
+
+// judged reports whether a replica was taken for dead since it was last asked.
+func (r *replica) judged() bool {
+	select {
+	case <-r.silent:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestProbePeers_silence(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		a.probe()
+		pass(t, time.Minute)
+		w.wrote()
+		w.silence("10.1.0.2")
+		pass(t, silentFor)
+		a.read()
+		w.wants("a moment's silence takes nothing away", toBoth)
+		pass(t, probeEvery)
+		if !a.judged() {
+			t.Error("no cluster is looked at for a replica that does not answer")
+		}
+		a.read()
+		w.wants("what leads to a replica that does not answer goes, though the kubelet's word on it still stands", toA)
+		w.wantsWritten("each slice once", "delete EndpointSlice", "delete EndpointSlice")
+
+		b.read()
+		pass(t, time.Minute)
+		a.read()
+		w.wants("one that makes its slices again lives, reached or not", toBoth)
+		w.wantsWritten("nobody fights", "create EndpointSlice", "create EndpointSlice")
+		if a.judged() {
+			t.Error("the clusters are looked at again, for nothing")
+		}
+
+		w.silence()
+		pass(t, probeEvery)
+		w.silence("10.1.0.2")
+		pass(t, silentFor+probeEvery)
+		a.read()
+		w.wants("once it has answered it is judged again", toA)
+	})
+}
+
+func TestProbePeers_judgesNobodyWhomItNeverReached(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		w.silence("10.1.0.2")
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		a.probe()
+		pass(t, time.Minute)
+		a.read()
+		w.wants("a network that lets no probe through says nothing", toBoth)
+	})
+}
+
+func TestProbePeers_leavesAServiceItsLastSlice(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		b.read()
+		a.probe()
+		pass(t, time.Second)
+		w.silence("10.1.0.2")
+		pass(t, silentFor+probeEvery)
+		w.wrote()
+		w.pod("a", corev1.ConditionFalse)
+		a.read()
+		w.wantsWritten("who is not ready does not judge")
+		w.pod("a", corev1.ConditionTrue)
+		a.read()
+		w.wants("first it leads the clients itself", toBoth)
+		a.read()
+		w.wants("then it removes what leads to the other", toA)
+	})
+}
+
+func TestProbePeers_awake(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		a.probe()
+		pass(t, time.Second)
+		w.cluster(awake)
+		w.endpoint("orders-rw", true)
+		w.endpoint("orders-r", true)
+		a.read()
+		w.silence("10.1.0.2")
+		pass(t, silentFor+probeEvery)
+		a.read()
+		w.wants("a Service that leads to its instances needs none of ours", nowhere)
+	})
+}
+
+// Two replicas that live and do not reach each other: each removes what leads to the other once, and no Service is ever without.
+func TestProbePeers_twoThatDoNotReachEachOther(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		both := []*replica{a, b}
+		for _, r := range both {
+			r.read()
+			r.probe()
+		}
+		pass(t, time.Second)
+		w.wrote()
+		w.silence("10.1.0.1", "10.1.0.2")
+		for range 100 {
+			pass(t, 250*time.Millisecond)
+			for _, r := range both {
+				r.read()
+				led := map[string]bool{}
+				for _, services := range w.routed() {
+					for _, service := range services {
+						led[service] = true
+					}
+				}
+				if !led["orders-rw"] || !led["orders-r"] {
+					t.Fatalf("a Service leads nowhere: %v", w.routed())
+				}
+			}
+		}
+		w.wants("in the end both lead the clients", toBoth)
+		const made, removed = "create EndpointSlice", "delete EndpointSlice"
+		w.wantsWritten("each slice goes once and comes again", made, made, made, made, removed, removed, removed, removed)
+	})
+}
+
+func TestProbePeers_bothFamilies(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.dual()
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2", "fd00:1::2")
+		a.read()
+		b.read()
+		a.probe()
+		pass(t, time.Second)
+		w.silence("10.1.0.2")
+		pass(t, silentFor+probeEvery)
+		a.read()
+		var all discoveryv1.EndpointSliceList
+		if err := w.api.List(t.Context(), &all); err != nil {
+			t.Fatal(err)
+		}
+		left := map[discoveryv1.AddressType]int{}
+		for _, slice := range all.Items {
+			left[slice.AddressType]++
+		}
+		if left[discoveryv1.AddressTypeIPv4] != 2 || left[discoveryv1.AddressTypeIPv6] != 2 {
+			t.Errorf("slices that are left: %v, want those of the family that the prober has not", left)
+		}
+	})
+}
