@@ -131,6 +131,18 @@ func TestWorkerKilled(t *testing.T) {
 	s.asleepOnTime(c, from, to, threshold)
 }
 
+// sampledAfterAUse uses the cluster, and returns the report of a sample taken afterwards. What comes after the newest sample invalidates
+// the checkpoint, such as the sessions with which the instance manager sets up an instance that has just become healthy.
+func (s *story) sampledAfterAUse(c *cnpgv1.Cluster, pod string) report {
+	s.Helper()
+	used := time.Now()
+	_, err := kube.Query(s.ctx, c, "rw", "select 1")
+	s.must(err)
+	return s.awaitReport(c, pod, "a sample after a use", time.Minute, func(r report) bool {
+		return r.Known && r.LastActivity.After(used) && !r.IdleSince.IsZero() && !r.SampledAt.Before(r.IdleSince)
+	})
+}
+
 // The sidecar's container is killed once. docs/high-availability.md reports how long the endpoint was missing.
 func TestContainerKilled(t *testing.T) {
 	t.Parallel()
@@ -141,10 +153,7 @@ func TestContainerKilled(t *testing.T) {
 	if len(processes) == 0 {
 		t.Skip("the processes of the node cannot be seen from here")
 	}
-	// A use after the newest sample invalidates the checkpoint, and the test itself begins with one.
-	idle := s.awaitReport(c, pod.Name, "idle", time.Minute, func(r report) bool {
-		return r.Known && !r.IdleSince.IsZero() && !r.SampledAt.Before(r.IdleSince)
-	})
+	idle := s.sampledAfterAUse(c, pod.Name)
 	killed := time.Now()
 	for _, process := range processes {
 		_ = syscall.Kill(process, syscall.SIGKILL)
