@@ -142,7 +142,7 @@ func (c *canvas) lanes(r rectangle, p monitoring.Panel, all []series, source Sou
 }
 
 // heat draws how many values fell into each bucket, of buckets that count what is below their bound, a while at a time.
-func (c *canvas) heat(r rectangle, p monitoring.Panel, all []series, source Source) {
+func (c *canvas) heat(r rectangle, all []series, source Source) {
 	const whiles = 24
 	plot := rectangle{r.x + 44, r.y, r.w - 48, r.h - 20}
 	c.axis(plot, source)

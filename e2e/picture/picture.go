@@ -68,7 +68,7 @@ func Write(ctx context.Context, path string, panels []monitoring.Panel, source S
 		case kindTimeline:
 			c.lanes(inner, p, all, source)
 		case kindHeatMap:
-			c.heat(inner, p, all, source)
+			c.heat(inner, all, source)
 		case kindTable:
 			c.table(inner, p, all)
 		default:
