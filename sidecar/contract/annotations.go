@@ -30,8 +30,8 @@ const (
 	// AnnotationKeepAwakeUntil allows no sleep before this time of RFC 3339, at most 7 days ahead; `keep-awake` of the channel and of the
 	// command line write it too. Default: none.
 	AnnotationKeepAwakeUntil = Prefix + "keep-awake-until"
-	// AnnotationGatewayAddress says what happens where `pg_hba` or `podSelectorRefs` tell addresses apart: with [GatewayReject] a client
-	// that woke the cluster is told to connect again, with [GatewayAccept] it is routed through the gateway, whose address PostgreSQL
+	// AnnotationGatewayAddress says what happens where `pg_hba` or `podSelectorRefs` distinguish addresses: with [GatewayReject] a client
+	// that woke the cluster is asked to reconnect, with [GatewayAccept] it is routed through the gateway, whose address PostgreSQL
 	// then sees. Default: [GatewayReject].
 	AnnotationGatewayAddress = Prefix + "gateway-address"
 	// AnnotationSidecarUpdate says when a new sidecar reaches the running instances: with [UpdateOnRestart] the pod that is made next,
@@ -95,7 +95,7 @@ const (
 const (
 	// GatewayAccept: clients are routed through the gateway anyway.
 	GatewayAccept = "accept"
-	// GatewayReject: clients are told to reconnect once the cluster is awake.
+	// GatewayReject: clients are asked to reconnect once the cluster is awake.
 	GatewayReject = "reject"
 )
 

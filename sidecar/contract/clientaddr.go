@@ -25,7 +25,7 @@ const (
 // ErrClientAddress means that a client address cannot be used.
 var ErrClientAddress = errors.New("unusable client address")
 
-// ClientAddress tells a sidecar whose connection it is that the wake gateway makes to PostgreSQL. It is sent before the first
+// ClientAddress names the client of a connection that the wake gateway makes to PostgreSQL. It is sent before the first
 // byte of that connection.
 type ClientAddress struct {
 	// Version is ClientAddressVersion; a reader rejects every other.

@@ -14,9 +14,9 @@ func TestLastWake(t *testing.T) {
 	const written = `{"at":"2026-03-01T12:00:00Z","by":"10.0.0.9","user":"app","database":"shop","service":"orders-rw"}`
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	wake := LastWake{At: now, By: "10.0.0.9", User: "app", Database: "shop", Service: "orders-rw"}
-	told := wake
-	told.At = now.Add(999 * time.Millisecond).In(time.FixedZone("CET", 3600))
-	if got, err := told.Encode(); err != nil || got != written {
+	other := wake
+	other.At = now.Add(999 * time.Millisecond).In(time.FixedZone("CET", 3600))
+	if got, err := other.Encode(); err != nil || got != written {
 		t.Errorf("written: %s, %v", got, err)
 	}
 	for _, row := range []struct {
@@ -26,7 +26,7 @@ func TestLastWake(t *testing.T) {
 	}{
 		{"what is written is read", written, wake, nil},
 		{"what TLS hides is absent", `{"at":"2026-03-01T13:00:00+01:00","by":"10.0.0.9","service":"orders-rw"}`, LastWake{At: now, By: "10.0.0.9", Service: "orders-rw"}, nil},
-		{"a newer program may tell more", `{"at":"2026-03-01T12:00:00Z","by":"10.0.0.9","took":"2s"}`, LastWake{At: now, By: "10.0.0.9"}, nil},
+		{"a newer program may add fields", `{"at":"2026-03-01T12:00:00Z","by":"10.0.0.9","took":"2s"}`, LastWake{At: now, By: "10.0.0.9"}, nil},
 		{"without a time it is none", `{"by":"10.0.0.9"}`, LastWake{}, ErrInvalidLastWake},
 		{"nor without somebody", `{"at":"2026-03-01T12:00:00Z"}`, LastWake{}, ErrInvalidLastWake},
 		{"nor is anything else", "yesterday", LastWake{}, ErrInvalidLastWake},

@@ -62,6 +62,14 @@ func TestMutants_areNoticed(t *testing.T) {
 			"S9: the plugin resumes a schedule whose suspension somebody else owns", "s9-plugin-resumes", "plugin/backups",
 			"TestWhoResumes", "taken-over resumed: true, want false",
 		},
+		{
+			"a session whose end the kernel has ready is not in the sample", "kernel-queue-not-read", "sidecar/monitor",
+			"TestSample_whatTheKernelHasReadyBelongsToIt", "FAIL: TestSample_whatTheKernelHasReadyBelongsToIt/a_session_that_ended",
+		},
+		{
+			"a client that is logging in is taken for nobody", "connecting-not-examined", "sidecar/monitor",
+			"TestSample_isNotIdleWhileSomebodyConnects", "FAIL: TestSample_isNotIdleWhileSomebodyConnects/a_client_that_is_logging_in",
+		},
 	} {
 		t.Run(row.defect, func(t *testing.T) {
 			t.Parallel()
