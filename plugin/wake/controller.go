@@ -72,18 +72,18 @@ type Controller struct {
 	// Logger tells.
 	Logger *slog.Logger
 
-	firstPass   firstPass
-	openPorts   openPorts
-	condemned   condemned
-	silent      chan event.GenericEvent // the pods of replicas that were taken for dead
-	handover    handovers
-	waking      sync.Map // until when the gateway stands in, by cluster: time.Time
-	made        sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
-	unallocated sync.Map // the clusters without a port, that is said once of each
-	untold      sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
-	serving     sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
-	unrouted    sync.Map // how many Services lead nowhere, by sleeping cluster: int
-	refusing    sync.Map // the sleep of which an Event says that it goes on for a node maintenance, by cluster: string
+	firstPass    firstPass
+	openPorts    openPorts
+	deadReplicas deadReplicas
+	silent       chan event.GenericEvent // the pods of replicas that were taken for dead
+	handover     handovers
+	waking       sync.Map // until when the gateway stands in, by cluster: time.Time
+	made         sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
+	unallocated  sync.Map // the clusters without a port, that is said once of each
+	untold       sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
+	serving      sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
+	unrouted     sync.Map // how many Services lead nowhere, by sleeping cluster: int
+	refusing     sync.Map // the sleep of which an Event says that it goes on for a node maintenance, by cluster: string
 	// going is held for reading by whoever changes slices, and for writing to stop that.
 	going   sync.RWMutex
 	stopped bool

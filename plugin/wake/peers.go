@@ -50,15 +50,15 @@ func (p probes) dead(silence time.Duration, now time.Time) bool {
 	return p.answered && p.failed >= deadAfter && now.Sub(p.since) >= silence
 }
 
-// condemned are the slices that there were of a replica when it was taken for dead, by replica. One that is made afterwards proves
+// deadReplicas are the slices that there were of a replica when it was taken for dead, by replica. One that is made afterwards proves
 // that the replica lives, and stays: of a replica that others do not reach each slice is removed once, and not again before it
 // has answered.
-type condemned struct {
+type deadReplicas struct {
 	mutex  sync.Mutex
 	slices map[types.UID]map[types.UID]bool
 }
 
-func (c *condemned) add(replica types.UID, all []discoveryv1.EndpointSlice) {
+func (c *deadReplicas) add(replica types.UID, all []discoveryv1.EndpointSlice) {
 	uids := make(map[types.UID]bool, len(all))
 	for i := range all {
 		uids[all[i].UID] = true
@@ -72,7 +72,7 @@ func (c *condemned) add(replica types.UID, all []discoveryv1.EndpointSlice) {
 }
 
 // keep forgets all replicas but those.
-func (c *condemned) keep(is func(replica types.UID) bool) {
+func (c *deadReplicas) keep(is func(replica types.UID) bool) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	for replica := range c.slices {
@@ -82,13 +82,13 @@ func (c *condemned) keep(is func(replica types.UID) bool) {
 	}
 }
 
-func (c *condemned) knows(replica types.UID) bool {
+func (c *deadReplicas) knows(replica types.UID) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	return c.slices[replica] != nil
 }
 
-func (c *condemned) has(slice *discoveryv1.EndpointSlice) bool {
+func (c *deadReplicas) has(slice *discoveryv1.EndpointSlice) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	return c.slices[endpointslice.ReplicaOf(slice)][slice.UID]
@@ -96,7 +96,7 @@ func (c *condemned) has(slice *discoveryv1.EndpointSlice) bool {
 
 // isLost reports whether a slice leads to a replica that does not answer, and may go.
 func (c *Controller) isLost(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
-	return c.condemned.has(slice) && c.isSpare(seen, planned, slice)
+	return c.deadReplicas.has(slice) && c.isSpare(seen, planned, slice)
 }
 
 // isSpare reports whether a Service can do without another replica's slice: it is not to lead to the gateway, or it leads here or to
@@ -153,7 +153,7 @@ func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes)
 	if ctx.Err() != nil {
 		return nil // nobody was given the time to answer
 	}
-	c.condemned.keep(func(uid types.UID) bool { return known[uid].failed != 0 })
+	c.deadReplicas.keep(func(uid types.UID) bool { return known[uid].failed != 0 })
 	for uid, pod := range pods {
 		if err := c.judge(ctx, pod, known[uid]); err != nil {
 			return err
@@ -209,14 +209,14 @@ func (c *Controller) judge(ctx context.Context, pod *corev1.Pod, of probes) erro
 	if c.Settings.Replica.UID > pod.UID {
 		silence += yieldFor
 	}
-	if !of.dead(silence, time.Now()) || c.condemned.knows(pod.UID) {
+	if !of.dead(silence, time.Now()) || c.deadReplicas.knows(pod.UID) {
 		return nil
 	}
 	routed, err := c.Informers.SlicesOf(ctx, pod.UID)
 	if err != nil {
 		return err
 	}
-	c.condemned.add(pod.UID, routed)
+	c.deadReplicas.add(pod.UID, routed)
 	c.Logger.Warn("a replica does not answer; what leads clients there is removed", "pod", pod.Name, "since", of.since, "slices", len(routed))
 	select {
 	case c.silent <- event.GenericEvent{Object: pod}:

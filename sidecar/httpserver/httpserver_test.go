@@ -64,6 +64,21 @@ func talk(address, request string) string {
 	return string(answer)
 }
 
+func TestServe_answersAndEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	address, end := start(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }))
+	answer := talk(address, "GET / HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n")
+	if !strings.HasPrefix(answer, "HTTP/1.1 200 ") || !strings.HasSuffix(answer, "ok\n") {
+		t.Errorf("answer: %q", answer)
+	}
+	if err := end(); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if _, err := net.Dial("tcp", address); err == nil {
+		t.Error("the address still accepts connections")
+	}
+}
+
 func TestServe_refusesALargeHeader(t *testing.T) {
 	t.Parallel()
 	address, end := start(t, http.NotFoundHandler())

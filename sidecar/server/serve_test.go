@@ -52,34 +52,6 @@ func receive[T any](t *testing.T, values <-chan T) T {
 	}
 }
 
-// talk sends bytes and returns the answer up to the end of the connection, or the error.
-func talk(address, request string) string {
-	conn, err := net.DialTimeout("tcp", address, patience)
-	if err != nil {
-		return err.Error()
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(patience))
-	_, _ = io.WriteString(conn, request) // the server may close before it has read everything
-	answer, _ := io.ReadAll(conn)
-	return string(answer)
-}
-
-func TestServe_answersAndEndsWithTheContext(t *testing.T) {
-	t.Parallel()
-	address, end := start(t, metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), nobody{}))
-	answer := talk(address, "GET /healthz HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n")
-	if !strings.HasPrefix(answer, "HTTP/1.1 200 ") || !strings.HasSuffix(answer, "ok\n") {
-		t.Errorf("answer: %q", answer)
-	}
-	if err := end(); err != nil {
-		t.Errorf("ended with %v", err)
-	}
-	if _, err := net.Dial("tcp", address); err == nil {
-		t.Error("the address still accepts connections")
-	}
-}
-
 // TestServe_answersBesideIdleConnections opens more idle connections from strangers than are allowed.
 func TestServe_answersBesideIdleConnections(t *testing.T) {
 	t.Parallel()
