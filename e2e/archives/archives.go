@@ -1,5 +1,5 @@
-// Package archives makes the archives of kubectl scale_to_zero that a release has, one for every platform, with their checksums
-// and a manifest for krew. The same source and version give the same bytes.
+// Package archives makes the archives of kubectl scale_to_zero that a release has, one for every platform, with an SBOM of each,
+// their checksums and a manifest for krew. The same source and version give the same bytes.
 package archives
 
 import (
@@ -47,6 +47,8 @@ type Release struct {
 	Module string
 	// Version is that of the release, such as v1.2.3.
 	Version string
+	// Repository is that whose releases have the archives, as an address of GitHub's.
+	Repository string
 	// Output is the directory that the files are written to.
 	Output string
 }
@@ -56,6 +58,13 @@ type Archive struct {
 	Platform
 	// Name is the file's name, SHA256 its checksum in hexadecimal, Program the name of the program in it.
 	Name, SHA256, Program string
+	// SBOM is the name of the file beside it that lists what is in it, and its checksum.
+	SBOM, SBOMSHA256 string
+}
+
+// address is where a file of the release can be downloaded.
+func (r Release) address(file string) string {
+	return r.Repository + "/releases/download/" + r.Version + "/" + file
 }
 
 // version is a semantic version with a v before it: of other ones krew knows no order.
@@ -112,7 +121,23 @@ func (r Release) build(ctx context.Context, platform Platform) (Archive, error) 
 	if err := write(path, pack, append(files, notices...)); err != nil {
 		return Archive{}, err
 	}
-	archive.SHA256, err = sum(path)
+	if archive.SHA256, err = sum(path); err != nil {
+		return Archive{}, err
+	}
+	linked, err := modules(binary)
+	if err != nil {
+		return Archive{}, err
+	}
+	body, err := r.sbom(archive, linked)
+	if err != nil {
+		return Archive{}, err
+	}
+	archive.SBOM = archive.Name + sbomEnding
+	path = filepath.Join(r.Output, archive.SBOM)
+	if err := os.WriteFile(path, body, 0o644); err != nil {
+		return Archive{}, fmt.Errorf("write the SBOM: %w", err)
+	}
+	archive.SBOMSHA256, err = sum(path)
 	return archive, err
 }
 
@@ -137,21 +162,21 @@ func inModule(ctx context.Context, module string, platform Platform, arguments .
 func sum(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("read the archive: %w", err)
+		return "", fmt.Errorf("read %s: %w", filepath.Base(path), err)
 	}
 	defer func() { _ = f.Close() }()
 	digest := sha256.New()
 	if _, err := io.Copy(digest, f); err != nil {
-		return "", fmt.Errorf("read the archive: %w", err)
+		return "", fmt.Errorf("read %s: %w", filepath.Base(path), err)
 	}
 	return hex.EncodeToString(digest.Sum(nil)), nil
 }
 
-// Checksums are those of the archives, as sha256sum -c reads them.
+// Checksums are those of the archives and their SBOMs, as sha256sum -c reads them.
 func Checksums(archives []Archive) []byte {
 	var text strings.Builder
 	for _, archive := range archives {
-		fmt.Fprintf(&text, "%s  %s\n", archive.SHA256, archive.Name)
+		fmt.Fprintf(&text, "%s  %s\n%s  %s\n", archive.SHA256, archive.Name, archive.SBOMSHA256, archive.SBOM)
 	}
 	return []byte(text.String())
 }

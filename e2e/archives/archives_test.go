@@ -13,16 +13,18 @@ import (
 	"testing"
 )
 
-// krew builds a program of krew.
+const repository = "https://github.com/cnpg-i/scale-to-zero"
+
+// krew is the path of a program of krew, which the build cache keeps.
 func krew(t *testing.T, name string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "sigs.k8s.io/krew/cmd/"+name)
-	build.Dir = "../build/krew"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v: %s", name, err, out)
+	tool := exec.CommandContext(t.Context(), "go", "tool", "-n", name)
+	tool.Dir, tool.Stderr = "../build/krew", os.Stderr
+	out, err := tool.Output()
+	if err != nil {
+		t.Fatalf("build %s: %v", name, err)
 	}
-	return path
+	return strings.TrimSpace(string(out))
 }
 
 // validate has krew read a manifest as it does for its index, and returns the manifest's file.
@@ -56,7 +58,7 @@ func TestManifest_isAcceptedByKrew(t *testing.T) {
 		for _, platform := range Platforms() {
 			archives = append(archives, Archive{Platform: platform, Name: "a.tar.gz", SHA256: strings.Repeat("0a", 32), Program: program})
 		}
-		manifest, err := Release{Version: version}.Manifest("https://github.com/cnpg-i/scale-to-zero", archives)
+		manifest, err := Release{Version: version, Repository: repository}.Manifest(archives)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,12 +81,12 @@ func installed(t *testing.T, installer, described, path string, platform Platfor
 // made builds archives into a directory of the test's, with their manifest as krew accepts it.
 func made(t *testing.T, platforms ...Platform) (release Release, archives []Archive, described string) {
 	t.Helper()
-	release = Release{Module: "../..", Version: "v1.2.3", Output: t.TempDir()}
+	release = Release{Module: "../..", Version: "v1.2.3", Repository: repository, Output: t.TempDir()}
 	archives, err := release.Build(t.Context(), platforms...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest, err := release.Manifest("https://github.com/cnpg-i/scale-to-zero", archives)
+	manifest, err := release.Manifest(archives)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +97,13 @@ func TestBuild_thisMachinesArchiveIsInstalledAndRuns(t *testing.T) {
 	t.Parallel()
 	here := Platform{runtime.GOOS, runtime.GOARCH}
 	release, archives, described := made(t, here)
-	programs := installed(t, krew(t, "krew"), described, filepath.Join(release.Output, archives[0].Name), here)
+	path := filepath.Join(release.Output, archives[0].Name)
+	body, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namesWhatIsLinked(t, release, archives[0], unpack(t, archives[0].Name, body))
+	programs := installed(t, krew(t, "krew"), described, path, here)
 	out, err := exec.CommandContext(t.Context(), filepath.Join(programs, program), "--version").CombinedOutput()
 	if err != nil || string(out) != "kubectl scale_to_zero version v1.2.3\n" {
 		t.Errorf("it says %q (%v)", out, err)
@@ -125,6 +133,7 @@ func TestBuild_everyPlatformsArchiveHoldsItsProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		files := unpack(t, archive.Name, body)
+		namesWhatIsLinked(t, release, archive, files)
 		if got := platformOf([]byte(files[archive.Program].Content)); got != archive.Platform {
 			t.Errorf("%s holds a program for %q", archive.Name, got)
 		}

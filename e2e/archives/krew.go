@@ -36,13 +36,13 @@ spec:
 {{- end}}
 `))
 
-// Manifest is that for krew, of archives that are files of a release of the repository, which is an address of GitHub's.
-func (r Release) Manifest(repository string, archives []Archive) ([]byte, error) {
+// Manifest is that for krew, of archives that are files of the release.
+func (r Release) Manifest(archives []Archive) ([]byte, error) {
 	var text bytes.Buffer
 	err := manifest.Execute(&text, struct {
 		Name, Version, Repository, Completion string
 		Archives                              []Archive
-	}{Krew, r.Version, repository, completion, archives})
+	}{Krew, r.Version, r.Repository, completion, archives})
 	if err != nil {
 		return nil, fmt.Errorf("write the manifest for krew: %w", err)
 	}

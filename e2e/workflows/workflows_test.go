@@ -169,6 +169,36 @@ func TestWorkflows_pinActionsByCommit(t *testing.T) {
 	})
 }
 
+// Every image that a release pushes has an SBOM, and so has every archive: the release has each file that make archives writes.
+func TestRelease_hasAnSBOMOfWhatItShips(t *testing.T) {
+	t.Parallel()
+	body, err := os.ReadFile(root + "/.github/workflows/release.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var w workflow
+	if err := yaml.Unmarshal(body, &w); err != nil {
+		t.Fatal(err)
+	}
+	images, archives := 0, 0
+	for _, job := range w.Jobs {
+		for _, step := range job.Steps {
+			if step.With["push"] == true {
+				images++
+				if step.With["sbom"] != true || step.With["provenance"] != "mode=max" {
+					t.Errorf("an image is pushed with the SBOM %v and the provenance %v", step.With["sbom"], step.With["provenance"])
+				}
+			}
+			if strings.Contains(step.Run, " build/archives/* build/release/") {
+				archives++
+			}
+		}
+	}
+	if images != 1 || archives != 1 {
+		t.Errorf("images are pushed by %d steps and archives are shipped by %d, want one each", images, archives)
+	}
+}
+
 // What the Dockerfiles copy from the repository is there, and is not kept from them.
 func TestDockerfiles_copyWhatIsThere(t *testing.T) {
 	t.Parallel()

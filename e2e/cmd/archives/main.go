@@ -1,4 +1,5 @@
-// Command archives writes the archives of kubectl scale_to_zero for every platform, their checksums, and the manifest for krew.
+// Command archives writes the archives of kubectl scale_to_zero for every platform, their SBOMs and checksums, and the manifest for
+// krew.
 package main
 
 import (
@@ -20,19 +21,19 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	release := archives.Release{Module: *module, Version: *version, Output: filepath.Join(*module, "build", "archives")}
-	if err := write(ctx, release, *repository); err != nil {
+	release := archives.Release{Module: *module, Version: *version, Repository: *repository, Output: filepath.Join(*module, "build", "archives")}
+	if err := write(ctx, release); err != nil {
 		fmt.Fprintln(os.Stderr, "archives:", err)
 		os.Exit(1)
 	}
 }
 
-func write(ctx context.Context, release archives.Release, repository string) error {
+func write(ctx context.Context, release archives.Release) error {
 	made, err := release.Build(ctx, archives.Platforms()...)
 	if err != nil {
 		return err
 	}
-	manifest, err := release.Manifest(repository, made)
+	manifest, err := release.Manifest(made)
 	if err != nil {
 		return err
 	}
