@@ -94,6 +94,7 @@ func (l Layout) apiserver(families Families) component {
 		"--proxy-client-cert-file=" + pki + "/front-client.crt", "--proxy-client-key-file=" + pki + "/front-client.key",
 		"--allow-privileged=true", "--enable-priority-and-fairness=false", "--profiling=false",
 		"--audit-policy-file=" + l.run("audit-policy.yaml"), "--audit-log-path=" + l.auditLog(),
+		"--audit-log-maxsize=4096", // MiB; the log of a whole run of the tests is read as one file, and is rotated at 100 by default
 	}}
 }
 

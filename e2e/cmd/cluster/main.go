@@ -22,6 +22,8 @@ const usage = `usage: cluster COMMAND
   kubeconfig                          print where its kubeconfig is
   postgres-image [MAJOR]              print the name of its PostgreSQL image; with MAJOR make and load that of 15, 17 or 18
   drivers-image                       make an image of clients in several languages, load it, and print its name
+  cert-manager-image                  make an image of cert-manager's programs, load it, and print its name
+  cert-manager-chart                  print where the Helm chart of cert-manager is
   load ARCHIVE...                     import archives of images
   tag IMAGE OTHER                     give an image another name
   audit                               compare the rights of the project's accounts with what they asked for since up
@@ -92,6 +94,15 @@ func run(ctx context.Context, arguments []string) error {
 		return nil
 	case "drivers-image":
 		return loaded(ctx, layout, func() (string, string, error) { return layout.DriversImage(ctx, progress) })
+	case "cert-manager-image":
+		return loaded(ctx, layout, func() (string, string, error) { return layout.CertManagerImage(ctx, progress) })
+	case "cert-manager-chart":
+		directory, err := layout.CertManagerChart(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Println(directory)
+		return nil
 	case "load":
 		return layout.Load(ctx, rest...)
 	case "tag":
