@@ -13,9 +13,11 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
@@ -24,6 +26,10 @@ import (
 // gracefulStop bounds the wait for running calls. It comes last in the pod's termination grace period, which the manifests sum
 // up.
 const gracefulStop = 25 * time.Second
+
+// renewLeft is how long a connection lasts that begins when the replica leaves: a kube-proxy that was late may have led the
+// operator back here although there is another replica.
+const renewLeft = time.Minute
 
 const (
 	// handshakeTimeout bounds the handshake of a connection that is not authenticated yet.
@@ -35,10 +41,14 @@ const (
 
 // Server serves until it is stopped.
 type Server struct {
-	// Register registers the services.
+	// Register registers the services with a server. It is called for each of them: two over TCP if Leaving is set, and one on the socket.
 	Register func(grpc.ServiceRegistrar)
 	// Interceptors wrap every call, the first outermost. They see a panic in the call as an error.
 	Interceptors []grpc.UnaryServerInterceptor
+	// Leaving is closed when this replica no longer leads clients to itself and only serves those that it has, which may take a
+	// day. The operator is then asked to connect again over TCP, which leads it to another replica, with the present settings. If
+	// there is no other, it is served here again. nil: never.
+	Leaving <-chan struct{}
 	// Logger logs errors.
 	Logger *slog.Logger
 }
@@ -55,7 +65,24 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Files) erro
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
 	transport := mutual{credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: certificates.config})}
-	return s.serve(ctx, connlimit.New(listener, maximumStrangers, nil), grpc.Creds(transport), grpc.ConnectionTimeout(handshakeTimeout))
+	options := []grpc.ServerOption{grpc.Creds(transport), grpc.ConnectionTimeout(handshakeTimeout)}
+	port := share(listener)
+	defer port.close()
+	group, ctx := errgroup.WithContext(ctx)
+	staying, leave := context.WithCancel(ctx)
+	group.Go(func() error { return s.serve(staying, connlimit.New(port.lend(), maximumStrangers, nil), options...) })
+	group.Go(func() error {
+		defer leave()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.Leaving:
+		}
+		leave() // asks the peers of every connection to connect again
+		renewed := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: renewLeft})
+		return s.serve(ctx, connlimit.New(port.lend(), maximumStrangers, nil), append(options, renewed)...)
+	})
+	return group.Wait()
 }
 
 // ServeSocket serves on a Unix socket until the context ends, then finishes running calls.

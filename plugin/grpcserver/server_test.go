@@ -19,6 +19,7 @@ import (
 
 	"github.com/cloudnative-pg/cnpg-i/pkg/identity"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
@@ -33,11 +34,12 @@ import (
 type slow struct {
 	identity.UnimplementedIdentityServer
 	began, finish chan struct{}
+	once          sync.Once
 }
 
 func (s *slow) Probe(context.Context, *identity.ProbeRequest) (*identity.ProbeResponse, error) {
 	if s.began != nil {
-		close(s.began)
+		s.once.Do(func() { close(s.began) })
 		<-s.finish
 	}
 	return &identity.ProbeResponse{Ready: true}, nil
@@ -434,5 +436,73 @@ func TestCallsInFlightFinishAndPanicsStayInTheirCall(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Errorf("the end: %v", err)
+	}
+}
+
+// A replica may drain for a day. The operator keeps its connections, and would call it with its settings of before for as long.
+func TestServeTCP_sendsTheOperatorAwayWhenItLeaves(t *testing.T) {
+	t.Parallel()
+	files, config := secrets(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	leaving, done := make(chan struct{}), make(chan error, 2)
+	replica := func(service *slow, leaving <-chan struct{}) string {
+		address, server := free(t), serverOf(service)
+		server.Leaving = leaving
+		go func() { done <- server.ServeTCP(ctx, address, files) }()
+		return address
+	}
+	service := &slow{began: make(chan struct{}), finish: make(chan struct{})}
+	old, next := replica(service, leaving), replica(&slow{}, nil)
+	if err := probe(t, next, credentials.NewTLS(config)); err != nil {
+		t.Fatal(err)
+	}
+
+	var leads atomic.Pointer[string] // the Service
+	leads.Store(&old)
+	led := make(chan string, 10)
+	operator, err := grpc.NewClient("passthrough:///scale-to-zero", grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			var dialer net.Dialer
+			replica := *leads.Load()
+			led <- replica
+			return dialer.DialContext(ctx, "tcp", replica)
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = operator.Close() }()
+	call := func(options ...grpc.CallOption) error {
+		_, err := identity.NewIdentityClient(operator).Probe(t.Context(), &identity.ProbeRequest{}, options...)
+		return err
+	}
+	answered := make(chan error, 1)
+	go func() { answered <- call(grpc.WaitForReady(true)) }()
+	<-service.began
+
+	leads.Store(&next)
+	close(leaving)
+	limited, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	defer stop()
+	if !operator.WaitForStateChange(limited, connectivity.Ready) {
+		t.Error("the operator is not asked to connect again")
+	}
+	if err := call(); err != nil {
+		t.Errorf("the first call afterwards: %v", err)
+	}
+	close(service.finish)
+	if err := <-answered; err != nil {
+		t.Errorf("the call in flight: %v", err)
+	}
+	if err := probe(t, old, credentials.NewTLS(config)); err != nil {
+		t.Errorf("an operator that has no other replica: %v", err)
+	}
+	cancel()
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Errorf("the end: %v", err)
+		}
+	}
+	if first, second := <-led, <-led; first != old || second != next || len(led) != 0 {
+		t.Errorf("the operator connected to %s, %s and %d more, want %s and %s", first, second, len(led), old, next)
 	}
 }
