@@ -16,13 +16,16 @@ fi
 mkdir -p build
 go -C e2e build -o ../build/cluster ./cmd/cluster
 cluster() { (cd e2e && ../build/cluster "$@"); }
+# The cluster comes up while the images are built.
+cluster up ${CLUSTERFLAGS:-} &
+up=$!
+trap 'if wait "$up"; then cluster down; fi' EXIT
+trap 'exit 130' INT TERM
 go -C e2e run ./cmd/images -tag "$TAG" -registry "$REGISTRY" -neighbour
 # The same sources, whose programs say another version: what the tests of upgrades go to.
 go -C e2e run ./cmd/images -tag "$TAG-next" -registry "$REGISTRY" -output ../build/next
 go -C e2e run ./cmd/manifest -tag "$TAG" -registry "$REGISTRY"
-cluster up ${CLUSTERFLAGS:-}
-trap 'cluster down' EXIT
-trap 'exit 130' INT TERM
+wait "$up"
 cluster load ../build/plugin.tar ../build/sidecar.tar ../build/neighbour.tar ../build/next/plugin.tar ../build/next/sidecar.tar
 export NEIGHBOUR_IMAGE=$neighbour:$TAG
 export NEXT_PLUGIN_IMAGE=$plugin:$TAG-next NEXT_SIDECAR_IMAGE=$sidecar:$TAG-next NEXT_VERSION=$TAG-next
@@ -36,7 +39,9 @@ export KUBECONFIG POSTGRES_IMAGE PGBOUNCER_IMAGE
 DRIVERS_IMAGE=$(cluster drivers-image)
 PROMETHEUS=$(cluster prometheus)
 ALERTMANAGER=$(cluster alertmanager)
-export DRIVERS_IMAGE PROMETHEUS ALERTMANAGER
+CERT_MANAGER_IMAGE=$(cluster cert-manager-image)
+CERT_MANAGER_CHART=$(cluster cert-manager-chart)
+export DRIVERS_IMAGE PROMETHEUS ALERTMANAGER CERT_MANAGER_IMAGE CERT_MANAGER_CHART
 # Another name for the same files is as good as a minor upgrade: the operator replaces the instances.
 export NEXT_POSTGRES_IMAGE=$POSTGRES_IMAGE-1
 cluster tag "$POSTGRES_IMAGE" "$NEXT_POSTGRES_IMAGE"

@@ -20,7 +20,7 @@ import (
 )
 
 // toStart bounds the start of the process.
-const toStart = 30 * time.Second
+const toStart = 2 * time.Minute
 
 // configuration is what a test adds to what is shipped, and what is shipped must consist of.
 type configuration struct {

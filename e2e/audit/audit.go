@@ -132,13 +132,13 @@ func ordered(calls []Call) []Call {
 }
 
 // refused tells whether a request met a right that was not there: no role permitted it, or admission did not. In a namespace
-// that is being deleted nothing can be made, by nobody.
+// that is being deleted nothing can be made, by nobody, and a quota is no right.
 func (r Request) refused() bool {
 	switch {
 	case r.Forbidden:
 		return true
 	case r.Code == http.StatusForbidden:
-		return !strings.Contains(r.Message, "because it is being terminated")
+		return !strings.Contains(r.Message, "because it is being terminated") && !strings.Contains(r.Message, " quota: ")
 	default:
 		return strings.Contains(r.Message, "ValidatingAdmissionPolicy")
 	}

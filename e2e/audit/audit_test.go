@@ -91,6 +91,7 @@ func TestCompare(t *testing.T) {
 		{"a request that no role permits is a right too few", Account{Rules: rules}, []Request{used, {Call: patch, Code: 200}, {Call: Call{"delete", "", "pods", ""}, Code: 403, Forbidden: true}}, false},
 		{"so is one that admission refuses", Account{Rules: rules}, []Request{used, {Call: patch, Code: 403, Message: "ValidatingAdmissionPolicy 'a' denied request"}, {Call: patch, Code: 200}}, false},
 		{"in a namespace that is being deleted nobody may make anything", Account{Rules: rules}, []Request{used, {Call: patch, Code: 403, Message: "namespace gone because it is being terminated"}, {Call: patch, Code: 200}}, true},
+		{"a quota is no right", Account{Rules: rules}, []Request{used, {Call: patch, Code: 403, Message: `pods "a-1" is forbidden: exceeded quota: cpu, requested: requests.cpu=1`}, {Call: patch, Code: 200}}, true},
 		{"rights that come and go may be missed for a while", Account{Rules: rules, Passing: true}, []Request{used, {Call: patch, Code: 403, Forbidden: true}, {Call: patch, Code: 200}}, true},
 		{"others may not", Account{Rules: rules}, []Request{used, {Call: patch, Code: 403, Forbidden: true}, {Call: patch, Code: 200}}, false},
 		{"without a request nothing is shown", Account{}, nil, false},

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"encoding/json"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -9,8 +10,12 @@ import (
 // Annotations, and the condition that has the name of one.
 const (
 	hibernation   = "cnpg.io/hibernation"
+	fence         = "cnpg.io/fencedInstances"
 	announced     = "xata.io/scale-to-zero-announced"
 	gatewayReady  = "xata.io/scale-to-zero-gateway-ready"
+	holding       = "xata.io/scale-to-zero-gateway-holding"
+	dozingSince   = "xata.io/scale-to-zero-dozing-since"
+	stopped       = "xata.io/scale-to-zero-postgres-stopped"
 	wakeBy        = "xata.io/scale-to-zero-wake"
 	suspendedMark = "xata.io/scale-to-zero-suspended"
 )
@@ -73,7 +78,13 @@ type state struct {
 	// begun says that the operator has begun to delete pods, gone that it has deleted all.
 	begun, gone bool
 	primary     string
+	// fenced says that there is a fence, theirs that it is not ours. The others are of a doze.
+	fenced, theirs          bool
+	holding, since, stopped string
 }
+
+// dozeAnnounced reports whether a doze is announced, as sidecar/contract writes it.
+func (s *state) dozeAnnounced() bool { return strings.HasSuffix(s.announced, " doze") }
 
 func (o *object) state() state {
 	annotations := o.Metadata.Annotations
@@ -81,6 +92,8 @@ func (o *object) state() state {
 		announced: annotations[announced], acknowledged: annotations[gatewayReady], on: annotations[hibernation] == "on",
 		manual: annotations[wakeBy] == "manual", primary: o.Status.CurrentPrimary,
 	}
+	s.fenced, s.holding, s.since, s.stopped = annotations[fence] != "", annotations[holding], annotations[dozingSince], annotations[stopped]
+	s.theirs = s.fenced && !o.ours("metadata", "annotations", fence)
 	s.ours = s.on && o.ours("metadata", "annotations", hibernation)
 	for _, condition := range o.Status.Conditions {
 		if condition.Type == hibernation {

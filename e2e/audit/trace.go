@@ -21,9 +21,16 @@ const (
 	RemoveAnnouncement Word = "remove-announcement"
 	Withdraw           Word = "withdraw"
 	Resume             Word = "resume"
-	// The plugin's.
+	Fence              Word = "fence"
+	RecordStop         Word = "record-stop"
+	LiftFence          Word = "lift-fence"
+	// The plugin's. Interrupt removes the announcement of a doze, and WakeDozing ends one, as the command may.
 	Acknowledge Word = "acknowledge"
+	Hold        Word = "hold"
+	Interrupt   Word = "interrupt"
 	Wake        Word = "wake"
+	WakeDozing  Word = "wake-dozing"
+	RemoveFence Word = "remove-fence"
 	// The operator's.
 	OperatorBegins Word = "operator-begins"
 	PodsGone       Word = "pods-gone"
@@ -36,6 +43,7 @@ const (
 	PersonRemovesAnnouncement Word = "person-removes-announcement"
 	PersonAcknowledges        Word = "person-acknowledges"
 	PersonOwnsSuspension      Word = "person-owns-suspension"
+	PersonLiftsFence          Word = "person-lifts-fence"
 	// Who resumes the schedules if no sidecar does, such as the plugin of a Cluster whose feature was turned off.
 	OthersResume Word = "others-resume"
 	// What changes the rules: whether the gateway is needed, and whether there is a schedule to suspend.
@@ -57,21 +65,28 @@ type Step struct {
 // Trace is what happened to one Cluster, in the order in which it took effect.
 type Trace struct {
 	Namespace, Name, UID string
-	Steps                []Step
+	// Dozed says that a doze was announced. sidecar/sleep has a model for such Clusters.
+	Dozed bool
+	Steps []Step
 }
 
 // Text is the trace as a file: a line that names the Cluster, and a line for every step.
 func (t Trace) Text() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "cluster %s/%s %s\n", t.Namespace, t.Name, t.UID)
+	kind := "cluster"
+	if t.Dozed {
+		kind = "dozer"
+	}
+	fmt.Fprintf(&text, "%s %s/%s %s\n", kind, t.Namespace, t.Name, t.UID)
 	for _, step := range t.Steps {
 		text.WriteString(strings.TrimSpace(fmt.Sprintf("%s %s %s", step.At.UTC().Format("2006-01-02T15:04:05.000Z"), step.Word, step.By)) + "\n")
 	}
 	return text.String()
 }
 
-// Traces are those of all Clusters that were made while the log was written. omitted are the others, whose beginning is not
-// known.
+// Traces are those of all Clusters that were made while the log was written. omitted are the others: those whose
+// beginning is not known, and those of which no model tells: somebody else fenced them, or they dozed at one time and fell asleep
+// without at another.
 //
 // Each write is logged with the object that the API server answered with. That gives the order of the writes, which is that of
 // their resourceVersions, and what has become of the Cluster's status since the write before; so writes of the status, which

@@ -56,6 +56,12 @@ func wrote(verb, by string, from, to, version int, annotations string) string {
 		fmt.Sprintf(`{"metadata": {"name": "c", "uid": "u", "resourceVersion": "%d", "annotations": {%s}}}`, version, annotations))
 }
 
+// fences is a patch of the sidecar at a second, of a Cluster whose fence is ours.
+func fences(at int, annotations string) string {
+	const ours = `"managedFields": [{"manager": "cnpg-i-scale-to-zero", "operation": "Update", "fieldsV1": {"f:metadata": {"f:annotations": {"f:cnpg.io/fencedInstances": {}}}}}], `
+	return strings.Replace(wrote("patch", aSidecar, at, at, at+1, annotations), `"resourceVersion"`, ours+`"resourceVersion"`, 1)
+}
+
 // led is a write at a second that shows which instance is the primary.
 func led(primary string, at int) string {
 	return logged("patch", aPerson, "clusters", at, at, 200, "{}", fmt.Sprintf(`{"metadata": {"name": "c", "uid": "u", "resourceVersion": "%d"}, "status": {"currentPrimary": %q}}`, at, primary))
@@ -71,6 +77,16 @@ func TestTraces(t *testing.T) {
 	t.Parallel()
 	const on, announcement = `"cnpg.io/hibernation": "on"`, `"xata.io/scale-to-zero-announced": "a"`
 	made := wrote("create", aPerson, 0, 0, 1, "")
+	const (
+		doze   = `"xata.io/scale-to-zero-announced": "a doze"`
+		ready  = `"xata.io/scale-to-zero-gateway-ready": "a doze"`
+		holds  = `"xata.io/scale-to-zero-gateway-holding": "a doze"`
+		fenced = `"cnpg.io/fencedInstances": "[\"*\"]"`
+		since  = `"xata.io/scale-to-zero-dozing-since": "s"`
+		marks  = since + `, "xata.io/scale-to-zero-postgres-stopped": "u"`
+	)
+	held := made + wrote("patch", aSidecar, 1, 1, 2, doze) + wrote("patch", aPlugin, 2, 2, 3, doze+", "+ready) + wrote("patch", aPlugin, 3, 3, 4, doze+", "+ready+", "+holds)
+	dozing := held + fences(4, fenced+", "+since) + fences(5, fenced+", "+marks)
 	for _, row := range []struct {
 		rule, log, want string
 	}{
@@ -87,6 +103,16 @@ func TestTraces(t *testing.T) {
 		{"the old one's stands before", made + led("c-1", 2) + logged("list", aSidecar, "backups", 3, 3, 200, "null", "null") + led("c-2", 4), "backups-listed failover"},
 		{"a plugin in the operator's pod is the plugin", made + wrote("patch", aSidecar, 1, 1, 2, announcement) + wrote("patch", inOperator, 2, 2, 3, announcement+`, "xata.io/scale-to-zero-gateway-ready": "a"`), "announce acknowledge"},
 		{"what was made before the log begins is left out", wrote("patch", aPerson, 1, 1, 2, on), "left out"},
+		{"so is what somebody else fenced", made + wrote("patch", aPerson, 1, 1, 2, fenced), "left out"},
+		{"and what dozed and fell asleep without a doze", held + wrote("patch", aSidecar, 4, 4, 5, announcement), "left out"},
+		{"a client ends a doze", dozing + wrote("patch", aPlugin, 6, 6, 7, ""), "announce acknowledge hold fence record-stop wake-dozing"},
+		{"one may come before the fence", held + wrote("patch", aPlugin, 4, 4, 5, ""), "announce acknowledge hold interrupt"},
+		{"the sidecar ends a doze", dozing + wrote("patch", aSidecar, 6, 6, 7, marks) + wrote("patch", aSidecar, 7, 7, 8, ""),
+			"announce acknowledge hold fence record-stop lift-fence remove-announcement"},
+		{"a person lifts the fence, and the sidecar removes the rest", dozing + wrote("patch", aPerson, 6, 6, 7, marks) + wrote("patch", aSidecar, 7, 7, 8, ""),
+			"announce acknowledge hold fence record-stop person-lifts-fence remove-announcement"},
+		{"a doze becomes hibernation, for which the plugin removes the fence", dozing + fences(6, fenced+", "+marks+", "+on) + wrote("patch", aPlugin, 7, 7, 8, on) + wrote("patch", aPlugin, 8, 8, 9, ""),
+			"announce acknowledge hold fence record-stop hibernate remove-fence wake"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()

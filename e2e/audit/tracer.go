@@ -11,7 +11,10 @@ type tracer struct {
 	traces  []Trace
 	omitted []string
 
-	current   *Trace // nil: its beginning is not known
+	current *Trace // nil: its beginning is not known, or it was omitted
+	// dozed says that a doze was announced, and plain that a sleep was that is none.
+	dozed, plain bool
+
 	uid       string
 	state     state
 	schedules map[string]schedule
@@ -38,10 +41,22 @@ func (t *tracer) take(r *record) {
 
 // finish ends the trace.
 func (t *tracer) finish() {
-	if t.current != nil {
+	switch {
+	case t.current == nil:
+	case t.dozed && t.plain:
+		t.omit("it dozed, and fell asleep without")
+	default:
+		t.current.Dozed = t.dozed
 		t.traces = append(t.traces, *t.current)
 		t.current = nil
 	}
+	t.dozed, t.plain = false, false
+}
+
+// omit leaves the current trace out.
+func (t *tracer) omit(why string) {
+	t.omitted = append(t.omitted, fmt.Sprintf("%s/%s: %s, for which no model of traces has words", t.current.Namespace, t.current.Name, why))
+	t.current = nil
 }
 
 func (t *tracer) say(r *record, by *record, word Word) {
@@ -115,6 +130,7 @@ func (t *tracer) wroteCluster(r *record) {
 	t.state = after
 	t.statusChanged(r, before, after)
 	t.rulesChanged(r, before, after)
+	t.dozeChanged(r, before, after)
 	t.switchChanged(r, before, after)
 	t.announcementChanged(r, before, after)
 }
@@ -142,6 +158,32 @@ func (t *tracer) rulesChanged(r *record, before, after state) {
 	}
 }
 
+// dozeChanged has the words for the fence, and for what is recorded of a doze.
+func (t *tracer) dozeChanged(r *record, before, after state) {
+	if t.current != nil && after.theirs {
+		t.omit("somebody else fenced it")
+	}
+	by := t.author(r, fence)
+	switch {
+	case after.fenced && !before.fenced:
+		t.say(r, by, Fence)
+	case !before.fenced || after.fenced || before.on && !after.on: // the last is part of the wake
+	case by.by == instance:
+		t.say(r, by, LiftFence)
+	case after.on && by.by == plugin:
+		t.say(r, by, RemoveFence)
+	case before.since != "" && after.since == "":
+		t.say(r, by, WakeDozing)
+	default:
+		t.say(r, by, PersonLiftsFence)
+	}
+	if by := t.author(r, stopped); after.stopped != "" && after.stopped != before.stopped {
+		t.say(r, by, RecordStop)
+	} else if before.since != "" && after.since == "" && before.announced == "" && by.by == instance {
+		t.say(r, by, RemoveAnnouncement)
+	}
+}
+
 func (t *tracer) switchChanged(r *record, before, after state) {
 	by := t.author(r, hibernation)
 	switch {
@@ -166,13 +208,19 @@ func (t *tracer) announcementChanged(r *record, before, after state) {
 	case after.announced == before.announced:
 	case after.announced != "" && by.by == instance:
 		t.say(r, by, Announce)
+		t.dozed, t.plain = t.dozed || after.dozeAnnounced(), t.plain || !after.dozeAnnounced()
 	case after.announced != "":
 		t.say(r, by, PersonAnnounces)
-	case by.by == instance && after.on && !before.on: // part of the switch's patch
+	case by.by == instance && (after.on && !before.on || after.fenced && !before.fenced): // part of that patch
 	case by.by == instance:
 		t.say(r, by, RemoveAnnouncement)
+	case by.by == plugin && before.dozeAnnounced():
+		t.say(r, by, Interrupt)
 	default:
 		t.say(r, by, PersonRemovesAnnouncement)
+	}
+	if after.holding != before.holding && after.holding != "" && after.holding == after.announced {
+		t.say(r, t.author(r, holding), Hold)
 	}
 	if after.acknowledged == before.acknowledged || after.acknowledged == "" || after.acknowledged != after.announced {
 		return

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/cloudnative-pg/cnpg-i/pkg/identity"
 	"github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -31,7 +32,8 @@ const (
 )
 
 // hookLatency prints how long the deployed plugin's lifecycle hook takes, called as the operator calls it: over gRPC with
-// certificates of both sides, for a pod of the operator's, to create and to evaluate in turn.
+// certificates of both sides, for a pod of the operator's, to create and to evaluate in turn. Before and after it, it prints the
+// same of a call that does nothing: what is slow there is the machine's.
 func hookLatency(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
 	address, config, err := pluginEndpoint(ctx, kube)
 	if err != nil {
@@ -50,24 +52,39 @@ func hookLatency(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Clust
 		return fmt.Errorf("make a client of the plugin: %w", err)
 	}
 	defer func() { _ = connection.Close() }()
-	times, err := callSteadily(ctx, lifecycle.NewOperatorLifecycleClient(connection), requests)
-	if err != nil {
+	plain, hook := identity.NewIdentityClient(connection), lifecycle.NewOperatorLifecycleClient(connection)
+	nothing := func(ctx context.Context, _ int) error {
+		_, err := plain.Probe(ctx, &identity.ProbeRequest{})
 		return err
 	}
-	slices.Sort(times)
-	fmt.Printf("\n| lifecycle hook, %d calls a second | p50 (ms) | p99 (ms) | longest (ms) |\n|---|---|---|---|\n", hookRate)
-	fmt.Printf("| %d calls | %.2f | %.2f | %.2f |\n", len(times), milliseconds(times[len(times)/2]),
-		milliseconds(times[len(times)*99/100]), milliseconds(times[len(times)-1]))
+	inject := func(ctx context.Context, i int) error {
+		answer, err := hook.LifecycleHook(ctx, requests[i%len(requests)])
+		if err == nil && len(answer.GetJsonPatch()) == 0 {
+			err = errors.New("it injected nothing")
+		}
+		return err
+	}
+	fmt.Printf("\n| %d calls of the plugin, %d a second | p50 (ms) | p99 (ms) | longest (ms) |\n|---|---|---|---|\n", hookCalls, hookRate)
+	for _, row := range []struct {
+		what string
+		call func(context.Context, int) error
+	}{{"a call that does nothing", nothing}, {"the lifecycle hook", inject}, {"a call that does nothing", nothing}} {
+		times, err := callSteadily(ctx, row.call)
+		if err != nil {
+			return err
+		}
+		slices.Sort(times)
+		fmt.Printf("| %s | %.2f | %.2f | %.2f |\n", row.what, milliseconds(times[len(times)/2]),
+			milliseconds(times[len(times)*99/100]), milliseconds(times[len(times)-1]))
+	}
 	return nil
 }
 
 // callSteadily makes every call at its own time, whether or not the ones before have been answered: one that is slow does not
 // keep the next from being counted.
-func callSteadily(
-	ctx context.Context, hook lifecycle.OperatorLifecycleClient, requests []*lifecycle.OperatorLifecycleRequest,
-) ([]time.Duration, error) {
-	if _, err := hook.LifecycleHook(ctx, requests[0]); err != nil { // connects
-		return nil, fmt.Errorf("call the lifecycle hook: %w", err)
+func callSteadily(ctx context.Context, call func(ctx context.Context, i int) error) ([]time.Duration, error) {
+	if err := call(ctx, 0); err != nil { // connects
+		return nil, fmt.Errorf("call the plugin: %w", err)
 	}
 	times := make([]time.Duration, hookCalls)
 	calls, ctx := errgroup.WithContext(ctx)
@@ -81,13 +98,10 @@ func callSteadily(
 		}
 		calls.Go(func() error {
 			start := time.Now()
-			answer, err := hook.LifecycleHook(ctx, requests[i%len(requests)])
+			err := call(ctx, i)
 			times[i] = time.Since(start)
-			if err == nil && len(answer.GetJsonPatch()) == 0 {
-				err = errors.New("it injected nothing")
-			}
 			if err != nil {
-				return fmt.Errorf("call the lifecycle hook: %w", err)
+				return fmt.Errorf("call the plugin: %w", err)
 			}
 			return nil
 		})

@@ -272,21 +272,26 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 	if err := falling.Wait(); err != nil {
 		return err
 	}
-	var group sync.WaitGroup
-	times, failures := make([]time.Duration, count), make([]error, count)
-	for i, c := range clusters {
+	return askAtOnce(ctx, kube, clusters)
+}
+
+// askAtOnce wakes all clusters at once, prints how long each one's client waited, and deletes them.
+func askAtOnce(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Cluster) error {
+	var databases []database
+	for _, c := range clusters {
 		d, err := databaseOf(ctx, kube, c, "rw")
 		if err != nil {
 			return err
 		}
+		databases = append(databases, d)
+	}
+	var group sync.WaitGroup
+	times, failures := make([]time.Duration, len(clusters)), make([]error, len(clusters))
+	for i, d := range databases {
 		group.Go(func() {
 			start := time.Now()
-			conn, err := d.patient(ctx)
-			if err == nil {
-				_, err = conn.Exec(ctx, "select 1")
-				_ = conn.Close(ctx)
-			}
-			times[i], failures[i] = time.Since(start), err
+			failures[i] = answer(ctx, d, toHealthy)
+			times[i] = time.Since(start)
 		})
 	}
 	group.Wait()
@@ -297,14 +302,10 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n%d clusters woken at once, each by its client: %d wakes, answered after %.1f to %.1f s, median %.1f s\n", count, woken,
-		slices.Min(times).Seconds(), slices.Max(times).Seconds(), median(times).Seconds())
-	for _, c := range clusters {
-		if err := kube.Delete(ctx, c); err != nil {
-			return fmt.Errorf("delete cluster %s: %w", c.Name, err)
-		}
-	}
-	return nil
+	fmt.Printf("\n%d clusters woken at once, each by its client: %d wakes, answered after %.2f to %.2f s, median %.2f s, "+
+		"95th percentile %.2f s\n", len(clusters), woken, slices.Min(times).Seconds(), slices.Max(times).Seconds(),
+		median(times).Seconds(), late(times).Seconds())
+	return deleteAll(ctx, kube, clusters)
 }
 
 // wokenBy is how many wakes of the clusters Events tell of, and demands that there is one of each.

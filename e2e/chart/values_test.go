@@ -50,6 +50,7 @@ func TestValues_refused(t *testing.T) {
 		{"a negative number", `replicaCount=-1`, `at '/replicaCount'`},
 		{"text for true", `policies.instances="yes"`, `at '/policies/instances': got string, want boolean`},
 		{"one of several", `certificate.provider="vault"`, `at '/certificate/provider': value must be one of 'self-provisioned', 'cert-manager', 'none'`},
+		{"true as text", `shortenStartupProbes="true"`, `at '/shortenStartupProbes': got string, want boolean`},
 		{"a level", `logLevel="verbose"`, `at '/logLevel'`},
 		{"a digest without its algorithm", `image.digest="abc"`, `at '/image/digest'`},
 		{"an image with its tag", `sidecarImage.repository="sidecar:v1"`, `at '/sidecarImage/repository'`},
@@ -123,7 +124,7 @@ func TestValues_reachThePlugin(t *testing.T) {
 	t.Parallel()
 	got := rendered(t, "cnpg-system", set(t,
 		`gateway.ports="20000-20999"`, `gateway.allow=["10.0.0.0/8","fd00::/8"]`, `gateway.wakeTimeout="3m"`, `gateway.drainSeconds=60`,
-		`sidecar.update="immediate"`, `sidecar.resources.requests.cpu="10m"`, `rbac.cnpgGroup="postgresql.example.org"`, `replicaCount=1`,
+		`sidecar.update="immediate"`, `shortenStartupProbes=false`, `sidecar.resources.requests.cpu="10m"`, `rbac.cnpgGroup="postgresql.example.org"`, `policies.annotations=true`, `replicaCount=1`,
 		`additionalArgs=["--validate-clusters=true"]`, `additionalEnv=[{"name":"RELEASE","value":"{{ .Release.Name }}"}]`,
 		`networkPolicy.enabled=true`, `podLabels={"team":"databases"}`, `commonAnnotations={"example.org/owner":"databases"}`))
 	body, err := yaml.Marshal(got["Deployment scale-to-zero"].Object)
@@ -132,11 +133,20 @@ func TestValues_reachThePlugin(t *testing.T) {
 	}
 	for _, want := range []string{
 		"- name: GATEWAY_PORTS\n          value: 20000-20999\n", "value: 10.0.0.0/8,fd00::/8\n", "value: 3m\n", "value: 60s\n",
-		"terminationGracePeriodSeconds: 115\n", "value: immediate\n", "value: 10m\n", "value: postgresql.example.org\n", "- --validate-clusters=true\n",
+		"terminationGracePeriodSeconds: 115\n", "value: immediate\n", "- name: SHORTEN_STARTUP_PROBES\n          value: \"false\"\n", "value: 10m\n", "value: postgresql.example.org\n", "- --validate-clusters=true\n",
 		"- name: RELEASE\n          value: scale-to-zero\n", "team: databases\n", "example.org/owner: databases\n", "replicas: 1\n",
 	} {
 		if !strings.Contains(string(body), want) {
 			t.Errorf("the Deployment has no %q:\n%s", want, body)
+		}
+	}
+	for name, object := range got {
+		body, err := yaml.Marshal(object.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(body), "postgresql.cnpg.io") {
+			t.Errorf("%s names the API group that the operator does not have:\n%s", name, body)
 		}
 	}
 	if _, ok := got["PodDisruptionBudget scale-to-zero"]; ok {

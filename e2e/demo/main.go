@@ -1,5 +1,5 @@
-// Command demo shows the main job on a real cluster: a CloudNativePG Cluster is used, falls idle, is put to sleep with its
-// scheduled backup suspended, is woken, and serves again. It uses the cluster that KUBECONFIG names.
+// Command demo shows the main job on a real cluster: a CloudNativePG Cluster is used, falls idle, dozes, is woken, dozes
+// again, hibernates with its scheduled backup suspended, is woken, and serves again. It uses the cluster that KUBECONFIG names.
 package main
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The demonstration's threshold, and its form in minutes.
+// When the demonstration's cluster dozes and hibernates, and the same in minutes.
 const (
-	threshold        = 30 * time.Second
-	thresholdMinutes = "0.5"
+	dozeAfter, threshold          = 30 * time.Second, time.Minute
+	dozeMinutes, thresholdMinutes = "0.5", "1"
 )
 
 func main() {
@@ -61,7 +61,7 @@ func run(ctx context.Context) error {
 	}()
 	s := &show{Kubernetes: kube, start: time.Now(), cluster: kube.NewCluster(namespace, "demo", 1, thresholdMinutes)}
 	s.schedule = scenario.NewScheduledBackup(s.cluster, "demo", "0 0 2 * * *")
-	for _, step := range []func(context.Context) error{s.create, s.use, s.fallAsleep, s.wake} {
+	for _, step := range []func(context.Context) error{s.create, s.use, s.doze, s.wake, s.doze, s.fallAsleep, s.wake} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -75,7 +75,9 @@ func (s *show) say(format string, arguments ...any) {
 }
 
 func (s *show) create(ctx context.Context) error {
-	s.say("create Cluster demo: 1 instance, plugin %s, threshold %s min; and its ScheduledBackup", scenario.PluginName, thresholdMinutes)
+	s.cluster.Annotations[scenario.DozeMinutes] = dozeMinutes
+	s.say("create Cluster demo: 1 instance, plugin %s, dozes after %s min, hibernates after %s min; and its ScheduledBackup",
+		scenario.PluginName, dozeMinutes, thresholdMinutes)
 	if err := s.Create(ctx, s.cluster); err != nil {
 		return fmt.Errorf("create the cluster: %w", err)
 	}
@@ -98,40 +100,30 @@ func (s *show) use(ctx context.Context) error {
 	if err := session.Run("create table notes as select 'kept through the sleep' as note"); err != nil {
 		return err
 	}
-	timer := time.NewTimer(threshold + 5*time.Second)
+	timer := time.NewTimer(dozeAfter + 5*time.Second)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	s.say("USED    the session has been open for longer than the threshold: the cluster stays awake")
+	s.say("USED    the session has been open for longer than %s: the cluster stays awake", dozeAfter)
 	_, _ = session.Close()
 	s.say("IDLE    psql has gone; the clock runs")
 	return nil
 }
 
+func (s *show) doze(ctx context.Context) error {
+	if _, err := s.AwaitCluster(ctx, s.cluster, "dozing", dozeAfter+time.Minute, scenario.Dozing); err != nil {
+		return err
+	}
+	s.say("DOZING  the sidecar fenced the instance; PostgreSQL is stopped, and pod %s is kept", s.cluster.Status.CurrentPrimary)
+	return nil
+}
+
 func (s *show) fallAsleep(ctx context.Context) error {
-	ticker := time.NewTicker(5 * time.Second)
-	defer ticker.Stop()
-	asleep := make(chan error, 1)
-	watched := s.cluster.DeepCopy()
-	go func() {
-		_, err := s.AwaitCluster(ctx, watched, "asleep", threshold+time.Minute, scenario.SwitchedOn)
-		asleep <- err
-	}()
-	for waiting := true; waiting; {
-		select {
-		case err := <-asleep:
-			if err != nil {
-				return err
-			}
-			waiting = false
-		case <-ticker.C:
-			if page, err := s.Page(ctx, s.cluster.Namespace, s.cluster.Status.CurrentPrimary, "9189", "metrics"); err == nil {
-				s.say("IDLE    %s", line(page, "cnpg_scale_to_zero_idle_seconds{"))
-			}
-		}
+	if _, err := s.AwaitCluster(ctx, s.cluster, "asleep", threshold+time.Minute, scenario.SwitchedOn); err != nil {
+		return err
 	}
 	s.say("ASLEEP  the sidecar turned cnpg.io/hibernation on")
 	if _, err := s.AwaitCluster(ctx, s.cluster, "hibernated", time.Minute, scenario.Hibernated); err != nil {
@@ -180,13 +172,3 @@ func (s *show) events(ctx context.Context) error {
 }
 
 func (s *show) suspended() bool { return s.schedule.Spec.Suspend != nil && *s.schedule.Spec.Suspend }
-
-// line returns the first line of a page that starts with the prefix.
-func line(page, prefix string) string {
-	for text := range strings.Lines(page) {
-		if strings.HasPrefix(text, prefix) {
-			return strings.TrimSpace(text)
-		}
-	}
-	return "no figure yet"
-}

@@ -75,6 +75,31 @@ func Render(directory, registry, tag string) ([]byte, error) {
 	return build(temporary, directory)
 }
 
+// composed is the base with components.
+const composed = `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [%q]
+components: [%s]
+`
+
+// With is the base of a directory of manifests with some of its components, with the images of the registry and tag.
+func With(manifests, registry, tag string, components ...string) ([]byte, error) {
+	temporary, relative, err := temporaryBeside(manifests)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(temporary) }()
+	var quoted []string
+	for _, component := range components {
+		quoted = append(quoted, fmt.Sprintf("%q", relative+"/components/"+component))
+	}
+	body := fmt.Sprintf(composed, relative+"/base", strings.Join(quoted, ", "))
+	if err := os.WriteFile(filepath.Join(temporary, "kustomization.yaml"), []byte(body), 0o600); err != nil {
+		return nil, fmt.Errorf("write the kustomization: %w", err)
+	}
+	return Render(temporary, registry, tag)
+}
+
 // Build is a directory's kustomization as it is.
 func Build(directory string) ([]byte, error) { return build(directory, directory) }
 

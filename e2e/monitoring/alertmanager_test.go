@@ -36,6 +36,14 @@ func TestAlertmanager_holdsBackWhatASleepExplains(t *testing.T) {
 			[]string{"CNPGClusterOffline blue", "CNPGClusterOffline red", "ScaleToZeroAsleep blue"}, []string{"CNPGClusterOffline red"},
 		},
 		{
+			"nor while it dozes", "a cluster dozes", "35m",
+			[]string{"CNPGClusterOffline blue", "CNPGClusterOffline red", "ScaleToZeroAsleep blue"}, []string{"CNPGClusterOffline red"},
+		},
+		{
+			"nor while the plugin is down besides", "a cluster dozes", "60m",
+			[]string{"CNPGClusterOffline blue", "CNPGClusterOffline red", "ScaleToZeroAsleep blue"}, []string{"CNPGClusterOffline red"},
+		},
+		{
 			"one that does not come back is told of", "a cluster that does not come back is not held back for long", "17m",
 			[]string{"CNPGClusterOffline blue"}, []string{"CNPGClusterOffline blue"},
 		},

@@ -14,7 +14,7 @@ const (
 )
 
 // states of a cluster, by the number that a timeline shows them with.
-var states = []struct{ name, color string }{{"disabled", grey}, {"awake", green}, {"hibernating", yellow}, {"asleep", blue}}
+var states = []struct{ name, color string }{{"disabled", grey}, {"awake", green}, {"hibernating", yellow}, {"dozing", purple}, {"asleep", blue}}
 
 // state is, for every cluster, 1 while it is in the state and else 0. Every replica of the plugin has the series of every cluster;
 // for a moment one may know less than another.
@@ -82,6 +82,7 @@ const (
 	green  = "green"
 	yellow = "yellow"
 	blue   = "blue"
+	purple = "purple"
 	red    = "red"
 	text   = "text"
 )

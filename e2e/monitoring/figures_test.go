@@ -71,5 +71,5 @@ func TestStateNumber_isThatOfAStateWhileReplicasDisagree(t *testing.T) {
 			series[`cnpg_scale_to_zero_cluster_state{namespace="shop", cluster="blue", state="`+state.name+`", pod="`+pod+`"}`] = value
 		}
 	}
-	evaluated(t, "1m", series, stateNumber(of), "5m", `[{labels: '{namespace="shop", cluster="blue"}', value: 4}]`)
+	evaluated(t, "1m", series, stateNumber(of), "5m", `[{labels: '{namespace="shop", cluster="blue"}', value: 5}]`)
 }

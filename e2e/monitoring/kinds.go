@@ -36,6 +36,12 @@ func figure(title, description, unit, expression string, steps ...threshold) pan
 	return p
 }
 
+// narrow leaves room for one figure more in every three.
+func narrow(p panel) panel {
+	p.GridPos.W = 2
+	return p
+}
+
 // step is the color of values from one on, and base that of those before the first step.
 func step(from float64, color string) threshold { return threshold{color, &from} }
 func base(color string) threshold               { return threshold{color, nil} }

@@ -8,8 +8,9 @@ func rows() []row {
 
 func fleet() []panel {
 	return []panel{
-		figure("Asleep", "Clusters that sleep now.", "none", `sum(`+state("asleep", of)+`)`, base(blue)),
-		figure("Awake", "Clusters that are awake now, and would sleep.", "none", `sum(`+state("awake", of)+`)`, base(green)),
+		narrow(figure("Asleep", "Clusters that are hibernated now.", "none", `sum(`+state("asleep", of)+`)`, base(blue))),
+		narrow(figure("Dozing", "Clusters that doze now: PostgreSQL is stopped, and its pod is kept.", "none", `sum(`+state("dozing", of)+`)`, base(purple))),
+		narrow(figure("Awake", "Clusters that are awake now, and would sleep.", "none", `sum(`+state("awake", of)+`)`, base(green))),
 		figure("Time asleep", "Of the chosen time range, on average over the clusters.", "percentunit", `avg(`+timeAsleep(of)+`)`, base(text)),
 		figure("Saved CPU-hours", "CPU that sleeping PostgreSQL containers did not request, less what the sidecars of awake clusters did.", "none", savedCPU(of)),
 		figure("Saved GiB-hours", "Memory that sleeping PostgreSQL containers did not request, less what the sidecars of awake clusters did.", "none", savedMemory(of)),
@@ -20,9 +21,9 @@ func fleet() []panel {
 		figure("Not reconciled", "Clusters that the operator does not reconcile because it cannot call the plugin.", "none",
 			`sum(max by (`+perCluster+`) (cnpg_scale_to_zero_reconciliation_blocked{`+of+`}))`, base(green), step(1, red)),
 		clustersByState(),
-		list("Never asleep, and why", "Clusters that did not sleep in the chosen time range, by what kept them awake for the longest part of it.", "percentunit", "of the time",
+		list("Never asleep, and why", "Clusters that neither slept nor dozed in the chosen time range, by what kept them awake for the longest part of it.", "percentunit", "of the time",
 			top(`max by (`+perCluster+`, reason) (avg_over_time(cnpg_scale_to_zero_blocked{reason!~"waiting|not_primary", `+of+`}[$__range])) > 0
-				unless on (`+perCluster+`) max by (`+perCluster+`) (max_over_time(cnpg_scale_to_zero_cluster_state{state="asleep", `+of+`}[$__range])) == 1`),
+				unless on (`+perCluster+`) max by (`+perCluster+`) (max_over_time(cnpg_scale_to_zero_cluster_state{state=~"asleep|dozing", `+of+`}[$__range])) == 1`),
 			base(green), step(0.5, yellow), step(0.9, red)),
 		list("Most often woken", "Wakes in the chosen time range.", "none", "wakes",
 			top(`sum by (`+perCluster+`) (increase(cnpg_scale_to_zero_cluster_wakes_total{result="success", `+of+`}[$__range])) > 0`),
@@ -63,7 +64,9 @@ func detail() []panel {
 		idleAgainstThreshold(),
 		curve("Sessions", "Of clients, by state.", "none", asked{"{{state}}", `sum by (state) (cnpg_scale_to_zero_sessions{` + one + `})`}),
 		curve("Wakes of the cluster", "By how they ended.", "none", asked{"{{result}}", rise("result", "cnpg_scale_to_zero_cluster_wakes_total", one)}),
-		curve("Attempts to sleep", "By how they ended.", "none", asked{"{{result}}", rise("result", "cnpg_scale_to_zero_hibernations_total", one)}),
+		curve("Attempts to sleep", "By how they ended.", "none",
+			asked{"{{result}}", rise("result", "cnpg_scale_to_zero_hibernations_total", one)},
+			asked{"doze: {{result}}", rise("result", "cnpg_scale_to_zero_dozes_total", one)}),
 		curve("Saved CPU", "CPU that it does not request while it sleeps.", "none",
 			asked{name, `max by (` + perCluster + `) (rate(cnpg_scale_to_zero_saved_cpu_seconds_total{` + one + `}[$__rate_interval]))`}),
 		curve("Saved memory", "Memory that it does not request while it sleeps.", "bytes",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -66,19 +67,28 @@ func Ready(p *corev1.Pod) bool {
 func (k *Kubernetes) AwaitEvent(
 	ctx context.Context, c *cnpgv1.Cluster, reason string, within time.Duration,
 ) (string, error) {
+	event, err := k.AwaitEventSaying(ctx, c, reason, "", within)
+	return event.Message, err
+}
+
+// AwaitEventSaying is AwaitEvent for one whose message contains the words.
+func (k *Kubernetes) AwaitEventSaying(
+	ctx context.Context, c *cnpgv1.Cluster, reason, words string, within time.Duration,
+) (corev1.Event, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, within,
-		fmt.Errorf("no Event %s about cluster %s within %s", reason, c.Name, within))
+		fmt.Errorf("no Event %s about cluster %s that says %q within %s", reason, c.Name, words, within))
 	defer cancel()
 	selector := fields.Set{"involvedObject.name": c.Name, "reason": reason}.AsSelector()
-	var message string
+	var said corev1.Event
 	err := k.follow(limited, &corev1.EventList{}, c.Namespace, selector, func(event watch.Event) bool {
-		if found, is := event.Object.(*corev1.Event); is && event.Type != watch.Deleted {
-			message = found.Message
-			return true
+		found, is := event.Object.(*corev1.Event)
+		if !is || event.Type == watch.Deleted || !strings.Contains(found.Message, words) {
+			return false
 		}
-		return false
+		said = *found
+		return true
 	})
-	return message, err
+	return said, err
 }
 
 // StaysAwake watches the cluster for the given time. The error is ErrSlept if the switch was turned on meanwhile.

@@ -16,6 +16,7 @@ import (
 const (
 	Enabled           = "xata.io/scale-to-zero-enabled"
 	InactivityMinutes = "xata.io/scale-to-zero-inactivity-minutes"
+	DozeMinutes       = "xata.io/scale-to-zero-doze-minutes"
 	Activity          = "xata.io/scale-to-zero-activity"
 	Ignore            = "xata.io/scale-to-zero-ignore"
 	KeepAwake         = "xata.io/scale-to-zero-keep-awake"
@@ -29,7 +30,11 @@ const (
 	LastWake          = "xata.io/scale-to-zero-last-wake"
 	AsleepSince       = "xata.io/scale-to-zero-asleep-since"
 	AsleepReason      = "xata.io/scale-to-zero-asleep-reason"
+	DozingSince       = "xata.io/scale-to-zero-dozing-since"
+	PostgresStopped   = "xata.io/scale-to-zero-postgres-stopped"
+	RestartFailed     = "xata.io/scale-to-zero-restart-failed"
 	Hibernation       = "cnpg.io/hibernation"
+	Fence             = "cnpg.io/fencedInstances"
 )
 
 // NewCluster describes a small cluster that lists the plugin and sleeps after the given number of minutes.
@@ -104,6 +109,9 @@ func Healthy(c *cnpgv1.Cluster) bool {
 
 // SwitchedOn reports whether hibernation is requested.
 func SwitchedOn(c *cnpgv1.Cluster) bool { return c.Annotations[Hibernation] == "on" }
+
+// Dozing reports whether PostgreSQL is stopped for a doze.
+func Dozing(c *cnpgv1.Cluster) bool { return c.Annotations[PostgresStopped] != "" && !SwitchedOn(c) }
 
 // Hibernated reports whether hibernation is complete, by the operator's condition.
 func Hibernated(c *cnpgv1.Cluster) bool {

@@ -7,9 +7,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -70,6 +72,35 @@ func Connect() (*Kubernetes, error) {
 		WithWatch: generic, Clientset: clientset, REST: config,
 		PostgresImage: os.Getenv("POSTGRES_IMAGE"), PgBouncerImage: os.Getenv("PGBOUNCER_IMAGE"),
 	}, nil
+}
+
+// toAdmit bounds how long a write is repeated that a webhook did not answer: the operator may be away in the turn of another test.
+const toAdmit = 4 * time.Minute
+
+// Create is that of the client, repeated while a webhook does not answer.
+func (k *Kubernetes) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
+	return admitted(ctx, func() error { return k.WithWatch.Create(ctx, object, options...) })
+}
+
+// Patch is that of the client, repeated while a webhook does not answer.
+func (k *Kubernetes) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+	return admitted(ctx, func() error { return k.WithWatch.Patch(ctx, object, patch, options...) })
+}
+
+// admitted repeats a write until every webhook has answered. The API server gives the operator's ten seconds, and refuses the write
+// as its own failure if they have passed.
+func admitted(ctx context.Context, write func() error) error {
+	for deadline := time.Now().Add(toAdmit); ; {
+		err := write()
+		if !apierrors.IsInternalError(err) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
 }
 
 // As returns a client that authenticates with a token.

@@ -3,7 +3,6 @@ package scenario
 import (
 	"context"
 	"fmt"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,7 +40,7 @@ func (k *Kubernetes) InstallNeighbour(ctx context.Context, n Neighbour) error {
 			return fmt.Errorf("create the other plugin: %w", err)
 		}
 	}
-	return k.AwaitDeployment(ctx, OperatorNamespace, n.Name, time.Minute)
+	return k.AwaitDeployment(ctx, OperatorNamespace, n.Name, toStart)
 }
 
 // RemoveNeighbour removes the plugin; no cluster may list it any more.

@@ -101,7 +101,7 @@ func startPrometheus(ctx context.Context, program, directory string) (*Prometheu
 		}
 		p.API = prometheusv1.NewAPI(client)
 		return p, nil
-	case <-time.After(30 * time.Second):
+	case <-time.After(toStart):
 		return nil, errors.Join(fmt.Errorf("start Prometheus: it does not listen: %s", log), p.Stop())
 	case <-ctx.Done():
 		return nil, errors.Join(fmt.Errorf("start Prometheus: %w", ctx.Err()), p.Stop())

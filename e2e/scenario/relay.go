@@ -16,14 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Relay forwards connections of a pod to the API server, whose answers it can withhold.
+// Relay forwards connections of a pod to the API server, whose answers it can lose.
 type Relay struct {
 	listener net.Listener
 	server   string
 
-	mutex sync.Mutex
-	muted bool
-	conns map[net.Conn]struct{}
+	mutex  sync.Mutex
+	losing bool
+	conns  map[net.Conn]struct{}
 }
 
 // Relay redirects the connections to the API server that a pod opens from now on through a Relay. process is a local process of
@@ -58,23 +58,21 @@ func (k *Kubernetes) Relay(ctx context.Context, process int) (*Relay, error) {
 	return r, nil
 }
 
-// Mute withholds the API server's answers on all open connections.
-func (r *Relay) Mute() {
+// Lose closes the open connections as soon as the API server says something, which is lost; later ones are forwarded as before.
+func (r *Relay) Lose() {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	r.muted = true
+	r.losing = true
 }
 
-// Cut closes the open connections and drops what was withheld; later ones are forwarded as before.
-func (r *Relay) Cut() {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
+// cut closes the open connections. The caller holds the mutex.
+func (r *Relay) cut() {
 	for conn := range r.conns {
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
 	}
 	clear(r.conns)
-	r.muted = false
+	r.losing = false
 }
 
 // Connections returns the number of the pod's open connections.
@@ -87,7 +85,9 @@ func (r *Relay) Connections() int {
 // Close closes the Relay and its connections.
 func (r *Relay) Close() error {
 	err := r.listener.Close()
-	r.Cut()
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.cut()
 	if err != nil {
 		return fmt.Errorf("stop listening for the pod: %w", err)
 	}
@@ -122,7 +122,7 @@ func (r *Relay) pass(ctx context.Context, pod net.Conn) {
 		_, _ = io.Copy(server, pod)
 		_ = server.Close()
 	}()
-	_, _ = io.Copy(unlessMuted{r, pod}, server)
+	_, _ = io.Copy(unlessLost{r, pod}, server)
 }
 
 func (r *Relay) forget(pod net.Conn) {
@@ -132,8 +132,8 @@ func (r *Relay) forget(pod net.Conn) {
 	_ = pod.Close()
 }
 
-// unlessMuted writes the API server's answers to the pod, unless they are withheld.
-type unlessMuted struct {
+// unlessLost writes the API server's answers to the pod, unless they are to be lost.
+type unlessLost struct {
 	relay *Relay
 	pod   net.Conn
 }
@@ -141,16 +141,15 @@ type unlessMuted struct {
 // errCut means that a connection was closed on purpose.
 var errCut = errors.New("the connection was cut")
 
-func (u unlessMuted) Write(part []byte) (int, error) {
+func (u unlessLost) Write(part []byte) (int, error) {
 	u.relay.mutex.Lock()
+	if u.relay.losing {
+		u.relay.cut()
+	}
 	_, open := u.relay.conns[u.pod]
-	muted := u.relay.muted
 	u.relay.mutex.Unlock()
-	switch {
-	case !open:
+	if !open {
 		return 0, errCut
-	case muted:
-		return len(part), nil
 	}
 	count, err := u.pod.Write(part)
 	if err != nil {

@@ -22,8 +22,11 @@ func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
 	if err := k.StartClientPod(ctx, c); err != nil {
 		return err
 	}
-	return k.AwaitReachable(ctx, c, "rw", time.Minute)
+	return k.AwaitReachable(ctx, c, "rw", toStart)
 }
+
+// toStart bounds the start of a pod whose image is on its node, or of a process of this machine, and the wait for kube-proxy.
+const toStart = 3 * time.Minute
 
 // StartClientPod only starts the pod, for a cluster whose application Secret has an unusual name.
 func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster) error {
@@ -42,7 +45,7 @@ func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster) erro
 	if err := k.Create(ctx, pod); err != nil {
 		return fmt.Errorf("create the client pod: %w", err)
 	}
-	_, err := k.AwaitPod(ctx, pod, "running", time.Minute, func(p *corev1.Pod) bool {
+	_, err := k.AwaitPod(ctx, pod, "running", toStart, func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodRunning
 	})
 	return err
@@ -54,12 +57,14 @@ func (k *Kubernetes) AwaitReachable(ctx context.Context, c *cnpgv1.Cluster, serv
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
-		_, err := k.Query(ctx, c, service, "select 1")
+		_, err := k.QueryAs(ctx, c, service, "connect_timeout=5", "select 1") // it is tried again
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return fmt.Errorf("reach %s-%s within %s: %w", c.Name, service, within, err)
+		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
@@ -82,7 +87,7 @@ func (k *Kubernetes) psql(ctx context.Context, c *cnpgv1.Cluster, service string
 	return []string{
 		"env", "PGPASSWORD=" + string(secret.Data["password"]),
 		"psql", "-XAtq", "-v", "ON_ERROR_STOP=0",
-		fmt.Sprintf("host=%s-%s user=app dbname=app sslmode=require connect_timeout=5", c.Name, service),
+		fmt.Sprintf("host=%s-%s user=app dbname=app sslmode=require connect_timeout=60", c.Name, service),
 	}, nil
 }
 

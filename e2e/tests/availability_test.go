@@ -44,12 +44,13 @@ func TestReplicasKilledUnderLoad(t *testing.T) {
 		t.Skip("how many of many clients are refused is a statistic: make soak")
 	}
 	const count, length = 10, 5 * time.Minute
-	s := begin(t)
+	s := disturbing(t)
 	var clusters []*cnpgv1.Cluster
 	for i := range count {
 		clusters = append(clusters, s.cluster(fmt.Sprintf("busy-%d", i), 1+i%3/2)) // each third has a standby
 	}
 	s.together(clusters...)
+	s.turn(clusters...)
 
 	kills, until := s.killReplicas(length), time.Now().Add(length)
 	lives := make([]tally, count)
@@ -148,7 +149,7 @@ func (y *tally) live(ctx context.Context, c *cnpgv1.Cluster) error {
 func (y *tally) connect(ctx context.Context, c *cnpgv1.Cluster, switched, deadline time.Time) error {
 	for {
 		start := time.Now()
-		answer, err := kube.QueryAs(ctx, c, "rw", fromAfar, "select 1")
+		answer, err := kube.QueryAs(ctx, c, "rw", oneOfMany, "select 1")
 		if err == nil && answer == "1" {
 			return nil
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
@@ -55,19 +57,26 @@ func TestNotificationIsActivity(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "notified", 1, never))
-	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.listens(c)
 	var before, after time.Time
 	for range 4 { // the kernel does not report the end of these short sessions over the socket, but their NOTIFY counts
 		before = time.Now()
 		s.asSuperuser(c, "app", "notify scale_to_zero, 'activity'")
+		s.usedSince(c, before)
 		after = time.Now()
-		s.awake(c, threshold*2/3, "a notification less than the threshold ago")
 	}
 	if page := s.metrics(c.Status.CurrentPrimary); !strings.Contains(page, `cnpg_scale_to_zero_notifications_total{cluster="notified",kind="activity"} `) ||
 		strings.Contains(page, `kind="activity"} 0`) {
 		t.Errorf("the notifications are not counted:\n%s", page)
 	}
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.asleepOnTime(c, before, after, threshold)
+}
+
+// usedSince waits until the idle clock of the primary's sidecar has begun again since then.
+func (s *story) usedSince(c *cnpgv1.Cluster, began time.Time) {
+	s.Helper()
+	s.awaitReport(c, c.Status.CurrentPrimary, "that it was used", func(r report) bool { return !r.LastActivity.Before(began) })
 }
 
 // Annotations of a live cluster take effect without a restart, and an invalid value turns the feature off and is reported.
@@ -77,23 +86,17 @@ func TestAnnotationsAreLive(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "live", 1, never))
 	pods := s.instances(c)
 
-	s.annotate(c, scenario.Enabled, "false")
-	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awake(c, threshold+toAct, "a cluster that is not enabled")
-
-	for _, row := range []struct{ rule, key, value, good string }{
-		{"a threshold of zero", scenario.InactivityMinutes, "0", thresholdMinutes},
-		{"a threshold that is no number", scenario.InactivityMinutes, "soon", thresholdMinutes},
-		{"a switch that is neither true nor false", scenario.Enabled, "yes", "true"},
+	for _, row := range []struct{ rule, enabled, minutes, metric string }{
+		{"a cluster that is not enabled", "false", thresholdMinutes, `reason="disabled"} 1`},
+		{"a switch that is neither true nor false", "yes", thresholdMinutes, `reason="invalid_annotation"} 1`},
+		{"a threshold of zero", "true", "0", `reason="invalid_annotation"} 1`},
+		{"a threshold that is no number", "true", "soon", `reason="invalid_annotation"} 1`},
 	} {
-		s.annotate(c, scenario.Enabled, "true")
-		s.annotate(c, row.key, row.value)
+		s.annotate(c, scenario.Enabled, "false") // at no time between two rows may it sleep
+		s.annotate(c, scenario.InactivityMinutes, row.minutes)
+		s.annotate(c, scenario.Enabled, row.enabled)
 		s.awake(c, threshold+toAct, row.rule)
-		if page := s.metrics(c.Status.CurrentPrimary); !strings.Contains(page, `reason="invalid_annotation"} 1`) {
-			t.Errorf("%s: the metrics do not say why the cluster stays awake:\n%s", row.rule, page)
-		}
-		s.annotate(c, scenario.Enabled, "false")
-		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+		s.awaitMetric(c.Status.CurrentPrimary, row.metric)
 	}
 	message, err := kube.AwaitEvent(s.ctx, c, "InvalidAnnotation", toSettle)
 	s.must(err)
@@ -102,7 +105,7 @@ func TestAnnotationsAreLive(t *testing.T) {
 	}
 
 	session := s.open(c, "rw")
-	s.annotate(c, scenario.Enabled, "true")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	before, after := session.Close()
 	s.asleepOnTime(c, before, after, threshold)
 	if len(pods) != 1 || pods[0].Name != c.Status.CurrentPrimary {

@@ -36,6 +36,7 @@ func TestScheduledBackups(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
 	s.awake(c, threshold+toAct, "a Backup that runs")
+	s.awaitMetric(c.Status.CurrentPrimary, `reason="backup_running"} 1`)
 	if _, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", toSettle); err != nil {
 		t.Error(err)
 	}
@@ -45,9 +46,7 @@ func TestScheduledBackups(t *testing.T) {
 	}
 
 	s.must(kube.Delete(s.ctx, backup))
-	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the Backup ended", threshold+30*time.Second, scenario.SwitchedOn)
-	s.must(err)
-	s.hibernated(c, at)
+	s.fallsAsleep(c, "asleep after the Backup ended")
 	for _, schedule := range []*cnpgv1.ScheduledBackup{ours, persons, others} {
 		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(schedule), schedule))
 		_, marked := schedule.Annotations[scenario.Suspended]
@@ -60,13 +59,19 @@ func TestScheduledBackups(t *testing.T) {
 
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.wake(c)
-	_, err = kube.AwaitScheduledBackup(s.ctx, ours, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
-		_, marked := b.Annotations[scenario.Suspended]
-		return !suspended(b) && !marked
-	})
-	s.must(err)
+	s.resumed(ours)
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(persons), persons))
 	if !suspended(persons) {
 		t.Error("the schedule that a person suspended was resumed")
 	}
+}
+
+// resumed waits until a schedule is resumed, and no longer marked.
+func (s *story) resumed(schedule *cnpgv1.ScheduledBackup) {
+	s.Helper()
+	_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", toHealthy, func(b *cnpgv1.ScheduledBackup) bool {
+		_, marked := b.Annotations[scenario.Suspended]
+		return !suspended(b) && !marked
+	})
+	s.must(err)
 }

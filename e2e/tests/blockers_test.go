@@ -3,7 +3,6 @@ package tests
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
@@ -16,13 +15,12 @@ func TestReplicationBlocks(t *testing.T) {
 	c := kube.NewCluster(s.namespace, "read", 1, never)
 	c.Spec.PostgresConfiguration.PgHBA = []string{"host replication saver all scram-sha-256"}
 	s.running(c)
-	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 
 	s.asSuperuser(c, "app", "create role saver login replication password 'right'")
 	_, err := kube.Client(s.ctx, s.namespace, `PGPASSWORD=right pg_basebackup -d 'host=read-rw user=saver sslmode=require' -D /tmp/base -X none -c fast -r 32k >/tmp/base.log 2>&1 &
 echo $! >/tmp/base.pid`) // it takes some minutes at the lowest rate
 	s.must(err)
-	s.blockedBy(c, time.Minute, "base_backup", "replication_client")
+	s.blockedBy(c, "base_backup", "replication_client")
 	_, err = kube.Client(s.ctx, s.namespace, `kill "$(cat /tmp/base.pid)"`)
 	s.must(err)
 
@@ -32,11 +30,11 @@ echo $! >/tmp/base.pid`) // it takes some minutes at the lowest rate
 	s.asSuperuser(c, "copy", "create table sold (i int)")
 	s.asSuperuser(c, "copy", `create subscription sales connection 'host=/controller/run user=postgres dbname=app' publication sales
 		with (create_slot = false)`)
-	s.blockedBy(c, time.Minute, "subscription", "logical_slot", "replication_client")
+	s.blockedBy(c, "subscription", "logical_slot", "replication_client")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, threshold+toAct, "a subscription that runs")
 	s.asSuperuser(c, "copy", "alter subscription sales disable")
-	at, err := kube.AwaitCluster(s.ctx, c, "asleep beside a slot that nobody reads", 2*time.Minute, scenario.SwitchedOn)
-	s.must(err)
-	s.hibernated(c, at)
+	s.fallsAsleep(c, "asleep beside a slot that nobody reads")
 }
 
 // A job of pg_cron keeps the cluster awake while it runs; the idle launcher does not.
@@ -51,12 +49,10 @@ func TestBackgroundWorkerBlocks(t *testing.T) {
 	c.Spec.PostgresConfiguration.Parameters = map[string]string{"cron.database_name": "app", "cron.use_background_workers": "on"}
 	s.running(c)
 	s.asSuperuser(c, "app", "create extension pg_cron; select cron.schedule('nap', '* * * * *', 'select pg_sleep(600)')")
-	s.blockedBy(c, 3*time.Minute, "background_worker")
+	s.blockedBy(c, "background_worker")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awake(c, threshold+toAct, "a job of pg_cron")
 	s.asSuperuser(c, "app", `select cron.unschedule('nap');
 		select pg_terminate_backend(pid) from pg_stat_activity where query = 'select pg_sleep(600)'`)
-	at, err := kube.AwaitCluster(s.ctx, c, "asleep beside pg_cron's launcher", time.Minute, scenario.SwitchedOn)
-	s.must(err)
-	s.hibernated(c, at)
+	s.fallsAsleep(c, "asleep beside pg_cron's launcher")
 }

@@ -73,7 +73,7 @@ func TestQuickStart(t *testing.T) {
 
 	c := &cnpgv1.Cluster{}
 	c.Namespace, c.Name = r.namespace, "cluster-minimal"
-	_, err = kube.AwaitCluster(r.ctx, c, "hibernated", time.Minute+toSettle+toHibernate, scenario.Hibernated)
+	_, err = kube.AwaitCluster(r.ctx, c, "hibernated", time.Minute+toSleep+toHibernate, scenario.Hibernated)
 	r.must(err)
 	out := r.typed(blocks[1][1])
 	for _, want := range []string{"(1 row)", "Hibernated", "Woken"} {

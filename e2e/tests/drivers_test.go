@@ -89,7 +89,7 @@ func (s *story) startDrivers(c *cnpgv1.Cluster, image string) {
 		},
 	}
 	s.must(kube.Create(s.ctx, pod))
-	_, err := kube.AwaitPod(s.ctx, pod, "running", time.Minute, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	_, err := kube.AwaitPod(s.ctx, pod, "running", toHealthy, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	s.must(err)
 	_, err = kube.Exec(s.ctx, s.namespace, "drivers", "drivers", "bash", "-c", fmt.Sprintf("cat >/tmp/ca.crt <<'END'\n%s\nEND", s.authority(c)))
 	s.must(err)

@@ -16,8 +16,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The Events of a cluster that is kept awake for minutes, falls asleep and is woken tell that story, each part once: nothing is
-// repeated with the samples, which come at least every minute.
+// The Events of a cluster that is kept awake for many samples, falls asleep and is woken tell that story, each part once: nothing is
+// repeated with the samples, or with changes of the Cluster.
 func TestEventsTellTheStoryOnce(t *testing.T) {
 	image := neighbourImage(t)
 	t.Parallel()
@@ -29,39 +29,61 @@ func TestEventsTellTheStoryOnce(t *testing.T) {
 	s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")))
 	backup := s.backup(c, neighbour.Name, time.Hour)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awake(c, threshold+150*time.Second, "a Backup that runs")
-	s.tells(c, map[string]int{"SleepBlocked": 1})
+	_, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", toSample)
+	s.must(err)
+	s.sampledAgain(c, "a Backup that runs")
+	s.tells(c, "SleepBlocked")
 
 	s.must(kube.Delete(s.ctx, backup))
 	s.sleeps(c)
-	s.staysAsleep(c, time.Minute, "nobody comes")
-	s.tells(c, map[string]int{"SleepBlocked": 1, "Hibernated": 1})
+	stop := s.looking(c, time.Second)
+	s.staysAsleep(c, manySamples*time.Second, "nobody comes")
+	stop()
+	s.tells(c, "SleepBlocked", "Hibernated")
 
-	_, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
+	_, err = kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
 	s.must(err)
 	_, err = kube.AwaitEvent(s.ctx, c, "Resumed", toHealthy)
 	s.must(err)
-	s.awake(c, 70*time.Second, "the threshold is never reached")
-	s.tells(c, map[string]int{"SleepBlocked": 1, "Hibernated": 1, "Woken": 1, "Resumed": 1})
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.sampledAgain(c, "the threshold is never reached")
+	s.tells(c, "SleepBlocked", "Hibernated", "Woken", "Resumed")
 }
 
-// tells checks that this project's Events about the cluster are exactly these, by reason.
-func (s *story) tells(c *cnpgv1.Cluster, want map[string]int) {
+// manySamples is the number of samples with which nothing may be repeated.
+const manySamples = 20
+
+// sampledAgain has the sidecar of an awake cluster sample many times, and checks that the cluster stays awake.
+func (s *story) sampledAgain(c *cnpgv1.Cluster, why string) {
+	s.Helper()
+	defer s.looking(c, time.Second)()
+	last := time.Time{}
+	for range manySamples {
+		last = s.awaitReport(c, c.Status.CurrentPrimary, "another sample, "+why, func(r report) bool { return r.SampledAt.After(last) }).SampledAt
+	}
+}
+
+// tells checks that this project's Events about the cluster have these reasons, and that none is told twice. An idle time that a machine
+// that stood still has broken off is another one.
+func (s *story) tells(c *cnpgv1.Cluster, want ...string) {
 	s.Helper()
 	var events corev1.EventList
 	about := fields.OneTermEqualSelector("involvedObject.name", c.Name)
 	s.must(kube.List(s.ctx, &events, client.InNamespace(c.Namespace), client.MatchingFieldsSelector{Selector: about}))
-	found, lines := map[string]int{}, map[string]bool{}
+	lines, reasons := map[string]int32{}, map[string]bool{}
 	for _, event := range events.Items {
 		if strings.Contains(event.Source.Component, scenario.PluginDeployment) {
-			found[event.Reason] += int(max(event.Count, 1))
-			lines[event.Reason+": "+event.Message] = true
+			lines[event.Reason+": "+event.Message] += max(event.Count, 1)
+			reasons[event.Reason] = true
 		}
 	}
 	for _, line := range slices.Sorted(maps.Keys(lines)) {
-		s.Log(line)
+		if s.Log(line); lines[line] != 1 {
+			s.Errorf("told %d times: %s", lines[line], line)
+		}
 	}
-	if difference := cmp.Diff(want, found); difference != "" {
-		s.Errorf("the Events are others (- want, + found):\n%s", difference)
+	slices.Sort(want)
+	if difference := cmp.Diff(want, slices.Sorted(maps.Keys(reasons))); difference != "" {
+		s.Errorf("the Events have other reasons (- want, + found):\n%s", difference)
 	}
 }

@@ -34,7 +34,10 @@ func TestWakeOverIPv6(t *testing.T) {
 	s.answers(c, s.overIPv6(c, "six")) // kube-proxy learns of each Service separately
 	for _, through := range []string{"both", "six"} {
 		over := s.overIPv6(c, through)
-		s.shortSessionsKeepAwake(c, over)
+		before, after := s.shortSessions(c, over+" sslmode=disable", over+" sslmode=require", over+" sslmode=disable")
+		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+		s.asleepOnTime(c, before, after, threshold)
+		s.annotate(c, scenario.InactivityMinutes, never)
 		s.awaitSlices(c, toSettle, "rw", "r", "both", "six")
 		s.leadInEveryFamily(c, "both")
 		s.leadInEveryFamily(c, "six")
@@ -49,7 +52,7 @@ func TestWakeOverIPv6(t *testing.T) {
 		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 		s.tellsWho(c, s.clientOverIPv6(), over)
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-		s.awaitSlices(c, 30*time.Second)
+		s.awaitSlices(c, toSettle)
 		for _, other := range []string{"both", "six"} {
 			if _, err := kube.QueryAs(s.ctx, c, "rw", s.overIPv6(c, other), "select 1"); err != nil {
 				t.Errorf("awake, through %s: %v", other, err)
@@ -109,32 +112,6 @@ func (s *story) clientOverIPv6() string {
 	}
 	s.Fatalf("the client has the addresses %v only", pod.Status.PodIPs)
 	return ""
-}
-
-// shortSessionsKeepAwake opens sessions of a few milliseconds, each two thirds of a threshold after the previous one, with and
-// without TLS, and checks that the cluster falls asleep on time after the last. It then keeps the cluster from falling asleep
-// again.
-func (s *story) shortSessionsKeepAwake(c *cnpgv1.Cluster, settings string) {
-	s.Helper()
-	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	var before, after time.Time
-	judged := s.judgedClients(c)
-	for i, mode := range []string{"disable", "require", "disable"} {
-		before = time.Now()
-		session, err := kube.OpenAs(s.ctx, c, "rw", settings+" sslmode="+mode)
-		s.must(err)
-		_, after = session.Close()
-		s.awake(c, threshold*2/3, "a session two thirds of the threshold ago")
-		now := s.judgedClients(c)
-		// Without the kernel's report the counters would keep the cluster awake, but too long. The first session needs no report,
-		// because others have just been seen.
-		if now <= judged && i > 0 {
-			s.Errorf("the kernel did not report the end of a session with %s sslmode=%s", settings, mode)
-		}
-		judged = now
-	}
-	s.asleepOnTime(c, before, after, threshold)
-	s.annotate(c, scenario.InactivityMinutes, never)
 }
 
 // leadInEveryFamily checks that each replica of the gateway has one EndpointSlice for every address family of the Service, with

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,21 +20,19 @@ import (
 // between is the longest time that a cluster may be neither awake without the gateway nor asleep with it.
 const between = 30 * time.Second
 
-// announced waits until sleep has been announced.
-func (s *story) announced(c *cnpgv1.Cluster) {
+// announced waits until sleep has been announced, and holds the gateway's acknowledgement until release.
+func (s *story) announced(c *cnpgv1.Cluster, interceptor *scenario.Interceptor) (release func()) {
 	s.Helper()
-	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	_, err := kube.AwaitCluster(s.ctx, c, "announced", threshold+time.Minute, func(c *cnpgv1.Cluster) bool {
-		return c.Annotations[scenario.Announced] != ""
-	})
-	s.must(err)
+	held, release := interceptor.Hold(acknowledges)
+	s.annotate(c, scenario.InactivityMinutes, soon)
+	s.held(held)
+	return release
 }
 
 // settled checks that the cluster is soon awake without slices or asleep with them, and logs which.
 func (s *story) settled(c *cnpgv1.Cluster) {
 	s.Helper()
-	start := time.Now()
-	for {
+	for start := time.Now(); ; pause(s, pollEvery) {
 		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 		asleep, routed := scenario.SwitchedOn(c), len(s.slices(c)) != 0
 		if asleep == routed && c.Annotations[scenario.Announced] == "" {
@@ -50,9 +49,9 @@ func (s *story) settled(c *cnpgv1.Cluster) {
 func (s *story) answers(c *cnpgv1.Cluster, settings ...string) {
 	s.Helper()
 	var err error
-	for deadline := time.Now().Add(2 * toWake); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(toWake); time.Now().Before(deadline); pause(s, pollEvery) {
 		var answer string
-		if answer, err = kube.QueryAs(s.ctx, c, "rw", fromAfar+" "+strings.Join(settings, " "), "select 1"); err == nil && answer == "1" {
+		if answer, err = kube.QueryAs(s.ctx, c, "rw", oneOfMany+" "+strings.Join(settings, " "), "select 1"); err == nil && answer == "1" {
 			return
 		}
 	}
@@ -64,42 +63,46 @@ func (s *story) answers(c *cnpgv1.Cluster, settings ...string) {
 func TestSidecarDiesWhileItHandsOver(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
+	interceptor := s.intercept() // the API server learns of it while the cluster is made
 	c := s.running(kube.NewCluster(s.namespace, "broken-off", 1, never))
 	pod := s.instances(c)[0]
 	processes := processesOf(pod, "worker")
 	if len(processes) == 0 {
 		t.Skip("the processes of the node cannot be seen from here")
 	}
-	s.announced(c)
+	release := s.announced(c, interceptor)
+	defer release()
 	for _, process := range processes {
 		_ = syscall.Kill(process, syscall.SIGKILL)
 	}
 	s.annotate(c, scenario.InactivityMinutes, never) // otherwise the next worker would resume the handover
+	release()
 	_, err := kube.AwaitCluster(s.ctx, c, "without an announcement", toSettle, func(c *cnpgv1.Cluster) bool { return c.Annotations[scenario.Announced] == "" })
 	s.must(err)
 	s.awaitSlices(c, toSettle)
 	s.must(kube.AwaitReachable(s.ctx, c, "rw", toSettle))
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	_, err = kube.AwaitCluster(s.ctx, c, "asleep after all", 2*time.Minute, scenario.Hibernated)
-	s.must(err)
+	s.fallsAsleep(c, "asleep after all")
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.settled(c)
 	s.answers(c)
 }
 
 // All replicas of the gateway die at once, before the acknowledgement and after the switch: the cluster stays awake, or sleeps
-// and is woken by the new replicas. This test and the next kill the plugin's pods, so they do not run in parallel.
+// and is woken by the new replicas.
 func TestGatewaysDieInTheHandover(t *testing.T) {
-	s := begin(t)
+	s := disturbing(t)
+	interceptor := s.intercept() // the API server learns of it while the cluster is made
 	c := s.running(kube.NewCluster(s.namespace, "deserted", 1, never))
-	s.announced(c)
+	s.turn(c)
+	release := s.announced(c, interceptor)
 	s.killPlugin()
+	release()
 	s.settled(c)
-	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", 3*time.Minute, scenario.SwitchedOn)
+	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", toSleep, scenario.SwitchedOn)
 	s.must(err)
 	s.killPlugin()
-	_, err = kube.AwaitCluster(s.ctx, c, "hibernated", time.Minute, scenario.Hibernated) // until then the instance may still answer
-	s.must(err)
+	s.hibernated(c) // until then the instance may still answer
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.answers(c)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
@@ -120,7 +123,7 @@ func (s *story) killPlugin() {
 // Clusters share a user and a password while the gateways restart repeatedly: no client reaches another cluster's data.
 func TestTenantsStayApart(t *testing.T) {
 	const tenants, rounds = 4, 2
-	s := begin(t)
+	s := disturbing(t)
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "shared"}, Type: corev1.SecretTypeBasicAuth,
 		StringData: map[string]string{"username": "app", "password": "the-same-everywhere"},
@@ -140,13 +143,13 @@ func TestTenantsStayApart(t *testing.T) {
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	}
 	s.must(kube.StartClientPod(s.ctx, clusters[0]))
+	s.turn(clusters...)
 	for range rounds {
 		for _, c := range clusters {
-			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+			s.annotate(c, scenario.InactivityMinutes, soon)
 		}
 		for _, c := range clusters {
-			_, err := kube.AwaitCluster(s.ctx, c, "asleep", 3*time.Minute, scenario.Hibernated)
-			s.must(err)
+			s.fallsAsleep(c, "asleep")
 			s.annotate(c, scenario.InactivityMinutes, never)
 		}
 		s.killPlugin()
@@ -154,7 +157,7 @@ func TestTenantsStayApart(t *testing.T) {
 		for _, c := range clusters {
 			group.Go(func() {
 				out, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(`export PGPASSWORD=the-same-everywhere
-until psql -XAtq "host=%s-rw user=app dbname=app connect_timeout=60" -c 'select name from me' 2>/dev/null; do sleep 0.1; done`, c.Name))
+until psql -XAtq "host=%s-rw user=app dbname=app %s" -c 'select name from me' 2>/dev/null; do sleep 0.1; done`, c.Name, oneOfMany))
 				if got := strings.TrimSpace(out); err != nil || got != c.Name {
 					t.Errorf("through %s-rw the client reached %q (%v)", c.Name, got, err)
 				}
@@ -176,16 +179,7 @@ func TestRulesByAddress(t *testing.T) {
 	c.Spec.PostgresConfiguration.PgHBA = []string{"host app app 192.0.2.0/24 reject"}
 	s.running(c)
 	s.sleeps(c)
-	if out, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" sslmode=disable", "select 1"); err == nil || !strings.Contains(err.Error(), "again") {
-		t.Errorf("held, the client got %q (%v), want to be told to connect again", out, err)
-	}
-	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
-	if scenario.SwitchedOn(c) {
-		t.Error("the client did not wake the cluster")
-	}
-	if _, err := kube.QueryAs(s.ctx, c, "rw", "sslmode=disable", "select 1"); err != nil {
-		t.Errorf("the client connected again, as it was told: %v", err)
-	}
+	s.connectsAgain(c)
 
 	c.Spec.PostgresConfiguration.PgHBA = []string{"host app app 0.0.0.0/1 reject", "host app app 128.0.0.0/1 reject"}
 	other := kube.NewCluster(s.namespace, "barred", 1, never)
@@ -196,7 +190,7 @@ func TestRulesByAddress(t *testing.T) {
 	s.must(kube.Patch(s.ctx, barred, client.MergeFrom(other)))
 	refused := func(when string) {
 		s.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; {
+		for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
 			out, err := kube.QueryAs(s.ctx, other, "rw", fromAfar, "select 1")
 			if err != nil && strings.Contains(err.Error(), "pg_hba.conf rejects") {
 				return
@@ -214,4 +208,30 @@ func TestRulesByAddress(t *testing.T) {
 		}
 	}
 	refused("woken")
+}
+
+// connectsAgain checks that a client that wakes the cluster is told to connect again once its Service leads to PostgreSQL only, and
+// gets in then: at once, unless kube-proxy is late.
+func (s *story) connectsAgain(c *cnpgv1.Cluster) {
+	s.Helper()
+	const ask = "select 'passed'"
+	if out, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" sslmode=disable", ask); err == nil || !strings.Contains(err.Error(), "connect again") {
+		s.Fatalf("the client got %q (%v), want to be told to connect again", out, err)
+	}
+	if led := s.slices(c)[c.Name+"-rw"]; led != 0 || !slices.ContainsFunc(s.instances(c), func(p corev1.Pod) bool { return scenario.Ready(&p) }) {
+		s.Errorf("the client is told to connect again while %d slices lead to the gateway, or no instance is ready", led)
+	}
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	if scenario.SwitchedOn(c) {
+		s.Error("the client did not wake the cluster")
+	}
+	for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
+		out, err := kube.QueryAs(s.ctx, c, "rw", oneOfMany+" sslmode=disable", ask)
+		if err == nil && out == "passed" {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("the client connected again, as it was told, and got %q (%v)", out, err)
+		}
+	}
 }

@@ -30,16 +30,11 @@ func TestSwitchoverAndFailover(t *testing.T) {
 	changed.Status.Phase = cnpgv1.PhaseSwitchover
 	s.must(kube.Status().Patch(s.ctx, changed, client.MergeFrom(c)))
 	s.annotate(c, scenario.InactivityMinutes, "0.5")
-	promoted, err := kube.AwaitCluster(s.ctx, c, "switched over", 2*time.Minute, func(c *cnpgv1.Cluster) bool {
+	_, err := kube.AwaitCluster(s.ctx, c, "switched over", toHealthy, func(c *cnpgv1.Cluster) bool {
 		return c.Status.CurrentPrimary == changed.Status.TargetPrimary
 	})
 	s.must(err)
-	at, err := kube.AwaitCluster(s.ctx, c, "asleep by its new primary", 3*time.Minute, scenario.SwitchedOn)
-	s.must(err)
-	if at.Before(promoted.Add(clock)) {
-		t.Errorf("put to sleep %s after the switchover, want at least %s", at.Sub(promoted), clock)
-	}
-	s.hibernated(c, at)
+	s.sleepsAfresh(c, "the switchover", clock)
 
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.wake(c)
@@ -48,16 +43,24 @@ func TestSwitchoverAndFailover(t *testing.T) {
 	doomed := &corev1.Pod{}
 	doomed.Namespace, doomed.Name = c.Namespace, second
 	s.must(kube.Delete(s.ctx, doomed, client.GracePeriodSeconds(0)))
-	failed, err := kube.AwaitCluster(s.ctx, c, "failed over", 3*time.Minute, func(c *cnpgv1.Cluster) bool {
+	_, err = kube.AwaitCluster(s.ctx, c, "failed over", toHealthy, func(c *cnpgv1.Cluster) bool {
 		return c.Status.CurrentPrimary != second
 	})
 	s.must(err)
-	at, err = kube.AwaitCluster(s.ctx, c, "asleep after the failover", 4*time.Minute, scenario.SwitchedOn)
+	s.sleepsAfresh(c, "the failover", clock)
+}
+
+// sleepsAfresh checks that the cluster falls asleep no earlier than the threshold after its new primary became that.
+func (s *story) sleepsAfresh(c *cnpgv1.Cluster, what string, clock time.Duration) {
+	s.Helper()
+	_, err := kube.AwaitCluster(s.ctx, c, "asleep after "+what, toHealthy+toSleep, scenario.SwitchedOn)
 	s.must(err)
-	if at.Before(failed.Add(clock)) {
-		t.Errorf("put to sleep %s after the failover, want at least %s", at.Sub(failed), clock)
+	promoted, err := time.Parse(time.RFC3339Nano, c.Status.CurrentPrimaryTimestamp)
+	s.must(err)
+	if at := asleepSince(c); at.Before(promoted.Add(clock)) {
+		s.Errorf("put to sleep %s after %s, want at least %s", at.Sub(promoted), what, clock)
 	}
-	s.hibernated(c, at)
+	s.hibernated(c)
 }
 
 // Adding the plugin to a running cluster injects the sidecar in the operator's rolling update. Removing it removes the sidecar
@@ -79,9 +82,7 @@ func TestPluginComesAndGoes(t *testing.T) {
 		return sidecar(*p) != nil
 	})
 	s.must(err)
-	at, err := kube.AwaitCluster(s.ctx, c, "asleep", 3*time.Minute, scenario.SwitchedOn)
-	s.must(err)
-	s.hibernated(c, at)
+	s.fallsAsleep(c, "asleep")
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(schedule), schedule))
 	if !suspended(schedule) {
 		t.Error("the schedule is not suspended while the cluster sleeps")
@@ -90,12 +91,12 @@ func TestPluginComesAndGoes(t *testing.T) {
 	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, &rbacv1.Role{}))
 
 	s.list(c)
-	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed by the plugin", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
+	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed by the plugin", toSettle, func(b *cnpgv1.ScheduledBackup) bool {
 		return !suspended(b) && b.Annotations[scenario.Suspended] == ""
 	})
 	s.must(err)
-	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleList{}, s.namespace, name, time.Minute))
-	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleBindingList{}, s.namespace, name, time.Minute))
+	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleList{}, s.namespace, name, toSettle))
+	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleBindingList{}, s.namespace, name, toSettle))
 	s.wake(c)
 	if sidecar(s.instances(c)[0]) != nil {
 		t.Error("the sidecar is still there after the plugin was removed")

@@ -65,7 +65,7 @@ func TestInstancesAreLimited(t *testing.T) {
 		{"the gateway's acknowledgement", primary, http.MethodPatch, ours, annotation("xata.io/scale-to-zero-gateway-ready", "x"), noAnnotations + "xata.io/scale-to-zero-gateway-ready"},
 		{"who woke it", primary, http.MethodPatch, ours, annotation("xata.io/scale-to-zero-last-wake", "{}"), noAnnotations + "xata.io/scale-to-zero-last-wake"},
 		{"somebody's annotation", primary, http.MethodPatch, ours, annotation("example.org/x", "y"), noAnnotations + "example.org/x"},
-		{"fencing", primary, http.MethodPatch, ours, annotation("cnpg.io/fencedInstances", `["*"]`), noAnnotations + "cnpg.io/fencedInstances"},
+		{"fencing by names, which no doze does", primary, http.MethodPatch, ours, annotation(scenario.Fence, `["limited-1"]`), "instances may set the annotation " + scenario.Fence + " of their Cluster to [\"*\"] and remove that, and nothing else"},
 		{"the switch, from a standby", standby, http.MethodPatch, ours, switchedOn, notPrimary},
 		{"the schedule's times", primary, http.MethodPatch, schedule, `{"spec":{"schedule":"0 0 0 2 2 *"}}`, onlySuspend},
 		{"the schedule's method", primary, http.MethodPatch, schedule, `{"spec":{"method":"volumeSnapshot"}}`, onlySuspend},

@@ -3,7 +3,9 @@ package tests
 import (
 	"cmp"
 	"errors"
+	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,24 +19,21 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toLoseReplica bounds how long clients are led to a replica whose node has lost its power.
-const toLoseReplica = 15 * time.Second
-
 // The node of a replica loses its power: the other replica finds out by itself and leads every client, and when the node is back
 // both do. The kubelet of this node lives, and sees that the pod is not ready about six seconds later; of the two replicas the one is
-// lost that the other judges first, so that the kubelet has no part in it. This test stops one of the plugin's pods and so does
-// not run beside others.
+// lost that the other judges first, and says so.
 func TestLostNode_itsReplicaLosesItsClients(t *testing.T) {
-	s := begin(t)
+	s := disturbing(t)
 	asleep, called := s.cluster("asleep", 1), s.cluster("called", 1)
 	s.together(asleep, called)
+	s.turn(asleep, called)
 	s.sleepTogether(asleep, called)
 	gateways := s.replicas()
 	if len(gateways) < 2 {
 		t.Fatalf("the plugin has %d replicas, want two", len(gateways))
 	}
 	lost := slices.MaxFunc(gateways, func(a, b corev1.Pod) int { return cmp.Compare(a.UID, b.UID) })
-	s.awaitSlicesOf(lost.UID, 2, toSettle, asleep, called)
+	s.awaitSlicesOf(lost.UID, ledEach, asleep, called)
 
 	restore, err := scenario.PowerOff(s.ctx, lost.UID)
 	if errors.Is(err, scenario.ErrNotHere) {
@@ -44,16 +43,13 @@ func TestLostNode_itsReplicaLosesItsClients(t *testing.T) {
 	off := time.Now()
 	restore = sync.OnceValue(restore)
 	t.Cleanup(func() { _ = restore() })
-	s.awaitSlicesOf(lost.UID, 0, toLoseReplica, asleep, called)
+	s.awaitSlicesOf(lost.UID, 0, asleep, called)
 	t.Logf("no client was led to the lost replica %.1fs after its power was off", time.Since(off).Seconds())
-	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(&lost), &lost))
-	if !scenario.Ready(&lost) {
-		t.Error("the kubelet was quicker")
-	}
-	pause(s, time.Second) // until kube-proxy knows
+	s.reportedSilent(lost, off)
+	s.leadsAway(called)
 	begun := time.Now()
 	// The operator gives up a call to the lost replica after 30 s (internal/cnpi/plugin/connection), and may have several connections there.
-	answer, err := kube.QueryAs(s.ctx, called, "rw", "connect_timeout=150", "select 1")
+	answer, err := kube.QueryAs(s.ctx, called, "rw", fromAfar, "select 1")
 	if err != nil || answer != "1" {
 		t.Errorf("a client got %q (%v)", answer, err)
 	}
@@ -61,15 +57,54 @@ func TestLostNode_itsReplicaLosesItsClients(t *testing.T) {
 
 	s.must(restore())
 	back := time.Now()
-	s.awaitSlicesOf(lost.UID, 2, time.Minute, asleep)
+	s.awaitSlicesOf(lost.UID, ledEach, asleep)
 	t.Logf("its clients were led to it again %.1fs after its power was back", time.Since(back).Seconds())
 	s.rolledOut()
 }
 
-// awaitSlicesOf waits until so many slices of each of the clusters lead to the replica.
-func (s *story) awaitSlicesOf(replica types.UID, count int, within time.Duration, clusters ...*cnpgv1.Cluster) {
+// reportedSilent checks that another replica has found out by itself that this one does not answer.
+func (s *story) reportedSilent(lost corev1.Pod, since time.Time) {
 	s.Helper()
-	for deadline := time.Now().Add(within); ; pause(s, 50*time.Millisecond) {
+	for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
+		for _, replica := range s.replicas() {
+			if replica.UID == lost.UID {
+				continue
+			}
+			log, err := kube.LogsSince(s.ctx, replica.Namespace, replica.Name, replica.Spec.Containers[0].Name, since)
+			s.must(err)
+			for line := range strings.Lines(log) {
+				if strings.Contains(line, "a replica does not answer") && strings.Contains(line, lost.Name) {
+					return
+				}
+			}
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("no replica says that %s does not answer", lost.Name)
+		}
+	}
+}
+
+// leadsAway waits until kube-proxy leads no client of the sleeping cluster to a replica that does not answer: it chooses one at random.
+func (s *story) leadsAway(c *cnpgv1.Cluster) {
+	s.Helper()
+	const enough = 20
+	address := net.JoinHostPort(s.address(c, "rw"), "5432")
+	answered := 0
+	for deadline := time.Now().Add(toSettle); answered < enough; {
+		if encrypts(s.ctx, address) == nil {
+			answered++
+			continue
+		}
+		if answered = 0; time.Now().After(deadline) {
+			s.Fatalf("clients of %s are still led to a replica that does not answer", c.Name)
+		}
+	}
+}
+
+// awaitSlicesOf waits until so many slices of each of the clusters lead to the replica.
+func (s *story) awaitSlicesOf(replica types.UID, count int, clusters ...*cnpgv1.Cluster) {
+	s.Helper()
+	for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
 		var list discoveryv1.EndpointSliceList
 		s.must(kube.List(s.ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{gatewaySlices + "/replica": string(replica)}))
 		found := map[string]int{}

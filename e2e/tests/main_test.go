@@ -2,8 +2,8 @@
 // and the plugin installed. Images: POSTGRES_IMAGE is the operand, PGBOUNCER_IMAGE that of the poolers, DRIVERS_IMAGE has
 // clients in several languages, and NEIGHBOUR_IMAGE is the plugin of e2e/neighbour. NEXT_PLUGIN_IMAGE, NEXT_SIDECAR_IMAGE and
 // NEXT_POSTGRES_IMAGE are the targets of the upgrade tests, for which other names of the same images suffice; NEXT_VERSION is
-// the version that the first two report, if they are other builds. HANDOVERS, LOST_ANSWERS and RENEWALS set the repetitions of
-// the tests of rare races.
+// the version that the first two report, if they are other builds. DOZES, HANDOVERS, LOST_ANSWERS and RENEWALS set the repetitions
+// of the tests of rare races.
 package tests
 
 import (
@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,19 +33,37 @@ import (
 const (
 	// toHealthy bounds the creation of a cluster on two busy cores.
 	toHealthy = 4 * time.Minute
-	// toAct is the maximum time from the threshold to the switch if nothing prevents sleep.
+	// toAct is for how long after the threshold a cluster is watched that must stay awake: without a reason to, it would be put to
+	// sleep within that.
 	toAct = 5 * time.Second
-	// toSettle bounds immediate reactions on two busy cores; `make bench` measures them.
-	toSettle = 20 * time.Second
-	// toHibernate bounds the operator's part after the switch: less than a smart shutdown that waits for a session.
-	toHibernate = 45 * time.Second
-	// toNotice is how long it may take to notice a changed annotation.
-	toNotice = 2 * time.Second
+	// toSettle bounds the wait for what happens at once. Only what never happens fails, since a busy machine may stand still for
+	// seconds; `make bench` measures how soon it happens.
+	toSettle = time.Minute
+	// toSleep bounds the wait for the switch: an attempt to sleep that such a machine breaks off is repeated after 10, 20 and 40 s.
+	toSleep = 3 * time.Minute
+	// toAttempt bounds the time from a threshold of 12 s to the first attempt to sleep. An idle instance is sampled once a minute: if
+	// nothing made the sidecar look when the threshold has passed, it would look 48 s later.
+	toAttempt = 45 * time.Second
+	// toSample bounds the wait for what a sample of the sidecar's shows: an idle database is sampled once a minute.
+	toSample = 2 * time.Minute
+	// pollEvery is the pause before something is read again: without one, who waits would keep the machine busy.
+	pollEvery = 200 * time.Millisecond
+	// toHibernate bounds the operator's part after the switch: half of the 180 s for which a smart shutdown waits for a session.
+	toHibernate = 90 * time.Second
 	// never is a threshold, in minutes, that no test reaches.
 	never = "600"
+	// soon is a threshold, in minutes, for a test that needs a sleeping cluster and does not ask how it fell asleep.
+	soon = "0.05"
 )
 
 var kube *scenario.Kubernetes
+
+// everybodys is what all tests use: the operator, the plugin's pods and the API server. A test holds it shared, and exclusively
+// while it disturbs them.
+var everybodys sync.RWMutex
+
+// holders has the names of the tests that hold it shared, and their subtests with them.
+var holders sync.Map
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
@@ -72,8 +91,47 @@ type story struct {
 	namespace string
 }
 
-// begin creates a namespace; if the test fails, it keeps a diagnosis.
+// begin creates a namespace; if the test fails, it keeps a diagnosis. Nobody disturbs the test.
 func begin(t *testing.T) *story {
+	t.Helper()
+	test, _, _ := strings.Cut(t.Name(), "/")
+	if _, held := holders.Load(test); !held || test == t.Name() {
+		everybodys.RLock()
+		holders.Store(t.Name(), true)
+		t.Cleanup(func() { holders.Delete(t.Name()); everybodys.RUnlock() })
+	}
+	return beginAnyhow(t)
+}
+
+// disturbing is begin for a test that disturbs the others. It prepares its clusters while another one has its turn, which may
+// take time, and then disturbs in its own. `make e2e` runs the tests that begin with this, and then all others: in between,
+// everybody waits for everybody.
+func disturbing(t *testing.T) *story {
+	t.Helper()
+	if !soaking { // turns take minutes, and nobody could prepare meanwhile
+		t.Parallel()
+	}
+	return beginAnyhow(t)
+}
+
+// turn waits until no other test runs but those that prepare, and until its clusters are healthy: somebody else's turn may have
+// replaced their pods. It ends with the test, once the plugin has recovered.
+func (s *story) turn(clusters ...*cnpgv1.Cluster) {
+	s.Helper()
+	prepared := time.Now()
+	everybodys.Lock()
+	began := time.Now()
+	s.Cleanup(func() {
+		everybodys.Unlock()
+		s.Logf("waited %.0fs for its turn, which took %.0fs", began.Sub(prepared).Seconds(), time.Since(began).Seconds())
+	})
+	s.Cleanup(func() { s.ctx = cleanup(s.T); s.rolledOut() })
+	for _, c := range clusters {
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	}
+}
+
+func beginAnyhow(t *testing.T) *story {
 	t.Helper()
 	ctx := t.Context()
 	prefix := strings.NewReplacer("/", "-", "_", "-", "'", "").Replace(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")))
@@ -178,32 +236,67 @@ func (s *story) awake(c *cnpgv1.Cluster, during time.Duration, why string) {
 	}
 }
 
-// asleepOnTime checks that the switch is turned on no earlier than the threshold after before, and at most toSettle later than
-// the threshold after after, and that the operator completes hibernation.
+// asleepOnTime checks that the sidecar tries to put the cluster to sleep no earlier than the threshold after before, and soon after
+// the threshold after after, and that the cluster sleeps then.
 func (s *story) asleepOnTime(c *cnpgv1.Cluster, before, after time.Time, threshold time.Duration) {
 	s.Helper()
-	at, err := kube.AwaitCluster(s.ctx, c, "switched off by the sidecar", time.Until(after.Add(threshold+time.Minute)), scenario.SwitchedOn)
+	var tried time.Time
+	at, err := kube.AwaitCluster(s.ctx, c, "switched off by the sidecar", threshold+toSleep, func(c *cnpgv1.Cluster) bool {
+		if tried.IsZero() {
+			tried = attempted(c)
+		}
+		return scenario.SwitchedOn(c)
+	})
 	s.must(err)
-	s.Logf("switch turned on %.2fs after the end of the last session and the threshold of %s",
-		at.Sub(after.Add(threshold)).Seconds(), threshold)
-	if at.Before(before.Add(threshold)) {
-		s.Errorf("switched on %s too early", before.Add(threshold).Sub(at))
+	late := tried.Sub(after.Add(threshold))
+	s.Logf("tried %.2fs after the end of the last session and the threshold of %s, switched on %.2fs after that",
+		late.Seconds(), threshold, at.Sub(tried).Seconds())
+	if tried.Before(before.Add(threshold)) {
+		s.Errorf("tried to sleep %s too early", before.Add(threshold).Sub(tried))
 	}
-	if at.After(after.Add(threshold + toSettle)) {
-		s.Errorf("switched on %s after the threshold, want at most %s", at.Sub(after.Add(threshold)), toSettle)
+	if late > toAttempt {
+		s.Errorf("tried to sleep %s after the threshold, want at most %s", late, toAttempt)
 	}
-	s.hibernated(c, at)
+	s.hibernated(c)
 }
 
-// hibernated waits for the operator's condition and checks that it follows the switch in time.
-func (s *story) hibernated(c *cnpgv1.Cluster, switched time.Time) {
-	s.Helper()
-	done, err := kube.AwaitCluster(s.ctx, c, "hibernated", time.Minute, scenario.Hibernated)
-	s.must(err)
-	s.Logf("hibernated %.2fs after the switch", done.Sub(switched).Seconds())
-	if took := done.Sub(switched); took > toHibernate {
-		s.Errorf("hibernation took %s, want at most %s", took, toHibernate)
+// attempted returns when the sidecar began the attempt to sleep that the Cluster shows, by its own clock; zero if it shows none.
+func attempted(c *cnpgv1.Cluster) time.Time {
+	const announcedFor = 30 * time.Second
+	_, deadline, _ := strings.Cut(c.Annotations[scenario.Announced], " ")
+	if until, err := time.Parse(time.RFC3339Nano, deadline); err == nil {
+		return until.Add(-announcedFor)
 	}
+	if !scenario.SwitchedOn(c) {
+		return time.Time{}
+	}
+	return asleepSince(c) // the announcement was missed
+}
+
+// asleepSince returns the end of the second in which the sidecar turned the switch on.
+func asleepSince(c *cnpgv1.Cluster) time.Time {
+	since, err := time.Parse(time.RFC3339, c.Annotations[scenario.AsleepSince])
+	if err != nil {
+		return time.Time{}
+	}
+	return since.Add(time.Second)
+}
+
+// hibernated checks that the operator completes hibernation before a smart shutdown would stop waiting for a session.
+func (s *story) hibernated(c *cnpgv1.Cluster) {
+	s.Helper()
+	began := time.Now()
+	done, err := kube.AwaitCluster(s.ctx, c, "hibernated", toHibernate, scenario.Hibernated)
+	s.must(err)
+	s.Logf("hibernated after %.2fs", done.Sub(began).Seconds())
+}
+
+// fallsAsleep waits until the cluster is put to sleep, and checks that it sleeps then.
+func (s *story) fallsAsleep(c *cnpgv1.Cluster, what string) {
+	s.Helper()
+	_, err := kube.AwaitCluster(s.ctx, c, what, toSleep, scenario.SwitchedOn)
+	s.must(err)
+	s.hibernated(c)
 }
 
 // wake turns the switch off by hand and waits until the cluster is healthy again.
@@ -211,7 +304,7 @@ func (s *story) wake(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.must(kube.Wake(s.ctx, c))
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.must(kube.AwaitReachable(s.ctx, c, "rw", time.Minute))
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", toSettle))
 }
 
 // instances lists the cluster's instance pods.
@@ -243,9 +336,9 @@ func (s *story) metrics(pod string) string {
 
 // awaitMetric reads the metrics of a pod's sidecar until they contain the line. A container without a readiness probe is ready
 // before its program listens.
-func (s *story) awaitMetric(pod, line string, within time.Duration) {
+func (s *story) awaitMetric(pod, line string) {
 	s.Helper()
-	for deadline := time.Now().Add(within); ; {
+	for deadline := time.Now().Add(toSample); ; pause(s, pollEvery) {
 		page, err := kube.Page(s.ctx, s.namespace, pod, "9189", "metrics")
 		if !apierrors.IsServiceUnavailable(err) {
 			s.must(err)

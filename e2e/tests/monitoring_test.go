@@ -57,21 +57,23 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	own := func(expression string) string {
 		return strings.ReplaceAll(expression, "OWN", `namespace="`+s.namespace+`", cluster="seen"`)
 	}
-	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="awake", OWN} == 1 and on () cnpg_scale_to_zero_samples_total{OWN} and on () cnpg_collector_up{OWN}`), time.Minute))
+	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="awake", OWN} == 1 and on () cnpg_scale_to_zero_samples_total{OWN} and on () cnpg_collector_up{OWN}`), toHealthy))
 	session := s.open(c, "rw")
-	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_blocked{reason="active", OWN} == 1`), 2*time.Minute))
+	stop := s.looking(c, 2*time.Second) // a session is not sampled because it was opened
+	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_blocked{reason="active", OWN} == 1`), toHealthy))
+	stop()
 	session.Close()
 	s.sleeps(c)
-	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="asleep", OWN} == 1 and on (namespace, cluster) cnpg_scale_to_zero_suspended_schedules == 1`), time.Minute))
-	s.must(p.Await(s.ctx, own(`increase(cnpg_scale_to_zero_saved_cpu_seconds_total{OWN}[1m]) > 0`), time.Minute))
+	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="asleep", OWN} == 1 and on (namespace, cluster) cnpg_scale_to_zero_suspended_schedules == 1`), toHealthy))
+	s.must(p.Await(s.ctx, own(`increase(cnpg_scale_to_zero_saved_cpu_seconds_total{OWN}[1m]) > 0`), toHealthy))
 	s.heldBack(p, notified)
 	_, err = kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
 	s.must(err)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="awake", OWN} == 1 and on (namespace, cluster) cnpg_scale_to_zero_suspended_schedules == 0`), time.Minute))
-	s.must(p.Await(s.ctx, own(`changes(cnpg_scale_to_zero_cluster_state{state="asleep", OWN}[10m]) == 2 and on () cnpg_scale_to_zero_idle_seconds{OWN}`), time.Minute))
+	s.must(p.Await(s.ctx, own(`cnpg_scale_to_zero_cluster_state{state="awake", OWN} == 1 and on (namespace, cluster) cnpg_scale_to_zero_suspended_schedules == 0`), toHealthy))
+	s.must(p.Await(s.ctx, own(`changes(cnpg_scale_to_zero_cluster_state{state="asleep", OWN}[10m]) == 2 and on () cnpg_scale_to_zero_idle_seconds{OWN}`), toHealthy))
 	// The replica that woke the cluster counts the wake; what was awaited above may come from the other replica.
-	s.must(p.Await(s.ctx, own(`increase(cnpg_scale_to_zero_cluster_wakes_total{result="success", OWN}[10m]) > 0`), time.Minute))
+	s.must(p.Await(s.ctx, own(`increase(cnpg_scale_to_zero_cluster_wakes_total{result="success", OWN}[10m]) > 0`), toHealthy))
 
 	// Subqueries are evaluated at multiples of five minutes: the last step is the next one.
 	const step, aligned = 2 * time.Second, 5 * time.Minute
@@ -119,7 +121,7 @@ func (s *story) alertmanager() *alertmanager.Alertmanager {
 // that it notifies only of the latter.
 func (s *story) heldBack(p *scenario.Prometheus, a *alertmanager.Alertmanager) {
 	s.Helper()
-	s.must(p.Await(s.ctx, `ALERTS{alertname="CNPGClusterOffline", alertstate="firing", namespace="`+s.namespace+`", cnpg_cluster="seen"}`, 2*time.Minute))
+	s.must(p.Await(s.ctx, `ALERTS{alertname="CNPGClusterOffline", alertstate="firing", namespace="`+s.namespace+`", cnpg_cluster="seen"}`, toHealthy))
 	want := map[string]bool{"CNPGClusterOffline dead": true, "CNPGClusterOffline seen": false, "ScaleToZeroAsleep seen": false}
 	told := func(states []alertmanager.State) map[string]bool {
 		found := map[string]bool{}
@@ -130,7 +132,7 @@ func (s *story) heldBack(p *scenario.Prometheus, a *alertmanager.Alertmanager) {
 		}
 		return found
 	}
-	states, err := a.Await(s.ctx, time.Minute, func(states []alertmanager.State) bool { return maps.Equal(told(states), want) })
+	states, err := a.Await(s.ctx, toHealthy, func(states []alertmanager.State) bool { return maps.Equal(told(states), want) })
 	s.must(err)
 	if got := told(states); !maps.Equal(got, want) {
 		s.Errorf("people are told: %v, want %v", got, want)

@@ -1,14 +1,11 @@
 package tests
 
 import (
-	"strings"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
 // The gateway does not bypass NetworkPolicies: a client that they bar from the instances wakes the cluster but must then
@@ -29,17 +26,7 @@ func TestNetworkPoliciesHoldThroughTheGateway(t *testing.T) {
 	}
 	s.must(kube.Create(s.ctx, policy))
 	s.sleeps(c)
-	out, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" sslmode=disable", "select 1")
-	if err == nil || !strings.Contains(err.Error(), "connect again") {
-		t.Errorf("the client that the policies bar got %q (%v), want to be told to connect again", out, err)
-	}
-	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
-	if scenario.SwitchedOn(c) {
-		t.Error("it did not wake the cluster")
-	}
-	if _, err := kube.QueryAs(s.ctx, c, "rw", "sslmode=disable", "select 1"); err != nil {
-		t.Errorf("it connected again, as it was told: %v", err)
-	}
+	s.connectsAgain(c) // the client that the policies bar
 
 	pod := s.client()
 	before := pod.DeepCopy()

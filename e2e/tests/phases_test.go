@@ -23,14 +23,14 @@ func (s *story) intercept() *scenario.Interceptor {
 }
 
 // held waits until a change is held, and fails the test if none is.
-func (s *story) held(held <-chan scenario.Change, within time.Duration) {
+func (s *story) held(held <-chan scenario.Change) {
 	s.Helper()
-	timer := time.NewTimer(within)
+	timer := time.NewTimer(toSleep)
 	defer timer.Stop()
 	select {
 	case <-held:
 	case <-timer.C:
-		s.Fatalf("the change that was to be held did not come within %s", within)
+		s.Fatalf("the change that was to be held did not come within %s", toSleep)
 	case <-s.ctx.Done():
 		s.Fatal(s.ctx.Err())
 	}
@@ -48,14 +48,15 @@ func switchesOn(change scenario.Change) bool {
 	return change.Kind == cnpgv1.ClusterKind && after[scenario.Hibernation] == "on" && before[scenario.Hibernation] != "on"
 }
 
-// suspends returns a function that reports whether a change is the count'th one that suspends a schedule.
+// suspends returns a function that reports whether a change is the count'th one that suspends a schedule, or a later one: the sidecar
+// waits for an answer for five seconds, and then tries again from the beginning.
 func suspends(count int) func(scenario.Change) bool {
 	return func(change scenario.Change) bool {
 		if change.Kind != "ScheduledBackup" || isSuspended(change.Before) || !isSuspended(change.After) {
 			return false
 		}
 		count--
-		return count == 0
+		return count <= 0
 	}
 }
 

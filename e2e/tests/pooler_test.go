@@ -37,12 +37,12 @@ func TestPooler(t *testing.T) {
 
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.wake(c)
-	s.must(kube.AwaitReachable(s.ctx, c, "pooler", time.Minute))
+	s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awake(c, threshold+toAct, "an unused connection that the pooler keeps")
 	const idle = 5 * time.Second
 	s.setPoolerParameter(pooler, "server_idle_timeout", "5")
-	s.must(kube.AwaitReachable(s.ctx, c, "pooler", time.Minute))
+	s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
 	session = s.open(c, "pooler")
 	before, after = session.Close()
 	s.asleepOnTime(c, before, after.Add(idle), threshold)
@@ -65,15 +65,11 @@ func TestPoolerWakes(t *testing.T) {
 		{"a PgBouncer that gives up sooner", "server_connect_timeout", "1"},
 	} {
 		s.setPoolerParameter(pooler, row.parameter, row.value)
-		s.must(kube.AwaitReachable(s.ctx, c, "pooler", time.Minute))
+		s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
 		s.sleeps(c)
 		s.staysAsleep(c, 10*time.Second, "a pooler without clients")
 		start := time.Now()
-		answer, err := kube.QueryAs(s.ctx, c, "pooler", fromAfar, "select 'answered'")
-		tries := 1
-		for deadline := time.Now().Add(loginRetry + toAct); salted(err) && time.Now().Before(deadline); tries++ {
-			answer, err = kube.QueryAs(s.ctx, c, "pooler", fromAfar, "select 'answered'")
-		}
+		answer, tries, err := s.askPooler(c)
 		t.Logf("%s: %q after %.2fs, at try %d", row.rule, answer, time.Since(start).Seconds(), tries)
 		if err != nil || answer != "answered" {
 			t.Errorf("%s: %q (%v)", row.rule, answer, err)
@@ -82,12 +78,21 @@ func TestPoolerWakes(t *testing.T) {
 	}
 }
 
-// loginRetry is PgBouncer's server_login_retry: for that long it reports a failed login to clients before it retries.
-const loginRetry = 15 * time.Second
+// askPooler asks the cluster through its Pooler, again if PgBouncer logged in too early.
+func (s *story) askPooler(c *cnpgv1.Cluster) (answer string, tries int, err error) {
+	s.Helper()
+	for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
+		answer, err = kube.QueryAs(s.ctx, c, "pooler", fromAfar, "select 'answered'")
+		if tries++; !salted(err) || time.Now().After(deadline) {
+			return answer, tries, err
+		}
+	}
+}
 
 // salted reports whether PgBouncer logged in with a password hash that the operator's instance manager then replaced with
 // another salt. The instance manager does so at each start of an instance (1.30: internal/management/controller,
-// reconcileUser), up to a second after the first clients of a wake. Clients that retry within loginRetry get the same message.
+// reconcileUser), up to a second after the first clients of a wake. Clients that retry within PgBouncer's server_login_retry, 15 s,
+// get the same message.
 func salted(err error) bool {
 	return err != nil && strings.Contains(err.Error(), `password authentication failed for user "app"`)
 }

@@ -42,19 +42,16 @@ func TestReferenceExample(t *testing.T) {
 	if c.Annotations[scenario.AsleepSince] == "" {
 		t.Errorf("the cluster does not say since when it sleeps: %v", c.Annotations)
 	}
-	if _, err := kube.AwaitEvent(s.ctx, c, "Hibernated", time.Minute); err != nil {
+	if _, err := kube.AwaitEvent(s.ctx, c, "Hibernated", toSettle); err != nil {
 		t.Error(err)
 	}
 
 	missed := backups(s)
 	pause(s, time.Until(time.Now().Truncate(time.Minute).Add(time.Minute+2*time.Second)))
 	s.must(kube.Wake(s.ctx, c))
-	_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", toHealthy, func(b *cnpgv1.ScheduledBackup) bool {
-		return !suspended(b) && b.Annotations[scenario.Suspended] == ""
-	})
-	s.must(err)
+	s.resumed(schedule)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "checked after the wake", time.Minute, func(*cnpgv1.ScheduledBackup) bool {
+	_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "checked after the wake", toHealthy, func(*cnpgv1.ScheduledBackup) bool {
 		return backups(s) > missed
 	})
 	s.must(err)

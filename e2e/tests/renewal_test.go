@@ -38,7 +38,7 @@ const grpcPort = 9090
 
 // toRefresh bounds how long the kubelet takes to update a pod's files of a Secret: it syncs once a minute, from a cache that
 // may be a minute old.
-const toRefresh = 3 * time.Minute
+const toRefresh = 5 * time.Minute
 
 // Both sides' certificates are renewed. The operator sees that at once, each of the plugin's pods only when the kubelet updates
 // its files; meanwhile and afterwards every call of the operator is answered.
@@ -64,7 +64,7 @@ func TestRenewedCertificatesDropNoCall(t *testing.T) {
 		t.Error("the plugin was not asked about a new pod")
 	}
 	stop()
-	s.must(kube.AwaitHealthy(s.ctx, c, toSettle))
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	own, refused := s.complaints(begun)
 	t.Logf("the operator failed %d times by itself, before a call reached the plugin", len(own))
 	for _, line := range own {
@@ -84,7 +84,7 @@ func (s *story) renew() {
 	}
 	s.restart(certificates)
 	for name, certificate := range due {
-		_, err := kube.AwaitSecret(s.ctx, s.secret(name), "renewed", time.Minute, func(secret *corev1.Secret) bool {
+		_, err := kube.AwaitSecret(s.ctx, s.secret(name), "renewed", toHealthy, func(secret *corev1.Secret) bool {
 			return string(secret.Data[corev1.TLSCertKey]) != certificate
 		})
 		s.must(err)

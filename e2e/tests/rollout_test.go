@@ -1,8 +1,9 @@
 package tests
 
 import (
-	"context"
+	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,34 +11,44 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
 // A rollout of the plugin ends an old replica when a new one is ready, and a new one is ready only when it leads the clients of every
-// sleeping cluster. This test replaces the plugin's pods and so does not run beside others.
+// sleeping cluster.
 func TestARolloutLeavesNoServiceWithoutAGateway(t *testing.T) {
-	s := begin(t)
+	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "asleep", 1, never))
+	s.turn(c)
 	s.sleeps(c)
 	s.awaitSlices(c, toSettle, "rw", "r")
 
-	ready := s.watchReady()
+	ready := s.watchReplicas(&corev1.PodList{}, func(event watch.Event) types.UID {
+		if pod, is := event.Object.(*corev1.Pod); is && scenario.Ready(pod) {
+			return pod.UID
+		}
+		return ""
+	}, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels))
+	led := s.watchReplicas(&discoveryv1.EndpointSliceList{}, func(event watch.Event) types.UID {
+		if slice, is := event.Object.(*discoveryv1.EndpointSlice); is && event.Type == watch.Added {
+			return types.UID(slice.Labels[gatewaySlices+"/replica"])
+		}
+		return ""
+	}, client.InNamespace(s.namespace), client.MatchingLabels{discoveryv1.LabelManagedBy: gatewaySlices})
 	patch := []byte(`{"spec":{"template":{"metadata":{"annotations":{"example.org/restarted":"` + time.Now().Format(time.RFC3339) + `"}}}}}`)
 	s.must(kube.Patch(s.ctx, s.plugin(), client.RawPatch(types.MergePatchType, patch)))
 	s.rolledOut()
-	since := ready()
 	for _, replica := range s.replicas() {
-		var made discoveryv1.EndpointSliceList
-		s.must(kube.List(s.ctx, &made, client.InNamespace(s.namespace), client.MatchingLabels{"scale-to-zero.cnpg-i.io/replica": string(replica.UID)}))
-		if len(made.Items) != 2 || since[replica.UID] == 0 {
-			t.Errorf("%s, ready since revision %d, has %d slices, want 2", replica.Name, since[replica.UID], len(made.Items))
+		since, made := ready(replica.UID, 1), led(replica.UID, ledEach)
+		if len(since) == 0 || len(made) < ledEach {
+			t.Errorf("%s was ready at the revisions %v, and made slices at %v, want %d", replica.Name, since, made, ledEach)
+			continue
 		}
-		for i := range made.Items {
-			if slice := &made.Items[i]; s.revision(slice) > since[replica.UID] {
-				t.Errorf("%s was ready at revision %d, and its slice %s made at %d", replica.Name, since[replica.UID], slice.Name, s.revision(slice))
-			}
+		if whole := made[ledEach-1]; whole > since[0] { // what is made again later does not matter
+			t.Errorf("%s was ready at revision %d, and led every client at %d", replica.Name, since[0], whole)
 		}
 	}
 	s.answers(c)
@@ -52,21 +63,33 @@ func (s *story) revision(object metav1.Object) uint64 {
 	return revision
 }
 
-// watchReady notes, until the function returned is called, at which revision each of the plugin's pods became ready.
-func (s *story) watchReady() func() map[types.UID]uint64 {
+// watchReplicas notes, until the test ends, at which revisions a watch tells of each of the plugin's replicas. The function returned
+// waits until that are so many.
+func (s *story) watchReplicas(list client.ObjectList, of func(watch.Event) types.UID, options ...client.ListOption) func(types.UID, int) []uint64 {
 	s.Helper()
-	ctx, cancel := context.WithCancel(s.ctx)
-	stream, err := kube.Watch(ctx, &corev1.PodList{}, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels))
+	stream, err := kube.Watch(s.ctx, list, options...)
 	s.must(err)
-	seen := make(chan map[types.UID]uint64, 1)
+	s.Cleanup(stream.Stop)
+	var mutex sync.Mutex
+	noted := map[types.UID][]uint64{}
 	go func() {
-		since := map[types.UID]uint64{}
-		defer func() { seen <- since }()
 		for event := range stream.ResultChan() {
-			if pod, is := event.Object.(*corev1.Pod); is && since[pod.UID] == 0 && scenario.Ready(pod) {
-				since[pod.UID] = s.revision(pod)
+			if replica := of(event); replica != "" {
+				mutex.Lock()
+				noted[replica] = append(noted[replica], s.revision(event.Object.(metav1.Object)))
+				mutex.Unlock()
 			}
 		}
 	}()
-	return func() map[types.UID]uint64 { stream.Stop(); cancel(); return <-seen }
+	return func(replica types.UID, count int) []uint64 {
+		s.Helper()
+		for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
+			mutex.Lock()
+			revisions := slices.Clone(noted[replica])
+			mutex.Unlock()
+			if len(revisions) >= count || time.Now().After(deadline) {
+				return revisions
+			}
+		}
+	}
 }

@@ -3,7 +3,6 @@ package tests
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,7 +42,7 @@ func TestWake_schedulesOfOthersStaySuspended(t *testing.T) {
 	}
 	s.wake(c)
 	for _, row := range rows {
-		_, err := kube.AwaitScheduledBackup(s.ctx, schedules[row.name], "no longer marked", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
+		_, err := kube.AwaitScheduledBackup(s.ctx, schedules[row.name], "no longer marked", toHealthy, func(b *cnpgv1.ScheduledBackup) bool {
 			_, marked := b.Annotations[scenario.Suspended]
 			return !marked
 		})

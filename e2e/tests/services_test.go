@@ -49,7 +49,7 @@ func TestServicesThatSomebodyElseMade(t *testing.T) {
 			t.Errorf("the answer through %s is %q", service, answer)
 		}
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-		s.awaitSlices(c, time.Minute)
+		s.awaitSlices(c, toSettle)
 	}
 
 	local := s.expose(c, "local", func(service *corev1.Service) {
@@ -62,11 +62,7 @@ func TestServicesThatSomebodyElseMade(t *testing.T) {
 	}
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.must(kube.StaysAwake(s.ctx, c, threshold+toHandOver))
-	text, err := kube.Exec(s.ctx, s.namespace, c.Name+"-1", scenario.SidecarContainer, "/sidecar", "explain")
-	s.must(err)
-	if !strings.Contains(text, "(service_unroutable)") || !strings.Contains(text, local.Name+": ") {
-		t.Errorf("explain says:\n%s", text)
-	}
+	s.explains(c, "(service_unroutable)", local.Name+": ")
 	accept := "accept"
 	s.must(kube.Annotate(s.ctx, local, "xata.io/scale-to-zero-unroutable", &accept))
 	s.sleeps(c)

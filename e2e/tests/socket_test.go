@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -26,10 +25,10 @@ import (
 const operatorDeployment = "cnpg-controller-manager"
 
 // The plugin in the operator's own pod, as the component installs it, serves over a Unix socket what its Deployment, now gone,
-// serves over TCP. Nothing changes if it offers to validate Clusters. This test changes the operator, so it does not run in
-// parallel.
+// serves over TCP. Nothing changes if it offers to validate Clusters.
 func TestPluginInTheOperatorsPod(t *testing.T) {
-	s := begin(t)
+	s := disturbing(t)
+	s.turn()
 	plugin, operator := s.plugin(), s.deployment(operatorDeployment)
 	changed := s.withPlugin(operator, plugin.Spec.Template.Spec.Containers[0].Image)
 	t.Cleanup(func() {
@@ -138,27 +137,18 @@ func (s *story) scaleOperator(replicas int32) {
 // there are any, until its webhooks answer: kube-proxy learns of a ready pod a little later.
 func (s *story) awaitOperator() {
 	s.Helper()
-	s.must(kube.AwaitDeployment(s.ctx, scenario.OperatorNamespace, operatorDeployment, 2*time.Minute))
+	s.must(kube.AwaitDeployment(s.ctx, scenario.OperatorNamespace, operatorDeployment, toHealthy))
 	deployment := s.deployment(operatorDeployment)
-	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(s.ctx, toHealthy)
 	defer cancel()
-	for {
+	for ; ; pause(s, pollEvery) {
 		var pods corev1.PodList
 		s.must(kube.List(ctx, &pods, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(deployment.Spec.Selector.MatchLabels)))
 		if len(pods.Items) == int(*deployment.Spec.Replicas) {
 			break
 		}
 	}
-	if *deployment.Spec.Replicas == 0 {
-		return
-	}
-	for {
-		err := kube.Create(ctx, kube.NewCluster(s.namespace, "probe", 1, never), client.DryRunAll)
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			s.Fatalf("the operator's webhooks do not answer: %v", err)
-		}
+	if *deployment.Spec.Replicas != 0 {
+		s.must(kube.Create(s.ctx, kube.NewCluster(s.namespace, "probe", 1, never), client.DryRunAll))
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// handoverPhase is a phase of the handover in which it is held, by holding the change of the next step; with a nil held it is
-// not.
+// handoverPhase is a phase of the handover in which it is held, by holding the change of the next step.
 type handoverPhase struct {
 	name string
 	held func() func(scenario.Change) bool
@@ -22,8 +21,7 @@ type handoverPhase struct {
 // stops the sidecar.
 func beforeTheLastLook() []handoverPhase {
 	return []handoverPhase{
-		{"announced", nil},
-		{"about to be acknowledged", func() func(scenario.Change) bool { return acknowledges }},
+		{"announced, about to be acknowledged", func() func(scenario.Change) bool { return acknowledges }},
 		{"acknowledged, about to suspend", func() func(scenario.Change) bool { return suspends(1) }},
 		{"suspended, about to look", func() func(scenario.Change) bool { return suspends(2) }},
 	}
@@ -38,12 +36,12 @@ func TestHandover_aSessionOnAStandbyWins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := begin(t)
+			interceptor := s.intercept() // the API server learns of it while the cluster is made
 			c := s.running(kube.NewCluster(s.namespace, "read", 2, never))
 			for _, schedule := range []string{"first", "second"} {
 				s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, schedule, "0 0 0 1 1 *")))
 			}
-			s.must(kube.AwaitReachable(s.ctx, c, "ro", time.Minute))
-			interceptor := s.intercept()
+			s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle))
 			tried, slept := 0, 0
 			for range rounds {
 				for _, phase := range beforeTheLastLook() {
@@ -68,16 +66,10 @@ func TestHandover_aSessionOnAStandbyWins(t *testing.T) {
 func (s *story) sleepsOver(c *cnpgv1.Cluster, interceptor *scenario.Interceptor, phase handoverPhase, service string) bool {
 	s.Helper()
 	s.notAnnounced(c)
-	release := func() {}
-	if phase.held == nil {
-		s.announced(c)
-	} else {
-		var held <-chan scenario.Change
-		held, release = interceptor.Hold(phase.held())
-		defer release()
-		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-		s.held(held, threshold+2*time.Minute)
-	}
+	held, release := interceptor.Hold(phase.held())
+	defer release()
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.held(held)
 	session := s.openOnStandby(c, service)
 	defer session.Close()
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
@@ -104,6 +96,9 @@ func (s *story) openOnStandby(c *cnpgv1.Cluster, service string) *scenario.Sessi
 	return session
 }
 
+// toTakeBack is longer than the 15 s in which the sidecar may take the switch back.
+const toTakeBack = 20 * time.Second
+
 // afterTheLastLook opens a session by a standby's address while the switch is being turned on, and logs the outcome: such a
 // session is not promised to prevent sleep, but to be served until it ends.
 func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interceptor) {
@@ -112,12 +107,12 @@ func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interc
 	held, release := interceptor.Hold(switchesOn)
 	defer release()
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.held(held, threshold+2*time.Minute)
+	s.held(held)
 	session := s.openOnStandby(c, "")
 	release()
 	slept := s.decided(c)
 	if slept {
-		_, err := kube.AwaitCluster(s.ctx, c, "taken back", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+		_, err := kube.AwaitCluster(s.ctx, c, "taken back", toTakeBack, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
 		slept = err != nil
 	}
 	s.Logf("a session that began after the last look: stayed asleep %t", slept)
@@ -134,14 +129,13 @@ func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interc
 // wakeAnyhow wakes a cluster that may still be shutting down.
 func (s *story) wakeAnyhow(c *cnpgv1.Cluster) {
 	s.Helper()
-	_, err := kube.AwaitCluster(s.ctx, c, "hibernated", 4*time.Minute, scenario.Hibernated)
+	_, err := kube.AwaitCluster(s.ctx, c, "hibernated", 2*toHibernate+toSettle, scenario.Hibernated) // a session may hold it up
 	s.must(err)
 	s.wake(c)
-	s.must(kube.AwaitReachable(s.ctx, c, "ro", time.Minute))
+	s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle))
 	for _, name := range []string{"first", "second"} {
 		schedule := &cnpgv1.ScheduledBackup{}
 		schedule.Namespace, schedule.Name = c.Namespace, name
-		_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
-		s.must(err)
+		s.resumed(schedule)
 	}
 }

@@ -3,7 +3,6 @@ package tests
 import (
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +22,7 @@ func TestOwnTokenSuffices(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "tokenless", 1, never))
 	pod := without(s.instances(c)[0])
 	s.must(kube.Create(s.ctx, pod))
-	_, err := kube.AwaitPod(s.ctx, pod, "running", time.Minute, scenario.Ready)
+	_, err := kube.AwaitPod(s.ctx, pod, "running", toHealthy, scenario.Ready)
 	s.must(err)
 	if len(pod.Spec.Volumes) != len(pod.Spec.Containers[0].VolumeMounts) {
 		t.Errorf("Kubernetes added a volume: %+v", pod.Spec.Volumes)
@@ -32,8 +31,8 @@ func TestOwnTokenSuffices(t *testing.T) {
 	if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return m.MountPath == tokens }) {
 		t.Errorf("no token is mounted: %+v", mounts)
 	}
-	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_threshold_seconds{cluster="tokenless"} 36000`, time.Minute)
-	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_blocked{cluster="tokenless",reason="not_primary"} 1`, time.Minute)
+	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_threshold_seconds{cluster="tokenless"} 36000`)
+	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_blocked{cluster="tokenless",reason="not_primary"} 1`)
 }
 
 // without returns a pod that has only an instance's sidecar and the mounts that the sidecar asks for.

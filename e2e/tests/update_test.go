@@ -19,8 +19,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toLook is several of the operator's reconciliations: it reconciles every cluster when a plugin's pods change.
-const toLook = 30 * time.Second
+// toLook is how long it is looked at clusters that must not be restarted. The operator is made to reconcile each of them every
+// lookEvery, beside the reconciliations when a plugin's pods change.
+const toLook, lookEvery = 15 * time.Second, time.Second
 
 // defaultRequest is a sidecar's default CPU request in a Burstable pod.
 const defaultRequest = "10m"
@@ -43,15 +44,16 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	if next.plugin == "" || next.sidecar == "" {
 		t.Skip("NEXT_PLUGIN_IMAGE and NEXT_SIDECAR_IMAGE are not set: they are the images of another version, or second names")
 	}
-	s := begin(t)
-	previous := s.installed()
-	if next.program == previous.program {
-		t.Fatalf("the images of both versions say that they are %s", next.program)
-	}
+	s := disturbing(t)
 	sleeper, restarted, eager := s.cluster("sleeper", 1), s.cluster("restarted", 1), s.cluster("eager", 1)
 	patient := []*cnpgv1.Cluster{s.cluster("patient", 1), s.cluster("pair", 2)}
 	all := append([]*cnpgv1.Cluster{sleeper, restarted, eager}, patient...)
 	s.together(all...)
+	s.turn(all...)
+	previous := s.installed()
+	if next.program == previous.program {
+		t.Fatalf("the images of both versions say that they are %s", next.program)
+	}
 	t.Cleanup(func() { s.ctx = cleanup(t); s.install(previous) })
 
 	before := s.lives(all...)
@@ -68,7 +70,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	s.annotate(eager, scenario.SidecarUpdate, "immediate")
 	s.updated(eager, next)
 	if next.program != "" {
-		s.awaitMetric(s.instances(eager)[0].Name, fmt.Sprintf("cnpg_scale_to_zero_build_info{cluster=%q,version=%q} 1", eager.Name, next.program), toSettle)
+		s.awaitMetric(s.instances(eager)[0].Name, fmt.Sprintf("cnpg_scale_to_zero_build_info{cluster=%q,version=%q} 1", eager.Name, next.program))
 	}
 	s.untouched(before, "a cluster that asked", patient...)
 	s.carry(next, sleeper, restarted)
@@ -190,9 +192,12 @@ func (s *story) lives(clusters ...*cnpgv1.Cluster) map[string]life {
 	return found
 }
 
-// untouched checks that every PostgreSQL of the clusters keeps running for a while.
+// untouched checks that every PostgreSQL of the clusters keeps running for a while, however often the operator reconciles them.
 func (s *story) untouched(before map[string]life, why string, clusters ...*cnpgv1.Cluster) {
 	s.Helper()
+	for _, c := range clusters {
+		defer s.looking(c, lookEvery)()
+	}
 	for deadline := time.Now().Add(toLook); time.Now().Before(deadline); {
 		now := s.lives(clusters...)
 		for pod, life := range now {
@@ -273,7 +278,7 @@ func (s *story) carriersCounted(c *cnpgv1.Cluster, image string, pods int) {
 	s.Helper()
 	series := fmt.Sprintf("cnpg_scale_to_zero_instance_pods{cluster=%q,namespace=%q,sidecar_image=%q} ", c.Name, s.namespace, image)
 	for _, replica := range s.replicas() {
-		for deadline := time.Now().Add(10 * time.Second); ; {
+		for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
 			page, err := kube.Page(s.ctx, replica.Namespace, replica.Name, "8080", "metrics")
 			s.must(err)
 			if pods == 0 && !strings.Contains(page, series) || strings.Contains(page, fmt.Sprintf("%s%d\n", series, pods)) {

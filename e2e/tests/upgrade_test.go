@@ -2,6 +2,7 @@ package tests
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -28,14 +29,21 @@ func TestMinorUpgrade(t *testing.T) {
 	changed.Spec.ImageName = next
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(c)))
 	session.Close() // the primary's shutdown would wait for it
+	slept := false
 	_, err := kube.AwaitCluster(s.ctx, c, "upgraded", toHealthy, func(c *cnpgv1.Cluster) bool {
-		return scenario.SwitchedOn(c) || scenario.Healthy(c) && s.run(c, next)
+		slept = scenario.SwitchedOn(c)
+		return slept || scenario.Healthy(c) && s.run(c, next)
 	})
 	s.must(err)
-	if scenario.SwitchedOn(c) {
+	old := func(pod corev1.Pod) bool { return postgresImage(pod) != next }
+	if slept && slices.ContainsFunc(s.instances(c), old) {
 		t.Fatal("the cluster was put to sleep in the middle of its upgrade")
 	}
 	s.annotate(c, scenario.InactivityMinutes, never)
+	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.SwitchedOn(c) { // upgraded, it has had the time
+		s.hibernated(c)
+		s.wake(c)
+	}
 	s.must(kube.AwaitReachable(s.ctx, c, "rw", toHealthy))
 	session = s.open(c, "rw")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)

@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	// toWake bounds the wake of a cluster on two busy cores.
-	toWake = time.Minute
+	// toWake bounds the wait for a wake: a minute less than the gateway holds a client.
+	toWake = 4 * time.Minute
 	// toHandOver is what the handover to the gateway adds between the threshold and the switch.
 	toHandOver = 15 * time.Second
 	// gatewaySlices is the managed-by label value of the gateway's EndpointSlices.
 	gatewaySlices = "scale-to-zero.cnpg-i.io"
-	// fromAfar are the settings of a client that waits as long as the wake takes.
-	fromAfar = "connect_timeout=60"
+	// fromAfar are the settings of a client that waits for toWake.
+	fromAfar = "connect_timeout=240"
+	// oneOfMany are those of a client that tries again.
+	oneOfMany = "connect_timeout=60"
 )
 
 // sleeps lets the cluster fall asleep, and keeps it from doing so again.
 func (s *story) sleeps(c *cnpgv1.Cluster) {
 	s.Helper()
-	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	at, err := kube.AwaitCluster(s.ctx, c, "asleep", threshold+time.Minute+toHandOver, scenario.SwitchedOn)
-	s.must(err)
-	s.hibernated(c, at)
+	s.annotate(c, scenario.InactivityMinutes, soon)
+	s.fallsAsleep(c, "asleep")
 	s.annotate(c, scenario.InactivityMinutes, never)
 }
 
@@ -54,7 +54,7 @@ func (s *story) slices(c *cnpgv1.Cluster) map[string]int {
 // awaitSlices waits until exactly these Services have slices of the gateway.
 func (s *story) awaitSlices(c *cnpgv1.Cluster, within time.Duration, services ...string) {
 	s.Helper()
-	for deadline := time.Now().Add(within); ; {
+	for deadline := time.Now().Add(within); ; pause(s, pollEvery) {
 		found := s.slices(c)
 		matches := len(found) == len(services)
 		for _, service := range services {
@@ -119,9 +119,8 @@ func TestWakeOnConnect(t *testing.T) {
 		}
 		s.tellsWho(c, s.client().Status.PodIP, settings)
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-		s.awaitSlices(c, time.Minute)
-		_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
-		s.must(err)
+		s.awaitSlices(c, toSettle)
+		s.resumed(schedule)
 		if _, err := kube.QueryAs(s.ctx, c, "rw", verify, "select 1"); err != nil {
 			t.Error(err)
 		}
@@ -171,7 +170,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 	s.awaitSlices(c, toSettle, "rw", "ro", "r")
 	s.staysAsleep(c, 5*time.Second, "a replica that looked for its primary until it was gone")
 	start := time.Now()
-	answer, err := kube.QueryAs(s.ctx, c, "ro", "connect_timeout=120", "select pg_is_in_recovery()")
+	answer, err := kube.QueryAs(s.ctx, c, "ro", fromAfar, "select pg_is_in_recovery()")
 	s.must(err)
 	t.Logf("a replica answered after %.2fs", time.Since(start).Seconds())
 	if answer != "t" {
@@ -181,7 +180,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 		t.Error(err)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.awaitSlices(c, time.Minute)
+	s.awaitSlices(c, toSettle)
 }
 
 // Two hundred concurrent clients cause one wake, and each is answered.
@@ -193,12 +192,22 @@ func TestManyClientsAreOneWake(t *testing.T) {
 	s.running(c)
 	s.sleeps(c)
 	script := `echo 'select 1' >/tmp/one.sql
-PGPASSWORD=%s pgbench -n -c 200 -j 200 -t 1 -f /tmp/one.sql "host=crowded-rw user=app dbname=app connect_timeout=60" 2>&1`
-	out, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(script, s.password(c)))
+PGPASSWORD=%s pgbench -n -c 200 -j 200 -t 1 -f /tmp/one.sql "host=crowded-rw user=app dbname=app %s" 2>&1`
+	out, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(script, s.password(c), fromAfar))
 	s.must(err)
 	if !strings.Contains(out, "number of transactions actually processed: 200/200") {
 		t.Errorf("pgbench: %s", out)
 	}
+	_, err = kube.AwaitEvent(s.ctx, c, "Woken", toSettle) // no client waits for it
+	s.must(err)
+	if wakes := s.wakes(c); wakes != 1 {
+		t.Errorf("%d wakes, want 1", wakes)
+	}
+}
+
+// wakes returns how many wakes of the cluster Events tell of.
+func (s *story) wakes(c *cnpgv1.Cluster) int {
+	s.Helper()
 	var events corev1.EventList
 	s.must(kube.List(s.ctx, &events, client.InNamespace(s.namespace)))
 	wakes := 0
@@ -207,9 +216,7 @@ PGPASSWORD=%s pgbench -n -c 200 -j 200 -t 1 -f /tmp/one.sql "host=crowded-rw use
 			wakes += int(max(event.Count, 1))
 		}
 	}
-	if wakes != 1 {
-		t.Errorf("%d wakes, want 1", wakes)
-	}
+	return wakes
 }
 
 func (s *story) password(c *cnpgv1.Cluster) string {
@@ -234,7 +241,7 @@ for i in $(seq 20); do
 	printf '\x00\x00\x00\x08\x04\xd2\x16\x2f' >/dev/tcp/$host/5432                                # TLS asked for, and gone
 	printf '\x16\x03\x01\x02\x00\x01\x00\x01\xfc' >/dev/tcp/$host/5432                            # the beginning of a ClientHello
 done
-psql "host=$host user=streaming_replica dbname=app replication=database sslmode=disable connect_timeout=5" -c 'IDENTIFY_SYSTEM' && exit 1
+psql "host=$host user=streaming_replica dbname=app replication=database sslmode=disable connect_timeout=60" -c 'IDENTIFY_SYSTEM' && exit 1
 exit 0`)
 	s.must(err)
 	if !strings.Contains(out, "FATAL") {
@@ -253,21 +260,20 @@ func TestAPersonsHibernation(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "pinned", 1, never))
 	refused := func(when string) {
 		s.Helper()
-		s.awaitSlices(c, 10*time.Second)
+		s.must(kube.AwaitGone(s.ctx, &corev1.PodList{}, c.Namespace, c.Name+"-1", toHealthy)) // "off" may have begun to wake it
+		s.awaitSlices(c, toSettle)
 		if out, err := kube.QueryAs(s.ctx, c, "rw", "connect_timeout=10", "select 1"); err == nil {
 			s.Fatalf("%s: answered %q", when, out)
 		}
 		s.staysAsleep(c, 3*time.Second, when)
 	}
 	s.annotate(c, scenario.Hibernation, "on")
-	at, err := kube.AwaitCluster(s.ctx, c, "switched on", time.Second, scenario.SwitchedOn)
-	s.must(err)
-	s.hibernated(c, at)
+	s.hibernated(c)
 	refused("a person's hibernation")
 
 	s.annotate(c, scenario.Hibernation, "off")
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.must(kube.AwaitReachable(s.ctx, c, "rw", time.Minute))
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", toSettle))
 	s.sleeps(c)
 	s.annotate(c, scenario.Hibernation, "off")
 	s.annotate(c, scenario.Hibernation, "on")
@@ -275,7 +281,7 @@ func TestAPersonsHibernation(t *testing.T) {
 
 	s.annotate(c, scenario.Hibernation, "off")
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.must(kube.AwaitReachable(s.ctx, c, "rw", time.Minute))
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", toSettle))
 	s.sleeps(c)
 	s.applies(c, scenario.Hibernation, "on")
 	refused("applied by a person after we had put it to sleep")
@@ -304,36 +310,33 @@ func TestSettingsHoldAsleep(t *testing.T) {
 		{"enabled=false", scenario.Enabled, "false", "true"},
 	} {
 		s.annotate(c, row.key, row.value)
-		s.awaitSlices(c, 10*time.Second)
+		s.awaitSlices(c, toSettle)
 		if _, err := kube.QueryAs(s.ctx, c, "rw", "connect_timeout=5", "select 1"); err == nil {
 			t.Errorf("%s: a client was let through", row.rule)
 		}
 		s.staysAsleep(c, 2*time.Second, row.rule)
 		s.annotate(c, row.key, row.back)
-		s.awaitSlices(c, 10*time.Second, "rw", "r")
+		s.awaitSlices(c, toSettle, "rw", "r")
 	}
 	s.answers(c) // kube-proxy learns of the slices a little later
 }
 
-// Without a gateway, clusters that only a gateway could wake are not put to sleep. This test and the next change the Deployment
-// of the plugin or the operator, so they do not run in parallel.
+// Without a gateway, clusters that only a gateway could wake are not put to sleep.
 func TestNoGatewayNoSleep(t *testing.T) {
-	s := begin(t)
+	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "ungated", 1, never))
+	s.turn(c)
 	off := corev1.EnvVar{Name: "POD_NAME"} // the plugin then serves the operator without a gateway
 	on := corev1.EnvVar{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
 	s.setEnvironment(s.plugin(), off)
 	t.Cleanup(func() { s.ctx = cleanup(t); s.setEnvironment(s.plugin(), on) })
-	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awake(c, threshold+40*time.Second, "no gateway")
-	message, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", 10*time.Second)
+	s.annotate(c, scenario.InactivityMinutes, soon)
+	_, err := kube.AwaitEventSaying(s.ctx, c, "SleepBlocked", "gateway_unavailable", toSleep) // the end of an attempt
 	s.must(err)
-	if !strings.Contains(message, "gateway_unavailable") {
-		t.Errorf("the Event does not say why: %s", message)
-	}
+	s.awake(c, toAct, "no gateway")
 	s.setEnvironment(s.plugin(), on)
 	// During the plugin's rollout the operator may be too late, so that the switch is withdrawn once.
-	_, err = kube.AwaitCluster(s.ctx, c, "asleep once there is a gateway", 3*time.Minute, scenario.Hibernated)
+	_, err = kube.AwaitCluster(s.ctx, c, "asleep once there is a gateway", toSleep+toHibernate, scenario.Hibernated)
 	s.must(err)
 	answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
 	if err != nil || answer != "1" {
@@ -344,11 +347,12 @@ func TestNoGatewayNoSleep(t *testing.T) {
 // A plugin replica that is terminated, as by an eviction, keeps serving the clients that it holds: each is answered at its
 // first attempt, even if it cannot be told to reconnect because it uses TLS.
 func TestGatewayEvictedWhileClientsWait(t *testing.T) {
-	s := begin(t)
+	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "evicted", 1, never))
+	s.turn(c)
 	s.sleeps(c)
 	answered := s.twentyClients(c, oneTry)
-	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", 30*time.Second, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
 	s.must(err)
 	evicted := s.replicas()[0]
 	s.must(kube.Delete(s.ctx, &evicted))
@@ -358,11 +362,12 @@ func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 
 // A plugin replica that dies drops its clients' connections, and they succeed through the other one.
 func TestGatewayKilledWhileClientsWait(t *testing.T) {
-	s := begin(t)
+	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "bereft", 1, never))
+	s.turn(c)
 	s.sleeps(c)
 	answered := s.clientsWithoutAnOperator(c)
-	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", 30*time.Second, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
 	s.must(err)
 	var pods corev1.PodList
 	s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)))
@@ -373,38 +378,36 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 		t.Error(err)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.awaitSlices(c, time.Minute)
+	s.awaitSlices(c, toSettle)
 }
 
 // All plugin replicas die between turning the switch off and the first instance: their successors still report who woke the
 // cluster.
 func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
-	s := begin(t)
+	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "recorded", 1, never))
+	s.turn(c)
 	s.sleeps(c)
 	answered := s.clientsWithoutAnOperator(c)
-	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", 30*time.Second, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
 	s.must(err)
 	s.killPlugin()
 	s.scaleOperator(1)
 	s.must(<-answered)
-	message, err := kube.AwaitEvent(s.ctx, c, "Woken", time.Minute)
+	message, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
 	s.must(err)
 	if !strings.Contains(message, s.client().Status.PodIP) || !strings.Contains(message, "ended before it could say") {
 		t.Errorf("the Event says %q", message)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.awaitSlices(c, time.Minute)
+	s.awaitSlices(c, toSettle)
 }
 
 // clientsWithoutAnOperator makes twenty clients retry until they are answered, after stopping the operator, so that no instance
 // comes up until it is scaled up again. The returned channel receives the result.
 func (s *story) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
 	s.Helper()
-	s.webhooksFail("Ignore")
-	s.Cleanup(func() { s.ctx = cleanup(s.T); s.webhooksFail("Fail") })
-	s.scaleOperator(0)
-	s.Cleanup(func() { s.ctx = cleanup(s.T); s.scaleOperator(1) })
+	s.withoutOperator()
 	return s.twentyClients(c, untilAnswered)
 }
 
@@ -418,7 +421,7 @@ const (
 // returned channel receives the result.
 func (s *story) twentyClients(c *cnpgv1.Cluster, tries string) <-chan error {
 	s.Helper()
-	psql := fmt.Sprintf(`psql -XAtq "host=%s-rw user=app dbname=app sslmode=require connect_timeout=60" -c "select 'answered'" 2>/dev/null`, c.Name)
+	psql := fmt.Sprintf(`psql -XAtq "host=%s-rw user=app dbname=app sslmode=require %s" -c "select 'answered'" 2>/dev/null`, c.Name, oneOfMany)
 	script := fmt.Sprintf("export PGPASSWORD=%s\nfor i in $(seq 20); do ( %s ) & done; wait", s.password(c), fmt.Sprintf(tries, psql))
 	answered := make(chan error, 1)
 	go func() {

@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -23,17 +21,25 @@ import (
 )
 
 const (
-	attackers = 10 // addresses
-	// heldEach is how many connections each of them holds.
-	heldEach  = 400
 	honest    = 50
 	callEvery = 10 * time.Millisecond
 	calls     = 1000
 )
 
 // attack has ten addresses hold what they can at every port, and prints whether fifty clients from other addresses wake their
-// clusters meanwhile, how long calls of the operator's take, and what memory the plugin has.
-func (f *fleet) attack(ctx context.Context, p *process) error {
+// clusters meanwhile, how long calls of the operator's take, and what memory the plugin has. Calls of a bystander, a process that
+// is not attacked, take the longer for what the API server and the kernel take of the machine.
+func (f *fleet) attack(ctx context.Context) (err error) {
+	p, err := f.another(ctx, "scale-to-zero-attacked", "plugin-attacked.log")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.kill(ctx, p)) }()
+	stop, err := f.startBystander(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	f.progress.Say("attack the gateway")
 	ports, err := f.ports(ctx)
 	if err != nil {
@@ -47,19 +53,15 @@ func (f *fleet) attack(ctx context.Context, p *process) error {
 			wanted[cluster] = port
 		}
 	}
-	quiet, err := f.callOperator(ctx)
+	quiet, err := f.callBoth(ctx)
 	if err != nil {
 		return err
 	}
-	attacking, end := context.WithCancel(ctx)
-	defer end()
-	var work sync.WaitGroup
-	defer work.Wait()
-	defer end()
-	var opened atomic.Int64
-	for number := range attackers {
-		work.Go(func() { press(attacking, fmt.Sprintf("127.0.1.%d", number+1), all, &opened) })
+	opened, end, err := f.startAttackers(ctx, all)
+	if err != nil {
+		return err
 	}
+	defer end()
 	if err := until(ctx, "the attackers hold what they can", time.Minute, time.Second, func() (bool, error) {
 		return opened.Load() > 2*attackers*heldEach, nil
 	}); err != nil {
@@ -69,47 +71,31 @@ func (f *fleet) attack(ctx context.Context, p *process) error {
 	if err != nil {
 		return err
 	}
-	busy, err := f.callOperator(ctx)
+	before, err := scenario.ProcessorTime(p.command.Process.Pid)
 	if err != nil {
 		return err
 	}
+	came := opened.Load()
+	busy, err := f.callBoth(ctx)
+	if err != nil {
+		return err
+	}
+	after, err := scenario.ProcessorTime(p.command.Process.Pid)
+	if err != nil {
+		return err
+	}
+	perConnection := float64((after - before).Microseconds()) / float64(opened.Load()-came)
 	resident, anonymous, most, err := scenario.Memory(p.command.Process.Pid)
 	if err != nil {
 		return err
 	}
 	row("under attack: connections that ten addresses opened; switches of 50 clients' clusters off within (s)", "%d; %s", opened.Load(), took)
-	row("... calls of the operator's, quiet and under attack: median, p99 (ms)", "%s; %s", quiet, busy)
+	for i, what := range []string{"calls of the operator's", "calls of a bystander"} {
+		row("... "+what+", quiet and under attack: median, p99 (ms)", "%s; %s", quiet[i], busy[i])
+	}
+	row("... processor time for each of the attackers' connections (us)", "%.0f", perConnection)
 	row("... resident memory (MiB)", "%.0f, of it anonymous %.0f; the most so far %.0f", resident, anonymous, most)
 	return nil
-}
-
-// press opens connections to one port after the other and holds the newest: silent ones, half a startup packet, and complete
-// ones, which wake.
-func press(ctx context.Context, source string, ports []int32, opened *atomic.Int64) {
-	said := []string{"", "\x00\x00\x00\x12\x00\x03", "\x00\x00\x00\x12\x00\x03\x00\x00user\x00app\x00\x00"}
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: time.Second}
-	held := make([]net.Conn, heldEach)
-	for i := 0; ctx.Err() == nil; i++ {
-		at := i % len(held)
-		if held[at] != nil {
-			_ = held[at].Close()
-		}
-		conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", ports[i%len(ports)]))
-		if held[at] = conn; err != nil {
-			held[at] = nil
-			continue
-		}
-		opened.Add(1)
-		_, _ = conn.Write([]byte(said[i%len(said)]))
-		if i > len(held) {
-			time.Sleep(10 * time.Millisecond) // the attackers share the machine with what they attack
-		}
-	}
-	for _, conn := range held {
-		if conn != nil {
-			_ = conn.Close()
-		}
-	}
 }
 
 // wakeHonest connects to each of the clusters from an address of its own, and returns how long it took until every switch was
@@ -159,7 +145,7 @@ func (f *fleet) wakeHonest(ctx context.Context, wanted map[string]int32) (string
 				return "", errors.New("the watch ended")
 			}
 			object, ok := change.Object.(*metav1.PartialObjectMetadata)
-			if ok && change.Type == watch.Modified && object.Annotations[hibernation] == "" {
+			if ok && change.Type == watch.Modified && object.Annotations[scenario.Hibernation] == "" {
 				delete(waiting, object.Name)
 			}
 		}
@@ -174,33 +160,41 @@ func (f *fleet) asleep(ctx context.Context, name string) (bool, error) {
 			if err := f.admin.Get(ctx, key, &c); err != nil {
 				return false, fmt.Errorf("read Cluster %s: %w", key, err)
 			}
-			return c.Annotations[hibernation] != "", nil
+			return c.Annotations[scenario.Hibernation] != "", nil
 		}
 	}
 	return false, fmt.Errorf("there is no cluster %q", name)
 }
 
-// callOperator calls the plugin over the operator's socket, one call at a time, and returns how long that took.
-func (f *fleet) callOperator(ctx context.Context) (string, error) {
-	socket := filepath.Join(f.folder, "socket", "cnpg-i-scale-to-zero.xata.io")
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return "", fmt.Errorf("make a client of the plugin: %w", err)
+// callBoth calls the plugin over the operator's socket and the bystander over its own, in turn and one call at a time, and returns
+// how long that took.
+func (f *fleet) callBoth(ctx context.Context) (took [2]string, err error) {
+	var clients [2]identity.IdentityClient
+	var times [2][]time.Duration
+	for i, socket := range []string{filepath.Join(f.folder, "socket", scenario.PluginName), f.bystanderSocket()} {
+		conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return took, fmt.Errorf("make a client of %s: %w", socket, err)
+		}
+		defer func() { _ = conn.Close() }()
+		clients[i] = identity.NewIdentityClient(conn)
 	}
-	defer func() { _ = conn.Close() }()
-	client := identity.NewIdentityClient(conn)
-	times := make([]time.Duration, 0, calls)
 	for range calls {
-		began := time.Now()
-		if _, err := client.Probe(ctx, &identity.ProbeRequest{}); err != nil {
-			return "", fmt.Errorf("call the plugin: %w", err)
-		}
-		times = append(times, time.Since(began))
-		if err := wait(ctx, callEvery); err != nil {
-			return "", err
+		for i, client := range clients {
+			began := time.Now()
+			if _, err := client.Probe(ctx, &identity.ProbeRequest{}, grpc.WaitForReady(true)); err != nil {
+				return took, fmt.Errorf("call the plugin or the bystander: %w", err)
+			}
+			times[i] = append(times[i], time.Since(began))
+			if err := wait(ctx, callEvery); err != nil {
+				return took, err
+			}
 		}
 	}
-	slices.Sort(times)
 	milliseconds := func(d time.Duration) float64 { return d.Seconds() * 1000 }
-	return fmt.Sprintf("%.2f, %.2f", milliseconds(times[len(times)/2]), milliseconds(times[len(times)*99/100])), nil
+	for i, times := range times {
+		slices.Sort(times)
+		took[i] = fmt.Sprintf("%.2f, %.2f", milliseconds(times[len(times)/2]), milliseconds(times[len(times)*99/100]))
+	}
+	return took, nil
 }

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
 // wakeWithin bounds the wait for the switches.
@@ -57,7 +59,7 @@ func (f *fleet) crowd(ctx context.Context, p *process) error {
 				return fmt.Errorf("the watch ended with %d of %d", woken, f.wakes)
 			}
 			object, is := change.Object.(*metav1.PartialObjectMetadata)
-			if is && change.Type == watch.Modified && object.Annotations[hibernation] == "" {
+			if is && change.Type == watch.Modified && object.Annotations[scenario.Hibernation] == "" {
 				if woken++; woken*2 <= f.wakes {
 					half = time.Since(began)
 				}

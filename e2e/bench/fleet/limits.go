@@ -106,11 +106,5 @@ func (f *fleet) tooFew(ctx context.Context, what string, want int, says string, 
 	row("... listeners, of "+fmt.Sprint(f.clusters*led), "%d; file descriptors %d", have, p.openDescriptors())
 	row("... lines of its log that say why", "%d, such as `%s`", lines, first)
 	row(fmt.Sprintf("... requests in %s", quietFor), "%s", summary(asked))
-	if _, err := p.end(syscall.SIGKILL); err != nil {
-		return err
-	}
-	if err := f.admin.Delete(ctx, pod, client.GracePeriodSeconds(0)); err != nil {
-		return fmt.Errorf("delete the plugin's pod: %w", err)
-	}
-	return nil
+	return f.kill(ctx, p)
 }

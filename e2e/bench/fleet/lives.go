@@ -28,8 +28,8 @@ var (
 	ours      = client.MatchingLabels{discoveryv1.LabelManagedBy: "scale-to-zero.cnpg-i.io"}
 )
 
-// lives takes the plugin from its first start through rest, a restart of its container, its replacement by another pod,
-// a crowd of clients and an attack.
+// lives takes the plugin from its first start through rest, a restart of its container, its replacement by another pod and a
+// crowd of clients.
 func (f *fleet) lives(ctx context.Context) error {
 	pod, err := f.pod(ctx, "scale-to-zero-1")
 	if err != nil {
@@ -65,18 +65,8 @@ func (f *fleet) lives(ctx context.Context) error {
 	if err := f.replace(ctx, next); err != nil {
 		return err
 	}
-	pod, err = f.pod(ctx, "scale-to-zero-3")
+	other, err := f.another(ctx, "scale-to-zero-3", "plugin-4.log")
 	if err != nil {
-		return err
-	}
-	other, err := f.start(pod, "plugin-4.log")
-	if err != nil {
-		return err
-	}
-	if err := f.armed(ctx, "another pod: the ports are known, slices and listeners made", other, f.clusters*led); err != nil {
-		return err
-	}
-	if err := f.quiet(ctx, other); err != nil {
 		return err
 	}
 	if err := f.atRest(ctx, "at rest", other); err != nil {
@@ -85,11 +75,34 @@ func (f *fleet) lives(ctx context.Context) error {
 	if err := f.crowd(ctx, other); err != nil {
 		return err
 	}
-	if err := f.attack(ctx, other); err != nil {
+	return f.kill(ctx, other)
+}
+
+// kill ends the plugin without notice, and deletes its pod.
+func (f *fleet) kill(ctx context.Context, p *process) error {
+	if _, err := p.end(syscall.SIGKILL); err != nil {
 		return err
 	}
-	_, err = other.end(syscall.SIGKILL)
-	return err
+	if err := f.admin.Delete(ctx, p.pod, client.GracePeriodSeconds(0)); err != nil {
+		return fmt.Errorf("delete the plugin's pod: %w", err)
+	}
+	return nil
+}
+
+// another starts the plugin in another pod, and returns it once it is at rest.
+func (f *fleet) another(ctx context.Context, name, log string) (*process, error) {
+	pod, err := f.pod(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := f.start(pod, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.armed(ctx, "another pod: the ports are known, slices and listeners made", p, f.clusters*led); err != nil {
+		return nil, err
+	}
+	return p, f.quiet(ctx, p)
 }
 
 // rollOut starts another pod beside that of a plugin, and prints when it is ready and whom it leads by then. Both would listen on the

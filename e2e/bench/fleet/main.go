@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,7 +28,7 @@ import (
 type options struct {
 	clusters, namespaces, wakes int
 	rest                        time.Duration
-	logs                        string
+	logs, only                  string
 	programs                    programs
 	inside                      bool
 }
@@ -41,6 +43,9 @@ func main() {
 	flag.StringVar(&o.programs.kubernetes, "kubernetes", "", "program that is etcd and kube-apiserver; made if empty")
 	flag.StringVar(&o.programs.plugin, "plugin", "", "the plugin; made from this tree if empty")
 	flag.StringVar(&o.programs.definitions, "definitions", "", "folder of the operator's CRDs; its module's if empty")
+	flag.StringVar(&o.only, "only", "", "measure only these, separated by commas: write, lives, attack, limits")
+	standBySocket := flag.String("bystander", "", "be the process that is called beside the plugin, on this socket")
+	attack := flag.Bool("attackers", false, "be the process that attacks the plugin's ports, which are read from the standard input")
 	flag.BoolVar(&o.inside, "inside", false, "the network is this command's own already")
 	flag.Parse()
 	if flag.NArg() != 0 { // what follows would be no flag, -inside among it: this command would run itself again and again
@@ -50,7 +55,14 @@ func main() {
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	work := func(ctx context.Context) error { return run(ctx, o) }
+	switch {
+	case *standBySocket != "":
+		work = func(ctx context.Context) error { return standBy(ctx, *standBySocket) }
+	case *attack:
+		work = attackAll
+	}
+	if err := work(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "fleet:", err)
 		os.Exit(1)
 	}
@@ -98,8 +110,16 @@ func measure(ctx context.Context, progress *cluster.Progress, o options) (err er
 		return err
 	}
 	fmt.Printf("| %d sleeping clusters, %d namespaces | |\n|---|---|\n", o.clusters, o.namespaces)
-	for _, part := range []func(context.Context) error{f.writeLimit, f.lives, f.tooFewPorts, f.tooFewDescriptors} {
-		if err := part(ctx); err != nil {
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context) error
+	}{
+		{"write", f.writeLimit}, {"lives", f.lives}, {"attack", f.attack}, {"limits", f.tooFewPorts}, {"limits", f.tooFewDescriptors},
+	} {
+		if o.only != "" && !slices.Contains(strings.Split(o.only, ","), part.name) {
+			continue
+		}
+		if err := part.measure(ctx); err != nil {
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ import (
 
 // panels are those that are drawn.
 var panels = []string{
-	"Asleep", "Awake", "Time asleep", "Saved CPU-hours", "Saved GiB-hours", "Saved money", "Not understood", "Not reconciled",
+	"Asleep", "Dozing", "Awake", "Time asleep", "Saved CPU-hours", "Saved GiB-hours", "Saved money", "Not understood", "Not reconciled",
 	"Clusters by state", "Never asleep, and why", "Most often woken", "Last woken, by whom",
 	"State", "Idle time against threshold", "How long wakes took", "Wake latency",
 }
