@@ -72,9 +72,11 @@ func (e explanation) once(ctx context.Context, lookup func(string) string, stdou
 	if err != nil {
 		return err
 	}
-	taken, sessions, err := sample(ctx, rules)
-	if err != nil {
-		return err
+	taken, sessions := postgres.Sample{Ended: time.Now()}, []activity.Session(nil)
+	if worker == nil || worker.Reason != string(idle.ReasonDozing) { // otherwise PostgreSQL is stopped
+		if taken, sessions, err = sample(ctx, rules); err != nil {
+			return err
+		}
 	}
 	described := explain.Describe(taken.Ended, taken.Tally, taken.Blockers, sessions, rules, worker)
 	if e.json {

@@ -17,7 +17,9 @@ func TestSettings_reportsEveryMistakeAtOnce(t *testing.T) {
 		bad    []string
 	}{
 		{"good settings are taken", nil, nil},
-		{"every bad one is named at once", map[string]string{"POD_NAME": "", "PGPORT": "0", "LOG_LEVEL": "loud", "PGHOST": "run", "FAREWELL_FILE": "run/x"}, []string{"POD_NAME", "PGPORT", "LOG_LEVEL", "PGHOST", "FAREWELL_FILE"}},
+		{"a dozing PostgreSQL may request less memory", map[string]string{"DOZE_MEMORY_REQUEST": "64Mi"}, nil},
+		{"which is a positive quantity", map[string]string{"DOZE_MEMORY_REQUEST": "0"}, []string{"DOZE_MEMORY_REQUEST"}},
+		{"every bad one is named at once", map[string]string{"POD_NAME": "", "PGPORT": "0", "LOG_LEVEL": "loud", "PGHOST": "run", "PRESTOP_MARKER": "run/x"}, []string{"POD_NAME", "PGPORT", "LOG_LEVEL", "PGHOST", "PRESTOP_MARKER"}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -29,6 +31,9 @@ func TestSettings_reportsEveryMistakeAtOnce(t *testing.T) {
 			})
 			if len(row.bad) == 0 && (err != nil || s.databasePort != 5432 || s.identity.Group != "postgresql.cnpg.io") {
 				t.Errorf("got %+v, %v", s, err)
+			}
+			if want := row.change["DOZE_MEMORY_REQUEST"]; len(row.bad) == 0 && want != "" && s.dozeMemory.String() != want {
+				t.Errorf("a dozing PostgreSQL requests %s of memory", s.dozeMemory.String())
 			}
 			for _, name := range row.bad {
 				if err == nil || !strings.Contains(err.Error(), name) {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 )
@@ -17,13 +19,18 @@ const drainSocket = contract.OwnDirectory + "/drain.sock"
 // checkpointFile is in the same volume, which outlives the container.
 const checkpointFile = contract.OwnDirectory + "/checkpoint.json"
 
+// readinessSocket is where the supervisor leases the readiness port, in the same volume.
+const readinessSocket = contract.OwnDirectory + "/readiness.sock"
+
 // settings are read from the environment, which the plugin writes into the pod.
 type settings struct {
 	identity        kubernetes.Identity
 	socketDirectory string
 	databasePort    uint16
 	level           slog.Level
-	marker          string // the file for PostgreSQL's preStop hook; empty for none
+	marker          string            // the file for PostgreSQL's preStop hook; empty for none
+	readiness       bool              // the pod has the readiness probe with which it leaves its Services
+	dozeMemory      resource.Quantity // PostgreSQL's memory request while the cluster dozes; zero if it stays
 }
 
 // readSettings reads the environment. Its error names every invalid variable, with the value and what is allowed.
@@ -51,6 +58,7 @@ func readSettings(lookup func(string) string) (settings, error) {
 		},
 		socketDirectory: required(contract.EnvSocketDirectory),
 		marker:          lookup(contract.EnvMarker),
+		readiness:       lookup(contract.EnvReadinessPort) != "",
 	}
 	if s.marker != "" && !filepath.IsAbs(s.marker) {
 		bad(contract.EnvMarker, "it must be an absolute path")
@@ -63,6 +71,11 @@ func readSettings(lookup func(string) string) (settings, error) {
 		bad(contract.EnvPostgresPort, "it must be a port, 1 to 65535")
 	}
 	s.databasePort = uint16(port)
+	if value := lookup(contract.EnvDozeMemoryRequest); value != "" {
+		if s.dozeMemory, err = resource.ParseQuantity(value); err != nil || s.dozeMemory.Sign() <= 0 {
+			bad(contract.EnvDozeMemoryRequest, "it must be a positive quantity, such as 64Mi")
+		}
+	}
 	if err := s.level.UnmarshalText([]byte(optional(contract.EnvLogLevel, "info"))); err != nil {
 		bad(contract.EnvLogLevel, "allowed are debug, info, warn and error")
 	}

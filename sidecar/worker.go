@@ -13,10 +13,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
+	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/prestop"
+	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
+	"github.com/cnpg-i/scale-to-zero/sidecar/resize"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
@@ -63,28 +66,41 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 			return postgres.NewListener(database, name, notify, failed)
 		},
 	})
-	loop := control.New(control.Parts{
+	parts := control.Parts{
 		Monitor: watched, Kubernetes: client, Siblings: siblings.NewClient(s.identity.Cluster, contract.SidecarPort),
 		Marker: prestop.Marker{Path: s.marker}, Observer: metrics, Logger: logger,
 		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
 		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return database.Terminator(ctx) },
-	})
+		Instance:       instance{Observer: fence.NewObserver(s.socketDirectory, s.databasePort, database), Server: database},
+	}
+	var running sync.WaitGroup
+	if s.readiness {
+		requests := resize.New(client, s.identity.PodUID, s.dozeMemory, logger)
+		parts.Readiness, parts.Requests = readiness.NewClient(readinessSocket), requests
+		running.Go(func() { requests.Run(ctx) })
+	}
+	loop := control.New(parts)
 	logger.Info("the worker has started", "version", version)
 	handler := metrics.Handler(s.identity.Cluster, s.identity.Pod, clientAddrs, loop)
-	var parts sync.WaitGroup
-	parts.Go(func() { loop.Run(ctx) })
-	parts.Go(func() { client.Watch(ctx, loop.Deliver) })
-	parts.Go(func() {
+	running.Go(func() { loop.Run(ctx) })
+	running.Go(func() { client.Watch(ctx, loop.Deliver) })
+	running.Go(func() {
 		keep(ctx, logger, "pages", func() error {
 			return server.Serve(ctx, ":"+strconv.Itoa(contract.SidecarPort), handler, metrics.IsInstance)
 		})
 	})
-	parts.Go(func() {
+	running.Go(func() {
 		keep(ctx, logger, "drain", func() error { return server.ServeDrain(ctx, drainSocket, loop.Drain) })
 	})
-	parts.Go(func() { trimMemory(ctx, logger) })
-	parts.Wait()
+	running.Go(func() { trimMemory(ctx, logger) })
+	running.Wait()
 	return 0
+}
+
+// instance is PostgreSQL, as the instance manager runs it.
+type instance struct {
+	*fence.Observer
+	*postgres.Server
 }
 
 // trimMemory gives memory back periodically, until the context ends or it fails.

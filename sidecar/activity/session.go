@@ -11,11 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
-
-// ApplicationName is the application_name of the sidecar's own sessions.
-const ApplicationName = "cnpg-i-scale-to-zero"
 
 // Session is a row of pg_stat_activity. NULLs are empty, except where information would be lost.
 type Session struct {
@@ -141,9 +139,9 @@ func infrastructure(s Session, instances []string) bool {
 		// millisecond every ten seconds. Operators without a role for the exporter (1.28 before 1.28.3) scrape in a session of
 		// the instance manager that temporarily has the exporter's name (metrics/collector.go).
 		return s.Local && (s.Application == "cnpg-instance-manager" || s.Application == "cnpg_metrics_exporter" ||
-			s.Application == "pg_isready" || s.Application == ApplicationName)
+			s.Application == "pg_isready" || s.Application == contract.ApplicationName)
 	case "cnpg_metrics_exporter":
-		return s.Local && (s.Application == "cnpg_metrics_exporter" || s.Application == ApplicationName)
+		return s.Local && (s.Application == "cnpg_metrics_exporter" || s.Application == contract.ApplicationName)
 	case "streaming_replica":
 		return slices.Contains(instances, strings.TrimSuffix(s.Application, joinSuffix))
 	case "cnpg_pooler_pgbouncer":

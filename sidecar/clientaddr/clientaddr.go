@@ -20,9 +20,11 @@ const (
 	maximumEntries = 4096
 	// expectedWithin is how long an announced connection may take to arrive.
 	expectedWithin = time.Minute
-	// probeLasts is how long one of this sidecar's probes may take, including its end. It is short because another client may
-	// reuse the port if the end is not reported: a forwarded port is local too.
-	probeLasts = 3 * time.Second
+	// probeEnds is how long the server may take to end its side of one of this sidecar's probes once the probe is closed, if the
+	// kernel does not report that end. It is short because another client may then use the port: a forwarded port is local too.
+	probeEnds = 3 * time.Second
+	// reportedWithin is how long it may take if the kernel does.
+	reportedWithin = time.Minute
 )
 
 // Table maps connections of the gateway to clients. It is safe for concurrent use.
@@ -35,9 +37,12 @@ type Table struct {
 type entry struct {
 	peer  netip.AddrPort
 	probe bool
-	until time.Time // then the entry expires unless a sample contained it, and no longer marks a probe
+	own   bool      // whether it is this sidecar's probe, and its end will be reported
+	until time.Time // then the entry expires unless a sample contained it, and no longer marks a probe; zero: not yet
 	seen  bool      // whether the newest sample contained it
 }
+
+func (e entry) expired(now time.Time) bool { return !e.until.IsZero() && !now.Before(e.until) }
 
 // NewTable makes an empty table.
 func NewTable() *Table { return &Table{entries: map[netip.AddrPort]entry{}} }
@@ -66,11 +71,20 @@ func (t *Table) Told() bool {
 }
 
 // AddProbe stores a connection of this sidecar that only asks whether PostgreSQL accepts sessions. It must be called before the
-// first byte is sent.
-func (t *Table) AddProbe(local netip.AddrPort) {
+// first byte is sent, and closed once the connection is closed: until then nobody else can have its port, however long the
+// server takes to answer.
+func (t *Table) AddProbe(local netip.AddrPort) (closed func()) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.entries[local] = entry{peer: local, probe: true, until: time.Now().Add(probeLasts)}
+	t.entries[local] = entry{peer: local, probe: true, own: true}
+	return func() {
+		t.mutex.Lock()
+		defer t.mutex.Unlock()
+		if e := t.entries[local]; e.own {
+			e.until = time.Now().Add(probeEnds)
+			t.entries[local] = e
+		}
+	}
 }
 
 // ClientAddr returns the client of a connection: the announced one or, if none, the connection's own peer.
@@ -83,12 +97,41 @@ func (t *Table) ClientAddr(peer netip.AddrPort) netip.AddrPort {
 	return peer
 }
 
-// Probe reports whether a connection is a probe of this sidecar, or was announced as one by the gateway.
+// Probe reports whether the client of a session that a sample found is a probe of this sidecar, or was announced as one by the
+// gateway.
 func (t *Table) Probe(peer netip.AddrPort) bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	e := t.entries[peer]
-	return e.probe && time.Now().Before(e.until)
+	return e.probe && !e.expired(time.Now())
+}
+
+// ReportedProbe is Probe for a connection that the kernel lists as open or reports as ended. It needs no limit of time: had it
+// been another client with the same port, the end of ours would have been reported before.
+func (t *Table) ReportedProbe(peer netip.AddrPort) bool {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	e := t.entries[peer]
+	return e.own || e.probe && !e.expired(time.Now())
+}
+
+// Lost says that reports were lost, or not received. The ends of probes that are closed may be among them, so that these are known
+// for probeEnds only.
+func (t *Table) Lost() {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	for peer, e := range t.entries {
+		e.own = e.own && e.until.IsZero()
+		t.entries[peer] = e
+	}
+}
+
+// Known reports whether a connection is a probe of this sidecar, or was announced by the gateway.
+func (t *Table) Known(peer netip.AddrPort) bool {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	_, ok := t.entries[peer]
+	return ok
 }
 
 // Ended removes a connection that has ended: another client may reuse its port.
@@ -114,10 +157,14 @@ func (t *Table) Seen(connected func(netip.AddrPort) bool) {
 	t.expire(time.Now())
 }
 
-// expire removes announced connections that did not arrive in time.
+// expire removes announced connections that did not arrive in time, and own probes whose end should have been reported.
 func (t *Table) expire(now time.Time) {
 	for peer, e := range t.entries {
-		if !e.seen && now.After(e.until) {
+		at := now
+		if e.own {
+			at = now.Add(-reportedWithin)
+		}
+		if !e.seen && e.expired(at) {
 			delete(t.entries, peer)
 		}
 	}

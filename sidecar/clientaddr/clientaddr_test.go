@@ -61,7 +61,7 @@ func TestTable_probe(t *testing.T) {
 	}
 }
 
-func TestTable_ownProbesAreKnownForAMoment(t *testing.T) {
+func TestTable_ownProbesAreKnownUntilTheyHaveEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		local := netip.MustParseAddrPort("127.0.0.1:40000")
@@ -70,17 +70,58 @@ func TestTable_ownProbesAreKnownForAMoment(t *testing.T) {
 		for port := range maximumEntries { // others' announcements do not use up its space
 			table.Add(netip.MustParseAddr("10.0.0.66"), contract.ClientAddress{Port: uint16(port + 1), Peer: local})
 		}
-		table.AddProbe(local)
-		if table.Seen(here); !table.Probe(local) {
-			t.Error("a probe is not known")
+		closed := table.AddProbe(local)
+		table.Seen(here)
+		if time.Sleep(time.Hour); !table.Probe(local) {
+			t.Error("a probe that a slow server has not answered yet is not known")
+		}
+		closed()
+		if time.Sleep(probeEnds - 1); !table.Probe(local) {
+			t.Error("a probe whose end has not been reported yet is not known")
 		}
 		if table.Ended(local); table.Probe(local) {
 			t.Error("a probe that has ended is known")
 		}
-		table.AddProbe(local)
+		if closed(); table.Probe(local) {
+			t.Error("a probe that ended before it was closed is known")
+		}
+		table.AddProbe(local)()
 		table.Seen(here)
-		if time.Sleep(probeLasts); table.Probe(local) {
+		if time.Sleep(probeEnds); table.Probe(local) {
 			t.Error("a session that goes on is taken for a probe")
+		}
+		if table.Seen(func(netip.AddrPort) bool { return false }); table.ReportedProbe(local) {
+			t.Error("a probe that a sample found, and the next one did not, is known")
+		}
+	})
+}
+
+// PostgreSQL may be starved for longer than a probe waits: the end of a probe is reported whenever its process has run.
+func TestTable_ownProbesAreKnownWhenTheirEndIsReportedLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		local := netip.MustParseAddrPort("127.0.0.1:40000")
+		absent := func(netip.AddrPort) bool { return false }
+		table := NewTable()
+		table.AddProbe(local)()
+		time.Sleep(probeEnds + reportedWithin - 1)
+		if table.Seen(absent); !table.ReportedProbe(local) {
+			t.Error("a probe whose end is reported late is taken for a client")
+		}
+		time.Sleep(time.Nanosecond)
+		if table.Seen(absent); table.ReportedProbe(local) {
+			t.Error("a probe whose end is never reported is kept")
+		}
+		table.AddProbe(local)()
+		if table.Lost(); !table.ReportedProbe(local) {
+			t.Error("a probe that has just been closed when reports are lost is taken for a client")
+		}
+		if time.Sleep(probeEnds); table.ReportedProbe(local) {
+			t.Error("another client with the port of a probe, whose end may have been lost, is taken for it")
+		}
+		table.AddProbe(local)
+		if table.Lost(); !table.ReportedProbe(local) {
+			t.Error("a probe that goes on while reports are lost is taken for a client")
 		}
 	})
 }

@@ -13,6 +13,10 @@ const (
 	// AnnotationInactivityMinutes is the threshold: a positive number of minutes, at most 525600. Decimals are allowed: `"0.5"` is
 	// 30 seconds. Default: `"30"`.
 	AnnotationInactivityMinutes = Prefix + "inactivity-minutes"
+	// AnnotationDozeMinutes is how long a cluster of one instance must be idle before it dozes: PostgreSQL is stopped, and its pod is
+	// kept. A number of minutes, at least `"0.5"`, and less than that of [AnnotationInactivityMinutes], after which the cluster
+	// hibernates. Default: none, the cluster does not doze.
+	AnnotationDozeMinutes = Prefix + "doze-minutes"
 	// AnnotationDatabase names the database whose channel is listened to; empty: none. Default: the application database, if the Cluster
 	// names one.
 	AnnotationDatabase = Prefix + "database"
@@ -48,6 +52,17 @@ const (
 	AnnotationAnnounced = Prefix + "announced"
 	// AnnotationGatewayReady is the plugin's acknowledgement of an announcement.
 	AnnotationGatewayReady = Prefix + "gateway-ready"
+	// AnnotationGatewayHolding is the announcement of a doze for which the gateway holds every client: no Service leads to the
+	// instance any more.
+	AnnotationGatewayHolding = Prefix + "gateway-holding"
+	// AnnotationDozingSince is the time, in RFC 3339, at which the instance was fenced so that the cluster dozes.
+	AnnotationDozingSince = Prefix + "dozing-since"
+	// AnnotationStopped is the UID of the pod in which PostgreSQL has stopped since then, or `none` where no pod of an
+	// instance was left.
+	AnnotationStopped = Prefix + "postgres-stopped"
+	// AnnotationRestartFailed is the UID of the pod in which PostgreSQL was not started again after a doze. The plugin deletes that
+	// pod, and no other for the same wake.
+	AnnotationRestartFailed = Prefix + "restart-failed"
 	// AnnotationAsleepSince is the time, in RFC 3339, at which the cluster was put to sleep.
 	AnnotationAsleepSince = Prefix + "asleep-since"
 	// AnnotationAsleepReason says why it was put to sleep.
@@ -116,5 +131,13 @@ const (
 	UpdateImmediate = "immediate"
 )
 
-// AnnotationHibernation is CloudNativePG's annotation for hibernation, "on" or "off".
-const AnnotationHibernation = "cnpg.io/hibernation"
+// CloudNativePG's annotations that put a cluster to sleep.
+const (
+	// AnnotationHibernation is "on" or "off".
+	AnnotationHibernation = "cnpg.io/hibernation"
+	// AnnotationFence lists in JSON the instances whose PostgreSQL the instance manager stops and keeps stopped.
+	AnnotationFence = "cnpg.io/fencedInstances"
+	// FenceAll is its value for every instance, and the only one that this project writes. The operator takes a fence of names
+	// for one of its own cold snapshots, and removes it.
+	FenceAll = `["*"]`
+)

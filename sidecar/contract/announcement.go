@@ -12,7 +12,10 @@ import (
 const AnnouncementLifetime = 30 * time.Second
 
 // ErrNotAnAnnouncement means that an annotation's value is not an announcement.
-var ErrNotAnAnnouncement = errors.New(`not an announcement such as "<pod UID> 2026-03-01T18:00:00.5Z"`)
+var ErrNotAnAnnouncement = errors.New(`not an announcement such as "<pod UID> 2026-03-01T18:00:00.5Z" or the same with " doze" after it`)
+
+// dozeSuffix is how the announcement of a doze ends.
+const dozeSuffix = " doze"
 
 // Announcement says that an instance is about to put its cluster to sleep. It is the value of [AnnotationAnnounced]. The gateway
 // acknowledges it by copying it to [AnnotationGatewayReady].
@@ -20,21 +23,29 @@ type Announcement struct {
 	// PodUID is the instance's. The announcement is void after Deadline.
 	PodUID   string
 	Deadline time.Time
+	// Doze says that PostgreSQL will be stopped and its pod kept. Before that, the gateway must not only be ready but hold every
+	// client, and say so by copying the announcement to [AnnotationGatewayHolding] too.
+	Doze bool
 }
 
 // ParseAnnouncement parses the annotation's value. Its errors are [ErrNotAnAnnouncement].
 func ParseAnnouncement(value string) (Announcement, error) {
-	pod, until, _ := strings.Cut(value, " ")
+	text, doze := strings.CutSuffix(value, dozeSuffix)
+	pod, until, _ := strings.Cut(text, " ")
 	deadline, err := time.Parse(time.RFC3339Nano, until)
 	if err != nil || pod == "" {
 		return Announcement{}, fmt.Errorf("%q: %w", value, ErrNotAnAnnouncement)
 	}
-	return Announcement{PodUID: pod, Deadline: deadline}, nil
+	return Announcement{PodUID: pod, Deadline: deadline, Doze: doze}, nil
 }
 
 // String returns the annotation's value.
 func (a Announcement) String() string {
-	return a.PodUID + " " + a.Deadline.UTC().Format(time.RFC3339Nano)
+	text := a.PodUID + " " + a.Deadline.UTC().Format(time.RFC3339Nano)
+	if a.Doze {
+		text += dozeSuffix
+	}
+	return text
 }
 
 // Valid reports whether the announcement is valid now, and when that changes; zero if it does not change any more.

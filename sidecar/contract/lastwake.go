@@ -7,20 +7,25 @@ import (
 	"time"
 )
 
-// longestLastWake is the maximum size in bytes that is read; what is written is less than a quarter of it.
-const longestLastWake = 4 << 10
+// maximumLastWake is the maximum size in bytes that is read; what is written is less than a quarter of it.
+const maximumLastWake = 4 << 10
 
 // ErrInvalidLastWake means that an annotation's value is not a [LastWake].
 var ErrInvalidLastWake = errors.New(`not a wake such as {"at":"2026-03-01T18:00:00Z","by":"10.0.0.9","service":"orders-rw"}`)
 
-// LastWake is the value of [AnnotationLastWake]: who last woke the cluster, when, and through which Service. User and Database
-// are what the client claimed, and empty if TLS hides them.
+// DepthDoze is the depth of a sleep from which only PostgreSQL has to be started again.
+const DepthDoze = "doze"
+
+// LastWake is the value of [AnnotationLastWake]: what last woke the cluster, when, and through which Service. By is the address of a
+// client, or "Backup" and the name of one, for which Service is empty. User and Database are those of the client's startup packet, and
+// empty if TLS hides them. Depth is [DepthDoze], or empty if the cluster was hibernated.
 type LastWake struct {
 	At       time.Time `json:"at"`
 	By       string    `json:"by"`
 	User     string    `json:"user,omitempty"`
 	Database string    `json:"database,omitempty"`
 	Service  string    `json:"service"`
+	Depth    string    `json:"depth,omitempty"`
 }
 
 // Encode returns the annotation's value. The time is truncated to seconds.
@@ -36,7 +41,7 @@ func (w LastWake) Encode() (string, error) {
 // ParseLastWake parses the annotation's value, and ignores fields that a newer program added. Its errors are
 // [ErrInvalidLastWake].
 func ParseLastWake(value string) (LastWake, error) {
-	if len(value) > longestLastWake {
+	if len(value) > maximumLastWake {
 		return LastWake{}, fmt.Errorf("%d bytes: %w", len(value), ErrInvalidLastWake)
 	}
 	var w LastWake

@@ -64,6 +64,8 @@ type Report struct {
 	// Reason is the first of the reasons that keep the cluster awake, and Blockers are all of them.
 	Reason   string   `json:"reason"`
 	Blockers []string `json:"blockers"`
+	// DozeBlockers are the reasons why a cluster that is to doze hibernates instead; absent if there are none.
+	DozeBlockers []string `json:"dozeBlockers,omitempty"`
 	// UnroutableServices names the Services that keep the cluster awake, and why; absent if there are none.
 	UnroutableServices string `json:"unroutableServices,omitempty"`
 	// ServerBlockers are the server's own reasons against a shutdown in the newest sample; absent if there are none.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
@@ -22,8 +23,10 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 			return func() { l.listedBackups(ctx, names, err) }
 		})
 	case sleep.Announce:
-		l.attempt = attempt{began: time.Now()}
-		text := contract.Announcement{PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(contract.AnnouncementLifetime)}.String()
+		l.attempt, l.doze.before = attempt{began: time.Now()}, fence.Postmaster{}
+		text := contract.Announcement{
+			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
+		}.String()
 		l.patch(ctx, sleep.Completed{Action: a, Announcement: text}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Annotate(ctx, view, contract.AnnotationAnnounced, &text)
 		})
@@ -48,18 +51,18 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	case sleep.ReadCluster:
 		l.patch(ctx, sleep.Completed{Action: a}, client.Get)
 	case sleep.Hibernate:
-		reason := asleepReason(l.status.State)
+		reason := asleepReason(l.status)
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Hibernate(ctx, view, time.Now(), reason)
 		})
 	case sleep.RemoveAnnouncement:
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
-			return client.Annotate(ctx, view, contract.AnnotationAnnounced, nil)
+			return client.RemoveAnnouncement(ctx, view)
 		})
 	case sleep.Withdraw:
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) { return client.Withdraw(ctx, view) })
 	default:
-		return false
+		return l.beginDoze(ctx, a)
 	}
 	return true
 }
@@ -114,6 +117,10 @@ func (l *Loop) carryOut(ctx context.Context, a sleep.Action) {
 		if err := l.parts.Marker.Remove(); err != nil {
 			l.parts.Logger.Warn("the next end of the pod may take two seconds longer", "error", err.Error())
 		}
+	case sleep.RestoreReadiness:
+		l.restoreReadiness()
+	case sleep.CancelWait:
+		l.doze.cancel()
 	case sleep.Observe:
 		l.parts.Monitor.SampleSoon()
 	default: // beginAction has started the others
@@ -148,6 +155,10 @@ func (l *Loop) askedSiblings(ctx context.Context, answers []siblings.Answer) {
 // siblingsLast is the maximum age of the other instances' answers at the last sample of this one.
 const siblingsLast = 2 * time.Second
 
+// directLast is how long nobody must have connected but through the gateway before the instance is fenced: a node may still lead
+// clients here, since kube-proxy applies changes once a second (iptables.minSyncPeriod) and takes its time.
+const directLast = 2 * time.Second
+
 // lastSample samples this instance before the switch, or while it is on.
 func (l *Loop) lastSample(ctx context.Context) {
 	c := sleep.Completed{Action: sleep.Sample}
@@ -176,19 +187,29 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 	observation.Elsewhere = elsewhere(l.attempt.siblings, time.Now(), l.parts.Logger)
 	l.decide(observation, time.Now())
 	switch {
-	case l.status.Decision.Action != idle.ActionHibernate:
+	case l.machine.ToDoze() && !l.parts.Readiness.Held(): // somebody may have connected directly meanwhile
+		return idle.ReasonUnknown
+	case l.machine.ToDoze() && time.Since(l.status.LastDirect) < directLast:
+		return idle.ReasonConnecting
+	case l.status.Decision.Action == idle.ActionNone || l.status.Decision.Action == idle.ActionAsk:
 		return l.status.Decision.Reason
 	case l.siblingCount() != 0 && time.Since(l.attempt.answered) > siblingsLast:
 		return idle.ReasonSiblingUnknown
 	case l.ender.prepare(ctx) != nil: // for sessions that only this sample found
+		return idle.ReasonUnknown
+	case l.machine.ToDoze() && !l.endJudged(ctx): // the fence would cut a transaction that begins now
 		return idle.ReasonUnknown
 	default:
 		return ""
 	}
 }
 
-// asleepReason says why the cluster is put to sleep.
-func asleepReason(state idle.State) string {
+// asleepReason says why the cluster hibernates.
+func asleepReason(status Status) string {
+	state := status.State
+	if status.View.Dozing {
+		return "dozing since " + status.View.DozingSince.UTC().Format(time.RFC3339)
+	}
 	if !state.Unused.IsZero() {
 		return contract.AsleepUnused + "it was woken at " + state.Unused.UTC().Format(time.RFC3339)
 	}

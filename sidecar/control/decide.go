@@ -40,9 +40,14 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 	}
 	if l.status.ViewKnown && l.status.View.Generation != v.Generation {
 		l.quiet = time.Now().Add(quietLasts)
+		l.preparation.cancel()
+	}
+	if !l.status.ViewKnown {
+		l.doze.inherited = l.inheritsRestart(v)
 	}
 	l.status.View, l.status.ViewKnown = v, true
 	l.parse(time.Now())
+	l.resize()
 	return true
 }
 
@@ -75,7 +80,7 @@ func (l *Loop) step(ctx context.Context) {
 // observed converts the newest decision for the machine. Asking the other instances is part of an attempt.
 func (l *Loop) observed() sleep.Observed {
 	d := l.status.Decision
-	o := sleep.Observed{InUse: l.status.InUse, Afresh: l.status.InUse || !l.status.Known}
+	o := sleep.Observed{InUse: l.status.InUse, Afresh: l.status.InUse || !l.status.Known, Doze: d.Action == idle.ActionDoze}
 	if d.Action == idle.ActionNone {
 		o.Against = d.Reason
 		o.Afresh = o.Afresh || !d.ThresholdPassed // for example, another instance was used
@@ -88,6 +93,12 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	before := l.status.Decision.Reason
 	observation.Blockers = slices.Concat(observation.Blockers, l.blockers())
 	observation.Siblings, observation.Woken = l.siblingCount(), l.wokenAt()
+	if l.parts.Readiness == nil {
+		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonPodMadeBefore)
+	}
+	if l.parts.Requests != nil && l.parts.Requests.Lacking() {
+		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonGrowthPending)
+	}
 	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, observation, now)
 	l.status.InUse = len(observation.InUse) != 0
 	if reason := l.status.Decision.Reason; reason != before && l.status.Decision.Action != idle.ActionAsk {

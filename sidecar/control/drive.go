@@ -30,7 +30,14 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 	if phase := machine.Phase(); phase <= sleep.Confirming || phase == sleep.Retracting {
 		l.ender.close() // it is only needed for the switch
 	}
+	if machine.Phase() != sleep.Preparing || machine.Abandoned() {
+		l.preparation.cancel()
+	}
+	if fenced := l.fenced(); fenced != l.doze.fenced {
+		l.fenceChanged(fenced)
+	}
 	l.runTimers()
+	l.watchRestart(ctx)
 	samples := false
 	for _, a := range out.Actions {
 		samples = samples || a == sleep.Sample
@@ -85,6 +92,10 @@ func (l *Loop) sleepView() sleep.View {
 		Healthy: v.Healthy, Manual: l.status.Policy.Manual,
 		On: v.Hibernating, Ours: v.Ours, Begun: v.Hibernating && !v.Untouched(),
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
+		Holding: v.Annotations[contract.AnnotationGatewayHolding],
+		Fenced:  v.Dozing, Stopped: v.Stopped == l.parts.PodUID,
+		Marked:  !v.Dozing && (!v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != "" || l.doze.inherited),
+		MayDoze: l.mayDoze(),
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
@@ -97,6 +98,8 @@ type world struct {
 	clientAddrs *clientaddr.Table
 	marker      marker
 	markerFirst bool // it was left before the switch was turned on
+
+	instance instance
 }
 
 // marker is the file for which PostgreSQL's preStop hook looks.
@@ -236,7 +239,7 @@ func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value
 	switch {
 	case w.away:
 		return kubernetes.View{}, errAway
-	case w.conflict && key == contract.AnnotationKeepAwakeUntil:
+	case w.conflict && (key == contract.AnnotationKeepAwakeUntil || key == contract.AnnotationRestartFailed):
 		return kubernetes.View{}, kubernetes.ErrConflict
 	}
 	w.view.Annotations = maps.Clone(w.view.Annotations)
@@ -244,6 +247,12 @@ func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value
 		delete(w.view.Annotations, key)
 	} else {
 		w.view.Annotations[key] = *value
+	}
+	switch key {
+	case contract.AnnotationStopped:
+		w.view.Stopped = *value
+	case contract.AnnotationRestartFailed:
+		w.view.RestartFailed = *value
 	}
 	if key == contract.AnnotationAnnounced && value != nil && !w.gatewayAway {
 		go w.acknowledge(*value, w.gatewayTakes)
@@ -260,6 +269,9 @@ func (w *world) acknowledge(announcement string, takes time.Duration) {
 	v := w.written()
 	w.mutex.Unlock()
 	w.loop.Deliver(v)
+	if announced, err := contract.ParseAnnouncement(announcement); err == nil && announced.Doze {
+		w.hold(announcement)
+	}
 }
 
 // terminator is a session that terminates others.
@@ -437,7 +449,7 @@ func (w *world) Publish(status Status) {
 
 func (w *world) Sampled(time.Duration, error) {}
 func (w *world) Notified(postgres.Kind)       {}
-func (w *world) Attempted(result sleep.Result) {
+func (w *world) Attempted(result sleep.Result, _ bool) {
 	w.with(func(w *world) { w.results = append(w.results, result) })
 }
 
@@ -465,6 +477,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{view: healthy(), started: 7, ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: clientaddr.NewTable()}
+		w.instance = instance{world: w, postmaster: fence.Postmaster{Running: true, PID: 1}, ready: true}
 		if prepare != nil {
 			prepare(w)
 		}
@@ -479,8 +492,11 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 		})
 		loop := New(Parts{
 			Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: others{w}, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
-			OpenTerminator: w.openTerminator,
+			OpenTerminator: w.openTerminator, Instance: &w.instance,
 		})
+		if w.instance.mayDoze {
+			loop.parts.Readiness, loop.parts.Requests = &w.instance, &w.instance
+		}
 		w.loop = loop
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -29,8 +29,11 @@ type Loop struct {
 	recorder  recorder
 	backups   backups
 	keepAwake keepAwakeRequest
-	quiet     time.Time // until then no session is held
-	due       time.Time // of the next sample; zero: none
+	doze      doze
+	// preparation may be canceled from any goroutine.
+	preparation preparation
+	quiet       time.Time // until then no session is held
+	due         time.Time // of the next sample; zero: none
 }
 
 // New returns a loop for Run.
@@ -80,6 +83,8 @@ func (l *Loop) Run(ctx context.Context) {
 			l.handle(ctx, e)
 		case take := <-l.answers:
 			take()
+		case err := <-l.growthRefused():
+			l.recorder.growthRefused(ctx, l.status.View, err)
 		case request := <-l.requests:
 			l.sampleFor(ctx, request)
 		case <-timer.C:
@@ -114,8 +119,11 @@ func (l *Loop) next() time.Time {
 
 // sampleDue returns when the instance must be sampled; zero if only on an event.
 func (l *Loop) sampleDue() time.Time {
-	if !l.status.ViewKnown {
+	switch {
+	case !l.status.ViewKnown:
 		return time.Time{}
+	case l.fenced():
+		return l.hibernatesAt()
 	}
 	return earliest(l.due, l.parts.Monitor.NextSample())
 }
@@ -126,6 +134,10 @@ func (l *Loop) tick(ctx context.Context) {
 		return
 	}
 	if due := l.sampleDue(); !due.IsZero() && !time.Now().Before(due) {
+		if l.fenced() {
+			l.hibernateDozing(ctx)
+			return
+		}
 		l.step(ctx)
 		return
 	}

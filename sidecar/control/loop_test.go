@@ -1,10 +1,13 @@
 package control
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -288,4 +291,40 @@ func TestLoop_saysWhichSchedulesStaySuspended(t *testing.T) {
 		expect(t, w, "an Event tells", true, func(w *world) bool { return slices.Contains(w.events, "ScheduleLeftSuspended") })
 		expect(t, w, "resumed", false, func(w *world) bool { return slices.Contains(w.events, "Resumed") })
 	})
+}
+
+func TestRecorder_saysOnceWhyAClusterCannotDoze(t *testing.T) {
+	t.Parallel()
+	var told []string
+	r := recorder{pod: "c-1", record: func(_ context.Context, _ kubernetes.View, e kubernetes.Event, _ time.Time) {
+		told = append(told, e.Reason+": "+e.Message)
+	}}
+	status := func(primary string, enabled bool, reasons ...idle.Reason) Status {
+		return Status{
+			View: kubernetes.View{CurrentPrimary: primary}, Policy: idle.Policy{Enabled: enabled},
+			Decision: idle.Decision{DozeBlockers: reasons},
+		}
+	}
+	manual := "DozeBlocked: doze-minutes is set, but the cluster cannot doze (wake_manual): " + idle.ReasonWakeManual.Description() + "; it hibernates at its time"
+	both := "DozeBlocked: doze-minutes is set, but the cluster cannot doze (standbys, wake_manual): " +
+		idle.ReasonStandbys.Description() + "; " + idle.ReasonWakeManual.Description() + "; it hibernates at its time"
+	for _, row := range []struct {
+		rule string
+		seen Status
+		want []string
+	}{
+		{"not of a standby", status("c-2", true, idle.ReasonWakeManual), nil},
+		{"not while the feature is off", status("c-1", false, idle.ReasonWakeManual), nil},
+		{"of the primary", status("c-1", true, idle.ReasonWakeManual), []string{manual}},
+		{"not again", status("c-1", true, idle.ReasonWakeManual), []string{manual}},
+		{"of another set", status("c-1", true, idle.ReasonStandbys, idle.ReasonWakeManual), []string{manual, both}},
+		{"not when it can", status("c-1", true), []string{manual, both}},
+		{"when it cannot any more", status("c-1", true, idle.ReasonWakeManual), []string{manual, both, manual}},
+	} {
+		r.decided(t.Context(), row.seen)
+		r.unwritten.Wait()
+		if diff := cmp.Diff(row.want, told); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.rule, diff)
+		}
+	}
 }

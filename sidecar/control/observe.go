@@ -28,7 +28,7 @@ func (l *Loop) settings() monitor.Settings {
 // mayConnect reports whether database sessions may be held.
 func (l *Loop) mayConnect() bool {
 	v := l.status.View
-	return l.status.ViewKnown && l.status.Policy.Enabled && len(l.status.Problems) == 0 && v.PluginListed && v.Healthy && !v.Hibernating
+	return l.status.ViewKnown && l.status.Policy.Enabled && len(l.status.Problems) == 0 && v.PluginListed && v.Healthy && !v.Hibernating && !v.Dozing
 }
 
 // channelDatabase returns the database in which to listen on the control channel, or "". A standby does not permit LISTEN.
@@ -85,7 +85,7 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	state.LastActivity, state.Unused = later(state.LastActivity, change.Used), time.Time{}
 	l.parts.Monitor.Checkpoint(*state)
 	// Sessions that we have terminated are reported like others.
-	inUse := l.attempt.ended == 0 || l.machine.Phase() != sleep.SwitchedOn
+	inUse := l.attempt.ended == 0 || l.machine.Phase() != sleep.SwitchedOn && !l.machine.ToDoze()
 	l.advance(ctx, sleep.Observed{Against: idle.ReasonActive, InUse: inUse, Afresh: true})
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
@@ -26,8 +27,14 @@ type Parts struct {
 	Kubernetes Kubernetes
 	Siblings   Siblings
 	Marker     Marker
-	Observer   Observer
-	Logger     *slog.Logger
+	// Instance is what a doze needs to know of PostgreSQL. Readiness withdraws the pod's readiness; nil if the pod was made without
+	// a readiness probe of ours.
+	Instance  Instance
+	Readiness Readiness
+	// Requests are what this pod requests of its node; nil if they stay as they are.
+	Requests Requests
+	Observer Observer
+	Logger   *slog.Logger
 	// OpenTerminator opens a session that can terminate others.
 	OpenTerminator func(ctx context.Context) (Terminator, error)
 	// Pod is the name of this instance, and PodUID the UID of the pod.
@@ -53,11 +60,50 @@ type Marker interface {
 	Remove() error
 }
 
+// Instance is PostgreSQL, as the instance manager runs it.
+type Instance interface {
+	// Prepare has PostgreSQL write a checkpoint and archive its WAL, and returns why it would not stop soon, or "".
+	Prepare(ctx context.Context) (idle.Reason, error)
+	// Read returns the running postmaster; the zero value if none runs.
+	Read() (fence.Postmaster, error)
+	// AwaitStopped returns once no postmaster runs.
+	AwaitStopped(ctx context.Context) error
+	// AwaitServing returns once a postmaster accepts sessions that no fence will stop any more. before is the postmaster that may
+	// have been fenced; the zero value if it has stopped.
+	AwaitServing(ctx context.Context, before fence.Postmaster) error
+	// AwaitStartFailed returns once no postmaster has run for so long that none will be started.
+	AwaitStartFailed(ctx context.Context) error
+	// Stopping reports whether the instance manager is stopping PostgreSQL or has stopped it, if that is known.
+	Stopping(ctx context.Context) (stopping, known bool)
+}
+
+// Readiness is the readiness of this pod.
+type Readiness interface {
+	// Withdraw withdraws it until Restore, or until the context ends, and returns once the readiness probe would fail.
+	Withdraw(ctx context.Context) error
+	// Held reports whether it has been withdrawn without a break.
+	Held() bool
+	Restore() error
+}
+
+// Requests are what this pod requests of its node.
+type Requests interface {
+	// Want says whether they are to be small, or those of the pod's specification. Nothing waits for it.
+	Want(small bool)
+	// Refused delivers why they could not become those of the specification; that is tried again.
+	Refused() <-chan error
+	// Lacking reports whether the pod still lacks them.
+	Lacking() bool
+}
+
 // Kubernetes is what the loop does through the API server. Every patch of the Cluster returns its new state.
 type Kubernetes interface {
 	Get(ctx context.Context) (kubernetes.View, error)
 	Hibernate(ctx context.Context, v kubernetes.View, at time.Time, reason string) (kubernetes.View, error)
 	Withdraw(ctx context.Context, v kubernetes.View) (kubernetes.View, error)
+	Fence(ctx context.Context, v kubernetes.View, at time.Time) (kubernetes.View, error)
+	LiftFence(ctx context.Context, v kubernetes.View) (kubernetes.View, error)
+	RemoveAnnouncement(ctx context.Context, v kubernetes.View) (kubernetes.View, error)
 	Annotate(ctx context.Context, v kubernetes.View, key string, value *string) (kubernetes.View, error)
 	RunningBackups(ctx context.Context) ([]string, error)
 	SuspendBackups(ctx context.Context, at time.Time) (int, error)
@@ -69,8 +115,8 @@ type Kubernetes interface {
 type Observer interface {
 	// Publish is called with the newest status after every step.
 	Publish(status Status)
-	// Attempted counts an attempt to sleep.
-	Attempted(result sleep.Result)
+	// Attempted counts an attempt to hibernate, or to doze.
+	Attempted(result sleep.Result, doze bool)
 }
 
 // Status is the state after a step.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ type recorder struct {
 	record func(context.Context, kubernetes.View, kubernetes.Event, time.Time)
 
 	problems  string               // the invalid annotations
+	noDoze    []idle.Reason        // why the cluster cannot doze
 	blocked   map[idle.Reason]bool // the reasons that have had an Event since the threshold passed
 	refused   string               // the database and the code of a refused LISTEN
 	slots     bool                 // whether there were logical slots without a reader
@@ -42,13 +44,14 @@ func (r *recorder) write(ctx context.Context, v kubernetes.View, kind kubernetes
 	})
 }
 
-// decided writes an Event once for each set of invalid annotations, and once for each reason that keeps an idle cluster awake and
-// each idle period. Only the primary does.
+// decided writes an Event once for each set of invalid annotations and of reasons against a doze, and once for each reason that
+// keeps an idle cluster awake and each idle period. Only the primary does.
 func (r *recorder) decided(ctx context.Context, s Status) {
 	if s.View.CurrentPrimary != r.pod {
 		return
 	}
 	r.writeProblems(ctx, s)
+	r.writeDozeBlockers(ctx, s)
 	r.warnOfSlots(ctx, s)
 	if !s.Decision.ThresholdPassed {
 		r.blocked = nil
@@ -87,6 +90,28 @@ func (r *recorder) writeProblems(ctx context.Context, s Status) {
 	r.write(ctx, s.View, kubernetes.EventWarning, "InvalidAnnotation", "Scale to zero is off: "+message)
 }
 
+// writeDozeBlockers says why a cluster that is to doze hibernates instead.
+func (r *recorder) writeDozeBlockers(ctx context.Context, s Status) {
+	var reasons []idle.Reason
+	if s.Policy.Enabled {
+		reasons = s.Decision.DozeBlockers
+	}
+	if slices.Equal(reasons, r.noDoze) {
+		return
+	}
+	r.noDoze = slices.Clone(reasons)
+	if len(reasons) == 0 {
+		return
+	}
+	names, descriptions := make([]string, 0, len(reasons)), make([]string, 0, len(reasons))
+	for _, reason := range reasons {
+		names, descriptions = append(names, string(reason)), append(descriptions, reason.Description())
+	}
+	r.write(ctx, s.View, kubernetes.EventNormal, "DozeBlocked", fmt.Sprintf(
+		"doze-minutes is set, but the cluster cannot doze (%s): %s; it hibernates at its time",
+		strings.Join(names, ", "), strings.Join(descriptions, "; ")))
+}
+
 // warnOfSlots warns about logical slots without a reader: they retain WAL, asleep as well as awake.
 func (r *recorder) warnOfSlots(ctx context.Context, s Status) {
 	if !s.Known {
@@ -110,6 +135,12 @@ func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err erro
 	r.write(ctx, v, kubernetes.EventWarning, "ListenRefused",
 		fmt.Sprintf("Notifications on channel %s of database %q are not received (SQLSTATE %s); sessions are watched all the same",
 			postgres.Channel, refused.Database, refused.Code))
+}
+
+// growthRefused writes an Event when the small requests of a doze are kept: on a node that fills up, PostgreSQL would get too little.
+func (r *recorder) growthRefused(ctx context.Context, v kubernetes.View, err error) {
+	r.write(ctx, v, kubernetes.EventWarning, "GrowthRefused",
+		"Awake, but PostgreSQL's container keeps the small requests of its doze, which is tried again: "+err.Error())
 }
 
 // resumed reports what happened to the schedules. One that stays suspended makes no backups, and somebody must know.

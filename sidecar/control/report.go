@@ -12,10 +12,10 @@ import (
 
 // report reports how an attempt ended in the log, the metrics and Events.
 func (l *Loop) report(ctx context.Context, r sleep.Report) {
-	l.parts.Observer.Attempted(r.Result)
+	l.parts.Observer.Attempted(r.Result, r.Doze)
 	switch r.Result {
 	case sleep.ResultSuccess:
-		l.reportSuccess(ctx)
+		l.reportSuccess(ctx, r.Doze)
 	case sleep.ResultAborted:
 		l.reportAborted(ctx, r.Reason)
 	case sleep.ResultConflict:
@@ -25,22 +25,26 @@ func (l *Loop) report(ctx context.Context, r sleep.Report) {
 		l.aborted = ""
 		l.parts.Logger.Error("the cluster could not be put to sleep", "action", r.Action.String())
 	case sleep.ResultWithdrawn:
-		l.reportWithdrawn(ctx, r.Reason)
+		l.reportWithdrawn(ctx, r.Reason, r.Doze)
 	}
 }
 
-func (l *Loop) reportSuccess(ctx context.Context) {
+func (l *Loop) reportSuccess(ctx context.Context, doze bool) {
 	l.aborted = ""
+	if doze {
+		l.reportDoze(ctx)
+		return
+	}
 	since := l.status.State.IdleSince.UTC().Format(time.RFC3339)
 	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", l.attempt.suspended, "terminated", l.attempt.ended)
-	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status.State, l.status.Policy, l.attempt))
+	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status, l.attempt))
 }
 
 // putToSleep returns the Event's message.
-func putToSleep(state idle.State, policy idle.Policy, done attempt) string {
-	why := asleepReason(state)
-	if state.Unused.IsZero() {
-		why += ", for the threshold of " + policy.Threshold.String()
+func putToSleep(status Status, done attempt) string {
+	why := asleepReason(status)
+	if status.State.Unused.IsZero() {
+		why += ", for the threshold of " + status.Policy.Threshold.String()
 	}
 	return fmt.Sprintf("Put to sleep: %s; suspended ScheduledBackups: %d; ended sessions that do not count: %d", why, done.suspended, done.ended)
 }
@@ -52,14 +56,21 @@ func (l *Loop) reportAborted(ctx context.Context, reason idle.Reason) {
 		l.status.Decision.Blockers = []idle.Reason{reason}
 		l.recorder.decided(ctx, l.status)
 	}
-	l.parts.Logger.Info("the cluster is not put to sleep after all", "reason", reason)
+	attributes := []any{"reason", reason}
+	if reason == idle.ReasonActive { // otherwise nobody learns of a client that is gone again
+		attributes = append(attributes, "sessions", l.status.Tally.ByState(), "lastUnseenClient", l.status.LastPeer)
+	}
+	l.parts.Logger.Info("the cluster is not put to sleep after all", attributes...)
 }
 
-func (l *Loop) reportWithdrawn(ctx context.Context, reason idle.Reason) {
-	why := "the operator has not begun to hibernate the cluster in time"
+func (l *Loop) reportWithdrawn(ctx context.Context, reason idle.Reason, doze bool) {
+	what, why := "Hibernation", "the operator has not begun to hibernate the cluster in time"
+	if doze {
+		what, why = "The doze", "the instance manager does not stop PostgreSQL"
+	}
 	if reason == idle.ReasonActive {
 		why = "the database is in use after all"
 	}
-	l.parts.Logger.Info("the switch is withdrawn", "why", why)
-	l.recorder.write(ctx, l.status.View, kubernetes.EventWarning, "SleepWithdrawn", "Hibernation is withdrawn: "+why)
+	l.parts.Logger.Info("sleep is withdrawn", "doze", doze, "why", why)
+	l.recorder.write(ctx, l.status.View, kubernetes.EventWarning, "SleepWithdrawn", what+" is withdrawn: "+why)
 }

@@ -79,8 +79,18 @@ func (l *Loop) endSessions(ctx context.Context) {
 	}
 }
 
+// endJudged terminates the sessions of this instance that do not count, before a fence, and reports whether none of them has begun
+// to work since the newest sample.
+func (l *Loop) endJudged(ctx context.Context) (ok bool) {
+	judged := len(l.ender.judged)
+	ended, err := l.ender.end(ctx)
+	l.attempt.ended += ended
+	return err == nil && ended == judged
+}
+
 // Drain closes all database sessions at once and keeps them closed. It may be called from any goroutine.
 func (l *Loop) Drain() {
 	l.parts.Monitor.Drain()
 	l.ender.close()
+	l.preparation.cancel()
 }

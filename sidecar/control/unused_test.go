@@ -122,10 +122,10 @@ func TestLoop_isUsedAsSoonAsASessionHasEnded(t *testing.T) {
 func TestAsleepReason_saysThatNobodyUsedIt(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	if got := asleepReason(idle.State{IdleSince: at}); got != "idle since 2026-03-01T12:00:00Z" {
+	if got := asleepReason(Status{State: idle.State{IdleSince: at}}); got != "idle since 2026-03-01T12:00:00Z" {
 		t.Error(got)
 	}
-	if got := asleepReason(idle.State{IdleSince: at, Unused: at}); !strings.HasPrefix(got, contract.AsleepUnused) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+	if got := asleepReason(Status{State: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepUnused) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
 		t.Error(got)
 	}
 }
@@ -135,10 +135,10 @@ func TestPutToSleep_namesTheThresholdOnlyIfThatHasPassed(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	policy, done := idle.Policy{Threshold: 30 * time.Minute}, attempt{suspended: 1, ended: 2}
 	const counts = "; suspended ScheduledBackups: 1; ended sessions that do not count: 2"
-	if got := putToSleep(idle.State{IdleSince: at}, policy, done); got != "Put to sleep: idle since 2026-03-01T12:00:00Z, for the threshold of 30m0s"+counts {
+	if got := putToSleep(Status{State: idle.State{IdleSince: at}, Policy: policy}, done); got != "Put to sleep: idle since 2026-03-01T12:00:00Z, for the threshold of 30m0s"+counts {
 		t.Error(got)
 	}
-	if got := putToSleep(idle.State{IdleSince: at, Unused: at}, policy, done); got != "Put to sleep: unused since it was woken at 2026-03-01T12:00:00Z"+counts {
+	if got := putToSleep(Status{State: idle.State{IdleSince: at, Unused: at}, Policy: policy}, done); got != "Put to sleep: unused since it was woken at 2026-03-01T12:00:00Z"+counts {
 		t.Error(got)
 	}
 }

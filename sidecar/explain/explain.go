@@ -154,6 +154,9 @@ func (e Explanation) WriteText(w io.Writer) error {
 func (e Explanation) writeWorker(p func(string, ...any)) {
 	r := e.Worker
 	switch {
+	case r.Reason == string(idle.ReasonDozing):
+		p("The sidecar of %s: %s (%s).\n", r.Pod, idle.ReasonDozing.Description(), r.Reason)
+		return
 	case !r.Rules.Enabled:
 		p("The sidecar of %s: the feature is off (%s).\n", r.Pod, r.Reason)
 		return
@@ -163,6 +166,9 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 		p("The sidecar of %s: %s (%s).\n", r.Pod, idle.Reason(r.Reason).Description(), r.Reason)
 	}
 	p("What it keeps the cluster awake for: %s.\n", list(r.Blockers))
+	if len(r.DozeBlockers) != 0 {
+		p("It cannot doze, and hibernates instead: %s.\n", list(r.DozeBlockers))
+	}
 	if r.UnroutableServices != "" {
 		p("Services whose clients could not be routed to the gateway: %s.\n", r.UnroutableServices)
 	}

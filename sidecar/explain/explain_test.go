@@ -60,6 +60,11 @@ func TestDescribe_isGolden(t *testing.T) {
 			Pod: "c-1", Known: true, Events: true, Scheduler: true, Reason: "waiting", ServerBlockers: []string{"advisory_lock"},
 			Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
 		}),
+		"dozing": described(rules, nil, &contract.Report{Pod: "c-1", Reason: "dozing", Rules: contract.ReportedRules{Enabled: true}}),
+		"dozeless": described(rules, nil, &contract.Report{
+			Pod: "c-1", Known: true, Events: true, Reason: "waiting", DozeBlockers: []string{"wake_manual", "pod_made_before"},
+			Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
+		}),
 		"gvisor": described(rules, nil, &contract.Report{Pod: "c-1", Known: true, Reason: "waiting", Rules: contract.ReportedRules{Enabled: true}}),
 	} {
 		t.Run(name, func(t *testing.T) {

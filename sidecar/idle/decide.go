@@ -66,8 +66,8 @@ type Observation struct {
 	// Siblings is the number of other instances, and Elsewhere their answers.
 	Siblings  int
 	Elsewhere Elsewhere
-	// Blockers is what forbids sleep regardless of sessions.
-	Blockers []Reason
+	// Blockers is what forbids sleep regardless of sessions, and DozeBlockers what forbids only a doze.
+	Blockers, DozeBlockers []Reason
 }
 
 // Elsewhere is the result of asking the other instances.
@@ -126,7 +126,9 @@ const (
 	ActionNone Action = iota
 	// ActionAsk asks the other instances and decides again.
 	ActionAsk
-	// ActionHibernate puts the cluster to sleep.
+	// ActionDoze has the cluster doze.
+	ActionDoze
+	// ActionHibernate hibernates it.
 	ActionHibernate
 )
 
@@ -138,9 +140,12 @@ type Decision struct {
 	Reason Reason
 	// Blockers are all reasons that keep the cluster awake, in the order of [Reasons].
 	Blockers []Reason
-	// ThresholdPassed says that the cluster has been idle for the threshold, so that only blockers keep it awake.
+	// DozeBlockers are all reasons why a cluster that is to doze hibernates instead, in the order of [Reasons].
+	DozeBlockers []Reason
+	// ThresholdPassed says that the cluster has been idle for the threshold after which it dozes, or hibernates if it does not doze,
+	// so that only blockers keep it awake.
 	ThresholdPassed bool
-	// Due is when the threshold will have passed if nothing happens; zero while in use or unknown.
+	// Due is when that threshold will have passed if nothing happens; zero while in use or unknown.
 	Due time.Time
 	// Next is when to sample again, always later than now; zero when only a change of the Cluster can change anything.
 	Next time.Time
@@ -156,8 +161,9 @@ func Decide(policy Policy, invalid bool, state State, seen Observation, now time
 	state = state.after(seen, eligible(blockers), now)
 	clock := latest(latest(state.IdleSince, state.EligibleSince), state.ElsewhereSince)
 	proven := !state.IdleSince.IsZero() && !state.EligibleSince.IsZero() && !seen.Began.IsZero()
-	threshold := state.threshold(policy)
-	decision := Decision{Reason: ReasonIdle, ThresholdPassed: proven && seen.Began.Sub(clock) >= threshold}
+	dozeBlockers := dozeBlockersOf(policy, seen)
+	threshold, hibernates := state.thresholds(policy, dozeBlockers)
+	decision := Decision{Reason: ReasonIdle, DozeBlockers: dozeBlockers, ThresholdPassed: proven && seen.Began.Sub(clock) >= threshold}
 	if proven {
 		decision.Due = clock.Add(threshold)
 	}
@@ -174,17 +180,38 @@ func Decide(policy Policy, invalid bool, state State, seen Observation, now time
 	case seen.Siblings > 0 && !seen.Elsewhere.Asked:
 		decision.Action, decision.Reason = ActionAsk, ReasonSiblingUnknown
 		decision.Blockers = []Reason{ReasonSiblingUnknown}
-	default:
+	case seen.Began.Sub(clock) >= hibernates, waitingFor(policy, state, seen, proven) == "":
 		decision.Action = ActionHibernate
+	default:
+		decision.Action = ActionDoze
 	}
 	if policy.Enabled && !invalid {
 		changes := []time.Time{decision.Due, windowChange, policy.KeepAwakeUntil}
+		if proven {
+			changes = append(changes, clock.Add(hibernates))
+		}
 		if !state.Requested.IsZero() {
 			changes = append(changes, state.EligibleSince.Add(minimumUptime(policy)))
 		}
 		decision.Next = next(decision, seen, now, changes)
 	}
 	return state, decision
+}
+
+// dozeBlockersOf returns why a cluster that is to doze hibernates instead, sorted.
+func dozeBlockersOf(policy Policy, seen Observation) []Reason {
+	if policy.Doze == 0 {
+		return nil
+	}
+	blockers := slices.Clone(seen.DozeBlockers)
+	if seen.Siblings > 0 {
+		blockers = append(blockers, ReasonStandbys)
+	}
+	if policy.Manual {
+		blockers = append(blockers, ReasonWakeManual)
+	}
+	slices.SortFunc(blockers, func(a, b Reason) int { return rank(a) - rank(b) })
+	return slices.Compact(blockers)
 }
 
 // waitingFor returns what the threshold, or a request to sleep at once, still has to wait for, or "".
@@ -199,12 +226,22 @@ func waitingFor(policy Policy, state State, seen Observation, proven bool) Reaso
 	}
 }
 
-// threshold returns how long the cluster must be idle: at most a minute after an unused wake.
-func (s State) threshold(policy Policy) time.Duration {
-	if s.Unused.IsZero() {
-		return policy.Threshold
+// thresholds returns how long the cluster must be idle before it sleeps, and before it hibernates; they differ if it dozes first.
+// After an unused wake it sleeps after a minute at most. A pod that lacks its requests since a doze has waited long enough to be
+// placed anew when the next doze is due.
+func (s State) thresholds(policy Policy, dozeBlockers []Reason) (sleeps, hibernates time.Duration) {
+	sleeps, hibernates = policy.Threshold, policy.Threshold
+	dozes := policy.Doze != 0 && len(dozeBlockers) == 0
+	if dozes || slices.Equal(dozeBlockers, []Reason{ReasonGrowthPending}) {
+		sleeps = policy.Doze
 	}
-	return min(policy.Threshold, unusedThreshold)
+	if !s.Unused.IsZero() {
+		sleeps = min(sleeps, unusedThreshold)
+	}
+	if !dozes {
+		hibernates = sleeps
+	}
+	return sleeps, hibernates
 }
 
 // minimumUptime returns how long a cluster must be up before it is put to sleep on request.

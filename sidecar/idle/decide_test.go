@@ -152,6 +152,8 @@ func observationOf(t *testing.T, clock string, words []string) (Observation, tim
 			}
 		case "requested":
 			seen.Requested = began
+		case "against-doze":
+			seen.DozeBlockers = append(seen.DozeBlockers, Reason(argument))
 		case "siblings":
 			seen.Siblings = 2
 			seen.Elsewhere = elsewhereOf(t, argument, began)
@@ -188,7 +190,7 @@ func describe(d Decision) string {
 	if !d.Next.IsZero() {
 		next = d.Next.Sub(midnight).Round(10 * time.Millisecond).String()
 	}
-	action := map[Action]string{ActionNone: "awake", ActionAsk: "ask", ActionHibernate: "HIBERNATE"}[d.Action]
+	action := map[Action]string{ActionNone: "awake", ActionAsk: "ask", ActionDoze: "DOZE", ActionHibernate: "HIBERNATE"}[d.Action]
 	return fmt.Sprintf("%s %s, sample again at %s", action, d.Reason, next)
 }
 

@@ -16,14 +16,20 @@ const (
 	defaultThreshold = 30 * time.Minute
 	// maximumMinutes is a year: a larger number is a mistake rather than a setting.
 	maximumMinutes = 525600
+	// shortestDoze is the shortest time after which a cluster dozes. After it has lifted a fence, the instance manager obeys no
+	// other for up to 25 seconds (1.30: pkg/management/postgres/instance.go), so that clients would wait that long for PostgreSQL
+	// to stop.
+	shortestDoze = 30 * time.Second
 )
 
 // Policy is the configuration in a Cluster's annotations.
 type Policy struct {
 	// Enabled turns the feature on.
 	Enabled bool
-	// Threshold is how long the cluster must be idle before it sleeps.
+	// Threshold is how long the cluster must be idle before it hibernates.
 	Threshold time.Duration
+	// Doze is how long it must be idle before it dozes, less than Threshold; zero if it does not doze.
+	Doze time.Duration
 	// Database is the database whose control channel is used. It is valid only if DatabaseSet.
 	Database string
 	// DatabaseSet is whether the annotation exists. Without it, the application's database is used; if it is empty, none is.
@@ -42,6 +48,12 @@ type Policy struct {
 	Manual bool
 	// AcceptGateway says that PostgreSQL may see the gateway's address even if rules distinguish addresses.
 	AcceptGateway bool
+}
+
+// KeepsAwake reports whether the policy forbids sleep at that time.
+func (p Policy) KeepsAwake(now time.Time) bool {
+	inside, _ := keepAwake(p.KeepAwake, now)
+	return inside || now.Before(p.KeepAwakeUntil)
 }
 
 // Problem is an invalid annotation.
@@ -80,6 +92,7 @@ func UnderstoodFrom(problems []Problem) time.Time {
 const (
 	allowedEnabled   = `allowed are "true" and "false"`
 	allowedMinutes   = `allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`
+	allowedDoze      = `allowed is a number of minutes, at least "0.5", and less than inactivity-minutes`
 	allowedActivity  = `allowed are "connections" and "queries"`
 	allowedWake      = `allowed are "on-connect" and "manual"`
 	allowedIgnore    = `allowed is a list such as "user=monitoring application=datadog*; client=10.0.0.0/8"`
@@ -88,7 +101,7 @@ const (
 	allowedRequest   = `allowed is a time of RFC 3339, at most 5 minutes ahead, such as "2026-03-01T18:00:00Z"`
 	allowedGateway   = `allowed are "accept" and "reject"`
 	allowedUpdate    = `allowed are "on-restart" and "immediate"`
-	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake, gateway-address, sidecar-update and database"
+	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake, gateway-address, sidecar-update and database"
 )
 
 // decimal matches digits with an optional fraction, but no sign, exponent, space or hexadecimal digits, which ParseFloat would
@@ -107,6 +120,10 @@ func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Proble
 		if allowed := policy.read(key, value, now); allowed != "" {
 			problems = append(problems, Problem{Key: key, Value: value, Allowed: allowed})
 		}
+	}
+	if policy.Doze >= policy.Threshold {
+		value := annotations[contract.AnnotationDozeMinutes]
+		problems = append(problems, Problem{Key: contract.AnnotationDozeMinutes, Value: value, Allowed: allowedDoze})
 	}
 	if len(problems) != 0 {
 		policy.Enabled = false
@@ -129,6 +146,12 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 			return allowedMinutes
 		}
 		p.Threshold = threshold
+	case contract.AnnotationDozeMinutes:
+		doze, ok := parseMinutes(value)
+		if !ok || doze < shortestDoze {
+			return allowedDoze
+		}
+		p.Doze = doze
 	case contract.AnnotationDatabase:
 		p.Database, p.DatabaseSet = value, true
 	case contract.AnnotationActivity:
@@ -177,7 +200,8 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 			p.SleepRequested = earliest(requested, now)
 		}
 	case contract.AnnotationAnnounced, contract.AnnotationGatewayReady, contract.AnnotationAsleepSince, contract.AnnotationAsleepReason, contract.AnnotationLastWake,
-		contract.AnnotationUnroutableServices, contract.AnnotationSuspended:
+		contract.AnnotationUnroutableServices, contract.AnnotationSuspended, contract.AnnotationGatewayHolding, contract.AnnotationDozingSince,
+		contract.AnnotationStopped, contract.AnnotationRestartFailed:
 	default:
 		return unknownKey
 	}

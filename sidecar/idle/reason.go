@@ -10,6 +10,7 @@ const (
 	ReasonDisabled               Reason = "disabled"
 	ReasonPluginNotListed        Reason = "plugin_not_listed"
 	ReasonAlreadyHibernating     Reason = "already_hibernating"
+	ReasonDozing                 Reason = "dozing"
 	ReasonNotPrimary             Reason = "not_primary"
 	ReasonSwitchover             Reason = "switchover"
 	ReasonUnhealthy              Reason = "unhealthy"
@@ -40,18 +41,26 @@ const (
 	ReasonSubscription           Reason = "subscription"
 	ReasonLogicalSlot            Reason = "logical_slot"
 	ReasonBackupRunning          Reason = "backup_running"
+	ReasonStandbys               Reason = "standbys"
+	ReasonWakeManual             Reason = "wake_manual"
+	ReasonPodMadeBefore          Reason = "pod_made_before"
+	ReasonGrowthPending          Reason = "growth_pending"
+	ReasonArchiverBehind         Reason = "archiver_behind"
+	ReasonArchiverSlow           Reason = "archiver_slow"
+	ReasonEndpointsRemain        Reason = "endpoints_remain"
 	ReasonIdle                   Reason = "idle"
 )
 
 // Reasons returns all reasons in order.
 func Reasons() []Reason {
 	return []Reason{
-		ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating, ReasonNotPrimary,
+		ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating, ReasonDozing, ReasonNotPrimary,
 		ReasonSwitchover, ReasonUnhealthy, ReasonReconciliationDisabled, ReasonFenced, ReasonMaintenance,
 		ReasonReplicaCluster, ReasonArchivingFailing, ReasonKeepAwakeWindow, ReasonKeepAwakeUntil, ReasonUnknown,
 		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonConnecting, ReasonSiblingUnknown, ReasonSiblingOutdated, ReasonSiblingActive,
 		ReasonServiceUnroutable, ReasonGatewayUnavailable, ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
-		ReasonWraparoundVacuum, ReasonSubscription, ReasonLogicalSlot, ReasonBackupRunning, ReasonIdle,
+		ReasonWraparoundVacuum, ReasonSubscription, ReasonLogicalSlot, ReasonBackupRunning, ReasonStandbys, ReasonWakeManual, ReasonPodMadeBefore,
+		ReasonGrowthPending, ReasonArchiverBehind, ReasonArchiverSlow, ReasonEndpointsRemain, ReasonIdle,
 	}
 }
 
@@ -66,6 +75,8 @@ func (r Reason) Description() string {
 		return "the Cluster no longer lists the plugin"
 	case ReasonAlreadyHibernating:
 		return "hibernation is already asked for"
+	case ReasonDozing:
+		return "the cluster dozes: PostgreSQL is stopped, and its pod is kept"
 	case ReasonNotPrimary:
 		return "this instance is not the primary; only the primary decides"
 	case ReasonSwitchover:
@@ -126,6 +137,20 @@ func (r Reason) Description() string {
 		return "idle, but not yet for the threshold"
 	case ReasonBackupRunning:
 		return "a Backup has not ended"
+	case ReasonStandbys:
+		return "the cluster has standbys, and only a cluster of one instance dozes"
+	case ReasonWakeManual:
+		return "with wake=manual no client could end a doze"
+	case ReasonPodMadeBefore:
+		return "the pod was made before the annotation doze-minutes was set, so that it has no readiness probe to leave its Services; the next pod has one"
+	case ReasonGrowthPending:
+		return "the pod's requests could not be raised again after a doze; the cluster hibernates after doze-minutes, so that its next pod is placed anew"
+	case ReasonArchiverBehind:
+		return "WAL is not archived within 10 seconds, so that PostgreSQL could not stop soon; the cluster does not doze meanwhile"
+	case ReasonArchiverSlow:
+		return "the archiving of one WAL file takes longer than 2 seconds, for which a client would have to wait while PostgreSQL stops; the cluster does not doze meanwhile"
+	case ReasonEndpointsRemain:
+		return "a Service still leads to the instance although its pod is not ready, as with publishNotReadyAddresses; the cluster does not doze meanwhile"
 	case ReasonIdle:
 		return "idle for the threshold: the cluster is put to sleep"
 	default:

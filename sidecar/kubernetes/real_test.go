@@ -2,6 +2,7 @@ package kubernetes_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,9 +17,11 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +30,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/resize"
 )
 
 // patience bounds every wait; a passing test never reaches it.
@@ -85,6 +89,136 @@ func TestClient_onAnAPIServer(t *testing.T) {
 	}
 	if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == "Hibernated" && e.InvolvedObject.UID == cluster.UID }) {
 		t.Error("the Event was not written")
+	}
+}
+
+// TestClient_resizesItsPod shrinks and grows a pod with exactly the rights of a sidecar whose cluster dozes.
+func TestClient_resizesItsPod(t *testing.T) {
+	t.Parallel()
+	config := apiservertest.Start(t, "clusters")
+	admin := administrator(t, config)
+	group := schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"}
+	cluster := &cnpgv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "blue", UID: "u", Annotations: map[string]string{contract.AnnotationDozeMinutes: "5"}},
+		Status:     cnpgv1.ClusterStatus{CurrentPrimary: "blue-1"},
+	}
+	binding := rbac.RoleBinding(cluster, group)
+	operators := corev1.PodSpec{Containers: []corev1.Container{{Name: "postgres", Image: "example.org/postgresql", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse("0.5"), corev1.ResourceMemory: apiresource.MustParse("512Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceMemory: apiresource.MustParse("1Gi")},
+	}}}}
+	stored, err := json.Marshal(operators)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "blue-1", Annotations: map[string]string{contract.AnnotationPodSpec: string(stored)}},
+		Spec:       operators,
+	}
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "scale-to-zero", Image: "example.org/sidecar", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse("10m")},
+	}})
+	sidecar := connect(t, config, admin, binding)
+	for _, object := range []client.Object{rbac.Role(cluster, group), binding, pod} {
+		if err := admin.Create(t.Context(), object, client.FieldOwner("manager")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resizer := resize.New(sidecar, string(pod.UID), apiresource.MustParse("64Mi"), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); resizer.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	requests := func() string {
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+			t.Fatal(err)
+		}
+		list := pod.Spec.Containers[0].Resources.Requests
+		return list.Cpu().String() + " " + list.Memory().String()
+	}
+	becomes := func(want string) {
+		t.Helper()
+		late := time.After(patience)
+		for requests() != want {
+			select {
+			case err := <-resizer.Refused():
+				t.Fatal(err)
+			case <-late:
+				t.Fatalf("the requests are %s, want %s", requests(), want)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	for range 2 {
+		resizer.Want(true)
+		becomes("10m 64Mi")
+		resizer.Want(false)
+		becomes("500m 512Mi")
+	}
+	resizer.Want(true)
+	becomes("10m 64Mi")
+	hard := corev1.ResourceList{corev1.ResourceRequestsCPU: apiresource.MustParse("100m")}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cpu"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+	if err := admin.Create(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	quota.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{corev1.ResourceRequestsCPU: apiresource.MustParse("20m")}}
+	if err := admin.Status().Update(t.Context(), quota); err != nil { // as its controller would
+		t.Fatal(err)
+	}
+	resized := func(requests string, options ...client.SubResourcePatchOption) error {
+		patch := fmt.Appendf(nil, `{"spec": {"containers": [{"name": "postgres", "resources": {"requests": %s}}]}}`, requests)
+		return admin.SubResource("resize").Patch(t.Context(), pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch), options...)
+	}
+	dryRun := &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{DryRun: []string{metav1.DryRunAll}}}
+	for late := time.After(patience); resized(`{"cpu": "500m"}`, dryRun) == nil; { // the API server learns of a quota by a watch
+		select {
+		case <-late:
+			t.Fatal("the quota refuses nothing")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	resizer.Want(false)
+	select {
+	case err := <-resizer.Refused():
+		if !strings.Contains(err.Error(), "exceeded quota: cpu") {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("no refusal is told")
+	}
+	if err := admin.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	becomes("500m 512Mi")
+	resizer.Want(true)
+	becomes("10m 64Mi")
+	autoscaler := &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{FieldManager: "vpa-updater"}}
+	if err := resized(`{"cpu": "200m", "memory": "100Mi"}`, autoscaler); err != nil {
+		t.Fatal(err)
+	}
+	living, err := sidecar.Pod(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if to := resize.Grow(living); len(to) != 0 {
+		t.Errorf("what somebody else has set would become %v", to)
+	}
+	if to, against := resize.Shrink(living, apiresource.MustParse("64Mi")); len(to) != 0 || against == "" {
+		t.Errorf("what somebody else has set would become %v", to)
+	}
+	if limit := pod.Spec.Containers[0].Resources.Limits.Memory(); limit.String() != "1Gi" || pod.Status.QOSClass != corev1.PodQOSBurstable {
+		t.Errorf("the limit is %s, the class %s", limit, pod.Status.QOSClass)
+	}
+	var refusal *kubernetes.RefusedError
+	living.ResourceVersion = "1"
+	if err := sidecar.Resize(t.Context(), living, "postgres", resize.Requests{"cpu": apiresource.MustParse("20m")}); !errors.Is(err, kubernetes.ErrConflict) {
+		t.Errorf("a resize of what has changed: %v", err)
+	}
+	requests()
+	living.ResourceVersion = pod.ResourceVersion
+	if err := sidecar.Resize(t.Context(), living, "postgres", resize.Requests{"cpu": apiresource.MustParse("-1")}); !errors.As(err, &refusal) {
+		t.Errorf("a resize to less than nothing: %v", err)
 	}
 }
 

@@ -26,6 +26,9 @@ type View struct {
 	UID, Name, ResourceVersion string
 	// Generation changes with the specification.
 	Generation int64
+	// Operator changes with the version of the operator, or of a plugin that it has loaded for the Cluster. It writes them before it
+	// looks at the instances, and so of a fenced one too.
+	Operator string
 	// Annotations are the object's annotations.
 	Annotations map[string]string
 	// CurrentPrimary and TargetPrimary are pod names; they differ during a switchover or failover.
@@ -43,6 +46,13 @@ type View struct {
 	Hibernating, Ours bool
 	// Hibernation is the reason of the operator's hibernation condition, which shows its progress; empty without the condition.
 	Hibernation string
+	// Dozing is set if we have fenced the instance: the cluster dozes, unless hibernation is on. DozingSince is when, as recorded;
+	// Stopped is the UID of the pod in which PostgreSQL is recorded as stopped since.
+	Dozing      bool
+	DozingSince time.Time
+	Stopped     string
+	// RestartFailed is the UID of the pod in which PostgreSQL is recorded as not started again after a doze.
+	RestartFailed string
 	// AsleepSince is when we turned the switch on; zero if not recorded.
 	AsleepSince time.Time
 	// PluginListed is set if the Cluster lists the plugin as enabled.
@@ -83,7 +93,8 @@ func (v View) Blockers(pod string) []idle.Reason {
 		{v.CurrentPrimary == pod && v.TargetPrimary != pod, idle.ReasonSwitchover},
 		{!v.Healthy, idle.ReasonUnhealthy},
 		{v.ReconciliationDisabled, idle.ReasonReconciliationDisabled},
-		{v.Fenced, idle.ReasonFenced},
+		{v.Fenced && !v.Dozing, idle.ReasonFenced},
+		{v.Dozing, idle.ReasonDozing},
 		{v.Maintenance, idle.ReasonMaintenance},
 		{v.ReplicaCluster, idle.ReasonReplicaCluster},
 		{v.ArchivingFailing, idle.ReasonArchivingFailing},
@@ -113,13 +124,18 @@ func viewOf(c *api.Cluster) View {
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
 		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames, Addresses: addresses(c),
 		ApplicationDatabase:    applicationDatabase(c),
+		Operator:               operator(c),
 		Hibernating:            c.Annotations[contract.AnnotationHibernation] == "on",
 		PluginListed:           slices.ContainsFunc(c.Spec.Plugins, isOurs),
 		ReplicaCluster:         replica(c),
-		Fenced:                 fenced(c.Annotations["cnpg.io/fencedInstances"]),
+		Fenced:                 fenced(c.Annotations[contract.AnnotationFence]),
 		ReconciliationDisabled: c.Annotations["cnpg.io/reconciliationLoop"] == "disabled",
 	}
 	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
+	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)
+	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
+	view.Stopped = c.Annotations[contract.AnnotationStopped]
+	view.RestartFailed = c.Annotations[contract.AnnotationRestartFailed]
 	view.AsleepSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationAsleepSince]) // zero if a person wrote something else
 	if window := c.Spec.NodeMaintenanceWindow; window != nil {
 		view.Maintenance = window.InProgress
@@ -148,6 +164,18 @@ func addresses(c *api.Cluster) map[string]netip.Addr {
 		found[name] = address.Unmap()
 	}
 	return found
+}
+
+// operator names the versions of the operator and its other plugins. A new version of this one replaces no instance.
+func operator(c *api.Cluster) string {
+	versions := c.Status.CloudNativePGCommitHash
+	for _, plugin := range c.Status.PluginStatus {
+		if plugin.Name == contract.PluginName {
+			continue
+		}
+		versions += " " + plugin.Name + "=" + plugin.Version
+	}
+	return versions
 }
 
 // isOurs reports whether a plugin listed in the Cluster is this one, enabled.

@@ -64,6 +64,30 @@ func TestView_ofAHealthyCluster(t *testing.T) {
 	}
 }
 
+func TestView_changesWithTheOperatorAndItsPlugins(t *testing.T) {
+	t.Parallel()
+	const status = `, "cloudNativePGCommitHash": "a1", "cloudNativePGOperatorHash": "h1", "pluginStatus": [{"name": "backup", "version": "1", "capabilities": ["x"]}, {"name": "` + contract.PluginName + `", "version": "v8"}]`
+	for _, row := range []struct {
+		rule, before, after string
+		want                bool
+	}{
+		{"another operator", "a1", "a2", true},
+		{"another version of a plugin", `"version": "1"`, `"version": "2"`, true},
+		{"not of this one, which replaces no instance", "v8", "v9", false},
+		{"not the same on a node of another architecture, whose program has another hash", "h1", "h2", false},
+		{"not what a plugin can do", `"capabilities": ["x"]`, `"capabilities": []`, false},
+	} {
+		was, err := decodeCluster([]byte(clusterWith("status", status)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, err := decodeCluster([]byte(clusterWith("status", strings.Replace(status, row.before, row.after, 1))))
+		if err != nil || (was.Operator != is.Operator) != row.want {
+			t.Errorf("%s: %q became %q, error %v", row.rule, was.Operator, is.Operator, err)
+		}
+	}
+}
+
 func TestView_volumesAtRisk(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

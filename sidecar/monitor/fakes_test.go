@@ -33,6 +33,7 @@ type instance struct {
 	sample       postgres.Sample // the result of a sample, except its times
 	sampleErr    error
 	shuttingDown bool
+	probeErr     error
 	connected    bool // whether the sampler's session is open
 	probes       int
 	sampling     func() // runs once in the next sample, before it is read
@@ -82,7 +83,7 @@ func (i *instance) ShuttingDown(context.Context) (bool, error) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	i.probes++
-	return i.shuttingDown, nil
+	return i.shuttingDown, i.probeErr
 }
 
 func (i *instance) with(change func()) {

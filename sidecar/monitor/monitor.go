@@ -52,6 +52,10 @@ type Status struct {
 	// Told is set if the gateway has forwarded a session since this process started, or if an earlier process ran. Samples and
 	// events then do not show every client.
 	Told bool
+	// LastDirect is when the newest TCP session was noticed that neither the gateway nor an instance began: a client's, over a
+	// Service or by the pod's address, whether or not it counts. It is noticed as it ends, or as a sample first finds it open; after
+	// a time without socket events one may have been missed then. It says nothing unless Reported is set.
+	LastDirect time.Time
 	// LastPeer is the address of the newest client that counted but was in no sample; invalid if none.
 	LastPeer netip.Addr
 }
@@ -65,6 +69,7 @@ type Monitor struct {
 	events   chan Event
 	sockets  socketWatcher
 	peers    peers
+	direct   map[netip.AddrPort]bool // the sessions open at the newest sample, and whether each is direct
 	mailbox  *mailbox
 	channel  channel
 	restored bool   // whether the checkpoint of an earlier process has been read
@@ -78,6 +83,7 @@ type Monitor struct {
 	began     time.Time // start of the newest sample
 	sampleAt  time.Time // when the next sample is requested; zero for none
 	probed    time.Time // when the server was last asked whether it is shutting down
+	timeouts  int       // how many times in a row it did not answer in time
 	kept      bool      // whether the sampler's session stays open between samples
 
 	mutex       sync.Mutex

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -47,17 +48,21 @@ func sampleOf(t *testing.T, m *Monitor) idle.Observation {
 	return seen
 }
 
-// handleUntil handles events until a session is judged, and returns the verdict and the change.
-func handleUntil(t *testing.T, i *instance, m *Monitor) (activity.Verdict, Change) {
+// handleUntil handles events until a session is judged otherwise than by the given verdicts, and returns its verdict and what
+// changed meanwhile. One event may bring several sessions.
+func handleUntil(t *testing.T, i *instance, m *Monitor, except ...activity.Verdict) (activity.Verdict, Change) {
 	t.Helper()
 	judged := len(i.verdicts)
 	timeout, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	for {
+	for change := (Change{}); ; {
 		select {
 		case e := <-m.Events():
-			if change := m.Handle(e); len(i.verdicts) > judged {
-				return i.verdicts[judged], change
+			change.merge(m.Handle(e))
+			for ; judged < len(i.verdicts); judged++ {
+				if verdict := i.verdicts[judged]; !slices.Contains(except, verdict) {
+					return verdict, change
+				}
 			}
 		case <-timeout.Done():
 			t.Fatal("no session is reported")
@@ -93,10 +98,7 @@ func TestMonitor_ofAServerCountsAWrongPassword(t *testing.T) {
 			_ = conn.Close(t.Context())
 			t.Fatal("a wrong password was taken")
 		}
-		verdict, change := handleUntil(t, i, m)
-		for verdict == activity.VerdictProbe || verdict == activity.VerdictInfrastructure { // a probe of an earlier sample
-			verdict, change = handleUntil(t, i, m)
-		}
+		verdict, change := handleUntil(t, i, m, activity.VerdictProbe, activity.VerdictInfrastructure) // a probe of an earlier sample
 		if verdict != activity.VerdictUnseen || change.Used.IsZero() {
 			t.Errorf("it is %s: %+v", verdict, change)
 		}

@@ -2,35 +2,53 @@ package monitor
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
 const (
 	// probeEvery is how often the server is asked whether it is shutting down while a session is open: an in-place restart waits
 	// for that session, and nothing else reveals the restart.
 	probeEvery = 2 * time.Second
+	// maximumTimeouts is after how many timeouts in a row the server is taken to shut down. A shutdown of a server that is so slow
+	// waits for our sessions for about seven seconds: until the next probe, two pauses, and the last timeout.
+	maximumTimeouts = 3
 	// drainLasts is when a drain ends by itself if PostgreSQL still accepts sessions: the preStop hook ran, but the pod was not
 	// stopped.
 	drainLasts = time.Minute
 )
 
-// Probe asks the server whether it is shutting down. If so, it closes every session.
+// Probe asks the server whether it is shutting down. If so, or if it is gone, it closes every session.
 func (m *Monitor) Probe(ctx context.Context) {
-	if !m.held() || m.accepting(ctx) {
+	if !m.held() || m.mayHold(ctx) {
 		return
 	}
 	m.CloseSessions()
 	m.sampleAt = time.Now()
 }
 
-// accepting reports whether the server accepts sessions.
-func (m *Monitor) accepting(ctx context.Context) bool {
+// mayHold reports whether sessions may be held: the server accepts sessions, or has not timed out too often. Were the control channel
+// closed for one timeout, what it missed would count as use, and a busy node would keep its clusters awake.
+func (m *Monitor) mayHold(ctx context.Context) bool {
+	accepts, err := m.accepts(ctx)
+	if !errors.Is(err, postgres.ErrTimeout) {
+		m.timeouts = 0
+		return accepts
+	}
+	m.timeouts++
+	return m.timeouts < maximumTimeouts
+}
+
+// accepts reports whether the server accepts sessions.
+func (m *Monitor) accepts(ctx context.Context) (bool, error) {
 	m.probed = time.Now()
 	refusing, err := m.parts.Server.ShuttingDown(ctx)
 	if err != nil {
 		m.parts.Logger.Debug("the server cannot be asked whether it is shutting down", "error", err.Error())
 	}
-	return err == nil && !refusing
+	return err == nil && !refusing, err
 }
 
 // CloseSessions closes every database session at once. It may be called from any goroutine.
@@ -62,7 +80,10 @@ func (m *Monitor) drainedSince() time.Time {
 // endDrain ends a drain older than drainLasts if PostgreSQL still accepts sessions.
 func (m *Monitor) endDrain(ctx context.Context) {
 	since := m.drainedSince()
-	if since.IsZero() || time.Since(since) < drainLasts || !m.accepting(ctx) {
+	if since.IsZero() || time.Since(since) < drainLasts {
+		return
+	}
+	if accepts, _ := m.accepts(ctx); !accepts {
 		return
 	}
 	m.mutex.Lock()

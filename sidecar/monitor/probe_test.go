@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
 // listening are settings with a control channel.
@@ -56,26 +58,37 @@ func TestSample_probesAtMostEveryTwoSeconds(t *testing.T) {
 	})
 }
 
-func TestProbe_closesEverySessionOfAServerThatShutsDown(t *testing.T) {
+func TestProbe_closesEverySession(t *testing.T) {
 	t.Parallel()
-	watched(t, func(t *testing.T, i *instance, m *Monitor) {
-		m.Configure(listening)
-		_, _ = m.Sample(t.Context())
-		synctest.Wait()
-		i.shuttingDown = true
-		time.Sleep(time.Until(m.NextProbe()))
-		m.Probe(t.Context())
-		synctest.Wait()
-		if i.connected || i.listener.Connected() {
-			t.Error("a session is open")
-		}
-		if !m.NextSample().Equal(time.Now()) {
-			t.Errorf("the next sample is at %s", m.NextSample())
-		}
-		if seen, _ := m.Sample(t.Context()); !seen.Unknown || !m.NextProbe().IsZero() || !m.NextSample().IsZero() {
-			t.Errorf("%+v, then a probe at %s", seen, m.NextProbe())
-		}
-	})
+	for _, row := range []struct {
+		rule   string
+		change func(*instance)
+	}{
+		{"of a server that shuts down", func(i *instance) { i.shuttingDown = true }},
+		{"of a server that is gone", func(i *instance) { i.probeErr, i.sampleErr = postgres.ErrUnreachable, errFake }},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			watched(t, func(t *testing.T, i *instance, m *Monitor) {
+				m.Configure(listening)
+				_, _ = m.Sample(t.Context())
+				synctest.Wait()
+				row.change(i)
+				time.Sleep(time.Until(m.NextProbe()))
+				m.Probe(t.Context())
+				synctest.Wait()
+				if i.connected || i.listener.Connected() {
+					t.Error("a session is open")
+				}
+				if !m.NextSample().Equal(time.Now()) {
+					t.Errorf("the next sample is at %s", m.NextSample())
+				}
+				if seen, _ := m.Sample(t.Context()); !seen.Unknown || !m.NextProbe().IsZero() || !m.NextSample().IsZero() {
+					t.Errorf("%+v, then a probe at %s", seen, m.NextProbe())
+				}
+			})
+		})
+	}
 }
 
 func TestDrain_closesAtOnceAndEndsByItself(t *testing.T) {
@@ -183,6 +196,38 @@ func TestSampleSoon_keepsSamplesApart(t *testing.T) {
 		time.Sleep(time.Minute)
 		if m.SampleSoon(); m.NextSample().After(time.Now()) {
 			t.Errorf("the next sample is at %s", m.NextSample())
+		}
+	})
+}
+
+// A node that gives PostgreSQL no processor for a second must not restart the idle clock: a channel that was closed meanwhile may have
+// missed a notification.
+func TestProbe_keepsTheSessionsOfASlowServer(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, i *instance, m *Monitor) {
+		m.Configure(listening)
+		_, _ = m.Sample(t.Context())
+		synctest.Wait()
+		probe := func(err error) {
+			i.probeErr = err
+			time.Sleep(time.Until(m.NextProbe()))
+			m.Probe(t.Context())
+			synctest.Wait()
+		}
+		for range 3 {
+			for range maximumTimeouts - 1 {
+				probe(postgres.ErrTimeout)
+			}
+			if !i.listener.Connected() {
+				t.Fatal("timeouts close the control channel")
+			}
+			probe(nil)
+		}
+		for range maximumTimeouts {
+			probe(postgres.ErrTimeout)
+		}
+		if i.connected || i.listener.Connected() {
+			t.Error("a session is held although the server may be shutting down")
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	m.began, m.sampleAt = time.Now(), time.Time{}
 	m.endDrain(ctx)
-	if !m.mayConnect() || m.probeDue() && !m.accepting(ctx) {
+	if !m.mayConnect() || m.probeDue() && !m.mayHold(ctx) {
 		m.CloseSessions()
 		m.sockets.close()
 		return m.unknown(), Change{}
@@ -27,7 +27,9 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	if err != nil {
 		return m.unknown(), Change{}
 	}
-	connecting := m.connecting(sample)
+	open := m.openSessions()
+	m.sawOpen(open)
+	connecting := m.connecting(sample, open)
 	if connecting {
 		sample.Blockers = append(slices.Clip(sample.Blockers), idle.ReasonConnecting)
 	}
@@ -73,17 +75,22 @@ func (m *Monitor) read(ctx context.Context) (postgres.Sample, error) {
 	return sample, err
 }
 
-// connecting reports whether a TCP session is open that is not in the sample: its client is logging in, or its process has
-// ended and the kernel has not reported it yet. The next sample or that report will tell which.
-func (m *Monitor) connecting(sample postgres.Sample) bool {
+// openSessions returns the TCP sessions that are open; none if socket events are not received.
+func (m *Monitor) openSessions() []activity.Open {
 	if !m.sockets.watching() {
-		return false
+		return nil
 	}
 	open, err := m.sockets.source.Open()
 	if err != nil {
 		m.failSockets(err)
-		return false
+		return nil
 	}
+	return open
+}
+
+// connecting reports whether a TCP session is open that is not in the sample: its client is logging in, or its process has
+// ended and the kernel has not reported it yet. The next sample or that report will tell which.
+func (m *Monitor) connecting(sample postgres.Sample, open []activity.Open) bool {
 	found := sample.Tally.Peers()
 	return slices.ContainsFunc(open, func(session activity.Open) bool {
 		_, ok := found[session.Peer]

@@ -63,6 +63,22 @@ func TestMutants_areNoticed(t *testing.T) {
 			"TestWhoResumes", "taken-over resumed: true, want false",
 		},
 		{
+			"doze: a gateway that holds since before the pod was made to leave its Services is believed", "d1-held-early", "sidecar/sleep",
+			explorationOfDozes, "fenced although Services lead to the instance",
+		},
+		{
+			"doze: the pod is ready again although the fence's patch may be late", "d2-ready-before-late-fence", "sidecar/sleep",
+			explorationOfDozes, "readiness is restored although PostgreSQL may still stop",
+		},
+		{
+			"doze: the marks are removed before it is known which PostgreSQL stays", "d3-marks-removed-before-serving", "sidecar/sleep",
+			explorationOfDozes, "the marks are removed although PostgreSQL may still stop",
+		},
+		{
+			"doze: a pod that is not ready is left to the operator to hibernate", "d4-hibernated-before-serving", "sidecar/sleep",
+			explorationOfDozes, "nothing leads on from here",
+		},
+		{
 			"a session whose end the kernel has ready is not in the sample", "kernel-queue-not-read", "sidecar/monitor",
 			"TestSample_whatTheKernelHasReadyBelongsToIt", "FAIL: TestSample_whatTheKernelHasReadyBelongsToIt/a_session_that_ended",
 		},
@@ -96,6 +112,9 @@ func TestMutants_areNoticed(t *testing.T) {
 
 // exploration is the test that explores every state of falling asleep and waking.
 const exploration = "TestMachine_everyReachableState"
+
+// explorationOfDozes is the one that does so for a cluster of one instance that dozes.
+const explorationOfDozes = "TestMachine_everyReachableStateOfADoze"
 
 // moduleRoot returns the directory of the module.
 func moduleRoot(t *testing.T) string {

@@ -3,6 +3,7 @@ package ownership
 
 import (
 	"encoding/json"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -26,6 +27,26 @@ func SetByUs(entries []metav1.ManagedFieldsEntry, path ...string) bool {
 	return ours
 }
 
+// SetByOthers reports whether the field at a path was set by anybody but us and whoever set the one at made.
+func SetByOthers(entries []metav1.ManagedFieldsEntry, made []string, path ...string) bool {
+	for i := range entries {
+		entry := &entries[i]
+		fields := entry.FieldsV1.GetRawBytes()
+		if entry.Manager != contract.FieldManager && owns(fields, path) && !owns(fields, made) {
+			return true
+		}
+	}
+	return false
+}
+
+// Item is the part of a path that leads to the item of that name in a list.
+func Item(name string) string { return `k:{"name":"` + name + `"}` }
+
+// Dozes reports whether a Cluster with these annotations and managed fields is fenced by us: it dozes, unless it hibernates.
+func Dozes(annotations map[string]string, entries []metav1.ManagedFieldsEntry) bool {
+	return annotations[contract.AnnotationFence] == contract.FenceAll && SetByUs(entries, "metadata", "annotations", contract.AnnotationFence)
+}
+
 // owns reports whether a set of fields contains the one at a path. A malformed set contains none.
 func owns(fields []byte, path []string) bool {
 	for _, name := range path {
@@ -33,7 +54,10 @@ func owns(fields []byte, path []string) bool {
 		if json.Unmarshal(fields, &children) != nil {
 			return false
 		}
-		child, ok := children["f:"+name]
+		if !strings.HasPrefix(name, "k:") {
+			name = "f:" + name
+		}
+		child, ok := children[name]
 		if !ok {
 			return false
 		}

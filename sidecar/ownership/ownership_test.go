@@ -41,6 +41,32 @@ func TestOwns_whatOnlyWeHaveSet(t *testing.T) {
 	}
 }
 
+func TestSetByOthers_isNeitherUsNorWhoMadeIt(t *testing.T) {
+	t.Parallel()
+	const in = `{"f:spec":{"f:containers":{"k:{\"name\":\"postgres\"}":{`
+	cpu, image := `"f:requests":{"f:cpu":{}}`, `"f:image":{}`
+	for _, row := range []struct {
+		rule  string
+		entry metav1.ManagedFieldsEntry
+		want  bool
+	}{
+		{"us", entry(contract.FieldManager, "Update", in+cpu+`}}}}`), false},
+		{"who made it", entry("manager", "Update", in+image+`,`+cpu+`}}}}`), false},
+		{"somebody else", entry("vpa-updater", "Update", in+cpu+`}}}}`), true},
+		{"somebody else who set something else", entry("kubectl-patch", "Update", in+`"f:resizePolicy":{}}}}}`), false},
+		{"somebody else who set that of another item", entry("vpa-updater", "Update", `{"f:spec":{"f:containers":{"k:{\"name\":\"x\"}":{`+cpu+`}}}}`), false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			item := []string{"spec", "containers", Item("postgres")}
+			made, path := append(item[:3:3], "image"), append(item[:3:3], "requests", "cpu")
+			if got := SetByOthers([]metav1.ManagedFieldsEntry{row.entry}, made, path...); got != row.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
 func FuzzOwns(f *testing.F) {
 	f.Add([]byte(`{"f:spec":{"f:suspend":{}}}`))
 	f.Add([]byte(`{"f:spec":null}`))

@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 )
 
@@ -36,7 +36,7 @@ const (
 type Server struct {
 	socketDirectory string
 	port            uint16
-	addProbe        func(local netip.AddrPort)
+	addProbe        func(local netip.AddrPort) (closed func())
 
 	// maintenanceSessions counts our own sessions in the maintenance database.
 	maintenanceSessions atomic.Int64
@@ -45,8 +45,8 @@ type Server struct {
 }
 
 // NewServer returns the server with a Unix socket for the port in that directory. addProbe is called with the local address of
-// every probe before its first byte is sent; it may be nil if ShuttingDown is never called.
-func NewServer(socketDirectory string, port uint16, addProbe func(local netip.AddrPort)) *Server {
+// every probe before its first byte is sent, and closed once the probe is; it may be nil if ShuttingDown is never called.
+func NewServer(socketDirectory string, port uint16, addProbe func(local netip.AddrPort) (closed func())) *Server {
 	return &Server{socketDirectory: socketDirectory, port: port, addProbe: addProbe}
 }
 
@@ -61,7 +61,7 @@ const (
 // parameters returns the settings of each of our sessions.
 func parameters() map[string]string {
 	return map[string]string{
-		"application_name": activity.ApplicationName,
+		"application_name": contract.ApplicationName,
 		// The objects that a statement refers to must not depend on settings of the database.
 		"search_path":                   "pg_catalog",
 		"default_transaction_read_only": "on",

@@ -35,7 +35,7 @@ func prepare(t *testing.T, s *postgrestest.Server) *Server {
 
 // serverOf is the server for a sidecar that records no probes.
 func serverOf(s *postgrestest.Server) *Server {
-	return NewServer(s.Directory, s.Port, func(netip.AddrPort) {})
+	return NewServer(s.Directory, s.Port, func(netip.AddrPort) func() { return func() {} })
 }
 
 func takeSample(t *testing.T, server *Server) Sample {
@@ -203,8 +203,8 @@ func TestSampler_aFrozenServerIsAnError(t *testing.T) {
 		if sampler.Connected() {
 			t.Error("the session is kept after an error")
 		}
-		if _, err := server.ShuttingDown(t.Context()); !errors.Is(err, ErrUnreachable) {
-			t.Errorf("asking a frozen server: %v, want ErrUnreachable", err)
+		if _, err := server.ShuttingDown(t.Context()); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrTimeout) {
+			t.Errorf("asking a frozen server: %v, want ErrUnreachable and ErrTimeout", err)
 		}
 	})
 }
@@ -292,7 +292,7 @@ func TestListener_receivesNotifications(t *testing.T) {
 
 func TestShuttingDown_ofAServerThatIsNotThere(t *testing.T) {
 	t.Parallel()
-	server := NewServer(os.TempDir(), 1, func(netip.AddrPort) {})
+	server := NewServer(os.TempDir(), 1, func(netip.AddrPort) func() { return func() {} })
 	if _, err := server.ShuttingDown(t.Context()); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("got %v, want ErrUnreachable", err)
 	}

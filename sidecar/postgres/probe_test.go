@@ -1,7 +1,12 @@
 package postgres
 
 import (
+	"errors"
 	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -9,6 +14,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
@@ -119,6 +125,84 @@ func TestSample_aClientFromTheLoopbackInterfaceCounts(t *testing.T) {
 		sample, err := sampler.Sample(t.Context(), rules)
 		if err != nil || len(sample.Tally.InUse()) == 0 {
 			t.Errorf("a session of the probe's own role does not count (%v)", err)
+		}
+	})
+}
+
+func TestAccepts_isNoClient(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		before := takeSample(t, server).Ledger
+		for range 3 {
+			if accepts, err := server.Accepts(t.Context()); !accepts || err != nil {
+				t.Fatalf("accepts %t, %v", accepts, err)
+			}
+		}
+		if sample := takeSample(t, server); before.Rose(sample.Ledger) || len(sample.Tally.InUse()) != 0 || !sample.Ledger.Same(before) {
+			t.Errorf("the ledger was %v and is %v; in use: %v", before, sample.Ledger, sample.Tally.InUse())
+		}
+	})
+}
+
+// unended is a connection on which only the startup packet arrives, as on a server that has not got to the end of the session yet.
+type unended struct {
+	net.Conn
+	begun bool
+}
+
+func (u *unended) Write(packet []byte) (int, error) {
+	if u.begun {
+		return len(packet), nil
+	}
+	u.begun = true
+	return u.Conn.Write(packet)
+}
+
+func TestStartup_isNoClientWhileItsSessionLasts(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		conn, err := net.Dial("unix", filepath.Join(s.Directory, ".s.PGSQL."+strconv.Itoa(int(s.Port))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if code, err := probe.Startup(t.Context(), &unended{Conn: conn}); code != probe.SessionOpened || err != nil {
+			t.Fatalf("answered by %q (%v), want a session", code, err)
+		}
+		if used := takeSample(t, server).Tally.InUse(); len(used) != 0 {
+			t.Errorf("in use: %v", used)
+		}
+	})
+}
+
+func TestAccepts_tellsAServerThatStopsFromOneThatIsStopped(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := serverOf(s) // without the exporter's role the server refuses, and accepts others
+		if accepts, err := server.Accepts(t.Context()); !accepts || err != nil {
+			t.Fatalf("accepts %t, %v", accepts, err)
+		}
+		s.Connect(t, "postgres", "postgres") // a smart shutdown waits for it
+		if err := s.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			accepts, err := server.Accepts(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !accepts {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the shutdown is not noticed")
+			}
+		}
+		s.Stop(t)
+		if accepts, err := server.Accepts(t.Context()); accepts || !errors.Is(err, ErrUnreachable) {
+			t.Errorf("of a stopped server: %t, %v", accepts, err)
 		}
 	})
 }

@@ -7,9 +7,10 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"os"
 	"syscall"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/privatesocket"
 )
 
 // drainTimeout bounds a drain for both the client and the server.
@@ -21,9 +22,9 @@ const drained = "drained\n"
 // ServeDrain calls drain for every connection to the Unix socket and answers when it has returned, until the context ends. The
 // socket is in a directory private to this container: over the network anybody could request a drain.
 func ServeDrain(ctx context.Context, path string, drain func()) error {
-	listener, err := listenPrivately(path)
+	listener, err := privatesocket.Listen(path)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the drain socket: %w", err)
 	}
 	return answerDrains(ctx, listener, drain)
 }
@@ -46,27 +47,6 @@ func answerDrains(ctx context.Context, listener net.Listener, drain func()) erro
 		_, _ = io.WriteString(conn, drained)
 		_ = conn.Close()
 	}
-}
-
-// listenPrivately opens a Unix socket that only our own user may connect to, replacing that of an earlier worker. The socket
-// gets its mode before its final name, so that it is never open to others.
-func listenPrivately(path string) (net.Listener, error) {
-	fresh := path + ".new"
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the socket of an earlier worker: %w", err)
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", fresh, err)
-	}
-	listener.SetUnlinkOnClose(false) // it would remove the old name
-	if err := os.Chmod(fresh, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("restrict %s: %w", fresh, err), listener.Close())
-	}
-	if err := os.Rename(fresh, path); err != nil {
-		return nil, errors.Join(fmt.Errorf("name the drain socket: %w", err), listener.Close())
-	}
-	return listener, nil
 }
 
 // Drain asks the worker to close its database sessions, and returns when they are closed. Without a worker there are none.

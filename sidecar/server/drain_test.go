@@ -4,19 +4,20 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/privatesocket"
 )
 
 // startDrain serves a drain socket until the test ends.
 func startDrain(t *testing.T, path string, drain func()) {
 	t.Helper()
-	listener, err := listenPrivately(path)
+	listener, err := privatesocket.Listen(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func TestDrain_hasNothingToDoWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()
 	dead := filepath.Join(directory, "dead.sock")
-	listener, err := listenPrivately(dead)
+	listener, err := privatesocket.Listen(dead)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestDrain_failsWithoutTheAnswer(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "drain.sock")
-			listener, err := listenPrivately(path)
+			listener, err := privatesocket.Listen(path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,33 +123,6 @@ func TestDrain_waitsNoLongerThanItsCaller(t *testing.T) {
 	close(release)
 }
 
-func TestServeDrain_isForItsOwnUser(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "drain.sock")
-	startDrain(t, path, func() {})
-	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.Mode().Type() != fs.ModeSocket || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v", info.Mode())
-	}
-}
-
-func TestServeDrain_replacesWhatAnEarlierWorkerLeft(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "drain.sock")
-	for _, left := range []string{path, path + ".new"} {
-		if err := os.WriteFile(left, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	startDrain(t, path, func() {})
-	if err := Drain(t.Context(), path); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestServeDrain_endsWithTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -166,12 +140,5 @@ func TestServeDrain_namesWhatFailed(t *testing.T) {
 	t.Parallel()
 	if err := ServeDrain(t.Context(), filepath.Join(t.TempDir(), "absent", "drain.sock"), func() {}); err == nil {
 		t.Error("a socket in a directory that is not there was made")
-	}
-	occupied := filepath.Join(t.TempDir(), "drain.sock")
-	if err := os.Mkdir(occupied, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := ServeDrain(t.Context(), occupied, func() {}); err == nil {
-		t.Error("a directory was replaced")
 	}
 }

@@ -27,6 +27,7 @@ type Metrics struct {
 	notifications *prometheus.CounterVec
 	socketEvents  *prometheus.CounterVec
 	hibernations  *prometheus.CounterVec
+	dozes         *prometheus.CounterVec
 	described     descriptions
 	now           func() time.Time
 
@@ -63,7 +64,10 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 			Name: prefix + "notifications_total", Help: "Notifications on the control channel.", ConstLabels: labels,
 		}, []string{"kind"}),
 		hibernations: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "hibernations_total", Help: "Attempts to put the cluster to sleep.", ConstLabels: labels,
+			Name: prefix + "hibernations_total", Help: "Attempts to hibernate the cluster.", ConstLabels: labels,
+		}, []string{"result"}),
+		dozes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "dozes_total", Help: "Attempts to have the cluster doze.", ConstLabels: labels,
 		}, []string{"result"}),
 		socketEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "socket_events_total", Help: "TCP sessions of the server that the kernel reported as ended, by what they came to.", ConstLabels: labels,
@@ -87,12 +91,13 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 	}
 	for _, result := range sleep.Results() {
 		m.hibernations.WithLabelValues(string(result))
+		m.dozes.WithLabelValues(string(result))
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: prefix + "build_info", Help: "The version of the sidecar.", ConstLabels: prometheus.Labels{"cluster": cluster, "version": version},
 	})
 	info.Set(1)
-	m.registry.MustRegister(m.samples, m.sampleErrors, m.sampleTime, m.notifications, m.socketEvents, m.hibernations, info, m)
+	m.registry.MustRegister(m.samples, m.sampleErrors, m.sampleTime, m.notifications, m.socketEvents, m.hibernations, m.dozes, info, m)
 	return m
 }
 
@@ -120,9 +125,13 @@ func (m *Metrics) Judged(verdict activity.Verdict) {
 	m.socketEvents.WithLabelValues(string(verdict)).Inc()
 }
 
-// Attempted counts an attempt to sleep.
-func (m *Metrics) Attempted(result sleep.Result) {
-	m.hibernations.WithLabelValues(string(result)).Inc()
+// Attempted counts an attempt to hibernate, or to doze.
+func (m *Metrics) Attempted(result sleep.Result, doze bool) {
+	attempts := m.hibernations
+	if doze {
+		attempts = m.dozes
+	}
+	attempts.WithLabelValues(string(result)).Inc()
 }
 
 // Describe sends the descriptions of the metrics computed from the newest status.

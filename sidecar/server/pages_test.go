@@ -84,6 +84,21 @@ func lost() control.Status {
 	return s
 }
 
+// dozing is stopped, which its newest sample does not show.
+func dozing() control.Status {
+	s := idlePrimary()
+	s.Known = false
+	s.Decision = idle.Decision{Reason: idle.ReasonDozing, Blockers: []idle.Reason{idle.ReasonDozing}}
+	return s
+}
+
+// dozeless is to doze, and cannot.
+func dozeless() control.Status {
+	s := idlePrimary()
+	s.Decision.DozeBlockers = []idle.Reason{idle.ReasonWakeManual, idle.ReasonPodMadeBefore}
+	return s
+}
+
 func invalid() control.Status {
 	s := primary()
 	s.Policy, s.Problems = idle.Policy{}, []idle.Problem{{Key: contract.AnnotationEnabled, Value: "yes"}}
@@ -103,7 +118,8 @@ func counted() *Metrics {
 		m.Judged(verdict)
 	}
 	for _, result := range append(sleep.Results(), sleep.ResultConflict) {
-		m.Attempted(result)
+		m.Attempted(result, false)
+		m.Attempted(result, true)
 	}
 	return m
 }
@@ -144,6 +160,8 @@ func TestHandler_pagesAreGolden(t *testing.T) {
 		{"a busy primary shows its sessions", "busy", metricsOf(idlePrimary(), busyPrimary())},
 		{"a replica shows no listener, since it wants none", "replica", metricsOf(replica())},
 		{"after a failed sample what was known before is shown with its time only", "lost", metricsOf(idlePrimary(), lost())},
+		{"a primary that dozes shows that, and no sessions", "dozing", metricsOf(idlePrimary(), dozing())},
+		{"a primary that cannot doze reports why", "dozeless", metricsOf(dozeless())},
 		{"a bad annotation shows as the reason, and there is no threshold", "invalid", metricsOf(invalid())},
 		{"everything that is counted is counted once, under closed labels", "counted", counted()},
 	} {

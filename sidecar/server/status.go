@@ -64,6 +64,7 @@ func (m *Metrics) Report(cluster, pod string) contract.Report {
 		}
 	}
 	report.Blockers = append(report.Blockers, words(status.Decision.Blockers)...)
+	report.DozeBlockers = words(status.Decision.DozeBlockers)
 	return report
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // Action is something to carry out. Actions are bits, so that a set of them fits into one value.
-type Action uint16
+type Action uint32
 
 // The actions. Each is answered by one [Completed], unless stated otherwise. The patches of the Cluster require the
 // resourceVersion of its newest known state.
@@ -27,12 +27,31 @@ const (
 	Sample
 	// Hibernate turns the switch on and removes the announcement.
 	Hibernate
-	// RemoveAnnouncement removes the announcement.
+	// Fence fences the instance, so that the instance manager stops PostgreSQL, and removes the announcement and any record of an
+	// earlier stop.
+	Fence
+	// RemoveAnnouncement removes the announcement, and what a doze that is over has left on the Cluster.
 	RemoveAnnouncement
 	// Withdraw turns the switch off.
 	Withdraw
 	// Resume resumes the ScheduledBackups that carry our mark.
 	Resume
+	// Prepare has PostgreSQL write a checkpoint and archive its WAL, so that it will stop soon.
+	Prepare
+	// WithdrawReadiness makes the pod not ready, so that it leaves its Services. It stays so until RestoreReadiness, or until this
+	// process has been gone for some seconds: the driver renews it, and tries again what failed, but answers at once.
+	WithdrawReadiness
+	// AwaitStop waits until PostgreSQL has stopped, and AwaitServing until one accepts sessions that no fence will stop any more.
+	// Both wait without limit, and are Refused after CancelWait.
+	AwaitStop
+	AwaitServing
+	// RecordStop records on the Cluster that PostgreSQL has stopped.
+	RecordStop
+	// AskManager asks the instance manager whether it stops PostgreSQL.
+	AskManager
+	// LiftFence removes the fence. What the doze has left on the Cluster stays until PostgreSQL serves, because by that the gateway
+	// tells whether it may still stop.
+	LiftFence
 	// EndSessions terminates the sessions of this instance that do not count, because a shutdown would wait for them. It is not
 	// answered.
 	EndSessions
@@ -40,14 +59,19 @@ const (
 	// answered.
 	LeaveMarker
 	RemoveMarker
+	// RestoreReadiness makes the pod ready again. It is not answered.
+	RestoreReadiness
+	// CancelWait ends AwaitStop and AwaitServing. It is not answered.
+	CancelWait
 	// Observe asks for an observation soon. It is not answered by a Completed.
 	Observe
 )
 
 // actionNames are in the order of the constants.
 var actionNames = [...]string{
-	"ListBackups", "Announce", "Suspend", "AskSiblings", "ReadCluster", "Sample", "Hibernate", "RemoveAnnouncement",
-	"Withdraw", "Resume", "EndSessions", "LeaveMarker", "RemoveMarker", "Observe",
+	"ListBackups", "Announce", "Suspend", "AskSiblings", "ReadCluster", "Sample", "Hibernate", "Fence", "RemoveAnnouncement",
+	"Withdraw", "Resume", "Prepare", "WithdrawReadiness", "AwaitStop", "AwaitServing", "RecordStop", "AskManager", "LiftFence",
+	"EndSessions", "LeaveMarker", "RemoveMarker", "RestoreReadiness", "CancelWait", "Observe",
 }
 
 // String returns the name of the action, or the names of a set.
@@ -62,21 +86,22 @@ func (a Action) String() string {
 }
 
 // answered are the actions that are answered by a Completed.
-const answered = ListBackups | Announce | Suspend | AskSiblings | ReadCluster | Sample | Hibernate | RemoveAnnouncement |
-	Withdraw | Resume
+const answered = ListBackups | Announce | Suspend | AskSiblings | ReadCluster | Sample | Hibernate | Fence | RemoveAnnouncement |
+	Withdraw | Resume | Prepare | WithdrawReadiness | AwaitStop | AwaitServing | RecordStop | AskManager | LiftFence
 
 // Result is how an attempt to sleep ended.
 type Result string
 
 // The results.
 const (
-	// ResultSuccess means that the switch is on.
+	// ResultSuccess means that the switch is on, or for a doze that the instance is fenced.
 	ResultSuccess Result = "success"
 	// ResultAborted means that something spoke against sleep at the last moment.
 	ResultAborted Result = "aborted"
 	// ResultConflict means that the Cluster changed meanwhile.
 	ResultConflict Result = "conflict"
-	// ResultWithdrawn means that the switch was turned off again before the operator did anything.
+	// ResultWithdrawn means that the switch was turned off again before the operator did anything, or for a doze that the fence is
+	// lifted again.
 	ResultWithdrawn Result = "withdrawn"
 	// ResultError means that the API server or the database failed.
 	ResultError Result = "error"
@@ -91,10 +116,12 @@ func Results() []Result {
 type Report struct {
 	Result Result
 	// Reason is what spoke against sleep, for ResultAborted. For ResultWithdrawn it is ReasonActive if somebody uses the
-	// database; otherwise the operator has not begun in time.
+	// database; otherwise the operator has not begun in time, or for a doze the instance manager does not stop PostgreSQL.
 	Reason idle.Reason
 	// Action is what failed, for ResultError and ResultConflict.
 	Action Action
+	// Doze says that the attempt was to doze.
+	Doze bool
 }
 
 // Output is the result of a step.

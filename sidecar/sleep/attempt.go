@@ -8,7 +8,7 @@ func (s *step) advance(e Completed) {
 	case s.phase == Announcing && e.Outcome == Done:
 		s.see(e.View)
 		s.announcement = e.Announcement
-	case s.phase == Confirming && e.Action == ReadCluster && e.Outcome == Done:
+	case e.Action == ReadCluster && e.Outcome == Done: // in LeavingServices or Confirming
 		s.see(e.View)
 	}
 	switch {
@@ -17,9 +17,24 @@ func (s *step) advance(e Completed) {
 	case s.abandoned:
 		s.leave()
 	case e.Against != "":
+		s.lift = s.view.Fenced // what speaks against a deeper sleep speaks against the doze
 		s.abandon(e.Against)
+	case e.Action == WithdrawReadiness:
+		s.do(ReadCluster)
+	case s.phase == LeavingServices:
+		s.left()
 	default:
 		s.next()
+	}
+}
+
+// left ends an attempt if the Cluster that was read once the pod's readiness was withdrawn speaks against it.
+func (s *step) left() {
+	switch {
+	case !s.view.permits(true), s.held(): // since before: the pod was not ready for a moment, and may be in its Services again
+		s.abandon(idle.ReasonUnknown)
+	case !s.handedOver():
+		s.abandon(idle.ReasonGatewayUnavailable)
 	}
 }
 
@@ -30,6 +45,15 @@ func (s *step) next() {
 	}
 	switch s.phase {
 	case ListingBackups:
+		switch {
+		case s.view.Fenced:
+			s.enter(Hibernating, Hibernate)
+		case s.doze:
+			s.enter(Preparing, Prepare)
+		default:
+			s.enter(Announcing, Announce)
+		}
+	case Preparing:
 		s.enter(Announcing, Announce)
 	case Announcing:
 		s.phase = AwaitingGateway
@@ -37,12 +61,24 @@ func (s *step) next() {
 	case Suspending:
 		s.enter(AskingSiblings, AskSiblings)
 	case AskingSiblings:
-		s.enter(Confirming, ListBackups, ReadCluster)
+		switch {
+		case !s.doze:
+			s.enter(Confirming, ListBackups, ReadCluster)
+		case s.expired:
+			s.abandon(idle.ReasonGatewayUnavailable)
+		default:
+			s.unready = true
+			s.enter(LeavingServices, WithdrawReadiness)
+		}
 	case Confirming:
 		s.confirmed()
 	case Sampling:
 		if s.expired {
 			s.abandon(idle.ReasonGatewayUnavailable)
+			return
+		}
+		if s.doze {
+			s.enter(Hibernating, Fence)
 			return
 		}
 		s.enter(Hibernating, LeaveMarker, Hibernate)
@@ -53,7 +89,7 @@ func (s *step) next() {
 // proceedIfAcknowledged suspends the schedules once the gateway is ready.
 func (s *step) proceedIfAcknowledged() {
 	switch {
-	case !s.view.permits():
+	case !s.view.permits(s.doze):
 		s.abandon(idle.ReasonUnknown)
 	case s.expired, s.view.Announced != s.announcement: // it took too long, or somebody removed it
 		s.abandon(idle.ReasonGatewayUnavailable)
@@ -66,9 +102,9 @@ func (s *step) proceedIfAcknowledged() {
 // confirmed samples this instance for the last time if the Cluster still permits sleep.
 func (s *step) confirmed() {
 	switch {
-	case !s.view.permits():
+	case !s.view.permits(s.doze):
 		s.abandon(idle.ReasonUnknown)
-	case !s.handedOver():
+	case !s.handedOver() || !s.held():
 		s.abandon(idle.ReasonGatewayUnavailable)
 	default:
 		s.enter(Sampling, Sample)
@@ -92,8 +128,12 @@ func (s *step) hibernated(e Completed) {
 // switched continues once the switch is known to be on.
 func (s *step) switched() {
 	s.announcement, s.backoff, s.tries = "", none, 0
-	s.report(Report{Result: ResultSuccess})
+	s.report(Report{Result: ResultSuccess, Doze: !s.view.On})
 	use := s.withdrawal
+	if s.withdrawal = keep; s.doze && use != keep {
+		s.lift = true
+		s.report(Report{Result: ResultWithdrawn, Reason: idle.ReasonActive, Doze: true})
+	}
 	if s.settle(); s.phase == SwitchedOn {
 		s.withdrawal = use
 		s.withdrawIfAsked()
@@ -105,13 +145,16 @@ func (s *step) abandon(reason idle.Reason) {
 	if s.abandoned {
 		return
 	}
-	s.report(Report{Result: ResultAborted, Reason: reason})
+	s.report(Report{Result: ResultAborted, Reason: reason, Doze: s.doze})
 	switch reason {
 	case idle.ReasonSiblingUnknown, idle.ReasonSiblingOutdated, idle.ReasonSiblingActive, idle.ReasonGatewayUnavailable,
-		idle.ReasonUnknown:
+		idle.ReasonUnknown, idle.ReasonArchiverBehind, idle.ReasonArchiverSlow, idle.ReasonEndpointsRemain:
 		s.wait(long)
 	default:
 		s.backoff, s.tries = none, 0
+		if s.doze && reason == idle.ReasonConnecting { // each attempt takes the pod from its Services
+			s.wait(long)
+		}
 	}
 	s.abandoned = true
 	s.leave()
@@ -124,11 +167,20 @@ func (s *step) fail(e Completed) {
 		if e.Outcome == Conflict {
 			result = ResultConflict
 		}
-		s.report(Report{Result: result, Action: e.Action})
-		s.wait(short)
+		s.report(Report{Result: result, Action: e.Action, Doze: s.doze})
+		s.wait(s.afterFailure(e.Outcome))
 	}
 	s.abandoned = true
 	s.leave()
+}
+
+// afterFailure returns the kind of wait after an action that did not take effect. An attempt to doze costs a checkpoint and a WAL
+// file, and takes the pod from its Services: only after a conflict, which is over, is the next one made soon.
+func (s *step) afterFailure(o Outcome) backoff {
+	if s.doze && o != Conflict {
+		return long
+	}
+	return short
 }
 
 // wait delays the next attempt, each time for longer.
@@ -140,10 +192,13 @@ func (s *step) wait(b backoff) {
 
 // leave undoes an attempt once nothing is pending.
 func (s *step) leave() {
+	if s.doze && s.pending&WithdrawReadiness == 0 {
+		s.restore() // first, because nothing else in here needs no API server
+	}
 	if s.pending != 0 {
 		return
 	}
-	s.abandoned, s.expired = false, false
+	s.abandoned, s.expired, s.withdrawal = false, false, keep
 	if s.announcement == "" {
 		s.phase = Awake
 		s.settle()

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The Machine of the automaton's worlds is that of whichever instance is the primary: what the other primary does, it does
-// itself once the trace has a failover.
+// In the model of handovers, the Machine of the automaton's worlds is that of whichever instance is the primary: what the other
+// primary does, it does itself once the trace has a failover.
 
 // silent is the word of a move that leaves no trace.
 const silent = ""
@@ -20,6 +20,7 @@ const listed = "backups-listed"
 var actionWords = map[string]string{
 	ListBackups.String(): listed, Announce.String(): "announce", Suspend.String(): "suspend", Hibernate.String(): "hibernate",
 	RemoveAnnouncement.String(): "remove-announcement", Withdraw.String(): "withdraw", Resume.String(): "resume",
+	Fence.String(): "fence", RecordStop.String(): "record-stop", LiftFence.String(): "lift-fence",
 }
 
 // moveWords are the words for the other moves that leave a trace.
@@ -34,16 +35,19 @@ var moveWords = map[string]string{
 	"a person turns the switch off and on":              "person-takes-switch",
 	"a person removes the announcement":                 "person-removes-announcement",
 	"a person comes to own the suspension":              "person-owns-suspension",
+
+	"the gateway holds every client":                           "hold",
+	"a client comes, and the gateway removes the announcement": "interrupt",
+	"a client comes, and the gateway lifts the fence":          "wake-dozing",
+	"the plugin removes the fence of a hibernated cluster":     "remove-fence",
+	"a person lifts the fence":                                 "person-lifts-fence",
+	"a person lifts their fence":                               "person-lifts-fence",
+	"a person fences it":                                       "person-fences",
+	"a person takes the fence over":                            "person-takes-fence",
 }
 
-// changes are what traces tell of and the model has no moves for.
-var changes = map[string]func(*automaton, situation) situation{
-	"wake-manual":      func(_ *automaton, s situation) situation { s.manual = true; return s },
-	"wake-on-connect":  func(_ *automaton, s situation) situation { s.manual = false; return s },
-	"schedules-gone":   func(_ *automaton, s situation) situation { s.schedules = false; return s },
-	"schedules-appear": (*automaton).schedulesAppear,
-	"others-resume":    (*automaton).othersResume,
-}
+// changes are what traces tell of and the models have no moves for.
+var changes = []string{"wake-manual", "wake-on-connect", "schedules-gone", "schedules-appear", "others-resume"}
 
 // labelled is a move to another world.
 type labelled struct {
@@ -75,34 +79,60 @@ func (s situation) silent(word string) bool {
 	}
 }
 
-// automaton is the model as one that accepts traces. Which of its worlds is the real one is not known: it goes from one set
+// replayable is a world whose moves have words.
+type replayable[W any] interface {
+	explorable[W]
+	spoken
+}
+
+var _ = []spoken{(*world)(nil), (*dozer)(nil)}
+
+// spoken has words for moves.
+type spoken interface {
+	// word is the word for a move of that name.
+	word(name string) string
+	// permits reports whether a word may stand for something that the model has no move for, and that changes nothing in it.
+	permits(word string) bool
+	// activate is somebody else who resumes the schedules, or makes one.
+	activate()
+}
+
+// automaton is a model as one that accepts traces. Which of its worlds is the real one is not known: it goes from one set
 // of them to another. Worlds and sets are visited as far as traces lead there, and remembered.
-type automaton struct {
+type automaton[W any, P replayable[W]] struct {
+	first  W // a cluster that has just been made
 	ids    map[key]int32
-	worlds []world
+	worlds []W
 	moves  [][]labelled // of each world; nil before they are asked for
 	steps  map[[sha256.Size]byte]situation
 }
 
-func newAutomaton() *automaton {
-	return &automaton{ids: map[key]int32{}, steps: map[[sha256.Size]byte]situation{}}
+func newAutomaton[W any, P replayable[W]](first W) *automaton[W, P] {
+	return &automaton[W, P]{first: first, ids: map[key]int32{}, steps: map[[sha256.Size]byte]situation{}}
 }
 
 // start is a cluster that has just been made.
-func (a *automaton) start() situation {
-	return a.closed(situation{worlds: []int32{a.id(world{primary: true, behind: true})}})
+func (a *automaton[W, P]) start() situation {
+	return a.closed(situation{worlds: []int32{a.id(a.first)}})
 }
 
 // step is the situation after a word. It has no worlds if the model has no such move.
-func (a *automaton) step(s situation, word string) situation {
+func (a *automaton[W, P]) step(s situation, word string) situation {
 	name := s.name(word)
 	if known, ok := a.steps[name]; ok {
 		return known
 	}
 	after := s
-	if change, ok := changes[word]; ok {
-		after = change(a, s)
-	} else {
+	switch word {
+	case "wake-manual", "wake-on-connect":
+		after.manual = word == "wake-manual"
+	case "schedules-gone":
+		after.schedules = false
+	case "schedules-appear": // perhaps while others would be suspended if there were any
+		after.schedules, after.worlds = true, a.activated(s)
+	case "others-resume": // not necessarily all of them
+		after.worlds = a.activated(s)
+	default:
 		after.worlds = a.moved(s, word)
 	}
 	after = a.closed(after)
@@ -111,10 +141,10 @@ func (a *automaton) step(s situation, word string) situation {
 }
 
 // moved are the worlds that the moves of a word lead to.
-func (a *automaton) moved(s situation, word string) []int32 {
+func (a *automaton[W, P]) moved(s situation, word string) []int32 {
 	var to []int32
 	for _, id := range s.worlds {
-		if a.worlds[id].permits(word) {
+		if P(&a.worlds[id]).permits(word) {
 			to = append(to, id)
 		}
 		for _, l := range a.next(id) {
@@ -140,27 +170,24 @@ func (w *world) permits(word string) bool {
 	}
 }
 
-// schedulesAppear is a schedule that comes to be, perhaps while others would be suspended if there were any.
-func (a *automaton) schedulesAppear(s situation) situation {
-	s.schedules = true
-	return a.othersResume(s)
+func (w *world) activate() {
+	w.schedule = active
+	w.wroteSchedule()
 }
 
-// othersResume is whoever takes our mark off a schedule, which need not be the only one.
-func (a *automaton) othersResume(s situation) situation {
+// activated are worlds whose schedules are suspended or active.
+func (a *automaton[W, P]) activated(s situation) []int32 {
 	to := slices.Clone(s.worlds)
 	for _, id := range s.worlds {
 		w := a.worlds[id]
-		w.schedule = active
-		w.wroteSchedule()
+		P(&w).activate()
 		to = append(to, a.id(w))
 	}
-	s.worlds = to
-	return s
+	return to
 }
 
 // possible are the words that could follow.
-func (a *automaton) possible(s situation) []string {
+func (a *automaton[W, P]) possible(s situation) []string {
 	var words []string
 	for _, id := range s.worlds {
 		for _, l := range a.next(id) {
@@ -173,8 +200,8 @@ func (a *automaton) possible(s situation) []string {
 	return words
 }
 
-func (a *automaton) id(w world) int32 {
-	k := w.key()
+func (a *automaton[W, P]) id(w W) int32 {
+	k := P(&w).key()
 	if id, ok := a.ids[k]; ok {
 		return id
 	}
@@ -185,20 +212,20 @@ func (a *automaton) id(w world) int32 {
 }
 
 // next are the moves of a world. None leads to one in which a promise is broken.
-func (a *automaton) next(id int32) []labelled {
+func (a *automaton[W, P]) next(id int32) []labelled {
 	if a.moves[id] != nil {
 		return a.moves[id]
 	}
 	w := a.worlds[id]
 	next := make([]labelled, 0, 16)
-	for _, m := range moves(nil, &w) {
+	for _, m := range P(&w).next(nil) {
 		if m.name.what == "a switchover" {
 			continue
 		}
 		after := w
 		m.make(&after)
-		if after.check(); after.violation == "" {
-			next = append(next, labelled{wordOf(&w, m.name.String()), a.id(after)})
+		if P(&after).check(); P(&after).broken() == "" {
+			next = append(next, labelled{P(&w).word(m.name.String()), a.id(after)})
 		}
 	}
 	a.moves[id] = next
@@ -206,7 +233,7 @@ func (a *automaton) next(id int32) []labelled {
 }
 
 // closed adds what can come about without leaving a trace.
-func (a *automaton) closed(s situation) situation {
+func (a *automaton[W, P]) closed(s situation) situation {
 	seen := make([]bool, len(a.worlds))
 	var worlds []int32
 	add := func(id int32) {
@@ -249,8 +276,15 @@ func (s situation) name(word string) [sha256.Size]byte {
 	return sha256.Sum256(append(bytes, word...))
 }
 
-// wordOf is the word for a move of a world.
-func wordOf(w *world, name string) string {
+// word is the word for a move of that name.
+func (w *world) word(name string) string {
+	action, _, _ := strings.Cut(name, " is ")
+	nothing := actionWords[action] == "resume" && w.schedule == active
+	return wordOf(name, nothing, isStale(w.requests[:], action))
+}
+
+// wordOf is the word for a move of that name, if the action that it carries out, if any, writes nothing, or can only fail.
+func wordOf(name string, nothing, stale bool) string {
 	if word, ok := moveWords[name]; ok {
 		return word
 	}
@@ -265,7 +299,7 @@ func wordOf(w *world, name string) string {
 			return silent
 		}
 		return word // it may have been read although its answer was lost
-	case word == "resume" && w.schedule == active, !late && w.isStale(action):
+	case nothing, !late && stale:
 		return silent // nothing is written
 	}
 	switch what {
@@ -277,8 +311,27 @@ func wordOf(w *world, name string) string {
 }
 
 // isStale reports whether a request that was sent can only fail.
-func (w *world) isStale(action string) bool {
-	return slices.ContainsFunc(w.requests[:], func(r request) bool {
+func isStale(requests []request, action string) bool {
+	return slices.ContainsFunc(requests, func(r request) bool {
 		return r.progress == sent && r.stale && r.action.String() == action
 	})
 }
+
+// word is the word for a move of that name.
+func (w *dozer) word(name string) string {
+	action, _, _ := strings.Cut(name, " is ")
+	var nothing bool
+	switch actionWords[action] {
+	case "resume":
+		nothing = !w.suspended
+	case "remove-announcement":
+		nothing = w.announced == "" && !w.since && !w.recorded
+	}
+	return wordOf(name, nothing, isStale(w.requests[:], action))
+}
+
+func (w *dozer) permits(word string) bool {
+	return word == listed || word == "person-owns-suspension" && w.suspended
+}
+
+func (w *dozer) activate() { w.suspended = false }

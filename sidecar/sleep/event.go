@@ -11,12 +11,21 @@ type View struct {
 	// On says that hibernation is on, Ours that our field manager alone owns the switch, and Begun that the operator has begun to
 	// delete pods.
 	On, Ours, Begun bool
-	// Announced is the announcement of sleep, or empty; Acknowledged is the one that the gateway has acknowledged.
-	Announced, Acknowledged string
+	// Announced is the announcement of sleep, or empty; Acknowledged is the one that the gateway has acknowledged, and Holding the
+	// one for which it holds every client.
+	Announced, Acknowledged, Holding string
+	// Fenced says that our field manager alone has fenced the instance, Stopped that PostgreSQL has been recorded as stopped in
+	// this pod, and Marked that a doze has left something on the Cluster, or that PostgreSQL has not been started since it ended.
+	Fenced, Stopped, Marked bool
+	// MayDoze says that the cluster may still doze.
+	MayDoze bool
 }
 
 // permits reports whether the Cluster allows an attempt to continue.
-func (v View) permits() bool { return v.Primary && v.Healthy && !v.On }
+func (v View) permits(doze bool) bool { return v.Primary && v.Healthy && !v.On && (v.MayDoze || !doze) }
+
+// dozes reports whether the cluster dozes, or is about to.
+func (v View) dozes() bool { return v.Fenced && !v.On }
 
 // acknowledges reports whether the gateway is ready for the announcement, or not needed.
 func (v View) acknowledges(announcement string) bool {
@@ -36,6 +45,8 @@ type Observed struct {
 	Against idle.Reason
 	// InUse says that the instance is in use now, or has been since the last observation.
 	InUse bool
+	// Doze says that the cluster is to doze rather than to hibernate.
+	Doze bool
 	// Afresh says that the idle time has started again since the last attempt, so that no backoff is needed.
 	Afresh bool
 }
@@ -49,10 +60,12 @@ type Completed struct {
 	View View
 	// Announcement is what was written, for Announce, if Done.
 	Announcement string
-	// Against is what speaks against sleep, for ListBackups, AskSiblings and Sample.
+	// Against is what speaks against sleep, for ListBackups, Prepare, AskSiblings and Sample.
 	Against idle.Reason
 	// InUse says that somebody uses an instance, for AskSiblings and Sample.
 	InUse bool
+	// Ignored says that the instance manager does not stop PostgreSQL, for AskManager.
+	Ignored bool
 }
 
 // Timeout means that a timer has expired.

@@ -11,8 +11,32 @@ import (
 
 var maximumStates = flag.Int("states", 20_000_000, "give up exploring after so many states")
 
+// explorable is a pointer to a world, which is a value.
+type explorable[W any] interface {
+	*W
+	visited[W]
+}
+
+// visited is what an exploration asks of a world.
+type visited[W any] interface {
+	// key tells it from every other.
+	key() key
+	// check asserts what must hold in every state, and broken is the first promise that was broken, or empty.
+	check()
+	broken() string
+	// settled reports whether the state is one to stay in.
+	settled() bool
+	// next appends all that can happen next.
+	next([]move[W]) []move[W]
+}
+
+var (
+	_ visited[world] = (*world)(nil)
+	_ visited[dozer] = (*dozer)(nil)
+)
+
 // exploration is every state that can be reached.
-type exploration struct {
+type exploration[W any, P explorable[W]] struct {
 	ids     map[key]int32
 	parents []int32
 	names   []name
@@ -22,25 +46,25 @@ type exploration struct {
 	settled []bool
 	moves   int
 	// frontier are the states whose moves are not made yet.
-	frontier []world
+	frontier []W
 }
 
-// explore visits every state that can be reached from a cluster that is awake.
-func explore(t *testing.T) *exploration {
+// explore visits every state that can be reached from a first one.
+func explore[W any, P explorable[W]](t *testing.T, first W) *exploration[W, P] {
 	t.Helper()
-	e := &exploration{ids: map[key]int32{}}
-	e.reach(t, &world{primary: true, behind: true}, -1, name{"the sidecar", " starts"})
-	var next []move
+	e := &exploration[W, P]{ids: map[key]int32{}}
+	e.reach(t, first, -1, name{"the sidecar", " starts"})
+	var next []move[W]
 	for id := int32(0); len(e.frontier) != 0; {
 		layer := e.frontier
 		e.frontier = nil
 		for i := range layer {
-			next = moves(next[:0], &layer[i])
+			next = P(&layer[i]).next(next[:0])
 			for _, m := range next {
 				w := layer[i]
 				m.make(&w)
 				e.moves++
-				if to := e.reach(t, &w, id, m.name); m.fair {
+				if to := e.reach(t, w, id, m.name); m.fair {
 					e.fair = append(e.fair, to)
 				}
 			}
@@ -55,23 +79,24 @@ func explore(t *testing.T) *exploration {
 }
 
 // reach is the number of a state, which is a new one or known.
-func (e *exploration) reach(t *testing.T, w *world, parent int32, by name) int32 {
+func (e *exploration[W, P]) reach(t *testing.T, reached W, parent int32, by name) int32 {
+	w := P(&reached)
 	k := w.key()
-	if id, ok := e.ids[k]; ok && w.violation == "" {
+	if id, ok := e.ids[k]; ok && w.broken() == "" {
 		return id
 	}
 	id := int32(len(e.parents))
 	e.ids[k] = id
 	e.parents, e.names = append(e.parents, parent), append(e.names, by)
-	if w.check(); w.violation != "" {
-		t.Fatalf("%s:\n%s", w.violation, e.trace(id))
+	if w.check(); w.broken() != "" {
+		t.Fatalf("%s:\n%s", w.broken(), e.trace(id))
 	}
-	e.settled, e.frontier = append(e.settled, w.settled()), append(e.frontier, *w)
+	e.settled, e.frontier = append(e.settled, w.settled()), append(e.frontier, reached)
 	return id
 }
 
 // trace is how a state came about.
-func (e *exploration) trace(id int32) string {
+func (e *exploration[W, P]) trace(id int32) string {
 	var lines []string
 	for ; id >= 0; id = e.parents[id] {
 		lines = append(lines, e.names[id].String())
@@ -84,7 +109,7 @@ func (e *exploration) trace(id int32) string {
 }
 
 // stuck is a state from which no fair moves lead to one to stay in; ok reports whether there is one.
-func (e *exploration) stuck() (id int32, ok bool) {
+func (e *exploration[W, P]) stuck() (id int32, ok bool) {
 	before := make([][]int32, len(e.ends))
 	begin := 0
 	for from, end := range e.ends {
@@ -117,8 +142,21 @@ func (e *exploration) stuck() (id int32, ok bool) {
 // at every step.
 func TestMachine_everyReachableState(t *testing.T) {
 	t.Parallel()
+	exploreAll(t, world{primary: true, behind: true})
+}
+
+// TestMachine_everyReachableStateOfADoze does the same for a cluster of one instance that dozes, with models of the kubelet and
+// the instance manager too.
+func TestMachine_everyReachableStateOfADoze(t *testing.T) {
+	t.Parallel()
+	exploreAll(t, dozer{behind: true, mayDoze: true, endpoint: true})
+}
+
+// exploreAll also asserts that every state leads on.
+func exploreAll[W any, P explorable[W]](t *testing.T, first W) {
+	t.Helper()
 	began := time.Now()
-	e := explore(t)
+	e := explore[W, P](t, first)
 	if id, ok := e.stuck(); ok {
 		t.Errorf("nothing leads on from here:\n%s", e.trace(id))
 	}

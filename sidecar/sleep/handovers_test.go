@@ -2,11 +2,14 @@ package sleep
 
 import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
 
-// handovers are the transcripts: what each is about, and what happens.
-var handovers = []struct {
+// handoverTranscript is what a transcript is about, and what happens.
+type handoverTranscript struct {
 	name, title string
 	play        func(*transcript)
-}{
+}
+
+// handovers are the transcripts of handovers to hibernation.
+var handovers = []handoverTranscript{
 	{"on-time", "The cluster is idle for the threshold, falls asleep, and is woken.", func(tr *transcript) {
 		tr.starts()
 		tr.sees(primary)

@@ -67,12 +67,14 @@ func (p *packer) reason(value idle.Reason) {
 
 func (p *packer) view(v View) {
 	p.flags(v.Primary, v.Healthy, v.Manual, v.On, v.Ours, v.Begun)
+	p.flags(v.Fenced, v.Stopped, v.Marked, v.MayDoze)
 	p.announcement(v.Announced)
 	p.announcement(v.Acknowledged)
+	p.announcement(v.Holding)
 }
 
 func (p *packer) request(r request) {
-	p.number(bits.Len16(uint16(r.action)), 16)
+	p.number(bits.Len32(uint32(r.action)), 32)
 	p.number(int(r.progress), 3)
 	p.flags(r.stale)
 	p.number(int(r.result.Outcome), 4)
@@ -84,18 +86,21 @@ func (p *packer) request(r request) {
 	}
 }
 
-// key packs the world.
-func (w *world) key() key {
-	p := &packer{}
-	m := &w.machine
-	p.number(int(m.phase), int(Asleep)+1)
+func (p *packer) machine(m *Machine) {
+	p.number(int(m.phase), int(Restarting)+1)
 	p.view(m.view)
 	p.announcement(m.announcement)
-	p.number(int(m.pending), 1<<len(actionNames))
-	p.flags(m.abandoned, m.expired, m.waits, m.resumeWaits)
+	p.number(int(m.pending), int(answered)+1)
+	p.flags(m.abandoned, m.expired, m.waits, m.resumeWaits, m.doze, m.unready, m.lift, m.stays)
 	p.number(int(m.withdrawal), 3)
 	p.number(int(m.backoff), 3)
 	p.number(int(m.resume), 3)
+}
+
+// key packs the world.
+func (w *world) key() key {
+	p := &packer{}
+	p.machine(&w.machine)
 	p.announcement(w.announced)
 	p.announcement(w.acknowledged)
 	p.flags(w.primary, w.on, w.ours, w.behind, w.primaryIdle, w.standbyIdle, w.noBackup)
@@ -105,6 +110,6 @@ func (w *world) key() key {
 	for _, r := range w.requests {
 		p.request(r)
 	}
-	p.number(int(w.late), 1<<len(actionNames))
+	p.number(int(w.late), int(answered)+1)
 	return p.key
 }

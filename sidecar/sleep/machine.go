@@ -15,14 +15,16 @@ const (
 	Resuming
 	// ListingBackups to Hibernating are the phases of an attempt to sleep, in order.
 	ListingBackups
+	Preparing
 	Announcing
 	AwaitingGateway
 	Suspending
 	AskingSiblings
+	LeavingServices
 	Confirming
 	Sampling
 	Hibernating
-	// Verifying reads the Cluster, because the answer to the switch's patch was lost.
+	// Verifying reads the Cluster, because the answer to the patch of Hibernating was lost.
 	Verifying
 	// Retracting removes the announcement.
 	Retracting
@@ -32,18 +34,30 @@ const (
 	Withdrawing
 	// Asleep waits until the switch is turned off: the operator is deleting the pods, or somebody else turned it on.
 	Asleep
+	// Stopping is fenced, and PostgreSQL has not been recorded as stopped.
+	Stopping
+	// Dozing is fenced, and PostgreSQL has stopped.
+	Dozing
+	// Unfencing removes the fence.
+	Unfencing
+	// Restarting waits for PostgreSQL after the fence was removed.
+	Restarting
 )
 
 // String returns the phase's name.
 func (p Phase) String() string {
 	return [...]string{
-		"Starting", "Awake", "Resuming", "ListingBackups", "Announcing", "AwaitingGateway", "Suspending", "AskingSiblings",
-		"Confirming", "Sampling", "Hibernating", "Verifying", "Retracting", "SwitchedOn", "Withdrawing", "Asleep",
+		"Starting", "Awake", "Resuming", "ListingBackups", "Preparing", "Announcing", "AwaitingGateway", "Suspending", "AskingSiblings",
+		"LeavingServices", "Confirming", "Sampling", "Hibernating", "Verifying", "Retracting", "SwitchedOn", "Withdrawing", "Asleep",
+		"Stopping", "Dozing", "Unfencing", "Restarting",
 	}[p]
 }
 
 // Attempting reports whether the phase is one of an attempt to sleep.
 func (p Phase) Attempting() bool { return p >= ListingBackups && p <= Hibernating }
+
+// Fenced reports whether PostgreSQL is stopped for a doze, or may be.
+func (p Phase) Fenced() bool { return p >= Stopping }
 
 // backoff is the kind of wait before the next attempt.
 type backoff uint8
@@ -87,8 +101,13 @@ type Machine struct {
 	abandoned bool
 	// expired says that the announcement is about to expire.
 	expired bool
-	// waits says that a failed action of Verifying or Retracting waits for its next try.
-	waits      bool
+	// waits says that an action of Verifying, Retracting, Stopping or Unfencing has failed, and that the Cluster is read after a wait.
+	waits bool
+	// doze says that the attempt, or the newest one, is to doze. unready says that the pod's readiness is withdrawn, and lift that
+	// the fence must be removed.
+	doze, unready, lift bool
+	// stays says that the PostgreSQL that serves is known to stay, while what a doze has left is still on the Cluster.
+	stays      bool
 	withdrawal withdrawal
 	backoff    backoff
 	tries      uint8
@@ -101,6 +120,12 @@ type Machine struct {
 
 // Phase returns the Machine's phase.
 func (m Machine) Phase() Phase { return m.phase }
+
+// ToDoze reports whether the attempt, or the newest one, is to doze rather than to hibernate.
+func (m Machine) ToDoze() bool { return m.doze }
+
+// Abandoned reports whether the attempt has been given up and only waits for the answers to its actions.
+func (m Machine) Abandoned() bool { return m.abandoned }
 
 // Waits reports whether the Machine waits before its next attempt.
 func (m Machine) Waits() bool { return m.phase == Awake && m.backoff != none }
@@ -146,8 +171,8 @@ func (s *step) report(r Report) { s.out.Reports = append(s.out.Reports, r) }
 // see records a state of the Cluster.
 func (s *step) see(v View) {
 	was := s.view
-	s.view = v
-	if v.Primary && !was.Primary || was.On && !v.On {
+	s.view, s.lift, s.stays = v, s.lift && v.Fenced, s.stays && v.Marked && !v.Fenced
+	if v.Primary && !was.Primary || was.On && !v.On || was.Fenced && !v.Fenced {
 		s.mustResume() // the former primary, or whoever put it to sleep, may have left schedules suspended
 	}
 }
@@ -164,15 +189,20 @@ func (s *step) viewed(v View) {
 	case s.phase == Asleep && v.On && v.Ours && !wasOurs: // somebody else's switch was turned off meanwhile
 		s.phase = Awake
 		s.settle()
-	case s.phase == Awake, s.phase == Asleep, s.phase == SwitchedOn && s.pending == 0:
+	case s.phase == Awake, s.phase == Asleep, (s.phase == SwitchedOn || s.phase == Stopping || s.phase == Dozing) && s.pending == 0,
+		s.phase == Unfencing && s.pending == 0 && !v.dozes():
 		s.settle()
+	case s.phase == Stopping && !v.dozes(), s.phase == Restarting && v.Fenced:
+		s.do(CancelWait)
 	case (s.phase == Hibernating || s.phase == Verifying) && v.On:
 		s.endSessions() // the answer to our patch is late or lost
-	case s.phase.Attempting() && s.phase != Hibernating && !v.permits():
+	case s.phase.Attempting() && s.phase != Hibernating && !v.permits(s.doze):
 		s.abandon(idle.ReasonUnknown)
+	case s.phase == ListingBackups && s.unready && !v.Fenced: // woken
+		s.abandon(idle.ReasonActive)
 	case s.phase == AwaitingGateway:
 		s.proceedIfAcknowledged()
-	case s.phase >= Suspending && s.phase <= Sampling && !s.handedOver():
+	case s.phase >= Suspending && s.phase <= Sampling && !s.handedOver(), (s.phase == Confirming || s.phase == Sampling) && !s.held():
 		s.abandon(idle.ReasonGatewayUnavailable)
 	}
 }
@@ -182,24 +212,32 @@ func (s *step) handedOver() bool {
 	return s.view.Announced == s.announcement && s.view.acknowledges(s.announcement)
 }
 
+// held reports whether the gateway also holds every client, if the attempt is to doze.
+func (s *step) held() bool { return !s.doze || s.view.Holding == s.announcement }
+
 // settle enters the phase that the Cluster determines, outside of an attempt.
 func (s *step) settle() {
 	switch v := s.view; {
+	case !v.Fenced && (s.unready || v.Marked && !s.stays): // even if the switch is on: the operator hibernates no pod that is not ready
+		s.waits, s.withdrawal = false, keep
+		s.enterUnready(Restarting, AwaitServing)
 	case v.On && v.Ours && v.Primary && !v.Begun:
 		if s.phase != SwitchedOn {
-			s.withdrawal = keep
+			s.withdrawal, s.waits = keep, false
 			s.enter(SwitchedOn, EndSessions)
 		}
 	case v.On:
 		if s.phase != Asleep {
-			s.phase, s.withdrawal = Asleep, keep
+			s.phase, s.withdrawal, s.waits = Asleep, keep, false
 			s.endSessions()
 		}
+	case v.Fenced:
+		s.settleFenced()
 	case s.phase >= Hibernating && s.phase != Retracting: // somebody turned it off
 		s.do(RemoveMarker)
 		s.phase, s.withdrawal = Awake, keep
 		s.settle()
-	case v.Primary && v.Announced != "":
+	case v.Primary && (v.Announced != "" || v.Marked):
 		s.enter(Retracting, RemoveAnnouncement)
 	case s.resume != resumed && !s.resumeWaits && v.Primary && v.Healthy:
 		s.enter(Resuming, Resume)
@@ -216,13 +254,16 @@ func (s *step) endSessions() {
 }
 
 func (s *step) observed(e Observed) {
-	if e.Afresh {
+	if e.Afresh || s.phase == Awake && s.doze && !e.Doze && e.Against == "" { // what keeps it from dozing may not keep it from hibernating
 		s.backoff, s.tries = none, 0
 	}
 	switch {
-	case s.phase == Awake && e.Against == "" && s.backoff == none && s.view.permits():
+	case s.phase == Dozing && e.Against == "" && !e.Doze && s.backoff == none && s.pending == 0:
+		s.deepen()
+	case s.phase == Awake && e.Against == "" && s.backoff == none && s.view.permits(e.Doze):
+		s.doze = e.Doze
 		s.enter(ListingBackups, ListBackups)
-	case (s.phase == Hibernating || s.phase == SwitchedOn) && e.InUse:
+	case (s.phase == Hibernating || s.phase == SwitchedOn) && e.InUse && !s.view.Fenced:
 		s.withdrawal = becauseOfUse
 		s.withdrawIfAsked()
 	case s.phase.Attempting() && s.phase != Hibernating && e.Against != "":
@@ -248,6 +289,8 @@ func (s *step) completed(e Completed) {
 		s.rechecked(e)
 	case Withdrawing:
 		s.withdrawn(e)
+	case Stopping, Dozing, Unfencing, Restarting:
+		s.fenced(e)
 	default:
 		s.advance(e)
 	}
@@ -280,7 +323,9 @@ func (s *step) timeout(t Timer) {
 			s.settle()
 		}
 	case t == TimerExpiry:
-		s.expired = true
+		if s.expired = true; s.unready && s.phase.Attempting() { // the gateway leaves soon
+			s.abandon(idle.ReasonGatewayUnavailable)
+		}
 	case t == TimerAcknowledgement && s.phase == AwaitingGateway:
 		s.abandon(idle.ReasonGatewayUnavailable)
 	case t == TimerRetry:
@@ -290,16 +335,22 @@ func (s *step) timeout(t Timer) {
 		s.withdrawIfAsked()
 	case t == TimerRecheck:
 		s.recheck()
+	case t == TimerHolding && s.phase == LeavingServices:
+		s.abandon(idle.ReasonEndpointsRemain)
+	case t == TimerHeld && s.phase == LeavingServices && s.pending == 0 && s.handedOver() && s.held():
+		s.enter(Confirming, ListBackups, ReadCluster)
+	case t == TimerManager && s.phase == Stopping && s.pending == AwaitStop:
+		s.do(AskManager)
 	}
 }
 
 // retry continues after a wait.
 func (s *step) retry() {
 	switch {
-	case s.phase == Awake:
+	case s.phase == Awake, s.phase == Dozing:
 		s.backoff = none
 		s.do(Observe)
-	case s.waits: // Verifying or Retracting
+	case s.waits:
 		s.waits = false
 		s.do(ReadCluster)
 	}

@@ -8,10 +8,10 @@ import (
 
 // move is something that happens in a world. Fair moves are those that come about by themselves sooner or later: answers,
 // timers, the operator, the gateway, and clients that leave.
-type move struct {
+type move[W any] struct {
 	name name
 	fair bool
-	make func(*world)
+	make func(*W)
 }
 
 // name is what happens, and to what.
@@ -20,12 +20,12 @@ type name struct{ what, happens string }
 func (n name) String() string { return n.what + n.happens }
 
 // nameOf is the name of one action.
-func nameOf(a Action) string { return actionNames[bits.TrailingZeros16(uint16(a))] }
+func nameOf(a Action) string { return actionNames[bits.TrailingZeros32(uint32(a))] }
 
-// moves appends all that can happen next.
-func moves(all []move, w *world) []move {
+// next appends all that can happen next.
+func (w *world) next(all []move[world]) []move[world] {
 	add := func(fair bool, what, happens string, make func(*world)) {
-		all = append(all, move{name{what, happens}, fair, make})
+		all = append(all, move[world]{name{what, happens}, fair, make})
 	}
 	if w.alive() {
 		machineMoves(w, add)
@@ -49,7 +49,7 @@ func machineMoves(w *world, add adder) {
 	} else {
 		add(!w.machine.view.Healthy, "the Cluster's status", " changes", (*world).wrote)
 	}
-	for _, timer := range w.running() {
+	for _, timer := range timersRunning(w.machine) {
 		if timer == TimerResume && w.machine.resume == resumeAgain && w.late&schedulePatches != 0 {
 			continue // it is longer than any request takes
 		}

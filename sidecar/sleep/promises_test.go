@@ -26,7 +26,7 @@ func (w *world) asked(a Action) {
 	case Announce:
 		w.expired = false
 	case Suspend:
-		if !m.view.permits() || m.view.Announced != m.announcement || !m.view.acknowledges(m.announcement) {
+		if !m.view.permits(false) || m.view.Announced != m.announcement || !m.view.acknowledges(m.announcement) {
 			w.violate("schedules are suspended although the Cluster forbids sleep, or the gateway does not stand ready")
 		}
 	case Resume:
@@ -115,7 +115,7 @@ func (w *world) timedOut(t Timer) {
 func against(m Machine, e Event) bool {
 	switch e := e.(type) {
 	case Viewed:
-		return !e.View.permits() || m.phase >= AwaitingGateway && e.View.Announced != m.announcement ||
+		return !e.View.permits(m.doze) || m.phase >= AwaitingGateway && e.View.Announced != m.announcement ||
 			m.phase >= Suspending && !e.View.acknowledges(m.announcement)
 	case Observed:
 		return e.Against != ""
@@ -152,6 +152,8 @@ func (w *world) check() {
 	}
 }
 
+func (w *world) broken() string { return w.violation }
+
 // settled reports whether the state is one to stay in, in which a client is served or told.
 func (w *world) settled() bool {
 	if w.on {
@@ -161,8 +163,8 @@ func (w *world) settled() bool {
 	return w.alive() && w.machine.phase == Awake && !resumes && w.announced == "" && w.schedule == active
 }
 
-// running are the timers that run, in order.
-func (w *world) running() []Timer {
-	timers := w.machine.Timers()
+// timersRunning are the timers that run, in order.
+func timersRunning(m Machine) []Timer {
+	timers := m.Timers()
 	return slices.DeleteFunc(slices.Collect(Timers()), func(t Timer) bool { _, ok := timers[t]; return !ok })
 }

@@ -17,19 +17,25 @@ var tracesOf = flag.String("traces", "", "also replay the traces of this directo
 // happened is a step of a trace: a word, and the line that has it.
 type happened struct{ word, line string }
 
+// trace is what happened to a Cluster. That of one that dozed is for the model of dozes.
+type trace struct {
+	dozed bool
+	steps []happened
+}
+
 // parseTraces reads a file of traces. A line names a Cluster, or has a time, a word and perhaps a pod.
-func parseTraces(text string) ([][]happened, error) {
-	var traces [][]happened
+func parseTraces(text string) ([]trace, error) {
+	var traces []trace
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		switch {
-		case len(fields) > 1 && fields[0] == "cluster":
-			traces = append(traces, nil)
+		case len(fields) > 1 && (fields[0] == "cluster" || fields[0] == "dozer"):
+			traces = append(traces, trace{dozed: fields[0] == "dozer"})
 		case len(fields) < 2 || len(traces) == 0:
 			return nil, fmt.Errorf("not a step: %q", line)
 		default:
 			last := &traces[len(traces)-1]
-			*last = append(*last, happened{fields[1], strings.TrimSpace(line)})
+			last.steps = append(last.steps, happened{fields[1], strings.TrimSpace(line)})
 		}
 	}
 	return traces, nil
@@ -45,7 +51,7 @@ func wordsOf(text string) []happened {
 }
 
 // replay returns how many steps the model accepts, and what it would accept next if it does not accept all of them.
-func (a *automaton) replay(steps []happened) (accepted int, possible []string) {
+func (a *automaton[W, P]) replay(steps []happened) (accepted int, possible []string) {
 	s := a.start()
 	for i, step := range steps {
 		after := a.step(s, step.word)
@@ -73,15 +79,31 @@ func explain(steps []happened, accepted int, possible []string) string {
 	return text.String()
 }
 
+// automata are both models.
+type automata struct {
+	handovers *automaton[world, *world]
+	dozes     *automaton[dozer, *dozer]
+}
+
+func (a automata) replay(t trace) (accepted int, possible []string) {
+	if t.dozed {
+		return a.dozes.replay(t.steps)
+	}
+	return a.handovers.replay(t.steps)
+}
+
 // TestReplay holds the models to the world: they accept what happened to real clusters, and refuse what must not happen.
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	a := newAutomaton()
-	t.Run("real traces are accepted", func(t *testing.T) { replayFiles(t, a) }) //nolint:paralleltest // they share the automaton
-	t.Run("doctored ones are not", func(t *testing.T) { replayRows(t, a) })     //nolint:paralleltest // they share the automaton
+	a := automata{
+		newAutomaton[world, *world](world{primary: true, behind: true}),
+		newAutomaton[dozer, *dozer](dozer{behind: true, mayDoze: true, endpoint: true}),
+	}
+	t.Run("real traces are accepted", func(t *testing.T) { replayFiles(t, a) }) //nolint:paralleltest // they share the automata
+	t.Run("doctored ones are not", func(t *testing.T) { replayRows(t, a) })     //nolint:paralleltest // they share the automata
 }
 
-func replayFiles(t *testing.T, a *automaton) {
+func replayFiles(t *testing.T, a automata) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/traces/*.trace")
 	if err != nil || len(files) == 0 {
@@ -105,13 +127,14 @@ func replayFiles(t *testing.T, a *automaton) {
 			t.Fatalf("%s: %v", file, err)
 		}
 		for _, trace := range traces {
-			count, steps = count+1, steps+len(trace)
-			if accepted, possible := a.replay(trace); accepted != len(trace) {
-				t.Errorf("%s:\n%s", file, explain(trace, accepted, possible))
+			count, steps = count+1, steps+len(trace.steps)
+			if accepted, possible := a.replay(trace); accepted != len(trace.steps) {
+				t.Errorf("%s:\n%s", file, explain(trace.steps, accepted, possible))
 			}
 		}
 	}
-	t.Logf("%d traces of %d steps replayed in %s; %d states were visited", count, steps, time.Since(began).Round(time.Millisecond), len(a.worlds))
+	t.Logf("%d traces of %d steps replayed in %s; %d states were visited", count, steps, time.Since(began).Round(time.Millisecond),
+		len(a.handovers.worlds)+len(a.dozes.worlds))
 }
 
 // A handover and its end, in words.
@@ -120,14 +143,17 @@ const (
 	asleep = begin + "backups-listed hibernate operator-begins pods-gone "
 )
 
+// A doze and its end, in words.
+const (
+	held   = begin + "hold backups-listed "
+	dozing = held + "fence record-stop "
+)
+
 // replayRows also holds that every word has its move: one that is renamed is found here.
-func replayRows(t *testing.T, a *automaton) {
+func replayRows(t *testing.T, a automata) {
 	t.Helper()
 	seen := map[string]bool{}
-	for _, row := range []struct {
-		rule, words string
-		refused     int // the position of the word that the model has no move for; 0: none
-	}{
+	replayRowsOf(t, false, a, seen, []replayRow{
 		{"a cluster is woken and sleeps again", asleep + "wake " + asleep, 0},
 		{"somebody uses it during the handover", begin + "remove-announcement " + asleep, 0},
 		{"schedules are suspended and resumed", "schedules-appear " + begin + "suspend backups-listed hibernate operator-begins pods-gone wake resume schedules-gone " + asleep, 0},
@@ -165,16 +191,34 @@ func replayRows(t *testing.T, a *automaton) {
 		{"after wake=manual has ended", "wake-manual wake-on-connect backups-listed announce backups-listed hibernate", 6},
 		{"the sidecar begins while a person's switch is on", "person-hibernates operator-begins pods-gone backups-listed announce", 5},
 		{"a word that nobody knows", "unheard", 1},
-	} {
-		steps := wordsOf(row.words)
-		accepted, possible := a.replay(steps)
-		if want := cmp.Or(row.refused, len(steps)+1) - 1; accepted != want {
-			t.Errorf("%s: %d steps were accepted, want %d:\n%s", row.rule, accepted, want, explain(steps, accepted, possible))
-		}
-		for _, step := range steps[:accepted] {
-			seen[step.word] = true
-		}
-	}
+	})
+	replayRowsOf(t, true, a, seen, []replayRow{
+		{"a doze is ended by a client, and comes again", dozing + "wake-dozing " + dozing, 0},
+		{"schedules are suspended and resumed", "schedules-appear " + begin + "suspend hold backups-listed fence record-stop wake-dozing resume " + held, 0},
+		{"a client comes while the gateway holds", begin + "hold interrupt " + dozing, 0},
+		{"somebody uses it while it leaves its Services", begin + "remove-announcement " + dozing, 0},
+		{"somebody uses it as it is fenced", held + "fence lift-fence remove-announcement " + dozing, 0},
+		{"its policy changes", dozing + "lift-fence remove-announcement", 0},
+		{"a person lifts the fence", dozing + "person-lifts-fence remove-announcement " + dozing, 0},
+		{"a person fences it first", held + "person-fences remove-announcement person-lifts-fence", 0},
+		{"a person takes the fence over", dozing + "person-takes-fence person-lifts-fence remove-announcement", 0},
+		{"the pod is replaced, and its PostgreSQL is seen not to run", dozing + "record-stop wake-dozing " + dozing, 0},
+		{"it hibernates, and is woken", dozing + "backups-listed hibernate operator-begins pods-gone remove-fence wake " + dozing, 0},
+		{"a person hibernates it", dozing + "person-hibernates operator-begins pods-gone remove-fence person-wakes " + dozing, 0},
+		{"the operator does not begin", dozing + "backups-listed hibernate withdraw lift-fence remove-announcement", 0},
+
+		{"fenced although the gateway does not hold", begin + "backups-listed fence", 5},
+		{"fenced although a client came", begin + "hold backups-listed interrupt fence", 7},
+		{"fenced although Backups were not listed since the gateway holds", begin + "hold fence", 5},
+		{"held without an acknowledgement", "backups-listed announce hold", 3},
+		{"woken before PostgreSQL has stopped", held + "fence wake-dozing", 7},
+		{"fenced with active schedules", "schedules-appear " + held + "fence", 7},
+		{"resumed while it dozes", "schedules-appear " + begin + "suspend hold backups-listed fence resume", 9},
+		{"a stop is recorded without a fence", held + "record-stop", 6},
+		{"the marks are removed, and the fence stays", dozing + "remove-announcement", 8},
+		{"hibernated although Backups were not listed since it dozes", dozing + "hibernate", 8},
+		{"hibernated awake", begin + "backups-listed hibernate", 5},
+	})
 	for _, word := range vocabulary() {
 		if !seen[word] {
 			t.Errorf("no row has %s: is there still a move of that name?", word)
@@ -182,16 +226,33 @@ func replayRows(t *testing.T, a *automaton) {
 	}
 }
 
-// vocabulary is every word that the model knows.
+// replayRow is a trace, and the position of the word that the model has no move for; 0: none.
+type replayRow struct {
+	rule, words string
+	refused     int
+}
+
+func replayRowsOf(t *testing.T, dozed bool, a automata, seen map[string]bool, rows []replayRow) {
+	t.Helper()
+	for _, row := range rows {
+		steps := wordsOf(row.words)
+		accepted, possible := a.replay(trace{dozed, steps})
+		if want := cmp.Or(row.refused, len(steps)+1) - 1; accepted != want {
+			t.Errorf("%s: %d steps were accepted, want %d:\n%s", row.rule, accepted, want, explain(steps, accepted, possible))
+		}
+		for _, step := range steps[:accepted] {
+			seen[step.word] = true
+		}
+	}
+}
+
+// vocabulary is every word that the models know.
 func vocabulary() []string {
-	var words []string
+	words := slices.Clone(changes)
 	for _, table := range []map[string]string{actionWords, moveWords} {
 		for _, word := range table {
 			words = append(words, word)
 		}
-	}
-	for word := range changes {
-		words = append(words, word)
 	}
 	slices.Sort(words)
 	return words

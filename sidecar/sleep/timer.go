@@ -26,25 +26,37 @@ const (
 	TimerRetry
 	// TimerResume is the pause between tries to resume the schedules.
 	TimerResume
+	// TimerHolding limits the wait for the gateway to hold every client.
+	TimerHolding
+	// TimerHeld is the wait after that for the other replicas of the gateway, which learn of it later.
+	TimerHeld
+	// TimerManager is when the instance manager is asked whether it stops PostgreSQL.
+	TimerManager
 )
 
 // Timers yields every timer.
 func Timers() iter.Seq[Timer] {
 	return func(yield func(Timer) bool) {
-		for t := TimerAcknowledgement; t <= TimerResume && yield(t); t++ {
+		for t := TimerAcknowledgement; t <= TimerManager && yield(t); t++ {
 		}
 	}
 }
 
 // String returns the timer's name.
 func (t Timer) String() string {
-	return [...]string{"Acknowledgement", "Expiry", "Operator", "Recheck", "Retry", "Resume"}[t]
+	return [...]string{"Acknowledgement", "Expiry", "Operator", "Recheck", "Retry", "Resume", "Holding", "Held", "Manager"}[t]
 }
 
 const (
 	acknowledgementTakes = 20 * time.Second
 	// actBefore is how long before the announcement's end TimerExpiry expires; at its end the gateway leaves.
-	actBefore     = 2 * time.Second
+	actBefore = 2 * time.Second
+	// holdingTakes covers a second of the kubelet's readiness probe and the wait for the nodes, and leaves the rest of the
+	// announcement's lifetime for the last look.
+	holdingTakes = 15 * time.Second
+	heldFor      = time.Second
+	// managerTakes is how long an instance manager that obeys a fence takes to say so, and to stop an idle PostgreSQL.
+	managerTakes  = 10 * time.Second
 	operatorTakes = 15 * time.Second
 	recheckEvery  = time.Second
 	firstRetry    = 2 * time.Second
@@ -72,7 +84,7 @@ func (m Machine) Timers() map[Timer]time.Duration {
 		running[TimerExpiry] = contract.AnnouncementLifetime - actBefore
 	}
 	switch m.phase {
-	case Awake:
+	case Awake, Dozing:
 		switch m.backoff {
 		case short:
 			running[TimerRetry] = doubled(firstRetry, lastRetry, m.tries)
@@ -82,7 +94,19 @@ func (m Machine) Timers() map[Timer]time.Duration {
 		}
 	case AwaitingGateway:
 		running[TimerAcknowledgement] = acknowledgementTakes
-	case Verifying, Retracting:
+	case LeavingServices:
+		if m.view.Holding == m.announcement {
+			running[TimerHeld] = heldFor
+		} else {
+			running[TimerHolding] = holdingTakes
+		}
+	case Stopping:
+		if m.waits {
+			running[TimerRetry] = doubled(firstRetry, lastRetry, m.tries)
+		} else {
+			running[TimerManager] = managerTakes
+		}
+	case Verifying, Retracting, Unfencing:
 		if m.waits {
 			running[TimerRetry] = doubled(firstRetry, lastRetry, m.tries)
 		}

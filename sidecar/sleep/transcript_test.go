@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the transcripts anew")
 // TestTranscripts compares whole handovers with the files in testdata.
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
-	for _, h := range handovers {
+	for _, h := range slices.Concat(handovers, dozes) {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			tr := &transcript{t: t}
@@ -92,7 +92,11 @@ func (tr *transcript) give(words string, e Event) {
 		asked = append(asked, a.String())
 	}
 	for _, r := range out.Reports {
-		reports = append(reports, strings.TrimSpace(fmt.Sprintf("%s %s", r.Result, cmp.Or(string(r.Reason), r.Action.String()))))
+		words := strings.TrimSpace(fmt.Sprintf("%s %s", r.Result, cmp.Or(string(r.Reason), r.Action.String())))
+		if r.Doze {
+			words = "doze: " + words
+		}
+		reports = append(reports, words)
 	}
 	tr.print(words, machine.Phase().String(), strings.Join(asked, ", "), strings.Join(reports, ", "), strings.Join(timersOf(machine), ", "))
 }
@@ -100,7 +104,7 @@ func (tr *transcript) give(words string, e Event) {
 // ignoresOtherAnswers fails the test if the Machine takes an answer in that it does not wait for.
 func (tr *transcript) ignoresOtherAnswers() {
 	tr.t.Helper()
-	for a := ListBackups; a <= Resume; a <<= 1 {
+	for a := ListBackups; a <= LiftFence; a <<= 1 {
 		if tr.machine.pending&a != 0 {
 			continue
 		}
@@ -140,6 +144,8 @@ func (tr *transcript) sees(change func(*View)) {
 	}{
 		{"standby", !v.Primary}, {"primary", v.Primary}, {"unhealthy", !v.Healthy}, {"woken by people only", v.Manual},
 		{"announced", v.Announced != "" && v.Acknowledged != v.Announced}, {"acknowledged", v.Announced != "" && v.Acknowledged == v.Announced},
+		{"held", v.Announced != "" && v.Holding == v.Announced}, {"fenced", v.Fenced}, {"PostgreSQL has stopped", v.Stopped},
+		{"not fenced any more", !v.Fenced && v.Marked}, {"not to doze any more", v.Fenced && !v.MayDoze},
 		{"switched on by us", v.On && v.Ours}, {"switched on by a person", v.On && !v.Ours}, {"pods are deleted", v.Begun},
 	} {
 		if w.applies {
@@ -161,7 +167,7 @@ func (tr *transcript) done(actions ...Action) {
 		tr.pending(a)
 		c := Completed{Action: a}
 		tr.takesEffect(a)
-		if a&(clusterPatches|ReadCluster) != 0 {
+		if a&(fencePatches|ReadCluster) != 0 {
 			c.View = tr.cluster
 		}
 		if a == Announce {
@@ -170,6 +176,9 @@ func (tr *transcript) done(actions ...Action) {
 		words := a.String() + ": done"
 		if a == ReadCluster {
 			words = "ReadCluster: the switch is " + map[bool]string{true: "on", false: "off"}[tr.cluster.On]
+			if tr.cluster.Fenced {
+				words += ", and it is fenced"
+			}
 		}
 		tr.give(words, c)
 	}
@@ -181,7 +190,13 @@ func (tr *transcript) takesEffect(a Action) {
 	case Announce:
 		v.Announced = announcement
 	case RemoveAnnouncement:
-		v.Announced = ""
+		v.Announced, v.Marked, v.Stopped = "", false, false
+	case Fence:
+		v.Fenced, v.Marked, v.Announced = true, true, ""
+	case RecordStop:
+		v.Stopped = true
+	case LiftFence:
+		v.Fenced = false
 	case Hibernate:
 		v.On, v.Ours, v.Announced = true, true, ""
 	case Withdraw:

@@ -9,9 +9,9 @@ func (s *step) verified(e Completed) {
 		return
 	}
 	s.see(e.View)
-	if !s.view.On {
+	if !s.view.On && (!s.view.Fenced || !s.doze) {
 		s.do(RemoveMarker)
-		s.report(Report{Result: ResultError, Action: Hibernate})
+		s.report(Report{Result: ResultError, Action: s.deed(), Doze: s.doze})
 		s.wait(short)
 	}
 	s.removeAnnouncement()
@@ -34,9 +34,9 @@ func (s *step) retracting(e Completed) {
 // removeAnnouncement removes the announcement, if there is one, from the state of the Cluster that was just read.
 func (s *step) removeAnnouncement() {
 	switch v := s.view; {
-	case v.On && v.Ours:
+	case v.On && v.Ours, v.Fenced && s.doze:
 		s.switched() // by the patch whose answer was lost
-	case !v.On && v.Primary && v.Announced != "":
+	case !v.On && v.Primary && (v.Announced != "" || s.stays):
 		s.enter(Retracting, RemoveAnnouncement)
 	default:
 		s.retracted()
@@ -97,6 +97,7 @@ func (s *step) withdrawn(e Completed) {
 		}
 		s.report(report)
 		s.withdrawal, s.tries = keep, 0
+		s.lift = s.view.Fenced // the operator hibernates a cluster only once it is healthy, which this one becomes only awake
 	} else {
 		s.tries = min(s.tries+1, maximumTries)
 	}

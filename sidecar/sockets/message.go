@@ -32,8 +32,11 @@ const (
 	attributeInfo = 2
 )
 
-// errMessage means that the kernel's message could not be decoded.
-var errMessage = errors.New("a message of the kernel is not understood")
+// errMessage means that the kernel's message could not be decoded, errNoCounters that it lacks the counters.
+var (
+	errMessage    = errors.New("a message of the kernel is not understood")
+	errNoCounters = fmt.Errorf("%w: it has no counters", errMessage)
+)
 
 // decodeAll decodes a datagram of the kernel, with its netlink headers.
 func decodeAll(datagram []byte, at time.Time) ([]activity.Ended, error) {
@@ -79,5 +82,5 @@ func decode(data []byte, at time.Time) (activity.Ended, error) {
 			return ended, nil
 		}
 	}
-	return activity.Ended{}, fmt.Errorf("%w: it has no counters", errMessage)
+	return activity.Ended{}, errNoCounters
 }

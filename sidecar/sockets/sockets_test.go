@@ -446,6 +446,35 @@ func TestOpen_listsSessionsThatHaveNotEnded(t *testing.T) {
 	})
 }
 
+// A client that is slow to close what the server has closed must not make the list fail: the reports would be begun again.
+func TestOpen_passesOverSessionsThatTheServerHasClosed(t *testing.T) {
+	t.Parallel()
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	listener, err := Listen(uint16(server.Addr().(*net.TCPAddr).Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	client, err := net.Dial("tcp", server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	accepted, err := server.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = accepted.Close()
+	expect(t, listener, client.LocalAddr().String())
+	if open, err := listener.Open(); err != nil || len(open) != 0 {
+		t.Errorf("open are %v (%v), want none", open, err)
+	}
+}
+
 func TestClose_endsReceive(t *testing.T) {
 	t.Parallel()
 	l, err := Listen(1)

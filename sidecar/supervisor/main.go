@@ -1,6 +1,8 @@
 // Command supervisor is the container's first process: it runs the sidecar's worker and restarts it in place. A container that
 // dies makes its pod not ready and takes the cluster's read-write Service down; a worker that dies does not.
 //
+// In a pod that may doze it also owns the readiness port, which must not close because a worker dies.
+//
 // It is a separate program with as few packages as possible, because every PostgreSQL pod pays for its memory.
 package main
 
@@ -9,17 +11,22 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
 	"github.com/cnpg-i/scale-to-zero/sidecar/trim"
 )
 
 const (
 	// worker is the other program in the image.
 	worker = "/sidecar"
-	// limitVariable is contract.EnvMemoryLimit, copied because that package would add more than the rest of this program needs.
-	limitVariable = "MEMORY_LIMIT"
+	// limitVariable and portVariable are contract.EnvMemoryLimit and contract.EnvReadinessPort, and readinessSocket is in
+	// contract.OwnDirectory: copied because that package would add more than the rest of this program needs.
+	limitVariable   = "MEMORY_LIMIT"
+	portVariable    = "READINESS_PORT"
+	readinessSocket = "/scale-to-zero/readiness.sock"
 )
 
 func main() {
@@ -35,5 +42,10 @@ func main() {
 			logger.Warn("the program stays in memory as it is", "error", err.Error())
 		}
 	})
+	var readinessPort sync.WaitGroup
+	if number := os.Getenv(portVariable); number != "" {
+		readinessPort.Go(func() { readiness.Serve(ctx, ":"+number, readinessSocket, logger) })
+	}
 	(&Supervisor{Command: []string{worker, "worker"}, Environment: environment, Output: os.Stdout, Logger: logger}).Run(ctx)
+	readinessPort.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path"
 	"strconv"
 	"strings"
 	"syscall"
@@ -112,10 +113,14 @@ func TestSupervisor_passesTheEndOnAtOnce(t *testing.T) {
 	}
 }
 
-func TestMemoryLimit_isReadWhereThePluginWritesIt(t *testing.T) {
+func TestSettings_areReadWhereThePluginWritesThem(t *testing.T) {
 	t.Parallel()
-	if limitVariable != contract.EnvMemoryLimit {
-		t.Errorf("read from %s, written to %s", limitVariable, contract.EnvMemoryLimit)
+	for copied, written := range map[string]string{
+		limitVariable: contract.EnvMemoryLimit, portVariable: contract.EnvReadinessPort, path.Dir(readinessSocket): contract.OwnDirectory,
+	} {
+		if copied != written {
+			t.Errorf("read from %s, written to %s", copied, written)
+		}
 	}
 }
 

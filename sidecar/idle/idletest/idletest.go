@@ -38,6 +38,8 @@ var Rules = []Rule{
 	{contract.AnnotationEnabled, Bad, []string{"", "yes", "True", "1", "true ", `"true"`, "tru\\e", "a\nb\tc", "größer"}},
 	{contract.AnnotationInactivityMinutes, Good, []string{"30", "0.5", "1", "525600", "525600.0", "0.000000001", "007", "000000001.0"}},
 	{contract.AnnotationInactivityMinutes, Bad, []string{"", "0", "0.0", "-1", "+1", "1e3", "0x10", " 1", "1 ", "1\n", "NaN", "Inf", "1.", ".5", "525600.1", "525601", "99999999999", "0000000001", "1.0000000000", "thirty", "1,5", "٣"}},
+	{contract.AnnotationDozeMinutes, Good, []string{"0.5", "5", "29.9", "29.999999999", "000000.50"}},
+	{contract.AnnotationDozeMinutes, Bad, []string{"", "0", "0.4", "0.499999999", "30", "30.0", "525600", "525601", "-5", "+5", "1e1", " 5", "5.", ".5", "five", "5;"}},
 	{contract.AnnotationActivity, Good, []string{"connections", "queries"}},
 	{contract.AnnotationActivity, Bad, []string{"", "transactions", "Queries", "queries,connections"}},
 	{contract.AnnotationWake, Good, []string{"on-connect", "manual"}},

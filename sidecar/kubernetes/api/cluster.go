@@ -71,15 +71,24 @@ type ClusterStatus struct {
 	TargetPrimary  string      `json:"targetPrimary"`
 	InstanceNames  []string    `json:"instanceNames"`
 	Conditions     []Condition `json:"conditions"`
+	// CloudNativePGCommitHash is that of the operator, and PluginStatus has the versions of its plugins.
+	CloudNativePGCommitHash string         `json:"cloudNativePGCommitHash"`
+	PluginStatus            []PluginStatus `json:"pluginStatus"`
 	// InstancesReportedState is keyed by pod name.
 	InstancesReportedState map[string]InstanceReportedState `json:"instancesReportedState"`
 }
 
-// Condition is one of the Cluster's conditions.
+// Condition is a condition of a Cluster or a Pod.
 type Condition struct {
 	Type   string `json:"type"`
 	Status string `json:"status"`
 	Reason string `json:"reason"`
+}
+
+// PluginStatus is a plugin that the operator has loaded for the Cluster.
+type PluginStatus struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
 }
 
 // InstanceReportedState is the state that an instance reported.

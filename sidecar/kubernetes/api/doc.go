@@ -1,5 +1,5 @@
-// Package api holds the kinds of CloudNativePG that the sidecar reads, reduced to the fields that it needs: what is not named
-// here is not decoded. They are registered under the group and version of the cluster's operator.
+// Package api holds the kinds of CloudNativePG and Kubernetes that the sidecar reads, reduced to the fields that it needs: what is
+// not named here is not decoded. Those of CloudNativePG are registered under the group and version of the cluster's operator.
 //
 // +kubebuilder:object:generate=true
 package api

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 const (
@@ -41,7 +43,8 @@ func Startup(ctx context.Context, conn net.Conn) (code string, err error) {
 	defer stop()
 	packet, err := (&pgproto3.StartupMessage{
 		ProtocolVersion: pgproto3.ProtocolVersion30,
-		Parameters:      map[string]string{"user": Role, "database": Database},
+		// A sample that finds a session which the server has not ended yet must know whose it is.
+		Parameters: map[string]string{"user": Role, "database": Database, "application_name": contract.ApplicationName},
 	}).Encode(nil)
 	if err != nil {
 		return "", fmt.Errorf("%w: encode a startup packet: %w", ErrUnreachable, err)

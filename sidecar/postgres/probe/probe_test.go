@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 	"go.uber.org/goleak"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,7 +27,8 @@ func answer(t *testing.T, conn net.Conn, messages []pgproto3.BackendMessage) {
 		t.Errorf("the startup packet is not understood: %v", err)
 		return
 	}
-	if startup, ok := packet.(*pgproto3.StartupMessage); !ok || startup.Parameters["user"] != Role || startup.Parameters["database"] != Database {
+	if startup, ok := packet.(*pgproto3.StartupMessage); !ok || startup.Parameters["user"] != Role || startup.Parameters["database"] != Database ||
+		startup.Parameters["application_name"] != contract.ApplicationName {
 		t.Errorf("the server received %#v", packet)
 	}
 	for _, message := range messages {

@@ -1,0 +1,501 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+)
+
+// instance is the pod: PostgreSQL, its instance manager, and the readiness probe.
+type instance struct {
+	*world
+	mayDoze    bool // the pod has the readiness probe
+	ready      bool
+	prepared   int
+	refuses    idle.Reason   // what speaks against a doze
+	stopTakes  time.Duration // from the fence until PostgreSQL has stopped
+	ignores    bool          // the manager ignores the fence
+	broken     bool          // PostgreSQL does not start
+	unheld     bool          // the gateway does not hold the clients
+	postmaster fence.Postmaster
+	sizes      []string // of its requests, as wanted one after the other
+	refused    chan error
+	lacking    bool // the pod lacks its requests
+	withdrew   bool // the pod was made unready
+}
+
+func (i *instance) Want(small bool) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	i.sizes = append(i.sizes, map[bool]string{true: "small", false: "large"}[small])
+}
+
+func (i *instance) Refused() <-chan error { return i.refused }
+
+func (i *instance) Lacking() bool {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	return i.lacking
+}
+
+func (i *instance) Prepare(context.Context) (idle.Reason, error) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	i.prepared++
+	return i.refuses, nil
+}
+
+func (i *instance) Read() (fence.Postmaster, error) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	return i.postmaster, nil
+}
+
+func (i *instance) AwaitStopped(ctx context.Context) error {
+	return i.await(ctx, func() bool { return i.postmaster == fence.Postmaster{} })
+}
+
+func (i *instance) AwaitServing(ctx context.Context, before fence.Postmaster) error {
+	return i.await(ctx, func() bool { return i.postmaster != fence.Postmaster{} && (i.postmaster != before || i.ignores) })
+}
+
+func (i *instance) AwaitStartFailed(ctx context.Context) error {
+	since := time.Now()
+	return i.await(ctx, func() bool {
+		if i.postmaster != (fence.Postmaster{}) {
+			since = time.Now()
+		}
+		return time.Since(since) >= fence.StartsWithin
+	})
+}
+
+func (i *instance) await(ctx context.Context, is func() bool) error {
+	for {
+		i.mutex.Lock()
+		done := is()
+		i.mutex.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond): // the bubble's clock
+		}
+	}
+}
+
+func (i *instance) Stopping(context.Context) (stopping, known bool) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	return !i.ignores, true
+}
+
+func (i *instance) Withdraw(context.Context) error {
+	i.with(func(w *world) { w.instance.ready, w.instance.withdrew = false, true })
+	return nil
+}
+
+func (i *instance) Held() bool {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	return !i.ready
+}
+
+func (i *instance) Restore() error {
+	i.with(func(w *world) { w.instance.ready = true })
+	return nil
+}
+
+// hold is the gateway's second acknowledgement, once the pod is not ready.
+func (w *world) hold(announcement string) {
+	for meant := !w.instance.unheld; meant; {
+		time.Sleep(time.Second) // the bubble's clock
+		w.mutex.Lock()
+		meant = w.view.Annotations[contract.AnnotationAnnounced] == announcement
+		held := meant && !w.instance.ready
+		if held {
+			w.view.Annotations = maps.Clone(w.view.Annotations)
+			w.view.Annotations[contract.AnnotationGatewayHolding] = announcement
+		}
+		v := w.written()
+		w.mutex.Unlock()
+		if held {
+			w.loop.Deliver(v)
+			return
+		}
+	}
+}
+
+func (w *world) Fence(_ context.Context, _ kubernetes.View, at time.Time) (kubernetes.View, error) {
+	return w.patched(func() {
+		w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped, w.view.RestartFailed = true, true, at, "", ""
+		if !w.instance.ignores {
+			time.AfterFunc(w.instance.stopTakes, func() { w.with(func(w *world) { w.instance.postmaster = fence.Postmaster{} }) })
+		}
+	})
+}
+
+func (w *world) LiftFence(context.Context, kubernetes.View) (kubernetes.View, error) {
+	return w.patched(w.unfence)
+}
+
+// unfence has PostgreSQL start again.
+func (w *world) unfence() {
+	w.view.Fenced, w.view.Dozing = false, false
+	if !w.instance.broken && w.instance.postmaster == (fence.Postmaster{}) {
+		w.started++
+		w.instance.postmaster = fence.Postmaster{Running: true, PID: w.started}
+	}
+}
+
+func (w *world) RemoveAnnouncement(ctx context.Context, v kubernetes.View) (kubernetes.View, error) {
+	w.with(func(w *world) { w.view.DozingSince, w.view.Stopped, w.view.RestartFailed = time.Time{}, "", "" })
+	return w.Annotate(ctx, v, contract.AnnotationAnnounced, nil)
+}
+
+// dozes prepares a cluster that dozes after half a minute, and hibernates after two.
+func dozes(w *world) {
+	w.instance.mayDoze, w.instance.refused = true, make(chan error)
+	w.view.Annotations[contract.AnnotationInactivityMinutes] = "2"
+	w.view.Annotations[contract.AnnotationDozeMinutes] = "0.5"
+}
+
+func dozing(w *world) bool { return w.view.Dozing && !w.view.Hibernating }
+
+// sizes are the sizes of the pod's requests that were wanted so far.
+func sizes(w *world) string { return strings.Join(w.instance.sizes, " ") }
+
+func TestDoze_shrinksItsRequestsWhilePostgreSQLIsStopped(t *testing.T) {
+	t.Parallel()
+	prepare := func(w *world) { dozes(w); w.instance.stopTakes = 5 * time.Second }
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(time.Second)
+		expect(t, w, "awake, what another process has shrunk grows", "large", sizes)
+		for range 60 {
+			wait(time.Second)
+			w.with(func(w *world) {
+				if small := len(w.instance.sizes) == 2; small && w.view.Stopped == "" {
+					t.Error("shrunk before PostgreSQL has stopped")
+				}
+			})
+		}
+		expect(t, w, "stopped", "large small", sizes)
+
+		w.with(func(w *world) { w.unfence(); w.instance.postmaster = fence.Postmaster{} }) // it takes its time to start
+		loop.Deliver(w.seen())
+		wait(time.Millisecond)
+		expect(t, w, "woken, and PostgreSQL does not run yet", "large small large", sizes)
+		expect(t, w, "ready", false, func(w *world) bool { return w.instance.ready })
+		w.instance.refused <- errors.New("exceeded quota")
+		wait(time.Second)
+		expect(t, w, "told of a refusal", true, func(w *world) bool { return slices.Contains(w.events, "GrowthRefused") })
+
+		w.with(func(w *world) { w.instance.postmaster = fence.Postmaster{Running: true, PID: 99} })
+		wait(75 * time.Second)
+		expect(t, w, "dozing again", "large small large small", sizes)
+		wait(time.Minute)
+		expect(t, w, "hibernated", true, asleep)
+		expect(t, w, "small until the pod is gone", "large small large small", sizes)
+	})
+}
+
+func TestDoze_aPodThatLacksItsRequestsHibernatesInstead(t *testing.T) {
+	t.Parallel()
+	prepare := func(w *world) { dozes(w); w.instance.lacking = true }
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(29 * time.Second)
+		expect(t, w, "hibernated early", false, asleep)
+		wait(12 * time.Second)
+		expect(t, w, "hibernated", true, asleep)
+		expect(t, w, "dozed", false, func(w *world) bool { return slices.Contains(w.events, "Dozed") })
+		expect(t, w, "told", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
+	})
+}
+
+func TestDoze_takesTheSizeOverFromAnEarlierProcess(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*world)
+		want   string
+	}{
+		{"a cluster that dozes is small", func(w *world) {
+			w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped = true, true, time.Now(), "pod-uid"
+			w.instance.postmaster = fence.Postmaster{}
+		}, "small"},
+		{"the requests of a pod from before are another's", func(w *world) {
+			w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped = true, true, time.Now(), "another"
+		}, ""},
+		{"a fence of a person is no doze", func(w *world) { w.view.Fenced = true }, "large"},
+		{"a standby's requests were never changed", func(w *world) { w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2" }, ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			prepare := func(w *world) { dozes(w); w.instance.stopTakes = time.Hour; row.change(w) }
+			liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(time.Second)
+				expect(t, w, row.rule, row.want, sizes)
+			})
+		})
+	}
+}
+
+func TestDoze_endsInAWakeOrHibernation(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, dozes, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(29 * time.Second)
+		expect(t, w, "dozing early", false, dozing)
+		wait(12 * time.Second)
+		expect(t, w, "dozing", true, dozing)
+		expect(t, w, "stopped", "pod-uid", func(w *world) string { return w.view.Stopped })
+		expect(t, w, "prepared", 1, func(w *world) int { return w.instance.prepared })
+		expect(t, w, "ready", false, func(w *world) bool { return w.instance.ready })
+		expect(t, w, "reason", idle.ReasonDozing, func(w *world) idle.Reason { return w.status.Decision.Reason })
+		expect(t, w, "suspended", 1, func(w *world) int { return w.suspended })
+		samples := w.sampled()
+		wait(30 * time.Second)
+		expect(t, w, "samples while it dozes", samples, func(w *world) int { return w.samples })
+
+		w.with(func(w *world) { w.unfence() }) // a client wakes it
+		loop.Deliver(w.seen())
+		wait(time.Second)
+		expect(t, w, "ready again", true, func(w *world) bool { return w.instance.ready })
+		expect(t, w, "resumed", true, func(w *world) bool { return w.resumed != 0 })
+		wait(28 * time.Second)
+		expect(t, w, "dozing again early", false, dozing)
+		wait(15 * time.Second)
+		expect(t, w, "dozing again", true, dozing)
+		wait(90 * time.Second)
+		expect(t, w, "hibernated", true, asleep)
+		expect(t, w, "events", true, func(w *world) bool {
+			return slices.Contains(w.events, "Dozed") && slices.Contains(w.events, "Hibernated")
+		})
+	})
+}
+
+func TestDoze_servesAgainWhateverEndsIt(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule  string
+		make  func(*world)
+		then  func(*world, *Loop) // 41 s after the start
+		after time.Duration
+	}{
+		{"the archiver is behind: it is not announced", func(w *world) { w.instance.refuses = idle.ReasonArchiverBehind }, nil, 0},
+		{"the gateway holds nobody", func(w *world) { w.instance.unheld = true }, nil, 10 * time.Second},
+		{"somebody uses it while the pod leaves its Services", func(w *world) {
+			time.AfterFunc(31500*time.Millisecond, func() { w.report(activity.Ended{Peer: peer, Received: 700, At: time.Now()}) })
+		}, nil, 0},
+		{"the instance manager ignores the fence", func(w *world) { w.instance.ignores = true }, nil, 20 * time.Second},
+		{"the annotation is removed", nil, func(w *world, loop *Loop) {
+			w.with(func(w *world) {
+				w.view.Annotations = maps.Clone(w.view.Annotations)
+				delete(w.view.Annotations, contract.AnnotationDozeMinutes)
+			})
+			loop.Deliver(w.seen())
+		}, time.Second},
+		{"a person lifts the fence", nil, func(w *world, loop *Loop) {
+			w.with(func(w *world) { w.unfence() })
+			loop.Deliver(w.seen())
+		}, time.Second},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			prepare := func(w *world) {
+				dozes(w)
+				if row.make != nil {
+					row.make(w)
+				}
+			}
+			liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(41 * time.Second)
+				if row.then != nil {
+					expect(t, w, "dozing", true, dozing)
+					row.then(w, loop)
+				}
+				wait(row.after)
+				expect(t, w, "dozing", false, dozing)
+				expect(t, w, "ready", true, func(w *world) bool { return w.instance.ready })
+				expect(t, w, "announced", "", func(w *world) string { return w.view.Annotations[contract.AnnotationAnnounced] })
+				expect(t, w, "marked", true, func(w *world) bool { return w.view.DozingSince.IsZero() && w.view.Stopped == "" })
+			})
+		})
+	}
+}
+
+func TestDoze_hibernatesBeforeItsTime(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*world)
+		want   bool
+	}{
+		{"that was requested since", func(w *world) {
+			w.view.Annotations = maps.Clone(w.view.Annotations)
+			since := w.view.DozingSince.UTC().Truncate(time.Second)
+			w.view.DozingSince = since // as it is read from the annotation
+			w.view.Annotations[contract.AnnotationSleepRequested] = since.Format(time.RFC3339)
+		}, true},
+		{"its specification has changed", func(w *world) { w.view.Generation++ }, true},
+		{"its operator or a plugin has changed", func(w *world) { w.view.Operator = "another" }, true},
+		{"not for anything else that the operator writes", func(w *world) { w.view.Addresses = nil }, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, dozes, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(41 * time.Second)
+				expect(t, w, "dozing", true, dozing)
+				w.with(row.change)
+				loop.Deliver(w.seen())
+				wait(time.Second)
+				expect(t, w, "hibernated", row.want, asleep)
+			})
+		})
+	}
+}
+
+func TestRestart_thatFailsIsRecordedOnceForEachWake(t *testing.T) {
+	t.Parallel()
+	failed := func(w *world) string { return w.view.RestartFailed }
+	told := func(w *world) bool { return slices.Contains(w.events, "RestartFailed") }
+	// wakes ends the doze as a client does, who leaves no mark, or as a person does.
+	wakes := func(w *world, loop *Loop, byClient bool) {
+		w.with(func(w *world) {
+			if w.unfence(); byClient {
+				w.view.DozingSince, w.view.Stopped = time.Time{}, ""
+			}
+		})
+		loop.Deliver(w.seen())
+	}
+	for _, row := range []struct {
+		rule   string
+		change func(*world) // when the cluster is woken
+		later  func(*world) // 30 s later
+		after  time.Duration
+		want   string
+	}{
+		{"not within a minute", nil, nil, 59 * time.Second, ""},
+		{"then it is", nil, nil, 61 * time.Second, "pod-uid"},
+		{"not if PostgreSQL was started late", nil, func(w *world) { w.instance.postmaster = fence.Postmaster{Running: true, PID: 9} }, 65 * time.Second, ""},
+		{"nor if it is fenced again", nil, func(w *world) { w.view.Fenced = true }, 5 * time.Minute, ""},
+		{"nor if nobody would make the pod anew", nil, func(w *world) { w.view.ReconciliationDisabled = true }, 5 * time.Minute, ""},
+		{"nor if it hibernates", nil, func(w *world) { w.view.Hibernating = true }, 5 * time.Minute, ""},
+		{"nor if another is the primary", func(w *world) { w.view.CurrentPrimary = "c-2" }, nil, 5 * time.Minute, ""},
+		{"a failure of the pod that was made instead is not", func(w *world) { w.view.RestartFailed = "before" }, nil, 5 * time.Minute, "before"},
+		{"after a conflict it is tried again at once, with what has changed", func(w *world) { w.conflict = true }, func(w *world) {
+			time.AfterFunc(31*time.Second, func() {
+				w.with(func(w *world) { w.conflict = false })
+				w.loop.Deliver(w.seen())
+			})
+		}, 62 * time.Second, "pod-uid"},
+		{"if nothing has, it is watched anew", func(w *world) { w.conflict = true }, func(w *world) {
+			time.AfterFunc(45*time.Second, func() { w.with(func(w *world) { w.conflict = false }) })
+		}, 122 * time.Second, "pod-uid"},
+	} {
+		for _, byClient := range []bool{true, false} {
+			t.Run(row.rule, func(t *testing.T) {
+				t.Parallel()
+				liveAfter(t, dozes, func(t *testing.T, w *world, loop *Loop) {
+					loop.Deliver(w.seen())
+					wait(41 * time.Second)
+					expect(t, w, "dozing", true, dozing)
+					w.with(func(w *world) { w.instance.broken = true })
+					if row.change != nil {
+						w.with(row.change)
+					}
+					wakes(w, loop, byClient)
+					wait(30 * time.Second)
+					if row.later != nil {
+						w.with(row.later)
+						loop.Deliver(w.seen())
+					}
+					wait(row.after - 30*time.Second)
+					expect(t, w, "recorded", row.want, failed)
+					expect(t, w, "told", row.want == "pod-uid", told)
+				})
+			})
+		}
+	}
+}
+
+// A client that ends a doze leaves no mark, and the sidecar may restart before PostgreSQL does.
+func TestRestart_thatFailsIsNoticedByASidecarThatWasRestarted(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		depth  string
+		ago    time.Duration
+		change func(*world)
+		want   string
+	}{
+		{"a client has ended a doze", contract.DepthDoze, 50 * time.Second, nil, "pod-uid"},
+		{"not if PostgreSQL runs: Services lead to the pod", contract.DepthDoze, 50 * time.Second, func(w *world) {
+			w.instance.postmaster = fence.Postmaster{Running: true, PID: 9}
+		}, ""},
+		{"nor long ago: something else has stopped PostgreSQL", contract.DepthDoze, 3 * time.Minute, nil, ""},
+		{"nor if it had hibernated", "", 50 * time.Second, nil, ""},
+		{"nor if a person has fenced it since", contract.DepthDoze, 50 * time.Second, func(w *world) { w.view.Fenced = true }, ""},
+		{"nor if it hibernates", contract.DepthDoze, 50 * time.Second, func(w *world) { w.view.Hibernating = true }, ""},
+		{"nor on another instance", contract.DepthDoze, 50 * time.Second, func(w *world) { w.view.CurrentPrimary = "c-2" }, ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				dozes(w)
+				wake, err := contract.LastWake{At: time.Now().Add(-row.ago), By: "10.0.0.9", Depth: row.depth}.Encode()
+				if err != nil {
+					t.Error(err)
+				}
+				w.view.Annotations[contract.AnnotationLastWake] = wake
+				w.instance.postmaster, w.inUse = fence.Postmaster{}, true // so that it does not doze again
+				if row.change != nil {
+					row.change(w)
+				}
+			}, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(61 * time.Second)
+				expect(t, w, "recorded", row.want, func(w *world) string { return w.view.RestartFailed })
+				expect(t, w, "made unready", row.want != "", func(w *world) bool { return w.instance.withdrew })
+				w.with(func(w *world) { w.instance.postmaster = fence.Postmaster{Running: true, PID: 10} })
+				wait(time.Second)
+				expect(t, w, "recorded", "", func(w *world) string { return w.view.RestartFailed })
+				expect(t, w, "ready", true, func(w *world) bool { return w.instance.ready })
+			})
+		})
+	}
+}
+
+// The mark goes once PostgreSQL serves, in whichever pod, so that it says nothing of the next wake.
+func TestRestart_thatHasFailedIsForgottenOncePostgreSQLServes(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) {
+		dozes(w)
+		w.view.RestartFailed, w.instance.postmaster = "before", fence.Postmaster{}
+	}, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(time.Minute)
+		expect(t, w, "recorded", "before", func(w *world) string { return w.view.RestartFailed })
+		expect(t, w, "ready", false, func(w *world) bool { return w.instance.ready })
+		w.with(func(w *world) { w.instance.postmaster = fence.Postmaster{Running: true, PID: 9} })
+		wait(time.Second)
+		expect(t, w, "recorded", "", func(w *world) string { return w.view.RestartFailed })
+		expect(t, w, "ready", true, func(w *world) bool { return w.instance.ready })
+	})
+}

@@ -1,0 +1,125 @@
+package fence
+
+import (
+	"testing"
+	"time"
+)
+
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	type observed struct {
+		found          Postmaster
+		tried, refused bool
+	}
+	for _, row := range []struct {
+		rule     string
+		observed []observed
+		over     bool
+	}{
+		{"no lock file", []observed{{found: none}}, true},
+		{"a postmaster that runs", []observed{{found: first}, {first, true, false}}, false},
+		{"one refused connection may be a start", []observed{{first, true, true}, {found: first}}, false},
+		{"two refused connections in a row: it was killed", []observed{{first, true, true}, {found: first}, {first, true, true}}, true},
+		{"an accepted one between them", []observed{{first, true, true}, {first, true, false}, {first, true, true}}, false},
+		{"of two postmasters", []observed{{first, true, true}, {second, true, true}}, false},
+		{"another postmaster is no stop", []observed{{found: first}, {found: second}}, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			var rule stopped
+			for i, seen := range row.observed {
+				var over bool
+				if rule, over = rule.observe(seen.found, seen.tried, seen.refused); over != (row.over && i == len(row.observed)-1) {
+					t.Errorf("%d: over %t", i, over)
+				}
+			}
+		})
+	}
+}
+
+func TestAbsent(t *testing.T) {
+	t.Parallel()
+	type observed struct {
+		at      time.Duration
+		found   Postmaster
+		unknown bool
+		refused bool
+	}
+	for _, row := range []struct {
+		rule     string
+		observed []observed
+		over     bool
+	}{
+		{"none for a minute", []observed{{at: 0}, {at: 59 * time.Second}, {at: 60 * time.Second}}, true},
+		{"one that ran meanwhile was a try", []observed{{at: 0}, {at: 59 * time.Second, found: first}, {at: 60 * time.Second}, {at: 118 * time.Second}}, false},
+		{"after which a minute counts again", []observed{{at: 59 * time.Second, found: first}, {at: 60 * time.Second}, {at: 119 * time.Second}}, true},
+		{"one that recovers runs", []observed{{at: 0, found: first}, {at: time.Hour, found: first}}, false},
+		{"what is not known is no absence", []observed{{at: 0}, {at: 30 * time.Second, unknown: true}, {at: 89 * time.Second}}, false},
+		{"one that was killed left its lock", []observed{
+			{at: 0, found: first, refused: true}, {at: time.Second, found: first, refused: true}, {at: 60 * time.Second, found: first, refused: true},
+		}, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			begun := time.Now()
+			rule := absent{since: begun}
+			for i, seen := range row.observed {
+				var over bool
+				if rule, over = rule.observe(seen.found, !seen.unknown, seen.refused, begun.Add(seen.at)); over != (row.over && i == len(row.observed)-1) {
+					t.Errorf("%d: over %t", i, over)
+				}
+			}
+		})
+	}
+}
+
+func TestServing_isAnotherPostmasterOrOneThatIsProvenToStay(t *testing.T) {
+	t.Parallel()
+	begun := time.Now()
+	at := func(seconds float64) time.Time { return begun.Add(time.Duration(seconds * float64(time.Second))) }
+	calm := func(asked float64) answer {
+		return answer{asked: at(asked), answered: at(asked + 0.1), known: true, accepts: true}
+	}
+	stopping, unknown, refusing := calm(3), calm(3), calm(3)
+	stopping.stopping, unknown.known, refusing.accepts = true, false, false
+	for _, row := range []struct {
+		rule    string
+		found   []Postmaster
+		answers []answer
+		gone    bool
+		stays   bool
+	}{
+		{"the same", []Postmaster{first}, nil, false, false},
+		{"none", []Postmaster{first, none}, nil, true, false},
+		{"another", []Postmaster{second}, nil, true, false},
+		{"gone is gone, whoever runs", []Postmaster{none, first}, nil, true, false},
+		{"the same, and the manager is calm", []Postmaster{first}, []answer{calm(0), calm(3), calm(6.1)}, false, true},
+		{"the time counts from the first answer to the last question", []Postmaster{first}, []answer{calm(0), calm(6.05)}, false, false},
+		{"stopping in between", []Postmaster{first}, []answer{calm(0), stopping, calm(6.1), calm(9)}, false, false},
+		{"unknown in between", []Postmaster{first}, []answer{calm(0), unknown, calm(6.1), calm(9)}, false, false},
+		{"not accepting in between", []Postmaster{first}, []answer{calm(0), refusing, calm(6.1), calm(9)}, false, false},
+		{"calm again for long enough", []Postmaster{first}, []answer{calm(0), stopping, calm(4), calm(10.1)}, false, true},
+		{"calm of another", []Postmaster{second}, []answer{calm(0), calm(7)}, true, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			rule := newServing(first)
+			for _, found := range row.found {
+				rule = rule.found(found)
+			}
+			stays := false
+			for _, a := range row.answers {
+				if stays {
+					t.Fatalf("it stays before the answer at %s", a.asked.Sub(begun))
+				}
+				rule, stays = rule.told(a)
+			}
+			if rule.gone != row.gone || stays != row.stays {
+				t.Errorf("gone %t, stays %t", rule.gone, stays)
+			}
+		})
+	}
+	if !newServing(none).gone {
+		t.Error("whoever is known to have stopped is not gone")
+	}
+}

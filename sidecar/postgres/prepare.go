@@ -1,0 +1,142 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sql"
+)
+
+// preparation bounds the preparation of a fast shutdown.
+type preparation struct {
+	// checkpoint is how long the checkpoint may take.
+	checkpoint time.Duration
+	// archived is how long the archiver may take until everything that was written is archived.
+	archived time.Duration
+	// slow is how long one WAL file may take of it: the shutdown writes one more, and waits for it.
+	slow time.Duration
+}
+
+// preparing are the bounds of [Server.Prepare].
+var preparing = preparation{checkpoint: 20 * time.Second, archived: 10 * time.Second, slow: 2 * time.Second}
+
+// archivePoll is the interval between two questions whether the archiver has caught up.
+const archivePoll = 100 * time.Millisecond
+
+// Prepare leaves little to do for a fast shutdown that follows soon: it runs a checkpoint, completes the WAL file in use, and waits
+// until the archiver has archived it. It returns what shows that the shutdown would nevertheless take long, or "": then the
+// shutdown has few buffers to write and one WAL file to archive. It takes half a minute at most.
+//
+// Its session is the superuser's and is closed at once when the context ends, so that it delays no other shutdown.
+func (s *Server) Prepare(ctx context.Context) (idle.Reason, error) {
+	against, err := s.prepare(ctx, preparing)
+	if err != nil && ctx.Err() != nil { // a session that was closed fails with whatever it was doing
+		err = fmt.Errorf("prepare a shutdown: %w", errors.Join(context.Cause(ctx), err))
+	}
+	return against, err
+}
+
+func (s *Server) prepare(ctx context.Context, limits preparation) (idle.Reason, error) {
+	limited, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	opened, err := s.connectAs(limited, roleFallback, maintenanceDatabase)
+	if err != nil {
+		return "", err
+	}
+	defer opened.closeNow()
+	stop := context.AfterFunc(ctx, opened.closeNow)
+	defer stop()
+	if err := checkpoint(ctx, opened.conn, limits.checkpoint); err != nil {
+		return "", err
+	}
+	completed, err := switchWAL(ctx, opened.conn)
+	if err != nil || completed == "" {
+		return "", err
+	}
+	return awaitArchived(ctx, opened.conn, completed, limits)
+}
+
+// checkpoint runs a checkpoint. One that takes too long goes on in the server.
+func checkpoint(ctx context.Context, conn *pgx.Conn, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit+sampleTimeout) // the server's own limit applies unless it hangs
+	defer cancel()
+	for _, statement := range []string{
+		fmt.Sprintf("SET statement_timeout = %d", limit.Milliseconds()), "CHECKPOINT", "RESET statement_timeout",
+	} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("run a checkpoint: %w", err)
+		}
+	}
+	return nil
+}
+
+// switchWAL completes the WAL file in use and returns the name of the newest completed file, or "" if nothing is archived.
+func switchWAL(ctx context.Context, conn *pgx.Conn) (completed string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	if err := conn.QueryRow(ctx, sql.ArchiveSwitch).Scan(&completed); err != nil {
+		return "", fmt.Errorf("complete the WAL file in use: %w", err)
+	}
+	return completed, nil
+}
+
+// awaitArchived waits until the archiver has archived a completed WAL file and every one before it.
+func awaitArchived(ctx context.Context, conn *pgx.Conn, completed string, limits preparation) (idle.Reason, error) {
+	now := time.Now()
+	archiving := archiving{limits: limits, completed: now, begun: now}
+	ticker := time.NewTicker(archivePoll)
+	defer ticker.Stop()
+	for {
+		queue, err := readQueue(ctx, conn, completed)
+		if err != nil {
+			return "", err
+		}
+		if reason, over := archiving.observe(queue, time.Now()); over {
+			return reason, nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("wait for the archiver: %w", context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}
+
+// archiveQueue is what waits for the archiver: total files up to and including one WAL file, and those before it.
+type archiveQueue struct{ total, before int64 }
+
+func readQueue(ctx context.Context, conn *pgx.Conn, completed string) (queue archiveQueue, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	if err := conn.QueryRow(ctx, sql.ArchiveQueue, completed).Scan(&queue.total, &queue.before); err != nil {
+		return archiveQueue{}, fmt.Errorf("read the archiver's queue: %w", err)
+	}
+	return queue, nil
+}
+
+// archiving follows how a WAL file is archived.
+type archiving struct {
+	limits    preparation
+	completed time.Time // when the file was completed
+	begun     time.Time // when the archiver took it at the earliest
+}
+
+// observe returns, once the waiting is over, what speaks against a shutdown, or "".
+func (a *archiving) observe(queue archiveQueue, now time.Time) (against idle.Reason, over bool) {
+	switch {
+	case queue.total == 0 && now.Sub(a.begun) > a.limits.slow:
+		return idle.ReasonArchiverSlow, true
+	case queue.total == 0:
+		return "", true
+	case now.Sub(a.completed) >= a.limits.archived:
+		return idle.ReasonArchiverBehind, true
+	case queue.before != 0:
+		a.begun = now
+	}
+	return "", false
+}

@@ -1,0 +1,146 @@
+// Package resize shrinks what this pod requests of its node while its cluster dozes, and grows it back.
+//
+// Only requests change, in place, and never limits: PostgreSQL could not start below them. What a pod is to request again is in the
+// operator's own annotation, so that nothing has to be remembered.
+package resize
+
+import (
+	"encoding/json"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
+	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
+)
+
+const (
+	cpu    = "cpu"
+	memory = "memory"
+)
+
+// smallestCPU is the CPU request of a dozing PostgreSQL. None at all could change the pod's QoS class, which Kubernetes refuses.
+const smallestCPU = "10m"
+
+// Requests are requests to set, by the name of the resource.
+type Requests map[string]resource.Quantity
+
+// Why a pod is left as it is.
+const (
+	notBurstable = "the pod is not Burstable"
+	notStored    = "the pod has no specification by the operator"
+	theirs       = "somebody else sets the requests"
+	restarts     = "a resize would restart the container"
+)
+
+// Shrink returns the requests that a pod is to have while it dozes, as far as it does not have them, or why it is left as it is.
+// The memory request is as it was if toMemory is zero.
+func Shrink(pod *api.Pod, toMemory resource.Quantity) (to Requests, against string) {
+	container, target, ok := parts(pod)
+	switch {
+	case !ok:
+		return nil, notStored
+	case pod.Status.QOSClass != "Burstable":
+		return nil, notBurstable
+	case othersSet(pod, container, target):
+		return nil, theirs
+	}
+	floors := Requests{cpu: resource.MustParse(smallestCPU)}
+	if !toMemory.IsZero() {
+		floors[memory] = toMemory
+	}
+	to = Requests{}
+	for name, floor := range floors {
+		want, known := target[name]
+		request := container.Resources.Requests[name]
+		switch {
+		case !known || want.Cmp(floor) <= 0 || request.Cmp(want) != 0: // small already
+		case slices.ContainsFunc(container.ResizePolicy, func(p api.ResizePolicy) bool {
+			return p.ResourceName == name && p.RestartPolicy != "NotRequired"
+		}):
+			against = restarts
+		default:
+			to[name] = floor
+		}
+	}
+	return to, against
+}
+
+// Grow returns the requests that the pod is to have again after a doze, as far as it does not have them.
+func Grow(pod *api.Pod) Requests {
+	container, target, _ := parts(pod)
+	to := Requests{}
+	for name, want := range target {
+		if request := container.Resources.Requests[name]; request.Cmp(want) < 0 && ours(pod, name) {
+			to[name] = want
+		}
+	}
+	return to
+}
+
+// resizePending is the condition of a pod whose node cannot give it, now or ever, what it requests since a resize.
+const resizePending = "PodResizePending"
+
+// Awaits reports whether the pod waits for requests that we have set.
+func Awaits(pod *api.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c api.Condition) bool { return c.Type == resizePending && c.Status == "True" }) &&
+		(ours(pod, cpu) || ours(pod, memory))
+}
+
+// parts returns PostgreSQL's container, and the requests of CPU and memory with which the operator made it.
+func parts(pod *api.Pod) (container api.Container, target Requests, ok bool) {
+	var spec api.PodSpec
+	if json.Unmarshal([]byte(pod.Annotations[contract.AnnotationPodSpec]), &spec) != nil {
+		return api.Container{}, nil, false
+	}
+	container, ok = postgres(pod.Spec)
+	stored, known := postgres(spec)
+	target = Requests{}
+	for _, name := range []string{cpu, memory} {
+		if request, ok := stored.Resources.Requests[name]; ok {
+			target[name] = request
+		} else if limit, ok := stored.Resources.Limits[name]; ok { // then Kubernetes uses it
+			target[name] = limit
+		}
+	}
+	return container, target, ok && known
+}
+
+func postgres(spec api.PodSpec) (api.Container, bool) {
+	for _, container := range spec.Containers {
+		if container.Name == contract.PostgresContainer {
+			return container, true
+		}
+	}
+	return api.Container{}, false
+}
+
+// othersSet reports whether somebody else, such as a vertical autoscaler, has set the container's requests: when the pod was made,
+// or since then.
+func othersSet(pod *api.Pod, container api.Container, target Requests) bool {
+	made := path("image")
+	for _, name := range []string{cpu, memory} {
+		if ownership.SetByOthers(pod.ManagedFields, made, requestPath(name)...) {
+			return true
+		}
+		want, known := target[name]
+		request := container.Resources.Requests[name]
+		if order := request.Cmp(want); known && (order > 0 || order < 0 && !ours(pod, name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// ours reports whether a request has its value from us.
+func ours(pod *api.Pod, name string) bool {
+	return ownership.SetByUs(pod.ManagedFields, requestPath(name)...)
+}
+
+// path returns the path of a field of PostgreSQL's container.
+func path(field ...string) []string {
+	return append([]string{"spec", "containers", ownership.Item(contract.PostgresContainer)}, field...)
+}
+
+func requestPath(name string) []string { return path("resources", "requests", name) }
