@@ -18,11 +18,11 @@ KIND_NODE ?= kindest/node:v1.35.0@sha256:452d707d4862f52530247495d180205e0290568
 KIND_OPERATOR ?= 1.30.0
 FUZZTIME ?= 30s
 # What explores every state does so in one goroutine: the race detector would find nothing there, and takes it six times as long.
-EXPLORATION = ^TestMachine_everyReachableState$$
-SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing)$$
+EXPLORATION = ^TestMachine_everyReachableState
+SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
 MATRIX ?=
-MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|BesideAnotherPlugin|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices)$$
+MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|BesideAnotherPlugin|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices|Doze_wakesInItsPodAndHibernatesLater|Doze_refusesAndCutsNobody|Doze_leavesAPersonsFence|Doze_survivesItsPod|Doze_aPoolerLeadsToIt)$$
 
 CLUSTER = go -C e2e run ./cmd/cluster
 PLUGIN_IMAGE = $(REGISTRY)/cnpg-i-scale-to-zero:$(TAG)
@@ -48,21 +48,22 @@ unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API
 	go -C e2e tool gotestsum --format pkgname --raw-command -- sh -c ' \
 		go -C .. test -json -race -shuffle=on -skip "$(EXPLORATION)" ./... || failed=1; \
 		go -C .. test -json -run "$(EXPLORATION)" ./sidecar/sleep || failed=1; \
-		go test -json -race -shuffle=on ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./archives/... ./changelog/... ./workflows/... ./picture/... || failed=1; \
+		go test -json -race -shuffle=on ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./changelog/... ./workflows/... ./picture/... || failed=1; \
+		go test -json -shuffle=on ./archives/... || failed=1; \
 		exit $$failed'
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made here)
 	@REQUIRE_CLUSTER=1 ./e2e/on-cluster.sh sh -c \
 		'rm -rf build/e2e && mkdir -p build/e2e && \
-		go -C e2e tool gotestsum --format standard-verbose -- -count=1 -timeout 60m -parallel 5 -artifacts -outputdir ../build/e2e ./tests/... && \
+		go -C e2e tool gotestsum --format standard-verbose --raw-command -- ./test.sh && \
 		go -C e2e run ./cmd/cluster audit && \
 		go -C e2e run ./cmd/cluster traces "$(CURDIR)/build/e2e/traces" && \
 		go test -count=1 -v -run "^TestReplay$$" ./sidecar/sleep -traces "$(CURDIR)/build/e2e/traces"'
 
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again
-	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=5 LOST_ANSWERS=10 RENEWALS=50 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 60m -v -run '$(SOAKRUN)' ./tests/...
+	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=5 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 60m -v -run '$(SOAKRUN)' ./tests/...
 
 .PHONY: e2e-matrix
 e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn (MATRIX, MATRIXRUN); hours
@@ -122,7 +123,7 @@ kubectl-plugin: ## Write build/kubectl-scale_to_zero for this machine, and what 
 	cp plugin/kubectl/kubectl_complete-scale_to_zero build/
 
 .PHONY: archives
-archives: ## Write build/archives for the version TAG: kubectl scale_to_zero for every platform, checksums, krew's manifest (REPOSITORY)
+archives: ## Write build/archives for the version TAG: kubectl scale_to_zero for every platform, SBOMs, checksums, krew's manifest (REPOSITORY)
 	go -C e2e run ./cmd/archives -version '$(TAG)' -repository '$(REPOSITORY)'
 
 .PHONY: test-archives

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -69,7 +70,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	}
 	controller := &wake.Controller{
 		Settings: wake.Settings{
-			Replica: c.Replica, HandoverWait: c.HandoverWait, DrainTimeout: c.DrainTimeout,
+			Replica: c.Replica, HandoverWait: c.HandoverWait, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
 		},
 		Client: manager.GetClient(), Informers: reader, APIReader: manager.GetAPIReader(),
 		Ports: &ports.Store{
@@ -80,7 +81,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		Ask: ask, Notifier: notifier, Events: tell, WakeRecorder: wakeRecorder, Logger: logger,
+		Ask: ask, Notifier: notifier, Events: tell, WakeRecorder: wakeRecorder, Observer: counts, Logger: logger,
 	}
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err
@@ -93,6 +94,14 @@ func limits(c *config.Gateway) gateway.Limits {
 	limits := gateway.DefaultLimits()
 	limits.HeldFor = c.WakeTimeout
 	return limits
+}
+
+// wakeForBackup returns what wakes a cluster for its Backup, or nil without a gateway, where none dozes.
+func (g *wakeGateway) wakeForBackup() func(context.Context, types.NamespacedName, string) bool {
+	if g == nil {
+		return nil
+	}
+	return g.controller.WakeForBackup
 }
 
 // sweep frees ports until the context ends, starting once the informers are in sync.

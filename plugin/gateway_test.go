@@ -397,7 +397,8 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	})
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, contract.AnnotationWake))
 	f.comes("it is armed for the fourth time", func() bool { return len(f.slices()) == 2 })
-	woken.controller.Stop(ctx)
+	woken.controller.Leave(ctx)
+	woken.controller.Drain(ctx)
 	if left := f.slices(); len(left) != 0 {
 		t.Errorf("%d slices are left of a plugin that stopped", len(left))
 	}

@@ -91,12 +91,14 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	}
 	calls := metrics.NewCalls(ctrlmetrics.Registry,
 		identityapi.Identity_ServiceDesc, operatorapi.Operator_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
-	server := &grpcserver.Server{Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept}, Register: func(registrar grpc.ServiceRegistrar) {
-		identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.synced.Load, Validates: c.ValidateClusters})
-		operatorapi.RegisterOperatorServer(registrar, &operator.Server{Now: time.Now})
-		lifecycleapi.RegisterOperatorLifecycleServer(registrar, &lifecycle.Server{
+	leaving := make(chan struct{})
+	offered := services{
+		identity: &identity.Server{Version: version, Ready: ready.synced.Load, Validates: c.ValidateClusters},
+		operator: &operator.Server{Now: time.Now},
+		lifecycle: &lifecycle.Server{
 			Sidecar: lifecycle.Sidecar{
 				Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
+				DozeMemory: c.DozeMemory,
 			},
 			AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes,
 			Observer: &observer{
@@ -104,23 +106,44 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 				recorder: recorder,
 			},
 			Logger: logger,
-		})
-		reconcilerapi.RegisterReconcilerHooksServer(registrar, &reconciler.Server{Enqueue: func(name types.NamespacedName) {
+		},
+		reconciler: &reconciler.Server{WakeForBackup: woken.wakeForBackup(), Enqueue: func(name types.NamespacedName) {
 			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 			select {
 			case enqueued <- event.GenericEvent{Object: cluster}:
 			default:
 			}
-		}})
-	}}
+		}},
+	}
+	server := &grpcserver.Server{
+		Leaving: leaving, Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept}, Register: offered.register,
+	}
 	logger.Info("the plugin starts", "version", version, "sidecar", c.SidecarImage)
 	defer context.AfterFunc(ctx, func() {
 		if woken != nil {
-			woken.controller.Stop(running)
+			woken.controller.Leave(running)
+			close(leaving)
+			woken.controller.Drain(running)
 		}
 		stop()
 	})()
 	return runParts(running, c, manager, server, woken, &ready)
+}
+
+// services are what the operator calls.
+type services struct {
+	identity   *identity.Server
+	operator   *operator.Server
+	lifecycle  *lifecycle.Server
+	reconciler *reconciler.Server
+}
+
+// register registers them with a server. There may be several.
+func (s services) register(registrar grpc.ServiceRegistrar) {
+	identityapi.RegisterIdentityServer(registrar, s.identity)
+	operatorapi.RegisterOperatorServer(registrar, s.operator)
+	lifecycleapi.RegisterOperatorLifecycleServer(registrar, s.lifecycle)
+	reconcilerapi.RegisterReconcilerHooksServer(registrar, s.reconciler)
 }
 
 // readiness is what this replica can do by now.

@@ -13,3 +13,13 @@ var Activity string
 //
 //go:embed terminate.sql
 var Terminate string
+
+// ArchiveSwitch completes the WAL file in use and returns the name of the newest completed file, empty if nothing is archived.
+//
+//go:embed archive-switch.sql
+var ArchiveSwitch string
+
+// ArchiveQueue returns how many files wait for the archiver up to the WAL file $1, and how many before it.
+//
+//go:embed archive-queue.sql
+var ArchiveQueue string

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -102,6 +103,10 @@ func TestSleep(t *testing.T) {
 					w.mutex.Unlock()
 				}
 			}
+		}, ""},
+		"dozing": {dozing, func(w *world) {
+			w.reports["orders-1"] = withBlockers(idling(time.Minute), "dozing")
+			w.patched = w.obey(3 * time.Second)
 		}, ""},
 		"already":         {asleep, nil, ""},
 		"already-by-hand": {byHand, nil, ""},
@@ -256,12 +261,13 @@ func TestWake(t *testing.T) {
 			} {
 				time.Sleep(1500 * time.Millisecond)
 				change()
-				status := made.Status
-				if err := w.api.Update(context.Background(), made); err != nil {
+				spec := made.Spec
+				// First the status: the command may look in between, and a pod that has a node and no phase yet is none of the states.
+				if err := w.api.Status().Update(context.Background(), made); err != nil {
 					w.t.Error(err)
 				}
-				made.Status = status
-				if err := w.api.Status().Update(context.Background(), made); err != nil {
+				made.Spec = spec
+				if err := w.api.Update(context.Background(), made); err != nil {
 					w.t.Error(err)
 				}
 			}
@@ -321,6 +327,73 @@ func TestWake(t *testing.T) {
 	}
 }
 
+func TestWake_endsADoze(t *testing.T) {
+	t.Parallel()
+	stopping := func(c *cnpgv1.Cluster) {
+		dozing(c)
+		c.Annotations[contract.AnnotationDozingSince] = time.Now().Add(-time.Second).UTC().Format(time.RFC3339)
+		delete(c.Annotations, contract.AnnotationStopped)
+	}
+	hibernated := func(c *cnpgv1.Cluster) { dozing(c); asleep(c) }
+	for name, row := range map[string]struct {
+		change    func(*cnpgv1.Cluster)
+		pods      bool
+		prepare   func(*world)
+		arguments string
+		fence     bool // it is left at the end
+	}{
+		"dozing":           {dozing, true, nil, "wake orders", false},
+		"dozing-disabled":  {func(c *cnpgv1.Cluster) { dozing(c); c.Annotations[contract.AnnotationEnabled] = "false" }, true, nil, "wake orders", false},
+		"dozing-conflicts": {dozing, true, func(w *world) { w.conflicts = 2 }, "wake orders", false},
+		"dozing-and-wait": {stopping, true, func(w *world) {
+			stopped := "uid"
+			time.AfterFunc(1500*time.Millisecond, func() { w.annotate("orders", map[string]*string{contract.AnnotationStopped: &stopped}) })
+			w.patched = func(annotations map[string]*string) {
+				time.Sleep(1500 * time.Millisecond) // the bubble's clock
+				serving := pod("orders", "orders-1", time.Hour, true)
+				if err := w.api.Status().Update(context.Background(), serving); err != nil {
+					w.t.Error(err)
+				}
+			}
+		}, "wake orders --wait", false},
+		"dozing-not-stopped": {stopping, true, nil, "wake orders --timeout 10s", true},
+		"dozing-hibernated":  {hibernated, false, nil, "wake orders", false},
+		"fenced":             {fenced, true, nil, "wake orders", true},
+		"fenced-hibernated":  {func(c *cnpgv1.Cluster) { fenced(c); byHand(c) }, false, func(w *world) { w.managers[types.NamespacedName{Namespace: "shop", Name: "orders"}] = "kubectl-cnpg" }, "wake orders", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				orders := cluster("orders")
+				row.change(orders)
+				objects := []client.Object{orders}
+				if row.pods {
+					objects = append(objects, withdrawing(pod("orders", "orders-1", time.Hour, false)))
+				}
+				w := newWorld(t, objects...)
+				if row.prepare != nil {
+					row.prepare(w)
+				}
+				golden(t, "wake-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
+				left := w.annotations()
+				if _, fence := left[contract.AnnotationFence]; fence != row.fence {
+					t.Errorf("the fence is left: %t, want %t", fence, row.fence)
+				}
+				for _, mark := range []string{contract.AnnotationDozingSince, contract.AnnotationStopped, contract.AnnotationLastWake} {
+					if _, there := left[mark]; !row.fence && there {
+						t.Errorf("a mark is left: %v", left)
+					}
+				}
+				for _, patch := range w.patches {
+					if !strings.Contains(patch, "resourceVersion") {
+						t.Errorf("it patched whatever others did: %s", patch)
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestKeepAwakeAndRelease(t *testing.T) {
 	t.Parallel()
 	const tomorrow = "2000-01-02T00:00:00Z"
@@ -337,6 +410,7 @@ func TestKeepAwakeAndRelease(t *testing.T) {
 		"more":           {with(map[string]string{contract.AnnotationKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 48h", "2000-01-03T00:00:00Z"},
 		"over-a-mistake": {with(map[string]string{contract.AnnotationKeepAwakeUntil: "x"}), 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
 		"asleep":         {asleep, 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
+		"dozing":         {dozing, 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
 		"disabled":       {with(map[string]string{contract.AnnotationEnabled: "false"}), 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
 		"conflicts":      {nil, 2, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
 		"release":        {with(map[string]string{contract.AnnotationKeepAwakeUntil: tomorrow}), 0, "release orders", ""},

@@ -77,7 +77,7 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 		return err
 	}
 	var answer kept
-	switched := false
+	sleeps := false
 	err = a.change(c.Context(), name, func(cluster *cnpgv1.Cluster) map[string]*string {
 		now := time.Now()
 		until, change := decide(cluster, now)
@@ -92,7 +92,7 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, value)
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
-		switched = s.view.Switched
+		sleeps = s.view.Switched || s.view.Dozing
 		answer = kept{cluster.Namespace, cluster.Name, s.state(now), unlessZero(until)}
 		return changes
 	})
@@ -100,7 +100,7 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 		return err
 	}
 	switch {
-	case switched:
+	case sleeps:
 		p.say("It is %s, which this does not change; %s wake -n %s %s does.", answer.State, called, answer.Namespace, answer.Cluster)
 	case answer.State == StateDisabled:
 		p.say("The feature is off for it: nothing puts it to sleep.")

@@ -30,6 +30,8 @@ type explanation struct {
 	Obstacle plan.Reason `json:"obstacle,omitempty"`
 	// Blockers are the primary's blockers, with descriptions.
 	Blockers []blocker `json:"blockers"`
+	// DozeBlockers are the reasons why it does not doze although its annotations ask for it, with descriptions.
+	DozeBlockers []blocker `json:"dozeBlockers,omitempty"`
 	// Problems are the invalid annotations.
 	Problems []string `json:"problems"`
 	// Rules are the annotations that define what counts, and when.
@@ -89,7 +91,7 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 		e.Problems = append(e.Problems, problem.String())
 	}
 	for _, key := range []string{
-		contract.AnnotationEnabled, contract.AnnotationInactivityMinutes, contract.AnnotationActivity, contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationWake,
+		contract.AnnotationEnabled, contract.AnnotationInactivityMinutes, contract.AnnotationDozeMinutes, contract.AnnotationActivity, contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationWake,
 		contract.AnnotationGatewayAddress, contract.AnnotationSidecarUpdate, contract.AnnotationDatabase, contract.AnnotationSleepRequested, contract.AnnotationUnroutableServices,
 	} {
 		if value, there := cluster.Annotations[key]; there {
@@ -100,7 +102,16 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 		e.Reason, e.Obstacle = cluster.Annotations[contract.AnnotationAsleepReason], s.view.Obstacle()
 		return e, nil
 	}
+	if state == StateDozing {
+		if s.view.Gone {
+			e.Obstacle = plan.ReasonGone
+		}
+		return e, nil
+	}
 	e.askInstances(ctx, a, s)
+	for _, reason := range e.DozeBlockedBy {
+		e.DozeBlockers = append(e.DozeBlockers, blocker{reason, describe(reason)})
+	}
 	return e, nil
 }
 
@@ -155,14 +166,21 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 	for _, b := range e.Blockers {
 		p("Awake, because %s (%s).\n", b.Description, cell(b.Reason))
 	}
+	for _, b := range e.DozeBlockers {
+		p("It cannot doze, and hibernates at its time, because %s (%s).\n", b.Description, cell(b.Reason))
+	}
 	if e.IdleForSeconds != nil && e.ThresholdSeconds != nil {
 		p("The primary is idle for %s; the threshold is %s.\n", long(e.IdleForSeconds), long(e.ThresholdSeconds))
 	}
-	if e.Due != nil {
+	if e.Due != nil && e.State != StateDozing {
 		p("If nothing happens, the threshold has passed at %s.\n", e.Due.Format(time.RFC3339))
 	}
 	if e.LastWake != nil {
-		p("Last woken by %s, through Service %s.\n", cell(woken(e.LastWake, now)), cell(e.LastWake.Service))
+		through := ""
+		if e.LastWake.Service != "" {
+			through = ", through Service " + cell(e.LastWake.Service)
+		}
+		p("Last woken by %s%s.\n", cell(woken(e.LastWake, now)), through)
 	}
 	if e.Note != "" {
 		p("Note: %s.\n", cell(e.Note))
@@ -179,7 +197,12 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 
 // writeSleep explains why the cluster sleeps and what wakes it.
 func (e *explanation) writeSleep(p func(string, ...any)) {
-	if e.State != StateAsleep && e.State != StateAsleepByHand {
+	if e.State == StateDozing {
+		p("PostgreSQL is stopped, and its pod is kept.\n")
+		if e.Due != nil {
+			p("If nothing happens, it hibernates at %s.\n", e.Due.Format(time.RFC3339))
+		}
+	} else if e.State != StateAsleep && e.State != StateAsleepByHand {
 		return
 	}
 	if e.Reason != "" {

@@ -76,7 +76,7 @@ func (s State) colour() string {
 	switch s {
 	case StateAwake:
 		return green
-	case StateAsleep:
+	case StateAsleep, StateDozing:
 		return blue
 	case StateAsleepByHand:
 		return yellow

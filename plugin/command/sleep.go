@@ -41,7 +41,7 @@ func (p *program) sleepCommand() *cobra.Command {
 		Use: "sleep CLUSTER", Short: "Ask the sidecar to put a cluster to sleep now, under the usual conditions, and say what came of it",
 		Long: `Ask the sidecar to put a cluster to sleep now: without waiting for the threshold, but never while it is in use, over
 anything else that keeps it awake, without the handover to the wake gateway, or before it has been up for five minutes
-(or the threshold, if that is shorter).
+(or the threshold, if that is shorter). A cluster that dozes hibernates.
 
 The sidecar goes on trying for ten minutes; keep-awake takes the request back.`,
 		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
@@ -162,13 +162,13 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 	case view.Switched:
 		if !s.switched {
 			s.switched = true
-			s.say("The switch is on; the operator stops PostgreSQL.")
+			s.say("The hibernation annotation is on; the operator stops PostgreSQL.")
 		}
 		return false, nil
 	case s.switched:
-		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: the switch was taken back, by somebody or since a client came; kubectl describe tells", s.name)}
+		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: the hibernation annotation was turned off again, by somebody or because a client connected; see kubectl describe", s.name)}
 	}
-	if going := s.answer.State == StateGoing; going != s.going {
+	if going := s.answer.State == StateGoing; going != s.going && s.answer.State != StateDozing {
 		s.going = going
 		s.say("%s", map[bool]string{true: "The sleep is announced; the wake gateway prepares.", false: "The announcement was withdrawn, or has run out."}[going])
 	}
@@ -183,7 +183,7 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 func (s *sleeper) update(reasons []string) (bool, error) {
 	blockers := []blocker{}
 	for _, reason := range reasons {
-		if reason != string(idle.ReasonWaiting) { // the sidecar has not seen the request yet
+		if reason != string(idle.ReasonWaiting) && reason != string(idle.ReasonDozing) { // the sidecar has not seen the request yet
 			blockers = append(blockers, blocker{reason, describe(reason)})
 		}
 	}
@@ -203,7 +203,7 @@ func (s *sleeper) update(reasons []string) (bool, error) {
 // late explains after the timeout why the cluster is still awake.
 func (s *sleeper) late(timeout time.Duration) error {
 	if s.switched || s.value == "" {
-		return notReached{fmt.Sprintf("the Cluster %q does not sleep after %s, though the switch is on: the operator has not stopped every pod", s.name, timeout)}
+		return notReached{fmt.Sprintf("the Cluster %q does not sleep after %s, though the hibernation annotation is on: the operator has not stopped every pod", s.name, timeout)}
 	}
 	reasons := make([]string, 0, len(s.answer.Blockers))
 	for _, b := range s.answer.Blockers {

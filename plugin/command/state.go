@@ -22,11 +22,13 @@ const (
 	StateAwake State = "awake"
 	// StateGoing: the cluster is about to sleep, or hibernation is requested and pods are left.
 	StateGoing State = "going to sleep"
+	// StateDozing: this project has stopped PostgreSQL and keeps its pod.
+	StateDozing State = "dozing"
 	// StateAsleep: this project put the cluster to sleep.
 	StateAsleep State = "asleep"
 	// StateAsleepByHand: a person put the cluster to sleep, so that no connection wakes it.
 	StateAsleepByHand State = "asleep by hand"
-	// StateWaking: hibernation is no longer requested, and no instance is ready yet.
+	// StateWaking: neither hibernation nor a doze is requested any longer, and no instance is ready yet.
 	StateWaking State = "waking"
 )
 
@@ -71,6 +73,10 @@ func (s seen) state(now time.Time) State {
 		return StateAsleepByHand
 	case s.view.Switched:
 		return StateGoing
+	case s.view.Dozing:
+		return StateDozing
+	case s.view.Unsettled || !s.wokenFromDoze(now).IsZero():
+		return StateWaking
 	case hibernation || s.starting(now): // the operator removes the condition when it begins to create the pods
 		return StateWaking
 	case s.view.Problems != 0 || !s.view.Policy.Enabled:
@@ -109,7 +115,7 @@ func (s seen) primary() *corev1.Pod {
 }
 
 // since returns when the state began, or zero if unknown.
-func (s seen) since(state State) time.Time {
+func (s seen) since(state State, now time.Time) time.Time {
 	reason, changed, _ := s.condition()
 	switch state {
 	case StateAsleep, StateGoing:
@@ -122,7 +128,12 @@ func (s seen) since(state State) time.Time {
 		return changed.UTC()
 	case StateAsleepByHand:
 		return changed.UTC()
+	case StateDozing:
+		return s.dozingSince()
 	case StateWaking:
+		if at := s.wokenFromDoze(now); !at.IsZero() {
+			return at
+		}
 		if youngest := s.youngest(); youngest != nil {
 			return youngest.CreationTimestamp.UTC()
 		}

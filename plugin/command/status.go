@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +33,9 @@ type row struct {
 	// ThresholdSeconds is absent if the annotations are invalid.
 	ThresholdSeconds *float64 `json:"thresholdSeconds,omitempty"`
 	BlockedBy        []string `json:"blockedBy"`
-	// Due is when the cluster would sleep if nothing happens; absent while unknown.
+	// DozeBlockedBy is why the cluster does not doze although its annotations ask for it.
+	DozeBlockedBy []string `json:"dozeBlockedBy,omitempty"`
+	// Due is when the cluster would sleep, or hibernate if it dozes, if nothing happens; absent while unknown.
 	Due *time.Time `json:"due,omitempty"`
 	// Primary is the pod of the primary, even while the cluster sleeps.
 	Primary string `json:"primary,omitempty"`
@@ -153,7 +156,7 @@ func (a *access) table(ctx context.Context, namespace string, now time.Time) (ta
 // row returns what the Cluster and its pods show.
 func (s seen) row(state State, now time.Time) row {
 	r := row{
-		Namespace: s.cluster.Namespace, Cluster: s.cluster.Name, State: state, Since: unlessZero(s.since(state)), BlockedBy: []string{},
+		Namespace: s.cluster.Namespace, Cluster: s.cluster.Name, State: state, Since: unlessZero(s.since(state, now)), BlockedBy: []string{},
 		Primary: s.cluster.Status.CurrentPrimary, saved: s.saved(state, now),
 	}
 	if s.view.Problems == 0 {
@@ -174,6 +177,12 @@ func (s seen) row(state State, now time.Time) row {
 		} else {
 			r.note("the annotation " + contract.AnnotationLastWake + " is not understood")
 		}
+	}
+	if state == StateDozing {
+		r.Due = unlessZero(s.hibernatesAt())
+	}
+	if !s.view.Switched {
+		r.DozeBlockedBy = s.dozeBlockers()
 	}
 	if s.view.Switched && s.view.VolumesAtRisk {
 		r.note("not woken now: " + plan.VolumesAtRisk)
@@ -196,6 +205,26 @@ func (r *row) take(i instance, a answer) {
 			r.BlockedBy = append(r.BlockedBy, blocker)
 		}
 	}
+	for _, blocker := range a.report.DozeBlockers {
+		if !slices.Contains(r.DozeBlockedBy, blocker) {
+			r.DozeBlockedBy = append(r.DozeBlockedBy, blocker)
+		}
+	}
+}
+
+// remarks returns what the table says of the cluster besides its columns.
+func (r *row) remarks() string {
+	var remarks []string
+	if r.State == StateDozing && r.Due != nil {
+		remarks = append(remarks, "hibernates at "+r.Due.Format(time.RFC3339))
+	}
+	if len(r.DozeBlockedBy) != 0 {
+		remarks = append(remarks, "cannot doze: "+strings.Join(r.DozeBlockedBy, ","))
+	}
+	if r.Note != "" {
+		remarks = append(remarks, r.Note)
+	}
+	return strings.Join(remarks, "; ")
 }
 
 func (r *row) note(text string) {

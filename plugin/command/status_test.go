@@ -34,6 +34,12 @@ func fleet(t *testing.T) *world {
 		cluster("bad", annotate(contract.AnnotationActivity, "some")), pod("bad", "bad-1", time.Hour, true),
 		cluster("night", asleep, requesting, annotate(contract.AnnotationLastWake, "yesterday")), cluster("free", asleep),
 		cluster("maintained", asleep, maintained),
+		cluster("dozy", dozing, requesting), withdrawing(pod("dozy", "dozy-1", time.Hour, false)),
+		cluster("dozy-off", dozing, annotate(contract.AnnotationEnabled, "false")),
+		cluster("dozy-woken", with(toDoze), annotate(contract.AnnotationLastWake, `{"at":"1999-12-31T23:59:58Z","by":"10.0.0.9","service":"x","depth":"doze"}`)),
+		withdrawing(pod("dozy-woken", "dozy-woken-1", time.Hour, false)),
+		cluster("dozeless", with(toDoze)), pod("dozeless", "dozeless-1", time.Hour, true),
+		cluster("fenced", fenced), pod("fenced", "fenced-1", time.Hour, false),
 		cluster("hand", byHand, requesting),
 		cluster("going", annotate(contract.AnnotationHibernation, "on"), condition("DeletingPods")), pod("going", "going-1", time.Hour, true),
 		cluster("announced", annotate(contract.AnnotationAnnounced, "uid "+time.Now().Add(20*time.Second).UTC().Format(time.RFC3339))), pod("announced", "announced-1", time.Hour, true),
@@ -47,6 +53,7 @@ func fleet(t *testing.T) *world {
 	}
 	w := newWorld(t, objects...)
 	w.reports["orders-1"], w.reports["busy-1"] = idling(12*time.Minute), busy("active", "backup_running")
+	w.reports["dozeless-1"], w.reports["fenced-1"] = idling(time.Minute), busy("fenced")
 	w.reports["announced-1"], w.reports["away-1"] = idling(29*time.Minute), idling(time.Second)
 	w.silence["forbidden-1"] = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "forbidden-1", errors.New("no"))
 	w.silence["broken-1"] = apierrors.NewServiceUnavailable("dial tcp 10.0.0.3:9189: connection refused")
@@ -148,11 +155,18 @@ func TestExplain(t *testing.T) {
 		cluster string
 		change  func(*world)
 	}{
-		"idle":        {"orders", nil},
-		"busy":        {"busy", nil},
-		"disabled":    {"off", nil},
-		"bad":         {"bad", func(w *world) { w.reports["bad-1"] = busy("invalid_annotation", "newer_reason") }},
-		"asleep":      {"night", nil},
+		"idle":       {"orders", nil},
+		"busy":       {"busy", nil},
+		"disabled":   {"off", nil},
+		"bad":        {"bad", func(w *world) { w.reports["bad-1"] = busy("invalid_annotation", "newer_reason") }},
+		"asleep":     {"night", nil},
+		"dozing":     {"dozy", nil},
+		"dozing-off": {"dozy-off", nil},
+		"dozeless": {"dozeless", func(w *world) {
+			report := idling(time.Minute)
+			report.DozeBlockers = []string{"standbys", "pod_made_before"}
+			w.reports["dozeless-1"] = report
+		}},
 		"by-hand":     {"hand", nil},
 		"maintenance": {"maintained", nil},
 		"waking":      {"waking", nil},
@@ -179,7 +193,7 @@ func TestExplain(t *testing.T) {
 					row.change(w)
 				}
 				golden(t, "explain-"+name+".txt", w.run(t.Context(), "explain", row.cluster))
-				if name == "three" || name == "asleep" {
+				if name == "three" || name == "asleep" || name == "dozing" || name == "dozeless" {
 					golden(t, "explain-"+name+".json", w.run(t.Context(), "explain", row.cluster, "-o", "json"))
 				}
 			})

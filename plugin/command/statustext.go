@@ -35,7 +35,7 @@ func newStatusText(out io.Writer, everywhere, wide, colours bool) *statusText {
 func (t *statusText) write(rows []row, now time.Time) {
 	if !t.begun {
 		t.begun = true
-		t.notes = t.goesOn || slices.ContainsFunc(rows, func(r row) bool { return r.Note != "" })
+		t.notes = t.goesOn || slices.ContainsFunc(rows, func(r row) bool { return r.remarks() != "" })
 		t.line("NAMESPACE", "STATE", plain, t.head())
 	}
 	for _, r := range rows {
@@ -87,7 +87,7 @@ func (t *statusText) cells(r row, now time.Time) []string {
 		cells = append(cells, r.Primary, due, r.Wake)
 	}
 	if t.notes {
-		cells = append(cells, r.Note)
+		cells = append(cells, r.remarks())
 	}
 	return cells
 }

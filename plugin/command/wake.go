@@ -26,12 +26,16 @@ const waitingForHealthy = "WaitingForHealthy"
 type step int
 
 const (
-	// stepDone: hibernation is not requested.
+	// stepDone: neither hibernation nor a doze is requested.
 	stepDone step = iota
 	// stepHold: wait until the operator has deleted every pod; turning the switch off earlier would make it fail over.
 	stepHold
 	// stepSwitch: turn the switch off.
 	stepSwitch
+	// stepHoldStop: wait until PostgreSQL has stopped for a doze.
+	stepHoldStop
+	// stepUnfence: have PostgreSQL started again.
+	stepUnfence
 	// stepRefuse: give up, because the operator might delete volumes.
 	stepRefuse
 )
@@ -44,6 +48,10 @@ func (s seen) next() step {
 	deleting := slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
 	begun := deleting || reason != "" && reason != waitingForHealthy
 	switch {
+	case s.view.Dozing && !s.view.Stopped:
+		return stepHoldStop
+	case s.view.Dozing:
+		return stepUnfence
 	case !s.view.Switched:
 		return stepDone
 	case !s.podsKnown:
@@ -61,7 +69,7 @@ func (s seen) next() step {
 func (s seen) awake() bool {
 	_, _, hibernation := s.condition()
 	primary := s.primary()
-	return !s.view.Switched && !hibernation && primary != nil && ready(*primary)
+	return !s.view.Switched && !s.view.Dozing && !s.view.Unsettled && !hibernation && primary != nil && ready(*primary)
 }
 
 // woke is the output of wake.
@@ -77,7 +85,7 @@ func (p *program) wakeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "wake CLUSTER", Short: "Wake a cluster, also one that a person put to sleep",
 		Long: `Wake a cluster, also one that a person put to sleep. While its pods are being deleted it waits until that is over:
-to turn back before would make the operator fail over.
+to turn back before would make the operator fail over. A cluster that dozes is woken once PostgreSQL has stopped.
 
 During a node maintenance with reusePVC false it refuses: the operator deletes the volumes of an instance that cannot be
 scheduled then.`,
@@ -152,20 +160,34 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	case stepHold:
 		w.tell("The pods are being deleted; it is woken when that is over.")
 		return false, nil
-	case stepSwitch:
-		err := w.annotate(ctx, cluster, map[string]*string{
-			contract.AnnotationHibernation: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil, contract.AnnotationAnnounced: nil,
-			contract.AnnotationGatewayReady: nil, contract.AnnotationSleepRequested: nil,
-			contract.AnnotationLastWake: nil, // it belongs to another wake
-		})
-		if err != nil {
+	case stepHoldStop:
+		w.tell("PostgreSQL is being stopped; it is started again when that is over.")
+		return false, nil
+	case stepSwitch, stepUnfence:
+		if err := w.annotate(ctx, cluster, s.changes()); err != nil {
 			return false, err
 		}
-		w.tell("The switch is off.")
+		w.tell(map[bool]string{true: "The fence is lifted.", false: "The hibernation annotation is off."}[s.view.Dozing])
 		w.answer.State = StateWaking
 		return !w.wait, nil
 	}
 	return false, nil
+}
+
+// changes are the annotations that wake the cluster, and what its sleep has left. A fence of a person's stays.
+func (s seen) changes() map[string]*string {
+	changes := map[string]*string{
+		contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil, contract.AnnotationSleepRequested: nil,
+		contract.AnnotationDozingSince: nil, contract.AnnotationStopped: nil,
+		contract.AnnotationLastWake: nil, // it belongs to another wake
+	}
+	if s.view.Fenced {
+		changes[contract.AnnotationFence] = nil
+	}
+	if s.view.Switched {
+		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil
+	}
+	return changes
 }
 
 // tell prints a phase when it begins.

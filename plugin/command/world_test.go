@@ -92,7 +92,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		o.SetManagedFields(nil)
 	}
 	own := func(c *cnpgv1.Cluster) {
-		if manager := w.managers[client.ObjectKeyFromObject(c)]; manager != "" && c.Annotations[contract.AnnotationHibernation] != "" {
+		if manager := w.managers[client.ObjectKeyFromObject(c)]; manager != "" && (c.Annotations[contract.AnnotationHibernation] != "" || c.Annotations[contract.AnnotationFence] != "") {
 			c.ManagedFields = owned(manager)
 		}
 	}
@@ -265,7 +265,7 @@ func (w *world) annotations() map[string]string {
 
 func owned(manager string) []metav1.ManagedFieldsEntry {
 	return []metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: &metav1.FieldsV1{
-		Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
+		Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{},"f:cnpg.io/fencedInstances":{}}}}`),
 	}}}
 }
 
@@ -314,6 +314,31 @@ func asleep(c *cnpgv1.Cluster) {
 	c.Annotations[contract.AnnotationAsleepReason] = "idle since 1999-12-31T21:30:00Z"
 	c.ManagedFields = owned(contract.FieldManager)
 	condition("Hibernated")(c)
+}
+
+// dozing is a cluster that has dozed for ten minutes, and hibernates after an hour without use.
+func dozing(c *cnpgv1.Cluster) {
+	with(toDoze)(c)
+	c.Annotations[contract.AnnotationFence] = contract.FenceAll
+	c.Annotations[contract.AnnotationDozingSince] = time.Now().Add(-10 * time.Minute).UTC().Format(time.RFC3339)
+	c.Annotations[contract.AnnotationStopped] = "uid"
+	c.ManagedFields = owned(contract.FieldManager)
+}
+
+// toDoze has a cluster doze after five minutes.
+var toDoze = map[string]string{contract.AnnotationDozeMinutes: "5", contract.AnnotationInactivityMinutes: "60"}
+
+// fenced is a cluster that a person fenced.
+func fenced(c *cnpgv1.Cluster) {
+	c.Annotations[contract.AnnotationFence] = contract.FenceAll
+	c.ManagedFields = owned("kubectl-cnpg")
+}
+
+// withdrawing gives the pod's sidecar the readiness probe that a doze needs.
+func withdrawing(p *corev1.Pod) *corev1.Pod {
+	p.Spec.NodeName, p.Status.Phase = "node-1", corev1.PodRunning
+	p.Spec.Containers = []corev1.Container{{Name: container, Env: []corev1.EnvVar{{Name: contract.EnvReadinessPort, Value: "9190"}}}}
+	return p
 }
 
 // byHand is a cluster that a person put to sleep.

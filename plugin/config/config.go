@@ -29,6 +29,8 @@ type Config struct {
 	SidecarResources requests.Sidecars
 	// UpdateAtOnce makes the operator replace running instances to update their sidecar, unless a Cluster says otherwise.
 	UpdateAtOnce bool
+	// DozeMemory is PostgreSQL's memory request while its cluster dozes; empty if it stays as it is.
+	DozeMemory string
 	// ShortenStartupProbes sets the startup probes of other plugins' sidecars in new pods to every second.
 	ShortenStartupProbes bool
 	// LogLevel is the log level of the plugin and of the sidecars.
@@ -69,6 +71,7 @@ var settings = []setting{
 	{"sidecar-cpu-limit", "SIDECAR_CPU_LIMIT", "100m", "CPU limit of the sidecar"},
 	{"sidecar-memory-request", "SIDECAR_MEMORY_REQUEST", "", "memory request of the sidecar; empty: 32Mi, and in a Guaranteed pod its limit"},
 	{"sidecar-memory-limit", "SIDECAR_MEMORY_LIMIT", "64Mi", "memory limit of the sidecar"},
+	{"doze-memory-request", "DOZE_MEMORY_REQUEST", "", "memory request of PostgreSQL's container while its cluster dozes, such as 64Mi; empty: as awake"},
 	{"shorten-startup-probes", "SHORTEN_STARTUP_PROBES", "true", "in new pods, probe every second whether other plugins' sidecars have started: true or false"},
 	{"log-level", "LOG_LEVEL", "info", "debug, info, warn or error"},
 	{"server-address", "SERVER_ADDRESS", "", "address to serve the operator on over TCP, such as :9090"},
@@ -159,6 +162,9 @@ func (r *reader) config() Config {
 		r.bad("LOG_LEVEL", "allowed are debug, info, warn and error")
 	}
 	c.SidecarResources = r.sidecarResources()
+	if c.DozeMemory = r.values["DOZE_MEMORY_REQUEST"]; c.DozeMemory != "" {
+		r.quantity("DOZE_MEMORY_REQUEST")
+	}
 	c.ShortenStartupProbes, c.ValidateClusters = r.boolean("SHORTEN_STARTUP_PROBES"), r.boolean("VALIDATE_CLUSTERS")
 	r.serving(c)
 	c.Gateway = r.gateway(c)

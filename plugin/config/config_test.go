@@ -61,6 +61,8 @@ func TestParse(t *testing.T) {
 		{"clients are allowed by ranges", map[string]string{"GATEWAY_ALLOW": "10.0.0.0/8, everybody"}, nil, []string{"GATEWAY_ALLOW"}},
 		{"durations have bounds", map[string]string{"WAKE_TIMEOUT": "1h0m1s", "HANDOVER_WAIT": "-1s", "DRAIN_TIMEOUT": "20"}, nil, []string{"WAKE_TIMEOUT", "HANDOVER_WAIT", "DRAIN_TIMEOUT"}},
 		{"the operator may be offered to validate", map[string]string{"VALIDATE_CLUSTERS": "true"}, nil, nil},
+		{"a dozing PostgreSQL may request less memory", map[string]string{"DOZE_MEMORY_REQUEST": "64Mi"}, nil, nil},
+		{"which is a quantity", map[string]string{"DOZE_MEMORY_REQUEST": "small"}, nil, []string{"DOZE_MEMORY_REQUEST"}},
 		{"a switch is true or false", map[string]string{"VALIDATE_CLUSTERS": "yes"}, nil, []string{"VALIDATE_CLUSTERS"}},
 		{"other sidecars' startup probes may be left as they are", map[string]string{"SHORTEN_STARTUP_PROBES": "false"}, nil, nil},
 		{"which is said by true or false", map[string]string{"SHORTEN_STARTUP_PROBES": "1"}, nil, []string{"SHORTEN_STARTUP_PROBES"}},
@@ -88,6 +90,9 @@ func TestParse(t *testing.T) {
 				}
 				if config.ShortenStartupProbes != (row.change["SHORTEN_STARTUP_PROBES"] != "false") {
 					t.Errorf("startup probes are shortened: %t", config.ShortenStartupProbes)
+				}
+				if config.DozeMemory != row.change["DOZE_MEMORY_REQUEST"] {
+					t.Errorf("a dozing PostgreSQL requests %q", config.DozeMemory)
 				}
 				if named := row.change["POD_NAME"] != ""; named != (config.Gateway != nil) || named && len(config.Gateway.Replica.Addresses) != 2 {
 					t.Errorf("the gateway is %+v", config.Gateway)

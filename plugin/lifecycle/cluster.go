@@ -2,11 +2,13 @@ package lifecycle
 
 import (
 	"encoding/json"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // cluster holds the fields that the hook reads of a request's Cluster, which may be large because of its status and
@@ -19,7 +21,8 @@ type cluster struct {
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
-		Probes struct {
+		Instances int `json:"instances"`
+		Probes    struct {
 			Startup *struct{} `json:"startup"`
 		} `json:"probes"`
 	} `json:"spec"`
@@ -57,3 +60,9 @@ func (c *cluster) rolls(otherwise bool) bool {
 // ownStartupProbe reports whether the user configured the instances' startup probe. It returns true for a definition that
 // cannot be read.
 func (c *cluster) ownStartupProbe() bool { return c.unreadable || c.Spec.Probes.Startup != nil }
+
+// mayDoze reports whether the cluster is to doze: it has one instance, and its annotations are valid and say so.
+func (c *cluster) mayDoze(now time.Time) bool {
+	policy, _ := idle.ParsePolicy(c.Metadata.Annotations, now)
+	return policy.Enabled && policy.Doze != 0 && c.Spec.Instances == 1
+}

@@ -26,8 +26,6 @@ const (
 	tokenSeconds = 3600
 	// placeholderImage stands for the real image and is never pulled.
 	placeholderImage = "scale-to-zero.invalid/sidecar:placeholder"
-	// postgresContainer is the operator's name for the instance's container (1.30: pkg/specs/pods.go).
-	postgresContainer = "postgres"
 )
 
 // Sidecar holds the parts of the sidecar that depend on the plugin's settings.
@@ -38,6 +36,8 @@ type Sidecar struct {
 	LogLevel  string
 	// Group and Version are those of the Cluster resource.
 	Group, Version string
+	// DozeMemory is PostgreSQL's memory request while its cluster dozes; empty if it stays as it is.
+	DozeMemory string
 }
 
 // Placeholder is the constant sidecar for EVALUATE. The operator compares EVALUATE's answers only with each other, so that no
@@ -80,9 +80,9 @@ func (e *MissingError) Error() string { return "the pod has no " + e.What }
 // Inject returns a copy of the pod with the sidecar after the other containers. An existing sidecar is replaced by name, which
 // makes Inject idempotent. Errors are *[MissingError].
 func Inject(pod *corev1.Pod, sidecar Sidecar) (*corev1.Pod, error) {
-	index := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == postgresContainer })
+	index := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == contract.PostgresContainer })
 	if index < 0 {
-		return nil, &MissingError{fmt.Sprintf("container %q", postgresContainer)}
+		return nil, &MissingError{fmt.Sprintf("container %q", contract.PostgresContainer)}
 	}
 	postgres := &pod.Spec.Containers[index]
 	socket, err := socketMount(postgres)
@@ -112,7 +112,7 @@ func setByName[T any](items *[]T, item T, name func(T) string) {
 func socketMount(postgres *corev1.Container) (corev1.VolumeMount, error) {
 	directory := path.Clean(variable(postgres, contract.EnvSocketDirectory))
 	if !path.IsAbs(directory) {
-		return corev1.VolumeMount{}, &MissingError{fmt.Sprintf("absolute PGHOST in container %q", postgresContainer)}
+		return corev1.VolumeMount{}, &MissingError{fmt.Sprintf("absolute PGHOST in container %q", contract.PostgresContainer)}
 	}
 	var found *corev1.VolumeMount
 	for i := range postgres.VolumeMounts {
@@ -123,7 +123,7 @@ func socketMount(postgres *corev1.Container) (corev1.VolumeMount, error) {
 		}
 	}
 	if found == nil {
-		return corev1.VolumeMount{}, &MissingError{fmt.Sprintf("volume mounted at %s, where container %q has its socket (PGHOST)", directory, postgresContainer)}
+		return corev1.VolumeMount{}, &MissingError{fmt.Sprintf("volume mounted at %s, where container %q has its socket (PGHOST)", directory, contract.PostgresContainer)}
 	}
 	relative := strings.TrimPrefix(strings.TrimPrefix(directory, found.MountPath), "/")
 	return corev1.VolumeMount{Name: found.Name, MountPath: directory, SubPath: path.Join(found.SubPath, relative)}, nil
@@ -150,7 +150,8 @@ func container(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Si
 		},
 		Resources:       resources,
 		SecurityContext: securityContext(postgres),
-		// No probes: a container that is not ready makes its pod not ready, which removes it from -rw and prevents failover.
+		// No probe but that of [AddReadinessProbe]: a container that is not ready makes its pod not ready, which removes it from -rw
+		// and prevents failover.
 		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 			Exec: &corev1.ExecAction{Command: []string{"/sidecar", "drain"}},
 		}},

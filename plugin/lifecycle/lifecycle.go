@@ -3,8 +3,8 @@
 // The operator calls twice. It calls EVALUATE when it plans a pod and whenever it checks for drift, and compares the answers
 // with each other. EVALUATE therefore answers with a constant placeholder, unless the cluster's running instances are to get a
 // new sidecar at once: then it answers with the real one. The operator calls CREATE when it creates a pod. CREATE replaces
-// either form by the real sidecar, and shortens the periods of the startup probes that a wake waits for; this rolls no running
-// cluster. An error of either call would prevent the pod's creation, so this package never returns one.
+// either form by the real sidecar, shortens the periods of the startup probes that a wake waits for, and prepares a pod that may
+// doze; this rolls no running cluster. An error of either call would prevent the pod's creation, so this package never returns one.
 package lifecycle
 
 import (
@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/cloudnative-pg/cnpg-i-machinery/pkg/pluginhelper/object"
 	"github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
@@ -130,5 +131,10 @@ func (s *Server) inject(pod *corev1.Pod, owner *cluster, create bool) (*corev1.P
 		SetSidecarStartupProbePeriods(injected)
 	}
 	AddPreStopHook(injected)
+	if owner.mayDoze(time.Now()) {
+		AddReadinessProbe(injected)
+		SetDozeMemoryRequest(injected, s.Sidecar.DozeMemory)
+		ShrinkBootstrapRequests(injected)
+	}
 	return injected, nil
 }

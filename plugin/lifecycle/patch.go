@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 )
 
 // operation is an operation of a JSON patch (RFC 6902).
@@ -24,7 +25,7 @@ func replace(value any, list string, index int) operation {
 }
 
 // changes returns the patch from one pod to the other. It covers only what this package changes: the sidecar, its volumes, the
-// times of startup probes and the preStop hook. Everything else in the pod stays as it is, including fields of a newer
+// times of startup probes, the preStop hook and requests. Everything else in the pod stays as it is, including fields of a newer
 // Kubernetes.
 func changes(from, to *corev1.Pod) []operation {
 	operations := containerChanges("/spec/containers", from.Spec.Containers, to.Spec.Containers)
@@ -55,6 +56,7 @@ func containerChanges(list string, from, to []corev1.Container) []operation {
 			item := fmt.Sprintf("%s/%d", list, i)
 			operations = append(operations, probeChanges(item+"/startupProbe", from[i].StartupProbe, container.StartupProbe)...)
 			operations = append(operations, hookChanges(item+"/lifecycle", from[i].Lifecycle, container.Lifecycle)...)
+			operations = append(operations, requestChanges(item+"/resources/requests", from[i].Resources.Requests, container.Resources.Requests)...)
 		}
 	}
 	return operations
@@ -91,4 +93,12 @@ func hookChanges(path string, from, to *corev1.Lifecycle) []operation {
 	default:
 		return []operation{add(to.PreStop, "%s/preStop", path)}
 	}
+}
+
+// requestChanges replaces requests that differ. A container whose requests are changed has resources.
+func requestChanges(path string, from, to corev1.ResourceList) []operation {
+	if equality.Semantic.DeepEqual(from, to) {
+		return nil
+	}
+	return []operation{add(to, "%s", path)}
 }

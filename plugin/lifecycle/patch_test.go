@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 )
 
@@ -19,6 +20,8 @@ func TestChanges(t *testing.T) {
 		SetStartupProbePeriod(p)
 		SetSidecarStartupProbePeriods(p)
 		AddPreStopHook(p)
+		AddReadinessProbe(p)
+		ShrinkBootstrapRequests(p)
 	}
 	stays := corev1.Container{
 		Name: "plugin", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), StartupProbe: startupProbe(5, 0, 10),
@@ -37,6 +40,12 @@ func TestChanges(t *testing.T) {
 		}, everything},
 		{"another plugin's sidecar is probed anew", func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, stays) }, everything},
 		{"a container without a startup probe gets none", func(p *corev1.Pod) { p.Spec.Containers[0].StartupProbe = nil }, everything},
+		{"requests are made smaller", func(p *corev1.Pod) {
+			p.Spec.InitContainers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+		}, everything},
+		{"limits alone get a request", func(p *corev1.Pod) {
+			p.Spec.InitContainers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+		}, everything},
 		{"a sidecar that is planned is replaced where it is", func(p *corev1.Pod) {
 			planned, err := Inject(p, Placeholder())
 			if err != nil {

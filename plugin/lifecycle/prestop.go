@@ -2,6 +2,8 @@ package lifecycle
 
 import (
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // markerFile is the file that the sidecar creates in the socket's directory before it turns the hibernation switch on.
@@ -16,7 +18,7 @@ const preStopScript = `test ! -e "$PGHOST/` + markerFile + `" || exec sleep 2`
 func AddPreStopHook(pod *corev1.Pod) {
 	for i := range pod.Spec.Containers {
 		container := &pod.Spec.Containers[i]
-		if container.Name != postgresContainer || container.Lifecycle != nil && container.Lifecycle.PreStop != nil {
+		if container.Name != contract.PostgresContainer || container.Lifecycle != nil && container.Lifecycle.PreStop != nil {
 			continue
 		}
 		if container.Lifecycle == nil {

@@ -5,6 +5,8 @@ import (
 	"math"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Kubernetes' defaults for probes.
@@ -17,7 +19,7 @@ const (
 // of the 11.4 s that a wake took.
 func SetStartupProbePeriod(pod *corev1.Pod) {
 	for i := range pod.Spec.Containers {
-		if container := &pod.Spec.Containers[i]; container.Name == postgresContainer {
+		if container := &pod.Spec.Containers[i]; container.Name == contract.PostgresContainer {
 			probeEverySecond(container.StartupProbe)
 		}
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // collectTimeout bounds a scrape, which reads only from the informers.
@@ -30,12 +29,14 @@ const (
 	stateDisabled    = "disabled"
 	stateAwake       = "awake"
 	stateHibernating = "hibernating"
+	stateDozing      = "dozing"
 	stateAsleep      = "asleep"
 )
 
 // states are the values of the label state.
 var states = []*dto.LabelPair{
-	label(labelState, stateDisabled), label(labelState, stateAwake), label(labelState, stateHibernating), label(labelState, stateAsleep),
+	label(labelState, stateDisabled), label(labelState, stateAwake), label(labelState, stateHibernating),
+	label(labelState, stateDozing), label(labelState, stateAsleep),
 }
 
 // resultSuccess and resultTimeout are values of the label result.
@@ -75,7 +76,7 @@ type Fleet struct {
 }
 
 type fleetDescriptions struct {
-	state, since, slept, cpu, memory, sidecarCPU, sidecarMemory, invalid, onConnect, woken, wakes, unrouted, unreconciled, suspended, pods *prometheus.Desc
+	state, since, slept, dozed, cpu, memory, sidecarCPU, sidecarMemory, invalid, onConnect, woken, wakes, unrouted, unreconciled, suspended, pods *prometheus.Desc
 }
 
 // NewFleet makes the collector. Its counters start now.
@@ -89,6 +90,7 @@ func NewFleet(sources Sources) *Fleet {
 			state:  describe("cluster_state", "In which state the cluster is: 1 for the one it is in.", labelState),
 			since:  describe("asleep_since_timestamp_seconds", "When the last pod of the sleeping cluster was gone; absent while it is awake."),
 			slept:  describe("hibernated_seconds_total", "For how long this process has known the cluster to be asleep."),
+			dozed:  describe("dozing_seconds_total", "For how long this process has known the cluster to doze: PostgreSQL was stopped, and its pod was kept."),
 			cpu:    describe("saved_cpu_seconds_total", "CPU that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
 			memory: describe("saved_memory_byte_seconds_total", "Memory that the sleeping cluster's PostgreSQL containers did not request, times that time; absent where they request none."),
 			sidecarCPU: describe("sidecar_cpu_seconds_total",
@@ -113,7 +115,7 @@ func NewFleet(sources Sources) *Fleet {
 // Describe sends the descriptions.
 func (f *Fleet) Describe(descriptions chan<- *prometheus.Desc) {
 	d := f.described
-	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.cpu, d.memory, d.sidecarCPU, d.sidecarMemory, d.invalid, d.onConnect, d.woken, d.wakes, d.unrouted, d.unreconciled, d.suspended, d.pods} {
+	for _, description := range []*prometheus.Desc{d.state, d.since, d.slept, d.dozed, d.cpu, d.memory, d.sidecarCPU, d.sidecarMemory, d.invalid, d.onConnect, d.woken, d.wakes, d.unrouted, d.unreconciled, d.suspended, d.pods} {
 		descriptions <- description
 	}
 }
@@ -138,8 +140,9 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 		send := sender(metrics, cluster)
 		name := client.ObjectKeyFromObject(cluster)
 		listed[name] = true
-		f.sendState(send, cluster, now)
-		f.sendSleep(send, f.ledger.book(cluster, f.sources.Sidecars.Of(cluster), now))
+		view := plan.View(cluster, now)
+		f.sendState(send, cluster, view)
+		f.sendSleep(send, f.ledger.book(cluster, dozingSince(cluster, view), f.sources.Sidecars.Of(cluster), now))
 		f.sendWake(send, cluster)
 		f.sendWakes(send, name)
 		f.sendPods(ctx, send, cluster)
@@ -153,26 +156,26 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, now time.Time) {
-	view := plan.View(cluster, now)
+func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, view plan.Cluster) {
 	send(f.described.invalid, prometheus.GaugeValue, float64(view.Problems))
-	in := stateOf(cluster, view.Policy)
+	in := stateOf(cluster, view)
 	for _, state := range states {
 		send(f.described.state, prometheus.GaugeValue, number(state.GetValue() == in), state)
 	}
-	onConnect := f.sources.Instances != nil && view.Obstacle() == ""
+	onConnect := f.sources.Instances != nil && (view.Obstacle() == "" || view.Dozing && !view.Gone)
 	send(f.described.onConnect, prometheus.GaugeValue, number(onConnect))
 	send(f.described.unreconciled, prometheus.GaugeValue, number(unreconciled(cluster)))
 	if since, asleep := asleepSince(cluster); asleep {
 		send(f.described.since, prometheus.GaugeValue, float64(since.Unix()))
 	}
-	if onConnect && in == stateAsleep {
+	if onConnect && (in == stateAsleep || in == stateDozing) {
 		send(f.described.unrouted, prometheus.GaugeValue, float64(f.sources.Unrouted(client.ObjectKeyFromObject(cluster))))
 	}
 }
 
 func (f *Fleet) sendSleep(send send, a *account) {
 	send(f.described.slept, prometheus.CounterValue, a.slept)
+	send(f.described.dozed, prometheus.CounterValue, a.dozed)
 	if a.requests.CPU > 0 {
 		send(f.described.cpu, prometheus.CounterValue, a.cpu)
 	}
@@ -249,14 +252,16 @@ func (f *Fleet) suspended(ctx context.Context) map[types.NamespacedName]int {
 }
 
 // stateOf returns the state. It uses the operator's hibernation condition, because phase and readiness do not change.
-func stateOf(cluster *cnpgv1.Cluster, policy idle.Policy) string {
+func stateOf(cluster *cnpgv1.Cluster, view plan.Cluster) string {
 	hibernated := hibernation(cluster)
 	switch {
 	case hibernated != nil && hibernated.Status == metav1.ConditionTrue:
 		return stateAsleep
 	case cluster.Annotations[contract.AnnotationHibernation] == "on":
 		return stateHibernating
-	case !policy.Enabled:
+	case view.Dozing:
+		return stateDozing
+	case !view.Policy.Enabled:
 		return stateDisabled
 	default:
 		return stateAwake

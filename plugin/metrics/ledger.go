@@ -8,9 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// ledger accumulates how long the clusters sleep, and the resources that they do not request meanwhile.
+// ledger accumulates how long the clusters sleep and doze, and the resources that they do not request while they sleep. A pod that
+// dozes keeps its requests.
 //
 // It counts from zero what this process has seen. Starting at the age of the current sleep would look better after a restart,
 // but be wrong: Prometheus treats a counter that decreased as reset, and would count that sleep's past twice. For the same
@@ -33,18 +36,19 @@ type key struct {
 	name types.NamespacedName
 }
 
-// account holds the totals of one cluster: slept in seconds, cpu in core-seconds, memory in byte-seconds.
+// account holds the totals of one cluster: slept and dozed in seconds, cpu in core-seconds, memory in byte-seconds.
 type account struct {
-	slept, cpu, memory float64
-	requests           requests.Sum
+	slept, dozed, cpu, memory float64
+	requests                  requests.Sum
 	// sidecarCPU and sidecarMemory are what its sidecars requested while it was awake.
 	sidecarCPU, sidecarMemory float64
 	until                     time.Time
 	awake                     bool // when it was last booked
 }
 
-// book brings the cluster's account up to now. sidecars is what its sidecars request while it is awake.
-func (l *ledger) book(cluster *cnpgv1.Cluster, sidecars requests.Sum, now time.Time) *account {
+// book brings the cluster's account up to now. dozing is since when it dozes; zero if it does not. sidecars is what its sidecars
+// request while it is awake.
+func (l *ledger) book(cluster *cnpgv1.Cluster, dozing time.Time, sidecars requests.Sum, now time.Time) *account {
 	of := key{cluster.UID, types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}}
 	a, known := l.accounts[of]
 	if !known {
@@ -56,18 +60,24 @@ func (l *ledger) book(cluster *cnpgv1.Cluster, sidecars requests.Sum, now time.T
 	since, asleep := asleepSince(cluster)
 	a.bookSidecars(sidecars, since, asleep, now)
 	if asleep {
-		from := a.until
-		if since.After(from) {
-			from = since
-		}
-		if slept := now.Sub(from).Seconds(); slept > 0 { // the condition's time is from another clock
-			a.slept += slept
-			a.cpu += slept * a.requests.CPU
-			a.memory += slept * a.requests.Memory
-		}
+		slept := a.unbooked(since, now)
+		a.slept += slept
+		a.cpu += slept * a.requests.CPU
+		a.memory += slept * a.requests.Memory
+	}
+	if !dozing.IsZero() {
+		a.dozed += a.unbooked(dozing, now)
 	}
 	a.until = now
 	return a
+}
+
+// unbooked returns how many seconds have passed since then that have not been booked. The time is from another clock.
+func (a *account) unbooked(since, now time.Time) float64 {
+	if since.Before(a.until) {
+		since = a.until
+	}
+	return max(now.Sub(since).Seconds(), 0)
 }
 
 // bookSidecars counts the time from one observation of the cluster awake to the next, or to the start of its sleep.
@@ -91,6 +101,15 @@ func (l *ledger) close() {
 		}
 	}
 	clear(l.booked)
+}
+
+// dozingSince returns since when the cluster has been fenced to doze; zero if it does not doze.
+func dozingSince(cluster *cnpgv1.Cluster, view plan.Cluster) time.Time {
+	if !view.Dozing {
+		return time.Time{}
+	}
+	since, _ := time.Parse(time.RFC3339, cluster.Annotations[contract.AnnotationDozingSince]) // zero if a person wrote something else
+	return since
 }
 
 // asleepSince returns since when the cluster has had no pods. It uses the time of the operator's condition: our annotation is

@@ -37,7 +37,7 @@ func TestLedger(t *testing.T) {
 					c.Status.Conditions = []metav1.Condition{asleep(noon.Add(look.since * time.Minute))}
 				}
 				now := noon.Add(look.at * time.Minute)
-				a = l.book(c, requests.Sum{}, now)
+				a = l.book(c, time.Time{}, requests.Sum{}, now)
 				l.close()
 			}
 			want := (row.want * time.Minute).Seconds()
@@ -73,11 +73,48 @@ func TestLedger_countsSidecarsWhileAwake(t *testing.T) {
 				if look.since != awake {
 					c.Status.Conditions = []metav1.Condition{asleep(noon.Add(look.since * time.Minute))}
 				}
-				a = l.book(c, requests.Sum{CPU: 1, Memory: 1}, noon.Add(look.at*time.Minute))
+				a = l.book(c, time.Time{}, requests.Sum{CPU: 1, Memory: 1}, noon.Add(look.at*time.Minute))
 				l.close()
 			}
 			if want := (row.want * time.Minute).Seconds(); a.sidecarCPU != want || a.sidecarMemory != want {
 				t.Errorf("%v core-s, %v byte-s; want %v", a.sidecarCPU, a.sidecarMemory, want)
+			}
+		})
+	}
+}
+
+// TestLedger_countsDozesWithoutSavings checks a cluster that dozes, in minutes, with a sidecar that requests a core.
+func TestLedger_countsDozesWithoutSavings(t *testing.T) {
+	t.Parallel()
+	type look struct{ at, since time.Duration } // since: awake
+	const awake = time.Duration(1 << 62)
+	for rule, row := range map[string]struct {
+		looks []look
+		want  time.Duration
+	}{
+		"it counts from the doze's own beginning":        {[]look{{10, awake}, {20, 13}, {30, 13}}, 17},
+		"what was before this process is another's":      {[]look{{5, -600}, {10, -600}}, 10},
+		"what came after the last look is not known":     {[]look{{20, 13}, {30, awake}}, 7},
+		"a time of another clock, ahead, counts nothing": {[]look{{10, 11}}, 0},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			l := newLedger(noon)
+			a := &account{}
+			for _, look := range row.looks {
+				since := time.Time{}
+				if look.since != awake {
+					since = noon.Add(look.since * time.Minute)
+				}
+				a = l.book(cluster("blue", on()), since, requests.Sum{CPU: 1}, noon.Add(look.at*time.Minute))
+				l.close()
+			}
+			if want := (row.want * time.Minute).Seconds(); a.dozed != want || a.slept != 0 || a.cpu != 0 || a.memory != 0 {
+				t.Errorf("dozed %v s, slept %v s, saved %v core-s and %v byte-s; want %v s", a.dozed, a.slept, a.cpu, a.memory, want)
+			}
+			first, last := row.looks[0].at, row.looks[len(row.looks)-1].at
+			if want := ((last - first) * time.Minute).Seconds(); a.sidecarCPU != want {
+				t.Errorf("the sidecar cost %v core-s, want %v", a.sidecarCPU, want)
 			}
 		})
 	}

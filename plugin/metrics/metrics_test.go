@@ -69,7 +69,7 @@ func on(more ...string) map[string]string {
 func ours(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	c.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: contract.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "postgresql.cnpg.io/v1", FieldsType: "FieldsV1",
-		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{},"f:cnpg.io/fencedInstances":{}}}}`),
 	}}
 	return c
 }
@@ -177,6 +177,8 @@ func TestThePageIsGolden(t *testing.T) {
 		cluster("awake", on(contract.AnnotationLastWake, wokenBy("10.0.0.9"))), cluster("disabled", nil), cluster("falling", on(contract.AnnotationHibernation, "on")),
 		cluster("mistaken", map[string]string{contract.AnnotationEnabled: "yes"}), stranger, blocked, byLimit,
 		ours(cluster("asleep", on(contract.AnnotationHibernation, "on", contract.AnnotationAsleepSince, "2026-03-02T11:59:58Z"), asleep(noon.Add(-time.Hour)))),
+		ours(cluster("dozing", on(contract.AnnotationFence, contract.FenceAll, contract.AnnotationDozingSince, "2026-03-02T12:01:30Z", contract.AnnotationWake, contract.WakeManual))),
+		cluster("fenced", on(contract.AnnotationFence, contract.FenceAll)),
 		schedule("nightly", "asleep", map[string]string{contract.AnnotationSuspended: "2026-03-02T11:00:00Z"}, true),
 		schedule("weekly", "asleep", map[string]string{contract.AnnotationSuspended: "2026-03-02T11:00:00Z"}, true),
 		schedule("a person's", "asleep", nil, true), schedule("resumed by hand", "awake", map[string]string{contract.AnnotationSuspended: "x"}, false),
@@ -190,7 +192,7 @@ func TestThePageIsGolden(t *testing.T) {
 	NewCalls(registry, lifecycleapi.OperatorLifecycle_ServiceDesc)
 	wakes := NewWake(registry, 20000)
 	w.sources.Wakes = wakes
-	wakes.Woke(types.NamespacedName{Namespace: "shop", Name: "awake"}, waker.ResultSuccess, 2500*time.Millisecond)
+	wakes.Woke(types.NamespacedName{Namespace: "shop", Name: "awake"}, waker.TriggerConnection, waker.DepthHibernation, waker.ResultSuccess, 2500*time.Millisecond)
 	wakes.Took(gateway.Service{}, gateway.PhaseResolve, 2400*time.Millisecond)
 	wakes.PortsUsed(3)
 	w.now = noon.Add(2 * time.Minute)

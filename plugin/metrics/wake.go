@@ -10,13 +10,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 )
 
-// triggerConnection is the trigger of this plugin's wakes: a client's connection.
-const triggerConnection = "connection"
-
 // Wake holds the metrics of the wake gateway.
 type Wake struct {
 	wakes            *prometheus.CounterVec
-	duration         prometheus.Histogram
+	duration         *prometheus.HistogramVec
 	held, spliced    prometheus.Gauge
 	queued           prometheus.Gauge
 	ignored, refused *prometheus.CounterVec
@@ -30,17 +27,20 @@ var _ gateway.Observer = (*Wake)(nil)
 // seconds are the buckets of clients' waits: a wake takes seconds, everything else milliseconds.
 var seconds = []float64{0.001, 0.005, 0.025, 0.1, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 15, 20, 30, 60, 120, 300}
 
+// wakeSeconds are the buckets of wakes: those from a doze take tenths of a second.
+var wakeSeconds = append([]float64{0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75}, seconds[5:]...)
+
 // NewWake makes the metrics, preset to zero for every label combination. limit is the number of the gateway's ports; the number
 // used is absent until it is known.
 func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	w := &Wake{
 		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "wakes_total", Help: "Wakes that clients asked for, by what began them and how they ended.",
-		}, []string{"trigger", "result"}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: prefix + "wake_duration_seconds", Help: "How long wakes took, from the first client to PostgreSQL accepting sessions.",
-			Buckets: seconds[5:],
-		}),
+			Name: prefix + "wakes_total", Help: "Wakes that clients and Backups asked for, by what began them, how deep the cluster slept and how they ended.",
+		}, []string{"trigger", "depth", "result"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: prefix + "wake_duration_seconds", Help: "How long wakes took, from the first client to PostgreSQL accepting sessions, by how deep the cluster slept.",
+			Buckets: wakeSeconds,
+		}, []string{"depth"}),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: prefix + "held_connections", Help: "Connections of clients that wait for their cluster.",
 		}),
@@ -65,8 +65,14 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 		}),
 		byCluster: clusterWakes{counts: map[types.NamespacedName]wakeCounts{}},
 	}
-	for _, result := range waker.Results() {
-		w.wakes.WithLabelValues(triggerConnection, string(result))
+	for _, depth := range waker.Depths() {
+		w.duration.WithLabelValues(string(depth))
+		for _, result := range waker.Results() {
+			w.wakes.WithLabelValues(string(waker.TriggerConnection), string(depth), string(result))
+		}
+	}
+	for _, result := range []waker.Result{waker.ResultSuccess, waker.ResultTimeout} {
+		w.wakes.WithLabelValues(string(waker.TriggerBackup), string(waker.DepthDoze), string(result))
 	}
 	for _, reason := range gateway.IgnoredReasons() {
 		w.ignored.WithLabelValues(reason)
@@ -83,12 +89,12 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	return w
 }
 
-// Woke counts a wake, and observes the duration of a successful one.
-func (w *Wake) Woke(cluster types.NamespacedName, result waker.Result, took time.Duration) {
+// Woke counts a wake, and observes how long a client waited for a successful one.
+func (w *Wake) Woke(cluster types.NamespacedName, by waker.Trigger, from waker.Depth, result waker.Result, took time.Duration) {
 	w.byCluster.count(cluster, result)
-	w.wakes.WithLabelValues(triggerConnection, string(result)).Inc()
-	if result == waker.ResultSuccess {
-		w.duration.Observe(took.Seconds())
+	w.wakes.WithLabelValues(string(by), string(from), string(result)).Inc()
+	if by == waker.TriggerConnection && result == waker.ResultSuccess {
+		w.duration.WithLabelValues(string(from)).Observe(took.Seconds())
 	}
 }
 

@@ -18,8 +18,10 @@ func TestWake(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	w := NewWake(registry, 20000)
 	blue := types.NamespacedName{Namespace: "shop", Name: "blue"}
-	w.Woke(blue, waker.ResultSuccess, 2500*time.Millisecond)
-	w.Woke(blue, waker.ResultTimeout, 5*time.Minute)
+	w.Woke(blue, waker.TriggerConnection, waker.DepthHibernation, waker.ResultSuccess, 2500*time.Millisecond)
+	w.Woke(blue, waker.TriggerConnection, waker.DepthHibernation, waker.ResultTimeout, 5*time.Minute)
+	w.Woke(blue, waker.TriggerConnection, waker.DepthDoze, waker.ResultSuccess, 150*time.Millisecond)
+	w.Woke(blue, waker.TriggerBackup, waker.DepthDoze, waker.ResultSuccess, time.Second)
 	w.PortsUsed(7)
 	w.Queued(1)
 	w.Held(gateway.Service{}, 3)
@@ -73,12 +75,18 @@ cnpg_scale_to_zero_refused_connections_total{reason="unreachable"} 0
 # HELP cnpg_scale_to_zero_spliced_connections Connections that go through the gateway to an instance.
 # TYPE cnpg_scale_to_zero_spliced_connections gauge
 cnpg_scale_to_zero_spliced_connections 2
-# HELP cnpg_scale_to_zero_wakes_total Wakes that clients asked for, by what began them and how they ended.
+# HELP cnpg_scale_to_zero_wakes_total Wakes that clients and Backups asked for, by what began them, how deep the cluster slept and how they ended.
 # TYPE cnpg_scale_to_zero_wakes_total counter
-cnpg_scale_to_zero_wakes_total{result="by_hand",trigger="connection"} 0
-cnpg_scale_to_zero_wakes_total{result="maintenance",trigger="connection"} 0
-cnpg_scale_to_zero_wakes_total{result="success",trigger="connection"} 1
-cnpg_scale_to_zero_wakes_total{result="timeout",trigger="connection"} 1
+cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="backup"} 1
+cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="backup"} 0
+cnpg_scale_to_zero_wakes_total{depth="doze",result="by_hand",trigger="connection"} 0
+cnpg_scale_to_zero_wakes_total{depth="doze",result="maintenance",trigger="connection"} 0
+cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="connection"} 1
+cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="connection"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="by_hand",trigger="connection"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="maintenance",trigger="connection"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="connection"} 1
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="timeout",trigger="connection"} 1
 `
 	var names []string
 	for line := range strings.Lines(want) {

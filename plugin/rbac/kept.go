@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/intern"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // In a fleet nearly all Roles and RoleBindings are exactly as this package makes them, so that their content follows from their
@@ -25,9 +26,10 @@ func keepRole(resource schema.GroupVersion) func(any) (any, error) {
 		if !ok {
 			return object, nil // a tombstone of a missed deletion
 		}
-		want := Role(madeFor(role), resource)
+		cluster := roleMadeFor(role)
+		want := Role(cluster, resource)
 		if equality.Semantic.DeepEqual(role.Rules, want.Rules) && bare(role) && same(role, want) {
-			return &rbacv1.Role{ObjectMeta: brief(role, version)}, nil
+			return &rbacv1.Role{ObjectMeta: brief(role, version), Rules: briefRules(cluster)}, nil
 		}
 		kept := *role // a pointer into a list would keep the whole list in memory
 		kept.ManagedFields = nil
@@ -64,6 +66,27 @@ func madeFor(object metav1.Object) *cnpgv1.Cluster {
 	return cluster
 }
 
+// roleMadeFor is madeFor for a Role, kept or whole: its last rule names the pod of a cluster that dozes.
+func roleMadeFor(role *rbacv1.Role) *cnpgv1.Cluster {
+	cluster := madeFor(role)
+	if len(role.Rules) == 0 {
+		return cluster
+	}
+	if last := role.Rules[len(role.Rules)-1]; len(last.ResourceNames) == 1 {
+		cluster.Annotations = map[string]string{contract.AnnotationDozeMinutes: ""}
+		cluster.Status.CurrentPrimary = last.ResourceNames[0]
+	}
+	return cluster
+}
+
+// briefRules keeps of the rules only the name of the pod.
+func briefRules(cluster *cnpgv1.Cluster) []rbacv1.PolicyRule {
+	if cluster.Status.CurrentPrimary == "" {
+		return nil
+	}
+	return []rbacv1.PolicyRule{{ResourceNames: []string{cluster.Status.CurrentPrimary}}}
+}
+
 // bare reports whether an object has none of the metadata that this package does not write.
 func bare(object metav1.Object) bool {
 	return len(object.GetAnnotations()) == 0 && len(object.GetFinalizers()) == 0 && object.GetDeletionTimestamp() == nil
@@ -89,7 +112,7 @@ func wholeRole(kept *rbacv1.Role, resource schema.GroupVersion) *rbacv1.Role {
 	if kept.Labels != nil {
 		return kept
 	}
-	whole := Role(madeFor(kept), resource)
+	whole := Role(roleMadeFor(kept), resource)
 	whole.ResourceVersion = kept.ResourceVersion
 	return whole
 }

@@ -35,6 +35,21 @@ func written[T client.Object](object T) T {
 	return object
 }
 
+func TestOfTheRoleOfADozingClusterThePodIsKeptToo(t *testing.T) {
+	t.Parallel()
+	role := Role(dozing(), resource)
+	kept := through(t, written(role.DeepCopy()))
+	if diff := cmp.Diff([]rbacv1.PolicyRule{{ResourceNames: []string{"orders-1"}}}, kept.Rules); diff != "" || kept.Labels != nil {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	role.ResourceVersion = "7"
+	for _, again := range []*rbacv1.Role{kept, through(t, kept.DeepCopy())} {
+		if diff := cmp.Diff(role, wholeRole(again, resource)); diff != "" {
+			t.Errorf("the Role that follows from it (-want +got):\n%s", diff)
+		}
+	}
+}
+
 func TestOfWhatIsAsItWasMadeOnlyTheOwnerIsKept(t *testing.T) {
 	t.Parallel()
 	want := metav1.ObjectMeta{

@@ -60,13 +60,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		}
 		return ctrl.Result{}, nil
 	}
-	if err := r.ensureRole(ctx, role); err != nil {
+	if err := r.ensureRole(ctx, &cluster, role); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{}, r.ensureBinding(ctx, binding)
 }
 
-func (r *Reconciler) ensureRole(ctx context.Context, want *rbacv1.Role) error {
+func (r *Reconciler) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.Role) error {
 	var kept rbacv1.Role
 	err := r.Get(ctx, client.ObjectKeyFromObject(want), &kept)
 	if apierrors.IsNotFound(err) {
@@ -76,6 +76,9 @@ func (r *Reconciler) ensureRole(ctx context.Context, want *rbacv1.Role) error {
 		return fmt.Errorf("read Role %s: %w", want.Name, err)
 	}
 	have := wholeRole(&kept, r.Resource)
+	if withPods(have.Rules, cluster) && !withPods(want.Rules, cluster) { // a pod that dozed has to grow without the annotation too
+		want.Rules = append(want.Rules, podRules(cluster)...)
+	}
 	if equality.Semantic.DeepEqual(have.Rules, want.Rules) && same(have, want) {
 		return nil
 	}

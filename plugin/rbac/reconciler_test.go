@@ -28,6 +28,14 @@ func listing() *cnpgv1.Cluster {
 	}
 }
 
+// dozing is a cluster that lists the plugin and dozes.
+func dozing() *cnpgv1.Cluster {
+	cluster := listing()
+	cluster.Annotations = map[string]string{contract.AnnotationDozeMinutes: "5"}
+	cluster.Status.CurrentPrimary = "orders-1"
+	return cluster
+}
+
 // counted is a fake API server that counts writes.
 func counted(t *testing.T, writes *int, objects ...client.Object) client.Client {
 	t.Helper()
@@ -126,6 +134,54 @@ func TestReconcile_followsTheCluster(t *testing.T) {
 	step("and nothing more is written", 0, same)
 }
 
+func TestReconcile_namesThePodOfAClusterThatDozes(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := counted(t, &writes, listing())
+	none, one, other := []string(nil), []string{"orders-1", "orders-1"}, []string{"orders-2", "orders-2"}
+	for _, row := range []struct {
+		rule, doze, primary string
+		want                []string
+	}{
+		{"a cluster that only hibernates", "", "orders-1", none},
+		{"one that dozes before it has a pod", "5", "", none},
+		{"its pod", "5", "orders-1", one},
+		{"the pod that may be small without the annotation too", "", "orders-1", one},
+		{"another pod was never small", "", "orders-2", none},
+		{"again", "5", "orders-1", one},
+		{"the new pod", "5", "orders-2", other},
+		{"no pod any more", "5", "", none},
+	} {
+		var cluster cnpgv1.Cluster
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "orders"}, &cluster); err != nil {
+			t.Fatal(err)
+		}
+		cluster.Annotations, cluster.Status.CurrentPrimary = nil, row.primary
+		if row.doze != "" {
+			cluster.Annotations = map[string]string{contract.AnnotationDozeMinutes: row.doze}
+		}
+		if err := c.Update(t.Context(), &cluster); err != nil {
+			t.Fatal(err)
+		}
+		reconcile(t, c)
+		var role rbacv1.Role
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "orders-scale-to-zero"}, &role); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, rule := range role.Rules[4:] {
+			got = append(got, rule.ResourceNames...)
+		}
+		if diff := cmp.Diff(row.want, got); diff != "" {
+			t.Errorf("%s: pods (-want +got):\n%s", row.rule, diff)
+		}
+		writes = 0
+		if reconcile(t, c); writes != 0 {
+			t.Errorf("%s: written again", row.rule)
+		}
+	}
+}
+
 func TestRole(t *testing.T) {
 	t.Parallel()
 	want := []rbacv1.PolicyRule{
@@ -137,6 +193,12 @@ func TestRole(t *testing.T) {
 	role := Role(listing(), resource)
 	if diff := cmp.Diff(want, role.Rules); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	want = append(want,
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{"orders-1"}, Verbs: []string{"get"}},
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/resize"}, ResourceNames: []string{"orders-1"}, Verbs: []string{"patch"}})
+	if diff := cmp.Diff(want, Role(dozing(), resource).Rules); diff != "" {
+		t.Errorf("rules of a cluster that dozes (-want +got):\n%s", diff)
 	}
 	owner := []metav1.OwnerReference{{APIVersion: "postgresql.cnpg.io/v1", Kind: "Cluster", Name: "orders", UID: "u", Controller: ptr.To(true)}}
 	if diff := cmp.Diff(owner, role.OwnerReferences); diff != "" {

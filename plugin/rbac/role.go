@@ -5,6 +5,7 @@ package rbac
 import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -46,7 +47,7 @@ func Lists(cluster *cnpgv1.Cluster) bool {
 
 // Role permits exactly what the sidecar does. RBAC cannot restrict create by name, nor a list of several objects.
 func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {
-	return &rbacv1.Role{
+	role := &rbacv1.Role{
 		ObjectMeta: objectMeta(cluster, resource),
 		Rules: []rbacv1.PolicyRule{
 			{
@@ -58,6 +59,28 @@ func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {
 			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 		},
 	}
+	if _, dozes := cluster.Annotations[contract.AnnotationDozeMinutes]; dozes {
+		role.Rules = append(role.Rules, podRules(cluster)...)
+	}
+	return role
+}
+
+// podRules permits what the sidecar of a cluster that dozes does to its own pod, the primary's: it changes what the pod requests.
+func podRules(cluster *cnpgv1.Cluster) []rbacv1.PolicyRule {
+	if cluster.Status.CurrentPrimary == "" {
+		return nil // a rule without names would be for all pods
+	}
+	pod := []string{cluster.Status.CurrentPrimary}
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: pod, Verbs: []string{"get"}},
+		{APIGroups: []string{""}, Resources: []string{"pods/resize"}, ResourceNames: pod, Verbs: []string{"patch"}},
+	}
+}
+
+// withPods reports whether rules are those of a Role with the rules for the cluster's pod.
+func withPods(rules []rbacv1.PolicyRule, cluster *cnpgv1.Cluster) bool {
+	pod := podRules(cluster)
+	return len(pod) != 0 && len(rules) > len(pod) && equality.Semantic.DeepEqual(rules[len(rules)-len(pod):], pod)
 }
 
 // RoleBinding grants the Role to the service account of the cluster's pods.

@@ -1,5 +1,5 @@
-// Package reconciler answers the hooks of the operator's reconciliation loop. The loop also does failover, so the answer is
-// always to continue, immediately; our own work is queued.
+// Package reconciler answers the hooks of the operator's reconciliation loops. That of a Cluster also does failover, so the answer
+// is always to continue, immediately; our own work is queued. That of a Backup may wait for a cluster that dozes.
 package reconciler
 
 import (
@@ -15,28 +15,51 @@ type Server struct {
 	reconciler.UnimplementedReconcilerHooksServer
 	// Enqueue must not block.
 	Enqueue func(types.NamespacedName)
+	// WakeForBackup wakes the cluster if it dozes, and reports whether its Backup has to wait for that; nil: none does.
+	WakeForBackup func(ctx context.Context, cluster types.NamespacedName, backup string) (waits bool)
 }
 
-// GetCapabilities registers the hooks for Clusters.
+// GetCapabilities registers the hooks for Clusters and Backups.
 func (s *Server) GetCapabilities(context.Context, *reconciler.ReconcilerHooksCapabilitiesRequest) (*reconciler.ReconcilerHooksCapabilitiesResult, error) {
 	return &reconciler.ReconcilerHooksCapabilitiesResult{
-		ReconcilerCapabilities: []*reconciler.ReconcilerHooksCapability{{Kind: reconciler.ReconcilerHooksCapability_KIND_CLUSTER}},
+		ReconcilerCapabilities: []*reconciler.ReconcilerHooksCapability{
+			{Kind: reconciler.ReconcilerHooksCapability_KIND_CLUSTER}, {Kind: reconciler.ReconcilerHooksCapability_KIND_BACKUP},
+		},
 	}, nil
 }
 
-// Pre enqueues the cluster and lets the operator continue.
-func (s *Server) Pre(_ context.Context, request *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
-	var cluster struct {
-		Metadata struct {
-			Namespace string `json:"namespace"`
-			Name      string `json:"name"`
-		} `json:"metadata"`
-	}
-	if json.Unmarshal(request.GetResourceDefinition(), &cluster) == nil && cluster.Metadata.Name != "" {
-		s.Enqueue(types.NamespacedName{Namespace: cluster.Metadata.Namespace, Name: cluster.Metadata.Name})
+// resource is a Cluster, or a Backup that has not ended.
+type resource struct {
+	Kind     string `json:"kind"`
+	Metadata struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"metadata"`
+	Spec struct {
+		Cluster struct {
+			Name string `json:"name"`
+		} `json:"cluster"`
+	} `json:"spec"`
+}
+
+// Pre enqueues a cluster and lets the operator continue, unless a Backup has to wait. The operator would
+// wait for an instance that is fenced.
+func (s *Server) Pre(ctx context.Context, request *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
+	var r resource
+	err := json.Unmarshal(request.GetResourceDefinition(), &r)
+	cluster := types.NamespacedName{Namespace: r.Metadata.Namespace, Name: r.Spec.Cluster.Name}
+	switch {
+	case err != nil, r.Metadata.Name == "":
+	case r.Kind != "Backup":
+		s.Enqueue(types.NamespacedName{Namespace: r.Metadata.Namespace, Name: r.Metadata.Name})
+	case s.WakeForBackup != nil && s.WakeForBackup(ctx, cluster, r.Metadata.Name):
+		return &reconciler.ReconcilerHooksResult{Behavior: reconciler.ReconcilerHooksResult_BEHAVIOR_REQUEUE, RequeueAfter: backupWaits}, nil
 	}
 	return goOn(), nil
 }
+
+// backupWaits is after how many seconds a Backup is reconciled again whose cluster is being woken.
+const backupWaits = 2
 
 // Post lets the operator continue.
 func (s *Server) Post(context.Context, *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {

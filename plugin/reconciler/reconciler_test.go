@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"context"
 	"testing"
 
 	"github.com/cloudnative-pg/cnpg-i/pkg/reconciler"
@@ -29,5 +30,37 @@ func TestPreLetsTheOperatorGoOn(t *testing.T) {
 				t.Errorf("the queue is %v, want %v", queue, row.want)
 			}
 		})
+	}
+}
+
+func TestPre_aBackupWaitsForADozingCluster(t *testing.T) {
+	t.Parallel()
+	answered := func(waits bool) func(context.Context, types.NamespacedName, string) bool {
+		return func(_ context.Context, cluster types.NamespacedName, backup string) bool {
+			if (cluster != types.NamespacedName{Namespace: "shop", Name: "orders"}) || backup != "nightly" {
+				t.Errorf("Backup %s of cluster %s", backup, cluster)
+			}
+			return waits
+		}
+	}
+	for _, row := range []struct {
+		rule string
+		wake func(context.Context, types.NamespacedName, string) bool
+		want reconciler.ReconcilerHooksResult_Behavior
+	}{
+		{"while it is being woken", answered(true), reconciler.ReconcilerHooksResult_BEHAVIOR_REQUEUE},
+		{"no longer than that", answered(false), reconciler.ReconcilerHooksResult_BEHAVIOR_CONTINUE},
+		{"without a gateway none dozes", nil, reconciler.ReconcilerHooksResult_BEHAVIOR_CONTINUE},
+	} {
+		server := &Server{WakeForBackup: row.wake, Enqueue: func(name types.NamespacedName) { t.Errorf("%s: %s is put into the queue", row.rule, name) }}
+		answer, err := server.Pre(t.Context(), &reconciler.ReconcilerHooksRequest{
+			ResourceDefinition: []byte(`{"kind":"Backup","metadata":{"namespace":"shop","name":"nightly"},"spec":{"cluster":{"name":"orders"}}}`),
+		})
+		if err != nil || answer.GetBehavior() != row.want {
+			t.Errorf("%s: %v, %v", row.rule, answer, err)
+		}
+		if requeues := answer.GetBehavior() == reconciler.ReconcilerHooksResult_BEHAVIOR_REQUEUE; requeues != (answer.GetRequeueAfter() > 0) {
+			t.Errorf("%s: it is asked again after %d s", row.rule, answer.GetRequeueAfter())
+		}
 	}
 }

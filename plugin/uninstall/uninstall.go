@@ -1,5 +1,6 @@
 // Package uninstall checks whether the plugin can be removed safely: no Cluster may list it, since the operator would no longer
-// reconcile that Cluster, and no EndpointSlice may point to its gateway.
+// reconcile that Cluster, no Cluster may be left fenced by it, since nobody else lifts that fence, and no EndpointSlice may point to
+// its gateway.
 package uninstall
 
 import (
@@ -20,6 +21,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 const (
@@ -44,7 +46,7 @@ func (e *InUseError) Error() string {
 // Check returns nil if no Cluster lists the plugin and the plugin has removed its objects for those that did, for which it
 // waits up to within. clusters is the group and version of the Cluster resource.
 func Check(ctx context.Context, reader client.Reader, clusters schema.GroupVersion, within time.Duration) error {
-	users, err := listing(ctx, reader, clusters)
+	users, fenced, err := listing(ctx, reader, clusters)
 	if err != nil {
 		return err
 	}
@@ -54,6 +56,11 @@ func Check(ctx context.Context, reader client.Reader, clusters schema.GroupVersi
 	deadline := time.Now().Add(within)
 	for {
 		left, err := leftovers(ctx, reader)
+		if len(fenced) != 0 && err == nil { // they are listed again only if there were any
+			if _, fenced, err = listing(ctx, reader, clusters); len(fenced) != 0 {
+				left = "the fence of Cluster " + fenced[0]
+			}
+		}
 		if err != nil || left == "" {
 			return err
 		}
@@ -70,30 +77,33 @@ func Check(ctx context.Context, reader client.Reader, clusters schema.GroupVersi
 	}
 }
 
-// listing returns the Clusters that list the plugin; none if the operator's CRDs are missing.
-func listing(ctx context.Context, reader client.Reader, clusters schema.GroupVersion) ([]string, error) {
-	var users []string
+// listing returns the Clusters that list the plugin, and those of the others that this project has fenced to doze; none if the
+// operator's CRDs are missing.
+func listing(ctx context.Context, reader client.Reader, clusters schema.GroupVersion) (users, fenced []string, err error) {
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(clusters.WithKind("ClusterList"))
 	for next := ""; ; {
 		err := reader.List(ctx, &list, client.Limit(page), client.Continue(next))
 		if meta.IsNoMatchError(err) {
-			return nil, nil
+			return nil, nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list Clusters: %w", err)
+			return nil, nil, fmt.Errorf("list Clusters: %w", err)
 		}
 		for i := range list.Items {
 			var cluster cnpgv1.Cluster
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &cluster); err != nil {
-				return nil, fmt.Errorf("read Cluster %s/%s: %w", list.Items[i].GetNamespace(), list.Items[i].GetName(), err)
+				return nil, nil, fmt.Errorf("read Cluster %s/%s: %w", list.Items[i].GetNamespace(), list.Items[i].GetName(), err)
 			}
-			if rbac.Lists(&cluster) {
-				users = append(users, cluster.Namespace+"/"+cluster.Name)
+			switch name := cluster.Namespace + "/" + cluster.Name; {
+			case rbac.Lists(&cluster):
+				users = append(users, name)
+			case ownership.Dozes(cluster.Annotations, cluster.ManagedFields):
+				fenced = append(fenced, name)
 			}
 		}
 		if next = list.GetContinue(); next == "" {
-			return users, nil
+			return users, fenced, nil
 		}
 	}
 }

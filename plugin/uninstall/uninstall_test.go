@@ -36,13 +36,24 @@ func reading(t *testing.T, objects ...client.Object) *fake.ClientBuilder {
 			t.Fatal(err)
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)
+	return fake.NewClientBuilder().WithScheme(scheme).WithReturnManagedFields().WithObjects(objects...)
 }
 
 func metadata(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "shop", Name: name} }
 
 func cluster(name string, plugins ...cnpgv1.PluginConfiguration) *cnpgv1.Cluster {
 	return &cnpgv1.Cluster{ObjectMeta: metadata(name), Spec: cnpgv1.ClusterSpec{Plugins: plugins}}
+}
+
+// fenced is a cluster without the plugin that this field manager has fenced.
+func fenced(name, manager string) *cnpgv1.Cluster {
+	c := cluster(name)
+	c.Annotations = map[string]string{contract.AnnotationFence: contract.FenceAll}
+	c.ManagedFields = []metav1.ManagedFieldsEntry{{
+		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: resource.String(), FieldsType: "FieldsV1",
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`),
+	}}
+	return c
 }
 
 var resource = schema.GroupVersion{Group: contract.DefaultGroup, Version: contract.DefaultVersion}
@@ -107,6 +118,8 @@ func TestCheck_awaitsWhatThePluginRemoves(t *testing.T) {
 		{"a slice of the gateway", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-x")}, discoveryv1.LabelManagedBy, endpointslice.ManagedBy), "EndpointSlice shop/orders-rw-x"},
 		{"a binding", mark(&rbacv1.RoleBinding{ObjectMeta: metadata("orders-scale-to-zero")}, rbac.Label, rbac.LabelValue), "RoleBinding shop/orders-scale-to-zero"},
 		{"a role", mark(&rbacv1.Role{ObjectMeta: metadata("orders-scale-to-zero")}, rbac.Label, rbac.LabelValue), "Role shop/orders-scale-to-zero"},
+		{"a cluster that dozes", fenced("orders", contract.FieldManager), "the fence of Cluster shop/orders"},
+		{"one that a person fenced", fenced("orders", "kubectl-cnpg"), ""},
 		{"somebody else's slice", mark(&discoveryv1.EndpointSlice{ObjectMeta: metadata("orders-rw-y")}, discoveryv1.LabelManagedBy, "endpointslice-controller.k8s.io"), ""},
 	} {
 		t.Run(row.rule, func(t *testing.T) {

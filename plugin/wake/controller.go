@@ -44,6 +44,8 @@ type Settings struct {
 	Replica endpointslice.Replica
 	// HandoverWait is how long other nodes' kube-proxies are given before an announcement is acknowledged.
 	HandoverWait time.Duration
+	// WakeTimeout is how long a wake may take.
+	WakeTimeout time.Duration
 	// DrainTimeout is how long sessions are given when the plugin stops.
 	DrainTimeout time.Duration
 }
@@ -69,6 +71,8 @@ type Controller struct {
 	// Events tell people, and WakeRecorder who woke a cluster.
 	Events       events.Writer
 	WakeRecorder *waker.WakeRecorder
+	// Observer is notified how the wakes for Backups end.
+	Observer waker.Observer
 	// Logger tells.
 	Logger *slog.Logger
 
@@ -78,15 +82,23 @@ type Controller struct {
 	silent       chan event.GenericEvent // the pods of replicas that were taken for dead
 	handover     handovers
 	waking       sync.Map // until when the gateway stands in, by cluster: time.Time
+	dozed        sync.Map // since when the Services of clusters that dozed are ready again, by cluster: [readySince]
+	bypassed     sync.Map // since when no Service leads past the gateway, by cluster: [bypass]
+	stops        sync.Map // what is known of a stop that no sidecar has told of, by cluster: [plan.Stop]
 	made         sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
 	unallocated  sync.Map // the clusters without a port, that is said once of each
 	untold       sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
+	requested    sync.Map // the requests to hibernate of which no Event could be written yet, by cluster: [events.Event]
+	backupWakes  sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
 	serving      sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
 	unrouted     sync.Map // how many Services lead nowhere, by sleeping cluster: int
 	refusing     sync.Map // the sleep of which an Event says that it goes on for a node maintenance, by cluster: string
 	// going is held for reading by whoever changes slices, and for writing to stop that.
 	going   sync.RWMutex
 	stopped bool
+	// removed is how many slices Leave has removed, and drainBy when Drain ends at the latest.
+	removed int
+	drainBy time.Time
 }
 
 // snapshot is what is known of a cluster.
@@ -120,11 +132,15 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	failed = c.unlessUnallocated(seen.name, failed, again)
 	c.passed(seen.name, failed)
 	c.noteUnrouted(seen, planned, routed)
+	c.observeBackupWake(seen, again)
 	if err := c.reduce(ctx, seen, planned, routed, again); err != nil {
 		failed = errors.Join(failed, err)
 	}
 	if err := errors.Join(
 		c.tellWoken(ctx, seen, again), c.tellMaintenance(ctx, seen, planned, again.now), c.tellUnroutable(ctx, seen, again.now),
+		// A Service that cannot be led here must not keep the clients of the others waiting for what these find out.
+		c.tendStop(ctx, seen, again), c.tendFenced(ctx, seen, again.now), c.tendRestart(ctx, seen, again), c.leaveNode(ctx, seen, again),
+		c.tellRequested(ctx, seen, again.now),
 	); err != nil {
 		failed = errors.Join(failed, err)
 	}
@@ -137,6 +153,9 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if planned.Acknowledge != "" && len(routed) != 0 && len(routed) == len(planned.Lead) {
 		c.beginHandover(ctx, seen, planned.Acknowledge, routed)
 	}
+	if err := c.hold(ctx, seen, planned.Hold, again); err != nil {
+		return ctrl.Result{}, err
+	}
 	return ctrl.Result{RequeueAfter: again.after()}, nil
 }
 
@@ -147,7 +166,7 @@ func (c *Controller) passed(cluster types.NamespacedName, err error) {
 	}
 }
 
-// look reads what is known of the cluster.
+// read reads what is known of the cluster.
 func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snapshot, error) {
 	seen := &snapshot{name: name}
 	cluster, err := c.Informers.Cluster(ctx, name)
@@ -171,9 +190,11 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snap
 func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	if seen.cluster == nil {
 		c.waking.Delete(seen.name)
+		c.dozed.Delete(seen.name)
 		return plan.Plan{Reason: plan.ReasonGone}
 	}
-	state := plan.State{Cluster: plan.View(seen.cluster, now), Unroutable: len(seen.unroutable) != 0}
+	view := plan.View(seen.cluster, now)
+	state := plan.State{Cluster: view, Unroutable: len(seen.unroutable) != 0}
 	routed := map[types.UID]bool{}
 	for i := range seen.slices {
 		if endpointslice.IsOurs(&seen.slices[i]) {
@@ -184,15 +205,21 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 		service := &seen.services[i]
 		state.Services = append(state.Services, plan.Service{
 			UID: service.UID, Led: routed[service.UID], Ready: endpointslice.ServesAll(service, seen.slices),
+			Direct: len(endpointslice.Ready(service, seen.slices)) != 0,
 		})
 	}
-	if state.Cluster.Switched || len(routed) == 0 {
+	if view.Switched || view.Dozing || view.Unsettled || len(routed) == 0 {
 		c.waking.Delete(seen.name)
 	} else {
 		until, _ := c.waking.LoadOrStore(seen.name, now.Add(plan.StandInFor))
 		state.WakingUntil, _ = until.(time.Time)
 	}
-	return plan.Decide(state, now)
+	state.Dozed = c.noteDoze(seen.name, view, state.Services, now)
+	planned := plan.Decide(state, now)
+	if len(planned.Lead) == 0 {
+		c.dozed.Delete(seen.name)
+	}
+	return planned
 }
 
 // lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed;
@@ -214,7 +241,7 @@ func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan
 	if len(services) == 0 {
 		return nil, nil
 	}
-	if err := c.openDoors(ctx, seen, services, again.now); err != nil {
+	if err := c.openListeners(ctx, seen, services, again.now); err != nil {
 		return nil, err
 	}
 	var routes []routed
@@ -236,11 +263,11 @@ func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan
 	return routes, nil
 }
 
-// starvedFor is after how long a cluster for which there was no port is looked at again. Whatever changes of it has it looked
+// unallocatedFor is after how long a cluster for which there was no port is looked at again. Whatever changes of it has it looked
 // at, too.
 const unallocatedFor = time.Minute
 
-// unlessStarved returns the error unless it says that there is no port, or no file descriptor, for the cluster: that is no
+// unlessUnallocated returns the error unless it says that there is no port, or no file descriptor, for the cluster: that is no
 // failure to be tried again at once, and others are not to wait for it. A cluster that was to sleep stays awake, one that
 // sleeps can be woken by hand.
 func (c *Controller) unlessUnallocated(cluster types.NamespacedName, err error, again *requeue) error {
@@ -284,8 +311,8 @@ func contains(uids []types.UID, uid types.UID) bool {
 	return false
 }
 
-// openDoors opens those that are not open yet.
-func (c *Controller) openDoors(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) error {
+// openListeners opens the listeners of those Services that have none yet.
+func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) error {
 	var owners []ports.Request
 	for _, service := range services {
 		if !c.openPorts.reopen(seen.name, service.UID) {

@@ -545,7 +545,7 @@ func TestWhoWokeItIsTold(t *testing.T) {
 	}
 }
 
-func TestStop(t *testing.T) {
+func TestLeave(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
 		w.cluster(asleep)
@@ -554,12 +554,13 @@ func TestStop(t *testing.T) {
 		var ledThen map[string][]string
 		a.network.onDrain = func() []string { ledThen = w.routed(); return nil }
 		began := time.Now()
-		a.Stop(t.Context())
+		a.Leave(t.Context())
+		a.Drain(t.Context())
 		if diff := cmp.Diff(map[string][]string{"b": {"orders-r", "orders-rw"}}, ledThen); diff != "" {
 			t.Errorf("who was routed where when the sessions were drained (-want +got):\n%s", diff)
 		}
-		if took := time.Since(began); took != drainDelay {
-			t.Errorf("it took %s, want %s", took, drainDelay)
+		if took, want := time.Since(began), drainDelay+2*removalLasts; took != want {
+			t.Errorf("clients were accepted for %s, want %s: a kube-proxy takes the longer the more slices there were", took, want)
 		}
 		a.read()
 		w.wants("a replica that stops leads nobody to itself again", map[string][]string{"b": {"orders-r", "orders-rw"}})
@@ -567,7 +568,7 @@ func TestStop(t *testing.T) {
 }
 
 // A replica that has just started may not have its slices yet. A stopping replica waits for them, but not forever.
-func TestStopWaitsForAnother(t *testing.T) {
+func TestLeave_waitsForAnother(t *testing.T) {
 	for _, row := range []struct {
 		rule  string
 		comes bool
@@ -588,13 +589,31 @@ func TestStopWaitsForAnother(t *testing.T) {
 					}
 				}()
 				began := time.Now()
-				a.Stop(t.Context())
+				a.Leave(t.Context())
 				if took := time.Since(began) - drainDelay; took < row.takes || took > row.takes+takeOverEvery {
 					t.Errorf("it waited for %s, want %s", took, row.takes)
 				}
 			})
 		})
 	}
+}
+
+// Slices that are left when the replica is gone lead to nobody until another replica removes them.
+func TestLeave_removesItsSlicesThoughTheAPIServerIsSlow(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		w.cluster(asleep)
+		a.read()
+		b.read()
+		w.deleteAll = removeWithin + a.Settings.DrainTimeout - time.Millisecond
+		began := time.Now()
+		a.Leave(t.Context())
+		w.wants("another replica alone", map[string][]string{"b": {"orders-r", "orders-rw"}})
+		a.Drain(t.Context())
+		if took, longest := time.Since(began), takeOverWithin+removeWithin+drainDelay+a.Settings.DrainTimeout; took > longest {
+			t.Errorf("it took %s, and Kubernetes kills a pod after little more than %s", took, longest)
+		}
+	})
 }
 
 func TestSweep(t *testing.T) {

@@ -3,7 +3,7 @@
 //
 // For each cluster it makes a plan (package plan) and carries it out: a port for each Service (package ports), a listener on it,
 // EndpointSlices that lead there (package endpointslice), and for an announcement the proof that they do, and the
-// acknowledgement. Removal is in the reverse order: first the slices, and a moment later the listener, because the kube-proxies
+// acknowledgement. For that of a doze a second one follows, once no Service leads past the gateway. Removal is in the reverse order: first the slices, and a moment later the listener, because the kube-proxies
 // of other nodes learn of it later. While a cluster is awake, nothing of this is between clients and PostgreSQL.
 //
 // Replicas do not elect a leader. Shared state (ports, acknowledgement, hibernation) is only written with optimistic locking. The

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -35,7 +36,7 @@ func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
-// SetupWithManager watches Clusters, their Services, slices and pods, and the plugin's own pods.
+// SetupWithManager watches Clusters, their Services, slices and pods, the nodes, and the plugin's own pods.
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 	c.silent = make(chan event.GenericEvent)
 	err := ctrl.NewControllerManagedBy(manager).Named("wake").
@@ -45,6 +46,7 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&corev1.Pod{}, c.podHandler()).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.onNode), builder.WithPredicates(nodeSpecChanges())).
 		WatchesRawSource(source.Channel(c.silent, c.podHandler())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce, ReconciliationTimeout: lookTakes, RateLimiter: retries()}).
 		Complete(c)

@@ -19,31 +19,48 @@ const (
 	// takeOverWithin is how long another replica is given to lead the clients of the same Services: one that has just started,
 	// as in a rollout, has its slices to make first. A Service of a sleeping cluster must not be without any.
 	takeOverWithin, takeOverEvery = 10 * time.Second, 200 * time.Millisecond
-	// removeWithin bounds the removal of this replica's slices when it stops; those that are left the others remove.
+	// removeWithin bounds the removal of this replica's slices when it stops, beside DrainTimeout, since its sessions go on
+	// meanwhile: an API server under load takes longer than this for thousands. Those that are left the others remove.
 	removeWithin = 8 * time.Second
 	// removeAtOnce is in how many namespaces slices are removed at once.
 	removeAtOnce = 16
+	// removalLasts is how long a kube-proxy may lead clients here after drainDelay, for each slice removed. Two seconds did not
+	// suffice for 4,000 slices: seen with iptables at a load average of 10.
+	removalLasts = 2500 * time.Microsecond
 )
 
-// Stop takes this replica's slices away, so that nobody is routed here any more, and then gives the sessions that are left the
-// time to end. The informers must go on meanwhile: held clients wait for their clusters.
-func (c *Controller) Stop(ctx context.Context) {
+// Leave takes this replica's slices away, so that nobody is routed here any more when it returns.
+func (c *Controller) Leave(ctx context.Context) {
 	c.going.Lock()
 	c.stopped = true
 	c.going.Unlock()
+	c.drainBy = time.Now().Add(takeOverWithin + removeWithin + drainDelay + c.Settings.DrainTimeout)
 	c.handover.stop()
 	c.awaitOthers(ctx)
 	if err := c.removeAll(ctx); err != nil {
 		c.Logger.Warn("not every EndpointSlice of this replica could be removed; the other replicas will", "error", err.Error())
 	}
-	pause := time.NewTimer(drainDelay) // other nodes' kube-proxies hear of it later
-	defer pause.Stop()
+	pause(ctx, drainDelay) // other nodes' kube-proxies hear of it later
+}
+
+// pause waits for d, or until the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-pause.C:
+	case <-timer.C:
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Settings.DrainTimeout)
+}
+
+// Drain gives the sessions that are left after [Controller.Leave] the time to end, and still accepts others in the first half of it
+// if many slices were removed. The informers must go on meanwhile: held clients wait for their clusters.
+func (c *Controller) Drain(ctx context.Context) {
+	ctx, cancel := context.WithDeadline(ctx, c.drainBy)
 	defer cancel()
+	ctx, cancel = context.WithTimeout(ctx, c.Settings.DrainTimeout)
+	defer cancel()
+	pause(ctx, min(time.Duration(c.removed)*removalLasts, c.Settings.DrainTimeout/2))
 	if err := c.Gateway.Drain(ctx); err != nil {
 		c.Logger.Warn("sessions were cut", "error", err.Error())
 	}
@@ -88,7 +105,7 @@ func (c *Controller) ledHereOnly(ctx context.Context) (int, error) {
 
 // removeAll removes this replica's slices, with one request in each namespace.
 func (c *Controller) removeAll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, removeWithin)
+	ctx, cancel := context.WithTimeout(ctx, removeWithin+c.Settings.DrainTimeout)
 	defer cancel()
 	namespaces := map[string]bool{}
 	for _, namespace := range c.openPorts.namespaces() { // the informers may not have told of the newest slices
@@ -98,6 +115,7 @@ func (c *Controller) removeAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.removed = len(own)
 	for i := range own {
 		namespaces[own[i].Namespace] = true
 	}

@@ -11,7 +11,7 @@ import (
 // are those that now lead to this one.
 func (c *Controller) noteUnrouted(seen *snapshot, planned plan.Plan, routes []routed) {
 	count := 0
-	if planned.Reason == plan.ReasonAsleep || planned.Reason == plan.ReasonMaintenance {
+	if planned.Reason == plan.ReasonAsleep || planned.Reason == plan.ReasonMaintenance || planned.Reason == plan.ReasonDozing {
 		routed := map[types.UID]bool{}
 		for i := range seen.slices {
 			if endpointslice.IsOurs(&seen.slices[i]) {

@@ -15,7 +15,7 @@ const wakerWithin = 5 * time.Second
 // tellWoken writes an Event that says who woke the cluster, if the replica that turned hibernation off has not, for example
 // because it stopped. It ignores older wakes, so that a starting plugin does not report all past ones.
 func (c *Controller) tellWoken(ctx context.Context, seen *snapshot, again *requeue) error {
-	if seen.cluster == nil || plan.View(seen.cluster, again.now).Switched {
+	if seen.sleeps(again.now) {
 		c.WakeRecorder.Forget(seen.name)
 		c.serving.Delete(seen.name)
 		return nil
@@ -35,6 +35,15 @@ func (c *Controller) tellWoken(ctx context.Context, seen *snapshot, again *reque
 		return nil
 	}
 	return c.WakeRecorder.Woken(ctx, seen.cluster, value, wake, again.now)
+}
+
+// sleeps reports whether the cluster hibernates or dozes, or is gone.
+func (s *snapshot) sleeps(now time.Time) bool {
+	if s.cluster == nil {
+		return true
+	}
+	view := plan.View(s.cluster, now)
+	return view.Switched || view.Dozing
 }
 
 // serves reports whether the Service has a ready endpoint of its own.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -53,14 +54,17 @@ type world struct {
 	mutex      sync.Mutex
 	writes     []string                  // verb and kind of what was written
 	manager    string                    // the field manager that turned the switch on
+	fencer     string                    // the field manager that fenced the cluster
 	unrouted   []discoveryv1.AddressType // the families for which this network ignores our slices
 	passedOver string                    // an address to which nothing is routed
 	bound      bool                      // whether session affinity leads the gateway's own connections to an instance
 	eventless  bool                      // whether Events cannot be written
 	sliceless  bool                      // whether EndpointSlices cannot be created
+	deleteAll  time.Duration             // how long the API server takes to delete a collection
 	mute       []string                  // the addresses at which replicas do not answer each other
 	addresses  map[string][]string       // those of the replicas, by name
 	turn, made int
+	woken      []string // the wakes that were observed
 	networks   []*network
 	logged     bytes.Buffer
 }
@@ -89,7 +93,7 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{t: t, manager: contract.FieldManager, addresses: map[string][]string{}}
+	w := &world{t: t, manager: contract.FieldManager, fencer: contract.FieldManager, addresses: map[string][]string{}}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(w.intercept())
 	w.api = informerstest.Index(builder).Build()
 	t.Cleanup(func() {
@@ -113,15 +117,25 @@ func (w *world) intercept() interceptor.Funcs {
 			kind = "ConfigMap"
 		case *corev1.Event:
 			kind = "Event"
+		case *corev1.Pod:
+			kind = "Pod"
 		}
 		w.writes = append(w.writes, verb+" "+kind)
 	}
 	return interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			err := c.Get(ctx, key, o, options...)
-			if _, ok := o.(*cnpgv1.Cluster); ok && o.GetAnnotations()[contract.AnnotationHibernation] != "" {
-				o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: w.manager, FieldsV1: metav1.NewFieldsV1(
-					`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`)}})
+			if cluster, ok := o.(*cnpgv1.Cluster); ok {
+				w.manage(cluster)
+			}
+			return err
+		},
+		List: func(ctx context.Context, c client.WithWatch, into client.ObjectList, options ...client.ListOption) error {
+			err := c.List(ctx, into, options...)
+			if clusters, ok := into.(*cnpgv1.ClusterList); ok {
+				for i := range clusters.Items {
+					w.manage(&clusters.Items[i])
+				}
 			}
 			return err
 		},
@@ -155,8 +169,23 @@ func (w *world) intercept() interceptor.Funcs {
 		},
 		DeleteAllOf: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteAllOfOption) error {
 			note("delete all", o)
+			if pause(ctx, w.deleteAll); ctx.Err() != nil {
+				return ctx.Err()
+			}
 			return c.DeleteAllOf(ctx, o, options...)
 		},
+	}
+}
+
+// manage says who turned the switch on, and who fenced the cluster.
+func (w *world) manage(cluster *cnpgv1.Cluster) {
+	cluster.ManagedFields = nil
+	for key, manager := range map[string]string{contract.AnnotationHibernation: w.manager, contract.AnnotationFence: w.fencer} {
+		if cluster.Annotations[key] != "" {
+			cluster.ManagedFields = append(cluster.ManagedFields, metav1.ManagedFieldsEntry{
+				Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:` + key + `":{}}}}`),
+			})
+		}
 	}
 }
 
@@ -297,14 +326,21 @@ func (w *world) replica(name string, addresses ...string) *replica {
 	tell := events.Writer{Client: w.api, Pod: name}
 	r.Controller = &Controller{
 		Settings: Settings{
-			Replica: of, HandoverWait: 2 * time.Second, DrainTimeout: 20 * time.Second,
+			Replica: of, HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
 		},
 		Client: w.api, Informers: informerstest.Reader(w.api), APIReader: w.api,
 		Ports:   &ports.Store{Client: w.api, APIReader: w.api, Namespace: system, Named: informerstest.Reader(w.api).Naming, Range: ports.Range{First: 10000, Last: 10999}},
-		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: w.ask, silent: make(chan event.GenericEvent, 8), Notifier: &waker.Notifier{}, Events: tell, WakeRecorder: &waker.WakeRecorder{Events: tell}, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
+		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: w.ask, silent: make(chan event.GenericEvent, 8), Notifier: &waker.Notifier{}, Events: tell, WakeRecorder: &waker.WakeRecorder{Events: tell}, Observer: w, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	}
 	return r
 }
+
+// Woke records a wake.
+func (w *world) Woke(cluster types.NamespacedName, by waker.Trigger, from waker.Depth, result waker.Result, took time.Duration) {
+	w.woken = append(w.woken, fmt.Sprintf("%s by %s from %s: %s after %s", cluster.Name, by, from, result, took))
+}
+
+func (w *world) Queued(int) {}
 
 // pod creates a replica's pod, or changes whether it is ready.
 func (w *world) pod(name string, ready corev1.ConditionStatus) {
@@ -332,7 +368,7 @@ func (w *world) starts(name string) {
 	})
 }
 
-// look makes the replica reconcile the cluster.
+// read makes the replica reconcile the cluster.
 func (r *replica) read() time.Duration {
 	r.world.t.Helper()
 	result, err := r.Reconcile(r.world.t.Context(), ctrl.Request{NamespacedName: orders})

@@ -10,6 +10,8 @@
   "SIDECAR_CPU_LIMIT" .Values.sidecar.resources.limits.cpu
   "SIDECAR_MEMORY_REQUEST" .Values.sidecar.resources.requests.memory
   "SIDECAR_MEMORY_LIMIT" .Values.sidecar.resources.limits.memory
+  "SHORTEN_STARTUP_PROBES" (ternary "" "false" .Values.shortenStartupProbes)
+  "DOZE_MEMORY_REQUEST" .Values.doze.memoryRequest
   "GATEWAY_PORTS" .Values.gateway.ports
   "GATEWAY_ALLOW" (join "," .Values.gateway.allow)
   "WAKE_TIMEOUT" .Values.gateway.wakeTimeout

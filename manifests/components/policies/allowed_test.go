@@ -46,12 +46,50 @@ func (s *server) takesOwnWrites(t *testing.T) {
 				t.Errorf("the sidecar of %s cannot %s: %v", name, step.rule, err)
 			}
 		}
+		s.dozes(t, name)
 		v := view()
 		replica := s.sidecar(name, name+"-1")
 		if _, err := replica.Annotate(ctx, v, contract.AnnotationAnnounced, &announced); err == nil {
 			t.Errorf("a replica of %s announces", name)
 		}
 	}
+}
+
+// uid is that of a pod.
+func (s *server) uid(pod string) string {
+	s.t.Helper()
+	var found corev1.Pod
+	s.must(s.admin.Get(s.t.Context(), types.NamespacedName{Namespace: "shop", Name: pod}, &found))
+	return string(found.UID)
+}
+
+// dozes has the primary's pod write what it writes when its cluster dozes, is woken, and is fenced by a person.
+func (s *server) dozes(t *testing.T, name string) {
+	c, object := s.inside(name+"-2"), cluster("shop", name, "")
+	person := func(patch string) {
+		s.must(s.admin.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch))))
+	}
+	person(`{"metadata":{"annotations":{"xata.io/scale-to-zero-announced":"x","xata.io/scale-to-zero-gateway-ready":"x","xata.io/scale-to-zero-gateway-holding":"x"}}}`)
+	for _, row := range []struct{ rule, patch string }{
+		{"doze", `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]","xata.io/scale-to-zero-dozing-since":"x",
+			"xata.io/scale-to-zero-announced":null}}}`},
+		{"say that PostgreSQL has stopped", `{"metadata":{"annotations":{"xata.io/scale-to-zero-postgres-stopped":"uid"}}}`},
+		{"say that it was not started", fmt.Sprintf(`{"metadata":{"annotations":{"xata.io/scale-to-zero-restart-failed":%q}}}`, s.uid(name+"-2"))},
+		{"say so no longer", `{"metadata":{"annotations":{"xata.io/scale-to-zero-restart-failed":null}}}`},
+		{"take the fence back", `{"metadata":{"annotations":{"cnpg.io/fencedInstances":null,"xata.io/scale-to-zero-dozing-since":null,"xata.io/scale-to-zero-postgres-stopped":null}}}`},
+	} {
+		if err := (write{object: object, patch: row.patch}).try(t.Context(), c); err != nil {
+			t.Errorf("the sidecar of %s cannot %s: %v", name, row.rule, err)
+		}
+	}
+	person(`{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"` + name + `-1\"]"}}}`)
+	for _, value := range []string{`null`, `"[\"*\"]"`} {
+		patch := `{"metadata":{"annotations":{"cnpg.io/fencedInstances":` + value + `}}}`
+		if err := (write{object: object, patch: patch}).try(t.Context(), c); !byPolicy(err) {
+			t.Errorf("a fence of names becomes %s: %v", value, err)
+		}
+	}
+	person(`{"metadata":{"annotations":{"cnpg.io/fencedInstances":null}}}`)
 }
 
 // large makes a Cluster about as large as one can be.

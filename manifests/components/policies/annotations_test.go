@@ -109,6 +109,28 @@ func TestAnnotationsPolicy(t *testing.T) {
 			t.Errorf("only %d values were refused: the mutations try nothing", refused)
 		}
 	})
+	t.Run("a cluster dozes before it hibernates", func(t *testing.T) {
+		dozing := cluster("shop", "dozing", "")
+		dozing.Annotations[contract.AnnotationDozeMinutes], dozing.Annotations[contract.AnnotationInactivityMinutes] = "45", "60"
+		s.create(dozing)
+		for _, row := range []struct {
+			rule        string
+			annotations map[string]any
+			refused     bool
+		}{
+			{"a doze that is longer than the default", map[string]any{contract.AnnotationDozeMinutes: "59.9"}, false},
+			{"a doze that is too long", map[string]any{contract.AnnotationDozeMinutes: "60"}, true},
+			{"a hibernation that is not too early", map[string]any{contract.AnnotationInactivityMinutes: "45.1"}, false},
+			{"a hibernation that is too early", map[string]any{contract.AnnotationInactivityMinutes: "45"}, true},
+			{"both at once", map[string]any{contract.AnnotationInactivityMinutes: "10", contract.AnnotationDozeMinutes: "5"}, false},
+			{"no doze, and an early hibernation", map[string]any{contract.AnnotationInactivityMinutes: "10", contract.AnnotationDozeMinutes: nil}, false},
+			{"another annotation", map[string]any{contract.AnnotationWake: "manual"}, false},
+		} {
+			if err := s.annotate("dozing", row.annotations, client.DryRunAll); byPolicy(err) != row.refused || err != nil && !row.refused {
+				t.Errorf("%s: refused %t: %v", row.rule, err != nil, err)
+			}
+		}
+	})
 	t.Run("types", func(t *testing.T) {
 		s.install("instances")
 		s.typed(t)
@@ -173,7 +195,7 @@ func (s *server) typed(t *testing.T) {
 		s.must(s.admin.List(t.Context(), &policies))
 		return !slices.ContainsFunc(policies.Items, func(p admissionv1.ValidatingAdmissionPolicy) bool { return p.Status.TypeChecking == nil })
 	})
-	if len(policies.Items) != 4 {
+	if len(policies.Items) != 5 {
 		t.Errorf("%d policies", len(policies.Items))
 	}
 	for i := range policies.Items {

@@ -32,6 +32,8 @@ const (
 	notPrimary  = "only from the pod that is its current primary"
 	noSpec      = "may not change the specification of their Cluster"
 	noAnnotated = "may not change the annotation "
+	noOtherPod  = "of no pod but their own"
+	onlyAll     = `cnpg.io/fencedInstances of their Cluster to ["*"]`
 	onlySuspend = "nothing of the specification of a ScheduledBackup but suspend"
 	onlyOwn     = "ScheduledBackups of their own cluster only"
 	onlyPrimary = "only from the pod that is the current primary of its cluster"
@@ -44,6 +46,7 @@ func forbidden() []write {
 		return fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, key, value)
 	}
 	return []write{
+		{"that another pod failed", "orders-2", orders, annotation("xata.io/scale-to-zero-restart-failed", `"x"`), noOtherPod},
 		{"another image", "orders-2", orders, `{"spec":{"imageName":"example.org/evil:17"}}`, noSpec},
 		{"another plugin", "orders-2", orders, `{"spec":{"plugins":[{"name":"evil.example.org"}]}}`, noSpec},
 		{"no plugin", "orders-2", orders, `{"spec":{"plugins":null}}`, noSpec},
@@ -77,7 +80,12 @@ func forbidden() []write {
 		{"the acknowledgement", "orders-2", orders, annotation(contract.AnnotationGatewayReady, `"uid 2026"`), noAnnotated + contract.AnnotationGatewayReady},
 		{"who woke it", "orders-2", orders, annotation(contract.AnnotationLastWake, `"nobody"`), noAnnotated + contract.AnnotationLastWake},
 		{"the mark of ScheduledBackups on a Cluster", "orders-2", orders, annotation(contract.AnnotationSuspended, `"x"`), noAnnotated + contract.AnnotationSuspended},
-		{"fencing", "orders-2", orders, annotation("cnpg.io/fencedInstances", `"[\"*\"]"`), noAnnotated + "cnpg.io/fencedInstances"},
+		{"the acknowledgement that the gateway holds", "orders-2", orders, annotation(contract.AnnotationGatewayHolding, `"uid 2026 doze"`), noAnnotated + contract.AnnotationGatewayHolding},
+		{"when it dozes", "orders-2", orders, annotation(contract.AnnotationDozeMinutes, `"1"`), noAnnotated + contract.AnnotationDozeMinutes},
+		{"a fence of one instance", "orders-2", orders, annotation(contract.AnnotationFence, `"[\"orders-1\"]"`), onlyAll},
+		{"a fence of nothing", "orders-2", orders, annotation(contract.AnnotationFence, `""`), onlyAll},
+		{"a fence that is written in another way", "orders-2", orders, annotation(contract.AnnotationFence, `"[ \"*\" ]"`), onlyAll},
+		{"a fence, from a replica", "orders-1", orders, annotation(contract.AnnotationFence, `"[\"*\"]"`), notPrimary},
 		{"an end of reconciliation", "orders-2", orders, annotation("cnpg.io/reconciliationLoop", `"disabled"`), noAnnotated + "cnpg.io/reconciliationLoop"},
 		{"somebody's annotation", "orders-2", orders, annotation("example.org/note", `"y"`), noAnnotated + "example.org/note"},
 		{"somebody's annotation away", "orders-2", orders, annotation("example.org/note", `null`), noAnnotated + "example.org/note"},

@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -34,6 +35,7 @@ func (s *server) enrol(c *cnpgv1.Cluster) {
 	account := c.GetServiceAccountName()
 	s.create(c)
 	s.primary(c, 2)
+	c.Status.CurrentPrimary = c.Name + "-2"
 	operators := specs.CreateRole(specs.RoleOptions{Cluster: c})
 	binding := specs.CreateRoleBinding(c.ObjectMeta, account)
 	binding.Namespace = c.Namespace
@@ -121,6 +123,11 @@ func settled(t *testing.T) *server {
 	} {
 		s.enrol(c)
 	}
+	for _, name := range []string{"napping", "napping-b"} {
+		napping := cluster("shop", name, "napping", contract.PluginName)
+		napping.Annotations[contract.AnnotationDozeMinutes] = "5"
+		s.enrol(napping)
+	}
 	stray := instance("shop", "stray", 1, "orders")
 	stray.Name = "stray"
 	s.create(stray, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "other"}})
@@ -137,6 +144,10 @@ func settled(t *testing.T) *server {
 		}
 		s.comes("the policies hold", func() bool { return byPolicy(w.try(t.Context(), c, client.DryRunAll)) })
 	}
+	napping := s.inside("napping-2")
+	s.comes("the policy of pods holds", func() bool {
+		return byPolicy(resize(t.Context(), napping, "napping-2", resized("scale-to-zero", `{"requests":{"cpu":"10m"}}`)))
+	})
 	return s
 }
 
@@ -148,6 +159,7 @@ func TestInstancesPolicies(t *testing.T) {
 	t.Run("other verbs", s.refusesOtherVerbs)
 	t.Run("the sidecar's own writes", s.takesOwnWrites)
 	t.Run("what the instance manager does", s.leavesTheInstanceManager)
+	t.Run("resizes", s.limitsResizes)
 	t.Run("the primary moves", s.followsThePrimary)
 	t.Run("rights of others and rights that stay", s.followsTheRights)
 }
@@ -262,6 +274,49 @@ func (s *server) refusesOtherVerbs(t *testing.T) {
 	} {
 		if err := row.do(t.Context()); err == nil || !strings.Contains(err.Error(), "is forbidden: User") {
 			t.Errorf("%s: %v", row.rule, err)
+		}
+	}
+}
+
+// resized is a resize of a container.
+func resized(container, resources string) string {
+	return fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"resources":%s}]}}`, container, resources)
+}
+
+func resize(ctx context.Context, c client.Client, name, patch string) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	options := &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{DryRun: []string{metav1.DryRunAll}}}
+	return c.SubResource("resize").Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, []byte(patch)), options)
+}
+
+// limitsResizes has pods of clusters that doze, and share an account, resize what they may and what not.
+func (s *server) limitsResizes(t *testing.T) {
+	own := s.inside("napping-2")
+	for _, row := range []struct{ rule, pod, patch, says string }{
+		{"the requests of a sidecar", "napping-2", resized("scale-to-zero", `{"requests":{"cpu":"10m"}}`), "nothing of their pod but the requests"},
+		{"PostgreSQL's limits", "napping-2", resized("postgres", `{"limits":{"cpu":"2"}}`), "nothing of their pod but the requests"},
+		{"requests and limits", "napping-2", resized("postgres", `{"requests":{"cpu":"10m"},"limits":{"memory":"2Gi"}}`), "nothing of their pod but the requests"},
+		{"the pod of a cluster that shares the account", "napping-b-2", resized("postgres", `{"requests":{"cpu":"10m"}}`), "their own pod only"},
+		{"another pod of the cluster", "napping-1", resized("postgres", `{"requests":{"cpu":"10m"}}`), byRole},
+		{"the pod of a cluster that does not doze", "orders-2", resized("postgres", `{"requests":{"cpu":"10m"}}`), byRole},
+	} {
+		err := resize(t.Context(), own, row.pod, row.patch)
+		if err == nil || !strings.Contains(err.Error(), row.says) || byPolicy(err) == (row.says == byRole) {
+			t.Errorf("%s: %v", row.rule, err)
+		}
+		if err := resize(t.Context(), s.admin, row.pod, row.patch); err != nil {
+			t.Errorf("%s: refused to a person: %v", row.rule, err)
+		}
+	}
+	sidecar, ctx := s.sidecar("napping", "napping-2"), t.Context()
+	for _, requests := range []map[string]resource.Quantity{
+		{"cpu": resource.MustParse("10m"), "memory": resource.MustParse("64Mi")},
+		{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("512Mi")},
+	} {
+		living, err := sidecar.Pod(ctx)
+		s.must(err)
+		if err := sidecar.Resize(ctx, living, "postgres", requests); err != nil {
+			t.Errorf("the sidecar cannot set %v: %v", requests, err)
 		}
 	}
 }

@@ -42,6 +42,20 @@ func theirs() (*discoveryv1.EndpointSlice, *rbacv1.Role, *rbacv1.RoleBinding, *c
 	return slice, role, binding, &corev1.ConfigMap{ObjectMeta: named("cnpg-controller-manager-config"), Data: map[string]string{"a": "b"}}
 }
 
+// fenced is a Cluster of which a person has fenced one instance.
+func fenced() *cnpgv1.Cluster {
+	c := cluster("shop", "fenced", "")
+	c.Annotations[contract.AnnotationFence] = `["fenced-1"]`
+	return c
+}
+
+// labelled is the first pod of a cluster.
+func labelled(cluster, role string) *corev1.Pod {
+	pod := instance("shop", cluster, 1, "")
+	pod.Labels = map[string]string{endpointslice.LabelCluster: cluster, endpointslice.LabelPodRole: role}
+	return pod
+}
+
 // routed is a slice as the gateway makes it for the cluster's Service.
 func routed() *discoveryv1.EndpointSlice {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-rw", UID: "service"}}
@@ -57,7 +71,8 @@ func plugin(t *testing.T) (*server, client.Client) {
 	s := begin(t, resources...)
 	s.enrol(cluster("shop", "orders", "", contract.PluginName))
 	slice, role, binding, config := theirs()
-	s.create(slice, role, binding, config)
+	pooler := labelled("pooler", "pooler")
+	s.create(slice, role, binding, config, fenced(), pooler, labelled("dozing", "instance"))
 	s.install("plugin")
 	c := s.others(t)["the plugin"]
 	for _, object := range []client.Object{cluster("shop", "orders", ""), nightly("orders"), slice, role, config} {
@@ -65,6 +80,7 @@ func plugin(t *testing.T) (*server, client.Client) {
 			return byPolicy(write{object: object, patch: `{"metadata":{"labels":{"a":"b"},"annotations":{"c":"d"}}}`}.try(t.Context(), c, client.DryRunAll))
 		})
 	}
+	s.comes("the policy of pods holds", func() bool { return byPolicy(c.Delete(t.Context(), pooler.DeepCopy(), client.DryRunAll)) })
 	return s, c
 }
 
@@ -117,6 +133,9 @@ func forbiddenToThePlugin() []attempt {
 	payments.UID = "uid"
 	slice, role, binding, config := theirs()
 	unowned, foreign, privileged, many := routed(), routed(), routed(), routed()
+	payments.Annotations[contract.AnnotationDozeMinutes], payments.Status.CurrentPrimary = "5", "payments-2"
+	everyPod, otherPod, status := rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion)
+	last := len(everyPod.Rules) - 1
 	wide, other, misnamed := rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion)
 	strong, elsewhere := rbac.RoleBinding(payments, cnpgv1.SchemeGroupVersion), rbac.RoleBinding(payments, cnpgv1.SchemeGroupVersion)
 	rows := []attempt{
@@ -125,12 +144,16 @@ func forbiddenToThePlugin() []attempt {
 		{"a slice of a privileged port", makes(privileged, func() { privileged.Ports[0].Port = ptr.To(int32(443)) })},
 		{"a slice of many addresses", makes(many, func() { many.Endpoints = append(many.Endpoints, many.Endpoints[0]) })},
 		{"a Service's own slice away", deletes(slice)},
+		{"a pooler's pod away", deletes(labelled("pooler", "pooler"))},
 		{"somebody's Role away", deletes(role)},
 		{"somebody's RoleBinding away", deletes(binding)},
 		{"a Role that grants Secrets", makes(wide, func() {
 			wide.Rules = append(wide.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}})
 		})},
 		{"a Role for every Cluster", makes(other, func() { other.Rules[0].ResourceNames = nil })},
+		{"a Role for every pod", makes(everyPod, func() { everyPod.Rules[last].ResourceNames = nil })},
+		{"a Role for another cluster's pod", makes(otherPod, func() { otherPod.Rules[last].ResourceNames = []string{"orders-1"} })},
+		{"a Role for the status of its pod", makes(status, func() { status.Rules[last].Resources = []string{"pods/status"} })},
 		{"a Role of another name", makes(misnamed, func() { misnamed.Name = "evil" })},
 		{"a RoleBinding of another Role", makes(strong, func() { strong.RoleRef.Kind, strong.RoleRef.Name = "ClusterRole", "cluster-admin" })},
 		{"a RoleBinding of another namespace's account", makes(elsewhere, func() { elsewhere.Subjects[0].Namespace = "vault" })},
@@ -145,13 +168,23 @@ func forbiddenToThePlugin() []attempt {
 		"no finalizers":                   `{"metadata":{"finalizers":null}}`,
 		"the switch on":                   `{"metadata":{"annotations":{"cnpg.io/hibernation":"on"}}}`,
 		"the feature off":                 `{"metadata":{"annotations":{"xata.io/scale-to-zero-enabled":"false"}}}`,
+		"to sleep":                        `{"metadata":{"annotations":{"xata.io/scale-to-zero-sleep-requested":"2026-03-01T00:00:00Z"}}}`,
 		"whether addresses are told":      `{"metadata":{"annotations":{"xata.io/scale-to-zero-gateway-address":"accept"}}}`,
 		"fencing":                         `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]"}}}`,
 		"an announcement":                 `{"metadata":{"annotations":{"xata.io/scale-to-zero-announced":"x"}}}`,
 		"an acknowledgement of nothing":   `{"metadata":{"annotations":{"xata.io/scale-to-zero-gateway-ready":"x"}}}`,
+		"to hold for nothing":             `{"metadata":{"annotations":{"xata.io/scale-to-zero-gateway-holding":"x"}}}`,
+		"since when it dozes":             `{"metadata":{"annotations":{"xata.io/scale-to-zero-dozing-since":"2026-03-01T00:00:00Z"}}}`,
+		"that PostgreSQL has stopped":     `{"metadata":{"annotations":{"xata.io/scale-to-zero-postgres-stopped":"x"}}}`,
+		"that it was not started":         `{"metadata":{"annotations":{"xata.io/scale-to-zero-restart-failed":"x"}}}`,
+		"how long it is idle":             `{"metadata":{"annotations":{"xata.io/scale-to-zero-doze-minutes":"1"}}}`,
 		"somebody's annotation away":      `{"metadata":{"annotations":{"example.org/note":null}}}`,
 		"one of its keys and an image":    `{"metadata":{"annotations":{"xata.io/scale-to-zero-last-wake":"x"}},"spec":{"imageName":"example.org/evil:17"}}`,
 		"an owner of the plugin's liking": `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]}}`,
+	})...)
+	rows = append(rows, tries(fenced(), map[string]string{
+		"a person's fence away":    `{"metadata":{"annotations":{"cnpg.io/fencedInstances":null}}}`,
+		"a person's fence widened": `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]"}}}`,
 	})...)
 	rows = append(rows, tries(nightly("orders"), map[string]string{
 		"a suspension":                   `{"spec":{"suspend":true}}`,
@@ -196,7 +229,7 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
 	annotate := func(annotations map[string]*string) func() error {
 		return func() error { return waker.Annotate(ctx, c, orders(), annotations) }
 	}
-	announced, named := "uid 2026-03-01T00:00:30Z", "mine: it is an ExternalName"
+	announced, named, request := "uid 2026-03-01T00:00:30Z", "mine: it is an ExternalName", "2026-03-01T00:01:00Z"
 	person(orders(), `{"metadata":{"annotations":{"xata.io/scale-to-zero-announced":"`+announced+`"}}}`)
 	slice := routed()
 	role, binding := rbac.Role(orders(), cnpgv1.SchemeGroupVersion), rbac.RoleBinding(orders(), cnpgv1.SchemeGroupVersion)
@@ -210,6 +243,12 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
 		{"delete its Role", func() error { return c.Delete(ctx, role.DeepCopy()) }},
 		{"make its Role", func() error { return c.Create(ctx, role) }},
 		{"update its Role", func() error { return c.Update(ctx, role) }},
+		{"update the Role of a cluster that dozes", func() error {
+			dozing := orders()
+			dozing.Annotations[contract.AnnotationDozeMinutes], dozing.Status.CurrentPrimary = "5", "orders-2"
+			role.Rules = rbac.Role(dozing, cnpgv1.SchemeGroupVersion).Rules
+			return c.Update(ctx, role)
+		}},
 		{"delete its RoleBinding", func() error { return c.Delete(ctx, binding.DeepCopy()) }},
 		{"make its RoleBinding", func() error { return c.Create(ctx, binding) }},
 		{"update its RoleBinding", func() error { return c.Update(ctx, binding) }},
@@ -233,6 +272,33 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
 				contract.AnnotationLastWake: &named,
 			})()
 		}},
+		{"hold for a doze", func() error {
+			doze := announced + " doze"
+			person(orders(), `{"metadata":{"annotations":{"xata.io/scale-to-zero-announced":"`+doze+`"}}}`)
+			return annotate(map[string]*string{contract.AnnotationGatewayHolding: &doze})()
+		}},
+		{"withdraw the announcement of a doze", annotate(map[string]*string{
+			contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil,
+		})},
+		{"say that a fenced PostgreSQL has stopped", func() error {
+			person(orders(), `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]","xata.io/scale-to-zero-dozing-since":"x"}}}`)
+			return annotate(map[string]*string{contract.AnnotationStopped: &named})()
+		}},
+		{"also where a person has lifted the fence since", func() error {
+			person(orders(), `{"metadata":{"annotations":{"cnpg.io/fencedInstances":null,"xata.io/scale-to-zero-postgres-stopped":null}}}`)
+			return annotate(map[string]*string{contract.AnnotationStopped: &named})()
+		}},
+		{"request that a cluster that dozes hibernates", func() error {
+			person(orders(), `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]","xata.io/scale-to-zero-dozing-since":"x","xata.io/scale-to-zero-postgres-stopped":"x"}}}`)
+			return annotate(map[string]*string{contract.AnnotationSleepRequested: &request})()
+		}},
+		{"wake from a doze", func() error {
+			return annotate(map[string]*string{
+				contract.AnnotationFence: nil, contract.AnnotationDozingSince: nil, contract.AnnotationStopped: nil, contract.AnnotationLastWake: &named,
+				contract.AnnotationSleepRequested: nil,
+			})()
+		}},
+		{"delete an instance", func() error { return c.Delete(ctx, labelled("dozing", "instance"), client.DryRunAll) }},
 		{"resume a marked ScheduledBackup", func() error {
 			person(nightly("orders"), `{"metadata":{"annotations":{"xata.io/scale-to-zero-suspended":"x"}},"spec":{"suspend":true}}`)
 			return write{object: nightly("orders"), patch: `{"metadata":{"annotations":{"xata.io/scale-to-zero-suspended":null}},"spec":{"suspend":false}}`}.try(ctx, c)

@@ -13,6 +13,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -136,8 +137,15 @@ func cluster(namespace, name, account string, plugins ...string) *cnpgv1.Cluster
 }
 
 func instance(namespace, cluster string, number int, account string) *corev1.Pod {
+	list := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	}
+	resources := corev1.ResourceRequirements{Requests: list("500m", "512Mi"), Limits: list("1", "1Gi")}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%d", cluster, number)},
-		Spec:       corev1.PodSpec{ServiceAccountName: account, Containers: []corev1.Container{{Name: "c", Image: "example.org/c"}}},
+		Spec: corev1.PodSpec{ServiceAccountName: account, Containers: []corev1.Container{
+			{Name: "postgres", Image: "example.org/c", Resources: resources},
+			{Name: "scale-to-zero", Image: "example.org/c", Resources: resources},
+		}},
 	}
 }

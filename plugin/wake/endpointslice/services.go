@@ -1,4 +1,4 @@
-// Package slices says which Services of a cluster lead to the gateway while it sleeps, and by which EndpointSlices. All of
+// Package endpointslice says which Services of a cluster lead to the gateway while it sleeps, and by which EndpointSlices. All of
 // it are functions of values.
 package endpointslice
 

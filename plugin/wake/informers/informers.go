@@ -21,6 +21,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 // ByObject says what is watched and kept. namespace is the plugin's own, where every pod is watched: the gateways' carry no
@@ -43,6 +44,7 @@ func ByObject(namespace string) map[client.Object]cache.ByObject {
 			},
 			Transform: keep(pods), UnsafeDisableDeepCopy: shared,
 		},
+		&corev1.Node{}:                {Transform: keep(nodes), UnsafeDisableDeepCopy: shared},
 		&discoveryv1.EndpointSlice{}:  {Transform: keep(endpoints), UnsafeDisableDeepCopy: shared},
 		&networkingv1.NetworkPolicy{}: {Transform: keep(policies), UnsafeDisableDeepCopy: shared},
 		&corev1.ConfigMap{}: {
@@ -71,20 +73,18 @@ func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 // clusters keeps the annotations that are understood, what the plan, the wake, the sidecars' rights and the metrics depend on,
-// and of who changed what only the switch.
+// and of who changed what only the switch and the fence.
 func clusters(c *cnpgv1.Cluster) any {
 	kept := &cnpgv1.Cluster{ObjectMeta: identity(&c.ObjectMeta)}
 	for key, value := range c.Annotations {
-		if strings.HasPrefix(key, contract.Prefix) || key == contract.AnnotationHibernation {
+		if strings.HasPrefix(key, contract.Prefix) || key == contract.AnnotationHibernation || key == contract.AnnotationFence {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
 			kept.Annotations[one(key)] = value
 		}
 	}
-	if plan.Owned(c.ManagedFields) {
-		kept.ManagedFields = switchOurs
-	}
+	kept.ManagedFields = whatIsOurs(c)
 	var plugins []cnpgv1.PluginConfiguration
 	for _, plugin := range c.Spec.Plugins {
 		plugins = append(plugins, cnpgv1.PluginConfiguration{Name: plugin.Name, Enabled: plugin.Enabled})
@@ -131,16 +131,38 @@ func saved(resources corev1.ResourceList) corev1.ResourceList {
 	return kept
 }
 
-// switchOurs is what remains of who changed what.
-var switchOurs = []metav1.ManagedFieldsEntry{{Manager: contract.FieldManager, FieldsV1: switchField}}
+// What remains of who changed what.
+var (
+	switchOurs = setByUs(contract.AnnotationHibernation)
+	fenceOurs  = setByUs(contract.AnnotationFence)
+	bothOurs   = append(setByUs(contract.AnnotationHibernation), fenceOurs...)
+)
 
-// switchField is the part of a field manager's entry that says whose the switch is.
-var switchField = &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + contract.AnnotationHibernation + `":{}}}}`)}
+// setByUs says that this project has set an annotation.
+func setByUs(key string) []metav1.ManagedFieldsEntry {
+	fields := &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + key + `":{}}}}`)}
+	return []metav1.ManagedFieldsEntry{{Manager: contract.FieldManager, FieldsV1: fields}}
+}
+
+// whatIsOurs says which of the switch and the fence this project has set.
+func whatIsOurs(c *cnpgv1.Cluster) []metav1.ManagedFieldsEntry {
+	switch hibernates, dozes := plan.Owned(c.ManagedFields), ownership.Dozes(c.Annotations, c.ManagedFields); {
+	case hibernates && dozes:
+		return bothOurs
+	case hibernates:
+		return switchOurs
+	case dozes:
+		return fenceOurs
+	default:
+		return nil
+	}
+}
 
 func pods(p *corev1.Pod) any {
 	kept := &corev1.Pod{ObjectMeta: identity(&p.ObjectMeta)}
 	if endpointslice.IsInstance(p) { // a Service's selector may ask for any of them
 		kept.Labels = partsOf(p.Name, p.Labels)
+		kept.Spec.NodeName, kept.Spec.Tolerations = one(p.Spec.NodeName), tolerationsOfAll.of(p.Spec.Tolerations)
 	} else if cluster := p.Labels[endpointslice.LabelCluster]; cluster != "" {
 		kept.Labels = map[string]string{endpointslice.LabelCluster: partOf(p.Name, cluster)}
 	}
@@ -158,6 +180,16 @@ func pods(p *corev1.Pod) any {
 			}}
 		}
 	}
+	return kept
+}
+
+// tolerationsOfAll are what a fleet's instances mostly tolerate.
+var tolerationsOfAll shared[[]corev1.Toleration]
+
+// nodes keeps of a node which pods are to leave it.
+func nodes(n *corev1.Node) any {
+	kept := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion}}
+	kept.Spec.Unschedulable, kept.Spec.Taints = n.Spec.Unschedulable, n.Spec.Taints
 	return kept
 }
 

@@ -63,13 +63,14 @@ func keptOf(t *testing.T, have *corev1.Service) corev1.Service {
 
 func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 	t.Parallel()
-	t.Run("of an instance the labels that Services may select by, its addresses, whether it is ready, the image of its sidecar and what delays PostgreSQL", func(t *testing.T) {
+	t.Run("of an instance the labels that Services may select by, its addresses, whether it is ready, its node and what it tolerates there, the image of its sidecar and what delays PostgreSQL", func(t *testing.T) {
 		t.Parallel()
 		always := ptr.To(corev1.ContainerRestartPolicyAlways)
 		quick := corev1.Container{Name: "plugin-quick", RestartPolicy: always, StartupProbe: &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 100}}
+		tolerations := []corev1.Toleration{{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, TolerationSeconds: ptr.To(int64(300))}}
 		slow := corev1.Container{Name: "plugin-slow", Image: "slow:1", RestartPolicy: always, StartupProbe: &corev1.Probe{FailureThreshold: 10}}
 		got := through(t, &corev1.Pod{
-			ObjectMeta: *instance.DeepCopy(), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "postgres"}, {
+			ObjectMeta: *instance.DeepCopy(), Spec: corev1.PodSpec{NodeName: "n", Tolerations: tolerations, Containers: []corev1.Container{{Name: "postgres"}, {
 				Name: "scale-to-zero", Image: "sidecar:1", Env: []corev1.EnvVar{{Name: "PGHOST"}},
 			}}, InitContainers: []corev1.Container{{Name: "bootstrap-controller"}, quick, slow}},
 			Status: corev1.PodStatus{
@@ -82,7 +83,7 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 				Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7",
 				Labels: instance.Labels,
 			},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "scale-to-zero", Image: "sidecar:1"}}, InitContainers: []corev1.Container{{
+			Spec: corev1.PodSpec{NodeName: "n", Tolerations: tolerations, Containers: []corev1.Container{{Name: "scale-to-zero", Image: "sidecar:1"}}, InitContainers: []corev1.Container{{
 				Name: "plugin-slow", RestartPolicy: slow.RestartPolicy, StartupProbe: &corev1.Probe{PeriodSeconds: 10},
 			}}},
 			Status: corev1.PodStatus{
@@ -92,6 +93,18 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("pod (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("of a node whether pods are to leave it", func(t *testing.T) {
+		t.Parallel()
+		taints := []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
+		got := through(t, &corev1.Node{
+			ObjectMeta: *meta.DeepCopy(), Spec: corev1.NodeSpec{Unschedulable: true, Taints: taints, ProviderID: "x", PodCIDR: "10.0.0.0/24"},
+			Status: corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{"a:1"}}}},
+		})
+		want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "x", UID: "u", ResourceVersion: "7"}, Spec: corev1.NodeSpec{Unschedulable: true, Taints: taints}}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("node (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("of a pod of the plugin whether it starts, serves or is dead", func(t *testing.T) {
@@ -232,6 +245,31 @@ func TestWhoseTheSwitchIsStaysKnown(t *testing.T) {
 			if got.Status.CurrentPrimary == "" || got.Status.InstanceNames != nil || got.Annotations[corev1.LastAppliedConfigAnnotation] != "" {
 				body, _ := json.Marshal(got)
 				t.Errorf("kept: %s", body)
+			}
+		})
+	}
+}
+
+func TestTransform_keepsWhoseTheFenceIs(t *testing.T) {
+	t.Parallel()
+	const fence, both = `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`, `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{},"f:cnpg.io/hibernation":{}}}}`
+	for _, row := range []struct{ rule, manager, fields, value, hibernation string }{
+		{"ours", contract.FieldManager, fence, contract.FenceAll, ""},
+		{"ours, and the switch", contract.FieldManager, both, contract.FenceAll, "on"},
+		{"a person's", "kubectl-cnpg", both, contract.FenceAll, "on"},
+		{"of one instance", contract.FieldManager, fence, `["orders-1"]`, ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			have := &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy()}
+			have.Annotations = map[string]string{contract.AnnotationFence: row.value, contract.AnnotationHibernation: row.hibernation}
+			have.ManagedFields = append(have.ManagedFields, metav1.ManagedFieldsEntry{Manager: row.manager, FieldsV1: metav1.NewFieldsV1(row.fields)})
+			once := through(t, have)
+			if diff := cmp.Diff(plan.View(have, time.Now()), plan.View(once, time.Now())); diff != "" {
+				t.Errorf("what is seen of the Cluster (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(once, through(t, once)); diff != "" {
+				t.Errorf("kept (-once +again):\n%s", diff)
 			}
 		})
 	}

@@ -203,6 +203,15 @@ func (r Reader) PodsIn(ctx context.Context, namespace string) ([]corev1.Pod, err
 	return found.Items, err
 }
 
+// Node reads a node.
+func (r Reader) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	var node corev1.Node
+	if err := r.informers.Get(ctx, types.NamespacedName{Name: name}, &node); err != nil {
+		return nil, fmt.Errorf("read Node %s: %w", name, err)
+	}
+	return &node, nil
+}
+
 // NetworkPolicies are those of a namespace.
 func (r Reader) NetworkPolicies(ctx context.Context, namespace string) ([]networkingv1.NetworkPolicy, error) {
 	found, err := list(ctx, r.informers, &networkingv1.NetworkPolicyList{}, client.InNamespace(namespace))

@@ -14,9 +14,12 @@ import (
 )
 
 const (
-	// reasonHibernated is how the operator's condition says that every pod is gone (1.30: pkg/reconciler/hibernation).
-	reasonHibernated = "Hibernated"
-	on               = "on"
+	// How the operator's condition says that it deletes the pods, that every pod is gone, and that it has not begun (1.30:
+	// pkg/reconciler/hibernation).
+	conditionDeletingPods      = "DeletingPods"
+	conditionHibernated        = "Hibernated"
+	conditionWaitingForHealthy = "WaitingForHealthy"
+	on                         = "on"
 )
 
 // Cluster is what a decision needs to know of a Cluster.
@@ -28,13 +31,26 @@ type Cluster struct {
 	Problems int
 	// UnderstoodFrom is when they all will be, as nobody changes them; zero: never.
 	UnderstoodFrom time.Time
-	// Switched says that the hibernation switch is on, Ours that it was this project that turned it on, Hibernated that
-	// the operator has deleted every pod.
-	Switched, Ours, Hibernated bool
+	// Switched says that the hibernation switch is on, Ours that it was this project that turned it on, DeletingPods that the
+	// operator wants the pods gone, Hibernated that it has deleted every pod.
+	Switched, Ours, DeletingPods, Hibernated bool
+	// WaitsForHealthy says that the operator does not hibernate the cluster before it is healthy.
+	WaitsForHealthy bool
+	// Fenced says that this project has fenced the instance. The cluster is Dozing if it is, and not hibernated besides.
+	Fenced, Dozing bool
+	// Stopped says that PostgreSQL was seen to have stopped since. Unsettled says that the fence was lifted before that, by a
+	// person, so that PostgreSQL may yet stop.
+	Stopped, Unsettled bool
+	// RestartFailed is the UID of the pod in which PostgreSQL was not started again after a doze; empty where it is to be stopped:
+	// fenced, by whomever, or hibernated.
+	RestartFailed string
 	// VolumesAtRisk says that the operator would delete the volumes of an instance that cannot be scheduled.
 	VolumesAtRisk bool
-	// Announced and Acknowledged are the annotations' values.
-	Announced, Acknowledged string
+	// Announced, Acknowledged and Held are the annotations' values.
+	Announced, Acknowledged, Held string
+	// Holding says that a doze is announced for which nobody is passed to PostgreSQL any more. It goes on after the deadline: the
+	// announcement is to be withdrawn before somebody is, since the fence may be on its way.
+	Holding bool
 }
 
 // View reads a Cluster. now limits how far ahead a time in an annotation may be.
@@ -46,14 +62,34 @@ func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 		Switched:       cluster.Annotations[contract.AnnotationHibernation] == on,
 		VolumesAtRisk:  volumesAtRisk(cluster),
 		Announced:      cluster.Annotations[contract.AnnotationAnnounced], Acknowledged: cluster.Annotations[contract.AnnotationGatewayReady],
+		Held: cluster.Annotations[contract.AnnotationGatewayHolding],
 	}
 	view.Ours = view.Switched && Owned(cluster.ManagedFields)
+	view.doze(cluster)
 	for _, condition := range cluster.Status.Conditions {
 		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
-			view.Hibernated = condition.Status == metav1.ConditionTrue && condition.Reason == reasonHibernated
+			view.Hibernated = condition.Status == metav1.ConditionTrue && condition.Reason == conditionHibernated
+			view.DeletingPods = condition.Reason == conditionDeletingPods
+			view.WaitsForHealthy = condition.Reason == conditionWaitingForHealthy
 		}
 	}
 	return view
+}
+
+// doze reads what a doze has left on the Cluster.
+func (c *Cluster) doze(cluster *cnpgv1.Cluster) {
+	announcement, err := contract.ParseAnnouncement(c.Announced)
+	c.Holding = err == nil && announcement.Doze && c.Held == c.Announced
+	_, fenced := cluster.Annotations[contract.AnnotationFence]
+	_, marked := cluster.Annotations[contract.AnnotationDozingSince]
+	_, stopped := cluster.Annotations[contract.AnnotationStopped]
+	c.Fenced = ownership.Dozes(cluster.Annotations, cluster.ManagedFields)
+	c.Dozing = c.Fenced && !c.Switched
+	c.Stopped = c.Dozing && stopped
+	c.Unsettled = marked && !stopped && !fenced && !c.Switched
+	if !fenced && !c.Switched {
+		c.RestartFailed = cluster.Annotations[contract.AnnotationRestartFailed]
+	}
 }
 
 // VolumesAtRisk says in words what puts volumes at risk, and what to do.
@@ -84,6 +120,9 @@ func BlockedByPlugin(cluster *cnpgv1.Cluster) bool {
 func Owned(fields []metav1.ManagedFieldsEntry) bool {
 	return ownership.SetByUs(fields, "metadata", "annotations", contract.AnnotationHibernation)
 }
+
+// HoldsAll reports whether no client is passed to an instance, even one that accepts sessions: it is about to be stopped, or is.
+func (c Cluster) HoldsAll() bool { return c.Switched || c.Dozing || c.Unsettled || c.Holding }
 
 // Obstacle says why connections do not wake the cluster while it sleeps; empty: they do.
 func (c Cluster) Obstacle() Reason {

@@ -3,10 +3,15 @@
 // They do while an instance announces that it is about to put the cluster to sleep, while the cluster sleeps because this
 // project put it to sleep, and after a wake until the Service has a ready endpoint of its own: a Service that clients use
 // must never be without any. In every other case nothing of ours is between a client and PostgreSQL.
+//
+// A cluster that dozes has a PostgreSQL that is stopped in a pod that is kept. What the annotations ask for, and whether the
+// plugin is listed, does not matter to it: there is nobody else to lead its clients to. Before it is stopped, the announcement is
+// confirmed a second time, once no Service leads to it past the gateway.
 package plan
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -23,8 +28,12 @@ const (
 	ReasonAnnounced Reason = "announced"
 	// ReasonAsleep says that it sleeps and a connection wakes it.
 	ReasonAsleep Reason = "asleep"
+	// ReasonDozing says that PostgreSQL is stopped, or may yet stop, in a pod that is kept.
+	ReasonDozing Reason = "dozing"
 	// ReasonWaking says that it was woken, and that a Service has no ready endpoint of its own yet.
 	ReasonWaking Reason = "waking"
+	// ReasonSettling says that it was woken from a doze, and that its Services' own endpoints may become unready once more.
+	ReasonSettling Reason = "settling"
 	// ReasonAwake says that it is awake.
 	ReasonAwake Reason = "awake"
 	// ReasonGone says that the Cluster is being deleted.
@@ -47,13 +56,21 @@ const (
 // Service is what a decision needs to know of a Service.
 type Service struct {
 	UID types.UID
-	// Led says that an EndpointSlice of ours exists, Ready that the Service has a ready endpoint of its own.
-	Led, Ready bool
+	// Led says that an EndpointSlice of ours exists, Ready that the Service has a ready endpoint of its own, of each family of
+	// addresses that is led. Direct says that it has one at all, so that clients may pass the gateway by.
+	Led, Ready, Direct bool
+	// ReadySince is since when it has been ready without a break after a doze; zero if it is not.
+	ReadySince time.Time
 }
 
 // StandInFor is how long the gateway stands in for a woken cluster's Services that do not get ready. The longest time that a client
 // may be given is as long: while one waits, nobody who comes is refused.
 const StandInFor = time.Hour
+
+// settlesIn is how long a Service must have been ready after a doze. The operator's readiness probe of PostgreSQL has failed up to
+// twice by then, and a third time in a row makes the pod unready (1.30: pkg/specs/pods.go: every 10 s, for 5 s at most, three
+// times). In 16 s it is asked once at least, and one success begins the count anew.
+const settlesIn = 16 * time.Second
 
 // State is what a decision is made from.
 type State struct {
@@ -63,6 +80,8 @@ type State struct {
 	Unroutable bool
 	// WakingUntil is how long the gateway stands in for Services of a woken cluster that do not get ready.
 	WakingUntil time.Time
+	// Dozed says that the cluster was seen dozing, and has not settled since.
+	Dozed bool
 }
 
 // Plan is what the gateway is to do.
@@ -73,6 +92,9 @@ type Plan struct {
 	Reason Reason
 	// Acknowledge is the announcement that is to be acknowledged once they do; empty: none, or it has been.
 	Acknowledge string
+	// Hold is the announcement of a doze that is to be confirmed once more, since every client comes to the gateway; empty: none, or
+	// it has been.
+	Hold string
 	// Unwakeable says that the cluster sleeps because of this project and that no connection wakes it any more.
 	Unwakeable bool
 	// Next is when to look again without anything having changed; zero: never.
@@ -83,36 +105,86 @@ type Plan struct {
 func Decide(state State, now time.Time) Plan {
 	cluster := state.Cluster
 	obstacle := cluster.Obstacle()
-	if obstacle != "" && obstacle != ReasonMaintenance {
-		unwakeable := cluster.Switched && cluster.Ours && obstacle != ReasonGone
-		plan := Plan{Reason: obstacle, Unwakeable: unwakeable}
-		if obstacle == ReasonInvalid {
-			plan.Next = cluster.UnderstoodFrom
-		}
-		return plan
-	}
-	if cluster.Switched {
+	disarmed := obstacle != "" && obstacle != ReasonMaintenance
+	switch {
+	case obstacle == ReasonGone:
+		return Plan{Reason: obstacle}
+	case cluster.Dozing || cluster.Unsettled:
+		return Plan{Lead: all(state.Services), Reason: ReasonDozing}
+	case cluster.Switched && disarmed:
+		return disarm(cluster, obstacle)
+	case cluster.Switched:
 		return Plan{Lead: all(state.Services), Reason: cmp.Or(obstacle, ReasonAsleep)}
 	}
+	var next time.Time
 	if announcement, err := contract.ParseAnnouncement(cluster.Announced); err == nil && obstacle == "" {
 		live, change := announcement.Valid(now)
 		switch {
-		case !live:
+		case live:
+			plan := Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change}
+			plan.confirm(state, announcement)
+			return plan
+		case !announcement.Doze && !state.Dozed:
 			return Plan{Reason: ReasonAwake, Next: change}
-		case cluster.Acknowledged == cluster.Announced || state.Unroutable:
-			return Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change}
-		default:
-			return Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change, Acknowledge: cluster.Announced}
 		}
+		next = change // for a doze the pod may have been taken from its Services by now
 	}
+	plan := standIn(state, now)
+	switch {
+	case len(plan.Lead) == 0 && disarmed:
+		return disarm(cluster, obstacle)
+	case plan.Next.IsZero():
+		plan.Next = next
+	}
+	return plan
+}
+
+// disarm is the plan for a cluster whose sleep nobody is to end by connecting.
+func disarm(cluster Cluster, obstacle Reason) Plan {
+	plan := Plan{Reason: obstacle, Unwakeable: cluster.Switched && cluster.Ours}
+	if obstacle == ReasonInvalid {
+		plan.Next = cluster.UnderstoodFrom
+	}
+	return plan
+}
+
+// confirm says which confirmation of the announcement is due.
+func (p *Plan) confirm(state State, announcement contract.Announcement) {
+	cluster := state.Cluster
+	switch bypasses := func(s Service) bool { return s.Direct || !s.Led }; {
+	case state.Unroutable:
+	case cluster.Acknowledged != cluster.Announced:
+		p.Acknowledge = cluster.Announced
+	case announcement.Doze && !cluster.Holding && !slices.ContainsFunc(state.Services, bypasses):
+		p.Hold = cluster.Announced
+	}
+}
+
+// standIn is the plan for an awake cluster: to lead what is led until it is ready, and after a doze has been for long enough.
+func standIn(state State, now time.Time) Plan {
 	plan := Plan{Reason: ReasonAwake}
 	for _, service := range state.Services {
-		if service.Led && !service.Ready && now.Before(state.WakingUntil) {
-			plan.Lead = append(plan.Lead, service.UID)
-			plan.Reason, plan.Next = ReasonWaking, state.WakingUntil
+		settled := service.ReadySince.Add(settlesIn)
+		switch {
+		case !service.Led:
+		case !service.Ready && now.Before(state.WakingUntil):
+			plan.lead(service.UID, ReasonWaking, state.WakingUntil)
+		case service.Ready && state.Dozed && now.Before(settled):
+			plan.lead(service.UID, ReasonSettling, settled)
 		}
 	}
 	return plan
+}
+
+// lead adds a Service until then. A Service that settles has to stay whole, whatever the others do.
+func (p *Plan) lead(uid types.UID, reason Reason, until time.Time) {
+	p.Lead = append(p.Lead, uid)
+	if p.Reason != ReasonSettling {
+		p.Reason = reason
+	}
+	if p.Next.IsZero() || until.Before(p.Next) {
+		p.Next = until
+	}
 }
 
 func all(services []Service) []types.UID {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,6 +186,36 @@ func TestResolve_takesOneWakeFromTheBudgetHoweverOftenItIsTried(t *testing.T) {
 		}
 		if left := w.waker.Budget.took(gateway.SourceOf(by.Peer.Addr()), sourceBurst, time.Now()); left != sourceBurst {
 			t.Errorf("%d wakes are left of the address's budget, want %d", left, sourceBurst)
+		}
+	})
+}
+
+// A pool of writers and one of readers wake their cluster together.
+func TestResolve_takesOneWakeFromTheBudgetThroughHoweverManyServices(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		go w.operate()
+		readers := gateway.Client{Peer: netip.MustParseAddrPort("10.9.9.9:4711")}
+		var clients sync.WaitGroup
+		for suffix, client := range map[string]gateway.Client{"-rw": by, "-r": readers} {
+			clients.Go(func() {
+				if _, err := w.waker.Resolve(t.Context(), service(suffix), client); err != nil {
+					t.Errorf("%s: %v", suffix, err)
+				}
+			})
+		}
+		clients.Wait()
+		left := 0
+		for _, client := range []gateway.Client{by, readers} {
+			left += w.waker.Budget.took(gateway.SourceOf(client.Peer.Addr()), sourceBurst, w.began)
+		}
+		if used := 3*sourceBurst + sharedBurst - w.waker.Budget.took(source(0), 9500, w.began) - left; used != 1 {
+			t.Errorf("one wake took %d from the budget", used)
+		}
+		synctest.Wait()
+		if len(w.waker.granted.searches) != 0 {
+			t.Errorf("these searches are kept: %v", w.waker.granted.searches)
 		}
 	})
 }

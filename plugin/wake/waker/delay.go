@@ -86,10 +86,14 @@ func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
 // causeOf says what a wake waits for, given the cluster's instances and the Events about them.
 func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event) string {
 	switch {
+	case cluster.Dozing && cluster.Stopped:
+		return "the fence could not be lifted; the plugin's log says why"
+	case cluster.Dozing || cluster.Unsettled:
+		return "PostgreSQL has not stopped yet for the doze that it is woken from"
 	case cluster.Switched && len(instances) != 0:
 		return fmt.Sprintf("the operator has not hibernated the cluster yet, and pod %s is still there", instances[0].Name)
 	case cluster.Switched && cluster.Hibernated:
-		return "the switch could not be turned off; the plugin's log says why"
+		return "the hibernation annotation could not be turned off; the plugin's log says why"
 	case cluster.Switched:
 		return "the operator has not said that it has hibernated the cluster; is it running?"
 	case len(instances) == 0:

@@ -103,7 +103,7 @@ func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer n
 		now := time.Now()
 		wait := readAgain
 		switch {
-		case seen.view.Switched:
+		case seen.view.HoldsAll():
 			return errAsleepAgain
 		case seen.routed() || len(endpointslice.Ready(seen.service, seen.slices)) == 0:
 			direct = time.Time{}

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -46,13 +48,16 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, 
 	if w.queue.granted {
 		return w.client, nil
 	}
+	if w.depth == DepthDoze { // its pod is there, and paid for
+		return clients[0], nil
+	}
 	why := whyUnused
 	for _, client := range clients {
 		if now.Before(notBefore(cluster, client.Peer.Addr())) {
 			continue
 		}
 		source := gateway.SourceOf(client.Peer.Addr())
-		if w.Budget.Take(source, clusterOf(w.service), now) {
+		if w.granted.join(clusterOf(w.service), func() bool { return w.Budget.Take(source, clusterOf(w.service), now) }) {
 			w.leaveQueue()
 			w.queue.granted = true
 			return client, nil
@@ -75,6 +80,9 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, 
 
 // leaveQueue withdraws all requests, when the search may wake the cluster or ends.
 func (w *wake) leaveQueue() {
+	if w.queue.granted {
+		w.granted.leave(clusterOf(w.service))
+	}
 	for source := range w.queue.asked {
 		w.Budget.Leave(source, clusterOf(w.service))
 	}
@@ -82,6 +90,36 @@ func (w *wake) leaveQueue() {
 		w.Observer.Queued(-1)
 	}
 	w.queue = queue{}
+}
+
+// granted counts, by cluster, the searches that may wake it: a wake uses the budget once, through however many Services its clients
+// come. The zero value is ready to use.
+type granted struct {
+	mutex    sync.Mutex
+	searches map[types.NamespacedName]int
+}
+
+// join adds a search if the cluster has another, or if take takes a wake from the budget, and reports whether it did.
+func (g *granted) join(cluster types.NamespacedName, take func() bool) bool {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	if g.searches[cluster] == 0 && !take() {
+		return false
+	}
+	if g.searches == nil {
+		g.searches = map[types.NamespacedName]int{}
+	}
+	g.searches[cluster]++
+	return true
+}
+
+// leave removes a search.
+func (g *granted) leave(cluster types.NamespacedName) {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	if g.searches[cluster]--; g.searches[cluster] == 0 {
+		delete(g.searches, cluster)
+	}
 }
 
 // notBefore returns when a client of the address may wake the cluster. If the last wake came from that address and was not used,

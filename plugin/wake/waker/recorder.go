@@ -37,9 +37,13 @@ func (j *WakeRecorder) Forget(cluster types.NamespacedName) { j.recorded.Delete(
 // Woken writes the Event for a wake that another replica, or this one before a restart, began but did not report. lastWake is the
 // annotation's value, and wake its parsed form.
 func (j *WakeRecorder) Woken(ctx context.Context, cluster *cnpgv1.Cluster, lastWake string, wake contract.LastWake, now time.Time) error {
+	from := ""
+	if wake.Depth == contract.DepthDoze {
+		from = " from a doze"
+	}
 	return j.write(ctx, cluster, lastWake, fmt.Sprintf(
-		"Woken by %s through Service %s; the plugin's pod that did it ended before it could say how long it took",
-		who(wake.By, wake.User, wake.Database), wake.Service), now)
+		"Woken%s by %s through Service %s; the plugin's pod that did it ended before it could say how long it took",
+		from, who(wake.By, wake.User, wake.Database), wake.Service), now)
 }
 
 func (j *WakeRecorder) write(ctx context.Context, cluster *cnpgv1.Cluster, lastWake, message string, now time.Time) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/hba"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 )
 
 // step is what a wake does next.
@@ -28,6 +29,12 @@ const (
 	stepHold
 	// stepSwitch turns hibernation off.
 	stepSwitch
+	// stepWithdraw takes back the announcement of a doze for which nobody is passed to the instance any more.
+	stepWithdraw
+	// stepAwaitStopped waits until PostgreSQL has stopped. Whoever were passed on because it still accepts would be cut.
+	stepAwaitStopped
+	// stepUnfence has PostgreSQL started again.
+	stepUnfence
 	// stepGiveUp ends the wake: only people may wake the cluster, or nobody may now.
 	stepGiveUp
 )
@@ -35,6 +42,14 @@ const (
 // next decides what a wake does, from the Cluster and the number of pods left.
 func next(cluster plan.Cluster, pods int) step {
 	switch {
+	case cluster.Dozing && cluster.Gone:
+		return stepGiveUp
+	case cluster.Dozing && cluster.Stopped:
+		return stepUnfence
+	case cluster.Dozing || cluster.Unsettled:
+		return stepAwaitStopped
+	case !cluster.Switched && cluster.Holding:
+		return stepWithdraw
 	case !cluster.Switched:
 		return stepAwait
 	case cluster.Obstacle() != "":
@@ -119,30 +134,19 @@ func (s *snapshot) sendsAway() bool {
 		(len(spec.PodSelectorRefs) != 0 || hba.TellsAddressesApart(spec.PostgresConfiguration.PgHBA))
 }
 
-// How often PostgreSQL is probed: very often and then often for as long as most wakes take, and then rarely, since each answer
-// during recovery is a line in its log.
-const (
-	askFirst, askOften, askSeldom = 20 * time.Millisecond, 100 * time.Millisecond, time.Second
-	firstFor, oftenFor            = 2 * time.Second, 5 * time.Second
-	// readAgain is when the informers are read again even without a notification.
-	readAgain = time.Second
-)
+// readAgain is when the informers are read again even without a notification.
+const readAgain = time.Second
 
 // pause returns how long to wait before PostgreSQL is probed again. asked is how long ago it was first probed, 0 if not yet.
 func pause(candidates int, asked time.Duration) time.Duration {
-	switch {
-	case candidates == 0:
+	if candidates == 0 {
 		return readAgain
-	case asked < firstFor:
-		return askFirst
-	case asked < oftenFor:
-		return askOften
-	default:
-		return askSeldom
 	}
+	return probe.Interval(asked)
 }
 
-// phases are the times at which the phases of a wake ended.
+// phases are the times at which the phases of a wake ended: when the cluster could be woken, since every pod had been deleted or
+// PostgreSQL had stopped, and when hibernation was turned off or the fence lifted.
 type phases struct {
 	began, hibernated, switched, found, ready time.Time
 }

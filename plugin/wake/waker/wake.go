@@ -28,9 +28,11 @@ type wake struct {
 	client  gateway.Client
 
 	cluster  *cnpgv1.Cluster // as last read
-	woke     bool            // whether this search turned hibernation off
+	woke     bool            // whether this search turned hibernation off, or lifted the fence
+	depth    Depth           // from which the cluster is woken
 	from     string          // the resourceVersion that it patched
 	recorded string          // the value that it wrote to the annotation AnnotationLastWake
+	tried    string          // the value of a patch that may have been applied although it failed
 	asked    time.Time       // when PostgreSQL was first probed
 	queue    queue
 	phases   phases
@@ -38,7 +40,7 @@ type wake struct {
 	delay    delay
 	spoken   map[netip.Addr]string // by address, the hibernation during which it was signalled
 
-	probed chan probed    // the probe that ends the wait
+	probed chan probed    // the probe that ends the wait, of those of the current step
 	found  netip.AddrPort // the instance that last accepted sessions
 }
 
@@ -80,10 +82,24 @@ func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 // advance takes the next step, and returns the result of the search or how long to wait. After an error the step is repeated.
 func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Duration, error) {
 	w.cluster = seen.cluster
-	switch next(seen.view, len(seen.pods)) {
+	if w.tried != "" && seen.cluster.Annotations[contract.AnnotationLastWake] == w.tried {
+		w.wrote(w.tried, "") // only the answer was lost
+	}
+	do := next(seen.view, len(seen.pods))
+	if do != stepAwait {
+		w.forgetProbes()
+	}
+	switch do {
 	case stepAwait:
 		wait, found := w.ask(ctx, seen)
 		return found, wait, nil
+	case stepWithdraw:
+		return nil, readAgain, w.withdraw(ctx, seen)
+	case stepAwaitStopped:
+		w.depth = DepthDoze
+	case stepUnfence:
+		w.depth = DepthDoze
+		return w.begin(ctx, seen, do)
 	case stepHold: // a running instance is about to be shut down and gets no new clients
 		w.speakAgainstSwitch(ctx, seen)
 	case stepGiveUp:
@@ -92,29 +108,67 @@ func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Durat
 		}
 		return &answer{err: gateway.ErrAsleepByHand}, 0, nil
 	case stepSwitch:
-		if w.woke && w.from == seen.cluster.ResourceVersion {
-			break // the informers have not seen it yet
-		}
-		if !w.woke {
-			by, err := w.mayWake(seen.cluster, time.Now())
-			if errors.Is(err, errNobodyWaits) {
-				return &answer{err: err}, 0, nil
-			}
-			if err != nil {
-				return nil, askBudgetEvery, nil //nolint:nilerr // it waits, and the clients with it
-			}
-			w.client = by
-		}
-		w.phases.hibernated = time.Now()
-		recorded, err := w.switchOff(ctx, seen, w.service, w.client)
-		if err != nil {
-			return nil, readAgain, err
-		}
-		if recorded != "" {
-			w.woke, w.recorded, w.from, w.phases.switched = true, recorded, seen.cluster.ResourceVersion, time.Now()
-		}
+		w.depth = DepthHibernation
+		return w.begin(ctx, seen, do)
 	}
 	return nil, readAgain, nil
+}
+
+// begin turns hibernation off or lifts the fence, as soon as one of the clients may have that done.
+func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (*answer, time.Duration, error) {
+	if w.from == seen.cluster.ResourceVersion {
+		return nil, readAgain, nil // the informers have not seen it yet
+	}
+	if !w.woke {
+		by, err := w.mayWake(seen.cluster, time.Now())
+		if errors.Is(err, errNobodyWaits) {
+			return &answer{err: err}, 0, nil
+		}
+		if err != nil {
+			return nil, askBudgetEvery, nil //nolint:nilerr // it waits, and the clients with it
+		}
+		w.client = by
+	}
+	w.phases.hibernated = time.Now()
+	value := w.tried
+	if value == "" {
+		var err error
+		if value, err = lastWake(w.service, w.client, do); err != nil {
+			return nil, readAgain, err
+		}
+	}
+	switch wrote, err := w.change(ctx, seen, do, w.service, value); {
+	case err != nil:
+		if wrote {
+			w.tried = value
+		}
+		return nil, readAgain, err
+	case wrote:
+		w.wrote(value, seen.cluster.ResourceVersion)
+	}
+	return nil, readAgain, nil
+}
+
+// wrote notes that this search woke the cluster with a patch that wrote the value, and applied to that resourceVersion.
+func (w *wake) wrote(value, from string) {
+	w.woke, w.recorded, w.tried, w.from, w.phases.switched = true, value, "", from, time.Now()
+}
+
+// withdraw takes the announcement back. That is no wake: PostgreSQL runs.
+func (w *wake) withdraw(ctx context.Context, seen *snapshot) error {
+	if w.from == seen.cluster.ResourceVersion {
+		return nil // the informers have not seen it yet
+	}
+	if _, err := w.change(ctx, seen, stepWithdraw, w.service, ""); err != nil {
+		return err
+	}
+	w.from = seen.cluster.ResourceVersion
+	return nil
+}
+
+// forgetProbes makes what instances have answered until now count no more: they are about to be stopped, or have been.
+func (w *wake) forgetProbes() {
+	w.found, w.asked, w.probed = netip.AddrPort{}, time.Time{}, make(chan probed, 1)
 }
 
 // ask starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
@@ -136,7 +190,7 @@ func (w *wake) ask(ctx context.Context, seen *snapshot) (time.Duration, *answer)
 		return 0, &answer{address: w.found}
 	}
 	for _, candidate := range candidates {
-		go w.probe(ctx, candidate)
+		go w.probe(ctx, candidate, w.probed)
 	}
 	return pause(len(candidates), time.Since(w.asked)), nil
 }
@@ -147,14 +201,14 @@ type probed struct {
 	err      error
 }
 
-// probe reports an instance that accepts sessions to the search.
-func (w *wake) probe(ctx context.Context, instance netip.AddrPort) {
+// probe reports an instance that accepts sessions.
+func (w *wake) probe(ctx context.Context, instance netip.AddrPort, to chan<- probed) {
 	accepts, err := w.accepts(ctx, instance)
 	if !accepts && err == nil {
 		return
 	}
 	select {
-	case w.probed <- probed{instance, err}:
+	case to <- probed{instance, err}:
 	default: // another probe has already reported
 	}
 }
@@ -198,25 +252,35 @@ func (w *wake) report(err error) {
 		"peer", w.client.Peer, "user", w.client.User, "database", w.client.Database)
 	switch {
 	case errors.Is(err, gateway.ErrTimeout):
-		w.Observer.Woke(cluster, ResultTimeout, took)
+		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultTimeout, took)
 		logger.Warn("the cluster did not wake in time", "took", took)
 		w.event(corev1.EventTypeWarning, "WakeTimedOut", fmt.Sprintf(
 			"No instance behind Service %s accepted sessions within %s; the next connection tries again%s", w.service.Name, rounded(took), w.delay.because()))
 	case errors.Is(err, gateway.ErrAsleepByHand):
-		w.Observer.Woke(cluster, ResultByHand, took)
+		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultByHand, took)
 		logger.Info("the cluster is not woken: only people wake it")
 	case errors.Is(err, gateway.ErrMaintenance):
-		w.Observer.Woke(cluster, ResultMaintenance, took)
+		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultMaintenance, took)
 		logger.Warn("the cluster is not woken: the operator might delete volumes during the node maintenance")
 	case w.woke && err == nil:
-		w.Observer.Woke(cluster, ResultSuccess, took)
+		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultSuccess, took)
 		hold, patch, pod, postgres := w.phases.durations()
-		logger.Info("the cluster was woken", "took", took, "waitedForHibernated", hold, "patch", patch, "pod", pod, "postgres", postgres)
-		message := fmt.Sprintf(
-			"Woken by %s through Service %s in %s: the operator had deleted every pod after %s, the switch was off %s later, a pod had an address %s later, PostgreSQL accepted sessions %s later",
-			whoIs(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod), rounded(postgres)) + delays(w.waited)
-		go w.tell(message, time.Now()) // so that the client does not wait for it
+		logger.Info("the cluster was woken", "took", took, "depth", w.depth, "waitedForSleep", hold, "patch", patch, "pod", pod, "postgres", postgres)
+		go w.tell(w.message(took), time.Now()) // so that the client does not wait for it
 	}
+}
+
+// message says who woke the cluster, and how long it took.
+func (w *wake) message(took time.Duration) string {
+	hold, patch, pod, postgres := w.phases.durations()
+	if w.depth == DepthDoze {
+		return fmt.Sprintf(
+			"Woken from a doze by %s through Service %s in %s: PostgreSQL had stopped after %s, the fence was lifted %s later, PostgreSQL accepted sessions %s later",
+			whoIs(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod+postgres))
+	}
+	return fmt.Sprintf(
+		"Woken by %s through Service %s in %s: the operator had deleted every pod after %s, the hibernation annotation was off %s later, a pod had an address %s later, PostgreSQL accepted sessions %s later",
+		whoIs(w.client), w.service.Name, rounded(took), rounded(hold), rounded(patch), rounded(pod), rounded(postgres)) + delays(w.waited)
 }
 
 // delays says which containers may have delayed the start of PostgreSQL.
@@ -266,22 +330,6 @@ func (w *wake) event(kind, reason, message string) {
 	if w.cluster != nil {
 		w.Recorder.Event(w.cluster, kind, reason, message)
 	}
-}
-
-// lastWake returns the annotation's value for a wake.
-func lastWake(service gateway.Service, by gateway.Client) (string, error) {
-	return contract.LastWake{
-		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
-	}.Encode()
-}
-
-// patch turns hibernation off and removes its annotations in one patch, which applies only to the state that was read.
-func (w *Waker) patch(ctx context.Context, cluster *cnpgv1.Cluster, lastWake string) error {
-	return Annotate(ctx, w.Client, cluster, map[string]*string{
-		contract.AnnotationHibernation: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil, contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil,
-		contract.AnnotationSleepRequested: nil, // that request has been refused meanwhile
-		contract.AnnotationLastWake:       &lastWake,
-	})
 }
 
 // Annotate sets annotations of the Cluster, and removes those without a value. It fails with a conflict if the Cluster has

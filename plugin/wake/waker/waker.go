@@ -3,6 +3,8 @@
 // There is one wake for each Service, however many clients wait. Hibernation is turned off once, however many Services have
 // waiting clients. Across replicas the API server ensures that, because the patch applies only to the state that was read.
 // Hibernation is never turned off before the operator has deleted every pod, nor where a person put the cluster to sleep.
+//
+// A cluster that dozes is woken by lifting its fence, not before PostgreSQL has stopped and only if the fence is this project's.
 package waker
 
 import (
@@ -15,7 +17,6 @@ import (
 	"slices"
 	"time"
 
-	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +28,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // Result is how a wake ended.
@@ -49,9 +52,34 @@ func Results() []Result {
 	return []Result{ResultSuccess, ResultTimeout, ResultByHand, ResultMaintenance}
 }
 
-// Observer is notified how each wake ended, and how long it took since its first client.
+// Trigger is what began a wake.
+type Trigger string
+
+// The triggers.
+const (
+	// TriggerConnection means that a client has connected.
+	TriggerConnection Trigger = "connection"
+	// TriggerBackup means that a Backup waits for a cluster that dozes.
+	TriggerBackup Trigger = "backup"
+)
+
+// Depth is how deep a cluster slept.
+type Depth string
+
+// The depths.
+const (
+	// DepthHibernation means that it had no pod.
+	DepthHibernation Depth = "hibernation"
+	// DepthDoze means that only PostgreSQL was stopped.
+	DepthDoze Depth = contract.DepthDoze
+)
+
+// Depths returns all depths.
+func Depths() []Depth { return []Depth{DepthHibernation, DepthDoze} }
+
+// Observer is notified how each wake ended, and how long it took since what began it.
 type Observer interface {
-	Woke(cluster types.NamespacedName, result Result, took time.Duration)
+	Woke(cluster types.NamespacedName, by Trigger, from Depth, result Result, took time.Duration)
 	// Queued reports a change, 1 or -1, in the number of wakes that wait for the budget.
 	Queued(change int)
 }
@@ -96,10 +124,11 @@ type Waker struct {
 	// Budget limits how many wakes may begin.
 	Budget *Budget
 
-	switching, peers, resending singleflight.Group
-	searches                    searches
-	podSearches                 podSearches
-	waiters                     waiters
+	changing, peers, resending singleflight.Group
+	searches                   searches
+	podSearches                podSearches
+	waiters                    waiters
+	granted                    granted
 }
 
 var _ gateway.Backend = (*Waker)(nil)
@@ -124,7 +153,8 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	if err != nil {
 		return ""
 	}
-	for _, pattern := range plan.View(cluster, time.Now()).Policy.Ignore {
+	policy, _ := idle.ParsePolicy(cluster.Annotations, time.Now()) // this is asked for every connection, and needs no more
+	for _, pattern := range policy.Ignore {
 		if pattern.MatchesUnseen(address) {
 			return gateway.RefusalIgnored
 		}
@@ -132,11 +162,11 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	return ""
 }
 
-// Running returns the instances behind the Service that the kubelet reports as ready, or none while hibernation is on. It never
-// wakes the cluster.
+// Running returns the instances behind the Service that the kubelet reports as ready, or none while nobody is passed to them. It
+// never wakes the cluster.
 func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	seen, err := w.read(w.Base, service)
-	if err != nil || seen.view.Switched {
+	if err != nil || seen.view.HoldsAll() {
 		return nil
 	}
 	return seen.ready()
@@ -202,7 +232,7 @@ func (w *Waker) search(service gateway.Service, client gateway.Client) (address 
 	ctx, cancel := context.WithCancel(w.Base)
 	defer cancel()
 	wake := &wake{
-		Waker: w, service: service, client: client, phases: phases{began: time.Now()}, probed: make(chan probed, 1),
+		Waker: w, service: service, client: client, phases: phases{began: time.Now()}, depth: DepthHibernation, probed: make(chan probed, 1),
 	}
 	defer wake.leaveQueue()
 	defer func() {
@@ -245,32 +275,4 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 	}
 	seen.slices, err = w.Informers.Slices(ctx, name, services[at:at+1])
 	return seen, err
-}
-
-// switchOff turns hibernation off and returns the value that it wrote to AnnotationLastWake, or "" if this call did not turn it
-// off. It writes nothing if another replica has turned hibernation off, or a person has changed it, since the state was read.
-func (w *Waker) switchOff(ctx context.Context, seen *snapshot, service gateway.Service, client gateway.Client) (string, error) {
-	recorded := "" // by this call: a concurrent call that shares the result wrote nothing
-	_, err, _ := w.switching.Do(clusterOf(service).String(), func() (any, error) {
-		value, err := lastWake(service, client)
-		if err != nil {
-			return nil, err
-		}
-		cluster, pods := seen.cluster, len(seen.pods)
-		for next(plan.View(cluster, time.Now()), pods) == stepSwitch {
-			err := w.patch(ctx, cluster, value)
-			if err == nil {
-				recorded = value
-			}
-			if !apierrors.IsConflict(err) {
-				return nil, err
-			}
-			cluster = new(cnpgv1.Cluster)
-			if err := w.APIReader.Get(ctx, clusterOf(service), cluster); err != nil {
-				return nil, fmt.Errorf("read Cluster %s: %w", clusterOf(service), err)
-			}
-		}
-		return nil, nil
-	})
-	return recorded, err
 }

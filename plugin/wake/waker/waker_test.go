@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,12 +53,13 @@ type world struct {
 	probes  int
 	signals []string // the clients signalled to instances, and to which
 	results []Result
+	depths  []Depth
 	queued  []int
 	// queuedAt are the times of each change of queued, since the world was made.
 	queuedAt []time.Duration
 	began    time.Time
 
-	manager  atomic.Value // the field manager that turned the switch on
+	manager  atomic.Value // the field manager that turned the switch on, or fenced the cluster
 	postgres atomic.Bool  // PostgreSQL accepts sessions
 	conflict atomic.Int32 // how many patches conflict with another change
 	// interfere makes that change; by default an irrelevant one.
@@ -66,10 +68,10 @@ type world struct {
 	made func(*corev1.Pod)
 }
 
-func (w *world) Woke(_ types.NamespacedName, result Result, _ time.Duration) {
+func (w *world) Woke(_ types.NamespacedName, _ Trigger, from Depth, result Result, _ time.Duration) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	w.results = append(w.results, result)
+	w.results, w.depths = append(w.results, result), append(w.depths, from)
 }
 
 func (w *world) Queued(change int) {
@@ -107,10 +109,13 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			err := c.Get(ctx, key, o, options...)
-			if manager := w.manager.Load().(string); o.GetAnnotations()[contract.AnnotationHibernation] != "" {
-				o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: &metav1.FieldsV1{
-					Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`),
-				}}})
+			o.SetManagedFields(nil)
+			for _, key := range []string{contract.AnnotationHibernation, contract.AnnotationFence} {
+				if o.GetAnnotations()[key] != "" {
+					o.SetManagedFields(append(o.GetManagedFields(), metav1.ManagedFieldsEntry{
+						Manager: w.manager.Load().(string), FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:` + key + `":{}}}}`),
+					}))
+				}
 			}
 			return err
 		},
@@ -122,6 +127,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 				return err
 			}
 			body, err := patch.Data(o)
+			defer w.notifier.Notify(types.NamespacedName{Namespace: namespace, Name: name}) // as the informers do
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
 			w.patches = append(w.patches, string(body))
@@ -523,6 +529,59 @@ func (w *world) later(d time.Duration, do func()) {
 			do()
 		}
 	}()
+}
+
+// The API server may apply the patch and its answer be lost. The wake is this one's all the same, and is counted once and told.
+func TestResolve_countsAWakeWhoseAnswerWasLost(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule  string
+		stale bool
+	}{{"the informers show the change at once", false}, {"the informers are late, and the patch is tried again", true}} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+				go w.operate()
+				api, _ := w.api.(client.WithWatch)
+				var before cnpgv1.Cluster
+				if err := w.api.Get(t.Context(), clusterOf(service("-rw")), &before); err != nil {
+					t.Fatal(err)
+				}
+				tries := 0
+				w.waker.Client = interceptor.NewClient(api, interceptor.Funcs{
+					Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+						if tries++; tries == 1 {
+							_ = c.Patch(ctx, o, patch, options...)
+							return errors.New("unexpected EOF")
+						}
+						return c.Patch(ctx, o, patch, options...)
+					},
+				})
+				if row.stale {
+					w.waker.Informers = informerstest.Reader(interceptor.NewClient(api, interceptor.Funcs{
+						Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+							if cluster, is := o.(*cnpgv1.Cluster); is && tries < 2 {
+								before.DeepCopyInto(cluster)
+								return nil
+							}
+							return c.Get(ctx, key, o, options...)
+						},
+					}))
+				}
+				if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); err != nil {
+					t.Fatal(err)
+				}
+				messages := w.woken()
+				if patches, results, _, _ := w.seen(); len(patches) != 1 || !slices.Equal(results, []Result{ResultSuccess}) {
+					t.Errorf("results %v of %d patches that were applied", results, len(patches))
+				}
+				if len(messages) != 1 || !strings.HasPrefix(messages[0], "Woken by 10.1.2.3 ") || strings.Contains(messages[0], "ended before it could say") {
+					t.Errorf("Events: %v", messages)
+				}
+			})
+		})
+	}
 }
 
 func TestAClientThatLeavesDoesNotEndTheWake(t *testing.T) {

@@ -1,0 +1,76 @@
+package lifecycle
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// bootstrapContainer is the operator's init container that copies its program into the pod (1.30: pkg/specs/pods.go).
+const bootstrapContainer = "bootstrap-controller"
+
+// AddReadinessProbe adds the readiness probe by which the sidecar takes the pod out of its Services before PostgreSQL stops for a
+// doze. One failure must suffice: clients wait meanwhile. The port is open by default, so that the probe fails for nothing else.
+func AddReadinessProbe(pod *corev1.Pod) {
+	for i := range pod.Spec.Containers {
+		container := &pod.Spec.Containers[i]
+		if container.Name != containerName {
+			continue
+		}
+		container.Env = append(container.Env, corev1.EnvVar{Name: contract.EnvReadinessPort, Value: strconv.Itoa(contract.ReadinessPort)})
+		container.ReadinessProbe = &corev1.Probe{
+			ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(contract.ReadinessPort)}},
+			PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 1, SuccessThreshold: 1,
+		}
+	}
+}
+
+// SetDozeMemoryRequest tells the sidecar PostgreSQL's memory request while the cluster dozes; empty: it stays as it is.
+func SetDozeMemoryRequest(pod *corev1.Pod, memory string) {
+	for i := range pod.Spec.Containers {
+		if container := &pod.Spec.Containers[i]; container.Name == containerName && memory != "" {
+			container.Env = append(container.Env, corev1.EnvVar{Name: contract.EnvDozeMemoryRequest, Value: memory})
+		}
+	}
+}
+
+// ShrinkBootstrapRequests makes the requests of the operator's init container small, unless the pod is Guaranteed.
+//
+// A pod's requests are the larger of its init containers' and of its other containers' sum, also long after the init containers
+// have ended (Kubernetes' documentation of init containers: "Resource sharing within containers"). The operator gives this one PostgreSQL's
+// requests (1.30: pkg/specs/containers.go), so that a dozing pod's containers could be resized without any effect on its node. The
+// container only copies a file; its limits stay. The operator leaves it out when it compares pods (1.30: pkg/specs/podspec_diff.go),
+// so that this rolls nothing.
+//
+// A pod stays Burstable: the sidecar has requests, and this container's are below what makes a pod Guaranteed. A Guaranteed pod
+// would no longer be, so it is left as it is.
+func ShrinkBootstrapRequests(pod *corev1.Pod) {
+	if guaranteed(pod) {
+		return
+	}
+	for i := range pod.Spec.InitContainers {
+		if container := &pod.Spec.InitContainers[i]; container.Name == bootstrapContainer {
+			shrink(&container.Resources, corev1.ResourceCPU, resource.MustParse("10m"))
+			shrink(&container.Resources, corev1.ResourceMemory, resource.MustParse("64Mi"))
+		}
+	}
+}
+
+// shrink lowers a request, which is the limit where only that is set. Without either there is none.
+func shrink(resources *corev1.ResourceRequirements, name corev1.ResourceName, to resource.Quantity) {
+	request, ok := resources.Requests[name]
+	if !ok {
+		request, ok = resources.Limits[name]
+	}
+	if !ok || request.Cmp(to) <= 0 {
+		return
+	}
+	if resources.Requests == nil {
+		resources.Requests = corev1.ResourceList{}
+	}
+	resources.Requests[name] = to
+}

@@ -1,0 +1,145 @@
+package wake
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// leaveNode requests that a dozing cluster hibernates if its pod is to leave its node. The PodDisruptionBudget of a primary that is
+// not ready allows no eviction: whoever drains the node would wait for the pod until the cluster hibernates.
+func (c *Controller) leaveNode(ctx context.Context, seen *snapshot, again *requeue) error {
+	if seen.cluster == nil {
+		return nil
+	}
+	view := plan.View(seen.cluster, again.now)
+	value := seen.cluster.Annotations[contract.AnnotationDozingSince]
+	since, err := time.Parse(time.RFC3339, value)
+	if !view.Dozing || view.Gone || view.VolumesAtRisk || err != nil {
+		return nil //nolint:nilerr // what somebody else wrote there tells of no doze
+	}
+	node, why, err := c.disruption(ctx, seen)
+	if err != nil || why == "" {
+		return err
+	}
+	if requested := view.Policy.SleepRequested; !requested.IsZero() && !requested.Before(since) {
+		again.at(requested.Add(contract.OldestRequest)) // then it means nothing any more
+		return nil
+	}
+	if again.now.Before(since) { // by the sidecar's clock, for which a request of now would be one of before
+		again.at(since)
+		return nil
+	}
+	request := again.now.UTC().Format(time.RFC3339)
+	if err := waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationSleepRequested: &request}); err != nil {
+		if apierrors.IsConflict(err) {
+			return nil // the change that caused it leads to another reconciliation
+		}
+		return err
+	}
+	c.Logger.Info("a dozing cluster is to hibernate because of its node",
+		"namespace", seen.name.Namespace, "cluster", seen.name.Name, "node", node, "why", why)
+	c.requested.Store(seen.name, events.Event{
+		Reason: "HibernationRequested", Occasion: value,
+		Message: fmt.Sprintf("The dozing cluster is to hibernate, so that its pod is gone from Node %s: the node %s", node, why),
+	})
+	return nil
+}
+
+// tellRequested writes the Event of a request. If that fails, a later reconciliation does, whatever has become of the cluster.
+func (c *Controller) tellRequested(ctx context.Context, seen *snapshot, now time.Time) error {
+	untold, ok := c.requested.Load(seen.name)
+	if !ok {
+		return nil
+	}
+	if event, _ := untold.(events.Event); seen.cluster != nil {
+		if err := c.Events.Write(ctx, seen.cluster, event, now); err != nil {
+			return err
+		}
+	}
+	c.requested.Delete(seen.name)
+	return nil
+}
+
+// disruption names a node that an instance is to leave, and says why.
+func (c *Controller) disruption(ctx context.Context, seen *snapshot) (name, why string, err error) {
+	pods, err := c.Informers.Pods(ctx, seen.name)
+	if err != nil {
+		return "", "", err
+	}
+	for i := range pods {
+		pod := &pods[i]
+		if !endpointslice.IsInstance(pod) || pod.Spec.NodeName == "" || !pod.DeletionTimestamp.IsZero() {
+			continue
+		}
+		node, err := c.Informers.Node(ctx, pod.Spec.NodeName)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return "", "", err
+		}
+		if why := plan.Disruption(node, pod.Spec.Tolerations); why != "" {
+			return node.Name, why, nil
+		}
+	}
+	return "", "", nil
+}
+
+// onNode requests reconciliation of the dozing clusters with an instance on a node that instances may have to leave.
+func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Request {
+	node, ok := o.(*corev1.Node)
+	if !ok || plan.Disruption(node, nil) == "" {
+		return nil
+	}
+	clusters, err := c.Informers.Clusters(ctx)
+	if err != nil {
+		c.Logger.Warn("the Clusters could not be listed", "error", err.Error())
+		return nil
+	}
+	now := time.Now()
+	var requests []reconcile.Request
+	for _, cluster := range clusters {
+		if !plan.View(cluster, now).Dozing {
+			continue
+		}
+		name := client.ObjectKeyFromObject(cluster)
+		pods, err := c.Informers.Pods(ctx, name)
+		if err != nil {
+			c.Logger.Warn("where a cluster's instances are is not known", "namespace", name.Namespace, "cluster", name.Name, "error", err.Error())
+		}
+		for i := range pods {
+			if pods[i].Spec.NodeName == node.Name {
+				requests = append(requests, reconcile.Request{NamespacedName: name})
+				break
+			}
+		}
+	}
+	return requests
+}
+
+// nodeSpecChanges lets pass what may change where pods may be. A node's status changes every few minutes.
+func nodeSpecChanges() predicate.Predicate {
+	return predicate.Funcs{
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*corev1.Node)
+			after, also := e.ObjectNew.(*corev1.Node)
+			return ok && also && !equality.Semantic.DeepEqual(before.Spec, after.Spec)
+		},
+	}
+}

@@ -1,0 +1,45 @@
+package wake
+
+import (
+	"context"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// bypass says since when no Service has led past the gateway during an announcement.
+type bypass struct {
+	announcement string
+	since        time.Time
+}
+
+// hold confirms the announcement of a doze once no Service has led past the gateway for as long as other nodes' kube-proxies are
+// given. An empty announcement says that one does, or that nothing is to be confirmed. A conflict is ignored: the change that
+// caused it leads to another reconciliation.
+func (c *Controller) hold(ctx context.Context, seen *snapshot, announcement string, again *requeue) error {
+	if announcement == "" {
+		c.bypassed.Delete(seen.name)
+		return nil
+	}
+	stored, _ := c.bypassed.Load(seen.name)
+	began, _ := stored.(bypass)
+	if began.announcement != announcement {
+		began = bypass{announcement: announcement, since: again.now}
+		c.bypassed.Store(seen.name, began)
+	}
+	if until := began.since.Add(c.Settings.HandoverWait); again.now.Before(until) {
+		again.at(until)
+		return nil
+	}
+	err := waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationGatewayHolding: &announcement})
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	if err == nil {
+		c.Logger.Info("the gateway holds every client of a cluster that is about to doze", "namespace", seen.name.Namespace, "cluster", seen.name.Name)
+	}
+	return err
+}

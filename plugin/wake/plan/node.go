@@ -1,0 +1,37 @@
+package plan
+
+import (
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// taintNodeShutdown is on a node whose machine is off (k8s.io/cloud-provider/api).
+const taintNodeShutdown = "node.cloudprovider.kubernetes.io/shutdown"
+
+// Disruption says in words why a pod with these tolerations that serves nobody is to leave its node; empty: it may stay. A node that
+// has failed is none of the reasons: a pod cannot leave it.
+func Disruption(node *corev1.Node, tolerations []corev1.Toleration) string {
+	if node.Spec.Unschedulable {
+		return "is cordoned"
+	}
+	for i := range node.Spec.Taints {
+		taint := &node.Spec.Taints[i]
+		switch {
+		case taint.Key == corev1.TaintNodeMemoryPressure: // a toleration does not make more of it
+			return "is short of memory"
+		case taint.Key == corev1.TaintNodeNotReady, taint.Key == corev1.TaintNodeUnreachable, taint.Key == taintNodeShutdown, taint.Effect == corev1.TaintEffectPreferNoSchedule:
+		case !tolerates(tolerations, taint):
+			return "has the taint " + taint.Key + ":" + string(taint.Effect)
+		}
+	}
+	return ""
+}
+
+func tolerates(tolerations []corev1.Toleration, taint *corev1.Taint) bool {
+	for i := range tolerations {
+		if tolerations[i].ToleratesTaint(logr.Discard(), taint, true) {
+			return true
+		}
+	}
+	return false
+}

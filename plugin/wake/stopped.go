@@ -1,0 +1,121 @@
+package wake
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// noPod is what the annotation that PostgreSQL has stopped says where no pod of an instance is left.
+const noPod = "none"
+
+// tendStop finds out whether PostgreSQL has stopped where the sidecar does not say so, perhaps because it is down: nobody would be
+// passed on any more.
+func (c *Controller) tendStop(ctx context.Context, seen *snapshot, again *requeue) error {
+	if seen.cluster == nil {
+		c.stops.Delete(seen.name)
+		return nil
+	}
+	view := plan.View(seen.cluster, again.now)
+	if !view.AwaitsStop() {
+		c.stops.Delete(seen.name)
+		return nil
+	}
+	known, _ := c.stops.Load(seen.name)
+	before, _ := known.(plan.Stop)
+	stop, due := before.Await(view, again.now)
+	c.stops.Store(seen.name, stop)
+	if again.now.Before(due) {
+		again.at(due)
+		return nil
+	}
+	instances, pod, err := c.look(ctx, seen)
+	if err != nil {
+		return err
+	}
+	stop, stopped, next := stop.Found(instances, again.now)
+	c.stops.Store(seen.name, stop)
+	again.at(next)
+	switch {
+	case stopped:
+		c.Logger.Info("PostgreSQL was found stopped for a doze without its sidecar's word",
+			"namespace", seen.name.Namespace, "cluster", seen.name.Name)
+		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationStopped: &pod})
+	case stop.Ignored(again.now):
+		c.Logger.Warn("the fence is lifted, since PostgreSQL was not stopped", "namespace", seen.name.Namespace, "cluster", seen.name.Name)
+		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationFence: nil})
+	case stop.Settled(again.now):
+		c.Logger.Warn("PostgreSQL is taken to stay after a fence that was lifted, without its sidecar's word",
+			"namespace", seen.name.Namespace, "cluster", seen.name.Name)
+		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationDozingSince: nil})
+	}
+	return nil
+}
+
+// look asks the API server for the instances' pods, of which the informers keep too little, and whether anybody listens there. The
+// connections send nothing, of which PostgreSQL takes no notice.
+func (c *Controller) look(ctx context.Context, seen *snapshot) (found []plan.Instance, pod string, err error) {
+	var pods corev1.PodList
+	of := client.MatchingLabels{endpointslice.LabelCluster: seen.name.Name}
+	if err := c.APIReader.List(ctx, &pods, client.InNamespace(seen.name.Namespace), of); err != nil {
+		return nil, "", fmt.Errorf("list the pods of Cluster %s: %w", seen.name, err)
+	}
+	for i := range pods.Items {
+		instance := &pods.Items[i]
+		if !endpointslice.IsInstance(instance) || endpointslice.HasEnded(instance) {
+			continue
+		}
+		pod = string(instance.UID)
+		found = append(found, plan.Instance{
+			UID: instance.UID, Ready: postgresReady(instance), Refuses: refuses(ctx, c.Dial, instance.Status.PodIP, contract.PostgresPort),
+		})
+	}
+	return found, cmp.Or(pod, noPod), nil
+}
+
+// postgresReady reports whether the kubelet takes PostgreSQL's container for ready.
+func postgresReady(pod *corev1.Pod) bool {
+	for i := range pod.Status.ContainerStatuses {
+		if status := &pod.Status.ContainerStatuses[i]; status.Name == contract.PostgresContainer {
+			return status.Ready
+		}
+	}
+	return false
+}
+
+// refuses reports whether nobody listens at an address.
+func refuses(ctx context.Context, dial func(context.Context, string) (net.Conn, error), address string, port uint16) bool {
+	if _, err := netip.ParseAddr(address); err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryTakes)
+	defer cancel()
+	conn, err := dial(ctx, net.JoinHostPort(address, strconv.Itoa(int(port))))
+	if err == nil {
+		_ = conn.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// unlessChanged annotates the Cluster, unless it has changed: that leads to another reconciliation.
+func (c *Controller) unlessChanged(ctx context.Context, seen *snapshot, annotations map[string]*string) error {
+	err := waker.Annotate(ctx, c.Client, seen.cluster, annotations)
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}

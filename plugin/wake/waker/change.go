@@ -1,0 +1,72 @@
+package waker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// change carries out a step that changes the Cluster, writes the value to AnnotationLastWake if the step is a wake, and reports
+// whether this call did. With an error, that is whether it may have. It writes nothing if another replica has taken the step, or
+// somebody has changed the Cluster so that another one is due, since the state was read.
+func (w *Waker) change(ctx context.Context, seen *snapshot, do step, service gateway.Service, value string) (wrote bool, err error) {
+	_, err, _ = w.changing.Do(fmt.Sprintf("%s %d", clusterOf(service), do), func() (any, error) { // a concurrent call that shares the result wrote nothing
+		cluster, pods := seen.cluster, len(seen.pods)
+		for {
+			view := plan.View(cluster, time.Now())
+			if next(view, pods) != do {
+				return nil, nil
+			}
+			err := Annotate(ctx, w.Client, cluster, changes(do, view.Fenced, value))
+			if !apierrors.IsConflict(err) {
+				wrote = true
+				return nil, err
+			}
+			cluster = new(cnpgv1.Cluster)
+			if err := w.APIReader.Get(ctx, clusterOf(service), cluster); err != nil {
+				return nil, fmt.Errorf("read Cluster %s: %w", clusterOf(service), err)
+			}
+		}
+	})
+	return wrote, err
+}
+
+// changes are what a step changes of a Cluster's annotations, all of it in one patch. fenced says that there is a fence of ours; one
+// of a person's stays.
+func changes(do step, fenced bool, lastWake string) map[string]*string {
+	changes := map[string]*string{contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil}
+	if do == stepWithdraw {
+		return changes
+	}
+	changes[contract.AnnotationLastWake] = &lastWake
+	changes[contract.AnnotationDozingSince], changes[contract.AnnotationStopped] = nil, nil
+	changes[contract.AnnotationSleepRequested] = nil // that request has been refused meanwhile
+	if fenced {
+		changes[contract.AnnotationFence] = nil
+	}
+	if do == stepSwitch {
+		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil
+	}
+	return changes
+}
+
+// Unfence is what a wake from a doze changes of a Cluster's annotations.
+func Unfence(lastWake string) map[string]*string { return changes(stepUnfence, true, lastWake) }
+
+// lastWake returns the annotation's value for a wake.
+func lastWake(service gateway.Service, by gateway.Client, do step) (string, error) {
+	wake := contract.LastWake{
+		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
+	}
+	if do == stepUnfence {
+		wake.Depth = contract.DepthDoze
+	}
+	return wake.Encode()
+}
