@@ -70,6 +70,7 @@ func TestCommandLine(t *testing.T) {
 	if got := state(); got != "awake" {
 		t.Errorf("in use it is %q", got)
 	}
+	s.awaitReport(c, "commanded-1", "that it is in use", func(r report) bool { return r.Active }) // a sample after the session began
 	if text := run("explain", "commanded"); !strings.Contains(text, "(active)") {
 		t.Errorf("explain does not say that it is in use:\n%s", text)
 	}
