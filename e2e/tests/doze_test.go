@@ -159,7 +159,7 @@ func TestDoze_isCommanded(t *testing.T) {
 		t.Errorf("woken it is %q", got)
 	}
 	s.dozes(c)
-	t.Logf("%s", run("sleep", "dozer"))
+	t.Logf("%s", run("sleep", "dozer", "--timeout", toCommand))
 	if got := state(); got != "asleep" {
 		t.Errorf("put to sleep it is %q", got)
 	}
