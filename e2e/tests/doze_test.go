@@ -28,7 +28,7 @@ const (
 	toDoze = dozeAfter + 4*time.Minute
 	// toResize is longer than from PostgreSQL's stop to the resize of its pod.
 	toResize = 5 * time.Second
-	// toReady is how long the gateway stands before a cluster that was woken from a doze, and some more.
+	// toReady is how long the gateway stands before a cluster that was woken from a doze and is ready, and some more.
 	toReady = 16*time.Second + toSettle
 )
 
@@ -81,10 +81,10 @@ func TestDoze_wakesInItsPodAndHibernatesLater(t *testing.T) {
 			}
 		}
 		s.tellsWho(c, s.client().Status.PodIP, settings)
-		s.awaitSlices(c, toReady)
-		s.resumed(schedule)
 		_, err = kube.AwaitPod(s.ctx, before.DeepCopy(), "ready", toHealthy, scenario.Ready)
 		s.must(err)
+		s.awaitSlices(c, toReady)
+		s.resumed(schedule)
 		after := s.instances(c)
 		if len(after) != 1 || after[0].UID != before.UID {
 			t.Fatalf("after the wake the pods are %v", after)
