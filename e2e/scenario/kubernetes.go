@@ -74,8 +74,9 @@ func Connect() (*Kubernetes, error) {
 	}, nil
 }
 
-// toAdmit bounds how long a write is repeated that a webhook did not answer: the operator may be away in the turn of another test.
-const toAdmit = 4 * time.Minute
+// toAdmit bounds how long a write is repeated that a webhook did not answer: the operator may be away in the turn of another test,
+// for minutes.
+const toAdmit = 10 * time.Minute
 
 // Create is that of the client, repeated while a webhook does not answer.
 func (k *Kubernetes) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
@@ -85,6 +86,11 @@ func (k *Kubernetes) Create(ctx context.Context, object client.Object, options .
 // Patch is that of the client, repeated while a webhook does not answer.
 func (k *Kubernetes) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 	return admitted(ctx, func() error { return k.WithWatch.Patch(ctx, object, patch, options...) })
+}
+
+// Apply is that of the client, repeated while a webhook does not answer.
+func (k *Kubernetes) Apply(ctx context.Context, object runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+	return admitted(ctx, func() error { return k.WithWatch.Apply(ctx, object, options...) })
 }
 
 // admitted repeats a write until every webhook has answered. The API server gives the operator's ten seconds, and refuses the write
@@ -103,15 +109,15 @@ func admitted(ctx context.Context, write func() error) error {
 	}
 }
 
-// As returns a client that authenticates with a token.
+// As returns a client that authenticates with a token, and repeats writes like this one.
 func (k *Kubernetes) As(token string) (client.Client, error) {
 	config := rest.AnonymousClientConfig(k.REST)
 	config.BearerToken = token
-	other, err := client.New(config, client.Options{Scheme: k.Scheme()})
+	other, err := client.NewWithWatch(config, client.Options{Scheme: k.Scheme()})
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return other, nil
+	return &Kubernetes{WithWatch: other, REST: config}, nil
 }
 
 // Namespace creates a namespace with a generated name.

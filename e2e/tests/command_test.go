@@ -91,7 +91,7 @@ func TestCommandLine(t *testing.T) {
 	run("release", "commanded")
 	s.awake(c, time.Until(up.Add(time.Minute+toAct)), "an open session") // it must be up for the threshold before it sleeps on request
 	_, idle := session.Close()
-	t.Logf("%s", run("sleep", "commanded"))
+	t.Logf("%s", run("sleep", "commanded", "--timeout", toCommand))
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	if at := asleepSince(c); at.After(idle.Add(time.Minute)) {
 		t.Errorf("asleep on request after %s: it was the threshold", at.Sub(idle))
@@ -101,6 +101,7 @@ func TestCommandLine(t *testing.T) {
 		t.Errorf("asleep it is %q", got)
 	}
 	told("asleep")
+	s.annotate(c, scenario.InactivityMinutes, never) // it would go to sleep again before everybody has seen it awake
 	t.Logf("%s", run("wake", "commanded", "--wait"))
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	if got := state(); got != "awake" {
@@ -108,6 +109,9 @@ func TestCommandLine(t *testing.T) {
 	}
 	told("awake")
 }
+
+// toCommand is how long the command that puts a cluster to sleep waits for a busy operator.
+const toCommand = "10m"
 
 // watches runs status --watch; the returned function waits until it prints a state of the only cluster.
 func (s *story) watches(program string) func(state string) {
@@ -126,7 +130,7 @@ func (s *story) watches(program string) func(state string) {
 	}()
 	return func(state string) {
 		s.Helper()
-		deadline := time.After(toSettle)
+		deadline := time.After(toHealthy) // who watches looks the less often the longer a look takes
 		for {
 			select {
 			case got, ok := <-states:

@@ -115,6 +115,7 @@ func TestOnlyUseCounts(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "probed", 3, never))
 	const minutes, threshold = "0.5", 30 * time.Second
 	defer s.scrape(c)()
+	s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle)) // the standbys were ready later than the primary
 	session := s.open(c, "ro")
 	s.annotate(c, scenario.InactivityMinutes, minutes)
 	s.awake(c, threshold+toAct, "a client that reads through -ro")
@@ -225,18 +226,17 @@ func TestBlockers(t *testing.T) {
 	s.fallsAsleep(c, "asleep once nothing blocks")
 }
 
-// explains waits until explain, in the primary's sidecar, says all that.
+// explains waits until explain, in the primary's sidecar, says all that. It gives a worker or a server that is busy a few seconds.
 func (s *story) explains(c *cnpgv1.Cluster, words ...string) {
 	s.Helper()
 	for deadline := time.Now().Add(toSample); ; pause(s, pollEvery) {
 		text, err := kube.Exec(s.ctx, s.namespace, c.Status.CurrentPrimary, scenario.SidecarContainer, "/sidecar", "explain")
-		s.must(err)
 		missing := slices.DeleteFunc(slices.Clone(words), func(word string) bool { return strings.Contains(text, word) })
 		if len(missing) == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("explain does not say %q:\n%s", missing, text)
+			s.Fatalf("explain does not say %q: %v\n%s", missing, err, text)
 		}
 	}
 }

@@ -2,9 +2,10 @@ package tests
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -32,11 +33,31 @@ func TestWakeSaysWhatItWaitsFor(t *testing.T) {
 	s.must(err)
 	t.Log(event.Message)
 	place(nil)
-	unplaced := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name + "-1"}}
-	s.must(client.IgnoreNotFound(kube.Delete(s.ctx, unplaced)))
-	s.must(<-answered)
+	for waiting := true; waiting; {
+		s.deleteUnplaced(c.Name + "-1") // the operator may make it like that again before it learns of the change
+		select {
+		case err := <-answered:
+			s.must(err)
+			waiting = false
+		case <-time.After(pollEvery):
+		}
+	}
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	if scenario.SwitchedOn(c) {
 		t.Error("answered, but the switch is on")
+	}
+}
+
+// deleteUnplaced deletes an instance's pod if there is one that may only run on certain nodes.
+func (s *story) deleteUnplaced(name string) {
+	s.Helper()
+	var pod corev1.Pod
+	err := kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, &pod)
+	if apierrors.IsNotFound(err) {
+		return
+	}
+	s.must(err)
+	if len(pod.Spec.NodeSelector) != 0 && pod.DeletionTimestamp.IsZero() {
+		s.must(client.IgnoreNotFound(kube.Delete(s.ctx, &pod)))
 	}
 }

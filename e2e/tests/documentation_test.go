@@ -76,6 +76,11 @@ func TestQuickStart(t *testing.T) {
 	_, err = kube.AwaitCluster(r.ctx, c, "hibernated", time.Minute+toSleep+toHibernate, scenario.Hibernated)
 	r.must(err)
 	out := r.typed(blocks[1][1])
+	for _, reason := range []string{"Hibernated", "Woken"} { // nobody who is answered waits for the Events
+		_, err := kube.AwaitEvent(r.ctx, c, reason, toSettle)
+		r.must(err)
+	}
+	out += r.typed("kubectl describe cluster cluster-minimal")
 	for _, want := range []string{"(1 row)", "Hibernated", "Woken"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in what is printed:\n%s", want, out)

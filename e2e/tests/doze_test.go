@@ -28,7 +28,7 @@ const (
 	toDoze = dozeAfter + 4*time.Minute
 	// toResize is longer than from PostgreSQL's stop to the resize of its pod.
 	toResize = 5 * time.Second
-	// toReady is how long the gateway stands before a cluster that was woken from a doze, and some more.
+	// toReady is how long the gateway stands before a cluster that was woken from a doze and is ready, and some more.
 	toReady = 16*time.Second + toSettle
 )
 
@@ -68,6 +68,7 @@ func TestDoze_wakesInItsPodAndHibernatesLater(t *testing.T) {
 		s.awaitSlices(c, toSettle, "rw", "r")
 		_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", toSettle, suspended)
 		s.must(err)
+		s.annotate(c, scenario.DozeMinutes, dozesLater) // once woken, it might doze again before the gateway has left
 
 		start := time.Now()
 		answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" "+settings, "select 'answered'")
@@ -79,12 +80,11 @@ func TestDoze_wakesInItsPodAndHibernatesLater(t *testing.T) {
 				t.Errorf("answered, and %s is %q", key, value)
 			}
 		}
-		s.annotate(c, scenario.DozeMinutes, dozesLater) // it might doze again before the gateway has left
 		s.tellsWho(c, s.client().Status.PodIP, settings)
+		_, err = kube.AwaitPod(s.ctx, before.DeepCopy(), "ready", toHealthy, scenario.Ready)
+		s.must(err)
 		s.awaitSlices(c, toReady)
 		s.resumed(schedule)
-		_, err = kube.AwaitPod(s.ctx, before.DeepCopy(), "ready", toSettle, scenario.Ready)
-		s.must(err)
 		after := s.instances(c)
 		if len(after) != 1 || after[0].UID != before.UID {
 			t.Fatalf("after the wake the pods are %v", after)
@@ -159,7 +159,7 @@ func TestDoze_isCommanded(t *testing.T) {
 		t.Errorf("woken it is %q", got)
 	}
 	s.dozes(c)
-	t.Logf("%s", run("sleep", "dozer"))
+	t.Logf("%s", run("sleep", "dozer", "--timeout", toCommand))
 	if got := state(); got != "asleep" {
 		t.Errorf("put to sleep it is %q", got)
 	}
@@ -241,8 +241,8 @@ func TestDoze_shrinksItsRequests(t *testing.T) {
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceRequestsCPU: resource.MustParse("100m")}},
 	}
 	s.must(kube.Create(s.ctx, quota))
+	s.annotate(c, scenario.DozeMinutes, dozesLater) // with the small requests it would hibernate that long after the wake
 	wake()
-	s.annotate(c, scenario.DozeMinutes, dozesLater) // with the small requests it would hibernate after that time
 	_, err := kube.AwaitEvent(s.ctx, c, "GrowthRefused", toSettle)
 	s.must(err)
 	s.must(kube.Delete(s.ctx, quota))

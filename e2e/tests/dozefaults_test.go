@@ -48,7 +48,7 @@ func TestDoze_survivesItsSidecar(t *testing.T) {
 			t.Errorf("%s: the pod became ready at %s", row.rule, at.Format(time.StampMilli))
 		}
 		if row.subcommand == "" {
-			_, err := kube.AwaitPod(s.ctx, before.DeepCopy(), "restarted", toSettle, func(p *corev1.Pod) bool { return restarts(*p) > restarts(before) })
+			_, err := kube.AwaitPod(s.ctx, before.DeepCopy(), "restarted", toHealthy, func(p *corev1.Pod) bool { return restarts(*p) > restarts(before) })
 			s.must(err)
 		}
 		if now := s.dozes(c); now.UID != before.UID {
@@ -76,7 +76,7 @@ func (s *story) wakesByClient(c *cnpgv1.Cluster, settings string) {
 // awakeAgain checks that nothing is left of a doze.
 func (s *story) awakeAgain(c *cnpgv1.Cluster) {
 	s.Helper()
-	_, err := kube.AwaitCluster(s.ctx, c, "without the marks of a doze", toSettle, func(c *cnpgv1.Cluster) bool {
+	_, err := kube.AwaitCluster(s.ctx, c, "without the marks of a doze", toHealthy, func(c *cnpgv1.Cluster) bool {
 		return !fenced(c) && c.Annotations[scenario.DozingSince] == "" && c.Annotations[scenario.PostgresStopped] == "" &&
 			c.Annotations[scenario.RestartFailed] == ""
 	})

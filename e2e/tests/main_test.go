@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// toHealthy bounds the creation of a cluster on two busy cores.
-	toHealthy = 4 * time.Minute
+	// toHealthy bounds the creation of a cluster on two busy cores, also while the operator is away in the turn of another test.
+	toHealthy = 10 * time.Minute
 	// toAct is for how long after the threshold a cluster is watched that must stay awake: without a reason to, it would be put to
 	// sleep within that.
 	toAct = 5 * time.Second

@@ -3,6 +3,7 @@ package tests
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -130,10 +131,20 @@ func (s *story) pluginGone() {
 	}
 }
 
-// rolledOut waits until the plugin's Deployment has rolled out.
+// rolledOut waits until the plugin's Deployment has rolled out and its pods are ready: its status learns of a pod's death later.
 func (s *story) rolledOut() {
 	s.Helper()
 	s.must(kube.AwaitDeployment(s.ctx, scenario.OperatorNamespace, scenario.PluginDeployment, toHealthy))
+	want := int(*s.plugin().Spec.Replicas)
+	for deadline := time.Now().Add(toHealthy); ; pause(s, pollEvery) {
+		ready := slices.DeleteFunc(s.replicas(), func(pod corev1.Pod) bool { return !scenario.Ready(&pod) })
+		if len(ready) == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("%d pods of the plugin are ready, want %d", len(ready), want)
+		}
+	}
 }
 
 func restarts(pod corev1.Pod) int32 {
