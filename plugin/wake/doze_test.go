@@ -113,6 +113,34 @@ func TestADozeOfACluster(t *testing.T) {
 	})
 }
 
+// The probe that fails while the pod's readiness is withdrawn may be told of only after the attempt has been given up.
+func TestAnAttemptToDoze_keepsTheServicesUntilTheProbesAreKnown(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.serves(true)
+		w.acknowledges(a)
+		a.read()
+		w.cluster(func(c *cnpgv1.Cluster) {
+			delete(c.Annotations, contract.AnnotationAnnounced)
+			delete(c.Annotations, contract.AnnotationGatewayReady)
+		})
+		if again := a.read(); again != 16*time.Second {
+			t.Errorf("the next look is in %s, want when the Services have been ready for long enough", again)
+		}
+		w.wants("the pod may become unready yet", toA)
+		pass(t, time.Second)
+		w.serves(false)
+		a.read()
+		w.wants("it does", toA)
+		pass(t, time.Second)
+		w.serves(true)
+		a.read()
+		pass(t, 16*time.Second)
+		a.read()
+		w.wants("then nothing of ours is left", nowhere)
+	})
+}
+
 func TestHold_startsAnewWhenAServiceLeadsPastTheGateway(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")

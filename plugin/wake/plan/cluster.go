@@ -51,6 +51,9 @@ type Cluster struct {
 	// Holding says that a doze is announced for which nobody is passed to PostgreSQL any more. It goes on after the deadline: the
 	// announcement is to be withdrawn before somebody is, since the fence may be on its way.
 	Holding bool
+	// Leaving says that a doze was acknowledged and may go on: the pod may be not ready by now, or become so although its readiness
+	// has been restored, since a probe fails before anybody learns of it.
+	Leaving bool
 }
 
 // View reads a Cluster. now limits how far ahead a time in an annotation may be.
@@ -65,7 +68,7 @@ func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 		Held: cluster.Annotations[contract.AnnotationGatewayHolding],
 	}
 	view.Ours = view.Switched && Owned(cluster.ManagedFields)
-	view.doze(cluster)
+	view.doze(cluster, now)
 	for _, condition := range cluster.Status.Conditions {
 		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
 			view.Hibernated = condition.Status == metav1.ConditionTrue && condition.Reason == conditionHibernated
@@ -77,9 +80,11 @@ func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 }
 
 // doze reads what a doze has left on the Cluster.
-func (c *Cluster) doze(cluster *cnpgv1.Cluster) {
+func (c *Cluster) doze(cluster *cnpgv1.Cluster, now time.Time) {
 	announcement, err := contract.ParseAnnouncement(c.Announced)
 	c.Holding = err == nil && announcement.Doze && c.Held == c.Announced
+	valid, _ := announcement.Valid(now)
+	c.Leaving = err == nil && announcement.Doze && valid && c.Acknowledged == c.Announced
 	_, fenced := cluster.Annotations[contract.AnnotationFence]
 	_, marked := cluster.Annotations[contract.AnnotationDozingSince]
 	_, stopped := cluster.Annotations[contract.AnnotationStopped]

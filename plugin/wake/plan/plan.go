@@ -59,7 +59,7 @@ type Service struct {
 	// Led says that an EndpointSlice of ours exists, Ready that the Service has a ready endpoint of its own, of each family of
 	// addresses that is led. Direct says that it has one at all, so that clients may pass the gateway by.
 	Led, Ready, Direct bool
-	// ReadySince is since when it has been ready without a break after a doze; zero if it is not.
+	// ReadySince is since when it has been ready without a break after a doze, or an attempt at one; zero if it is not.
 	ReadySince time.Time
 }
 
@@ -67,7 +67,7 @@ type Service struct {
 // may be given is as long: while one waits, nobody who comes is refused.
 const StandInFor = time.Hour
 
-// settlesIn is how long a Service must have been ready after a doze. The operator's readiness probe of PostgreSQL has failed up to
+// settlesIn is how long a Service must have been ready after a doze, or an attempt at one. The operator's readiness probe of PostgreSQL has failed up to
 // twice by then, and a third time in a row makes the pod unready (1.30: pkg/specs/pods.go: every 10 s, for 5 s at most, three
 // times). In 16 s it is asked once at least, and one success begins the count anew.
 const settlesIn = 16 * time.Second
@@ -80,7 +80,7 @@ type State struct {
 	Unroutable bool
 	// WakingUntil is how long the gateway stands in for Services of a woken cluster that do not get ready.
 	WakingUntil time.Time
-	// Dozed says that the cluster was seen dozing, and has not settled since.
+	// Dozed says that the cluster was seen dozing, or about to, and has not settled since.
 	Dozed bool
 }
 
