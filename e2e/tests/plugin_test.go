@@ -36,7 +36,7 @@ func TestPluginDown(t *testing.T) {
 	replicas := *s.plugin().Spec.Replicas
 	t.Cleanup(func() { s.ctx = cleanup(t); s.scalePlugin(replicas) })
 	s.scalePlugin(0)
-	s.pluginGone()
+	s.othersGone()
 	gone := time.Now()
 	lost := bereft.Status.CurrentPrimary
 	s.must(kube.Delete(s.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: lost}}, client.GracePeriodSeconds(0)))
@@ -118,14 +118,19 @@ func (s *story) scalePlugin(replicas int32) {
 	s.rolledOut()
 }
 
-// pluginGone waits until all of the plugin's pods, which keep serving for a while after SIGTERM, have ended.
-func (s *story) pluginGone() {
+// othersGone waits, after a rollout, until the plugin's former pods have ended: they keep serving the operator for a while after
+// SIGTERM, and sleeping clusters until then.
+func (s *story) othersGone() {
 	s.Helper()
-	for selector := client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels); ; pause(s, 100*time.Millisecond) {
+	plugin := s.plugin()
+	for deadline := time.Now().Add(toHealthy); ; pause(s, pollEvery) {
 		var pods corev1.PodList
-		s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), selector))
-		if len(pods.Items) == 0 {
+		s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(plugin.Spec.Selector.MatchLabels)))
+		if len(pods.Items) == int(*plugin.Spec.Replicas) {
 			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("the plugin has %d pods, want %d", len(pods.Items), *plugin.Spec.Replicas)
 		}
 	}
 }

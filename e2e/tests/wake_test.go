@@ -330,6 +330,7 @@ func TestNoGatewayNoSleep(t *testing.T) {
 	on := corev1.EnvVar{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
 	s.setEnvironment(s.plugin(), off)
 	t.Cleanup(func() { s.ctx = cleanup(t); s.setEnvironment(s.plugin(), on) })
+	s.othersGone() // they have a gateway
 	s.annotate(c, scenario.InactivityMinutes, soon)
 	_, err := kube.AwaitEventSaying(s.ctx, c, "SleepBlocked", "gateway_unavailable", toSleep) // the end of an attempt
 	s.must(err)
