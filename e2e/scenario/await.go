@@ -11,8 +11,10 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -167,33 +169,52 @@ func (k *Kubernetes) AwaitGone(
 	}
 }
 
-// follow passes every event to done until it returns true, beginning with the current state, and reopens a watch that ends.
+// follow passes every event to done until it returns true, beginning with the current state, and reopens a watch that ends. The state
+// is listed: a watch without a resourceVersion begins with the API server's cache, which may not have the caller's last change yet.
 func (k *Kubernetes) follow(
 	ctx context.Context, list client.ObjectList, namespace string, selector fields.Selector, done func(watch.Event) bool,
 ) error {
 	for {
-		stream, err := k.Watch(ctx, list.DeepCopyObject().(client.ObjectList),
-			client.InNamespace(namespace), client.MatchingFieldsSelector{Selector: selector})
-		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			select { // tests take the API server away on purpose
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(500 * time.Millisecond):
-				continue
-			}
-		}
-		finished := drainStream(ctx, stream, done)
-		stream.Stop()
+		finished, err := k.followOnce(ctx, list, namespace, selector, done)
 		if finished {
 			return nil
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if err == nil {
+			continue
+		}
+		select { // tests take the API server away on purpose
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(500 * time.Millisecond):
+		}
 	}
+}
+
+// followOnce is follow until the watch ends, and reports whether done returned true.
+func (k *Kubernetes) followOnce(
+	ctx context.Context, list client.ObjectList, namespace string, selector fields.Selector, done func(watch.Event) bool,
+) (bool, error) {
+	present, chosen := list.DeepCopyObject().(client.ObjectList), client.MatchingFieldsSelector{Selector: selector}
+	if err := k.List(ctx, present, client.InNamespace(namespace), chosen); err != nil {
+		return false, fmt.Errorf("list %s: %w", selector, err)
+	}
+	items, err := meta.ExtractList(present)
+	if err != nil {
+		return false, fmt.Errorf("read the list of %s: %w", selector, err)
+	}
+	if slices.ContainsFunc(items, func(item runtime.Object) bool { return done(watch.Event{Type: watch.Added, Object: item}) }) {
+		return true, nil
+	}
+	since := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: present.GetResourceVersion()}}
+	stream, err := k.Watch(ctx, list.DeepCopyObject().(client.ObjectList), client.InNamespace(namespace), chosen, since)
+	if err != nil {
+		return false, fmt.Errorf("watch %s: %w", selector, err)
+	}
+	defer stream.Stop()
+	return drainStream(ctx, stream, done), nil
 }
 
 func drainStream(ctx context.Context, stream watch.Interface, done func(watch.Event) bool) bool {

@@ -29,6 +29,8 @@ func TestSilentConnectionsKeepNoOtherClusterAsleep(t *testing.T) {
 	for _, cluster := range silent { // reopened as soon as the gateway has closed them
 		fmt.Fprintf(&floods, "flood %s & ", s.address(cluster, "rw"))
 	}
+	flooding.Lock()
+	defer flooding.Unlock()
 	before := s.gateways()
 	ended := make(chan error, 1)
 	go func() {

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -114,12 +115,28 @@ func (s *story) clientOverIPv6() string {
 	return ""
 }
 
-// leadInEveryFamily checks that each replica of the gateway has one EndpointSlice for every address family of the Service, with
-// the name of the Service's port, without which kube-proxy would ignore it.
+// leadInEveryFamily waits until each replica of the gateway has one EndpointSlice for every address family of the Service: they are
+// made one after the other. It checks that each has the name of the Service's port, without which kube-proxy would ignore it.
 func (s *story) leadInEveryFamily(c *cnpgv1.Cluster, suffix string) {
 	s.Helper()
 	var of corev1.Service
 	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-" + suffix}, &of))
+	want := slices.Sorted(slices.Values(of.Spec.IPFamilies))
+	for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
+		families := s.familiesLed(c, &of)
+		incomplete := func(replica string) bool { return !slices.Equal(slices.Sorted(slices.Values(families[replica])), want) }
+		if len(families) != 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(families)), incomplete) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("the replicas stand before %s in the families %v, want %v", of.Name, families, want)
+		}
+	}
+}
+
+// familiesLed returns in which address families each replica of the gateway stands before the Service.
+func (s *story) familiesLed(c *cnpgv1.Cluster, of *corev1.Service) map[string][]corev1.IPFamily {
+	s.Helper()
 	var list discoveryv1.EndpointSliceList
 	s.must(kube.List(s.ctx, &list, client.InNamespace(c.Namespace), client.MatchingLabels{
 		discoveryv1.LabelManagedBy: gatewaySlices, discoveryv1.LabelServiceName: of.Name,
@@ -136,16 +153,7 @@ func (s *story) leadInEveryFamily(c *cnpgv1.Cluster, suffix string) {
 			s.Errorf("%s has the ports %v, want one named %q", slice.Name, slice.Ports, of.Spec.Ports[0].Name)
 		}
 	}
-	want := slices.Sorted(slices.Values(of.Spec.IPFamilies))
-	for replica, found := range families {
-		slices.Sort(found)
-		if !slices.Equal(found, want) {
-			s.Errorf("replica %s stands before %s in the families %v, want %v", replica, of.Name, found, want)
-		}
-	}
-	if len(families) == 0 {
-		s.Errorf("nobody stands before %s", of.Name)
-	}
+	return families
 }
 
 // judgedClients returns how many sessions the primary's sidecar has judged as clients' by the kernel's reports.

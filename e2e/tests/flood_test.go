@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +30,9 @@ const (
 	opened   = "process_open_fds"
 )
 
+// flooding is held by a test that floods the gateways: it reads of all their connections and their memory.
+var flooding sync.Mutex
+
 // A flood of connections that are not clients wakes no sleeping cluster and takes no memory permanently, and clients are served
 // afterwards.
 func TestFloodsWakeNobody(t *testing.T) {
@@ -38,6 +42,8 @@ func TestFloodsWakeNobody(t *testing.T) {
 	s.sleeps(c)
 	s.awaitSlices(c, toSettle, "rw", "r")
 	at := "/dev/tcp/" + s.address(c, "rw") + "/5432"
+	flooding.Lock()
+	defer flooding.Unlock()
 	before := s.gateways()
 	for _, flood := range []struct {
 		rule   string

@@ -102,7 +102,10 @@ func TestGatewaysDieInTheHandover(t *testing.T) {
 	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", toSleep, scenario.SwitchedOn)
 	s.must(err)
 	s.killPlugin()
-	s.hibernated(c) // until then the instance may still answer
+	// The operator cannot go on without the plugin and may be too late, so that the switch is withdrawn once. Until the end the instance
+	// may still answer.
+	_, err = kube.AwaitCluster(s.ctx, c, "hibernated", toSleep+toHibernate, scenario.Hibernated)
+	s.must(err)
 	s.annotate(c, scenario.InactivityMinutes, never)
 	s.answers(c)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
@@ -190,7 +193,7 @@ func TestRulesByAddress(t *testing.T) {
 	s.must(kube.Patch(s.ctx, barred, client.MergeFrom(other)))
 	refused := func(when string) {
 		s.Helper()
-		for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
+		for deadline := time.Now().Add(toHealthy); ; pause(s, pollEvery) {
 			out, err := kube.QueryAs(s.ctx, other, "rw", fromAfar, "select 1")
 			if err != nil && strings.Contains(err.Error(), "pg_hba.conf rejects") {
 				return

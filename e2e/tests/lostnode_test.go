@@ -101,10 +101,11 @@ func (s *story) leadsAway(c *cnpgv1.Cluster) {
 	}
 }
 
-// awaitSlicesOf waits until so many slices of each of the clusters lead to the replica.
+// awaitSlicesOf waits until so many slices of each of the clusters lead to the replica. One whose power is back first has to find out
+// that its connections to the API server are lost.
 func (s *story) awaitSlicesOf(replica types.UID, count int, clusters ...*cnpgv1.Cluster) {
 	s.Helper()
-	for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
+	for deadline := time.Now().Add(toHealthy); ; pause(s, pollEvery) {
 		var list discoveryv1.EndpointSliceList
 		s.must(kube.List(s.ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{gatewaySlices + "/replica": string(replica)}))
 		found := map[string]int{}

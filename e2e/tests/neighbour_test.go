@@ -82,6 +82,7 @@ func TestShortenStartupProbes_falseLeavesOthersAsPlanned(t *testing.T) {
 	before := environment(s.plugin(), setting)
 	t.Cleanup(func() { s.ctx = cleanup(t); s.set(setting, before) })
 	s.set(setting, "false")
+	s.othersGone()
 	var clusters []*cnpgv1.Cluster
 	for _, prefix := range []string{askedBefore, askedAfter} {
 		c := s.cluster(prefix+"beside", 1)

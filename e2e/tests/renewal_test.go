@@ -125,14 +125,13 @@ func (s *story) served(certificates []byte) {
 	for _, replica := range s.replicas() {
 		for {
 			got, err := kube.Certificate(ctx, replica.Namespace, replica.Name, grpcPort)
-			s.must(err)
-			if bytes.Equal(got.Raw, want.Bytes) {
+			if err == nil && bytes.Equal(got.Raw, want.Bytes) {
 				break
 			}
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
-				s.Fatal(context.Cause(ctx))
+				s.Fatal(context.Cause(ctx), err)
 			}
 		}
 	}

@@ -39,6 +39,7 @@ func TestShutdowns(t *testing.T) {
 	changed.Spec.PostgresConfiguration.Parameters = map[string]string{"max_connections": "90"}
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(c)))
 	s.stopped("a restart in place", shutdown)
+	s.must(kube.AwaitReachable(s.ctx, c, "rw", toHealthy)) // the operator may not even have noticed that PostgreSQL was away
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 
 	for _, row := range []struct {
@@ -48,7 +49,7 @@ func TestShutdowns(t *testing.T) {
 		mended func(corev1.Pod)
 	}{
 		{"a deleted pod", false, func(pod *corev1.Pod) { s.must(kube.Delete(s.ctx, pod)) }, s.replaced},
-		{"a person's hibernation", false, func(*corev1.Pod) { s.annotate(c, scenario.Hibernation, "on") }, func(corev1.Pod) { s.wake(c) }},
+		{"a person's hibernation", false, func(*corev1.Pod) { s.annotate(c, scenario.Hibernation, "on") }, func(corev1.Pod) { s.hibernated(c); s.wake(c) }},
 		{"put to sleep", true, func(*corev1.Pod) {
 			s.annotate(c, scenario.Ignore, "client="+s.client().Status.PodIP) // the test's own polling would count as a client
 			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)

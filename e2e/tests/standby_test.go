@@ -72,6 +72,7 @@ func (s *story) sleepsOver(c *cnpgv1.Cluster, interceptor *scenario.Interceptor,
 	s.held(held)
 	session := s.openOnStandby(c, service)
 	defer session.Close()
+	defer s.annotate(c, scenario.InactivityMinutes, never) // or the next attempt might get past what the next phase holds
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	if scenario.SwitchedOn(c) {
 		s.Fatalf("%s: the session was opened too late", phase.name)
@@ -126,10 +127,12 @@ func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interc
 	}
 }
 
-// wakeAnyhow wakes a cluster that may still be shutting down.
+// wakeAnyhow wakes a cluster that may still be shutting down, or that a slow sidecar has woken after all.
 func (s *story) wakeAnyhow(c *cnpgv1.Cluster) {
 	s.Helper()
-	_, err := kube.AwaitCluster(s.ctx, c, "hibernated", 2*toHibernate+toSettle, scenario.Hibernated) // a session may hold it up
+	_, err := kube.AwaitCluster(s.ctx, c, "hibernated", 2*toHibernate+toSettle, func(c *cnpgv1.Cluster) bool { // a session may hold it up
+		return scenario.Hibernated(c) || !scenario.SwitchedOn(c)
+	})
 	s.must(err)
 	s.wake(c)
 	s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle))

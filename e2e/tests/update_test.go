@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -80,11 +81,15 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	rest := append([]*cnpgv1.Cluster{sleeper, restarted}, patient...)
 	before = s.lives(rest...)
 	s.install(previous)
+	s.othersGone() // while replicas of both versions answer the operator, each may have replaced what the other has made
 	s.looked(eager, previous)
-	s.untouched(before, "the old version again", rest...)
+	maps.Copy(before, s.lives(eager))
+	s.untouched(before, "the old version again", append(rest, eager)...)
 	s.carry(next, sleeper, restarted)
-	if replaced := rolls(); replaced != 3 {
-		t.Errorf("the cluster that asked for new sidecars had %d pods, want 3: at first, with the new one, with the old one again", replaced)
+	replaced := rolls()
+	t.Logf("the cluster that asked for new sidecars had %d pods", replaced)
+	if replaced < 3 {
+		t.Errorf("the cluster that asked for new sidecars had %d pods, want one at first, one with the new one, and one with the old one again", replaced)
 	}
 	s.sleeps(sleeper)
 	s.wake(sleeper)

@@ -11,7 +11,7 @@ const (
 
 // libpqVisitors use psql.
 func libpqVisitors() []visitor {
-	const psql = `psql -XAtqc "select 'answered'" "host=$HOST user=app dbname=app connect_timeout=60 %s"`
+	const psql = `psql -XAtqc "select 'answered'" "host=$HOST user=app dbname=app ` + fromAfar + ` %s"`
 	return []visitor{
 		{name: "psql", script: fmt.Sprintf(psql, plain), answered: true, wakes: true},
 		{name: "psql over TLS", script: fmt.Sprintf(psql, overTLS), answered: true, wakes: true},
@@ -46,7 +46,7 @@ func javaVisitors() []visitor {
 // pythonVisitors use psycopg.
 func pythonVisitors() []visitor {
 	const python = `exec python3 -c 'import os, psycopg
-print(psycopg.connect("user=app dbname=app connect_timeout=60 %s host=" + os.environ["HOST"]).execute("select %%s", ["answered"]).fetchone()[0])'`
+print(psycopg.connect("user=app dbname=app ` + fromAfar + ` %s host=" + os.environ["HOST"]).execute("select %%s", ["answered"]).fetchone()[0])'`
 	return []visitor{
 		{name: "psycopg", script: fmt.Sprintf(python, plain), answered: true, wakes: true},
 		{name: "psycopg over TLS", script: fmt.Sprintf(python, overTLS), answered: true, wakes: true},
@@ -56,7 +56,7 @@ print(psycopg.connect("user=app dbname=app connect_timeout=60 %s host=" + os.env
 
 // goVisitors use pgx, or send bytes that are not a client's.
 func goVisitors() []visitor {
-	const pgx = `exec /tmp/connect "host=$HOST user=app dbname=app password=$PGPASSWORD connect_timeout=60 %s"`
+	const pgx = `exec /tmp/connect "host=$HOST user=app dbname=app password=$PGPASSWORD ` + fromAfar + ` %s"`
 	const wire = "exec 3<>/dev/tcp/$HOST/5432; "
 	const sslRequest, gssRequest = `printf '\x00\x00\x00\x08\x04\xd2\x16\x2f' >&3; `, `printf '\x00\x00\x00\x08\x04\xd2\x16\x30' >&3; `
 	const answer = "read -r -t 5 -N 1 <&3; "

@@ -260,7 +260,6 @@ func TestAPersonsHibernation(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "pinned", 1, never))
 	refused := func(when string) {
 		s.Helper()
-		s.must(kube.AwaitGone(s.ctx, &corev1.PodList{}, c.Namespace, c.Name+"-1", toHealthy)) // "off" may have begun to wake it
 		s.awaitSlices(c, toSettle)
 		if out, err := kube.QueryAs(s.ctx, c, "rw", "connect_timeout=10", "select 1"); err == nil {
 			s.Fatalf("%s: answered %q", when, out)
@@ -275,8 +274,11 @@ func TestAPersonsHibernation(t *testing.T) {
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	s.must(kube.AwaitReachable(s.ctx, c, "rw", toSettle))
 	s.sleeps(c)
+	const operator = "cnpg.io/reconciliationLoop"
+	s.annotate(c, operator, "disabled") // it may see "off", and would go on waking until the cluster is healthy
 	s.annotate(c, scenario.Hibernation, "off")
 	s.annotate(c, scenario.Hibernation, "on")
+	s.must(kube.Annotate(s.ctx, c, operator, nil))
 	refused("off and on by a person after we had put it to sleep")
 
 	s.annotate(c, scenario.Hibernation, "off")
@@ -330,6 +332,7 @@ func TestNoGatewayNoSleep(t *testing.T) {
 	on := corev1.EnvVar{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
 	s.setEnvironment(s.plugin(), off)
 	t.Cleanup(func() { s.ctx = cleanup(t); s.setEnvironment(s.plugin(), on) })
+	s.othersGone() // they have a gateway
 	s.annotate(c, scenario.InactivityMinutes, soon)
 	_, err := kube.AwaitEventSaying(s.ctx, c, "SleepBlocked", "gateway_unavailable", toSleep) // the end of an attempt
 	s.must(err)
@@ -369,16 +372,14 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 	answered := s.clientsWithoutAnOperator(c)
 	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
 	s.must(err)
-	var pods corev1.PodList
-	s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)))
-	zero := int64(0)
-	s.must(kube.Delete(s.ctx, &pods.Items[0], &client.DeleteOptions{GracePeriodSeconds: &zero}))
+	killed := s.replicas()[0]
+	s.must(kube.Delete(s.ctx, &killed, client.GracePeriodSeconds(0)))
 	s.scaleOperator(1)
 	if err := <-answered; err != nil {
 		t.Error(err)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.awaitSlices(c, toSettle)
+	s.awaitSlices(c, between+toSettle)
 }
 
 // All plugin replicas die between turning the switch off and the first instance: their successors still report who woke the
@@ -400,7 +401,7 @@ func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 		t.Errorf("the Event says %q", message)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-	s.awaitSlices(c, toSettle)
+	s.awaitSlices(c, between+toSettle)
 }
 
 // clientsWithoutAnOperator makes twenty clients retry until they are answered, after stopping the operator, so that no instance
@@ -411,18 +412,18 @@ func (s *story) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
 	return s.twentyClients(c, untilAnswered)
 }
 
-// How often a client tries, as shell code.
+// How often a client tries, as shell code, with the settings of its connection.
 const (
-	oneTry        = "%s"
-	untilAnswered = "until %s; do sleep 0.2; done"
+	oneTry        = `psql -XAtq "%s ` + fromAfar + `" -c "select 'answered'" 2>/dev/null`
+	untilAnswered = `until psql -XAtq "%s ` + oneOfMany + `" -c "select 'answered'" 2>/dev/null; do sleep 0.2; done`
 )
 
 // twentyClients makes twenty clients connect at once. They insist on TLS, since libpq otherwise retries without it. The
 // returned channel receives the result.
 func (s *story) twentyClients(c *cnpgv1.Cluster, tries string) <-chan error {
 	s.Helper()
-	psql := fmt.Sprintf(`psql -XAtq "host=%s-rw user=app dbname=app sslmode=require %s" -c "select 'answered'" 2>/dev/null`, c.Name, oneOfMany)
-	script := fmt.Sprintf("export PGPASSWORD=%s\nfor i in $(seq 20); do ( %s ) & done; wait", s.password(c), fmt.Sprintf(tries, psql))
+	ask := fmt.Sprintf(tries, fmt.Sprintf("host=%s-rw user=app dbname=app sslmode=require", c.Name))
+	script := fmt.Sprintf("export PGPASSWORD=%s\nfor i in $(seq 20); do ( %s ) & done; wait", s.password(c), ask)
 	answered := make(chan error, 1)
 	go func() {
 		out, err := kube.Client(s.ctx, s.namespace, script)
