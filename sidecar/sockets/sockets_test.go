@@ -20,6 +20,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
@@ -242,7 +243,7 @@ func TestListener_reportsBothFamilies(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			server, err := net.Listen("tcp", net.JoinHostPort(row.listen, "0"))
+			server, err := net.Listen("tcp", net.JoinHostPort(row.listen, strconv.Itoa(int(porttest.Reserve(t)))))
 			if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT) {
 				t.Skipf("this machine has no IPv6: %v", err)
 			}
@@ -282,7 +283,7 @@ func TestListener_reportsBothFamilies(t *testing.T) {
 
 func TestProve_noticesSilence(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
+	server, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +301,7 @@ func TestProve_noticesSilence(t *testing.T) {
 // A reader slower than the reports learns that some were lost.
 func TestReceive_noticesLostReports(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
+	server, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +342,7 @@ func TestReceive_noticesLostReports(t *testing.T) {
 // Arrived does not block on another goroutine that is waiting.
 func TestArrived_besideAnotherThatWaits(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
+	server, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,7 +453,7 @@ func TestOpen_listsSessionsThatHaveNotEnded(t *testing.T) {
 // A client that is slow to close what the server has closed must not make the list fail: the reports would be begun again.
 func TestOpen_passesOverSessionsThatTheServerHasClosed(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
+	server, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
