@@ -116,8 +116,8 @@ func TestLoginTrigger_settingsFailNoLogin(t *testing.T) {
 func TestLoginTrigger_transactionTimeoutEndsNoLogin(t *testing.T) {
 	triggered(t, func(t *testing.T, s *postgrestest.Server) {
 		listener := listen(t, s)
-		execute(t, s.Connect(t, "postgres", "app"), "create function slow() returns event_trigger language plpgsql as $$ begin perform pg_sleep(1.2); end $$",
-			"create event trigger zz on login execute function slow()", "alter role guest set transaction_timeout = '1s'", "alter role guest set statement_timeout = '1s'")
+		execute(t, s.Connect(t, "postgres", "app"), "create function slow() returns event_trigger language plpgsql as $$ begin perform pg_sleep(3.2); end $$",
+			"create event trigger zz on login execute function slow()", "alter role guest set transaction_timeout = '3s'", "alter role guest set statement_timeout = '1s'")
 		_ = received(t, listener)
 		mustLogin(t, s, "guest", "app")
 		if got := received(t, listener); got != "activity" {
@@ -215,16 +215,19 @@ func TestLoginTrigger_aStuckCommitHoldsUpNoLogin(t *testing.T) {
 		for value[string](t, stuck, "show synchronous_standby_names") == "" {
 			continue
 		}
-		mustLogin(t, s, "guest", "app") // its own commit does not wait,
-		mustLogin(t, s, "app", "app")   // not even after a write
-		execute(t, stuck, "begin", "create table written()", "notify scale_to_zero")
+		execute(t, watcher, "checkpoint") // the checkpointer has read the setting by then, from which on commits wait
+		mustLogin(t, s, "guest", "app")   // its own commit does not wait,
+		mustLogin(t, s, "app", "app")     // not even after a write
+		execute(t, stuck, "begin", "insert into logins default values", "notify scale_to_zero")
 		done := make(chan error, 1)
 		go func() {
 			_, err := stuck.Exec(t.Context(), "commit")
 			done <- err
 		}()
 		for !value[bool](t, watcher, "select exists (select from pg_stat_activity where wait_event = 'SyncRep')") {
-			continue
+			if len(done) != 0 {
+				t.Fatalf("the commit was not stuck: %v", <-done)
+			}
 		}
 		for range 3 {
 			mustLogin(t, s, "guest", "app")

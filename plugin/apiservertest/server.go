@@ -3,16 +3,23 @@ package apiservertest
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
 )
+
+// patience bounds every wait for the API server; a passing test never reaches it.
+const patience = 3 * time.Minute
 
 // Program returns the path in TEST_KUBERNETES, of a program that contains, among others, the API server and etcd. Without it
 // the test is skipped, or fails if REQUIRE_KUBERNETES is set.
@@ -31,10 +38,36 @@ func Program(t *testing.T) string {
 	return path
 }
 
+// attempts is how often the API server is started: envtest gives the default namespace five seconds to come, which is too little on
+// a machine that is busy enough.
+const attempts = 3
+
 // Start starts an API server with the operator's CRDs of these plural names. It ends with the test.
 func Start(t *testing.T, plurals ...string) *rest.Config {
 	t.Helper()
 	program := Program(t)
+	for attempt := 1; ; attempt++ {
+		environment := environmentOf(t, program, plurals)
+		config, err := environment.Start()
+		if err == nil {
+			t.Cleanup(func() {
+				if err := environment.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			return config
+		}
+		_ = environment.Stop() // the reason is the error of the start
+		if attempt == attempts {
+			t.Fatal(err)
+		}
+		t.Logf("the API server is started again: %v", err)
+	}
+}
+
+// environmentOf is an API server that is not started yet. No other test gets its ports.
+func environmentOf(t *testing.T, program string, plurals []string) *envtest.Environment {
+	t.Helper()
 	part := func(name string) string {
 		path := filepath.Join(t.TempDir(), name)
 		script := fmt.Sprintf("#!/bin/sh\nexec %q %s \"$@\"\n", program, name)
@@ -43,19 +76,13 @@ func Start(t *testing.T, plurals ...string) *rest.Config {
 		}
 		return path
 	}
-	environment := &envtest.Environment{CRDInstallOptions: definitions(t, plurals), ControlPlaneStartTimeout: time.Minute, ControlPlaneStopTimeout: time.Minute}
-	environment.ControlPlane.Etcd = &envtest.Etcd{Path: part("etcd")}
-	environment.ControlPlane.APIServer = &envtest.APIServer{Path: part("kube-apiserver")}
-	config, err := environment.Start()
-	t.Cleanup(func() {
-		if err := environment.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return config
+	environment := &envtest.Environment{CRDInstallOptions: definitions(t, plurals), ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience}
+	etcd := &envtest.Etcd{Path: part("etcd"), URL: &url.URL{Scheme: "http", Host: porttest.Address(t)}}
+	etcd.Configure().Set("listen-peer-urls", "http://"+porttest.Address(t))
+	environment.ControlPlane.Etcd = etcd
+	secure := envtest.SecureServing{ListenAddr: envtest.ListenAddr{Address: "127.0.0.1", Port: strconv.Itoa(int(porttest.Reserve(t)))}}
+	environment.ControlPlane.APIServer = &envtest.APIServer{Path: part("kube-apiserver"), SecureServing: secure}
+	return environment
 }
 
 // Define adds the operator's CRDs of these plural names.
@@ -72,7 +99,7 @@ func definitions(t *testing.T, plurals []string) envtest.CRDInstallOptions {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := envtest.CRDInstallOptions{ErrorIfPathMissing: true}
+	options := envtest.CRDInstallOptions{ErrorIfPathMissing: true, MaxTime: patience}
 	for _, plural := range plurals {
 		options.Paths = append(options.Paths, filepath.Join(strings.TrimSpace(string(module)), "config", "crd", "bases", "postgresql.cnpg.io_"+plural+".yaml"))
 	}

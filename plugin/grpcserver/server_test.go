@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	provision "github.com/cnpg-i/scale-to-zero/plugin/certificates"
+	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
 )
 
 // slow answers Probe once it is allowed to, and panics in the other call.
@@ -109,27 +110,20 @@ func (p pair) operator(t *testing.T) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: "scale-to-zero", Certificates: []tls.Certificate{own}}
 }
 
-// free returns an unused address.
-func free(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
-}
+// patience bounds every wait; a passing test never reaches it.
+const patience = time.Minute
 
-func probe(t *testing.T, target string, credential credentials.TransportCredentials) error {
+// probe calls the server, and waits until it serves unless the options say otherwise.
+func probe(t *testing.T, target string, credential credentials.TransportCredentials, options ...grpc.CallOption) error {
 	t.Helper()
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(credential))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	_, err = identity.NewIdentityClient(conn).Probe(ctx, &identity.ProbeRequest{}, grpc.WaitForReady(true))
+	_, err = identity.NewIdentityClient(conn).Probe(ctx, &identity.ProbeRequest{}, append([]grpc.CallOption{grpc.WaitForReady(true)}, options...)...)
 	return err
 }
 
@@ -137,7 +131,7 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()
 	files, client := secrets(t, directory)
-	address := free(t)
+	address := porttest.Address(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serverOf(&slow{}).ServeTCP(ctx, address, files) }()
@@ -146,7 +140,7 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	}
 	stranger := client.Clone()
 	stranger.Certificates = nil
-	if probe(t, address, credentials.NewTLS(stranger)) == nil {
+	if probe(t, address, credentials.NewTLS(stranger), grpc.WaitForReady(false)) == nil {
 		t.Error("a client without a certificate was served")
 	}
 	older := client.Clone()
@@ -168,7 +162,7 @@ func TestMutualTLSAndRotation(t *testing.T) {
 	if err := probe(t, address, credentials.NewTLS(others)); err != nil {
 		t.Errorf("with certificates of other authorities: %v", err)
 	}
-	if probe(t, address, credentials.NewTLS(client)) == nil {
+	if probe(t, address, credentials.NewTLS(client), grpc.WaitForReady(false)) == nil {
 		t.Error("the replaced certificates are still taken")
 	}
 	cancel()
@@ -182,7 +176,7 @@ func TestMutualTLSAndRotation(t *testing.T) {
 func TestServeTCP_servesTheOperatorBesideStrangers(t *testing.T) {
 	t.Parallel()
 	files, client := secrets(t, t.TempDir())
-	address := free(t)
+	address := porttest.Address(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serverOf(&slow{}).ServeTCP(ctx, address, files) }()
@@ -199,7 +193,7 @@ func TestServeTCP_servesTheOperatorBesideStrangers(t *testing.T) {
 	}
 	before := openFiles(t)
 	for i := range 10 * maximumStrangers {
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i%10+1))}}
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 3, byte(i%10+1))}}
 		conn, err := dialer.DialContext(t.Context(), "tcp", address)
 		if err != nil {
 			t.Fatal(err)
@@ -319,7 +313,7 @@ func TestARenewalDropsNoCall(t *testing.T) {
 			before := renewed(t, store, time.Now().Add(-61*24*time.Hour)) // still valid, and due for renewal
 			files := Files{filepath.Join(directory, "crt"), filepath.Join(directory, "key"), filepath.Join(directory, "client")}
 			before.mount(t, files)
-			address := free(t)
+			address := porttest.Address(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			served := make(chan error, 1)
 			go func() { served <- serverOf(&slow{}).ServeTCP(ctx, address, files) }()
@@ -446,7 +440,7 @@ func TestServeTCP_sendsTheOperatorAwayWhenItLeaves(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	leaving, done := make(chan struct{}), make(chan error, 2)
 	replica := func(service *slow, leaving <-chan struct{}) string {
-		address, server := free(t), serverOf(service)
+		address, server := porttest.Address(t), serverOf(service)
 		server.Leaving = leaving
 		go func() { done <- server.ServeTCP(ctx, address, files) }()
 		return address
@@ -481,7 +475,7 @@ func TestServeTCP_sendsTheOperatorAwayWhenItLeaves(t *testing.T) {
 
 	leads.Store(&next)
 	close(leaving)
-	limited, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	limited, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
 	if !operator.WaitForStateChange(limited, connectivity.Ready) {
 		t.Error("the operator is not asked to connect again")

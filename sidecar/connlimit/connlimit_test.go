@@ -87,7 +87,7 @@ func accepted(t *testing.T, most int, preferred func(netip.Addr) bool) (conns <-
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		return conn
 	}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds every wait; a passing test never reaches it.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // object is a Kubernetes object.
 type object = map[string]any

@@ -21,7 +21,7 @@ func await(t *testing.T, server *Server, rules activity.Rules, what string, hold
 	t.Helper()
 	sampler := NewSampler(server)
 	defer sampler.Close()
-	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
 		sample, err := sampler.Sample(t.Context(), rules)
 		if err != nil {
 			t.Fatal(err)

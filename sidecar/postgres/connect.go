@@ -37,6 +37,9 @@ type Server struct {
 	socketDirectory string
 	port            uint16
 	addProbe        func(local netip.AddrPort) (closed func())
+	// probeWithin and answerWithin bound a probe, and whatever else is asked of the server. Only tests change them: their server shares
+	// the machine with many others.
+	probeWithin, answerWithin time.Duration
 
 	// maintenanceSessions counts our own sessions in the maintenance database.
 	maintenanceSessions atomic.Int64
@@ -47,7 +50,9 @@ type Server struct {
 // NewServer returns the server with a Unix socket for the port in that directory. addProbe is called with the local address of
 // every probe before its first byte is sent, and closed once the probe is; it may be nil if ShuttingDown is never called.
 func NewServer(socketDirectory string, port uint16, addProbe func(local netip.AddrPort) (closed func())) *Server {
-	return &Server{socketDirectory: socketDirectory, port: port, addProbe: addProbe}
+	return &Server{
+		socketDirectory: socketDirectory, port: port, addProbe: addProbe, probeWithin: probeTimeout, answerWithin: sampleTimeout,
+	}
 }
 
 // SQLSTATEs of a refusal, as opposed to a failure (PostgreSQL's documentation, appendix A).

@@ -11,7 +11,7 @@ import (
 
 // Examine takes one sample over its own session and also returns every session, for display.
 func (s *Server) Examine(ctx context.Context, rules activity.Rules) (Sample, []activity.Session, error) {
-	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.answerWithin)
 	defer cancel()
 	opened, err := s.connect(ctx, maintenanceDatabase)
 	if err != nil {

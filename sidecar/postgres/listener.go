@@ -89,7 +89,7 @@ func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, ctx.Err()
 	case <-timer.C:
 	}
-	limited, cancel := context.WithTimeout(ctx, sampleTimeout)
+	limited, cancel := context.WithTimeout(ctx, l.server.answerWithin)
 	defer cancel()
 	opened, err := l.server.connect(limited, l.database)
 	if err != nil {

@@ -33,9 +33,21 @@ func prepare(t *testing.T, s *postgrestest.Server) *Server {
 	return serverOf(s)
 }
 
+// patience bounds every wait; a passing test never reaches it.
+const patience = time.Minute
+
 // serverOf is the server for a sidecar that records no probes.
-func serverOf(s *postgrestest.Server) *Server {
+func serverOf(s *postgrestest.Server) *Server { return patient(strict(s)) }
+
+// strict is one whose answers are waited for no longer than a sidecar does.
+func strict(s *postgrestest.Server) *Server {
 	return NewServer(s.Directory, s.Port, func(netip.AddrPort) func() { return func() {} })
+}
+
+// patient makes a sidecar wait for as long as a slow machine may take.
+func patient(server *Server) *Server {
+	server.probeWithin, server.answerWithin = patience, patience
+	return server
 }
 
 func takeSample(t *testing.T, server *Server) Sample {
@@ -128,7 +140,7 @@ func TestSampler_whoCounts(t *testing.T) {
 // closed its socket.
 func awaitQuiet(t *testing.T, server *Server) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); inUse(t, server); {
+	for deadline := time.Now().Add(patience); inUse(t, server); {
 		if time.Now().After(deadline) {
 			t.Fatal("a closed session is still there")
 		}
@@ -193,6 +205,7 @@ func TestSampler_aFrozenServerIsAnError(t *testing.T) {
 		if _, err := sampler.Sample(t.Context(), instances); err != nil {
 			t.Fatal(err)
 		}
+		server.probeWithin, server.answerWithin = probeTimeout, sampleTimeout
 		if err := s.Freeze(); err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +237,7 @@ func TestShuttingDown_isNoticedAndDelaysNothing(t *testing.T) {
 		if err := s.Signal(syscall.SIGTERM); err != nil { // smart
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(10 * time.Second); ; {
+		for deadline := time.Now().Add(patience); ; {
 			refusing, err := server.ShuttingDown(t.Context())
 			if err != nil {
 				t.Fatalf("during the shutdown: %v", err)
@@ -244,7 +257,7 @@ func TestShuttingDown_isNoticedAndDelaysNothing(t *testing.T) {
 		sampler.Close()
 		select {
 		case <-s.Ended():
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Error("the server still waits after our session was closed")
 		}
 	})

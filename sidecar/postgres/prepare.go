@@ -14,6 +14,8 @@ import (
 
 // preparation bounds the preparation of a fast shutdown.
 type preparation struct {
+	// answer is how long the connect may take, and each answer.
+	answer time.Duration
 	// checkpoint is how long the checkpoint may take.
 	checkpoint time.Duration
 	// archived is how long the archiver may take until everything that was written is archived.
@@ -23,7 +25,7 @@ type preparation struct {
 }
 
 // preparing are the bounds of [Server.Prepare].
-var preparing = preparation{checkpoint: 20 * time.Second, archived: 10 * time.Second, slow: 2 * time.Second}
+var preparing = preparation{answer: sampleTimeout, checkpoint: 20 * time.Second, archived: 10 * time.Second, slow: 2 * time.Second}
 
 // archivePoll is the interval between two questions whether the archiver has caught up.
 const archivePoll = 100 * time.Millisecond
@@ -42,7 +44,7 @@ func (s *Server) Prepare(ctx context.Context) (idle.Reason, error) {
 }
 
 func (s *Server) prepare(ctx context.Context, limits preparation) (idle.Reason, error) {
-	limited, cancel := context.WithTimeout(ctx, sampleTimeout)
+	limited, cancel := context.WithTimeout(ctx, limits.answer)
 	defer cancel()
 	opened, err := s.connectAs(limited, roleFallback, maintenanceDatabase)
 	if err != nil {
@@ -51,10 +53,10 @@ func (s *Server) prepare(ctx context.Context, limits preparation) (idle.Reason, 
 	defer opened.closeNow()
 	stop := context.AfterFunc(ctx, opened.closeNow)
 	defer stop()
-	if err := checkpoint(ctx, opened.conn, limits.checkpoint); err != nil {
+	if err := checkpoint(ctx, opened.conn, limits); err != nil {
 		return "", err
 	}
-	completed, err := switchWAL(ctx, opened.conn)
+	completed, err := switchWAL(ctx, opened.conn, limits)
 	if err != nil || completed == "" {
 		return "", err
 	}
@@ -62,11 +64,11 @@ func (s *Server) prepare(ctx context.Context, limits preparation) (idle.Reason, 
 }
 
 // checkpoint runs a checkpoint. One that takes too long goes on in the server.
-func checkpoint(ctx context.Context, conn *pgx.Conn, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit+sampleTimeout) // the server's own limit applies unless it hangs
+func checkpoint(ctx context.Context, conn *pgx.Conn, limits preparation) error {
+	ctx, cancel := context.WithTimeout(ctx, limits.checkpoint+limits.answer) // the server's own limit applies unless it hangs
 	defer cancel()
 	for _, statement := range []string{
-		fmt.Sprintf("SET statement_timeout = %d", limit.Milliseconds()), "CHECKPOINT", "RESET statement_timeout",
+		fmt.Sprintf("SET statement_timeout = %d", limits.checkpoint.Milliseconds()), "CHECKPOINT", "RESET statement_timeout",
 	} {
 		if _, err := conn.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("run a checkpoint: %w", err)
@@ -76,8 +78,8 @@ func checkpoint(ctx context.Context, conn *pgx.Conn, limit time.Duration) error 
 }
 
 // switchWAL completes the WAL file in use and returns the name of the newest completed file, or "" if nothing is archived.
-func switchWAL(ctx context.Context, conn *pgx.Conn) (completed string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+func switchWAL(ctx context.Context, conn *pgx.Conn, limits preparation) (completed string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limits.answer)
 	defer cancel()
 	if err := conn.QueryRow(ctx, sql.ArchiveSwitch).Scan(&completed); err != nil {
 		return "", fmt.Errorf("complete the WAL file in use: %w", err)
@@ -92,7 +94,7 @@ func awaitArchived(ctx context.Context, conn *pgx.Conn, completed string, limits
 	ticker := time.NewTicker(archivePoll)
 	defer ticker.Stop()
 	for {
-		queue, err := readQueue(ctx, conn, completed)
+		queue, err := readQueue(ctx, conn, completed, limits)
 		if err != nil {
 			return "", err
 		}
@@ -110,8 +112,8 @@ func awaitArchived(ctx context.Context, conn *pgx.Conn, completed string, limits
 // archiveQueue is what waits for the archiver: total files up to and including one WAL file, and those before it.
 type archiveQueue struct{ total, before int64 }
 
-func readQueue(ctx context.Context, conn *pgx.Conn, completed string) (queue archiveQueue, err error) {
-	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+func readQueue(ctx context.Context, conn *pgx.Conn, completed string, limits preparation) (queue archiveQueue, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limits.answer)
 	defer cancel()
 	if err := conn.QueryRow(ctx, sql.ArchiveQueue, completed).Scan(&queue.total, &queue.before); err != nil {
 		return archiveQueue{}, fmt.Errorf("read the archiver's queue: %w", err)

@@ -22,7 +22,7 @@ import (
 // expectVerdict waits for the next reported session and compares its verdict.
 func expectVerdict(t *testing.T, events *sockets.Listener, table *clientaddr.Table, want activity.Verdict) {
 	t.Helper()
-	reports, err := events.Receive(time.Now().Add(10 * time.Second))
+	reports, err := events.Receive(time.Now().Add(patience))
 	if err != nil || len(reports) != 1 {
 		t.Fatalf("%d sessions are reported (%v), want one", len(reports), err)
 	}
@@ -59,7 +59,7 @@ func TestShuttingDown_isNoClientWhateverTheRules(t *testing.T) {
 func probesAreNoClients(t *testing.T, s *postgrestest.Server, opens int64, reported bool) {
 	t.Helper()
 	table := clientaddr.NewTable()
-	server := NewServer(s.Directory, s.Port, table.AddProbe)
+	server := patient(NewServer(s.Directory, s.Port, table.AddProbe))
 	events, err := sockets.Listen(s.Port)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestSample_aClientFromTheLoopbackInterfaceCounts(t *testing.T) {
 		prepare(t, s)
 		s.AddRule(t, "host all all all trust")
 		table := clientaddr.NewTable()
-		server := NewServer(s.Directory, s.Port, table.AddProbe)
+		server := patient(NewServer(s.Directory, s.Port, table.AddProbe))
 		if _, err := server.ShuttingDown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestAccepts_tellsAServerThatStopsFromOneThatIsStopped(t *testing.T) {
 		if err := s.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(10 * time.Second); ; {
+		for deadline := time.Now().Add(patience); ; {
 			accepts, err := server.Accepts(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -47,7 +47,7 @@ func NewSampler(server *Server) *Sampler { return &Sampler{server: server} }
 // Sample samples the sessions. On any error their activity is unknown and the sampler's session is closed. Calls must not
 // overlap.
 func (s *Sampler) Sample(ctx context.Context, rules activity.Rules) (Sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.server.answerWithin)
 	defer cancel()
 	ctx, done := s.held.use(ctx)
 	defer done()

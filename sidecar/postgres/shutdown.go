@@ -28,7 +28,7 @@ var (
 // each probe would be a whole session. The socket is used only where the user's pg_hba.conf rejects connections without TLS,
 // since each rejection is a line in the server's log.
 func (s *Server) ShuttingDown(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.probeWithin, ErrTimeout)
 	defer cancel()
 	refuses, err := s.refusesSessions(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), ErrTimeout) {
@@ -55,7 +55,7 @@ func (s *Server) refusesSessions(ctx context.Context) (bool, error) {
 // which neither depends on the user's rules for networks nor is reported as the end of a client. Where the server accepts it, it is
 // a session.
 func (s *Server) Accepts(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.probeWithin)
 	defer cancel()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", filepath.Join(s.socketDirectory, ".s.PGSQL."+strconv.Itoa(int(s.port))))

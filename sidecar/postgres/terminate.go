@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sql"
@@ -11,18 +12,19 @@ import (
 // Terminator ends sessions of others. It is opened before the switch is turned on, because no session can be opened once the
 // shutdown has begun.
 type Terminator struct {
-	held holder
+	held   holder
+	within time.Duration // for an answer
 }
 
 // Terminator opens a session as the superuser: no other role may end every session.
 func (s *Server) Terminator(ctx context.Context) (*Terminator, error) {
-	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.answerWithin)
 	defer cancel()
 	opened, err := s.connectAs(ctx, roleFallback, maintenanceDatabase)
 	if err != nil {
 		return nil, err
 	}
-	t := &Terminator{}
+	t := &Terminator{within: s.answerWithin}
 	if err := t.held.keep(ctx, opened); err != nil {
 		return nil, fmt.Errorf("keep the session: %w", err)
 	}
@@ -31,7 +33,7 @@ func (s *Server) Terminator(ctx context.Context) (*Terminator, error) {
 
 // Terminate ends those of the sessions whose state has not changed since they were judged, and returns how many.
 func (t *Terminator) Terminate(ctx context.Context, sessions []activity.Terminable) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, t.within)
 	defer cancel()
 	ctx, done := t.held.use(ctx)
 	defer done()

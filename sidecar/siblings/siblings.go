@@ -34,11 +34,13 @@ type Client struct {
 	cluster string
 	port    uint16
 	http    *http.Client
+	// within and sampleWithin are the timeouts; only tests of what is answered change them.
+	within, sampleWithin time.Duration
 }
 
 // NewClient makes a client for the instances of a cluster, whose sidecars all listen on the same port.
 func NewClient(cluster string, port uint16) *Client {
-	return &Client{cluster: cluster, port: port, http: &http.Client{
+	return &Client{cluster: cluster, port: port, within: timeout, sampleWithin: sampleTimeout, http: &http.Client{
 		// A kept connection would be reported as an ended socket later; there is only one request per threshold.
 		Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -56,7 +58,7 @@ type Answer struct {
 
 // Ask asks all instances, given by pod name, concurrently for their newest state. It waits at most one second for all answers.
 func (c *Client) Ask(ctx context.Context, instances map[string]netip.Addr) []Answer {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.within)
 	defer cancel()
 	return c.askAll(ctx, instances, "")
 }
@@ -64,7 +66,7 @@ func (c *Client) Ask(ctx context.Context, instances map[string]netip.Addr) []Ans
 // Sample makes all instances sample concurrently and returns their reports of samples that began after the call. It waits at
 // most four seconds for all answers. For an instance too old to sample on demand the error is [ErrOutdated].
 func (c *Client) Sample(ctx context.Context, instances map[string]netip.Addr) []Answer {
-	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.sampleWithin)
 	defer cancel()
 	return c.askAll(ctx, instances, rand.Text())
 }

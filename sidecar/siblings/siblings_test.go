@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -15,6 +16,13 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patient is a client that waits for as long as a slow machine may take.
+func patient(port uint16) *Client {
+	c := NewClient("c", port)
+	c.within, c.sampleWithin = time.Minute, time.Minute
+	return c
+}
 
 func TestClient_takesOnlyTheAnswersOfTheInstances(t *testing.T) {
 	t.Parallel()
@@ -45,7 +53,7 @@ func TestClient_takesOnlyTheAnswersOfTheInstances(t *testing.T) {
 			}))
 			defer server.Close()
 			address := server.Listener.Addr().(*net.TCPAddr).AddrPort()
-			answers := NewClient("c", address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()})
+			answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()})
 			if len(answers) != 1 || answers[0].Pod != "c-2" || (answers[0].Err == nil) != row.usable {
 				t.Errorf("answers %+v", answers)
 			}
@@ -67,7 +75,7 @@ func TestClient_asksOverIPv6(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	address := listener.Addr().(*net.TCPAddr).AddrPort()
-	if answers := NewClient("c", address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}); answers[0].Err != nil {
+	if answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}); answers[0].Err != nil {
 		t.Error(answers[0].Err)
 	}
 }
@@ -94,7 +102,7 @@ func TestSample_wantsItsNonceBack(t *testing.T) {
 			}))
 			defer server.Close()
 			address := server.Listener.Addr().(*net.TCPAddr).AddrPort()
-			answers := NewClient("c", address.Port()).Sample(t.Context(), map[string]netip.Addr{"c-2": address.Addr()})
+			answers := patient(address.Port()).Sample(t.Context(), map[string]netip.Addr{"c-2": address.Addr()})
 			if len(answers) != 1 || !errors.Is(answers[0].Err, row.want) {
 				t.Errorf("answers %+v", answers)
 			}

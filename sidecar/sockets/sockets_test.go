@@ -20,6 +20,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
@@ -116,10 +117,13 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
+// patience bounds every wait; a passing test never reaches it.
+const patience = time.Minute
+
 // expect waits for the report of one client.
 func expect(t *testing.T, l *Listener, peer string) activity.Ended {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		reports, err := l.Receive(deadline)
 		if err != nil {
@@ -239,7 +243,7 @@ func TestListener_reportsBothFamilies(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			server, err := net.Listen("tcp", net.JoinHostPort(row.listen, "0"))
+			server, err := net.Listen("tcp", net.JoinHostPort(row.listen, strconv.Itoa(int(porttest.Reserve(t)))))
 			if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT) {
 				t.Skipf("this machine has no IPv6: %v", err)
 			}
@@ -279,7 +283,7 @@ func TestListener_reportsBothFamilies(t *testing.T) {
 
 func TestProve_noticesSilence(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
+	server, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +301,7 @@ func TestProve_noticesSilence(t *testing.T) {
 // A reader slower than the reports learns that some were lost.
 func TestReceive_noticesLostReports(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
+	server, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +328,7 @@ func TestReceive_noticesLostReports(t *testing.T) {
 	}
 	arrived := 0
 	for {
-		reports, err := l.Receive(time.Now().Add(time.Second))
+		reports, err := l.Receive(time.Now().Add(patience))
 		if errors.Is(err, ErrLost) {
 			return
 		}
@@ -338,7 +342,7 @@ func TestReceive_noticesLostReports(t *testing.T) {
 // Arrived does not block on another goroutine that is waiting.
 func TestArrived_besideAnotherThatWaits(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
+	server, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -449,7 +453,7 @@ func TestOpen_listsSessionsThatHaveNotEnded(t *testing.T) {
 // A client that is slow to close what the server has closed must not make the list fail: the reports would be begun again.
 func TestOpen_passesOverSessionsThatTheServerHasClosed(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
+	server, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,15 +9,11 @@ import (
 	cryptorand "crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +23,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
 )
 
 // user is PostgreSQL's uid in the root filesystems that the harness makes.
@@ -35,6 +33,13 @@ const user = 26
 // ours marks the sessions of the harness itself: PostgreSQL shows a session for a moment after the client has closed it, and
 // tests that count sessions must not count these.
 const ours = "application_name=cnpg-instance-manager"
+
+const (
+	// patience bounds every wait for a server; a passing test never reaches it.
+	patience = 2 * time.Minute
+	// pause is the time between two looks at a server, which needs the processor too.
+	pause = 10 * time.Millisecond
+)
 
 // Server is a running PostgreSQL server.
 type Server struct {
@@ -116,17 +121,24 @@ func place(t *testing.T, root string, major int) *Server {
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(directory) })
 	must(t, os.Chown(directory, user, user))
-	null := filepath.Join(root, "dev", "null") // initdb writes to it
-	if _, err := os.Stat(null); err != nil {
-		if err := syscall.Mknod(null, syscall.S_IFCHR|0o666, 1<<8|3); err != nil && !os.IsExist(err) {
-			t.Fatal(err)
-		}
-		must(t, os.Chmod(null, 0o666))
-	}
+	makeNull(t, root, directory)
 	return &Server{
-		Directory: directory, Port: freePort(t), Major: major, root: root, inside: "/tmp/" + filepath.Base(directory),
+		Directory: directory, Port: porttest.Reserve(t), Major: major, root: root, inside: "/tmp/" + filepath.Base(directory),
 		binaries: fmt.Sprintf("/usr/lib/postgresql/%d/bin/", major), ended: make(chan struct{}),
 	}
+}
+
+// makeNull makes /dev/null in the root filesystem, to which initdb writes. Other tests find it complete or not at all.
+func makeNull(t *testing.T, root, directory string) {
+	t.Helper()
+	null := filepath.Join(root, "dev", "null")
+	if _, err := os.Stat(null); err == nil {
+		return
+	}
+	device := filepath.Join(directory, "null")
+	must(t, syscall.Mknod(device, syscall.S_IFCHR|0o666, 1<<8|3))
+	must(t, os.Chmod(device, 0o666))
+	must(t, os.Rename(device, null))
 }
 
 // initialize makes the data directory. initdb takes a second of CPU time and its result is always the same, so the first result
@@ -185,7 +197,7 @@ func (s *Server) run(t *testing.T) {
 			t.Logf("PostgreSQL said:\n%s", s.log.String())
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
 		conn, err := s.connect(ctx, "postgres", "postgres", ours)
@@ -198,7 +210,7 @@ func (s *Server) run(t *testing.T) {
 			t.Fatal("PostgreSQL has ended")
 		case <-ctx.Done():
 			t.Fatalf("PostgreSQL does not answer: %v", err)
-		default:
+		case <-time.After(pause):
 		}
 	}
 }
@@ -257,7 +269,7 @@ func (s *Server) AddRule(t *testing.T, rule string) {
 	s.Execute(t, "select pg_reload_conf()")
 	// The postmaster reloads asynchronously and logs a line.
 	for strings.Count(s.Log(), reloaded) == before {
-		runtime.Gosched()
+		time.Sleep(pause)
 	}
 }
 
@@ -283,7 +295,7 @@ func (s *Server) EnableTLS(t *testing.T) {
 	}
 	s.Execute(t, "alter system set ssl = on", "select pg_reload_conf()")
 	for !strings.Contains(s.Log(), `parameter "ssl" changed to "on"`) {
-		runtime.Gosched()
+		time.Sleep(pause)
 	}
 }
 
@@ -319,7 +331,7 @@ func (s *Server) connect(ctx context.Context, role, database string, settings ..
 // Login opens a session over the socket, which ends with the test, or returns the server's refusal.
 func (s *Server) Login(t *testing.T, role, database string, settings ...string) (*pgx.Conn, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	conn, err := s.connect(ctx, role, database, settings...)
 	if err == nil {
@@ -346,24 +358,6 @@ func (s *Server) Execute(t *testing.T, statements ...string) {
 		}
 	}
 	must(t, conn.Close(t.Context()))
-}
-
-// freePort returns a port below the ephemeral range: a client could get an ephemeral port between our check and the server's
-// start. Two servers that start concurrently are unlikely to pick the same.
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	const lowest, highest = 10_000, 32_000
-	for {
-		port := uint16(lowest + rand.IntN(highest-lowest))
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			must(t, listener.Close())
-			return port
-		}
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			t.Fatal(err)
-		}
-	}
 }
 
 func must(t *testing.T, err error) {

@@ -99,7 +99,7 @@ func (s *server) as(change func(*rest.Config)) client.Client {
 // comes waits until the API server has learned something; it fails the test after a while.
 func (s *server) comes(what string, come func() bool) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

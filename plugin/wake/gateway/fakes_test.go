@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience limits every wait of a test.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 var demo = Service{Namespace: "shop", Name: "orders-rw", UID: "uid-1", Cluster: "orders"}
 
@@ -125,14 +125,16 @@ const kind = "clusters.example.org"
 // running is a gateway that serves one Service.
 type running struct {
 	*Gateway
-	ledger  *ledger
-	address string
+	ledger   *ledger
+	listener Listener
+	address  string
 }
 
 // run serves demo, until the test ends.
 func run(t testing.TB, backend Backend, edit func(*Limits)) running {
 	t.Helper()
 	limits := DefaultLimits()
+	limits.StartupFor, limits.DialFor = patience, patience // this machine may be slower than a network has to be
 	if edit != nil {
 		edit(&limits)
 	}
@@ -156,9 +158,8 @@ func run(t testing.TB, backend Backend, edit func(*Limits)) running {
 			t.Errorf("%d entries of sessions are left", left)
 		}
 	})
-	var listener Listener
-	listener, r.address = opened(t)
-	must(t, r.Open(demo, listener))
+	r.listener, r.address = opened(t)
+	must(t, r.Open(demo, r.listener))
 	return r
 }
 
@@ -172,6 +173,9 @@ func opened(t testing.TB) (Listener, string) {
 	must(t, err)
 	return listener, fmt.Sprintf("127.0.0.1:%d", addrPort(listener.Addr()).Port())
 }
+
+// nobody is an address on which nobody listens: neither the kernel nor a test gives this port to anybody.
+var nobody = netip.MustParseAddrPort("127.0.0.1:1")
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()

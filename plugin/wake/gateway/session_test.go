@@ -131,7 +131,6 @@ func TestACancelRequestIsPassedToEveryInstance(t *testing.T) {
 		_, _ = io.ReadFull(conn, packet)
 		got <- string(packet)
 	}
-	nobody := netip.MustParseAddrPort("127.0.0.1:1")
 	backend := &fakeBackend{running: []netip.AddrPort{instance(t, take), nobody, instance(t, take)}}
 	gateway := run(t, backend, nil)
 	conn := dial(t, gateway.address)

@@ -1,6 +1,7 @@
 package waker
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -17,6 +18,8 @@ const probeTimeout = time.Second
 type Prober struct {
 	// Sidecars receive the local port of every probe, so that none counts as a client.
 	Sidecars *Sidecars
+	// within limits one probe. 0: probeTimeout; only tests set it, whose machine may be slower than a network has to be.
+	within time.Duration
 }
 
 // AcceptsSessions reports whether PostgreSQL answers a startup packet with anything but 57P03. It closes the connection after the
@@ -43,7 +46,7 @@ func (p *Prober) Signal(ctx context.Context, instance, client netip.AddrPort) {
 
 // start sends a startup packet, and tells the sidecar whose connection it is.
 func (p *Prober) start(ctx context.Context, instance netip.AddrPort, whose func(local netip.AddrPort) contract.ClientAddress) (accepts bool) {
-	probing, cancel := context.WithTimeout(ctx, probeTimeout)
+	probing, cancel := context.WithTimeout(ctx, cmp.Or(p.within, probeTimeout))
 	defer cancel()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(probing, "tcp", instance.String())
