@@ -96,6 +96,9 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	if l.parts.Readiness == nil {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonPodMadeBefore)
 	}
+	if l.status.Unsupported {
+		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonLoginsUnseen)
+	}
 	if l.parts.Requests != nil && l.parts.Requests.Lacking() {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonGrowthPending)
 	}
