@@ -50,6 +50,9 @@ func TestTendRestart(t *testing.T) {
 		{"nor while it dozes", failed(dozes), same, refused, false},
 		{"nor while a person has fenced it", failed(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationFence] = `["orders-1"]` }), same, refused, false},
 		{"nor while it hibernates", failed(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationHibernation] = "on" }), same, refused, false},
+		{"nor while the operator is told to keep off, since it would make no other", failed(func(c *cnpgv1.Cluster) {
+			c.Annotations["cnpg.io/reconciliationLoop"] = "disabled"
+		}), same, refused, false},
 		{"nor while volumes are at risk", failed(func(c *cnpgv1.Cluster) {
 			c.Spec.NodeMaintenanceWindow = &cnpgv1.NodeMaintenanceWindow{InProgress: true, ReusePVC: ptr.To(false)}
 		}), same, refused, false},

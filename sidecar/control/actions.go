@@ -187,7 +187,7 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 	observation.Elsewhere = elsewhere(l.attempt.siblings, time.Now(), l.parts.Logger)
 	l.decide(observation, time.Now())
 	switch {
-	case l.machine.ToDoze() && !l.parts.Readiness.Held(): // somebody may have connected directly meanwhile
+	case l.machine.ToDoze() && (!l.parts.Readiness.Held() || !l.status.Reported): // somebody may have connected directly meanwhile
 		return idle.ReasonUnknown
 	case l.machine.ToDoze() && time.Since(l.status.LastDirect) < directLast:
 		return idle.ReasonConnecting

@@ -96,6 +96,12 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	if l.parts.Readiness == nil {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonPodMadeBefore)
 	}
+	if l.status.View.StopsHastily {
+		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonSwitchoverDelay)
+	}
+	if l.status.Unsupported {
+		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonLoginsUnseen)
+	}
 	if l.parts.Requests != nil && l.parts.Requests.Lacking() {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonGrowthPending)
 	}

@@ -225,6 +225,34 @@ func TestDoze_aPodThatLacksItsRequestsHibernatesInstead(t *testing.T) {
 	})
 }
 
+// A fence cuts who logs in, and without the kernel's reports a login is not seen.
+func TestDoze_notWithoutSocketEvents(t *testing.T) {
+	t.Parallel()
+	prepare := func(w *world) { dozes(w); w.silent = true }
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(100 * time.Second)
+		expect(t, w, "made unready", false, func(w *world) bool { return w.instance.withdrew })
+		expect(t, w, "told", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
+		wait(60 * time.Second)
+		expect(t, w, "hibernated", true, asleep)
+	})
+}
+
+// PostgreSQL stopped immediately empties its unlogged tables.
+func TestDoze_notWhereAStopMayBecomeImmediate(t *testing.T) {
+	t.Parallel()
+	prepare := func(w *world) { dozes(w); w.view.StopsHastily = true }
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(100 * time.Second)
+		expect(t, w, "made unready", false, func(w *world) bool { return w.instance.withdrew })
+		expect(t, w, "told", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
+		wait(time.Minute)
+		expect(t, w, "hibernated", true, asleep)
+	})
+}
+
 func TestDoze_takesTheSizeOverFromAnEarlierProcess(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -99,8 +99,8 @@ func (o *Observer) AwaitStopped(ctx context.Context) error {
 }
 
 // AwaitServing returns, after a fence was lifted, once a postmaster accepts sessions that will stay: another than before, which ran
-// when the fence was set, or the same if the instance manager never obeyed the fence. If before is not running, PostgreSQL is known
-// to have stopped. Its error is the context's, with the newest of the lock file's if any.
+// when the fence was set, or the same if the instance manager never obeyed the fence, or does not say for long whether it does. If
+// before is not running, PostgreSQL is known to have stopped. Its error is the context's, with the newest of the lock file's if any.
 func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
@@ -132,7 +132,7 @@ func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 				return nil
 			}
 		case heard != nil && !rule.gone:
-			heard.known = heard.known && err == nil
+			heard.accepts = heard.accepts && err == nil
 			if rule, stays = rule.told(*heard); stays {
 				return nil
 			}
@@ -169,12 +169,12 @@ func (o *Observer) AwaitStartFailed(ctx context.Context) error {
 	}
 }
 
-// ask asks the instance manager and, if it is not stopping PostgreSQL, whether that accepts sessions.
+// ask asks the instance manager and, unless it is stopping PostgreSQL, whether that accepts sessions.
 func (o *Observer) ask(ctx context.Context) answer {
 	a := answer{asked: time.Now()}
 	a.stopping, a.known = o.Stopping(ctx)
 	a.answered = time.Now()
-	a.accepts = a.known && !a.stopping && o.accepts(ctx)
+	a.accepts = (!a.known || !a.stopping) && o.accepts(ctx)
 	return a
 }
 

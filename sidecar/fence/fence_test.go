@@ -157,7 +157,9 @@ func TestAwaitServing_endsOnceAPostmasterServesThatWillStay(t *testing.T) {
 		{"another runs already", first, func(i *instance) { runs(i); i.running = second }, nil, 0, moment},
 		{"the fence was never obeyed", first, runs, nil, calmLasts, calmLasts + 2*askEvery},
 		{"the fence was never obeyed, and the manager is slow", first, func(i *instance) { runs(i); i.statusTakes = 900 * time.Millisecond }, nil, calmLasts, calmLasts + 4*askEvery},
-		{"the manager is silent, and PostgreSQL runs on", first, func(i *instance) { runs(i); i.statusErr = errFake }, nil, never, never},
+		{"the manager is silent, and PostgreSQL runs on", first, func(i *instance) { runs(i); i.statusErr = errFake }, nil, settlesWithin, settlesWithin + 2*askEvery},
+		{"the manager is silent, and PostgreSQL accepts nobody", first, func(i *instance) { runs(i); i.statusErr, i.accepting = errFake, false }, nil, never, never},
+		{"the manager is stopping it for long", first, func(i *instance) { runs(i); i.unavailable = true }, nil, never, never},
 		{"the manager is silent at first", first, func(i *instance) { runs(i); i.statusErr = errFake }, []change{
 			{20 * time.Second, func(i *instance) { i.statusErr = nil }},
 		}, 20*time.Second + calmLasts, 20*time.Second + calmLasts + 2*askEvery},

@@ -10,6 +10,11 @@ import (
 // lifted is taken for one that it never saw: before it obeys a fence it looks after plugins, secrets and the configuration.
 const calmLasts = 6 * time.Second
 
+// settlesWithin is how long a postmaster must accept sessions without a break, and the instance manager not say that it is stopping
+// it, until it is taken to stay although the manager does not say the opposite: it may never answer, and PostgreSQL has to serve all
+// the same. A manager that still obeys does so after 25 s at most. The plugin waits as long where the sidecar is down.
+const settlesWithin = 2 * time.Minute
+
 // refusals is how many refused connections in a row, a second apart, prove that the postmaster is dead whose lock file is there.
 // One may be refused in the moment before a starting postmaster listens.
 const refusals = 2
@@ -64,8 +69,9 @@ type serving struct {
 	before Postmaster
 	// gone is set once it is no longer the one that runs.
 	gone bool
-	// calm is since when the instance manager has said that it is not stopping it; zero while it has not.
-	calm time.Time
+	// calm is since when the instance manager has said that it is not stopping it; zero while it has not. undisputed is since when it
+	// has not said that it is, and PostgreSQL has accepted sessions.
+	calm, undisputed time.Time
 }
 
 // newServing begins to apply the rule. If before is not running, whoever runs later will stay.
@@ -105,13 +111,26 @@ type answer struct {
 
 // told takes in an answer, and reports whether the postmaster of before is proven to stay.
 func (s serving) told(a answer) (serving, bool) {
-	switch {
-	case s.gone:
+	if s.gone {
 		return s, false
-	case !a.known, a.stopping, !a.accepts:
-		s.calm = time.Time{}
-	case s.calm.IsZero():
-		s.calm = a.answered
 	}
-	return s, !s.calm.IsZero() && a.asked.Sub(s.calm) >= calmLasts
+	serves := a.accepts && (!a.known || !a.stopping)
+	s.calm, s.undisputed = since(s.calm, serves && a.known, a), since(s.undisputed, serves, a)
+	return s, lasts(s.calm, a, calmLasts) || lasts(s.undisputed, a, settlesWithin)
+}
+
+// since returns since when something has been so, given since when it was before the answer.
+func since(before time.Time, is bool, a answer) time.Time {
+	switch {
+	case !is:
+		return time.Time{}
+	case before.IsZero():
+		return a.answered
+	}
+	return before
+}
+
+// lasts reports whether what has been so since then was so for d when the question was asked.
+func lasts(since time.Time, a answer, d time.Duration) bool {
+	return !since.IsZero() && a.asked.Sub(since) >= d
 }

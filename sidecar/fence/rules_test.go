@@ -80,8 +80,13 @@ func TestServing_isAnotherPostmasterOrOneThatIsProvenToStay(t *testing.T) {
 	calm := func(asked float64) answer {
 		return answer{asked: at(asked), answered: at(asked + 0.1), known: true, accepts: true}
 	}
-	stopping, unknown, refusing := calm(3), calm(3), calm(3)
-	stopping.stopping, unknown.known, refusing.accepts = true, false, false
+	unknownAt := func(asked float64) answer {
+		a := calm(asked)
+		a.known = false
+		return a
+	}
+	stopping, unknown, refusing := calm(3), unknownAt(3), calm(3)
+	stopping.stopping, refusing.accepts = true, false
 	for _, row := range []struct {
 		rule    string
 		found   []Postmaster
@@ -99,6 +104,10 @@ func TestServing_isAnotherPostmasterOrOneThatIsProvenToStay(t *testing.T) {
 		{"unknown in between", []Postmaster{first}, []answer{calm(0), unknown, calm(6.1), calm(9)}, false, false},
 		{"not accepting in between", []Postmaster{first}, []answer{calm(0), refusing, calm(6.1), calm(9)}, false, false},
 		{"calm again for long enough", []Postmaster{first}, []answer{calm(0), stopping, calm(4), calm(10.1)}, false, true},
+		{"unknown for long", []Postmaster{first}, []answer{unknownAt(0), unknownAt(60), unknownAt(120.05), unknownAt(120.2)}, false, true},
+		{"calm and unknown in turn, for long", []Postmaster{first}, []answer{calm(0), unknownAt(5), calm(10), unknownAt(15), unknownAt(121)}, false, true},
+		{"stopping during that", []Postmaster{first}, []answer{unknownAt(0), stopping, unknownAt(4), unknownAt(121)}, false, false},
+		{"not accepting during that", []Postmaster{first}, []answer{unknownAt(0), refusing, unknownAt(4), unknownAt(121)}, false, false},
 		{"calm of another", []Postmaster{second}, []answer{calm(0), calm(7)}, true, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {

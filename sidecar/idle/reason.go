@@ -44,6 +44,8 @@ const (
 	ReasonStandbys               Reason = "standbys"
 	ReasonWakeManual             Reason = "wake_manual"
 	ReasonPodMadeBefore          Reason = "pod_made_before"
+	ReasonLoginsUnseen           Reason = "logins_unseen"
+	ReasonSwitchoverDelay        Reason = "switchover_delay"
 	ReasonGrowthPending          Reason = "growth_pending"
 	ReasonArchiverBehind         Reason = "archiver_behind"
 	ReasonArchiverSlow           Reason = "archiver_slow"
@@ -60,7 +62,7 @@ func Reasons() []Reason {
 		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonConnecting, ReasonSiblingUnknown, ReasonSiblingOutdated, ReasonSiblingActive,
 		ReasonServiceUnroutable, ReasonGatewayUnavailable, ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
 		ReasonWraparoundVacuum, ReasonSubscription, ReasonLogicalSlot, ReasonBackupRunning, ReasonStandbys, ReasonWakeManual, ReasonPodMadeBefore,
-		ReasonGrowthPending, ReasonArchiverBehind, ReasonArchiverSlow, ReasonEndpointsRemain, ReasonIdle,
+		ReasonLoginsUnseen, ReasonSwitchoverDelay, ReasonGrowthPending, ReasonArchiverBehind, ReasonArchiverSlow, ReasonEndpointsRemain, ReasonIdle,
 	}
 }
 
@@ -143,6 +145,10 @@ func (r Reason) Description() string {
 		return "with wake=manual no client could end a doze"
 	case ReasonPodMadeBefore:
 		return "the pod was made before the annotation doze-minutes was set, so that it has no readiness probe to leave its Services; the next pod has one"
+	case ReasonLoginsUnseen:
+		return "the kernel does not report sessions, as with gVisor, so that a client that is logging in would not be seen before PostgreSQL is stopped"
+	case ReasonSwitchoverDelay:
+		return "spec.switchoverDelay is less than 60 seconds, after which PostgreSQL would be stopped immediately, and its unlogged tables emptied"
 	case ReasonGrowthPending:
 		return "the pod's requests could not be raised again after a doze; the cluster hibernates after doze-minutes, so that its next pod is placed anew"
 	case ReasonArchiverBehind:

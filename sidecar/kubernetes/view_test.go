@@ -110,6 +110,18 @@ func TestView_volumesAtRisk(t *testing.T) {
 	}
 }
 
+func TestView_stopsHastily(t *testing.T) {
+	t.Parallel()
+	for spec, want := range map[string]bool{
+		"": false, `, "switchoverDelay": 0`: false, `, "switchoverDelay": 1`: true, `, "switchoverDelay": 59`: true,
+		`, "switchoverDelay": 60`: false, `, "switchoverDelay": 3600`: false,
+	} {
+		if view, err := decodeCluster([]byte(clusterWith("spec", spec))); err != nil || view.StopsHastily != want {
+			t.Errorf("%q: %t, error %v", spec, view.StopsHastily, err)
+		}
+	}
+}
+
 func TestView_blockers(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -32,6 +32,7 @@ type fakeBackend struct {
 	resolve func(context.Context, Client) (netip.AddrPort, error)
 	running []netip.AddrPort
 	away    bool
+	asked   func() // whether a client is sent away
 
 	resolved  atomic.Int64
 	mutex     sync.Mutex
@@ -56,7 +57,12 @@ func (d *fakeBackend) Resolve(ctx context.Context, _ Service, client Client) (ne
 
 func (d *fakeBackend) Running(Service) []netip.AddrPort { return d.running }
 
-func (d *fakeBackend) SendsAway(Service, netip.AddrPort) bool { return d.away }
+func (d *fakeBackend) SendsAway(Service, netip.AddrPort) bool {
+	if d.asked != nil {
+		d.asked()
+	}
+	return d.away
+}
 
 func (d *fakeBackend) SendClientAddress(_ context.Context, _, local, peer netip.AddrPort) {
 	d.mutex.Lock()

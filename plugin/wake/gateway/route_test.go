@@ -148,6 +148,19 @@ func TestReplicationKeepsToRulesThatTellAddressesApart(t *testing.T) {
 	}
 }
 
+// Whether a client is sent away takes a while to find out, in which nobody may be passed on any more.
+func TestReplicationKeepsFromAnInstanceThatIsAboutToStop(t *testing.T) {
+	t.Parallel()
+	backend := &fakeBackend{running: []netip.AddrPort{instance(t, func(*net.TCPConn) { t.Error("a session was passed on") })}}
+	backend.asked = func() { backend.running = nil }
+	gateway := run(t, backend, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, replicationPacket)
+	if said := expectEnd(t, conn); said != refusedWith(t, errReplication) {
+		t.Errorf("it was told %q", said)
+	}
+}
+
 func TestTheInstanceLearnsWhoseTheSessionIs(t *testing.T) {
 	t.Parallel()
 	asked := make(chan netip.AddrPort, 1)

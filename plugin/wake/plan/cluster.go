@@ -42,7 +42,7 @@ type Cluster struct {
 	// person, so that PostgreSQL may yet stop.
 	Stopped, Unsettled bool
 	// RestartFailed is the UID of the pod in which PostgreSQL was not started again after a doze; empty where it is to be stopped:
-	// fenced, by whomever, or hibernated.
+	// fenced, by whomever, or hibernated; and where the operator is told to keep off, so that it would make no other pod.
 	RestartFailed string
 	// VolumesAtRisk says that the operator would delete the volumes of an instance that cannot be scheduled.
 	VolumesAtRisk bool
@@ -92,7 +92,7 @@ func (c *Cluster) doze(cluster *cnpgv1.Cluster, now time.Time) {
 	c.Dozing = c.Fenced && !c.Switched
 	c.Stopped = c.Dozing && stopped
 	c.Unsettled = marked && !stopped && !fenced && !c.Switched
-	if !fenced && !c.Switched {
+	if !fenced && !c.Switched && cluster.Annotations["cnpg.io/reconciliationLoop"] != "disabled" {
 		c.RestartFailed = cluster.Annotations[contract.AnnotationRestartFailed]
 	}
 }

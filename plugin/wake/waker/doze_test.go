@@ -7,13 +7,17 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -248,6 +252,43 @@ func TestResolve_forgetsWhatAStoppedPostgreSQLAnswered(t *testing.T) {
 		began := time.Now()
 		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); err != nil || time.Since(began) < 1200*time.Millisecond {
 			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// slow is an API server that answers the first list late.
+type slow struct {
+	client.Reader
+	once      *sync.Once
+	meanwhile func()
+}
+
+func (s slow) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	s.once.Do(s.meanwhile)
+	return s.Reader.List(ctx, list, options...)
+}
+
+// Whether a client may be passed on takes a while to find out, in which nobody may be passed on any more.
+func TestResolve_passesNobodyOnWhoWasAdmittedTooLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, awake)
+		w.runs()
+		w.isolated(map[string]string{"app": "web"})
+		w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+		w.create(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", Labels: map[string]string{"app": "web"}},
+			Status:     corev1.PodStatus{PodIP: "10.1.2.3"},
+		})
+		w.waker.APIReader = slow{w.api, &sync.Once{}, func() {
+			time.Sleep(4 * time.Second) // the bubble's clock
+			w.change(stopping)
+		}}
+		w.later(6*time.Second, func() { w.postgres.Store(false); w.change(doze); w.manage() })
+		began := time.Now()
+		got, err := w.waker.Resolve(t.Context(), service("-rw"), by)
+		if took := time.Since(began); err != nil || got != primary || took < 6*time.Second {
+			t.Errorf("got %s, %v after %s", got, err, took)
 		}
 	})
 }

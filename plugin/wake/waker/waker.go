@@ -214,16 +214,20 @@ func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gat
 }
 
 // admit returns nil if the client's session may go through the gateway to the instance. Otherwise it waits until the client can
-// connect to PostgreSQL directly.
+// connect to PostgreSQL directly. To find that out takes a while if the API server is asked: the error is [errAsleepAgain] if nobody
+// may be passed on any more by then.
 func (w *Waker) admit(ctx context.Context, service gateway.Service, client gateway.Client, instance netip.AddrPort) error {
 	seen, err := w.read(ctx, service)
 	if err != nil {
 		return err
 	}
-	if !w.barred(ctx, seen, instance.Addr(), client.Peer.Addr().Unmap()) {
-		return nil
+	if w.barred(ctx, seen, instance.Addr(), client.Peer.Addr().Unmap()) {
+		return w.awaitDirect(ctx, service, client.Peer)
 	}
-	return w.awaitDirect(ctx, service, client.Peer)
+	if seen, err = w.read(ctx, service); err == nil && seen.view.HoldsAll() {
+		return errAsleepAgain
+	}
+	return err
 }
 
 // search finds an instance of the Service for all clients that wait for one. It outlives the client that started it. A panic ends

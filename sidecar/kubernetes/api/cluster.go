@@ -29,6 +29,8 @@ type ClusterSpec struct {
 	Plugins               []Plugin               `json:"plugins"`
 	Replica               *Replica               `json:"replica"`
 	NodeMaintenanceWindow *NodeMaintenanceWindow `json:"nodeMaintenanceWindow"`
+	// SwitchoverDelay is in seconds; zero for the default of an hour.
+	SwitchoverDelay int32 `json:"switchoverDelay"`
 }
 
 // Bootstrap is how the cluster was created.
