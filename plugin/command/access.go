@@ -107,7 +107,7 @@ func throughProxy(ctx context.Context, pods rest.Interface, i instance) (contrac
 		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
 	}
 	defer func() { _ = body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(body, contract.MaximumReport+1))
+	answer, err := io.ReadAll(io.LimitReader(body, contract.MaxReportBytes+1))
 	if err != nil {
 		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
 	}

@@ -113,7 +113,7 @@ func TestSleep(t *testing.T) {
 		"already-going":   {func(c *cnpgv1.Cluster) { asleep(c); condition("DeletingPods")(c) }, nil, ""},
 		"older-sidecar": {nil, func(w *world) {
 			older := idling(time.Minute)
-			older.Requests = false
+			older.AcceptsSleepRequests = false
 			w.reports["orders-1"] = older
 		}, ""},
 		"silent-sidecar": {nil, func(w *world) { w.hangs["orders-1"] = true }, ""},
@@ -332,7 +332,7 @@ func TestWake_endsADoze(t *testing.T) {
 	stopping := func(c *cnpgv1.Cluster) {
 		dozing(c)
 		c.Annotations[contract.AnnotationDozingSince] = time.Now().Add(-time.Second).UTC().Format(time.RFC3339)
-		delete(c.Annotations, contract.AnnotationStopped)
+		delete(c.Annotations, contract.AnnotationPostgresStopped)
 	}
 	hibernated := func(c *cnpgv1.Cluster) { dozing(c); asleep(c) }
 	for name, row := range map[string]struct {
@@ -347,7 +347,7 @@ func TestWake_endsADoze(t *testing.T) {
 		"dozing-conflicts": {dozing, true, func(w *world) { w.conflicts = 2 }, "wake orders", false},
 		"dozing-and-wait": {stopping, true, func(w *world) {
 			stopped := "uid"
-			time.AfterFunc(1500*time.Millisecond, func() { w.annotate("orders", map[string]*string{contract.AnnotationStopped: &stopped}) })
+			time.AfterFunc(1500*time.Millisecond, func() { w.annotate("orders", map[string]*string{contract.AnnotationPostgresStopped: &stopped}) })
 			w.patched = func(annotations map[string]*string) {
 				time.Sleep(1500 * time.Millisecond) // the bubble's clock
 				serving := pod("orders", "orders-1", time.Hour, true)
@@ -376,10 +376,10 @@ func TestWake_endsADoze(t *testing.T) {
 				}
 				golden(t, "wake-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
 				left := w.annotations()
-				if _, fence := left[contract.AnnotationFence]; fence != row.fence {
+				if _, fence := left[contract.AnnotationFencedInstances]; fence != row.fence {
 					t.Errorf("the fence is left: %t, want %t", fence, row.fence)
 				}
-				for _, mark := range []string{contract.AnnotationDozingSince, contract.AnnotationStopped, contract.AnnotationLastWake} {
+				for _, mark := range []string{contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationLastWake} {
 					if _, there := left[mark]; !row.fence && there {
 						t.Errorf("a mark is left: %v", left)
 					}
@@ -451,7 +451,7 @@ func TestPassing(t *testing.T) {
 		{apierrors.NewUnauthorized("x"), false},
 		{context.DeadlineExceeded, true},
 		{errors.New("x"), false},
-		{contract.ErrReport, false},
+		{contract.ErrInvalidReport, false},
 	} {
 		if got := passing(row.err); got != row.want {
 			t.Errorf("%v passes: %t", row.err, got)

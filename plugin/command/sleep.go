@@ -140,7 +140,7 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 	switch {
 	case asked.err != nil:
 		return fmt.Errorf("the Cluster %q is not asked to sleep, since its sidecar in %s cannot be asked: %s%s", s.name, primary, because(asked.err), otherwise)
-	case !asked.report.Requests:
+	case !asked.report.AcceptsSleepRequests:
 		return fmt.Errorf("the sidecar in %s is older than this command and would take the request as a mistake; it is replaced when the pod is next made%s", primary, otherwise)
 	default:
 		return nil

@@ -199,7 +199,7 @@ func (r *row) take(i instance, a answer) {
 		r.note(fmt.Sprintf("the sidecar of %s cannot be asked: %s", i.pod, because(a.err)))
 		return
 	}
-	r.IdleForSeconds, r.Due = a.report.IdleForSeconds, a.report.Due
+	r.IdleForSeconds, r.Due = a.report.IdleForSeconds, a.report.SleepDue
 	for _, blocker := range a.report.Blockers {
 		if !slices.Contains(r.BlockedBy, blocker) {
 			r.BlockedBy = append(r.BlockedBy, blocker)

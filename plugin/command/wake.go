@@ -178,11 +178,11 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 func (s seen) changes() map[string]*string {
 	changes := map[string]*string{
 		contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil, contract.AnnotationSleepRequested: nil,
-		contract.AnnotationDozingSince: nil, contract.AnnotationStopped: nil,
+		contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
 		contract.AnnotationLastWake: nil, // it belongs to another wake
 	}
 	if s.view.Fenced {
-		changes[contract.AnnotationFence] = nil
+		changes[contract.AnnotationFencedInstances] = nil
 	}
 	if s.view.Switched {
 		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil

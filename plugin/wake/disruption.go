@@ -37,7 +37,7 @@ func (c *Controller) leaveNode(ctx context.Context, seen *snapshot, again *reque
 		return err
 	}
 	if requested := view.Policy.SleepRequested; !requested.IsZero() && !requested.Before(since) {
-		again.at(requested.Add(contract.OldestRequest)) // then it means nothing any more
+		again.at(requested.Add(contract.MaxSleepRequestAge)) // then it means nothing any more
 		return nil
 	}
 	if again.now.Before(since) { // by the sidecar's clock, for which a request of now would be one of before

@@ -27,7 +27,7 @@ func (c *Controller) tendFenced(ctx context.Context, seen *snapshot, now time.Ti
 		return c.deleteInstances(ctx, seen, now)
 	case lifts(view):
 		return c.unlessChanged(ctx, seen, map[string]*string{
-			contract.AnnotationFence: nil, contract.AnnotationDozingSince: nil, contract.AnnotationStopped: nil,
+			contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
 		})
 	}
 	return nil

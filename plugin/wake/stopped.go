@@ -54,10 +54,10 @@ func (c *Controller) tendStop(ctx context.Context, seen *snapshot, again *requeu
 	case stopped:
 		c.Logger.Info("PostgreSQL was found stopped for a doze without its sidecar's word",
 			"namespace", seen.name.Namespace, "cluster", seen.name.Name)
-		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationStopped: &pod})
+		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationPostgresStopped: &pod})
 	case stop.Ignored(again.now):
 		c.Logger.Warn("the fence is lifted, since PostgreSQL was not stopped", "namespace", seen.name.Namespace, "cluster", seen.name.Name)
-		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationFence: nil})
+		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationFencedInstances: nil})
 	case stop.Settled(again.now):
 		c.Logger.Warn("PostgreSQL is taken to stay after a fence that was lifted, without its sidecar's word",
 			"namespace", seen.name.Namespace, "cluster", seen.name.Name)

@@ -180,7 +180,7 @@ func (w *world) intercept() interceptor.Funcs {
 // manage says who turned the switch on, and who fenced the cluster.
 func (w *world) manage(cluster *cnpgv1.Cluster) {
 	cluster.ManagedFields = nil
-	for key, manager := range map[string]string{contract.AnnotationHibernation: w.manager, contract.AnnotationFence: w.fencer} {
+	for key, manager := range map[string]string{contract.AnnotationHibernation: w.manager, contract.AnnotationFencedInstances: w.fencer} {
 		if cluster.Annotations[key] != "" {
 			cluster.ManagedFields = append(cluster.ManagedFields, metav1.ManagedFieldsEntry{
 				Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:` + key + `":{}}}}`),

@@ -11,8 +11,8 @@ import (
 // deadline is farther away.
 const AnnouncementLifetime = 30 * time.Second
 
-// ErrNotAnAnnouncement means that an annotation's value is not an announcement.
-var ErrNotAnAnnouncement = errors.New(`not an announcement such as "<pod UID> 2026-03-01T18:00:00.5Z" or the same with " doze" after it`)
+// ErrInvalidAnnouncement means that an annotation's value is not an announcement.
+var ErrInvalidAnnouncement = errors.New(`not an announcement such as "<pod UID> 2026-03-01T18:00:00.5Z" or the same with " doze" after it`)
 
 // dozeSuffix is how the announcement of a doze ends.
 const dozeSuffix = " doze"
@@ -28,13 +28,13 @@ type Announcement struct {
 	Doze bool
 }
 
-// ParseAnnouncement parses the annotation's value. Its errors are [ErrNotAnAnnouncement].
+// ParseAnnouncement parses the annotation's value. Its errors are [ErrInvalidAnnouncement].
 func ParseAnnouncement(value string) (Announcement, error) {
 	text, doze := strings.CutSuffix(value, dozeSuffix)
 	pod, until, _ := strings.Cut(text, " ")
 	deadline, err := time.Parse(time.RFC3339Nano, until)
 	if err != nil || pod == "" {
-		return Announcement{}, fmt.Errorf("%q: %w", value, ErrNotAnAnnouncement)
+		return Announcement{}, fmt.Errorf("%q: %w", value, ErrInvalidAnnouncement)
 	}
 	return Announcement{PodUID: pod, Deadline: deadline, Doze: doze}, nil
 }

@@ -11,13 +11,13 @@ const (
 	// EnvSocketDirectory and EnvPostgresPort are the variables for PostgreSQL's socket, as in its own container.
 	EnvSocketDirectory = "PGHOST"
 	EnvPostgresPort    = "PGPORT"
-	// EnvMarker is the variable with the path of the file that PostgreSQL's preStop hook checks.
-	EnvMarker = "PRESTOP_MARKER"
+	// EnvPreStopMarker is the variable with the path of the file that PostgreSQL's preStop hook checks.
+	EnvPreStopMarker = "PRESTOP_MARKER"
 	// EnvLogLevel is the variable for the log level.
 	EnvLogLevel = "LOG_LEVEL"
-	// EnvGroup and EnvVersion are the variables for the API of the Cluster resource.
-	EnvGroup   = "CUSTOM_CNPG_GROUP"
-	EnvVersion = "CUSTOM_CNPG_VERSION"
+	// EnvCNPGGroup and EnvCNPGVersion are the variables for the API of the Cluster resource.
+	EnvCNPGGroup   = "CUSTOM_CNPG_GROUP"
+	EnvCNPGVersion = "CUSTOM_CNPG_VERSION"
 	// EnvMemoryLimit is the variable for the container's memory limit in bytes.
 	EnvMemoryLimit = "MEMORY_LIMIT"
 
@@ -28,9 +28,9 @@ const (
 	// [EnvReadinessPort]; without it the request stays as it is.
 	EnvDozeMemoryRequest = "DOZE_MEMORY_REQUEST"
 
-	// OwnDirectory is where the sidecar's own volume is mounted, TokenDirectory where its token is.
-	OwnDirectory   = "/scale-to-zero"
-	TokenDirectory = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// SidecarDirectory is where the sidecar's own volume is mounted, TokenDirectory where its token is.
+	SidecarDirectory = "/scale-to-zero"
+	TokenDirectory   = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
 // PostgresContainer is the operator's name for PostgreSQL's container (1.30: pkg/specs/pods.go), and AnnotationPodSpec the pod's
@@ -42,7 +42,7 @@ const (
 
 // CloudNativePG's API of the Cluster resource, and the port of its instances (1.30: api/v1, pkg/postgres).
 const (
-	DefaultGroup   = "postgresql.cnpg.io"
-	DefaultVersion = "v1"
-	PostgresPort   = 5432
+	DefaultCNPGGroup   = "postgresql.cnpg.io"
+	DefaultCNPGVersion = "v1"
+	PostgresPort       = 5432
 )

@@ -211,7 +211,7 @@ func asleepReason(status Status) string {
 		return "dozing since " + status.View.DozingSince.UTC().Format(time.RFC3339)
 	}
 	if !state.Unused.IsZero() {
-		return contract.AsleepUnused + "it was woken at " + state.Unused.UTC().Format(time.RFC3339)
+		return contract.AsleepReasonUnusedPrefix + "it was woken at " + state.Unused.UTC().Format(time.RFC3339)
 	}
 	return "idle since " + state.IdleSince.UTC().Format(time.RFC3339)
 }

@@ -69,7 +69,7 @@ func (l *Loop) beginDoze(ctx context.Context, a sleep.Action) (ok bool) {
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) { return client.LiftFence(ctx, view) })
 	case sleep.RecordStop:
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
-			return client.Annotate(ctx, view, contract.AnnotationStopped, &l.parts.PodUID)
+			return client.Annotate(ctx, view, contract.AnnotationPostgresStopped, &l.parts.PodUID)
 		})
 	case sleep.AwaitStop:
 		l.await(ctx, a, instance.AwaitStopped)

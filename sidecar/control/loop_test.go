@@ -86,7 +86,7 @@ func TestLoop_aTimeTooFarAheadIsTakenOnceItIsNear(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		view := healthy()
-		view.Annotations[contract.AnnotationKeepAwakeUntil] = time.Now().Add(contract.LongestKeepAwake + time.Hour).UTC().Format(time.RFC3339)
+		view.Annotations[contract.AnnotationKeepAwakeUntil] = time.Now().Add(contract.MaxKeepAwake + time.Hour).UTC().Format(time.RFC3339)
 		loop.Deliver(view)
 		wait(time.Minute)
 		reason := func(w *world) idle.Reason { return w.status.Decision.Reason }

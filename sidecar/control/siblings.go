@@ -59,7 +59,7 @@ func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) id
 		report := answer.Report
 		all.Blockers = append(all.Blockers, serverBlockers(report)...)
 		switch {
-		case errors.Is(answer.Err, siblings.ErrOutdated), answer.Err == nil && !report.Samples:
+		case errors.Is(answer.Err, siblings.ErrOutdated), answer.Err == nil && !report.SamplesOnDemand:
 			all.Blockers = append(all.Blockers, idle.ReasonSiblingOutdated)
 		case answer.Err != nil:
 			logger.Info("another instance did not answer", "instance", answer.Pod, "error", answer.Err.Error())

@@ -304,7 +304,7 @@ func TestLoop_followsTheAnnotationThatAsksForSleep(t *testing.T) {
 // report is another instance's report.
 func reportOf(pod string, idleFor time.Duration, active bool) siblings.Answer {
 	seconds := idleFor.Seconds()
-	return siblings.Answer{Pod: pod, Report: contract.Report{Known: true, Samples: true, Active: active, IdleForSeconds: &seconds}}
+	return siblings.Answer{Pod: pod, Report: contract.Report{Known: true, SamplesOnDemand: true, Active: active, IdleForSeconds: &seconds}}
 }
 
 // blockedReportOf returns the report of an instance whose server has a reason against a shutdown.

@@ -128,13 +128,13 @@ func viewOf(c *api.Cluster) View {
 		Hibernating:            c.Annotations[contract.AnnotationHibernation] == "on",
 		PluginListed:           slices.ContainsFunc(c.Spec.Plugins, isOurs),
 		ReplicaCluster:         replica(c),
-		Fenced:                 fenced(c.Annotations[contract.AnnotationFence]),
+		Fenced:                 fenced(c.Annotations[contract.AnnotationFencedInstances]),
 		ReconciliationDisabled: c.Annotations["cnpg.io/reconciliationLoop"] == "disabled",
 	}
 	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
 	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
-	view.Stopped = c.Annotations[contract.AnnotationStopped]
+	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
 	view.RestartFailed = c.Annotations[contract.AnnotationRestartFailed]
 	view.AsleepSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationAsleepSince]) // zero if a person wrote something else
 	if window := c.Spec.NodeMaintenanceWindow; window != nil {

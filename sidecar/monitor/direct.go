@@ -15,14 +15,14 @@ import (
 func (m *Monitor) isDirect(peer netip.AddrPort, received uint64, around activity.Surroundings) bool {
 	address := peer.Addr().Unmap()
 	instance := slices.Contains(around.Instances, address) && !address.IsLoopback()
-	return received >= uint64(contract.ShortestStartupPacket) && !instance && !m.parts.ClientAddrs.Known(peer)
+	return received >= uint64(contract.MinStartupPacketBytes) && !instance && !m.parts.ClientAddrs.Known(peer)
 }
 
 // sawOpen takes in the sessions that are open. One that was open before is not noticed anew.
 func (m *Monitor) sawOpen(open []activity.Open) {
 	all := make(map[netip.AddrPort]bool, len(open))
 	for _, session := range open {
-		if session.Received < uint64(contract.ShortestStartupPacket) {
+		if session.Received < uint64(contract.MinStartupPacketBytes) {
 			continue
 		}
 		direct, seen := m.direct[session.Peer]

@@ -77,7 +77,7 @@ func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 func clusters(c *cnpgv1.Cluster) any {
 	kept := &cnpgv1.Cluster{ObjectMeta: identity(&c.ObjectMeta)}
 	for key, value := range c.Annotations {
-		if strings.HasPrefix(key, contract.Prefix) || key == contract.AnnotationHibernation || key == contract.AnnotationFence {
+		if strings.HasPrefix(key, contract.Prefix) || key == contract.AnnotationHibernation || key == contract.AnnotationFencedInstances {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
@@ -134,7 +134,7 @@ func saved(resources corev1.ResourceList) corev1.ResourceList {
 // What remains of who changed what.
 var (
 	switchOurs = setByUs(contract.AnnotationHibernation)
-	fenceOurs  = setByUs(contract.AnnotationFence)
+	fenceOurs  = setByUs(contract.AnnotationFencedInstances)
 	bothOurs   = append(setByUs(contract.AnnotationHibernation), fenceOurs...)
 )
 

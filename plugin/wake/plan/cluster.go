@@ -85,9 +85,9 @@ func (c *Cluster) doze(cluster *cnpgv1.Cluster, now time.Time) {
 	c.Holding = err == nil && announcement.Doze && c.Held == c.Announced
 	valid, _ := announcement.Valid(now)
 	c.Leaving = err == nil && announcement.Doze && valid && c.Acknowledged == c.Announced
-	_, fenced := cluster.Annotations[contract.AnnotationFence]
+	_, fenced := cluster.Annotations[contract.AnnotationFencedInstances]
 	_, marked := cluster.Annotations[contract.AnnotationDozingSince]
-	_, stopped := cluster.Annotations[contract.AnnotationStopped]
+	_, stopped := cluster.Annotations[contract.AnnotationPostgresStopped]
 	c.Fenced = ownership.Dozes(cluster.Annotations, cluster.ManagedFields)
 	c.Dozing = c.Fenced && !c.Switched
 	c.Stopped = c.Dozing && stopped

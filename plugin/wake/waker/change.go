@@ -46,10 +46,10 @@ func changes(do step, fenced bool, lastWake string) map[string]*string {
 		return changes
 	}
 	changes[contract.AnnotationLastWake] = &lastWake
-	changes[contract.AnnotationDozingSince], changes[contract.AnnotationStopped] = nil, nil
+	changes[contract.AnnotationDozingSince], changes[contract.AnnotationPostgresStopped] = nil, nil
 	changes[contract.AnnotationSleepRequested] = nil // that request has been refused meanwhile
 	if fenced {
-		changes[contract.AnnotationFence] = nil
+		changes[contract.AnnotationFencedInstances] = nil
 	}
 	if do == stepSwitch {
 		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil

@@ -65,15 +65,15 @@ func doze(c *cnpgv1.Cluster) {
 	delete(c.Annotations, contract.AnnotationAsleepSince)
 	delete(c.Annotations, contract.AnnotationAsleepReason)
 	delete(c.Annotations, contract.AnnotationGatewayReady)
-	c.Annotations[contract.AnnotationFence] = contract.FenceAll
+	c.Annotations[contract.AnnotationFencedInstances] = contract.FencedInstancesAll
 	c.Annotations[contract.AnnotationDozingSince] = time.Now().Format(time.RFC3339)
-	c.Annotations[contract.AnnotationStopped] = "pod-uid"
+	c.Annotations[contract.AnnotationPostgresStopped] = "pod-uid"
 }
 
 // stopping makes it one whose PostgreSQL has not stopped yet.
 func stopping(c *cnpgv1.Cluster) {
 	doze(c)
-	delete(c.Annotations, contract.AnnotationStopped)
+	delete(c.Annotations, contract.AnnotationPostgresStopped)
 }
 
 // holding makes it one that is about to doze, and whose clients are not passed on.
@@ -89,7 +89,7 @@ func holding(c *cnpgv1.Cluster) {
 func (w *world) manage() {
 	for w.t.Context().Err() == nil {
 		notified := w.notifier.Listen(types.NamespacedName{Namespace: namespace, Name: name})
-		if w.read().Annotations[contract.AnnotationFence] == "" {
+		if w.read().Annotations[contract.AnnotationFencedInstances] == "" {
 			time.Sleep(200 * time.Millisecond) // the bubble's clock
 			w.postgres.Store(true)
 			return
@@ -116,7 +116,7 @@ func TestResolve_doze(t *testing.T) {
 	rests := func(w *world) { w.pod("orders-1", "10.0.0.1", same); go w.manage() }
 	stopped := func(w *world) {
 		w.postgres.Store(false)
-		w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationStopped] = "pod-uid" })
+		w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationPostgresStopped] = "pod-uid" })
 	}
 	for _, row := range []struct {
 		rule    string
@@ -131,12 +131,12 @@ func TestResolve_doze(t *testing.T) {
 		{"a dozing cluster is woken", doze, rests, nil, nil, 250 * time.Millisecond, []string{contract.AnnotationLastWake}, []Result{ResultSuccess}},
 		{"nobody is passed to a PostgreSQL that is about to stop", stopping, func(w *world) { w.postgres.Store(true); rests(w) }, stopped, nil, 1250 * time.Millisecond,
 			[]string{contract.AnnotationLastWake}, []Result{ResultSuccess}},
-		{"nor if a person has lifted the fence", func(c *cnpgv1.Cluster) { stopping(c); delete(c.Annotations, contract.AnnotationFence) }, runs,
+		{"nor if a person has lifted the fence", func(c *cnpgv1.Cluster) { stopping(c); delete(c.Annotations, contract.AnnotationFencedInstances) }, runs,
 			func(w *world) {
 				w.change(func(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationDozingSince) })
 			}, nil, 1050 * time.Millisecond, nil, nil},
 		{"nobody is passed on before somebody says that it has stopped, however long that takes", stopping, runs, nil, gateway.ErrTimeout, 5 * time.Minute,
-			[]string{contract.AnnotationFence, contract.AnnotationDozingSince}, []Result{ResultTimeout}},
+			[]string{contract.AnnotationFencedInstances, contract.AnnotationDozingSince}, []Result{ResultTimeout}},
 		{"what would keep it hibernated does not keep it dozing", func(c *cnpgv1.Cluster) {
 			doze(c)
 			c.Annotations[contract.AnnotationEnabled] = "false"
@@ -145,7 +145,7 @@ func TestResolve_doze(t *testing.T) {
 		}, rests, nil,
 			nil, 250 * time.Millisecond, []string{contract.AnnotationLastWake}, []Result{ResultSuccess}},
 		{"a person's fence stays", doze, func(w *world) { w.manager.Store("kubectl-cnpg"); rests(w) }, nil, gateway.ErrTimeout, 5 * time.Minute,
-			[]string{contract.AnnotationFence, contract.AnnotationDozingSince, contract.AnnotationStopped}, []Result{ResultTimeout}},
+			[]string{contract.AnnotationFencedInstances, contract.AnnotationDozingSince, contract.AnnotationPostgresStopped}, []Result{ResultTimeout}},
 		{"what changes meanwhile is read again", doze, func(w *world) { w.conflict.Store(2); rests(w) }, nil, nil, 250 * time.Millisecond,
 			[]string{contract.AnnotationLastWake}, []Result{ResultSuccess}},
 		{"an announcement for which everybody is held is withdrawn", holding, runs, nil, nil, 50 * time.Millisecond, nil, nil},
@@ -270,7 +270,7 @@ func TestAwaitDirect_dozesAgain(t *testing.T) {
 		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); !errors.Is(err, gateway.ErrReconnect) || time.Since(began) < 22*time.Second {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
-		if annotations := w.read().Annotations; annotations[contract.AnnotationFence] != "" {
+		if annotations := w.read().Annotations; annotations[contract.AnnotationFencedInstances] != "" {
 			t.Error("the cluster still dozes")
 		}
 	})
@@ -293,7 +293,7 @@ func TestRunning_dozing(t *testing.T) {
 func TestChanges_ofAHibernatedDoze(t *testing.T) {
 	t.Parallel()
 	for fenced, want := range map[bool]bool{true: true, false: false} {
-		_, got := changes(stepSwitch, fenced, "x")[contract.AnnotationFence]
+		_, got := changes(stepSwitch, fenced, "x")[contract.AnnotationFencedInstances]
 		if got != want {
 			t.Errorf("a fence that is ours (%t) is removed: %t", fenced, got)
 		}

@@ -125,7 +125,7 @@ func (g *granted) leave(cluster types.NamespacedName) {
 // notBefore returns when a client of the address may wake the cluster. If the last wake came from that address and was not used,
 // it must wait for as long as the cluster was up, at most longestBackoff.
 func notBefore(cluster *cnpgv1.Cluster, address netip.Addr) time.Time {
-	if !strings.HasPrefix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepUnused) {
+	if !strings.HasPrefix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepReasonUnusedPrefix) {
 		return time.Time{}
 	}
 	last, err := contract.ParseLastWake(cluster.Annotations[contract.AnnotationLastWake])

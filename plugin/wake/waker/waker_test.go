@@ -110,7 +110,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			err := c.Get(ctx, key, o, options...)
 			o.SetManagedFields(nil)
-			for _, key := range []string{contract.AnnotationHibernation, contract.AnnotationFence} {
+			for _, key := range []string{contract.AnnotationHibernation, contract.AnnotationFencedInstances} {
 				if o.GetAnnotations()[key] != "" {
 					o.SetManagedFields(append(o.GetManagedFields(), metav1.ManagedFieldsEntry{
 						Manager: w.manager.Load().(string), FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:` + key + `":{}}}}`),
