@@ -25,7 +25,7 @@ func requested(annotations map[string]*string) bool {
 	return there && value != nil
 }
 
-// obey puts the cluster to sleep like the sidecar and the operator: first the switch, then the pods, then the condition.
+// obey puts the cluster to sleep like the sidecar and the operator: first the annotation, then the pods, then the condition.
 func (w *world) obey(after time.Duration) func(map[string]*string) {
 	return func(annotations map[string]*string) {
 		if !requested(annotations) {
@@ -168,7 +168,7 @@ func TestSleep(t *testing.T) {
 				}
 				for _, patch := range w.patches {
 					if strings.Contains(patch, contract.AnnotationHibernation) {
-						t.Errorf("it turned the switch: %s", patch)
+						t.Errorf("it changed the hibernation annotation: %s", patch)
 					}
 				}
 			})
@@ -215,7 +215,7 @@ func TestNextStepOfAWake(t *testing.T) {
 		unknown bool
 		want    step
 	}{
-		{"a switch that is off is left alone", nil, []corev1.Pod{there}, false, stepDone},
+		{"hibernation that is off is left alone", nil, []corev1.Pod{there}, false, stepDone},
 		{"once every pod has gone it is turned off", []func(*cnpgv1.Cluster){asleep}, nil, false, stepSwitch},
 		{"a person's too", []func(*cnpgv1.Cluster){byHand}, nil, false, stepSwitch},
 		{"not while a pod is left", []func(*cnpgv1.Cluster){asleep}, []corev1.Pod{going}, false, stepHold},
@@ -243,7 +243,7 @@ func TestNextStepOfAWake(t *testing.T) {
 
 func TestWake(t *testing.T) {
 	t.Parallel()
-	// start creates the pod like the operator, once the switch is off.
+	// start creates the pod like the operator, once hibernation is off.
 	start := func(w *world) func(map[string]*string) {
 		return func(annotations map[string]*string) {
 			if _, there := annotations[contract.AnnotationHibernation]; !there {
@@ -283,7 +283,7 @@ func TestWake(t *testing.T) {
 		pods      []client.Object
 		prepare   func(*world)
 		arguments string
-		still     bool // the switch is on at the end
+		still     bool // hibernation is on at the end
 	}{
 		"asleep":      {asleep, nil, nil, "wake orders", false},
 		"by-hand":     {byHand, nil, nil, "wake orders", false},
@@ -317,7 +317,7 @@ func TestWake(t *testing.T) {
 				golden(t, "wake-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
 				left := w.annotations()
 				if _, still := left[contract.AnnotationHibernation]; still != row.still {
-					t.Errorf("the switch is left: %t, want %t", still, row.still)
+					t.Errorf("hibernation is left: %t, want %t", still, row.still)
 				}
 				if _, mark := left[contract.AnnotationAsleepSince]; !row.still && mark {
 					t.Errorf("a mark is left: %v", left)

@@ -79,7 +79,7 @@ type sleeper struct {
 	name     string
 	say      func(string, ...any)
 	value    string // of the annotation
-	switched bool   // the switch has been seen on
+	switched bool   // hibernation has been seen on
 	going    bool   // the announcement has been seen
 	answer   slept
 }

@@ -28,9 +28,9 @@ type step int
 const (
 	// stepDone: neither hibernation nor a doze is requested.
 	stepDone step = iota
-	// stepHold: wait until the operator has deleted every pod; turning the switch off earlier would make it fail over.
+	// stepHold: wait until the operator has deleted every pod; turning hibernation off earlier would make it fail over.
 	stepHold
-	// stepSwitch: turn the switch off.
+	// stepSwitch: turn hibernation off.
 	stepSwitch
 	// stepHoldStop: wait until PostgreSQL has stopped for a doze.
 	stepHoldStop
@@ -40,8 +40,8 @@ const (
 	stepRefuse
 )
 
-// next returns the next step. The switch may be turned off before the first pod is deleted and after the last is gone; the
-// patch fails if the operator has begun meanwhile. While volumes are at risk no new pod may be created, so the switch may be
+// next returns the next step. Hibernation may be turned off before the first pod is deleted and after the last is gone; the
+// patch fails if the operator has begun meanwhile. While volumes are at risk no new pod may be created, so hibernation may be
 // turned off only while all pods are left.
 func (s seen) next() step {
 	reason, _, _ := s.condition()

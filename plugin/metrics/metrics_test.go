@@ -65,7 +65,7 @@ func on(more ...string) map[string]string {
 	return annotations
 }
 
-// ours makes this project the owner of the switch.
+// ours makes this project the owner of the hibernation annotation.
 func ours(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	c.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: contract.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "postgresql.cnpg.io/v1", FieldsType: "FieldsV1",

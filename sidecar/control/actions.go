@@ -132,7 +132,7 @@ func (l *Loop) listedBackups(ctx context.Context, names []string, err error) {
 	if err == nil {
 		l.backups.set(len(names) != 0)
 		if l.backups.running {
-			c.Against = idle.ReasonBackupRunning
+			c.Blocker = idle.ReasonBackupRunning
 		}
 	}
 	l.completed(ctx, c, err)
@@ -149,7 +149,7 @@ func (l *Loop) resumedBackups(ctx context.Context, resumed kubernetes.Resumed, e
 func (l *Loop) askedSiblings(ctx context.Context, answers []siblings.Answer) {
 	l.attempt.siblings, l.attempt.answered = answers, time.Now()
 	all := elsewhere(answers, time.Now(), l.parts.Logger)
-	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Against: all.Reason()})
+	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Blocker: all.Reason()})
 }
 
 // siblingsLast is the maximum age of the other instances' answers at the last sample of this one.
@@ -159,16 +159,16 @@ const siblingsLast = 2 * time.Second
 // clients here, since kube-proxy applies changes once a second (iptables.minSyncPeriod) and takes its time.
 const directLast = 2 * time.Second
 
-// lastSample samples this instance before the switch, or while it is on.
+// lastSample samples this instance before the hibernation patch, or while hibernation is on.
 func (l *Loop) lastSample(ctx context.Context) {
 	c := sleep.Completed{Action: sleep.Sample}
-	if l.machine.Phase() == sleep.SwitchedOn {
+	if l.machine.Phase() == sleep.HibernationOn {
 		sample, err := l.parts.Monitor.SampleOnce(ctx) // a failed sample shows no use
 		c.InUse = err == nil && sample.Tally.HasClients()
 		l.advance(ctx, c)
 		return
 	}
-	c.Against = l.decideLast(ctx)
+	c.Blocker = l.decideLast(ctx)
 	c.InUse = l.status.InUse
 	l.parts.Monitor.Checkpoint(l.status.State)
 	l.parts.Observer.Publish(l.status)
@@ -177,9 +177,9 @@ func (l *Loop) lastSample(ctx context.Context) {
 	l.advance(ctx, c)
 }
 
-// decideLast takes the last sample before the switch and returns what speaks against sleep, or "".
+// decideLast takes the last sample before the hibernation patch and returns what speaks against sleep, or "".
 func (l *Loop) decideLast(ctx context.Context) idle.Reason {
-	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing happens between it and the switch
+	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing happens between it and the hibernation patch
 		l.parts.Logger.Warn("the sessions that do not count could not be ended later", "error", err.Error())
 		return idle.ReasonUnknown
 	}

@@ -80,10 +80,10 @@ func (l *Loop) step(ctx context.Context) {
 // observed converts the newest decision for the machine. Asking the other instances is part of an attempt.
 func (l *Loop) observed() sleep.Observed {
 	d := l.status.Decision
-	o := sleep.Observed{InUse: l.status.InUse, Afresh: l.status.InUse || !l.status.Known, Doze: d.Action == idle.ActionDoze}
+	o := sleep.Observed{InUse: l.status.InUse, IdleRestarted: l.status.InUse || !l.status.Known, Doze: d.Action == idle.ActionDoze}
 	if d.Action == idle.ActionNone {
-		o.Against = d.Reason
-		o.Afresh = o.Afresh || !d.ThresholdPassed // for example, another instance was used
+		o.Blocker = d.Reason
+		o.IdleRestarted = o.IdleRestarted || !d.ThresholdPassed // for example, another instance was used
 	}
 	return o
 }

@@ -56,7 +56,7 @@ func (l *Loop) beginDoze(ctx context.Context, a sleep.Action) (ok bool) {
 		preparing := l.preparation.begin(ctx)
 		l.begin(ctx, func(context.Context) func() {
 			reason, err := instance.Prepare(preparing)
-			return func() { l.completed(ctx, sleep.Completed{Action: a, Against: reason}, err) }
+			return func() { l.completed(ctx, sleep.Completed{Action: a, Blocker: reason}, err) }
 		})
 	case sleep.WithdrawReadiness:
 		l.withdrawReadiness(ctx)

@@ -97,7 +97,7 @@ type world struct {
 
 	clientAddrs *clientaddr.Table
 	marker      marker
-	markerFirst bool // it was left before the switch was turned on
+	markerFirst bool // it was left before hibernation was turned on
 
 	instance instance
 }

@@ -85,8 +85,8 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	state.LastActivity, state.Unused = later(state.LastActivity, change.Used), time.Time{}
 	l.parts.Monitor.Checkpoint(*state)
 	// Sessions that we have terminated are reported like others.
-	inUse := l.attempt.ended == 0 || l.machine.Phase() != sleep.SwitchedOn && !l.machine.ToDoze()
-	l.advance(ctx, sleep.Observed{Against: idle.ReasonActive, InUse: inUse, Afresh: true})
+	inUse := l.attempt.ended == 0 || l.machine.Phase() != sleep.HibernationOn && !l.machine.ToDoze()
+	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: inUse, IdleRestarted: true})
 }
 
 // take handles a change that the monitor reports.

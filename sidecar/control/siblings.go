@@ -115,7 +115,7 @@ func (l *Loop) SampleFor(ctx context.Context, asker netip.Addr) (ok bool) {
 	}
 }
 
-// sampleFor handles such a request. While the switch is on, no session may be held, and use only matters until the operator
+// sampleFor handles such a request. While hibernation is on, no session may be held, and use only matters until the operator
 // begins.
 func (l *Loop) sampleFor(ctx context.Context, request sampleRequest) {
 	if !slices.Contains(slices.Collect(maps.Values(l.status.View.Addresses)), request.asker) {

@@ -402,7 +402,7 @@ func TestLoop_asksTheOtherInstances(t *testing.T) {
 			wait(0)
 			w.with(func(w *world) { w.inUse = false })
 			if !loop.SampleFor(t.Context(), netip.MustParseAddr("10.0.0.2")) {
-				t.Error("it was not sampled once the switch is on")
+				t.Error("it was not sampled once hibernation is on")
 			}
 			expect(t, w, "in use", false, func(w *world) bool { return !w.status.Known || w.status.InUse || w.connected })
 		})
@@ -411,7 +411,7 @@ func TestLoop_asksTheOtherInstances(t *testing.T) {
 
 func TestLoop_withdrawsTheSwitch(t *testing.T) {
 	t.Parallel()
-	// asked is the Cluster after the switch, as the API server shows it.
+	// asked is the Cluster after the hibernation patch, as the API server shows it.
 	asked := func(w *world, condition string) kubernetes.View {
 		v := w.seen()
 		v.Hibernating, v.Ours, v.Hibernation, v.AsleepSince = true, true, condition, time.Now()

@@ -58,7 +58,7 @@ func (c *Client) apply(ctx context.Context, resource, name string, p patch, resu
 	return nil
 }
 
-// Hibernate turns the switch on and records the reason and time, in one patch that fails with [ErrConflict] if the Cluster has
+// Hibernate turns hibernation on and records the reason and time, in one patch that fails with [ErrConflict] if the Cluster has
 // changed since the view. It returns the resulting Cluster.
 func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason string) (View, error) {
 	on, since := "on", at.UTC().Format(time.RFC3339)
@@ -93,7 +93,7 @@ func (c *Client) RemoveAnnouncement(ctx context.Context, v View) (View, error) {
 	})
 }
 
-// Withdraw turns off the switch that we turned on, and returns the resulting Cluster. It fails with [ErrConflict] if the
+// Withdraw turns off the hibernation that we turned on, and returns the resulting Cluster. It fails with [ErrConflict] if the
 // Cluster has changed since the view: the operator may have begun to delete pods.
 func (c *Client) Withdraw(ctx context.Context, v View) (View, error) {
 	return c.annotate(ctx, v, map[string]*string{

@@ -166,7 +166,7 @@ func forbiddenToThePlugin() []attempt {
 		"lines of pg_hba":                 `{"spec":{"postgresql":{"pg_hba":["host all all all trust"]}}}`,
 		"a label":                         `{"metadata":{"labels":{"team":"blue"}}}`,
 		"no finalizers":                   `{"metadata":{"finalizers":null}}`,
-		"the switch on":                   `{"metadata":{"annotations":{"cnpg.io/hibernation":"on"}}}`,
+		"hibernation on":                  `{"metadata":{"annotations":{"cnpg.io/hibernation":"on"}}}`,
 		"the feature off":                 `{"metadata":{"annotations":{"xata.io/scale-to-zero-enabled":"false"}}}`,
 		"to sleep":                        `{"metadata":{"annotations":{"xata.io/scale-to-zero-sleep-requested":"2026-03-01T00:00:00Z"}}}`,
 		"whether addresses are told":      `{"metadata":{"annotations":{"xata.io/scale-to-zero-gateway-address":"accept"}}}`,

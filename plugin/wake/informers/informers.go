@@ -73,7 +73,7 @@ func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 // clusters keeps the annotations that are understood, what the plan, the wake, the sidecars' rights and the metrics depend on,
-// and of who changed what only the switch and the fence.
+// and of who changed what only the hibernation annotation and the fence.
 func clusters(c *cnpgv1.Cluster) any {
 	kept := &cnpgv1.Cluster{ObjectMeta: identity(&c.ObjectMeta)}
 	for key, value := range c.Annotations {
@@ -144,7 +144,7 @@ func setByUs(key string) []metav1.ManagedFieldsEntry {
 	return []metav1.ManagedFieldsEntry{{Manager: contract.FieldManager, FieldsV1: fields}}
 }
 
-// whatIsOurs says which of the switch and the fence this project has set.
+// whatIsOurs says which of the hibernation annotation and the fence this project has set.
 func whatIsOurs(c *cnpgv1.Cluster) []metav1.ManagedFieldsEntry {
 	switch hibernates, dozes := plan.Owned(c.ManagedFields), ownership.Dozes(c.Annotations, c.ManagedFields); {
 	case hibernates && dozes:

@@ -255,7 +255,7 @@ func TestTransform_keepsWhoseTheFenceIs(t *testing.T) {
 	const fence, both = `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`, `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{},"f:cnpg.io/hibernation":{}}}}`
 	for _, row := range []struct{ rule, manager, fields, value, hibernation string }{
 		{"ours", contract.FieldManager, fence, contract.FencedInstancesAll, ""},
-		{"ours, and the switch", contract.FieldManager, both, contract.FencedInstancesAll, "on"},
+		{"ours, and hibernation", contract.FieldManager, both, contract.FencedInstancesAll, "on"},
 		{"a person's", "kubectl-cnpg", both, contract.FencedInstancesAll, "on"},
 		{"of one instance", contract.FieldManager, fence, `["orders-1"]`, ""},
 	} {

@@ -121,7 +121,7 @@ func BlockedByPlugin(cluster *cnpgv1.Cluster) bool {
 	}
 }
 
-// Owned reports whether the switch, as it is, was set by this project alone.
+// Owned reports whether the hibernation annotation, as it is, was set by this project alone.
 func Owned(fields []metav1.ManagedFieldsEntry) bool {
 	return ownership.SetByUs(fields, "metadata", "annotations", contract.AnnotationHibernation)
 }

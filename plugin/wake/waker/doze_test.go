@@ -47,7 +47,7 @@ func TestNext(t *testing.T) {
 		{"and where only people wake it from hibernation", plan.Cluster{Listed: true, Policy: idle.Policy{Enabled: true, Manual: true}, Dozing: true, Stopped: true}, 1, stepUnfence},
 		{"a Cluster that is being deleted is not woken", plan.Cluster{Gone: true, Dozing: true, Stopped: true}, 1, stepGiveUp},
 		{"a fenced cluster that hibernates has its pods deleted first", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Ours = true, true, true }), 1, stepHold},
-		{"then the switch is turned off", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Ours, c.Hibernated = true, true, true, true }), 0, stepSwitch},
+		{"then hibernation is turned off", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Ours, c.Hibernated = true, true, true, true }), 0, stepSwitch},
 		{"unless a person turned it on", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Hibernated = true, true, true }), 0, stepGiveUp},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -299,6 +299,6 @@ func TestChanges_ofAHibernatedDoze(t *testing.T) {
 		}
 	}
 	if _, there := changes(stepUnfence, true, "x")[contract.AnnotationHibernation]; there {
-		t.Error("the switch is touched")
+		t.Error("the hibernation annotation is touched")
 	}
 }
