@@ -23,7 +23,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 			return func() { l.listedBackups(ctx, names, err) }
 		})
 	case sleep.Announce:
-		l.attempt, l.doze.before = attempt{began: time.Now()}, fence.Postmaster{}
+		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, fence.Postmaster{}
 		text := contract.Announcement{
 			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
 		}.String()
@@ -152,12 +152,12 @@ func (l *Loop) askedSiblings(ctx context.Context, answers []siblings.Answer) {
 	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Blocker: all.Reason()})
 }
 
-// siblingsLast is the maximum age of the other instances' answers at the last sample of this one.
-const siblingsLast = 2 * time.Second
+// maxSiblingAnswerAge is the maximum age of the other instances' answers at the last sample of this one.
+const maxSiblingAnswerAge = 2 * time.Second
 
-// directLast is how long nobody must have connected but through the gateway before the instance is fenced: a node may still lead
-// clients here, since kube-proxy applies changes once a second (iptables.minSyncPeriod) and takes its time.
-const directLast = 2 * time.Second
+// directQuietPeriod is how long there must have been no direct session before the instance is fenced: a node may still route clients
+// here, since kube-proxy applies changes once a second (iptables.minSyncPeriod), and may be late.
+const directQuietPeriod = 2 * time.Second
 
 // lastSample samples this instance before the hibernation patch, or while hibernation is on.
 func (l *Loop) lastSample(ctx context.Context) {
@@ -177,7 +177,7 @@ func (l *Loop) lastSample(ctx context.Context) {
 	l.advance(ctx, c)
 }
 
-// decideLast takes the last sample before the hibernation patch and returns what speaks against sleep, or "".
+// decideLast takes the last sample before the hibernation patch or the fence, and returns the blocker, or "".
 func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing happens between it and the hibernation patch
 		l.parts.Logger.Warn("the sessions that do not count could not be ended later", "error", err.Error())
@@ -189,15 +189,15 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 	switch {
 	case l.machine.ToDoze() && !l.parts.Readiness.Held(): // somebody may have connected directly meanwhile
 		return idle.ReasonUnknown
-	case l.machine.ToDoze() && time.Since(l.status.LastDirect) < directLast:
+	case l.machine.ToDoze() && time.Since(l.status.LastDirect) < directQuietPeriod:
 		return idle.ReasonConnecting
 	case l.status.Decision.Action == idle.ActionNone || l.status.Decision.Action == idle.ActionAsk:
 		return l.status.Decision.Reason
-	case l.siblingCount() != 0 && time.Since(l.attempt.answered) > siblingsLast:
+	case l.siblingCount() != 0 && time.Since(l.attempt.answered) > maxSiblingAnswerAge:
 		return idle.ReasonSiblingUnknown
 	case l.ender.prepare(ctx) != nil: // for sessions that only this sample found
 		return idle.ReasonUnknown
-	case l.machine.ToDoze() && !l.endJudged(ctx): // the fence would cut a transaction that begins now
+	case l.machine.ToDoze() && !l.endJudged(ctx): // one of them is in use, and the fence would cut it
 		return idle.ReasonUnknown
 	default:
 		return ""

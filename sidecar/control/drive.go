@@ -94,7 +94,7 @@ func (l *Loop) sleepView() sleep.View {
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
 		Holding: v.Annotations[contract.AnnotationGatewayHolding],
 		Fenced:  v.Dozing, Stopped: v.Stopped == l.parts.PodUID,
-		DozeEnding: !v.Dozing && (!v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != "" || l.doze.inherited),
+		DozeEnding: !v.Dozing && (!v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != "" || l.doze.restartPending),
 		MayDoze:    l.mayDoze(),
 	}
 }

@@ -21,7 +21,7 @@ func (l *Loop) settings() monitor.Settings {
 	return monitor.Settings{
 		Rules:   activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries},
 		Others:  slices.Collect(maps.Values(others)),
-		Connect: l.mayConnect(), QuietUntil: l.quiet, Database: l.channelDatabase(),
+		Connect: l.mayConnect(), QuietUntil: l.quietUntil, Database: l.channelDatabase(),
 	}
 }
 
