@@ -216,21 +216,21 @@ func TestNextStepOfAWake(t *testing.T) {
 		want    step
 	}{
 		{"hibernation that is off is left alone", nil, []corev1.Pod{there}, false, stepDone},
-		{"once every pod has gone it is turned off", []func(*cnpgv1.Cluster){asleep}, nil, false, stepSwitch},
-		{"a person's too", []func(*cnpgv1.Cluster){byHand}, nil, false, stepSwitch},
-		{"not while a pod is left", []func(*cnpgv1.Cluster){asleep}, []corev1.Pod{going}, false, stepHold},
-		{"not while the operator deletes pods", []func(*cnpgv1.Cluster){on, condition("DeletingPods")}, []corev1.Pod{there}, false, stepHold},
-		{"nor while it waits for one", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, []corev1.Pod{going}, false, stepHold},
-		{"nor between the last pod and the condition", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, nil, false, stepHold},
-		{"before the operator has begun it is", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there}, false, stepSwitch},
-		{"and while it waits for a healthy cluster", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepSwitch},
-		{"unless a pod is being deleted already", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there, going}, false, stepHold},
+		{"once every pod has gone it is turned off", []func(*cnpgv1.Cluster){asleep}, nil, false, stepEndHibernation},
+		{"a person's too", []func(*cnpgv1.Cluster){byHand}, nil, false, stepEndHibernation},
+		{"not while a pod is left", []func(*cnpgv1.Cluster){asleep}, []corev1.Pod{going}, false, stepAwaitPodsDeleted},
+		{"not while the operator deletes pods", []func(*cnpgv1.Cluster){on, condition("DeletingPods")}, []corev1.Pod{there}, false, stepAwaitPodsDeleted},
+		{"nor while it waits for one", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, []corev1.Pod{going}, false, stepAwaitPodsDeleted},
+		{"nor between the last pod and the condition", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, nil, false, stepAwaitPodsDeleted},
+		{"before the operator has begun it is", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there}, false, stepEndHibernation},
+		{"and while it waits for a healthy cluster", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepEndHibernation},
+		{"unless a pod is being deleted already", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there, going}, false, stepAwaitPodsDeleted},
 		{"a wake that may have the operator delete volumes is refused", []func(*cnpgv1.Cluster){asleep, maintained}, nil, false, stepRefuse},
 		{"also of what a person put to sleep", []func(*cnpgv1.Cluster){byHand, maintained}, nil, false, stepRefuse},
 		{"also while the pods are being deleted", []func(*cnpgv1.Cluster){on, maintained, condition("DeletingPods")}, []corev1.Pod{going}, false, stepRefuse},
 		{"and where none is left before the operator says so", []func(*cnpgv1.Cluster){on, maintained}, nil, false, stepRefuse},
-		{"pods that are not being deleted yet may stay", []func(*cnpgv1.Cluster){on, maintained}, []corev1.Pod{there}, false, stepSwitch},
-		{"what is not known is waited for", []func(*cnpgv1.Cluster){asleep}, nil, true, stepHold},
+		{"pods that are not being deleted yet may stay", []func(*cnpgv1.Cluster){on, maintained}, []corev1.Pod{there}, false, stepEndHibernation},
+		{"what is not known is waited for", []func(*cnpgv1.Cluster){asleep}, nil, true, stepAwaitPodsDeleted},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()

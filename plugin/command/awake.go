@@ -92,7 +92,7 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, value)
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
-		sleeps = s.view.Switched || s.view.Dozing
+		sleeps = s.view.HibernationOn || s.view.Dozing
 		answer = kept{cluster.Namespace, cluster.Name, s.state(now), unlessZero(until)}
 		return changes
 	})

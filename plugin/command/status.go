@@ -181,10 +181,10 @@ func (s seen) row(state State, now time.Time) row {
 	if state == StateDozing {
 		r.Due = unlessZero(s.hibernatesAt())
 	}
-	if !s.view.Switched {
+	if !s.view.HibernationOn {
 		r.DozeBlockedBy = s.dozeBlockers()
 	}
-	if s.view.Switched && s.view.VolumesAtRisk {
+	if s.view.HibernationOn && s.view.VolumesAtRisk {
 		r.note("not woken now: " + plan.VolumesAtRisk)
 	}
 	if state == StateAwake && s.podsKnown && !slices.ContainsFunc(s.pods, ready) {

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// MinStartupPacketBytes is the length, in bytes, of the shortest startup packet that wakes a sleeping cluster: a
-	// StartupMessage of protocol 3 with the parameter user and a name of one byte. The gateway parses startup packets. The
+	// MinStartupPacketBytes is the length of the shortest startup packet that wakes a sleeping cluster: a StartupMessage of protocol
+	// 3 with the parameter user and a name of one byte. The gateway parses startup packets. The
 	// sidecar only sees how many bytes a client sent, and treats every peer that sent at least as many as a client, so it errs on
 	// the side of staying awake.
 	MinStartupPacketBytes = 4 + 4 + len("user\x00") + len("u\x00") + 1
@@ -18,7 +18,7 @@ const (
 	PathClientAddress = "/client-address"
 	// ClientAddressVersion is the version of [ClientAddress] that this program writes and reads.
 	ClientAddressVersion = 1
-	// MaxClientAddressBytes is the maximum size of a [ClientAddress] in bytes.
+	// MaxClientAddressBytes is the maximum size of an encoded [ClientAddress].
 	MaxClientAddressBytes = 1 << 10
 )
 

@@ -1,7 +1,7 @@
 package contract
 
-// What the plugin writes into a pod for the sidecar. It is part of the answer to EVALUATE, which the operator compares with that
-// of an earlier plugin: any change rolls every instance.
+// Environment variables and mounts of the sidecar. They are part of the answer to the operator's EVALUATE call, unless stated
+// otherwise. The operator compares that answer with the one of an earlier plugin, so any change restarts every instance.
 const (
 	// EnvNamespace, EnvCluster, EnvPod and EnvPodUID are the variables that identify the instance.
 	EnvNamespace = "NAMESPACE"
@@ -15,20 +15,20 @@ const (
 	EnvPreStopMarker = "PRESTOP_MARKER"
 	// EnvLogLevel is the variable for the log level.
 	EnvLogLevel = "LOG_LEVEL"
-	// EnvCNPGGroup and EnvCNPGVersion are the variables for the API of the Cluster resource.
+	// EnvCNPGGroup and EnvCNPGVersion are the variables for the API group and version of the Cluster resource.
 	EnvCNPGGroup   = "CUSTOM_CNPG_GROUP"
 	EnvCNPGVersion = "CUSTOM_CNPG_VERSION"
 	// EnvMemoryLimit is the variable for the container's memory limit in bytes.
 	EnvMemoryLimit = "MEMORY_LIMIT"
 
-	// EnvReadinessPort is the variable for the port that the container's readiness probe asks, [ReadinessPort]. It is only set, when
-	// the pod is created, together with that probe: EVALUATE's answer has neither.
+	// EnvReadinessPort is the variable for the port of the container's readiness probe, [ReadinessPort]. It is set together with that
+	// probe, and only in the answer to CREATE, not in that to EVALUATE.
 	EnvReadinessPort = "READINESS_PORT"
 	// EnvDozeMemoryRequest is the variable for PostgreSQL's memory request while the cluster dozes, set together with
 	// [EnvReadinessPort]; without it the request stays as it is.
 	EnvDozeMemoryRequest = "DOZE_MEMORY_REQUEST"
 
-	// SidecarDirectory is where the sidecar's own volume is mounted, TokenDirectory where its token is.
+	// SidecarDirectory is where the sidecar's own volume is mounted, and TokenDirectory where that of its token is.
 	SidecarDirectory = "/scale-to-zero"
 	TokenDirectory   = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
@@ -40,7 +40,7 @@ const (
 	AnnotationPodSpec = "cnpg.io/podSpec"
 )
 
-// CloudNativePG's API of the Cluster resource, and the port of its instances (1.30: api/v1, pkg/postgres).
+// CloudNativePG's API group and version of the Cluster resource, and PostgreSQL's port (1.30: api/v1, pkg/postgres).
 const (
 	DefaultCNPGGroup   = "postgresql.cnpg.io"
 	DefaultCNPGVersion = "v1"

@@ -10,7 +10,7 @@ import (
 // ReportVersion is the version of [Report] that this program writes and reads.
 const ReportVersion = 1
 
-// MaxReportBytes is the maximum size of a [Report] in bytes; it usually has some hundred.
+// MaxReportBytes is the maximum size of an encoded [Report]; it usually has a few hundred bytes.
 const MaxReportBytes = 64 << 10
 
 // ErrInvalidReport means that a report cannot be used.
@@ -41,14 +41,14 @@ type Report struct {
 	// duration, because the clocks of two machines differ.
 	IdleSince      *time.Time `json:"idleSince,omitempty"`
 	IdleForSeconds *float64   `json:"idleForSeconds,omitempty"`
-	// Samples says that this program can sample on demand; an older one does not know the request.
+	// SamplesOnDemand says that this program can sample on demand; an older one does not know the request.
 	SamplesOnDemand bool `json:"samples"`
 	// Nonce is the request's, if the instance was sampled for it: then everything here is from a sample that began after the
 	// request arrived. Only other instances of the cluster may ask for one.
 	Nonce string `json:"nonce,omitempty"`
-	// Due is when the cluster will sleep if nothing happens; absent while active or unknown.
+	// SleepDue is when the cluster will sleep if nothing happens; absent while active or unknown.
 	SleepDue *time.Time `json:"due,omitempty"`
-	// Events reports whether the kernel reports TCP sessions when they end. If not, the instance is sampled every second, and
+	// SocketEvents reports whether the kernel reports TCP sessions when they end. If not, the instance is sampled every second, and
 	// shorter sessions may only be known from the counters.
 	SocketEvents bool `json:"events"`
 	// Unused reports whether it is proven that nobody has used the instance since a connection woke the cluster.
@@ -59,12 +59,12 @@ type Report struct {
 	LastUnseenClient string `json:"lastUnseenClient,omitempty"`
 	// Rules are the rules by which sessions are judged.
 	Rules ReportedRules `json:"rules"`
-	// Requests says that this program understands the annotation that requests sleep; an older one treats it as a mistake.
+	// AcceptsSleepRequests says that this program understands the annotation that requests sleep; an older one treats it as a mistake.
 	AcceptsSleepRequests bool `json:"requests"`
 	// Reason is the first of the reasons that keep the cluster awake, and Blockers are all of them.
 	Reason   string   `json:"reason"`
 	Blockers []string `json:"blockers"`
-	// DozeBlockers are the reasons why a cluster that is to doze hibernates instead; absent if there are none.
+	// DozeBlockers are the reasons why the cluster hibernates without a doze; absent if there are none, or if it is not to doze.
 	DozeBlockers []string `json:"dozeBlockers,omitempty"`
 	// UnroutableServices names the Services that keep the cluster awake, and why; absent if there are none.
 	UnroutableServices string `json:"unroutableServices,omitempty"`

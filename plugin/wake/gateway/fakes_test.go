@@ -56,7 +56,7 @@ func (d *fakeBackend) Resolve(ctx context.Context, _ Service, client Client) (ne
 
 func (d *fakeBackend) Running(Service) []netip.AddrPort { return d.running }
 
-func (d *fakeBackend) SendsAway(Service, netip.AddrPort) bool { return d.away }
+func (d *fakeBackend) MustReconnect(Service, netip.AddrPort) bool { return d.away }
 
 func (d *fakeBackend) SendClientAddress(_ context.Context, _, local, peer netip.AddrPort) {
 	d.mutex.Lock()

@@ -66,7 +66,7 @@ func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) 
 		return nil, errUnreachable
 	case len(running) == 0:
 		return nil, errReplication
-	case c.backend.SendsAway(c.listener.service, c.peer):
+	case c.backend.MustReconnect(c.listener.service, c.peer):
 		return nil, ErrReconnect
 	}
 	return c.reach(ctx, running[rand.IntN(len(running))], packet)

@@ -146,7 +146,7 @@ func setByUs(key string) []metav1.ManagedFieldsEntry {
 
 // whatIsOurs says which of the hibernation annotation and the fence this project has set.
 func whatIsOurs(c *cnpgv1.Cluster) []metav1.ManagedFieldsEntry {
-	switch hibernates, dozes := plan.Owned(c.ManagedFields), ownership.Dozes(c.Annotations, c.ManagedFields); {
+	switch hibernates, dozes := plan.OwnsHibernation(c.ManagedFields), ownership.Dozes(c.Annotations, c.ManagedFields); {
 	case hibernates && dozes:
 		return bothOurs
 	case hibernates:

@@ -237,10 +237,10 @@ func TestWhoseTheSwitchIsStaysKnown(t *testing.T) {
 				Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{".":{},"f:cnpg.io/hibernation":{},"f:other":{}}}}`),
 			})
 			have.Status = cnpgv1.ClusterStatus{CurrentPrimary: "orders-1", InstanceNames: []string{"orders-1"}}
-			owned := plan.Owned(have.ManagedFields)
+			owned := plan.OwnsHibernation(have.ManagedFields)
 			got := through(t, have)
-			if plan.Owned(got.ManagedFields) != owned || owned != (manager == contract.FieldManager) {
-				t.Errorf("it is ours: %t, want %t", plan.Owned(got.ManagedFields), owned)
+			if plan.OwnsHibernation(got.ManagedFields) != owned || owned != (manager == contract.FieldManager) {
+				t.Errorf("it is ours: %t, want %t", plan.OwnsHibernation(got.ManagedFields), owned)
 			}
 			if got.Status.CurrentPrimary == "" || got.Status.InstanceNames != nil || got.Annotations[corev1.LastAppliedConfigAnnotation] != "" {
 				body, _ := json.Marshal(got)

@@ -108,7 +108,7 @@ func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 				if !errors.Is(err, row.err) || err == nil && got != primary {
 					t.Errorf("got %s, %v, want %v", got, err, row.err)
 				}
-				if away := w.waker.SendsAway(service("-rw"), by.Peer); away != (row.err != nil) {
+				if away := w.waker.MustReconnect(service("-rw"), by.Peer); away != (row.err != nil) {
 					t.Errorf("replication is sent away: %t", away)
 				}
 			})
@@ -281,7 +281,7 @@ func TestPodAt_asksTheAPIServerOnlySoOftenAtOnce(t *testing.T) {
 		if len(asked) != podSearchesAtOnce {
 			t.Errorf("%d searches go on at once, want %d", len(asked), podSearchesAtOnce)
 		}
-		time.Sleep(podTakes)
+		time.Sleep(podTimeout)
 		synctest.Wait()
 		if len(failed) != 2*podSearchesAtOnce {
 			t.Errorf("%d searches had no place in time, want %d", len(failed), 2*podSearchesAtOnce)

@@ -36,19 +36,21 @@ func TestNext(t *testing.T) {
 		pods    int
 		want    step
 	}{
-		{"an awake cluster's instance is awaited", listed, 1, stepAwait},
+		{"an awake cluster's instance is awaited", listed, 1, stepAwaitInstance},
 		{"where one is about to doze and nobody is passed on, the announcement is withdrawn", with(func(c *plan.Cluster) { c.Holding = true }), 1, stepWithdraw},
 		{"also where the feature is off", plan.Cluster{Holding: true}, 1, stepWithdraw},
 		{"a PostgreSQL that stops is waited for", dozing, 1, stepAwaitStopped},
-		{"also where a person has lifted the fence", with(func(c *plan.Cluster) { c.Unsettled = true }), 1, stepAwaitStopped},
+		{"also where a person has lifted the fence", with(func(c *plan.Cluster) { c.MayStillStop = true }), 1, stepAwaitStopped},
 		{"once it has stopped the fence is lifted", with(func(c *plan.Cluster) { c.Fenced, c.Dozing, c.Stopped = true, true, true }), 1, stepUnfence},
 		{"also where there is no pod", with(func(c *plan.Cluster) { c.Fenced, c.Dozing, c.Stopped = true, true, true }), 0, stepUnfence},
 		{"and where the plugin is not listed", plan.Cluster{Fenced: true, Dozing: true, Stopped: true}, 1, stepUnfence},
 		{"and where only people wake it from hibernation", plan.Cluster{Listed: true, Policy: idle.Policy{Enabled: true, Manual: true}, Dozing: true, Stopped: true}, 1, stepUnfence},
-		{"a Cluster that is being deleted is not woken", plan.Cluster{Gone: true, Dozing: true, Stopped: true}, 1, stepGiveUp},
-		{"a fenced cluster that hibernates has its pods deleted first", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Ours = true, true, true }), 1, stepHold},
-		{"then hibernation is turned off", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Ours, c.Hibernated = true, true, true, true }), 0, stepSwitch},
-		{"unless a person turned it on", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Hibernated = true, true, true }), 0, stepGiveUp},
+		{"a Cluster that is being deleted is not woken", plan.Cluster{Deleting: true, Dozing: true, Stopped: true}, 1, stepGiveUp},
+		{"a fenced cluster that hibernates has its pods deleted first", with(func(c *plan.Cluster) { c.Fenced, c.HibernationOn, c.OwnsHibernation = true, true, true }), 1, stepAwaitPodsDeleted},
+		{"then hibernation is turned off", with(func(c *plan.Cluster) {
+			c.Fenced, c.HibernationOn, c.OwnsHibernation, c.Hibernated = true, true, true, true
+		}), 0, stepEndHibernation},
+		{"unless a person turned it on", with(func(c *plan.Cluster) { c.Fenced, c.HibernationOn, c.Hibernated = true, true, true }), 0, stepGiveUp},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -293,7 +295,7 @@ func TestRunning_dozing(t *testing.T) {
 func TestChanges_ofAHibernatedDoze(t *testing.T) {
 	t.Parallel()
 	for fenced, want := range map[bool]bool{true: true, false: false} {
-		_, got := changes(stepSwitch, fenced, "x")[contract.AnnotationFencedInstances]
+		_, got := changes(stepEndHibernation, fenced, "x")[contract.AnnotationFencedInstances]
 		if got != want {
 			t.Errorf("a fence that is ours (%t) is removed: %t", fenced, got)
 		}

@@ -48,7 +48,7 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, 
 	if w.queue.granted {
 		return w.client, nil
 	}
-	if w.depth == DepthDoze { // its pod is there, and paid for
+	if w.depth == DepthDoze { // this creates no pod, so the budget does not apply
 		return clients[0], nil
 	}
 	why := whyUnused

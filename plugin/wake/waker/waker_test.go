@@ -642,14 +642,14 @@ func TestSendsAway(t *testing.T) {
 	w := newWorld(t, time.Minute, awake)
 	w.pod("orders-1", "10.0.0.1", ready)
 	for suffix, want := range map[string]bool{"-rw": false, "-gone": true} {
-		if got := w.waker.SendsAway(service(suffix), by.Peer); got != want {
+		if got := w.waker.MustReconnect(service(suffix), by.Peer); got != want {
 			t.Errorf("%s: got %t, want %t", suffix, got, want)
 		}
 	}
 	w.change(func(c *cnpgv1.Cluster) {
 		c.Spec.PostgresConfiguration.PgHBA = []string{"host replication streaming_replica 10.0.0.0/8 md5"}
 	})
-	if !w.waker.SendsAway(service("-rw"), by.Peer) {
+	if !w.waker.MustReconnect(service("-rw"), by.Peer) {
 		t.Error("rules that tell addresses apart do not send a session away")
 	}
 }
