@@ -346,7 +346,7 @@ func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUB
 	if err := admin.Status().Update(t.Context(), &cluster); err != nil {
 		t.Fatal(err)
 	}
-	f.comes("the switch is off", func() bool {
+	f.comes("hibernation is off", func() bool {
 		return f.annotation(contract.AnnotationHibernation) == "" && strings.Contains(f.annotation(contract.AnnotationLastWake), "192.0.2.1")
 	})
 	instance := pod("shop", "orders-1", "10.0.0.1", map[string]string{endpointslice.LabelCluster: "orders", endpointslice.LabelPodRole: "instance"})

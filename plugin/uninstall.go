@@ -19,8 +19,8 @@ import (
 func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check-uninstall", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	group := flags.String("group", contract.DefaultGroup, "API group of the Cluster resource")
-	version := flags.String("version", contract.DefaultVersion, "API version of the Cluster resource")
+	group := flags.String("group", contract.DefaultCNPGGroup, "API group of the Cluster resource")
+	version := flags.String("version", contract.DefaultCNPGVersion, "API version of the Cluster resource")
 	within := flags.Duration("within", time.Minute, "how long the plugin is given to remove what it made")
 	if err := flags.Parse(arguments); err != nil {
 		return fmt.Errorf("read the flags: %w", err)

@@ -137,7 +137,7 @@ func askWorker(ctx context.Context, port uint16) (contract.Report, error) {
 		return contract.Report{}, fmt.Errorf("ask the worker: %w", err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, contract.MaximumReport+1))
+	body, err := io.ReadAll(io.LimitReader(answer.Body, contract.MaxReportBytes+1))
 	if err != nil {
 		return contract.Report{}, fmt.Errorf("ask the worker: %w", err)
 	}

@@ -14,13 +14,13 @@ import (
 )
 
 // drainSocket is in a volume private to the container.
-const drainSocket = contract.OwnDirectory + "/drain.sock"
+const drainSocket = contract.SidecarDirectory + "/drain.sock"
 
 // checkpointFile is in the same volume, which outlives the container.
-const checkpointFile = contract.OwnDirectory + "/checkpoint.json"
+const checkpointFile = contract.SidecarDirectory + "/checkpoint.json"
 
 // readinessSocket is where the supervisor leases the readiness port, in the same volume.
-const readinessSocket = contract.OwnDirectory + "/readiness.sock"
+const readinessSocket = contract.SidecarDirectory + "/readiness.sock"
 
 // settings are read from the environment, which the plugin writes into the pod.
 type settings struct {
@@ -54,14 +54,14 @@ func readSettings(lookup func(string) string) (settings, error) {
 	s := settings{
 		identity: kubernetes.Identity{
 			Namespace: required(contract.EnvNamespace), Cluster: required(contract.EnvCluster), Pod: required(contract.EnvPod), PodUID: required(contract.EnvPodUID),
-			Group: optional(contract.EnvGroup, contract.DefaultGroup), Version: optional(contract.EnvVersion, contract.DefaultVersion),
+			Group: optional(contract.EnvCNPGGroup, contract.DefaultCNPGGroup), Version: optional(contract.EnvCNPGVersion, contract.DefaultCNPGVersion),
 		},
 		socketDirectory: required(contract.EnvSocketDirectory),
-		marker:          lookup(contract.EnvMarker),
+		marker:          lookup(contract.EnvPreStopMarker),
 		readiness:       lookup(contract.EnvReadinessPort) != "",
 	}
 	if s.marker != "" && !filepath.IsAbs(s.marker) {
-		bad(contract.EnvMarker, "it must be an absolute path")
+		bad(contract.EnvPreStopMarker, "it must be an absolute path")
 	}
 	if s.socketDirectory != "" && !filepath.IsAbs(s.socketDirectory) {
 		bad(contract.EnvSocketDirectory, "it must be the absolute path of the directory of PostgreSQL's socket")

@@ -107,7 +107,7 @@ func throughProxy(ctx context.Context, pods rest.Interface, i instance) (contrac
 		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
 	}
 	defer func() { _ = body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(body, contract.MaximumReport+1))
+	answer, err := io.ReadAll(io.LimitReader(body, contract.MaxReportBytes+1))
 	if err != nil {
 		return contract.Report{}, fmt.Errorf("ask %s: %w", i.pod, err)
 	}
@@ -229,7 +229,7 @@ func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.
 }
 
 // annotate sets annotations of a Cluster, and removes those with a nil value, with the resourceVersion as precondition. It uses
-// another field manager than the plugin, so that the switch does not become the plugin's.
+// another field manager than the plugin, so that hibernation does not become the plugin's.
 func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotations map[string]*string) error {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion, "annotations": annotations},

@@ -25,7 +25,7 @@ func requested(annotations map[string]*string) bool {
 	return there && value != nil
 }
 
-// obey puts the cluster to sleep like the sidecar and the operator: first the switch, then the pods, then the condition.
+// obey puts the cluster to sleep like the sidecar and the operator: first the annotation, then the pods, then the condition.
 func (w *world) obey(after time.Duration) func(map[string]*string) {
 	return func(annotations map[string]*string) {
 		if !requested(annotations) {
@@ -113,7 +113,7 @@ func TestSleep(t *testing.T) {
 		"already-going":   {func(c *cnpgv1.Cluster) { asleep(c); condition("DeletingPods")(c) }, nil, ""},
 		"older-sidecar": {nil, func(w *world) {
 			older := idling(time.Minute)
-			older.Requests = false
+			older.AcceptsSleepRequests = false
 			w.reports["orders-1"] = older
 		}, ""},
 		"silent-sidecar": {nil, func(w *world) { w.hangs["orders-1"] = true }, ""},
@@ -168,7 +168,7 @@ func TestSleep(t *testing.T) {
 				}
 				for _, patch := range w.patches {
 					if strings.Contains(patch, contract.AnnotationHibernation) {
-						t.Errorf("it turned the switch: %s", patch)
+						t.Errorf("it changed the hibernation annotation: %s", patch)
 					}
 				}
 			})
@@ -215,22 +215,22 @@ func TestNextStepOfAWake(t *testing.T) {
 		unknown bool
 		want    step
 	}{
-		{"a switch that is off is left alone", nil, []corev1.Pod{there}, false, stepDone},
-		{"once every pod has gone it is turned off", []func(*cnpgv1.Cluster){asleep}, nil, false, stepSwitch},
-		{"a person's too", []func(*cnpgv1.Cluster){byHand}, nil, false, stepSwitch},
-		{"not while a pod is left", []func(*cnpgv1.Cluster){asleep}, []corev1.Pod{going}, false, stepHold},
-		{"not while the operator deletes pods", []func(*cnpgv1.Cluster){on, condition("DeletingPods")}, []corev1.Pod{there}, false, stepHold},
-		{"nor while it waits for one", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, []corev1.Pod{going}, false, stepHold},
-		{"nor between the last pod and the condition", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, nil, false, stepHold},
-		{"before the operator has begun it is", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there}, false, stepSwitch},
-		{"and while it waits for a healthy cluster", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepSwitch},
-		{"unless a pod is being deleted already", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there, going}, false, stepHold},
+		{"hibernation that is off is left alone", nil, []corev1.Pod{there}, false, stepDone},
+		{"once every pod has gone it is turned off", []func(*cnpgv1.Cluster){asleep}, nil, false, stepEndHibernation},
+		{"a person's too", []func(*cnpgv1.Cluster){byHand}, nil, false, stepEndHibernation},
+		{"not while a pod is left", []func(*cnpgv1.Cluster){asleep}, []corev1.Pod{going}, false, stepAwaitPodsDeleted},
+		{"not while the operator deletes pods", []func(*cnpgv1.Cluster){on, condition("DeletingPods")}, []corev1.Pod{there}, false, stepAwaitPodsDeleted},
+		{"nor while it waits for one", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, []corev1.Pod{going}, false, stepAwaitPodsDeleted},
+		{"nor between the last pod and the condition", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, nil, false, stepAwaitPodsDeleted},
+		{"before the operator has begun it is", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there}, false, stepEndHibernation},
+		{"and while it waits for a healthy cluster", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepEndHibernation},
+		{"unless a pod is being deleted already", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there, going}, false, stepAwaitPodsDeleted},
 		{"a wake that may have the operator delete volumes is refused", []func(*cnpgv1.Cluster){asleep, maintained}, nil, false, stepRefuse},
 		{"also of what a person put to sleep", []func(*cnpgv1.Cluster){byHand, maintained}, nil, false, stepRefuse},
 		{"also while the pods are being deleted", []func(*cnpgv1.Cluster){on, maintained, condition("DeletingPods")}, []corev1.Pod{going}, false, stepRefuse},
 		{"and where none is left before the operator says so", []func(*cnpgv1.Cluster){on, maintained}, nil, false, stepRefuse},
-		{"pods that are not being deleted yet may stay", []func(*cnpgv1.Cluster){on, maintained}, []corev1.Pod{there}, false, stepSwitch},
-		{"what is not known is waited for", []func(*cnpgv1.Cluster){asleep}, nil, true, stepHold},
+		{"pods that are not being deleted yet may stay", []func(*cnpgv1.Cluster){on, maintained}, []corev1.Pod{there}, false, stepEndHibernation},
+		{"what is not known is waited for", []func(*cnpgv1.Cluster){asleep}, nil, true, stepAwaitPodsDeleted},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -243,7 +243,7 @@ func TestNextStepOfAWake(t *testing.T) {
 
 func TestWake(t *testing.T) {
 	t.Parallel()
-	// start creates the pod like the operator, once the switch is off.
+	// start creates the pod like the operator, once hibernation is off.
 	start := func(w *world) func(map[string]*string) {
 		return func(annotations map[string]*string) {
 			if _, there := annotations[contract.AnnotationHibernation]; !there {
@@ -283,7 +283,7 @@ func TestWake(t *testing.T) {
 		pods      []client.Object
 		prepare   func(*world)
 		arguments string
-		still     bool // the switch is on at the end
+		still     bool // hibernation is on at the end
 	}{
 		"asleep":      {asleep, nil, nil, "wake orders", false},
 		"by-hand":     {byHand, nil, nil, "wake orders", false},
@@ -317,7 +317,7 @@ func TestWake(t *testing.T) {
 				golden(t, "wake-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
 				left := w.annotations()
 				if _, still := left[contract.AnnotationHibernation]; still != row.still {
-					t.Errorf("the switch is left: %t, want %t", still, row.still)
+					t.Errorf("hibernation is left: %t, want %t", still, row.still)
 				}
 				if _, mark := left[contract.AnnotationAsleepSince]; !row.still && mark {
 					t.Errorf("a mark is left: %v", left)
@@ -332,7 +332,7 @@ func TestWake_endsADoze(t *testing.T) {
 	stopping := func(c *cnpgv1.Cluster) {
 		dozing(c)
 		c.Annotations[contract.AnnotationDozingSince] = time.Now().Add(-time.Second).UTC().Format(time.RFC3339)
-		delete(c.Annotations, contract.AnnotationStopped)
+		delete(c.Annotations, contract.AnnotationPostgresStopped)
 	}
 	hibernated := func(c *cnpgv1.Cluster) { dozing(c); asleep(c) }
 	for name, row := range map[string]struct {
@@ -347,7 +347,7 @@ func TestWake_endsADoze(t *testing.T) {
 		"dozing-conflicts": {dozing, true, func(w *world) { w.conflicts = 2 }, "wake orders", false},
 		"dozing-and-wait": {stopping, true, func(w *world) {
 			stopped := "uid"
-			time.AfterFunc(1500*time.Millisecond, func() { w.annotate("orders", map[string]*string{contract.AnnotationStopped: &stopped}) })
+			time.AfterFunc(1500*time.Millisecond, func() { w.annotate("orders", map[string]*string{contract.AnnotationPostgresStopped: &stopped}) })
 			w.patched = func(annotations map[string]*string) {
 				time.Sleep(1500 * time.Millisecond) // the bubble's clock
 				serving := pod("orders", "orders-1", time.Hour, true)
@@ -376,10 +376,10 @@ func TestWake_endsADoze(t *testing.T) {
 				}
 				golden(t, "wake-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
 				left := w.annotations()
-				if _, fence := left[contract.AnnotationFence]; fence != row.fence {
+				if _, fence := left[contract.AnnotationFencedInstances]; fence != row.fence {
 					t.Errorf("the fence is left: %t, want %t", fence, row.fence)
 				}
-				for _, mark := range []string{contract.AnnotationDozingSince, contract.AnnotationStopped, contract.AnnotationLastWake} {
+				for _, mark := range []string{contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationLastWake} {
 					if _, there := left[mark]; !row.fence && there {
 						t.Errorf("a mark is left: %v", left)
 					}
@@ -451,7 +451,7 @@ func TestPassing(t *testing.T) {
 		{apierrors.NewUnauthorized("x"), false},
 		{context.DeadlineExceeded, true},
 		{errors.New("x"), false},
-		{contract.ErrReport, false},
+		{contract.ErrInvalidReport, false},
 	} {
 		if got := passing(row.err); got != row.want {
 			t.Errorf("%v passes: %t", row.err, got)

@@ -38,7 +38,7 @@ before takes nothing from them. A cluster that sleeps is not woken by it.`,
 				return err
 			}
 			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, now time.Time) (until time.Time, change bool) {
-				until = now.Add(min(length, contract.LongestKeepAwake-clocksApart)).UTC().Truncate(time.Second)
+				until = now.Add(min(length, contract.MaxKeepAwake-clocksApart)).UTC().Truncate(time.Second)
 				if policy, _ := idle.ParsePolicy(cluster.Annotations, now); policy.KeepAwakeUntil.After(until) {
 					return policy.KeepAwakeUntil.UTC(), false
 				}
@@ -64,7 +64,7 @@ func (p *program) releaseCommand() *cobra.Command {
 // parseLength parses a keep-awake duration.
 func parseLength(value string) (time.Duration, error) {
 	length, err := time.ParseDuration(value)
-	if err != nil || length <= 0 || length > contract.LongestKeepAwake {
+	if err != nil || length <= 0 || length > contract.MaxKeepAwake {
 		return 0, usage(`the duration is %q; allowed is more than 0s and at most 168h, such as "2h", "90m" or "1h30m"`, value)
 	}
 	return length, nil
@@ -92,7 +92,7 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, value)
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
-		sleeps = s.view.Switched || s.view.Dozing
+		sleeps = s.view.HibernationOn || s.view.Dozing
 		answer = kept{cluster.Namespace, cluster.Name, s.state(now), unlessZero(until)}
 		return changes
 	})

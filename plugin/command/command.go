@@ -2,7 +2,7 @@
 // sleep, wakes them and keeps them awake.
 //
 // It only needs permissions that its user may have: to read Clusters and Pods, to ask the sidecars through the API server
-// (pods/proxy), and to patch Clusters. To put a cluster to sleep it does not turn the switch on: it asks the sidecar, which
+// (pods/proxy), and to patch Clusters. To put a cluster to sleep it does not turn hibernation on: it asks the sidecar, which
 // makes its usual checks and handover.
 package command
 

@@ -103,7 +103,7 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 		return e, nil
 	}
 	if state == StateDozing {
-		if s.view.Gone {
+		if s.view.Deleting {
 			e.Obstacle = plan.ReasonGone
 		}
 		return e, nil

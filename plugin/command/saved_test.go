@@ -24,16 +24,16 @@ func TestSaved(t *testing.T) {
 		changes []func(*cnpgv1.Cluster)
 		want    string
 	}{
-		"it counts from when no pod was left, and not from the switch": {[]func(*cnpgv1.Cluster){asleep, requesting}, "1.5 CPU·h, 3.0 GiB·h"},
-		"what is less than one has two digits":                         {[]func(*cnpgv1.Cluster){asleep, requesting, goneFor(6 * time.Minute)}, "0.15 CPU·h, 0.30 GiB·h"},
-		"little is not nothing":                                        {[]func(*cnpgv1.Cluster){asleep, requesting, goneFor(time.Second)}, "<0.01 CPU·h, <0.01 GiB·h"},
-		"a condition of another clock, that is ahead, counts nothing":  {[]func(*cnpgv1.Cluster){asleep, requesting, goneFor(-time.Minute)}, "<0.01 CPU·h, <0.01 GiB·h"},
-		"what is not requested is not saved":                           {[]func(*cnpgv1.Cluster){asleep, requesting, unrequested(corev1.ResourceCPU)}, "3.0 GiB·h"},
-		"nor anything by who requests nothing":                         {[]func(*cnpgv1.Cluster){asleep}, ""},
-		"since when it sleeps must be known":                           {[]func(*cnpgv1.Cluster){asleep, requesting, func(c *cnpgv1.Cluster) { c.Status.Conditions[0].LastTransitionTime = metav1.Time{} }}, ""},
-		"a person's sleep is not by this project":                      {[]func(*cnpgv1.Cluster){byHand, requesting}, ""},
-		"while pods are left their requests are held":                  {[]func(*cnpgv1.Cluster){asleep, requesting, condition("DeletingPods")}, ""},
-		"nobody saves awake":                                           {[]func(*cnpgv1.Cluster){requesting}, ""},
+		"it counts from when no pod was left, and not from the annotation": {[]func(*cnpgv1.Cluster){asleep, requesting}, "1.5 CPU·h, 3.0 GiB·h"},
+		"what is less than one has two digits":                             {[]func(*cnpgv1.Cluster){asleep, requesting, goneFor(6 * time.Minute)}, "0.15 CPU·h, 0.30 GiB·h"},
+		"little is not nothing":                                            {[]func(*cnpgv1.Cluster){asleep, requesting, goneFor(time.Second)}, "<0.01 CPU·h, <0.01 GiB·h"},
+		"a condition of another clock, that is ahead, counts nothing":      {[]func(*cnpgv1.Cluster){asleep, requesting, goneFor(-time.Minute)}, "<0.01 CPU·h, <0.01 GiB·h"},
+		"what is not requested is not saved":                               {[]func(*cnpgv1.Cluster){asleep, requesting, unrequested(corev1.ResourceCPU)}, "3.0 GiB·h"},
+		"nor anything by who requests nothing":                             {[]func(*cnpgv1.Cluster){asleep}, ""},
+		"since when it sleeps must be known":                               {[]func(*cnpgv1.Cluster){asleep, requesting, func(c *cnpgv1.Cluster) { c.Status.Conditions[0].LastTransitionTime = metav1.Time{} }}, ""},
+		"a person's sleep is not by this project":                          {[]func(*cnpgv1.Cluster){byHand, requesting}, ""},
+		"while pods are left their requests are held":                      {[]func(*cnpgv1.Cluster){asleep, requesting, condition("DeletingPods")}, ""},
+		"nobody saves awake":                                               {[]func(*cnpgv1.Cluster){requesting}, ""},
 	} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// sleepTakes is several times what a handover and the operator take.
-	sleepTakes = 2 * time.Minute
-	// requestLasts is how long a sidecar keeps trying after it has seen a request (sidecar/idle).
-	requestLasts = 10 * time.Minute
-	// tidyWithin bounds the removal of the request at the end.
-	tidyWithin = 5 * time.Second
+	// defaultSleepTimeout is several times what a handover and the operator take.
+	defaultSleepTimeout = 2 * time.Minute
+	// requestLifetime is how long a sidecar keeps trying after it has seen a request (sidecar/idle).
+	requestLifetime = 10 * time.Minute
+	// removeTimeout bounds the removal of the request at the end.
+	removeTimeout = 5 * time.Second
 )
 
 // slept is the output of sleep.
@@ -36,7 +36,7 @@ type slept struct {
 }
 
 func (p *program) sleepCommand() *cobra.Command {
-	timeout := sleepTakes
+	timeout := defaultSleepTimeout
 	c := &cobra.Command{
 		Use: "sleep CLUSTER", Short: "Ask the sidecar to put a cluster to sleep now, under the usual conditions, and say what came of it",
 		Long: `Ask the sidecar to put a cluster to sleep now: without waiting for the threshold, but never while it is in use, over
@@ -79,7 +79,7 @@ type sleeper struct {
 	name     string
 	say      func(string, ...any)
 	value    string // of the annotation
-	switched bool   // the switch has been seen on
+	switched bool   // hibernation has been seen on
 	going    bool   // the announcement has been seen
 	answer   slept
 }
@@ -92,13 +92,13 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 	}
 	s.take(cluster)
 	now := time.Now()
-	if view := see(cluster, nil, false, now).view; !view.Switched {
+	if view := see(cluster, nil, false, now).view; !view.HibernationOn {
 		if err := s.ready(ctx, cluster, now); err != nil {
 			return err
 		}
 		requested := now.UTC().Truncate(time.Second)
 		s.value, s.answer.RequestedAt = requested.Format(time.RFC3339), &requested
-		defer s.tidy(ctx)
+		defer s.removeRequest(ctx)
 		err := s.change(ctx, s.name, func(*cnpgv1.Cluster) map[string]*string {
 			return map[string]*string{contract.AnnotationSleepRequested: &s.value}
 		})
@@ -140,7 +140,7 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 	switch {
 	case asked.err != nil:
 		return fmt.Errorf("the Cluster %q is not asked to sleep, since its sidecar in %s cannot be asked: %s%s", s.name, primary, because(asked.err), otherwise)
-	case !asked.report.Requests:
+	case !asked.report.AcceptsSleepRequests:
 		return fmt.Errorf("the sidecar in %s is older than this command and would take the request as a mistake; it is replaced when the pod is next made%s", primary, otherwise)
 	default:
 		return nil
@@ -156,10 +156,10 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 	s.take(cluster)
 	view := see(cluster, nil, false, time.Now()).view
 	switch {
-	case view.Switched && view.Hibernated:
+	case view.HibernationOn && view.Hibernated:
 		s.answer.Blockers = []blocker{}
 		return true, nil
-	case view.Switched:
+	case view.HibernationOn:
 		if !s.switched {
 			s.switched = true
 			s.say("The hibernation annotation is on; the operator stops PostgreSQL.")
@@ -213,13 +213,13 @@ func (s *sleeper) late(timeout time.Duration) error {
 	if len(reasons) != 0 {
 		why = "it is kept awake by " + strings.Join(reasons, ", ")
 	}
-	until := s.answer.RequestedAt.Add(requestLasts).Format(time.RFC3339)
+	until := s.answer.RequestedAt.Add(requestLifetime).Format(time.RFC3339)
 	return notReached{fmt.Sprintf("the Cluster %q does not sleep after %s: %s; the sidecar goes on trying until %s, unless keep-awake takes the request back", s.name, timeout, why, until)}
 }
 
-// tidy removes the request. The sidecar has recorded it, and an older program would treat it as invalid.
-func (s *sleeper) tidy(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
+// removeRequest removes the request. The sidecar has recorded it, and an older program would treat it as invalid.
+func (s *sleeper) removeRequest(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
 	err := s.change(ctx, s.name, func(cluster *cnpgv1.Cluster) map[string]*string {
 		if cluster.Annotations[contract.AnnotationSleepRequested] != s.value {

@@ -28,12 +28,12 @@ const (
 	StateAsleep State = "asleep"
 	// StateAsleepByHand: a person put the cluster to sleep, so that no connection wakes it.
 	StateAsleepByHand State = "asleep by hand"
-	// StateWaking: neither hibernation nor a doze is requested any longer, and no instance is ready yet.
+	// StateWaking: hibernation or a doze has ended, and no instance is ready yet.
 	StateWaking State = "waking"
 )
 
-// wakes is how long a new pod that is not ready counts as waking; after that it counts as failed.
-const wakes = 5 * time.Minute
+// wakingLimit is how long a new pod that is not ready counts as waking; after that it counts as failed.
+const wakingLimit = 5 * time.Minute
 
 // seen is a Cluster with its pods.
 type seen struct {
@@ -67,15 +67,15 @@ func (s seen) state(now time.Time) State {
 		about, _ = announced.Valid(now)
 	}
 	switch {
-	case s.view.Switched && s.view.Hibernated && s.view.Ours:
+	case s.view.HibernationOn && s.view.Hibernated && s.view.OwnsHibernation:
 		return StateAsleep
-	case s.view.Switched && s.view.Hibernated:
+	case s.view.HibernationOn && s.view.Hibernated:
 		return StateAsleepByHand
-	case s.view.Switched:
+	case s.view.HibernationOn:
 		return StateGoing
 	case s.view.Dozing:
 		return StateDozing
-	case s.view.Unsettled || !s.wokenFromDoze(now).IsZero():
+	case s.view.MayStillStop || !s.wokenFromDoze(now).IsZero():
 		return StateWaking
 	case hibernation || s.starting(now): // the operator removes the condition when it begins to create the pods
 		return StateWaking
@@ -91,7 +91,7 @@ func (s seen) state(now time.Time) State {
 // starting reports whether no instance is ready and the newest pod is younger than wakes.
 func (s seen) starting(now time.Time) bool {
 	youngest := s.youngest()
-	return youngest != nil && !slices.ContainsFunc(s.pods, ready) && now.Sub(youngest.CreationTimestamp.Time) < wakes
+	return youngest != nil && !slices.ContainsFunc(s.pods, ready) && now.Sub(youngest.CreationTimestamp.Time) < wakingLimit
 }
 
 func (s seen) youngest() *corev1.Pod {
@@ -119,7 +119,7 @@ func (s seen) since(state State, now time.Time) time.Time {
 	reason, changed, _ := s.condition()
 	switch state {
 	case StateAsleep, StateGoing:
-		if at, err := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationAsleepSince]); err == nil && s.view.Ours {
+		if at, err := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationAsleepSince]); err == nil && s.view.OwnsHibernation {
 			return at.UTC()
 		}
 		if reason == "" {
@@ -148,7 +148,7 @@ func (s seen) since(state State, now time.Time) time.Time {
 
 // asks reports whether there is a sidecar to ask.
 func (s seen) asks(state State) bool {
-	return s.cluster.Status.CurrentPrimary != "" && (state == StateAwake || state == StateGoing && !s.view.Switched)
+	return s.cluster.Status.CurrentPrimary != "" && (state == StateAwake || state == StateGoing && !s.view.HibernationOn)
 }
 
 func (s seen) instance(pod string) instance {

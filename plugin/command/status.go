@@ -181,10 +181,10 @@ func (s seen) row(state State, now time.Time) row {
 	if state == StateDozing {
 		r.Due = unlessZero(s.hibernatesAt())
 	}
-	if !s.view.Switched {
+	if !s.view.HibernationOn {
 		r.DozeBlockedBy = s.dozeBlockers()
 	}
-	if s.view.Switched && s.view.VolumesAtRisk {
+	if s.view.HibernationOn && s.view.VolumesAtRisk {
 		r.note("not woken now: " + plan.VolumesAtRisk)
 	}
 	if state == StateAwake && s.podsKnown && !slices.ContainsFunc(s.pods, ready) {
@@ -199,7 +199,7 @@ func (r *row) take(i instance, a answer) {
 		r.note(fmt.Sprintf("the sidecar of %s cannot be asked: %s", i.pod, because(a.err)))
 		return
 	}
-	r.IdleForSeconds, r.Due = a.report.IdleForSeconds, a.report.Due
+	r.IdleForSeconds, r.Due = a.report.IdleForSeconds, a.report.SleepDue
 	for _, blocker := range a.report.Blockers {
 		if !slices.Contains(r.BlockedBy, blocker) {
 			r.BlockedBy = append(r.BlockedBy, blocker)

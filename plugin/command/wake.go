@@ -15,8 +15,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// wakeTakes is the plugin's own default timeout for a wake.
-const wakeTakes = 5 * time.Minute
+// defaultWakeTimeout is the plugin's own default timeout for a wake.
+const defaultWakeTimeout = 5 * time.Minute
 
 // waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30: pkg/reconciler/hibernation).
 // It writes the condition before it deletes the first pod.
@@ -28,20 +28,20 @@ type step int
 const (
 	// stepDone: neither hibernation nor a doze is requested.
 	stepDone step = iota
-	// stepHold: wait until the operator has deleted every pod; turning the switch off earlier would make it fail over.
-	stepHold
-	// stepSwitch: turn the switch off.
-	stepSwitch
-	// stepHoldStop: wait until PostgreSQL has stopped for a doze.
-	stepHoldStop
-	// stepUnfence: have PostgreSQL started again.
+	// stepAwaitPodsDeleted: wait until the operator has deleted every pod; turning hibernation off earlier would make it fail over.
+	stepAwaitPodsDeleted
+	// stepEndHibernation: turn hibernation off.
+	stepEndHibernation
+	// stepAwaitStopped: wait until PostgreSQL has stopped for a doze.
+	stepAwaitStopped
+	// stepUnfence: lift the fence, so that PostgreSQL is started again.
 	stepUnfence
 	// stepRefuse: give up, because the operator might delete volumes.
 	stepRefuse
 )
 
-// next returns the next step. The switch may be turned off before the first pod is deleted and after the last is gone; the
-// patch fails if the operator has begun meanwhile. While volumes are at risk no new pod may be created, so the switch may be
+// next returns the next step. Hibernation may be turned off before the first pod is deleted and after the last is gone; the
+// patch fails if the operator has begun meanwhile. While volumes are at risk no new pod may be created, so hibernation may be
 // turned off only while all pods are left.
 func (s seen) next() step {
 	reason, _, _ := s.condition()
@@ -49,19 +49,19 @@ func (s seen) next() step {
 	begun := deleting || reason != "" && reason != waitingForHealthy
 	switch {
 	case s.view.Dozing && !s.view.Stopped:
-		return stepHoldStop
+		return stepAwaitStopped
 	case s.view.Dozing:
 		return stepUnfence
-	case !s.view.Switched:
+	case !s.view.HibernationOn:
 		return stepDone
 	case !s.podsKnown:
-		return stepHold
+		return stepAwaitPodsDeleted
 	case s.view.VolumesAtRisk && (begun || len(s.pods) == 0):
 		return stepRefuse
 	case s.view.Hibernated && len(s.pods) == 0, !begun:
-		return stepSwitch
+		return stepEndHibernation
 	default:
-		return stepHold
+		return stepAwaitPodsDeleted
 	}
 }
 
@@ -69,7 +69,7 @@ func (s seen) next() step {
 func (s seen) awake() bool {
 	_, _, hibernation := s.condition()
 	primary := s.primary()
-	return !s.view.Switched && !s.view.Dozing && !s.view.Unsettled && !hibernation && primary != nil && ready(*primary)
+	return !s.view.HibernationOn && !s.view.Dozing && !s.view.MayStillStop && !hibernation && primary != nil && ready(*primary)
 }
 
 // woke is the output of wake.
@@ -81,7 +81,7 @@ type woke struct {
 }
 
 func (p *program) wakeCommand() *cobra.Command {
-	wait, timeout := false, wakeTakes
+	wait, timeout := false, defaultWakeTimeout
 	c := &cobra.Command{
 		Use: "wake CLUSTER", Short: "Wake a cluster, also one that a person put to sleep",
 		Long: `Wake a cluster, also one that a person put to sleep. While its pods are being deleted it waits until that is over:
@@ -153,45 +153,45 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 		if !w.wait || w.answer.Ready {
 			return true, nil
 		}
-		w.tell(s.start())
+		w.sayPhase(s.start())
 		return false, nil
 	case stepRefuse:
 		return false, fmt.Errorf("the Cluster %q is not woken: %s", w.name, plan.VolumesAtRisk)
-	case stepHold:
-		w.tell("The pods are being deleted; it is woken when that is over.")
+	case stepAwaitPodsDeleted:
+		w.sayPhase("The pods are being deleted; it is woken when that is over.")
 		return false, nil
-	case stepHoldStop:
-		w.tell("PostgreSQL is being stopped; it is started again when that is over.")
+	case stepAwaitStopped:
+		w.sayPhase("PostgreSQL is being stopped; it is started again when that is over.")
 		return false, nil
-	case stepSwitch, stepUnfence:
+	case stepEndHibernation, stepUnfence:
 		if err := w.annotate(ctx, cluster, s.changes()); err != nil {
 			return false, err
 		}
-		w.tell(map[bool]string{true: "The fence is lifted.", false: "The hibernation annotation is off."}[s.view.Dozing])
+		w.sayPhase(map[bool]string{true: "The fence is lifted.", false: "The hibernation annotation is off."}[s.view.Dozing])
 		w.answer.State = StateWaking
 		return !w.wait, nil
 	}
 	return false, nil
 }
 
-// changes are the annotations that wake the cluster, and what its sleep has left. A fence of a person's stays.
+// changes returns the changes of the annotations that wake the cluster and remove those of its sleep. A person's fence stays.
 func (s seen) changes() map[string]*string {
 	changes := map[string]*string{
 		contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil, contract.AnnotationSleepRequested: nil,
-		contract.AnnotationDozingSince: nil, contract.AnnotationStopped: nil,
+		contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
 		contract.AnnotationLastWake: nil, // it belongs to another wake
 	}
 	if s.view.Fenced {
-		changes[contract.AnnotationFence] = nil
+		changes[contract.AnnotationFencedInstances] = nil
 	}
-	if s.view.Switched {
+	if s.view.HibernationOn {
 		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil
 	}
 	return changes
 }
 
-// tell prints a phase when it begins.
-func (w *waking) tell(phase string) {
+// sayPhase prints a phase when it begins.
+func (w *waking) sayPhase(phase string) {
 	if phase != w.phase {
 		w.phase = phase
 		w.say("%s", phase)

@@ -120,7 +120,7 @@ func reported(t *testing.T, change func(*contract.Report)) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		seconds := 60.0
 		r := contract.Report{
-			Version: contract.ReportVersion, Cluster: "orders", Pod: "orders-1", Known: true, IdleForSeconds: &seconds, Requests: true, Reason: "waiting",
+			Version: contract.ReportVersion, Cluster: "orders", Pod: "orders-1", Known: true, IdleForSeconds: &seconds, AcceptsSleepRequests: true, Reason: "waiting",
 			Blockers: []string{"waiting"}, Rules: contract.ReportedRules{Enabled: true},
 		}
 		change(&r)

@@ -92,7 +92,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		o.SetManagedFields(nil)
 	}
 	own := func(c *cnpgv1.Cluster) {
-		if manager := w.managers[client.ObjectKeyFromObject(c)]; manager != "" && (c.Annotations[contract.AnnotationHibernation] != "" || c.Annotations[contract.AnnotationFence] != "") {
+		if manager := w.managers[client.ObjectKeyFromObject(c)]; manager != "" && (c.Annotations[contract.AnnotationHibernation] != "" || c.Annotations[contract.AnnotationFencedInstances] != "") {
 			c.ManagedFields = owned(manager)
 		}
 	}
@@ -319,9 +319,9 @@ func asleep(c *cnpgv1.Cluster) {
 // dozing is a cluster that has dozed for ten minutes, and hibernates after an hour without use.
 func dozing(c *cnpgv1.Cluster) {
 	with(toDoze)(c)
-	c.Annotations[contract.AnnotationFence] = contract.FenceAll
+	c.Annotations[contract.AnnotationFencedInstances] = contract.FencedInstancesAll
 	c.Annotations[contract.AnnotationDozingSince] = time.Now().Add(-10 * time.Minute).UTC().Format(time.RFC3339)
-	c.Annotations[contract.AnnotationStopped] = "uid"
+	c.Annotations[contract.AnnotationPostgresStopped] = "uid"
 	c.ManagedFields = owned(contract.FieldManager)
 }
 
@@ -330,7 +330,7 @@ var toDoze = map[string]string{contract.AnnotationDozeMinutes: "5", contract.Ann
 
 // fenced is a cluster that a person fenced.
 func fenced(c *cnpgv1.Cluster) {
-	c.Annotations[contract.AnnotationFence] = contract.FenceAll
+	c.Annotations[contract.AnnotationFencedInstances] = contract.FencedInstancesAll
 	c.ManagedFields = owned("kubectl-cnpg")
 }
 
@@ -373,8 +373,8 @@ func pod(cluster, name string, age time.Duration, isReady bool) *corev1.Pod {
 func idling(since time.Duration) contract.Report {
 	start, due, seconds := time.Now().Add(-since).UTC(), time.Now().Add(30*time.Minute-since).UTC(), since.Seconds()
 	return contract.Report{
-		Version: contract.ReportVersion, Known: true, Events: true, Requests: true, IdleSince: &start, IdleForSeconds: &seconds, LastActivity: &start,
-		Due: &due, Reason: "waiting", Blockers: []string{"waiting"}, Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
+		Version: contract.ReportVersion, Known: true, SocketEvents: true, AcceptsSleepRequests: true, IdleSince: &start, IdleForSeconds: &seconds, LastActivity: &start,
+		SleepDue: &due, Reason: "waiting", Blockers: []string{"waiting"}, Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
 	}
 }
 
@@ -382,7 +382,7 @@ func idling(since time.Duration) contract.Report {
 func busy(blockers ...string) contract.Report {
 	now := time.Now().UTC()
 	return contract.Report{
-		Version: contract.ReportVersion, Known: true, Active: true, Events: true, Requests: true, Sessions: map[string]int{"active": 1, "idle": 3, "disabled": 0},
+		Version: contract.ReportVersion, Known: true, Active: true, SocketEvents: true, AcceptsSleepRequests: true, Sessions: map[string]int{"active": 1, "idle": 3, "disabled": 0},
 		LastActivity: &now, LastUnseenClient: "10.0.0.9", Reason: blockers[0], Blockers: blockers,
 	}
 }

@@ -91,8 +91,8 @@ var settings = []setting{
 	{"pod-uid", "POD_UID", "", "UID of the plugin's pod"},
 	{"pod-ips", "POD_IPS", "", "addresses of the plugin's pod, separated by commas"},
 	{"node-name", "NODE_NAME", "", "node of the plugin's pod"},
-	{"custom-cnpg-group", "CUSTOM_CNPG_GROUP", contract.DefaultGroup, "API group of the Cluster resource"},
-	{"custom-cnpg-version", "CUSTOM_CNPG_VERSION", contract.DefaultVersion, "API version of the Cluster resource"},
+	{"custom-cnpg-group", "CUSTOM_CNPG_GROUP", contract.DefaultCNPGGroup, "API group of the Cluster resource"},
+	{"custom-cnpg-version", "CUSTOM_CNPG_VERSION", contract.DefaultCNPGVersion, "API version of the Cluster resource"},
 }
 
 // image matches an image reference: a path with an optional host, tag and digest.

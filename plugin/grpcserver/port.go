@@ -6,34 +6,34 @@ import (
 	"sync"
 )
 
-// port is a listener for several servers, each of which closes what it listens on when it stops.
-type port struct {
+// sharedListener accepts connections for several servers. A gRPC server closes its listener when it stops, so each gets its own.
+type sharedListener struct {
 	listener net.Listener
-	arrivals chan arrival
+	results  chan acceptResult
 	closed   chan struct{}
 }
 
-// arrival is what Accept returned.
-type arrival struct {
+// acceptResult is what Accept returned.
+type acceptResult struct {
 	conn net.Conn
 	err  error
 }
 
-// share accepts the listener's connections for the servers that it is lent to, until the port is closed.
-func share(listener net.Listener) *port {
-	p := &port{listener: listener, arrivals: make(chan arrival), closed: make(chan struct{})}
+// newSharedListener accepts the listener's connections until close.
+func newSharedListener(listener net.Listener) *sharedListener {
+	p := &sharedListener{listener: listener, results: make(chan acceptResult), closed: make(chan struct{})}
 	go p.accept()
 	return p
 }
 
-func (p *port) accept() {
+func (p *sharedListener) accept() {
 	for {
 		conn, err := p.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		select {
-		case p.arrivals <- arrival{conn, err}:
+		case p.results <- acceptResult{conn, err}:
 		case <-p.closed:
 			if conn != nil {
 				_ = conn.Close()
@@ -43,38 +43,40 @@ func (p *port) accept() {
 	}
 }
 
-func (p *port) close() {
+func (p *sharedListener) close() {
 	close(p.closed)
 	_ = p.listener.Close()
 }
 
-// lend returns the listener for one server.
-func (p *port) lend() net.Listener { return &lent{port: p, returned: make(chan struct{})} }
+// newListener returns a listener for one server.
+func (p *sharedListener) newListener() net.Listener {
+	return &serverListener{sharedListener: p, returned: make(chan struct{})}
+}
 
-// lent is a port until the server closes it.
-type lent struct {
-	*port
+// serverListener is one server's listener.
+type serverListener struct {
+	*sharedListener
 	once     sync.Once
 	returned chan struct{}
 }
 
-func (l *lent) Accept() (net.Conn, error) {
+func (l *serverListener) Accept() (net.Conn, error) {
 	select {
-	case <-l.returned: // not by chance, if somebody comes at the same time
+	case <-l.returned: // otherwise select might choose a connection that arrives at the same time
 		return nil, net.ErrClosed
 	default:
 	}
 	select {
-	case next := <-l.arrivals:
+	case next := <-l.results:
 		return next.conn, next.err
 	case <-l.returned:
 		return nil, net.ErrClosed
 	}
 }
 
-func (l *lent) Close() error {
+func (l *serverListener) Close() error {
 	l.once.Do(func() { close(l.returned) })
 	return nil
 }
 
-func (l *lent) Addr() net.Addr { return l.listener.Addr() }
+func (l *serverListener) Addr() net.Addr { return l.listener.Addr() }

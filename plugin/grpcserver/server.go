@@ -66,11 +66,13 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Files) erro
 	}
 	transport := mutual{credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: certificates.config})}
 	options := []grpc.ServerOption{grpc.Creds(transport), grpc.ConnectionTimeout(handshakeTimeout)}
-	port := share(listener)
+	port := newSharedListener(listener)
 	defer port.close()
 	group, ctx := errgroup.WithContext(ctx)
 	staying, leave := context.WithCancel(ctx)
-	group.Go(func() error { return s.serve(staying, connlimit.New(port.lend(), maximumStrangers, nil), options...) })
+	group.Go(func() error {
+		return s.serve(staying, connlimit.New(port.newListener(), maximumStrangers, nil), options...)
+	})
 	group.Go(func() error {
 		defer leave()
 		select {
@@ -80,7 +82,7 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Files) erro
 		}
 		leave() // asks the peers of every connection to connect again
 		renewed := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: renewLeft})
-		return s.serve(ctx, connlimit.New(port.lend(), maximumStrangers, nil), append(options, renewed)...)
+		return s.serve(ctx, connlimit.New(port.newListener(), maximumStrangers, nil), append(options, renewed)...)
 	})
 	return group.Wait()
 }

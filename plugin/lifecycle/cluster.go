@@ -44,9 +44,9 @@ func (c *cluster) identity() metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: c.Metadata.Namespace, Name: c.Metadata.Name, UID: c.Metadata.UID}
 }
 
-// rolls reports whether the operator may replace the running instances to update their sidecar, by the Cluster's annotation or,
+// updatesImmediately reports whether the operator may replace the running instances to update their sidecar, by the Cluster's annotation or,
 // without one, by the plugin's setting. A Cluster that cannot be read or an unknown value causes no rollout.
-func (c *cluster) rolls(otherwise bool) bool {
+func (c *cluster) updatesImmediately(otherwise bool) bool {
 	if c.unreadable {
 		return false
 	}
@@ -61,7 +61,7 @@ func (c *cluster) rolls(otherwise bool) bool {
 // cannot be read.
 func (c *cluster) ownStartupProbe() bool { return c.unreadable || c.Spec.Probes.Startup != nil }
 
-// mayDoze reports whether the cluster is to doze: it has one instance, and its annotations are valid and say so.
+// mayDoze reports whether the cluster may doze: it has one instance, and its annotations are valid and say so.
 func (c *cluster) mayDoze(now time.Time) bool {
 	policy, _ := idle.ParsePolicy(c.Metadata.Annotations, now)
 	return policy.Enabled && policy.Doze != 0 && c.Spec.Instances == 1

@@ -14,7 +14,7 @@ import (
 const bootstrapContainer = "bootstrap-controller"
 
 // AddReadinessProbe adds the readiness probe by which the sidecar takes the pod out of its Services before PostgreSQL stops for a
-// doze. One failure must suffice: clients wait meanwhile. The port is open by default, so that the probe fails for nothing else.
+// doze. One failure suffices, since clients wait meanwhile. The port is open by default, so the probe fails for no other reason.
 func AddReadinessProbe(pod *corev1.Pod) {
 	for i := range pod.Spec.Containers {
 		container := &pod.Spec.Containers[i]
@@ -29,7 +29,7 @@ func AddReadinessProbe(pod *corev1.Pod) {
 	}
 }
 
-// SetDozeMemoryRequest tells the sidecar PostgreSQL's memory request while the cluster dozes; empty: it stays as it is.
+// SetDozeMemoryRequest sets the sidecar's variable with PostgreSQL's memory request while the cluster dozes; empty: none.
 func SetDozeMemoryRequest(pod *corev1.Pod, memory string) {
 	for i := range pod.Spec.Containers {
 		if container := &pod.Spec.Containers[i]; container.Name == containerName && memory != "" {
@@ -38,16 +38,15 @@ func SetDozeMemoryRequest(pod *corev1.Pod, memory string) {
 	}
 }
 
-// ShrinkBootstrapRequests makes the requests of the operator's init container small, unless the pod is Guaranteed.
+// ShrinkBootstrapRequests lowers the requests of the operator's init container, unless the pod is Guaranteed.
 //
-// A pod's requests are the larger of its init containers' and of its other containers' sum, also long after the init containers
-// have ended (Kubernetes' documentation of init containers: "Resource sharing within containers"). The operator gives this one PostgreSQL's
-// requests (1.30: pkg/specs/containers.go), so that a dozing pod's containers could be resized without any effect on its node. The
-// container only copies a file; its limits stay. The operator leaves it out when it compares pods (1.30: pkg/specs/podspec_diff.go),
-// so that this rolls nothing.
+// A pod's effective request is the larger of that of its init containers and the sum of its other containers, even after the init
+// containers have ended (Kubernetes' documentation of init containers: "Resource sharing within containers"). The operator gives
+// this init container PostgreSQL's requests (1.30: pkg/specs/containers.go). With them, resizing a dozing pod's containers would have
+// no effect on its node. The container only copies a file, and its limits stay. The operator ignores it when it compares pods (1.30:
+// pkg/specs/podspec_diff.go), so this causes no rollout.
 //
-// A pod stays Burstable: the sidecar has requests, and this container's are below what makes a pod Guaranteed. A Guaranteed pod
-// would no longer be, so it is left as it is.
+// A Burstable pod stays Burstable, since the sidecar has requests. A Guaranteed pod would become Burstable, so it is left as it is.
 func ShrinkBootstrapRequests(pod *corev1.Pod) {
 	if guaranteed(pod) {
 		return
@@ -60,7 +59,7 @@ func ShrinkBootstrapRequests(pod *corev1.Pod) {
 	}
 }
 
-// shrink lowers a request, which is the limit where only that is set. Without either there is none.
+// shrink lowers a request. If only a limit is set, Kubernetes uses that as the request.
 func shrink(resources *corev1.ResourceRequirements, name corev1.ResourceName, to resource.Quantity) {
 	request, ok := resources.Requests[name]
 	if !ok {

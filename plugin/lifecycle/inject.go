@@ -49,7 +49,7 @@ func Placeholder() Sidecar {
 	resources := corev1.ResourceRequirements{Requests: quantities, Limits: quantities}
 	return Sidecar{
 		Image: placeholderImage, Resources: requests.Sidecars{Burstable: resources, Guaranteed: resources},
-		LogLevel: "info", Group: contract.DefaultGroup, Version: contract.DefaultVersion,
+		LogLevel: "info", Group: contract.DefaultCNPGGroup, Version: contract.DefaultCNPGVersion,
 	}
 }
 
@@ -145,7 +145,7 @@ func container(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Si
 		Env:   environment(postgres, socket, sidecar),
 		VolumeMounts: []corev1.VolumeMount{
 			socket,
-			{Name: volumeOwn, MountPath: contract.OwnDirectory},
+			{Name: volumeOwn, MountPath: contract.SidecarDirectory},
 			{Name: volumeToken, MountPath: contract.TokenDirectory, ReadOnly: true},
 		},
 		Resources:       resources,
@@ -168,10 +168,10 @@ func environment(postgres *corev1.Container, socket corev1.VolumeMount, sidecar 
 		field(contract.EnvPod, "metadata.name"),
 		field(contract.EnvPodUID, "metadata.uid"),
 		{Name: contract.EnvSocketDirectory, Value: socket.MountPath},
-		{Name: contract.EnvMarker, Value: path.Join(socket.MountPath, markerFile)},
+		{Name: contract.EnvPreStopMarker, Value: path.Join(socket.MountPath, markerFile)},
 		{Name: contract.EnvLogLevel, Value: sidecar.LogLevel},
-		{Name: contract.EnvGroup, Value: sidecar.Group},
-		{Name: contract.EnvVersion, Value: sidecar.Version},
+		{Name: contract.EnvCNPGGroup, Value: sidecar.Group},
+		{Name: contract.EnvCNPGVersion, Value: sidecar.Version},
 		{Name: contract.EnvMemoryLimit, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{
 			ContainerName: containerName, Resource: "limits.memory", Divisor: resource.MustParse("1"),
 		}}},

@@ -117,7 +117,7 @@ func (s *Server) patch(request *lifecycle.OperatorLifecycleRequest, operation li
 
 // inject returns the pod to create or, if create is false, to plan.
 func (s *Server) inject(pod *corev1.Pod, owner *cluster, create bool) (*corev1.Pod, error) {
-	if !create && !owner.rolls(s.AtOnce) {
+	if !create && !owner.updatesImmediately(s.AtOnce) {
 		return Inject(pod, Placeholder())
 	}
 	injected, err := Inject(pod, s.Sidecar)

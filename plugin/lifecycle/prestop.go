@@ -6,7 +6,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// markerFile is the file that the sidecar creates in the socket's directory before it turns the hibernation switch on.
+// markerFile is the file that the sidecar creates in the socket's directory before it turns hibernation on.
 const markerFile = ".scale-to-zero-asleep"
 
 // preStopScript delays PostgreSQL's shutdown by two seconds if the marker file exists: kube-proxy may need that long to reroute

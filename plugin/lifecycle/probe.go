@@ -34,7 +34,7 @@ func SetStartupProbePeriod(pod *corev1.Pod) {
 // period if that plugin's CREATE does not overwrite it.
 func SetSidecarStartupProbePeriods(pod *corev1.Pod) {
 	for i := range pod.Spec.InitContainers {
-		if container := &pod.Spec.InitContainers[i]; stays(container) {
+		if container := &pod.Spec.InitContainers[i]; restartable(container) {
 			probeEverySecond(container.StartupProbe)
 		}
 	}
@@ -47,7 +47,7 @@ func SlowStartupProbes(pod *corev1.Pod) []corev1.Container {
 	for i := range pod.Spec.InitContainers {
 		container := &pod.Spec.InitContainers[i]
 		probe := container.StartupProbe
-		if !stays(container) || probe == nil || probe.InitialDelaySeconds == 0 && cmp.Or(probe.PeriodSeconds, defaultPeriod) == 1 {
+		if !restartable(container) || probe == nil || probe.InitialDelaySeconds == 0 && cmp.Or(probe.PeriodSeconds, defaultPeriod) == 1 {
 			continue
 		}
 		slow = append(slow, corev1.Container{Name: container.Name, RestartPolicy: container.RestartPolicy, StartupProbe: &corev1.Probe{
@@ -57,8 +57,8 @@ func SlowStartupProbes(pod *corev1.Pod) []corev1.Container {
 	return slow
 }
 
-// stays reports whether an init container is restartable, that is, runs as long as the pod.
-func stays(container *corev1.Container) bool {
+// restartable reports whether an init container is restartable, that is, runs as long as the pod.
+func restartable(container *corev1.Container) bool {
 	return container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 

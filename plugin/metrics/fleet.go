@@ -162,7 +162,7 @@ func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, view plan.Cluster)
 	for _, state := range states {
 		send(f.described.state, prometheus.GaugeValue, number(state.GetValue() == in), state)
 	}
-	onConnect := f.sources.Instances != nil && (view.Obstacle() == "" || view.Dozing && !view.Gone)
+	onConnect := f.sources.Instances != nil && (view.Obstacle() == "" || view.Dozing && !view.Deleting)
 	send(f.described.onConnect, prometheus.GaugeValue, number(onConnect))
 	send(f.described.unreconciled, prometheus.GaugeValue, number(unreconciled(cluster)))
 	if since, asleep := asleepSince(cluster); asleep {

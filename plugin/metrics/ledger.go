@@ -12,8 +12,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// ledger accumulates how long the clusters sleep and doze, and the resources that they do not request while they sleep. A pod that
-// dozes keeps its requests.
+// ledger accumulates how long the clusters sleep and doze, and the resources that they do not request while they sleep. A doze counts
+// as no saving, even if it lowers the pod's requests.
 //
 // It counts from zero what this process has seen. Starting at the age of the current sleep would look better after a restart,
 // but be wrong: Prometheus treats a counter that decreased as reset, and would count that sleep's past twice. For the same

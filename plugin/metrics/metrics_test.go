@@ -65,7 +65,7 @@ func on(more ...string) map[string]string {
 	return annotations
 }
 
-// ours makes this project the owner of the switch.
+// ours makes this project the owner of the hibernation annotation.
 func ours(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	c.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: contract.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "postgresql.cnpg.io/v1", FieldsType: "FieldsV1",
@@ -177,8 +177,8 @@ func TestThePageIsGolden(t *testing.T) {
 		cluster("awake", on(contract.AnnotationLastWake, wokenBy("10.0.0.9"))), cluster("disabled", nil), cluster("falling", on(contract.AnnotationHibernation, "on")),
 		cluster("mistaken", map[string]string{contract.AnnotationEnabled: "yes"}), stranger, blocked, byLimit,
 		ours(cluster("asleep", on(contract.AnnotationHibernation, "on", contract.AnnotationAsleepSince, "2026-03-02T11:59:58Z"), asleep(noon.Add(-time.Hour)))),
-		ours(cluster("dozing", on(contract.AnnotationFence, contract.FenceAll, contract.AnnotationDozingSince, "2026-03-02T12:01:30Z", contract.AnnotationWake, contract.WakeManual))),
-		cluster("fenced", on(contract.AnnotationFence, contract.FenceAll)),
+		ours(cluster("dozing", on(contract.AnnotationFencedInstances, contract.FencedInstancesAll, contract.AnnotationDozingSince, "2026-03-02T12:01:30Z", contract.AnnotationWake, contract.WakeManual))),
+		cluster("fenced", on(contract.AnnotationFencedInstances, contract.FencedInstancesAll)),
 		schedule("nightly", "asleep", map[string]string{contract.AnnotationSuspended: "2026-03-02T11:00:00Z"}, true),
 		schedule("weekly", "asleep", map[string]string{contract.AnnotationSuspended: "2026-03-02T11:00:00Z"}, true),
 		schedule("a person's", "asleep", nil, true), schedule("resumed by hand", "awake", map[string]string{contract.AnnotationSuspended: "x"}, false),

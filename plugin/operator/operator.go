@@ -6,7 +6,7 @@
 // they only ask for its capabilities once per connection and list them in the Cluster's status, which does neither harm nor
 // good. The service is declared only with a setting (VALIDATE_CLUSTERS), because of operators that would use it: with that
 // client, an error of ours or an unreachable plugin would reject every write to a Cluster that lists the plugin, including that
-// of a person who turns the switch off while the plugin is down. To have mistakes rejected, use the admission policy, which
+// of a person who turns hibernation off while the plugin is down. To have mistakes rejected, use the admission policy, which
 // depends on no running program.
 package operator
 

@@ -123,7 +123,7 @@ func TestValidateClusterChange(t *testing.T) {
 	}{
 		{"what was wrong before holds nobody up", with(map[string]string{"example.org/note": "y"}), nil},
 		{"a good value beside bad ones is let through", with(map[string]string{contract.AnnotationInactivityMinutes: "5"}), nil},
-		{"so is the switch", with(map[string]string{contract.AnnotationHibernation: "on"}), nil},
+		{"so is hibernation", with(map[string]string{contract.AnnotationHibernation: "on"}), nil},
 		{"a bad value made good is", with(map[string]string{contract.AnnotationWake: "manual"}), nil},
 		{"taking all away is", nil, nil},
 		{"a bad value made another bad one is refused", with(map[string]string{contract.AnnotationWake: "perhaps"}), []string{contract.AnnotationWake}},

@@ -48,7 +48,7 @@ func cluster(name string, plugins ...cnpgv1.PluginConfiguration) *cnpgv1.Cluster
 // fenced is a cluster without the plugin that this field manager has fenced.
 func fenced(name, manager string) *cnpgv1.Cluster {
 	c := cluster(name)
-	c.Annotations = map[string]string{contract.AnnotationFence: contract.FenceAll}
+	c.Annotations = map[string]string{contract.AnnotationFencedInstances: contract.FencedInstancesAll}
 	c.ManagedFields = []metav1.ManagedFieldsEntry{{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: resource.String(), FieldsType: "FieldsV1",
 		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`),
@@ -56,7 +56,7 @@ func fenced(name, manager string) *cnpgv1.Cluster {
 	return c
 }
 
-var resource = schema.GroupVersion{Group: contract.DefaultGroup, Version: contract.DefaultVersion}
+var resource = schema.GroupVersion{Group: contract.DefaultCNPGGroup, Version: contract.DefaultCNPGVersion}
 
 func TestCheck_refusesWhileAClusterListsThePlugin(t *testing.T) {
 	t.Parallel()
@@ -92,8 +92,8 @@ func TestCheck_withoutTheOperatorsResources(t *testing.T) {
 	t.Parallel()
 	reader := reading(t).WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			if list.GetObjectKind().GroupVersionKind().Group == contract.DefaultGroup {
-				return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: contract.DefaultGroup, Kind: "Cluster"}}
+			if list.GetObjectKind().GroupVersionKind().Group == contract.DefaultCNPGGroup {
+				return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: contract.DefaultCNPGGroup, Kind: "Cluster"}}
 			}
 			return c.List(ctx, list, options...)
 		},

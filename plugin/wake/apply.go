@@ -81,7 +81,7 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 		}
 	}
 	c.closePorts(seen.name, func(uid types.UID) bool { return contains(planned.Lead, uid) }, again)
-	return c.tellUnwakeable(ctx, seen, planned, unwakeable, again.now)
+	return c.recordUnwakeable(ctx, seen, planned, unwakeable, again.now)
 }
 
 func (c *Controller) closePorts(cluster types.NamespacedName, keep func(types.UID) bool, again *requeue) {

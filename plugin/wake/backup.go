@@ -14,13 +14,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// backupTakes limits the wake for a Backup: the operator waits for the answer.
-const backupTakes = 5 * time.Second
+// backupWakeTimeout bounds the requests to the API server for a Backup, since the operator waits for the answer.
+const backupWakeTimeout = 5 * time.Second
 
-// WakeForBackup wakes the cluster if it dozes, and reports whether its Backup has to wait for that. The operator asks again as long
-// as it has to, and whenever the Backup is pending. One of a hibernated cluster the operator has failed before it asks.
+// WakeForBackup wakes the cluster if it dozes, and reports whether its Backup has to wait for that. The operator calls it again as
+// long as the Backup waits or is pending. For a hibernated cluster it does not call: it has marked the Backup as failed before.
 func (c *Controller) WakeForBackup(ctx context.Context, name types.NamespacedName, backup string) (waits bool) {
-	ctx, cancel := context.WithTimeout(ctx, backupTakes)
+	ctx, cancel := context.WithTimeout(ctx, backupWakeTimeout)
 	defer cancel()
 	waits, err := c.wakeForBackup(ctx, name, backup)
 	if err != nil {
@@ -37,9 +37,9 @@ func (c *Controller) wakeForBackup(ctx context.Context, name types.NamespacedNam
 	}
 	now := time.Now()
 	switch view := plan.View(cluster, now); {
-	case view.Gone:
+	case view.Deleting:
 		return false, nil
-	case view.Unsettled, view.Dozing && !view.Stopped: // to lift the fence now would not keep PostgreSQL from stopping
+	case view.MayStillStop, view.Dozing && !view.Stopped: // PostgreSQL would stop even if the fence were lifted now
 		return true, nil
 	case !view.Dozing:
 		return false, nil
@@ -62,8 +62,8 @@ func (c *Controller) wakeForBackup(ctx context.Context, name types.NamespacedNam
 	}, now)
 }
 
-// observeBackupWake tells how a wake for a Backup has ended that this replica began. Nobody waits for it here, so it is over once
-// the kubelet takes PostgreSQL for ready.
+// observeBackupWake observes how a wake for a Backup ended that this replica began. No client waits for it at the gateway, so the
+// wake ends when the read-write Service has a ready endpoint.
 func (c *Controller) observeBackupWake(seen *snapshot, again *requeue) {
 	stored, begun := c.backupWakes.Load(seen.name)
 	if !begun {

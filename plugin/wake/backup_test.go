@@ -25,8 +25,8 @@ func TestWakeForBackup(t *testing.T) {
 	}{
 		{"a dozing cluster is woken", dozes, contract.FieldManager, true, true},
 		{"an awake one need not be", wakes, contract.FieldManager, false, false},
-		{"one whose PostgreSQL is stopping is waited for", without(dozes, contract.AnnotationStopped), contract.FieldManager, true, false},
-		{"also if a person has lifted its fence", without(without(dozes, contract.AnnotationStopped), contract.AnnotationFence), contract.FieldManager, true, false},
+		{"one whose PostgreSQL is stopping is waited for", without(dozes, contract.AnnotationPostgresStopped), contract.FieldManager, true, false},
+		{"also if a person has lifted its fence", without(without(dozes, contract.AnnotationPostgresStopped), contract.AnnotationFencedInstances), contract.FieldManager, true, false},
 		{"a person's fence stays", dozes, "kubectl-cnpg", false, false},
 		{"one that hibernates is the operator's", hibernates("DeletingPods", metav1.ConditionFalse), contract.FieldManager, false, false},
 	} {
@@ -47,7 +47,7 @@ func TestWakeForBackup(t *testing.T) {
 					return
 				}
 				annotations := w.cluster(nil).Annotations
-				for _, key := range []string{contract.AnnotationFence, contract.AnnotationDozingSince, contract.AnnotationStopped} {
+				for _, key := range []string{contract.AnnotationFencedInstances, contract.AnnotationDozingSince, contract.AnnotationPostgresStopped} {
 					if value, left := annotations[key]; left {
 						t.Errorf("%s is %q", key, value)
 					}

@@ -68,33 +68,32 @@ type Controller struct {
 	Ask func(ctx context.Context, replica netip.Addr) error
 	// Notifier tells those who wait for a cluster that it has changed.
 	Notifier *waker.Notifier
-	// Events tell people, and WakeRecorder who woke a cluster.
+	// Events writes Events, and WakeRecorder those about who woke a cluster.
 	Events       events.Writer
 	WakeRecorder *waker.WakeRecorder
 	// Observer is notified how the wakes for Backups end.
 	Observer waker.Observer
-	// Logger tells.
-	Logger *slog.Logger
+	Logger   *slog.Logger
 
-	firstPass    firstPass
-	openPorts    openPorts
-	deadReplicas deadReplicas
-	silent       chan event.GenericEvent // the pods of replicas that were taken for dead
-	handover     handovers
-	waking       sync.Map // until when the gateway stands in, by cluster: time.Time
-	dozed        sync.Map // since when the Services of clusters that dozed are ready again, by cluster: [readySince]
-	bypassed     sync.Map // since when no Service leads past the gateway, by cluster: [bypass]
-	stops        sync.Map // what is known of a stop that no sidecar has told of, by cluster: [plan.Stop]
-	made         sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
-	unallocated  sync.Map // the clusters without a port, that is said once of each
-	untold       sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
-	requested    sync.Map // the requests to hibernate of which no Event could be written yet, by cluster: [events.Event]
-	backupWakes  sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
-	serving      sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
-	unrouted     sync.Map // how many Services lead nowhere, by sleeping cluster: int
-	refusing     sync.Map // the sleep of which an Event says that it goes on for a node maintenance, by cluster: string
-	// going is held for reading by whoever changes slices, and for writing to stop that.
-	going   sync.RWMutex
+	firstPass     firstPass
+	openPorts     openPorts
+	deadReplicas  deadReplicas
+	silent        chan event.GenericEvent // the pods of replicas that count as dead
+	handover      handovers
+	waking        sync.Map // until when the gateway stands in, by cluster: time.Time
+	dozed         sync.Map // since when the Services of clusters that dozed are ready again, by cluster: [readySince]
+	bypassed      sync.Map // since when no Service leads to an instance directly, by cluster: [bypass]
+	stops         sync.Map // what is known of a stop that no sidecar has recorded, by cluster: [plan.Stop]
+	made          sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
+	unallocated   sync.Map // the clusters without a port, that is said once of each
+	unrecorded    sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
+	requestEvents sync.Map // the requests to hibernate of which no Event could be written yet, by cluster: [events.Event]
+	backupWakes   sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
+	serving       sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
+	unrouted      sync.Map // how many Services lead nowhere, by sleeping cluster: int
+	refusing      sync.Map // the sleep of which an Event says that it goes on for a node maintenance, by cluster: string
+	// leaving is held for reading while slices are changed, and for writing to stop that.
+	leaving sync.RWMutex
 	stopped bool
 	// removed is how many slices Leave has removed, and drainBy when Drain ends at the latest.
 	removed int
@@ -114,8 +113,8 @@ type snapshot struct {
 
 // Reconcile makes the plan of a cluster and carries it out. Nothing is written if everything is as planned.
 func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	c.going.RLock()
-	defer c.going.RUnlock()
+	c.leaving.RLock()
+	defer c.leaving.RUnlock()
 	if c.stopped {
 		return ctrl.Result{}, nil
 	}
@@ -137,10 +136,10 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		failed = errors.Join(failed, err)
 	}
 	if err := errors.Join(
-		c.tellWoken(ctx, seen, again), c.tellMaintenance(ctx, seen, planned, again.now), c.tellUnroutable(ctx, seen, again.now),
-		// A Service that cannot be led here must not keep the clients of the others waiting for what these find out.
-		c.tendStop(ctx, seen, again), c.tendFenced(ctx, seen, again.now), c.tendRestart(ctx, seen, again), c.leaveNode(ctx, seen, again),
-		c.tellRequested(ctx, seen, again.now),
+		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordUnroutable(ctx, seen, again.now),
+		// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
+		c.reconcileStop(ctx, seen, again), c.reconcileFenced(ctx, seen, again.now), c.reconcileRestart(ctx, seen, again), c.reconcileDisruption(ctx, seen, again),
+		c.recordHibernationRequested(ctx, seen, again.now),
 	); err != nil {
 		failed = errors.Join(failed, err)
 	}
@@ -153,7 +152,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if planned.Acknowledge != "" && len(routed) != 0 && len(routed) == len(planned.Lead) {
 		c.beginHandover(ctx, seen, planned.Acknowledge, routed)
 	}
-	if err := c.hold(ctx, seen, planned.Hold, again); err != nil {
+	if err := c.confirmHolding(ctx, seen, planned.Hold, again); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: again.after()}, nil
@@ -208,7 +207,7 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 			Direct: len(endpointslice.Ready(service, seen.slices)) != 0,
 		})
 	}
-	if view.Switched || view.Dozing || view.Unsettled || len(routed) == 0 {
+	if view.HibernationOn || view.Dozing || view.MayStillStop || len(routed) == 0 {
 		c.waking.Delete(seen.name)
 	} else {
 		until, _ := c.waking.LoadOrStore(seen.name, now.Add(plan.StandInFor))

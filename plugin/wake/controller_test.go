@@ -510,13 +510,13 @@ func TestWhoWokeItIsTold(t *testing.T) {
 		after time.Duration
 		want  int
 	}{
-		{"once the Service is ready, of a replica that did not", told(0, "orders-rw"), "orders-rw", wakerWithin, 1},
-		{"not before that replica had the time to", told(0, "orders-rw"), "orders-rw", wakerWithin - time.Millisecond, 0},
+		{"once the Service is ready, of a replica that did not", told(0, "orders-rw"), "orders-rw", wakerEventDelay, 1},
+		{"not before that replica had the time to", told(0, "orders-rw"), "orders-rw", wakerEventDelay - time.Millisecond, 0},
 		{"not before the Service is ready", told(0, "orders-rw"), "orders-r", time.Minute, 0},
-		{"not of a wake of long ago", told(plan.StandInFor+time.Second, "orders-rw"), "orders-rw", wakerWithin, 0},
-		{"not of a Service that is gone", told(0, "orders-gone"), "orders-rw", wakerWithin, 0},
-		{"not of a wake by hand", awake, "orders-rw", wakerWithin, 0},
-		{"not of what somebody else wrote", func(c *cnpgv1.Cluster) { awake(c); c.Annotations[contract.AnnotationLastWake] = "me" }, "orders-rw", wakerWithin, 0},
+		{"not of a wake of long ago", told(plan.StandInFor+time.Second, "orders-rw"), "orders-rw", wakerEventDelay, 0},
+		{"not of a Service that is gone", told(0, "orders-gone"), "orders-rw", wakerEventDelay, 0},
+		{"not of a wake by hand", awake, "orders-rw", wakerEventDelay, 0},
+		{"not of what somebody else wrote", func(c *cnpgv1.Cluster) { awake(c); c.Annotations[contract.AnnotationLastWake] = "me" }, "orders-rw", wakerEventDelay, 0},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
@@ -575,7 +575,7 @@ func TestLeave_waitsForAnother(t *testing.T) {
 		takes time.Duration
 	}{
 		{"until another leads the clients", true, 3 * time.Second},
-		{"for ten seconds if none does", false, takeOverWithin},
+		{"for ten seconds if none does", false, takeOverTimeout},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
@@ -590,7 +590,7 @@ func TestLeave_waitsForAnother(t *testing.T) {
 				}()
 				began := time.Now()
 				a.Leave(t.Context())
-				if took := time.Since(began) - drainDelay; took < row.takes || took > row.takes+takeOverEvery {
+				if took := time.Since(began) - drainDelay; took < row.takes || took > row.takes+takeOverInterval {
 					t.Errorf("it waited for %s, want %s", took, row.takes)
 				}
 			})
@@ -605,12 +605,12 @@ func TestLeave_removesItsSlicesThoughTheAPIServerIsSlow(t *testing.T) {
 		w.cluster(asleep)
 		a.read()
 		b.read()
-		w.deleteAll = removeWithin + a.Settings.DrainTimeout - time.Millisecond
+		w.deleteAll = removeTimeout + a.Settings.DrainTimeout - time.Millisecond
 		began := time.Now()
 		a.Leave(t.Context())
 		w.wants("another replica alone", map[string][]string{"b": {"orders-r", "orders-rw"}})
 		a.Drain(t.Context())
-		if took, longest := time.Since(began), takeOverWithin+removeWithin+drainDelay+a.Settings.DrainTimeout; took > longest {
+		if took, longest := time.Since(began), takeOverTimeout+removeTimeout+drainDelay+a.Settings.DrainTimeout; took > longest {
 			t.Errorf("it took %s, and Kubernetes kills a pod after little more than %s", took, longest)
 		}
 	})

@@ -20,27 +20,27 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// leaveNode requests that a dozing cluster hibernates if its pod is to leave its node. The PodDisruptionBudget of a primary that is
-// not ready allows no eviction: whoever drains the node would wait for the pod until the cluster hibernates.
-func (c *Controller) leaveNode(ctx context.Context, seen *snapshot, again *requeue) error {
+// reconcileDisruption requests hibernation of a dozing cluster whose pod is to leave its node. The PodDisruptionBudget of a primary
+// that is not ready allows no eviction, so a drain of the node would wait until the cluster hibernates.
+func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, again *requeue) error {
 	if seen.cluster == nil {
 		return nil
 	}
 	view := plan.View(seen.cluster, again.now)
 	value := seen.cluster.Annotations[contract.AnnotationDozingSince]
 	since, err := time.Parse(time.RFC3339, value)
-	if !view.Dozing || view.Gone || view.VolumesAtRisk || err != nil {
-		return nil //nolint:nilerr // what somebody else wrote there tells of no doze
+	if !view.Dozing || view.Deleting || view.VolumesAtRisk || err != nil {
+		return nil //nolint:nilerr // a value that somebody else wrote says nothing of a doze
 	}
 	node, why, err := c.disruption(ctx, seen)
 	if err != nil || why == "" {
 		return err
 	}
 	if requested := view.Policy.SleepRequested; !requested.IsZero() && !requested.Before(since) {
-		again.at(requested.Add(contract.OldestRequest)) // then it means nothing any more
+		again.at(requested.Add(contract.MaxSleepRequestAge)) // then it means nothing any more
 		return nil
 	}
-	if again.now.Before(since) { // by the sidecar's clock, for which a request of now would be one of before
+	if again.now.Before(since) { // by the sidecar's clock, which would take a request of now for one from before the doze
 		again.at(since)
 		return nil
 	}
@@ -53,29 +53,30 @@ func (c *Controller) leaveNode(ctx context.Context, seen *snapshot, again *reque
 	}
 	c.Logger.Info("a dozing cluster is to hibernate because of its node",
 		"namespace", seen.name.Namespace, "cluster", seen.name.Name, "node", node, "why", why)
-	c.requested.Store(seen.name, events.Event{
+	c.requestEvents.Store(seen.name, events.Event{
 		Reason: "HibernationRequested", Occasion: value,
 		Message: fmt.Sprintf("The dozing cluster is to hibernate, so that its pod is gone from Node %s: the node %s", node, why),
 	})
 	return nil
 }
 
-// tellRequested writes the Event of a request. If that fails, a later reconciliation does, whatever has become of the cluster.
-func (c *Controller) tellRequested(ctx context.Context, seen *snapshot, now time.Time) error {
-	untold, ok := c.requested.Load(seen.name)
+// recordHibernationRequested writes the Event of a request to hibernate. If that fails, a later reconciliation writes it, even if the
+// cluster no longer dozes.
+func (c *Controller) recordHibernationRequested(ctx context.Context, seen *snapshot, now time.Time) error {
+	stored, ok := c.requestEvents.Load(seen.name)
 	if !ok {
 		return nil
 	}
-	if event, _ := untold.(events.Event); seen.cluster != nil {
+	if event, _ := stored.(events.Event); seen.cluster != nil {
 		if err := c.Events.Write(ctx, seen.cluster, event, now); err != nil {
 			return err
 		}
 	}
-	c.requested.Delete(seen.name)
+	c.requestEvents.Delete(seen.name)
 	return nil
 }
 
-// disruption names a node that an instance is to leave, and says why.
+// disruption returns the node that an instance is to leave, and why; empty if there is none.
 func (c *Controller) disruption(ctx context.Context, seen *snapshot) (name, why string, err error) {
 	pods, err := c.Informers.Pods(ctx, seen.name)
 	if err != nil {
@@ -132,7 +133,7 @@ func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Re
 	return requests
 }
 
-// nodeSpecChanges lets pass what may change where pods may be. A node's status changes every few minutes.
+// nodeSpecChanges passes only changes of a node's spec. Its status changes every few minutes.
 func nodeSpecChanges() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(event.DeleteEvent) bool { return false },

@@ -123,10 +123,10 @@ func TestLeaveNode_repeatsARequestThatMeansNothingAnyMore(t *testing.T) {
 		w.cluster(dozes)
 		a.read()
 		first := w.cluster(nil).Annotations[contract.AnnotationSleepRequested]
-		if again := a.read(); again <= 0 || again > contract.OldestRequest {
+		if again := a.read(); again <= 0 || again > contract.MaxSleepRequestAge {
 			t.Errorf("looked at again in %s", again)
 		}
-		pass(t, contract.OldestRequest+time.Second)
+		pass(t, contract.MaxSleepRequestAge+time.Second)
 		a.read()
 		if second := w.cluster(nil).Annotations[contract.AnnotationSleepRequested]; second <= first {
 			t.Errorf("requested at %q, and then at %q", first, second)

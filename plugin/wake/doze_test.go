@@ -21,14 +21,14 @@ func dozes(c *cnpgv1.Cluster) {
 	for _, key := range []string{contract.AnnotationAnnounced, contract.AnnotationGatewayReady, contract.AnnotationGatewayHolding} {
 		delete(c.Annotations, key)
 	}
-	c.Annotations[contract.AnnotationFence] = contract.FenceAll
+	c.Annotations[contract.AnnotationFencedInstances] = contract.FencedInstancesAll
 	c.Annotations[contract.AnnotationDozingSince] = time.Now().Format(time.RFC3339)
-	c.Annotations[contract.AnnotationStopped] = "pod-uid"
+	c.Annotations[contract.AnnotationPostgresStopped] = "pod-uid"
 }
 
 // wakes makes it one that a client has woken.
 func wakes(c *cnpgv1.Cluster) {
-	for _, key := range []string{contract.AnnotationFence, contract.AnnotationDozingSince, contract.AnnotationStopped} {
+	for _, key := range []string{contract.AnnotationFencedInstances, contract.AnnotationDozingSince, contract.AnnotationPostgresStopped} {
 		delete(c.Annotations, key)
 	}
 }
@@ -248,10 +248,10 @@ func TestTendFenced(t *testing.T) {
 				}
 				left := map[string]bool{}
 				annotations := w.cluster(nil).Annotations
-				for _, key := range []string{contract.AnnotationFence, contract.AnnotationDozingSince, contract.AnnotationStopped} {
+				for _, key := range []string{contract.AnnotationFencedInstances, contract.AnnotationDozingSince, contract.AnnotationPostgresStopped} {
 					_, left[key] = annotations[key]
 				}
-				want := map[string]bool{contract.AnnotationFence: row.fenced, contract.AnnotationDozingSince: row.fenced, contract.AnnotationStopped: row.fenced}
+				want := map[string]bool{contract.AnnotationFencedInstances: row.fenced, contract.AnnotationDozingSince: row.fenced, contract.AnnotationPostgresStopped: row.fenced}
 				if diff := cmp.Diff(want, left); diff != "" {
 					t.Errorf("what is left of the doze (-want +got):\n%s", diff)
 				}

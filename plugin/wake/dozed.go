@@ -11,14 +11,14 @@ import (
 // readySince is since when Services are ready without a break.
 type readySince map[types.UID]time.Time
 
-// noteDoze remembers that a cluster dozes, or is about to, and, once it is so no longer, says of its Services since when they have
-// been ready. It reports whether the cluster was so when its Services were last led. A replica that was started since does not know.
+// noteDoze records that a cluster dozes or is about to. After that, it sets ReadySince of its Services, and reports true until no
+// Service leads to the gateway any more, or until hibernation is on. A replica that was started after the doze knows nothing of it.
 func (c *Controller) noteDoze(cluster types.NamespacedName, view plan.Cluster, services []plan.Service, now time.Time) bool {
 	switch {
-	case view.Switched:
+	case view.HibernationOn:
 		c.dozed.Delete(cluster)
 		return false
-	case view.Dozing || view.Unsettled || view.Leaving:
+	case view.Dozing || view.MayStillStop || view.DozeAcknowledged:
 		c.dozed.Store(cluster, readySince{})
 		return true
 	}

@@ -15,42 +15,42 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// tendFenced does for a cluster that we have fenced what nobody else does. The operator that is to hibernate it wants its pods gone,
-// but deletes none that is fenced. Once they are gone, so must the fence be: a person who wakes the cluster would get a PostgreSQL
-// that is not started. And where the plugin is not listed any more, the sidecar has lost the right to lift it.
-func (c *Controller) tendFenced(ctx context.Context, seen *snapshot, now time.Time) error {
+// reconcileFenced deletes the pods of a fenced cluster that is to hibernate, because the operator deletes no fenced pod. It lifts the
+// fence once they are gone, since otherwise PostgreSQL would not be started when a person wakes the cluster. It also lifts it where
+// the Cluster no longer lists the plugin, because the sidecar has then lost the right to.
+func (c *Controller) reconcileFenced(ctx context.Context, seen *snapshot, now time.Time) error {
 	if seen.cluster == nil {
 		return nil
 	}
 	switch view := plan.View(seen.cluster, now); {
-	case deletes(view):
+	case mustDeleteInstances(view):
 		return c.deleteInstances(ctx, seen, now)
-	case lifts(view):
+	case mustLiftFence(view):
 		return c.unlessChanged(ctx, seen, map[string]*string{
-			contract.AnnotationFence: nil, contract.AnnotationDozingSince: nil, contract.AnnotationStopped: nil,
+			contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
 		})
 	}
 	return nil
 }
 
-// lifts reports whether the fence is to be lifted although nobody has come.
-func lifts(view plan.Cluster) bool {
-	asleep := view.Fenced && view.Switched && view.Hibernated
+// mustLiftFence reports whether the fence is to be lifted although no client has connected.
+func mustLiftFence(view plan.Cluster) bool {
+	asleep := view.Fenced && view.HibernationOn && view.Hibernated
 	unlisted := view.Dozing && view.Stopped && !view.Listed
-	// The operator hibernates only a healthy cluster, which a fenced one may not be and does not become. Our own hibernation the
-	// sidecar withdraws by itself.
-	waiting := view.Fenced && view.Switched && !view.Ours && view.WaitsForHealthy
-	return (asleep || unlisted || waiting) && !view.Gone
+	// The operator hibernates only a healthy cluster, and a fenced one does not become healthy. If the hibernation is our own, the
+	// sidecar withdraws it.
+	waiting := view.Fenced && view.HibernationOn && !view.OwnsHibernation && view.WaitsForHealthy
+	return (asleep || unlisted || waiting) && !view.Deleting
 }
 
-// deletes reports whether the instances' pods are to be deleted in the operator's place. The volumes of pods that are made anew
-// must not be at risk.
-func deletes(view plan.Cluster) bool {
-	return view.Fenced && view.Switched && view.DeletingPods && !view.VolumesAtRisk && !view.Gone
+// mustDeleteInstances reports whether the plugin is to delete the instances' pods instead of the operator. The volumes must not be
+// at risk when the pods are created again.
+func mustDeleteInstances(view plan.Cluster) bool {
+	return view.Fenced && view.HibernationOn && view.DeletingPods && !view.VolumesAtRisk && !view.Deleting
 }
 
-// deleteInstances deletes the instances' pods that were seen. The informers may be late, and a woken instance must not be deleted:
-// so the API server is asked before.
+// deleteInstances deletes the instances' pods. It first reads the Cluster from the API server, since the informers may be late, and
+// an instance that was woken meanwhile must not be deleted.
 func (c *Controller) deleteInstances(ctx context.Context, seen *snapshot, now time.Time) error {
 	pods, err := c.Informers.Pods(ctx, seen.name)
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *Controller) deleteInstances(ctx context.Context, seen *snapshot, now ti
 		return nil
 	}
 	live, err := c.live(ctx, seen, now)
-	if err != nil || !deletes(live) {
+	if err != nil || !mustDeleteInstances(live) {
 		return err
 	}
 	for i := range left {
@@ -78,7 +78,7 @@ func (c *Controller) deleteInstances(ctx context.Context, seen *snapshot, now ti
 	return nil
 }
 
-// live is the cluster as the API server has it. That of another Cluster of the same name is empty.
+// live reads the Cluster from the API server. The result is empty if it has been replaced by another one of the same name.
 func (c *Controller) live(ctx context.Context, seen *snapshot, now time.Time) (plan.Cluster, error) {
 	var cluster cnpgv1.Cluster
 	if err := c.APIReader.Get(ctx, seen.name, &cluster); err != nil {
@@ -90,7 +90,7 @@ func (c *Controller) live(ctx context.Context, seen *snapshot, now time.Time) (p
 	return plan.View(&cluster, now), nil
 }
 
-// deletePod deletes that pod, and no other of its name.
+// deletePod deletes this pod, but not a later one of the same name.
 func (c *Controller) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	err := c.Client.Delete(ctx, &corev1.Pod{ObjectMeta: pod.ObjectMeta}, client.Preconditions{UID: &pod.UID})
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {

@@ -25,8 +25,8 @@ import (
 const (
 	// answersWithin is how long a Service may take to lead here.
 	answersWithin = 3 * time.Second
-	// tryEvery is the pause between test connections, and tryTakes limits each: kube-proxy chooses among all endpoints at random.
-	tryEvery, tryTakes = 25 * time.Millisecond, 300 * time.Millisecond
+	// dialInterval is the pause between test connections, and dialTimeout limits each: kube-proxy chooses among all endpoints at random.
+	dialInterval, dialTimeout = 25 * time.Millisecond, 300 * time.Millisecond
 )
 
 // ErrNotLed means that a Service does not lead to this replica although it has the slice. If the cluster were put to sleep,
@@ -159,7 +159,7 @@ func (c *Controller) arrives(ctx context.Context, l routed, address netip.AddrPo
 		if answered := c.try(ctx, address); answered && l.service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 			return nil
 		}
-		timer := time.NewTimer(tryEvery)
+		timer := time.NewTimer(dialInterval)
 		select {
 		case <-arrived:
 			timer.Stop()
@@ -174,7 +174,7 @@ func (c *Controller) arrives(ctx context.Context, l routed, address netip.AddrPo
 
 // try connects once, and reports whether anything answered. If nothing does, the next attempt may be routed elsewhere.
 func (c *Controller) try(ctx context.Context, address netip.AddrPort) (answered bool) {
-	ctx, cancel := context.WithTimeout(ctx, tryTakes)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := c.Dial(ctx, address.String())
 	if err != nil {

@@ -10,16 +10,16 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// bypass says since when no Service has led past the gateway during an announcement.
+// bypass is since when, during an announcement, no Service has led to an instance directly.
 type bypass struct {
 	announcement string
 	since        time.Time
 }
 
-// hold confirms the announcement of a doze once no Service has led past the gateway for as long as other nodes' kube-proxies are
-// given. An empty announcement says that one does, or that nothing is to be confirmed. A conflict is ignored: the change that
-// caused it leads to another reconciliation.
-func (c *Controller) hold(ctx context.Context, seen *snapshot, announcement string, again *requeue) error {
+// confirmHolding confirms the announcement of a doze once, for HandoverWait, no Service has led to an instance directly. announcement is
+// empty if one does, or if there is nothing to confirm. A conflict is ignored: the change that caused it leads to another
+// reconciliation.
+func (c *Controller) confirmHolding(ctx context.Context, seen *snapshot, announcement string, again *requeue) error {
 	if announcement == "" {
 		c.bypassed.Delete(seen.name)
 		return nil

@@ -9,9 +9,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// tellMaintenance writes an Event, once for each sleep, that says why nothing wakes the cluster although its clients are routed
+// recordMaintenance writes an Event, once for each sleep, that says why nothing wakes the cluster although its clients are routed
 // here.
-func (c *Controller) tellMaintenance(ctx context.Context, seen *snapshot, planned plan.Plan, now time.Time) error {
+func (c *Controller) recordMaintenance(ctx context.Context, seen *snapshot, planned plan.Plan, now time.Time) error {
 	if seen.cluster == nil || planned.Reason != plan.ReasonMaintenance {
 		c.refusing.Delete(seen.name)
 		return nil

@@ -9,16 +9,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// replaceRetry is when a pod in which somebody may listen is looked at again: its sidecar is about to take its word back.
+// replaceRetry is when a pod is inspected again in which PostgreSQL may listen after all: its sidecar is about to remove the record.
 const replaceRetry = 5 * time.Second
 
-// tendRestart deletes the primary's pod in which PostgreSQL was not started again after a doze, as its sidecar has recorded: the
-// instance manager tries only once, and the operator makes the pod anew. The record names the pod, and another is not written for
-// the same wake. It may be old by now, so nobody may listen, and the kubelet must not
-// call PostgreSQL ready.
-func (c *Controller) tendRestart(ctx context.Context, seen *snapshot, again *requeue) error {
+// reconcileRestart deletes the primary's pod if its sidecar has recorded that PostgreSQL was not started after a doze, so that the
+// operator creates it again: the instance manager tries only once. The record names the pod, and only one is written for each wake.
+// It may be outdated, so PostgreSQL's port must refuse connections, and the kubelet must report its container as not ready.
+func (c *Controller) reconcileRestart(ctx context.Context, seen *snapshot, again *requeue) error {
 	now := again.now
-	if seen.cluster == nil || !replaces(plan.View(seen.cluster, now)) {
+	if seen.cluster == nil || !mustReplacePod(plan.View(seen.cluster, now)) {
 		return nil
 	}
 	pods, err := c.Informers.Pods(ctx, seen.name)
@@ -27,7 +26,7 @@ func (c *Controller) tendRestart(ctx context.Context, seen *snapshot, again *req
 	}
 	for i := range pods {
 		pod := &pods[i]
-		failed := func(view plan.Cluster) bool { return replaces(view) && view.RestartFailed == string(pod.UID) }
+		failed := func(view plan.Cluster) bool { return mustReplacePod(view) && view.RestartFailed == string(pod.UID) }
 		if pod.Name != seen.cluster.Status.CurrentPrimary || !endpointslice.IsInstance(pod) || !pod.DeletionTimestamp.IsZero() ||
 			!failed(plan.View(seen.cluster, now)) {
 			continue
@@ -36,7 +35,7 @@ func (c *Controller) tendRestart(ctx context.Context, seen *snapshot, again *req
 		if err != nil || !failed(live) {
 			return err
 		}
-		found, _, err := c.look(ctx, seen)
+		found, _, err := c.inspectInstances(ctx, seen)
 		if err != nil {
 			return err
 		}
@@ -53,8 +52,8 @@ func (c *Controller) tendRestart(ctx context.Context, seen *snapshot, again *req
 	return nil
 }
 
-// replaces reports whether the pod in which PostgreSQL was not started is to be replaced. The volumes of a pod that is made anew must
-// not be at risk.
-func replaces(view plan.Cluster) bool {
-	return view.RestartFailed != "" && !view.VolumesAtRisk && !view.Gone
+// mustReplacePod reports whether the pod in which PostgreSQL was not started is to be replaced. The volumes must not be at risk when
+// the pod is created again.
+func mustReplacePod(view plan.Cluster) bool {
+	return view.RestartFailed != "" && !view.VolumesAtRisk && !view.Deleting
 }

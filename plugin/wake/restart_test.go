@@ -37,7 +37,7 @@ func TestTendRestart(t *testing.T) {
 	}{
 		{"the pod in which PostgreSQL was not started is deleted", failed(nothing), same, refused, true},
 		{"also where a person has ended the doze", failed(func(c *cnpgv1.Cluster) {
-			c.Annotations[contract.AnnotationDozingSince], c.Annotations[contract.AnnotationStopped] = time.Now().Format(time.RFC3339), "orders-1"
+			c.Annotations[contract.AnnotationDozingSince], c.Annotations[contract.AnnotationPostgresStopped] = time.Now().Format(time.RFC3339), "orders-1"
 		}), same, refused, true},
 		{"and where the plugin is not listed any more", failed(func(c *cnpgv1.Cluster) { c.Spec.Plugins = nil }), same, refused, true},
 		{"not the one that was made instead", failed(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationRestartFailed] = "before" }), same, refused, false},
@@ -48,7 +48,7 @@ func TestTendRestart(t *testing.T) {
 		{"nor one that does not answer", failed(nothing), same, context.DeadlineExceeded, false},
 		{"nor where nobody says so", func(c *cnpgv1.Cluster) { c.Status.CurrentPrimary = "orders-1" }, same, refused, false},
 		{"nor while it dozes", failed(dozes), same, refused, false},
-		{"nor while a person has fenced it", failed(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationFence] = `["orders-1"]` }), same, refused, false},
+		{"nor while a person has fenced it", failed(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationFencedInstances] = `["orders-1"]` }), same, refused, false},
 		{"nor while it hibernates", failed(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationHibernation] = "on" }), same, refused, false},
 		{"nor while the operator is told to keep off, since it would make no other", failed(func(c *cnpgv1.Cluster) {
 			c.Annotations["cnpg.io/reconciliationLoop"] = "disabled"

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// takeOverWithin is how long another replica is given to lead the clients of the same Services: one that has just started,
+	// takeOverTimeout is how long another replica is given to lead the clients of the same Services: one that has just started,
 	// as in a rollout, has its slices to make first. A Service of a sleeping cluster must not be without any.
-	takeOverWithin, takeOverEvery = 10 * time.Second, 200 * time.Millisecond
-	// removeWithin bounds the removal of this replica's slices when it stops, beside DrainTimeout, since its sessions go on
+	takeOverTimeout, takeOverInterval = 10 * time.Second, 200 * time.Millisecond
+	// removeTimeout bounds the removal of this replica's slices when it stops, beside DrainTimeout, since its sessions go on
 	// meanwhile: an API server under load takes longer than this for thousands. Those that are left the others remove.
-	removeWithin = 8 * time.Second
-	// removeAtOnce is in how many namespaces slices are removed at once.
-	removeAtOnce = 16
+	removeTimeout = 8 * time.Second
+	// maxConcurrentRemovals is in how many namespaces slices are removed at once.
+	maxConcurrentRemovals = 16
 	// removalLasts is how long a kube-proxy may lead clients here after drainDelay, for each slice removed. Two seconds did not
 	// suffice for 4,000 slices: seen with iptables at a load average of 10.
 	removalLasts = 2500 * time.Microsecond
@@ -31,10 +31,10 @@ const (
 
 // Leave takes this replica's slices away, so that nobody is routed here any more when it returns.
 func (c *Controller) Leave(ctx context.Context) {
-	c.going.Lock()
+	c.leaving.Lock()
 	c.stopped = true
-	c.going.Unlock()
-	c.drainBy = time.Now().Add(takeOverWithin + removeWithin + drainDelay + c.Settings.DrainTimeout)
+	c.leaving.Unlock()
+	c.drainBy = time.Now().Add(takeOverTimeout + removeTimeout + drainDelay + c.Settings.DrainTimeout)
 	c.handover.stop()
 	c.awaitOthers(ctx)
 	if err := c.removeAll(ctx); err != nil {
@@ -68,14 +68,14 @@ func (c *Controller) Drain(ctx context.Context) {
 
 // awaitOthers waits until every Service that leads here leads to another replica too, for a while.
 func (c *Controller) awaitOthers(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, takeOverWithin)
+	ctx, cancel := context.WithTimeout(ctx, takeOverTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
 		alone, err := c.ledHereOnly(ctx)
 		if err == nil && alone == 0 {
 			return
 		}
-		timer := time.NewTimer(takeOverEvery)
+		timer := time.NewTimer(takeOverInterval)
 		select {
 		case <-ctx.Done():
 			c.Logger.Warn("Services lead to no other replica; their clients are refused until one leads them", "services", alone)
@@ -105,7 +105,7 @@ func (c *Controller) ledHereOnly(ctx context.Context) (int, error) {
 
 // removeAll removes this replica's slices, with one request in each namespace.
 func (c *Controller) removeAll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, removeWithin+c.Settings.DrainTimeout)
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout+c.Settings.DrainTimeout)
 	defer cancel()
 	namespaces := map[string]bool{}
 	for _, namespace := range c.openPorts.namespaces() { // the informers may not have told of the newest slices
@@ -120,7 +120,7 @@ func (c *Controller) removeAll(ctx context.Context) error {
 		namespaces[own[i].Namespace] = true
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(removeAtOnce)
+	group.SetLimit(maxConcurrentRemovals)
 	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
 		group.Go(func() error {
 			err := c.Client.DeleteAllOf(ctx, &discoveryv1.EndpointSlice{}, client.InNamespace(namespace), client.MatchingLabels{

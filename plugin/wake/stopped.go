@@ -20,12 +20,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// noPod is what the annotation that PostgreSQL has stopped says where no pod of an instance is left.
+// noPod is the value of the annotation postgres-stopped if no pod of an instance is left.
 const noPod = "none"
 
-// tendStop finds out whether PostgreSQL has stopped where the sidecar does not say so, perhaps because it is down: nobody would be
-// passed on any more.
-func (c *Controller) tendStop(ctx context.Context, seen *snapshot, again *requeue) error {
+// reconcileStop finds out whether PostgreSQL has stopped if the sidecar does not record it, perhaps because it is down. Otherwise the
+// gateway would hold clients forever.
+func (c *Controller) reconcileStop(ctx context.Context, seen *snapshot, again *requeue) error {
 	if seen.cluster == nil {
 		c.stops.Delete(seen.name)
 		return nil
@@ -43,22 +43,22 @@ func (c *Controller) tendStop(ctx context.Context, seen *snapshot, again *requeu
 		again.at(due)
 		return nil
 	}
-	instances, pod, err := c.look(ctx, seen)
+	instances, pod, err := c.inspectInstances(ctx, seen)
 	if err != nil {
 		return err
 	}
-	stop, stopped, next := stop.Found(instances, again.now)
+	stop, stopped, next := stop.Observe(instances, again.now)
 	c.stops.Store(seen.name, stop)
 	again.at(next)
 	switch {
 	case stopped:
 		c.Logger.Info("PostgreSQL was found stopped for a doze without its sidecar's word",
 			"namespace", seen.name.Namespace, "cluster", seen.name.Name)
-		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationStopped: &pod})
+		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationPostgresStopped: &pod})
 	case stop.Ignored(again.now):
 		c.Logger.Warn("the fence is lifted, since PostgreSQL was not stopped", "namespace", seen.name.Namespace, "cluster", seen.name.Name)
-		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationFence: nil})
-	case stop.Settled(again.now):
+		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationFencedInstances: nil})
+	case stop.FenceTimedOut(again.now):
 		c.Logger.Warn("PostgreSQL is taken to stay after a fence that was lifted, without its sidecar's word",
 			"namespace", seen.name.Namespace, "cluster", seen.name.Name)
 		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationDozingSince: nil})
@@ -66,9 +66,10 @@ func (c *Controller) tendStop(ctx context.Context, seen *snapshot, again *requeu
 	return nil
 }
 
-// look asks the API server for the instances' pods, of which the informers keep too little, and whether anybody listens there. The
-// connections send nothing, of which PostgreSQL takes no notice.
-func (c *Controller) look(ctx context.Context, seen *snapshot) (found []plan.Instance, pod string, err error) {
+// inspectInstances reads the instances' pods from the API server, since the informers keep too little of them, and checks whether
+// PostgreSQL's port refuses connections. The connections send nothing, so PostgreSQL logs nothing. pod is the UID of an instance's
+// pod, or noPod.
+func (c *Controller) inspectInstances(ctx context.Context, seen *snapshot) (found []plan.Instance, pod string, err error) {
 	var pods corev1.PodList
 	of := client.MatchingLabels{endpointslice.LabelCluster: seen.name.Name}
 	if err := c.APIReader.List(ctx, &pods, client.InNamespace(seen.name.Namespace), of); err != nil {
@@ -87,7 +88,7 @@ func (c *Controller) look(ctx context.Context, seen *snapshot) (found []plan.Ins
 	return found, cmp.Or(pod, noPod), nil
 }
 
-// postgresReady reports whether the kubelet takes PostgreSQL's container for ready.
+// postgresReady reports whether the kubelet reports PostgreSQL's container as ready.
 func postgresReady(pod *corev1.Pod) bool {
 	for i := range pod.Status.ContainerStatuses {
 		if status := &pod.Status.ContainerStatuses[i]; status.Name == contract.PostgresContainer {
@@ -97,12 +98,12 @@ func postgresReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// refuses reports whether nobody listens at an address.
+// refuses reports whether the address refuses connections.
 func refuses(ctx context.Context, dial func(context.Context, string) (net.Conn, error), address string, port uint16) bool {
 	if _, err := netip.ParseAddr(address); err != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, tryTakes)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := dial(ctx, net.JoinHostPort(address, strconv.Itoa(int(port))))
 	if err == nil {

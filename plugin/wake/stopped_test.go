@@ -22,13 +22,13 @@ import (
 // stops makes the cluster one that was fenced, and of which no sidecar says that PostgreSQL has stopped.
 func stops(c *cnpgv1.Cluster) {
 	dozes(c)
-	delete(c.Annotations, contract.AnnotationStopped)
+	delete(c.Annotations, contract.AnnotationPostgresStopped)
 }
 
 // lifted makes it one whose fence a person has lifted since.
 func lifted(c *cnpgv1.Cluster) {
 	stops(c)
-	delete(c.Annotations, contract.AnnotationFence)
+	delete(c.Annotations, contract.AnnotationFencedInstances)
 }
 
 func TestTendStop(t *testing.T) {
@@ -59,7 +59,7 @@ func TestTendStop(t *testing.T) {
 		{"who listens may yet stop", lifted, same, nil, 119 * time.Second, "", true},
 		{"and then is taken to stay", lifted, same, nil, 120 * time.Second, "", false},
 		{"a fence that nobody obeys is lifted, and then settled", stops, func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Ready = true }, nil, 5 * time.Minute, "", false},
-		{"a person's fence is nobody's to judge", func(c *cnpgv1.Cluster) { stops(c); c.Annotations[contract.AnnotationFence] = `["orders-1"]` }, same, refused, time.Hour, "", true},
+		{"a person's fence is nobody's to judge", func(c *cnpgv1.Cluster) { stops(c); c.Annotations[contract.AnnotationFencedInstances] = `["orders-1"]` }, same, refused, time.Hour, "", true},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
@@ -97,7 +97,7 @@ func TestTendStop(t *testing.T) {
 				a.read() // what the last one wrote
 				annotations := w.cluster(nil).Annotations
 				_, marked := annotations[contract.AnnotationDozingSince]
-				if stopped := annotations[contract.AnnotationStopped]; stopped != row.stopped || marked != row.marked {
+				if stopped := annotations[contract.AnnotationPostgresStopped]; stopped != row.stopped || marked != row.marked {
 					t.Errorf("stopped: %q, marked: %t, want %q and %t", stopped, marked, row.stopped, row.marked)
 				}
 			})
@@ -118,7 +118,7 @@ func TestTendStop_goesOnThoughAServiceCannotBeLedHere(t *testing.T) {
 			}
 			pass(t, 30*time.Second)
 		}
-		if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil || w.cluster(nil).Annotations[contract.AnnotationStopped] == "" {
+		if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil || w.cluster(nil).Annotations[contract.AnnotationPostgresStopped] == "" {
 			t.Error("nobody looks whether PostgreSQL has stopped")
 		}
 	})

@@ -47,9 +47,9 @@ func (c *Controller) route(ctx context.Context, seen *snapshot) error {
 	return nil
 }
 
-// tellUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake. The replica
+// recordUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake. The replica
 // that writes the annotation also writes an Event.
-func (c *Controller) tellUnroutable(ctx context.Context, seen *snapshot, now time.Time) error {
+func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now time.Time) error {
 	if seen.cluster == nil || !seen.cluster.DeletionTimestamp.IsZero() {
 		return nil
 	}

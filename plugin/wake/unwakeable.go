@@ -20,18 +20,18 @@ var reasonsInWords = map[plan.Reason]string{
 	plan.ReasonManual:    "the annotation " + contract.AnnotationWake + " says manual",
 }
 
-// tellUnwakeable writes an Event that says how to wake the cluster by hand, once for each sleep and reason. removed says that
+// recordUnwakeable writes an Event that says how to wake the cluster by hand, once for each sleep and reason. removed says that
 // slices of this replica have just been removed for that reason. If the Event cannot be written then, a later reconciliation
 // writes it.
-func (c *Controller) tellUnwakeable(ctx context.Context, seen *snapshot, planned plan.Plan, removed bool, now time.Time) error {
+func (c *Controller) recordUnwakeable(ctx context.Context, seen *snapshot, planned plan.Plan, removed bool, now time.Time) error {
 	if !planned.Unwakeable || seen.cluster == nil {
-		c.untold.Delete(seen.name)
+		c.unrecorded.Delete(seen.name)
 		return nil
 	}
-	if _, untold := c.untold.Load(seen.name); !removed && !untold {
+	if _, pending := c.unrecorded.Load(seen.name); !removed && !pending {
 		return nil
 	}
-	c.untold.Store(seen.name, true)
+	c.unrecorded.Store(seen.name, true)
 	message, err := c.howToWake(seen.cluster, planned.Reason, now)
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (c *Controller) tellUnwakeable(ctx context.Context, seen *snapshot, planned
 	if err != nil {
 		return err
 	}
-	c.untold.Delete(seen.name)
+	c.unrecorded.Delete(seen.name)
 	return nil
 }
 

@@ -9,12 +9,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// wakerWithin is how long the replica that woke a cluster has to write its Event once the Service is ready.
-const wakerWithin = 5 * time.Second
+// wakerEventDelay is how long the replica that woke a cluster has to write its Event once the Service is ready.
+const wakerEventDelay = 5 * time.Second
 
-// tellWoken writes an Event that says who woke the cluster, if the replica that turned hibernation off has not, for example
-// because it stopped. It ignores older wakes, so that a starting plugin does not report all past ones.
-func (c *Controller) tellWoken(ctx context.Context, seen *snapshot, again *requeue) error {
+// recordWoken writes an Event that says who woke the cluster, if the replica that woke it has not, for example because it
+// stopped. It ignores older wakes, so that a starting plugin does not report all past ones.
+func (c *Controller) recordWoken(ctx context.Context, seen *snapshot, again *requeue) error {
 	if seen.sleeps(again.now) {
 		c.WakeRecorder.Forget(seen.name)
 		c.serving.Delete(seen.name)
@@ -26,11 +26,11 @@ func (c *Controller) tellWoken(ctx context.Context, seen *snapshot, again *reque
 	}
 	wake, err := contract.ParseLastWake(value)
 	if err != nil || again.now.Sub(wake.At) > plan.StandInFor || !seen.serves(wake.Service) {
-		return nil //nolint:nilerr // what somebody else wrote there tells of nothing
+		return nil //nolint:nilerr // a value that somebody else wrote says nothing of a wake
 	}
 	since, _ := c.serving.LoadOrStore(seen.name, again.now)
 	at, _ := since.(time.Time)
-	if until := at.Add(wakerWithin); again.now.Before(until) {
+	if until := at.Add(wakerEventDelay); again.now.Before(until) {
 		again.at(until)
 		return nil
 	}
@@ -43,7 +43,7 @@ func (s *snapshot) sleeps(now time.Time) bool {
 		return true
 	}
 	view := plan.View(s.cluster, now)
-	return view.Switched || view.Dozing
+	return view.HibernationOn || view.Dozing
 }
 
 // serves reports whether the Service has a ready endpoint of its own.

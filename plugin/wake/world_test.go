@@ -53,7 +53,7 @@ type world struct {
 
 	mutex      sync.Mutex
 	writes     []string                  // verb and kind of what was written
-	manager    string                    // the field manager that turned the switch on
+	manager    string                    // the field manager that turned hibernation on
 	fencer     string                    // the field manager that fenced the cluster
 	unrouted   []discoveryv1.AddressType // the families for which this network ignores our slices
 	passedOver string                    // an address to which nothing is routed
@@ -104,7 +104,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// intercept records writes, and says who turned the switch on.
+// intercept records writes, and says who turned hibernation on.
 func (w *world) intercept() interceptor.Funcs {
 	note := func(verb string, o client.Object) {
 		w.mutex.Lock()
@@ -177,10 +177,10 @@ func (w *world) intercept() interceptor.Funcs {
 	}
 }
 
-// manage says who turned the switch on, and who fenced the cluster.
+// manage says who turned hibernation on, and who fenced the cluster.
 func (w *world) manage(cluster *cnpgv1.Cluster) {
 	cluster.ManagedFields = nil
-	for key, manager := range map[string]string{contract.AnnotationHibernation: w.manager, contract.AnnotationFence: w.fencer} {
+	for key, manager := range map[string]string{contract.AnnotationHibernation: w.manager, contract.AnnotationFencedInstances: w.fencer} {
 		if cluster.Annotations[key] != "" {
 			cluster.ManagedFields = append(cluster.ManagedFields, metav1.ManagedFieldsEntry{
 				Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:` + key + `":{}}}}`),

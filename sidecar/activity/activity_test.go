@@ -96,7 +96,7 @@ func TestTally_countsARestingSessionUpToItsLastStatement(t *testing.T) {
 
 func TestJudge_followsTheOneRule(t *testing.T) {
 	t.Parallel()
-	const shortest = uint64(contract.ShortestStartupPacket)
+	const shortest = uint64(contract.MinStartupPacketBytes)
 	other := netip.MustParseAddr("10.0.0.2")
 	ignore := []idle.Pattern{{Client: netip.MustParsePrefix("10.9.0.0/16")}, {Client: netip.MustParsePrefix("10.8.0.0/16"), User: "x"}}
 	for _, row := range []struct {

@@ -100,7 +100,7 @@ func Judge(e Ended, around Surroundings) Verdict {
 		return VerdictInstance
 	case slices.ContainsFunc(around.Ignore, func(p idle.Pattern) bool { return p.MatchesUnseen(client) }):
 		return VerdictIgnored
-	case e.Received < uint64(contract.ShortestStartupPacket):
+	case e.Received < uint64(contract.MinStartupPacketBytes):
 		return VerdictIncomplete
 	default:
 		return VerdictUnseen

@@ -18,27 +18,28 @@ import (
 const (
 	// maximumEntries limits the memory of the table; connections beyond it count as the gateway's own.
 	maximumEntries = 4096
-	// expectedWithin is how long an announced connection may take to arrive.
-	expectedWithin = time.Minute
-	// probeEnds is how long the server may take to end its side of one of this sidecar's probes once the probe is closed, if the
-	// kernel does not report that end. It is short because another client may then use the port: a forwarded port is local too.
-	probeEnds = 3 * time.Second
-	// reportedWithin is how long it may take if the kernel does.
-	reportedWithin = time.Minute
+	// announcementLifetime is how long an announced connection may take to arrive.
+	announcementLifetime = time.Minute
+	// unreportedProbeLifetime is how long an entry for a probe of this sidecar is kept after the probe was closed, so that the server
+	// can end its side, if the kernel does not report that end. It is short because another client may get the port: a forwarded
+	// port is local too.
+	unreportedProbeLifetime = 3 * time.Second
+	// reportedProbeLifetime is how much longer the entry is kept if the kernel does report that end.
+	reportedProbeLifetime = time.Minute
 )
 
 // Table maps connections of the gateway to clients. It is safe for concurrent use.
 type Table struct {
-	mutex   sync.Mutex
-	entries map[netip.AddrPort]entry
-	told    bool
+	mutex            sync.Mutex
+	entries          map[netip.AddrPort]entry
+	sessionAnnounced bool
 }
 
 type entry struct {
 	peer  netip.AddrPort
 	probe bool
-	own   bool      // whether it is this sidecar's probe, and its end will be reported
-	until time.Time // then the entry expires unless a sample contained it, and no longer marks a probe; zero: not yet
+	own   bool      // whether it is this sidecar's probe, and the kernel will report its end
+	until time.Time // when the entry expires, unless a sample contained it; zero while the probe is open
 	seen  bool      // whether the newest sample contained it
 }
 
@@ -52,22 +53,22 @@ func NewTable() *Table { return &Table{entries: map[netip.AddrPort]entry{}} }
 func (t *Table) Add(gateway netip.Addr, a contract.ClientAddress) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.told = t.told || !a.Probe
+	t.sessionAnnounced = t.sessionAnnounced || !a.Probe
 	now := time.Now()
 	if len(t.entries) >= maximumEntries {
 		t.expire(now)
 	}
 	if len(t.entries) < maximumEntries {
 		peer := netip.AddrPortFrom(gateway.Unmap().WithZone(""), a.Port)
-		t.entries[peer] = entry{peer: a.Peer, probe: a.Probe, until: now.Add(expectedWithin)}
+		t.entries[peer] = entry{peer: a.Peer, probe: a.Probe, until: now.Add(announcementLifetime)}
 	}
 }
 
-// Told reports whether the gateway has ever announced the client of a session.
-func (t *Table) Told() bool {
+// SessionAnnounced reports whether the gateway has ever announced the client of a session.
+func (t *Table) SessionAnnounced() bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	return t.told
+	return t.sessionAnnounced
 }
 
 // AddProbe stores a connection of this sidecar that only asks whether PostgreSQL accepts sessions. It must be called before the
@@ -81,7 +82,7 @@ func (t *Table) AddProbe(local netip.AddrPort) (closed func()) {
 		t.mutex.Lock()
 		defer t.mutex.Unlock()
 		if e := t.entries[local]; e.own {
-			e.until = time.Now().Add(probeEnds)
+			e.until = time.Now().Add(unreportedProbeLifetime)
 			t.entries[local] = e
 		}
 	}
@@ -106,8 +107,8 @@ func (t *Table) Probe(peer netip.AddrPort) bool {
 	return e.probe && !e.expired(time.Now())
 }
 
-// ReportedProbe is Probe for a connection that the kernel lists as open or reports as ended. It needs no limit of time: had it
-// been another client with the same port, the end of ours would have been reported before.
+// ReportedProbe is Probe for a connection that the kernel lists as open or reports as ended. For this sidecar's probes it needs no
+// time limit: before another client could use the same port, the kernel would have reported the end of the probe.
 func (t *Table) ReportedProbe(peer netip.AddrPort) bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -115,9 +116,9 @@ func (t *Table) ReportedProbe(peer netip.AddrPort) bool {
 	return e.own || e.probe && !e.expired(time.Now())
 }
 
-// Lost says that reports were lost, or not received. The ends of probes that are closed may be among them, so that these are known
-// for probeEnds only.
-func (t *Table) Lost() {
+// ReportsLost says that reports of the kernel were lost, or not received. The ends of closed probes may be among them, so these
+// entries are kept for unreportedProbeLifetime only.
+func (t *Table) ReportsLost() {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	for peer, e := range t.entries {
@@ -162,7 +163,7 @@ func (t *Table) expire(now time.Time) {
 	for peer, e := range t.entries {
 		at := now
 		if e.own {
-			at = now.Add(-reportedWithin)
+			at = now.Add(-reportedProbeLifetime)
 		}
 		if !e.seen && e.expired(at) {
 			delete(t.entries, peer)

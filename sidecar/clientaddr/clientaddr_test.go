@@ -76,7 +76,7 @@ func TestTable_ownProbesAreKnownUntilTheyHaveEnded(t *testing.T) {
 			t.Error("a probe that a slow server has not answered yet is not known")
 		}
 		closed()
-		if time.Sleep(probeEnds - 1); !table.Probe(local) {
+		if time.Sleep(unreportedProbeLifetime - 1); !table.Probe(local) {
 			t.Error("a probe whose end has not been reported yet is not known")
 		}
 		if table.Ended(local); table.Probe(local) {
@@ -87,7 +87,7 @@ func TestTable_ownProbesAreKnownUntilTheyHaveEnded(t *testing.T) {
 		}
 		table.AddProbe(local)()
 		table.Seen(here)
-		if time.Sleep(probeEnds); table.Probe(local) {
+		if time.Sleep(unreportedProbeLifetime); table.Probe(local) {
 			t.Error("a session that goes on is taken for a probe")
 		}
 		if table.Seen(func(netip.AddrPort) bool { return false }); table.ReportedProbe(local) {
@@ -104,7 +104,7 @@ func TestTable_ownProbesAreKnownWhenTheirEndIsReportedLate(t *testing.T) {
 		absent := func(netip.AddrPort) bool { return false }
 		table := NewTable()
 		table.AddProbe(local)()
-		time.Sleep(probeEnds + reportedWithin - 1)
+		time.Sleep(unreportedProbeLifetime + reportedProbeLifetime - 1)
 		if table.Seen(absent); !table.ReportedProbe(local) {
 			t.Error("a probe whose end is reported late is taken for a client")
 		}
@@ -113,14 +113,14 @@ func TestTable_ownProbesAreKnownWhenTheirEndIsReportedLate(t *testing.T) {
 			t.Error("a probe whose end is never reported is kept")
 		}
 		table.AddProbe(local)()
-		if table.Lost(); !table.ReportedProbe(local) {
+		if table.ReportsLost(); !table.ReportedProbe(local) {
 			t.Error("a probe that has just been closed when reports are lost is taken for a client")
 		}
-		if time.Sleep(probeEnds); table.ReportedProbe(local) {
+		if time.Sleep(unreportedProbeLifetime); table.ReportedProbe(local) {
 			t.Error("another client with the port of a probe, whose end may have been lost, is taken for it")
 		}
 		table.AddProbe(local)
-		if table.Lost(); !table.ReportedProbe(local) {
+		if table.ReportsLost(); !table.ReportedProbe(local) {
 			t.Error("a probe that goes on while reports are lost is taken for a client")
 		}
 	})

@@ -57,9 +57,9 @@ const (
 	AnnotationGatewayHolding = Prefix + "gateway-holding"
 	// AnnotationDozingSince is the time, in RFC 3339, at which the instance was fenced so that the cluster dozes.
 	AnnotationDozingSince = Prefix + "dozing-since"
-	// AnnotationStopped is the UID of the pod in which PostgreSQL has stopped since then, or `none` where no pod of an
-	// instance was left.
-	AnnotationStopped = Prefix + "postgres-stopped"
+	// AnnotationPostgresStopped is the UID of the pod in which PostgreSQL has stopped for the doze, or `none` if no pod of
+	// an instance was left.
+	AnnotationPostgresStopped = Prefix + "postgres-stopped"
 	// AnnotationRestartFailed is the UID of the pod in which PostgreSQL was not started again after a doze. The plugin deletes that
 	// pod, and no other for the same wake.
 	AnnotationRestartFailed = Prefix + "restart-failed"
@@ -67,8 +67,8 @@ const (
 	AnnotationAsleepSince = Prefix + "asleep-since"
 	// AnnotationAsleepReason says why it was put to sleep.
 	AnnotationAsleepReason = Prefix + "asleep-reason"
-	// AsleepUnused is how that reason begins if a connection woke the cluster but nobody used it.
-	AsleepUnused = "unused since "
+	// AsleepReasonUnusedPrefix is the beginning of that reason if a connection woke the cluster and it was not used.
+	AsleepReasonUnusedPrefix = "unused since "
 	// AnnotationLastWake names who woke the cluster last, and when.
 	AnnotationLastWake = Prefix + "last-wake"
 	// AnnotationUnroutableServices names the Services whose clients could not be routed to the gateway, and why: they keep the cluster
@@ -116,11 +116,11 @@ const (
 
 // Limits of the annotations' values.
 const (
-	// LongestKeepAwake is the longest time for which a cluster can be kept awake.
-	LongestKeepAwake = 7 * 24 * time.Hour
-	// OldestRequest is how old a request to sleep may be when it is first seen, and how far the requester's clock may be ahead of
-	// this one. An older request is not an error: it has been answered, or had no effect.
-	OldestRequest = 5 * time.Minute
+	// MaxKeepAwake is the longest time for which a cluster can be kept awake.
+	MaxKeepAwake = 7 * 24 * time.Hour
+	// MaxSleepRequestAge is how old a request to sleep may be when it is first read, and how far in the future. An older request is
+	// not an error: it has been served, or had no effect.
+	MaxSleepRequestAge = 5 * time.Minute
 )
 
 // Values of [AnnotationSidecarUpdate], and of the plugin's setting that applies without that annotation.
@@ -131,13 +131,13 @@ const (
 	UpdateImmediate = "immediate"
 )
 
-// CloudNativePG's annotations that put a cluster to sleep.
+// CloudNativePG's annotations by which a cluster is put to sleep.
 const (
 	// AnnotationHibernation is "on" or "off".
 	AnnotationHibernation = "cnpg.io/hibernation"
-	// AnnotationFence lists in JSON the instances whose PostgreSQL the instance manager stops and keeps stopped.
-	AnnotationFence = "cnpg.io/fencedInstances"
-	// FenceAll is its value for every instance, and the only one that this project writes. The operator takes a fence of names
-	// for one of its own cold snapshots, and removes it.
-	FenceAll = `["*"]`
+	// AnnotationFencedInstances lists in JSON the instances whose PostgreSQL the instance manager stops and keeps stopped.
+	AnnotationFencedInstances = "cnpg.io/fencedInstances"
+	// FencedInstancesAll is its value for every instance, and the only one that this project writes: the operator mistakes a list of
+	// names for a fence of its own cold snapshots, and removes it.
+	FencedInstancesAll = `["*"]`
 )

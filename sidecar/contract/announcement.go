@@ -7,34 +7,34 @@ import (
 	"time"
 )
 
-// AnnouncementLifetime is how far in the future an announcement's deadline is. A reader ignores an announcement while its
-// deadline is farther away.
+// AnnouncementLifetime is the time from an announcement to its deadline. As long as the deadline is farther away than that, readers
+// ignore the announcement.
 const AnnouncementLifetime = 30 * time.Second
 
-// ErrNotAnAnnouncement means that an annotation's value is not an announcement.
-var ErrNotAnAnnouncement = errors.New(`not an announcement such as "<pod UID> 2026-03-01T18:00:00.5Z" or the same with " doze" after it`)
+// ErrInvalidAnnouncement means that an annotation's value is not an announcement.
+var ErrInvalidAnnouncement = errors.New(`not an announcement such as "<pod UID> 2026-03-01T18:00:00.5Z" or the same with " doze" after it`)
 
-// dozeSuffix is how the announcement of a doze ends.
+// dozeSuffix is the end of an announcement of a doze.
 const dozeSuffix = " doze"
 
 // Announcement says that an instance is about to put its cluster to sleep. It is the value of [AnnotationAnnounced]. The gateway
 // acknowledges it by copying it to [AnnotationGatewayReady].
 type Announcement struct {
-	// PodUID is the instance's. The announcement is void after Deadline.
+	// PodUID is the UID of the instance's pod. The announcement is invalid after Deadline.
 	PodUID   string
 	Deadline time.Time
-	// Doze says that PostgreSQL will be stopped and its pod kept. Before that, the gateway must not only be ready but hold every
-	// client, and say so by copying the announcement to [AnnotationGatewayHolding] too.
+	// Doze says that the instance is about to doze: PostgreSQL is stopped and its pod kept. Before that, the gateway must hold every
+	// client, and confirm that by copying the announcement to [AnnotationGatewayHolding] too.
 	Doze bool
 }
 
-// ParseAnnouncement parses the annotation's value. Its errors are [ErrNotAnAnnouncement].
+// ParseAnnouncement parses the annotation's value. Its errors are [ErrInvalidAnnouncement].
 func ParseAnnouncement(value string) (Announcement, error) {
 	text, doze := strings.CutSuffix(value, dozeSuffix)
 	pod, until, _ := strings.Cut(text, " ")
 	deadline, err := time.Parse(time.RFC3339Nano, until)
 	if err != nil || pod == "" {
-		return Announcement{}, fmt.Errorf("%q: %w", value, ErrNotAnAnnouncement)
+		return Announcement{}, fmt.Errorf("%q: %w", value, ErrInvalidAnnouncement)
 	}
 	return Announcement{PodUID: pod, Deadline: deadline, Doze: doze}, nil
 }

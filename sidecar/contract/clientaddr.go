@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// ShortestStartupPacket is the length, in bytes, of the shortest startup packet that wakes a sleeping cluster: a
-	// StartupMessage of protocol 3 with the parameter user and a name of one byte. The gateway parses startup packets. The
+	// MinStartupPacketBytes is the length of the shortest startup packet that wakes a sleeping cluster: a StartupMessage of protocol
+	// 3 with the parameter user and a name of one byte. The gateway parses startup packets. The
 	// sidecar only sees how many bytes a client sent, and treats every peer that sent at least as many as a client, so it errs on
 	// the side of staying awake.
-	ShortestStartupPacket = 4 + 4 + len("user\x00") + len("u\x00") + 1
+	MinStartupPacketBytes = 4 + 4 + len("user\x00") + len("u\x00") + 1
 
 	// PathClientAddress is where a sidecar receives a [ClientAddress].
 	PathClientAddress = "/client-address"
 	// ClientAddressVersion is the version of [ClientAddress] that this program writes and reads.
 	ClientAddressVersion = 1
-	// MaximumClientAddress is the maximum size of a [ClientAddress] in bytes.
-	MaximumClientAddress = 1 << 10
+	// MaxClientAddressBytes is the maximum size of an encoded [ClientAddress].
+	MaxClientAddressBytes = 1 << 10
 )
 
-// ErrClientAddress means that a client address cannot be used.
-var ErrClientAddress = errors.New("unusable client address")
+// ErrInvalidClientAddress means that a client address cannot be used.
+var ErrInvalidClientAddress = errors.New("unusable client address")
 
 // ClientAddress names the client of a connection that the wake gateway makes to PostgreSQL. It is sent before the first
 // byte of that connection.
@@ -49,20 +49,20 @@ func EncodeClientAddress(a ClientAddress) ([]byte, error) {
 }
 
 // DecodeClientAddress decodes a client address, and ignores fields that a newer program of the same version added. Its errors are
-// [ErrClientAddress].
+// [ErrInvalidClientAddress].
 func DecodeClientAddress(body []byte) (ClientAddress, error) {
 	var a ClientAddress
-	if len(body) > MaximumClientAddress {
-		return ClientAddress{}, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrClientAddress, len(body), MaximumClientAddress)
+	if len(body) > MaxClientAddressBytes {
+		return ClientAddress{}, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrInvalidClientAddress, len(body), MaxClientAddressBytes)
 	}
 	if err := json.Unmarshal(body, &a); err != nil {
-		return ClientAddress{}, fmt.Errorf("%w: %w", ErrClientAddress, err)
+		return ClientAddress{}, fmt.Errorf("%w: %w", ErrInvalidClientAddress, err)
 	}
 	switch {
 	case a.Version != ClientAddressVersion:
-		return ClientAddress{}, fmt.Errorf("%w: version %d, want %d", ErrClientAddress, a.Version, ClientAddressVersion)
+		return ClientAddress{}, fmt.Errorf("%w: version %d, want %d", ErrInvalidClientAddress, a.Version, ClientAddressVersion)
 	case a.Port == 0 || !a.Peer.IsValid():
-		return ClientAddress{}, fmt.Errorf("%w: port and peer must be given", ErrClientAddress)
+		return ClientAddress{}, fmt.Errorf("%w: port and peer must be given", ErrInvalidClientAddress)
 	}
 	a.Peer = unmapped(a.Peer)
 	return a, nil

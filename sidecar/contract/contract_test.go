@@ -15,7 +15,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		announced, err := ParseAnnouncement(value)
 		if err != nil {
-			if !errors.Is(err, ErrNotAnAnnouncement) {
+			if !errors.Is(err, ErrInvalidAnnouncement) {
 				t.Errorf("the error is not classified: %v", err)
 			}
 			return
@@ -42,7 +42,7 @@ func FuzzDecodeReport(f *testing.F) {
 	f.Add([]byte(`{"version":2}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		report, err := DecodeReport(body)
-		if err != nil && !errors.Is(err, ErrReport) {
+		if err != nil && !errors.Is(err, ErrInvalidReport) {
 			t.Errorf("the error is not classified: %v", err)
 		}
 		if err == nil && report.Version != ReportVersion {
@@ -67,12 +67,12 @@ func TestDecodeClientAddress_refusesWhatCannotBeUsed(t *testing.T) {
 		"without a client it is refused":                     {`{"version":1,"port":1}`, netip.AddrPort{}},
 		"a name is not an address":                           {`{"version":1,"port":1,"peer":"host:5000"}`, netip.AddrPort{}},
 		"what is no JSON is refused":                         {`peer`, netip.AddrPort{}},
-		"what is too long is refused":                        {`{"version":1,"port":1,"peer":"192.0.2.7:5000"}` + strings.Repeat(" ", MaximumClientAddress), netip.AddrPort{}},
+		"what is too long is refused":                        {`{"version":1,"port":1,"peer":"192.0.2.7:5000"}` + strings.Repeat(" ", MaxClientAddressBytes), netip.AddrPort{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, err := DecodeClientAddress([]byte(row.body))
-			if a.Peer != row.want || (err == nil) != row.want.IsValid() || err != nil && !errors.Is(err, ErrClientAddress) {
+			if a.Peer != row.want || (err == nil) != row.want.IsValid() || err != nil && !errors.Is(err, ErrInvalidClientAddress) {
 				t.Errorf("%v (%v), want %v", a.Peer, err, row.want)
 			}
 		})
@@ -83,7 +83,7 @@ func FuzzDecodeClientAddress(f *testing.F) {
 	f.Add([]byte(`{"version":1,"port":40000,"peer":"192.0.2.7:5000"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		a, err := DecodeClientAddress(body)
-		if err == nil && (a.Port == 0 || !a.Peer.IsValid()) || err != nil && !errors.Is(err, ErrClientAddress) {
+		if err == nil && (a.Port == 0 || !a.Peer.IsValid()) || err != nil && !errors.Is(err, ErrInvalidClientAddress) {
 			t.Errorf("%v (%v)", a, err)
 		}
 	})

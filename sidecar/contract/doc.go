@@ -8,11 +8,11 @@ const (
 	PluginName = "cnpg-i-scale-to-zero.xata.io"
 	// FieldManager is the field manager of everything that the sidecars write, and of the plugin's patches of a Cluster.
 	FieldManager = "cnpg-i-scale-to-zero"
-	// ApplicationName is the application_name of the sidecar's own sessions, and of the probes of both.
+	// ApplicationName is the application_name of the sidecar's own sessions, and of the probes of the sidecar and the gateway.
 	ApplicationName = "cnpg-i-scale-to-zero"
 	// SidecarPort is where every sidecar serves /metrics, /activity and /client-address.
 	SidecarPort = 9189
-	// ReadinessPort is where the sidecar of a pod that may doze accepts the connections of the kubelet's readiness probe, as long as
-	// the pod is not about to doze.
+	// ReadinessPort is where the sidecar of a pod that may doze accepts the connections of the kubelet's readiness probe. It closes
+	// the port to make the pod not ready, before a doze and during it.
 	ReadinessPort = 9190
 )

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// maximumLastWake is the maximum size in bytes that is read; what is written is less than a quarter of it.
-const maximumLastWake = 4 << 10
+// maxLastWakeBytes is the maximum size of a value that is read. Values that this program writes have less than a quarter of it.
+const maxLastWakeBytes = 4 << 10
 
 // ErrInvalidLastWake means that an annotation's value is not a [LastWake].
 var ErrInvalidLastWake = errors.New(`not a wake such as {"at":"2026-03-01T18:00:00Z","by":"10.0.0.9","service":"orders-rw"}`)
 
-// DepthDoze is the depth of a sleep from which only PostgreSQL has to be started again.
+// DepthDoze is the Depth of a wake from a doze: only PostgreSQL had to be started again.
 const DepthDoze = "doze"
 
 // LastWake is the value of [AnnotationLastWake]: what last woke the cluster, when, and through which Service. By is the address of a
@@ -41,7 +41,7 @@ func (w LastWake) Encode() (string, error) {
 // ParseLastWake parses the annotation's value, and ignores fields that a newer program added. Its errors are
 // [ErrInvalidLastWake].
 func ParseLastWake(value string) (LastWake, error) {
-	if len(value) > maximumLastWake {
+	if len(value) > maxLastWakeBytes {
 		return LastWake{}, fmt.Errorf("%d bytes: %w", len(value), ErrInvalidLastWake)
 	}
 	var w LastWake

@@ -30,7 +30,7 @@ func TestLastWake(t *testing.T) {
 		{"without a time it is none", `{"by":"10.0.0.9"}`, LastWake{}, ErrInvalidLastWake},
 		{"nor without somebody", `{"at":"2026-03-01T12:00:00Z"}`, LastWake{}, ErrInvalidLastWake},
 		{"nor is anything else", "yesterday", LastWake{}, ErrInvalidLastWake},
-		{"what is too long is not read", `{"at":"2026-03-01T12:00:00Z","by":"` + strings.Repeat("x", maximumLastWake) + `"}`, LastWake{}, ErrInvalidLastWake},
+		{"what is too long is not read", `{"at":"2026-03-01T12:00:00Z","by":"` + strings.Repeat("x", maxLastWakeBytes) + `"}`, LastWake{}, ErrInvalidLastWake},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -68,7 +68,7 @@ func FuzzParseLastWake(f *testing.F) {
 		}
 		again, err := ParseLastWake(written)
 		read.At = read.At.Truncate(time.Second)
-		if len(written) <= maximumLastWake && !read.At.IsZero() && (err != nil || again != read) {
+		if len(written) <= maxLastWakeBytes && !read.At.IsZero() && (err != nil || again != read) {
 			t.Errorf("%q is written as %q and read again as %+v, %v", value, written, again, err)
 		}
 	})

@@ -1,7 +1,7 @@
 package contract
 
-// What the plugin writes into a pod for the sidecar. It is part of the answer to EVALUATE, which the operator compares with that
-// of an earlier plugin: any change rolls every instance.
+// Environment variables and mounts of the sidecar. They are part of the answer to the operator's EVALUATE call, unless stated
+// otherwise. The operator compares that answer with the one of an earlier plugin, so any change restarts every instance.
 const (
 	// EnvNamespace, EnvCluster, EnvPod and EnvPodUID are the variables that identify the instance.
 	EnvNamespace = "NAMESPACE"
@@ -11,26 +11,26 @@ const (
 	// EnvSocketDirectory and EnvPostgresPort are the variables for PostgreSQL's socket, as in its own container.
 	EnvSocketDirectory = "PGHOST"
 	EnvPostgresPort    = "PGPORT"
-	// EnvMarker is the variable with the path of the file that PostgreSQL's preStop hook checks.
-	EnvMarker = "PRESTOP_MARKER"
+	// EnvPreStopMarker is the variable with the path of the file that PostgreSQL's preStop hook checks.
+	EnvPreStopMarker = "PRESTOP_MARKER"
 	// EnvLogLevel is the variable for the log level.
 	EnvLogLevel = "LOG_LEVEL"
-	// EnvGroup and EnvVersion are the variables for the API of the Cluster resource.
-	EnvGroup   = "CUSTOM_CNPG_GROUP"
-	EnvVersion = "CUSTOM_CNPG_VERSION"
+	// EnvCNPGGroup and EnvCNPGVersion are the variables for the API group and version of the Cluster resource.
+	EnvCNPGGroup   = "CUSTOM_CNPG_GROUP"
+	EnvCNPGVersion = "CUSTOM_CNPG_VERSION"
 	// EnvMemoryLimit is the variable for the container's memory limit in bytes.
 	EnvMemoryLimit = "MEMORY_LIMIT"
 
-	// EnvReadinessPort is the variable for the port that the container's readiness probe asks, [ReadinessPort]. It is only set, when
-	// the pod is created, together with that probe: EVALUATE's answer has neither.
+	// EnvReadinessPort is the variable for the port of the container's readiness probe, [ReadinessPort]. It is set together with that
+	// probe, and only in the answer to CREATE, not in that to EVALUATE.
 	EnvReadinessPort = "READINESS_PORT"
 	// EnvDozeMemoryRequest is the variable for PostgreSQL's memory request while the cluster dozes, set together with
 	// [EnvReadinessPort]; without it the request stays as it is.
 	EnvDozeMemoryRequest = "DOZE_MEMORY_REQUEST"
 
-	// OwnDirectory is where the sidecar's own volume is mounted, TokenDirectory where its token is.
-	OwnDirectory   = "/scale-to-zero"
-	TokenDirectory = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// SidecarDirectory is where the sidecar's own volume is mounted, and TokenDirectory where that of its token is.
+	SidecarDirectory = "/scale-to-zero"
+	TokenDirectory   = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
 // PostgresContainer is the operator's name for PostgreSQL's container (1.30: pkg/specs/pods.go), and AnnotationPodSpec the pod's
@@ -40,9 +40,9 @@ const (
 	AnnotationPodSpec = "cnpg.io/podSpec"
 )
 
-// CloudNativePG's API of the Cluster resource, and the port of its instances (1.30: api/v1, pkg/postgres).
+// CloudNativePG's API group and version of the Cluster resource, and PostgreSQL's port (1.30: api/v1, pkg/postgres).
 const (
-	DefaultGroup   = "postgresql.cnpg.io"
-	DefaultVersion = "v1"
-	PostgresPort   = 5432
+	DefaultCNPGGroup   = "postgresql.cnpg.io"
+	DefaultCNPGVersion = "v1"
+	PostgresPort       = 5432
 )

@@ -10,17 +10,17 @@ import (
 // ReportVersion is the version of [Report] that this program writes and reads.
 const ReportVersion = 1
 
-// MaximumReport is the maximum size of a [Report] in bytes; it usually has some hundred.
-const MaximumReport = 64 << 10
+// MaxReportBytes is the maximum size of an encoded [Report]; it usually has a few hundred bytes.
+const MaxReportBytes = 64 << 10
 
-// ErrReport means that a report cannot be used.
-var ErrReport = errors.New("unusable activity report")
+// ErrInvalidReport means that a report cannot be used.
+var ErrInvalidReport = errors.New("unusable activity report")
 
 // PathActivity is where a sidecar serves its [Report].
 const PathActivity = "/activity"
 
-// ParameterSample is the parameter of a request for /activity that asks for a new sample; its value is a nonce.
-const ParameterSample = "sample"
+// QueryParameterSample is the parameter of a request for /activity that asks for a new sample; its value is a nonce.
+const QueryParameterSample = "sample"
 
 // Report is the state of an instance as served at /activity.
 type Report struct {
@@ -41,16 +41,16 @@ type Report struct {
 	// duration, because the clocks of two machines differ.
 	IdleSince      *time.Time `json:"idleSince,omitempty"`
 	IdleForSeconds *float64   `json:"idleForSeconds,omitempty"`
-	// Samples says that this program can sample on demand; an older one does not know the request.
-	Samples bool `json:"samples"`
+	// SamplesOnDemand says that this program can sample on demand; an older one does not know the request.
+	SamplesOnDemand bool `json:"samples"`
 	// Nonce is the request's, if the instance was sampled for it: then everything here is from a sample that began after the
 	// request arrived. Only other instances of the cluster may ask for one.
 	Nonce string `json:"nonce,omitempty"`
-	// Due is when the cluster will sleep if nothing happens; absent while active or unknown.
-	Due *time.Time `json:"due,omitempty"`
-	// Events reports whether the kernel reports TCP sessions when they end. If not, the instance is sampled every second, and
+	// SleepDue is when the cluster will sleep if nothing happens; absent while active or unknown.
+	SleepDue *time.Time `json:"due,omitempty"`
+	// SocketEvents reports whether the kernel reports TCP sessions when they end. If not, the instance is sampled every second, and
 	// shorter sessions may only be known from the counters.
-	Events bool `json:"events"`
+	SocketEvents bool `json:"events"`
 	// Unused reports whether it is proven that nobody has used the instance since a connection woke the cluster.
 	Unused bool `json:"unused,omitempty"`
 	// LastActivity is the newest sign of use; absent before the first.
@@ -59,12 +59,12 @@ type Report struct {
 	LastUnseenClient string `json:"lastUnseenClient,omitempty"`
 	// Rules are the rules by which sessions are judged.
 	Rules ReportedRules `json:"rules"`
-	// Requests says that this program understands the annotation that requests sleep; an older one treats it as a mistake.
-	Requests bool `json:"requests"`
+	// AcceptsSleepRequests says that this program understands the annotation that requests sleep; an older one treats it as a mistake.
+	AcceptsSleepRequests bool `json:"requests"`
 	// Reason is the first of the reasons that keep the cluster awake, and Blockers are all of them.
 	Reason   string   `json:"reason"`
 	Blockers []string `json:"blockers"`
-	// DozeBlockers are the reasons why a cluster that is to doze hibernates instead; absent if there are none.
+	// DozeBlockers are the reasons why the cluster hibernates without a doze; absent if there are none, or if it is not to doze.
 	DozeBlockers []string `json:"dozeBlockers,omitempty"`
 	// UnroutableServices names the Services that keep the cluster awake, and why; absent if there are none.
 	UnroutableServices string `json:"unroutableServices,omitempty"`
@@ -96,17 +96,17 @@ func EncodeReport(r Report) ([]byte, error) {
 	return body, nil
 }
 
-// DecodeReport decodes a report, and ignores fields that a newer program of the same version added. Its errors are [ErrReport].
+// DecodeReport decodes a report, and ignores fields that a newer program of the same version added. Its errors are [ErrInvalidReport].
 func DecodeReport(body []byte) (Report, error) {
-	if len(body) > MaximumReport {
-		return Report{}, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrReport, len(body), MaximumReport)
+	if len(body) > MaxReportBytes {
+		return Report{}, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrInvalidReport, len(body), MaxReportBytes)
 	}
 	var r Report
 	if err := json.Unmarshal(body, &r); err != nil {
-		return Report{}, fmt.Errorf("%w: %w", ErrReport, err)
+		return Report{}, fmt.Errorf("%w: %w", ErrInvalidReport, err)
 	}
 	if r.Version != ReportVersion {
-		return Report{}, fmt.Errorf("%w: version %d, want %d", ErrReport, r.Version, ReportVersion)
+		return Report{}, fmt.Errorf("%w: version %d, want %d", ErrInvalidReport, r.Version, ReportVersion)
 	}
 	return r, nil
 }

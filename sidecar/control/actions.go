@@ -23,7 +23,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 			return func() { l.listedBackups(ctx, names, err) }
 		})
 	case sleep.Announce:
-		l.attempt, l.doze.before = attempt{began: time.Now()}, fence.Postmaster{}
+		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, fence.Postmaster{}
 		text := contract.Announcement{
 			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
 		}.String()
@@ -132,7 +132,7 @@ func (l *Loop) listedBackups(ctx context.Context, names []string, err error) {
 	if err == nil {
 		l.backups.set(len(names) != 0)
 		if l.backups.running {
-			c.Against = idle.ReasonBackupRunning
+			c.Blocker = idle.ReasonBackupRunning
 		}
 	}
 	l.completed(ctx, c, err)
@@ -149,26 +149,26 @@ func (l *Loop) resumedBackups(ctx context.Context, resumed kubernetes.Resumed, e
 func (l *Loop) askedSiblings(ctx context.Context, answers []siblings.Answer) {
 	l.attempt.siblings, l.attempt.answered = answers, time.Now()
 	all := elsewhere(answers, time.Now(), l.parts.Logger)
-	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Against: all.Reason()})
+	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Blocker: all.Reason()})
 }
 
-// siblingsLast is the maximum age of the other instances' answers at the last sample of this one.
-const siblingsLast = 2 * time.Second
+// maxSiblingAnswerAge is the maximum age of the other instances' answers at the last sample of this one.
+const maxSiblingAnswerAge = 2 * time.Second
 
-// directLast is how long nobody must have connected but through the gateway before the instance is fenced: a node may still lead
-// clients here, since kube-proxy applies changes once a second (iptables.minSyncPeriod) and takes its time.
-const directLast = 2 * time.Second
+// directQuietPeriod is how long there must have been no direct session before the instance is fenced: a node may still route clients
+// here, since kube-proxy applies changes once a second (iptables.minSyncPeriod), and may be late.
+const directQuietPeriod = 2 * time.Second
 
-// lastSample samples this instance before the switch, or while it is on.
+// lastSample samples this instance before the hibernation patch, or while hibernation is on.
 func (l *Loop) lastSample(ctx context.Context) {
 	c := sleep.Completed{Action: sleep.Sample}
-	if l.machine.Phase() == sleep.SwitchedOn {
+	if l.machine.Phase() == sleep.HibernationOn {
 		sample, err := l.parts.Monitor.SampleOnce(ctx) // a failed sample shows no use
 		c.InUse = err == nil && sample.Tally.HasClients()
 		l.advance(ctx, c)
 		return
 	}
-	c.Against = l.decideLast(ctx)
+	c.Blocker = l.decideLast(ctx)
 	c.InUse = l.status.InUse
 	l.parts.Monitor.Checkpoint(l.status.State)
 	l.parts.Observer.Publish(l.status)
@@ -177,9 +177,9 @@ func (l *Loop) lastSample(ctx context.Context) {
 	l.advance(ctx, c)
 }
 
-// decideLast takes the last sample before the switch and returns what speaks against sleep, or "".
+// decideLast takes the last sample before the hibernation patch or the fence, and returns the blocker, or "".
 func (l *Loop) decideLast(ctx context.Context) idle.Reason {
-	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing happens between it and the switch
+	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing happens between it and the hibernation patch
 		l.parts.Logger.Warn("the sessions that do not count could not be ended later", "error", err.Error())
 		return idle.ReasonUnknown
 	}
@@ -189,15 +189,15 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 	switch {
 	case l.machine.ToDoze() && (!l.parts.Readiness.Held() || !l.status.Reported): // somebody may have connected directly meanwhile
 		return idle.ReasonUnknown
-	case l.machine.ToDoze() && time.Since(l.status.LastDirect) < directLast:
+	case l.machine.ToDoze() && time.Since(l.status.LastDirect) < directQuietPeriod:
 		return idle.ReasonConnecting
 	case l.status.Decision.Action == idle.ActionNone || l.status.Decision.Action == idle.ActionAsk:
 		return l.status.Decision.Reason
-	case l.siblingCount() != 0 && time.Since(l.attempt.answered) > siblingsLast:
+	case l.siblingCount() != 0 && time.Since(l.attempt.answered) > maxSiblingAnswerAge:
 		return idle.ReasonSiblingUnknown
 	case l.ender.prepare(ctx) != nil: // for sessions that only this sample found
 		return idle.ReasonUnknown
-	case l.machine.ToDoze() && !l.endJudged(ctx): // the fence would cut a transaction that begins now
+	case l.machine.ToDoze() && !l.endJudged(ctx): // one of them is in use, and the fence would cut it
 		return idle.ReasonUnknown
 	default:
 		return ""
@@ -211,7 +211,7 @@ func asleepReason(status Status) string {
 		return "dozing since " + status.View.DozingSince.UTC().Format(time.RFC3339)
 	}
 	if !state.Unused.IsZero() {
-		return contract.AsleepUnused + "it was woken at " + state.Unused.UTC().Format(time.RFC3339)
+		return contract.AsleepReasonUnusedPrefix + "it was woken at " + state.Unused.UTC().Format(time.RFC3339)
 	}
 	return "idle since " + state.IdleSince.UTC().Format(time.RFC3339)
 }

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// quietLasts is how long no session is held after a change of the Cluster's specification. The change may make the instance
+	// quietPeriod is how long no session is held after a change of the Cluster's specification. The change may make the instance
 	// restart in place, with PostgreSQL's smart mode and no preStop hook: a session would delay that until the restart is
 	// noticed.
-	quietLasts = 10 * time.Second
-	// backupsEvery is how often the Backups are listed while only a Backup keeps the cluster awake.
-	backupsEvery = 10 * time.Second
+	quietPeriod = 10 * time.Second
+	// backupsInterval is how often the Backups are listed while only a Backup keeps the cluster awake.
+	backupsInterval = 10 * time.Second
 )
 
 // viewed handles a state of the Cluster from the watch.
@@ -39,11 +39,11 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 		return false
 	}
 	if l.status.ViewKnown && l.status.View.Generation != v.Generation {
-		l.quiet = time.Now().Add(quietLasts)
+		l.quietUntil = time.Now().Add(quietPeriod)
 		l.preparation.cancel()
 	}
 	if !l.status.ViewKnown {
-		l.doze.inherited = l.inheritsRestart(v)
+		l.doze.restartPending = l.findPendingRestart(v)
 	}
 	l.status.View, l.status.ViewKnown = v, true
 	l.parse(time.Now())
@@ -80,10 +80,10 @@ func (l *Loop) step(ctx context.Context) {
 // observed converts the newest decision for the machine. Asking the other instances is part of an attempt.
 func (l *Loop) observed() sleep.Observed {
 	d := l.status.Decision
-	o := sleep.Observed{InUse: l.status.InUse, Afresh: l.status.InUse || !l.status.Known, Doze: d.Action == idle.ActionDoze}
+	o := sleep.Observed{InUse: l.status.InUse, IdleRestarted: l.status.InUse || !l.status.Known, Doze: d.Action == idle.ActionDoze}
 	if d.Action == idle.ActionNone {
-		o.Against = d.Reason
-		o.Afresh = o.Afresh || !d.ThresholdPassed // for example, another instance was used
+		o.Blocker = d.Reason
+		o.IdleRestarted = o.IdleRestarted || !d.ThresholdPassed // for example, another instance was used
 	}
 	return o
 }
@@ -102,7 +102,7 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	if l.status.Unsupported {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonLoginsUnseen)
 	}
-	if l.parts.Requests != nil && l.parts.Requests.Lacking() {
+	if l.parts.Requests != nil && l.parts.Requests.GrowthPending() {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonGrowthPending)
 	}
 	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, observation, now)
@@ -116,7 +116,7 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 // leaves the annotation of the last sleep, or removes that of the last wake.
 func (l *Loop) wokenAt() time.Time {
 	annotations := l.status.View.Annotations
-	if _, asleep := annotations[contract.AnnotationAsleepSince]; asleep || l.status.Told {
+	if _, asleep := annotations[contract.AnnotationAsleepSince]; asleep || l.status.SessionsForwarded {
 		return time.Time{}
 	}
 	wake, err := contract.ParseLastWake(annotations[contract.AnnotationLastWake])
@@ -126,7 +126,7 @@ func (l *Loop) wokenAt() time.Time {
 	return wake.At
 }
 
-// blockers returns what the Cluster and its Backups say against sleep.
+// blockers returns the blockers of the Cluster and of its Backups.
 func (l *Loop) blockers() []idle.Reason {
 	blockers := l.status.View.Blockers(l.parts.Pod)
 	if l.backups.running {
@@ -154,7 +154,7 @@ type backups struct {
 
 // set records whether one is running.
 func (b *backups) set(running bool) {
-	*b = backups{running: running, next: time.Now().Add(backupsEvery)}
+	*b = backups{running: running, next: time.Now().Add(backupsInterval)}
 }
 
 // recheckBackups lists the Backups again while one of them keeps the cluster awake. While the list fails, the Backup counts as

@@ -13,34 +13,33 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// doze is what is known of the current doze, or of an attempt at one.
+// doze is the state of the current doze, or of an attempt to doze.
 type doze struct {
 	// fenced is what fenced has last returned.
 	fenced bool
-	// before is the postmaster that may have been fenced; the zero value if it has stopped, or if none was.
-	before fence.Postmaster
-	// stopWaiting ends the wait for PostgreSQL; nil without one.
-	stopWaiting context.CancelFunc
-	// stopWatching ends the watch over PostgreSQL's start; nil without one.
-	stopWatching context.CancelFunc
-	// inherited says that a doze ended before this process was started, and that PostgreSQL has not been started since.
-	inherited bool
-	// conflicted is the resourceVersion with which it could not be recorded that PostgreSQL was not started; empty without a conflict.
-	conflicted string
-	// stopWithdrawing ends the withdrawal of the readiness; nil without one.
-	stopWithdrawing context.CancelFunc
-	// generation is that of the Cluster's specification when it was fenced, operator names the operator and its plugins then, and
-	// retry is when hibernation is tried again.
+	// fencedPostmaster is the postmaster that a fence stops, or may have stopped; the zero value if it is known to have stopped.
+	fencedPostmaster fence.Postmaster
+	// cancelWait ends the wait for PostgreSQL to stop or to serve; nil without one.
+	cancelWait context.CancelFunc
+	// cancelStartWatch ends the watch for a failed start of PostgreSQL; nil without one.
+	cancelStartWatch context.CancelFunc
+	// restartPending says that a doze ended before this process was started, and that PostgreSQL has not been started since.
+	restartPending bool
+	// conflictedVersion is the resourceVersion of the Cluster for which recording a failed start met a conflict; empty without one.
+	conflictedVersion string
+	// cancelWithdrawal ends the withdrawal of the readiness; nil without one.
+	cancelWithdrawal context.CancelFunc
+	// generation and operator are those of the Cluster when it was fenced, and retry is when hibernation is tried again.
 	generation int64
 	operator   string
 	retry      time.Time
-	// sized reports whether the pod was resized, and small whether for the doze.
+	// sized reports whether a size of the requests was asked for, and small whether it was that of a doze.
 	sized, small bool
 }
 
 func (d *doze) cancel() {
-	if d.stopWaiting != nil {
-		d.stopWaiting()
+	if d.cancelWait != nil {
+		d.cancelWait()
 	}
 }
 
@@ -56,7 +55,7 @@ func (l *Loop) beginDoze(ctx context.Context, a sleep.Action) (ok bool) {
 		preparing := l.preparation.begin(ctx)
 		l.begin(ctx, func(context.Context) func() {
 			reason, err := instance.Prepare(preparing)
-			return func() { l.completed(ctx, sleep.Completed{Action: a, Against: reason}, err) }
+			return func() { l.completed(ctx, sleep.Completed{Action: a, Blocker: reason}, err) }
 		})
 	case sleep.WithdrawReadiness:
 		l.withdrawReadiness(ctx)
@@ -69,12 +68,12 @@ func (l *Loop) beginDoze(ctx context.Context, a sleep.Action) (ok bool) {
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) { return client.LiftFence(ctx, view) })
 	case sleep.RecordStop:
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
-			return client.Annotate(ctx, view, contract.AnnotationStopped, &l.parts.PodUID)
+			return client.Annotate(ctx, view, contract.AnnotationPostgresStopped, &l.parts.PodUID)
 		})
 	case sleep.AwaitStop:
 		l.await(ctx, a, instance.AwaitStopped)
 	case sleep.AwaitServing:
-		before := l.doze.before
+		before := l.doze.fencedPostmaster
 		l.await(ctx, a, func(ctx context.Context) error { return instance.AwaitServing(ctx, before) })
 	case sleep.AskManager:
 		l.begin(ctx, func(ctx context.Context) func() {
@@ -87,7 +86,7 @@ func (l *Loop) beginDoze(ctx context.Context, a sleep.Action) (ok bool) {
 	return true
 }
 
-// preparation is the preparation of PostgreSQL, which holds a session that could delay a shutdown.
+// preparation cancels the preparation of PostgreSQL, whose session could delay a shutdown.
 type preparation struct {
 	mutex sync.Mutex
 	end   context.CancelFunc
@@ -114,14 +113,15 @@ func (p *preparation) cancel() {
 // withdrawRetry is the wait before a failed attempt to withdraw the readiness is repeated.
 const withdrawRetry = time.Second
 
-// withdrawReadiness answers with the result of the first attempt, and repeats it until one succeeds or the readiness is restored.
+// withdrawReadiness withdraws the readiness. The action is completed with the result of the first try; after a failure it is tried
+// again until it succeeds or the readiness is restored.
 func (l *Loop) withdrawReadiness(ctx context.Context) {
-	if l.parts.Readiness == nil { // somebody has set our fence on a pod that was made without the probe
+	if l.parts.Readiness == nil { // somebody has set our fence on a pod that was created without the probe
 		l.completed(ctx, sleep.Completed{Action: sleep.WithdrawReadiness}, errNoProbe)
 		return
 	}
 	withdrawing, cancel := context.WithCancel(ctx)
-	l.doze.stopWithdrawing = cancel
+	l.doze.cancelWithdrawal = cancel
 	l.begin(ctx, func(context.Context) func() {
 		err := l.parts.Readiness.Withdraw(withdrawing)
 		if err != nil {
@@ -142,9 +142,9 @@ var errNoProbe = errors.New("the pod was made without the readiness probe of a d
 
 // restoreReadiness makes the pod ready again.
 func (l *Loop) restoreReadiness() {
-	if l.doze.stopWithdrawing != nil {
-		l.doze.stopWithdrawing()
-		l.doze.stopWithdrawing = nil
+	if l.doze.cancelWithdrawal != nil {
+		l.doze.cancelWithdrawal()
+		l.doze.cancelWithdrawal = nil
 	}
 	if l.parts.Readiness == nil {
 		return
@@ -169,19 +169,19 @@ func pause(ctx context.Context, d time.Duration) (ok bool) {
 // await starts a wait for PostgreSQL, which doze.cancel ends.
 func (l *Loop) await(ctx context.Context, a sleep.Action, wait func(context.Context) error) {
 	waiting, cancel := context.WithCancel(ctx)
-	l.doze.stopWaiting = cancel
+	l.doze.cancelWait = cancel
 	l.begin(ctx, func(context.Context) func() {
 		err := wait(waiting)
 		return func() {
 			canceled := waiting.Err() != nil
 			cancel()
-			l.doze.stopWaiting = nil
+			l.doze.cancelWait = nil
 			switch {
 			case canceled:
 				l.advance(ctx, sleep.Completed{Action: a, Outcome: sleep.Refused})
 				return
-			case err == nil: // whoever runs from now on is not the one that was fenced
-				l.doze.before, l.doze.inherited = fence.Postmaster{}, false
+			case err == nil: // a postmaster that runs from now on is not the fenced one
+				l.doze.fencedPostmaster, l.doze.restartPending = fence.Postmaster{}, false
 			}
 			l.completed(ctx, sleep.Completed{Action: a}, err)
 		}
@@ -194,13 +194,13 @@ func (l *Loop) notePostmaster() {
 	if err != nil {
 		l.parts.Logger.Warn("which PostgreSQL is fenced is not known", "error", err.Error())
 	}
-	l.doze.before = postmaster
+	l.doze.fencedPostmaster = postmaster
 }
 
 // fenced reports whether PostgreSQL is stopped for a doze, or may be: it cannot be sampled.
 func (l *Loop) fenced() bool { return l.machine.Phase().Fenced() || l.status.View.Dozing }
 
-// fenceChanged notes that PostgreSQL is fenced, or is not any more.
+// fenceChanged handles that PostgreSQL is fenced, or no longer fenced.
 func (l *Loop) fenceChanged(fenced bool) {
 	l.doze.fenced = fenced
 	if !fenced {
@@ -210,7 +210,7 @@ func (l *Loop) fenceChanged(fenced bool) {
 	}
 	l.parts.Monitor.CloseSessions()
 	l.doze.generation, l.doze.operator, l.doze.retry = l.status.View.Generation, l.status.View.Operator, time.Time{}
-	if l.doze.before == (fence.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
+	if l.doze.fencedPostmaster == (fence.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
 		l.notePostmaster()
 	}
 	l.status.Known, l.status.InUse = false, false
@@ -218,8 +218,8 @@ func (l *Loop) fenceChanged(fenced bool) {
 	l.parts.Observer.Publish(l.status)
 }
 
-// resize has the pod's requests shrink once PostgreSQL is recorded as stopped, and grow back as soon as the fence is lifted. What
-// an earlier process has shrunk grows back too.
+// resize lowers the pod's requests once PostgreSQL is recorded as stopped, and raises them as soon as the fence is lifted, also if an
+// earlier process has lowered them.
 func (l *Loop) resize() {
 	v := l.status.View
 	stopping := v.Dozing && v.Stopped != l.parts.PodUID
@@ -230,7 +230,7 @@ func (l *Loop) resize() {
 	l.parts.Requests.Want(v.Dozing)
 }
 
-// growthRefused delivers why the pod's requests stay small after a doze.
+// growthRefused delivers why the pod's requests could not be raised after a doze.
 func (l *Loop) growthRefused() <-chan error {
 	if l.parts.Requests == nil {
 		return nil
@@ -238,7 +238,7 @@ func (l *Loop) growthRefused() <-chan error {
 	return l.parts.Requests.Refused()
 }
 
-// mayDoze reports whether a cluster that dozes may go on.
+// mayDoze reports whether the settings allow the cluster to doze.
 func (l *Loop) mayDoze() bool {
 	v, policy := l.status.View, l.status.Policy
 	return policy.Enabled && len(l.status.Problems) == 0 && policy.Doze != 0 && !policy.Manual && v.PluginListed && l.siblingCount() == 0
@@ -248,8 +248,8 @@ func (l *Loop) mayDoze() bool {
 const hibernateRetry = 30 * time.Second
 
 // hibernatesAt returns when the dozing cluster is to hibernate: when it has been idle for the threshold, or at once if that was
-// requested, or if its specification, its operator or a plugin has changed: what follows from that the operator carries out only
-// once the cluster is awake, and would then restart PostgreSQL under the client that woke it.
+// requested, or if its specification, its operator or a plugin has changed. The operator applies such a change only once the
+// cluster is awake, and would then restart PostgreSQL under the client that woke it.
 func (l *Loop) hibernatesAt() time.Time {
 	v, policy := l.status.View, l.status.Policy
 	if l.machine.Phase() != sleep.Dozing {
@@ -263,7 +263,7 @@ func (l *Loop) hibernatesAt() time.Time {
 	return later(at, l.doze.retry)
 }
 
-// hibernateDozing hibernates the dozing cluster, unless the Cluster says something against it.
+// hibernateDozing hibernates the dozing cluster, unless a blocker other than the doze itself keeps it from that.
 func (l *Loop) hibernateDozing(ctx context.Context) {
 	l.doze.retry = time.Now().Add(hibernateRetry)
 	now := time.Now()

@@ -42,7 +42,7 @@ func (i *instance) Want(small bool) {
 
 func (i *instance) Refused() <-chan error { return i.refused }
 
-func (i *instance) Lacking() bool {
+func (i *instance) GrowthPending() bool {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	return i.lacking
@@ -75,7 +75,7 @@ func (i *instance) AwaitStartFailed(ctx context.Context) error {
 		if i.postmaster != (fence.Postmaster{}) {
 			since = time.Now()
 		}
-		return time.Since(since) >= fence.StartsWithin
+		return time.Since(since) >= fence.StartTimeout
 	})
 }
 

@@ -28,7 +28,7 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 		l.parts.Logger.Debug("the phase of sleep has changed", "phase", phase.String(), "before", before.String())
 	}
 	if phase := machine.Phase(); phase <= sleep.Confirming || phase == sleep.Retracting {
-		l.ender.close() // it is only needed for the switch
+		l.ender.close() // it is only needed for the hibernation patch
 	}
 	if machine.Phase() != sleep.Preparing || machine.Abandoned() {
 		l.preparation.cancel()
@@ -90,12 +90,12 @@ func (l *Loop) sleepView() sleep.View {
 	return sleep.View{
 		Primary: v.CurrentPrimary == l.parts.Pod && v.TargetPrimary == l.parts.Pod,
 		Healthy: v.Healthy, Manual: l.status.Policy.Manual,
-		On: v.Hibernating, Ours: v.Ours, Begun: v.Hibernating && !v.Untouched(),
+		HibernationOn: v.Hibernating, OwnsHibernation: v.Ours, HibernationBegun: v.Hibernating && !v.Untouched(),
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
 		Holding: v.Annotations[contract.AnnotationGatewayHolding],
 		Fenced:  v.Dozing, Stopped: v.Stopped == l.parts.PodUID,
-		Marked:  !v.Dozing && (!v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != "" || l.doze.inherited),
-		MayDoze: l.mayDoze(),
+		DozeEnding: !v.Dozing && (!v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != "" || l.doze.restartPending),
+		MayDoze:    l.mayDoze(),
 	}
 }
 

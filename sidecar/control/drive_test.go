@@ -24,7 +24,7 @@ func TestDrive_noTerminatorOutlivesTheAttempt(t *testing.T) {
 		make func(*world)
 		want sleep.Result
 	}{
-		{"the switch is on", func(*world) {}, sleep.ResultSuccess},
+		{"hibernation is on", func(*world) {}, sleep.ResultSuccess},
 		{"the Cluster has changed meanwhile", func(w *world) { w.conflict = true }, sleep.ResultConflict},
 		{"opening it takes longer than the announcement holds", func(w *world) { w.terminatorTakes = 30 * time.Second }, sleep.ResultAborted},
 	} {

@@ -97,7 +97,7 @@ type world struct {
 
 	clientAddrs *clientaddr.Table
 	marker      marker
-	markerFirst bool // it was left before the switch was turned on
+	markerFirst bool // it was left before hibernation was turned on
 
 	instance instance
 }
@@ -249,7 +249,7 @@ func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value
 		w.view.Annotations[key] = *value
 	}
 	switch key {
-	case contract.AnnotationStopped:
+	case contract.AnnotationPostgresStopped:
 		w.view.Stopped = *value
 	case contract.AnnotationRestartFailed:
 		w.view.RestartFailed = *value

@@ -200,7 +200,7 @@ func TestEndSessions_aStandbyEndsWhatItsNewestSampleJudged(t *testing.T) {
 		if !loop.SampleFor(t.Context(), netip.MustParseAddr("10.0.0.2")) {
 			t.Fatal("it was not sampled")
 		}
-		expect(t, w, "ended before the switch", 0, func(w *world) int { return len(w.terminated) })
+		expect(t, w, "ended before the hibernation patch", 0, func(w *world) int { return len(w.terminated) })
 		w.with(func(w *world) { w.view.Hibernating, w.view.Ours = true, true })
 		loop.Deliver(w.seen())
 		wait(0)

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// keepAwakeApart is the minimum time between two writes of the annotation for the channel.
-	keepAwakeApart = 5 * time.Second
-	// firstKeepAwakeRetry and lastKeepAwakeRetry limit the backoff between tries to write it.
-	firstKeepAwakeRetry, lastKeepAwakeRetry = 2 * time.Second, time.Minute
+	// keepAwakeWriteInterval is the minimum time between two writes of the annotation for the channel.
+	keepAwakeWriteInterval = 5 * time.Second
+	// firstKeepAwakeRetry and maxKeepAwakeRetry limit the backoff between tries to write it.
+	firstKeepAwakeRetry, maxKeepAwakeRetry = 2 * time.Second, time.Minute
 )
 
 // keepAwakeRequest is a request over the channel that is not in the Cluster's annotation yet.
@@ -49,10 +49,10 @@ func (k *keepAwakeRequest) apply(policy *idle.Policy) {
 func (k *keepAwakeRequest) settle(err error) {
 	k.writing = false
 	if err == nil {
-		k.wait, k.next = 0, time.Now().Add(keepAwakeApart)
+		k.wait, k.next = 0, time.Now().Add(keepAwakeWriteInterval)
 		return
 	}
-	k.wait = min(max(2*k.wait, firstKeepAwakeRetry), lastKeepAwakeRetry)
+	k.wait = min(max(2*k.wait, firstKeepAwakeRetry), maxKeepAwakeRetry)
 	k.next = time.Now().Add(k.wait)
 }
 

@@ -32,8 +32,8 @@ type Loop struct {
 	doze      doze
 	// preparation may be canceled from any goroutine.
 	preparation preparation
-	quiet       time.Time // until then no session is held
-	due         time.Time // of the next sample; zero: none
+	quietUntil  time.Time // until then no session is held
+	due         time.Time // when the next sample is due; zero: none
 }
 
 // New returns a loop for Run.
@@ -105,14 +105,14 @@ func (l *Loop) begin(ctx context.Context, run func(context.Context) func()) {
 	})
 }
 
-// far is a wait that something else will end.
-const far = time.Hour
+// maxWait is how long the loop waits for an event if nothing is due.
+const maxWait = time.Hour
 
 // next returns when the loop has something to do.
 func (l *Loop) next() time.Time {
 	at := earliest(append(slices.Collect(maps.Values(l.timers)), l.sampleDue(), l.parts.Monitor.NextProbe())...)
 	if at.IsZero() {
-		return time.Now().Add(far)
+		return time.Now().Add(maxWait)
 	}
 	return at
 }

@@ -45,7 +45,7 @@ func TestLoop_anIdleClusterSleepsAfterItsThreshold(t *testing.T) {
 			late := w.hibernated.Sub(closed.Add(30 * time.Second))
 			return late >= 0 && late <= 1100*time.Millisecond
 		})
-		expect(t, w, "connected after the switch", false, func(w *world) bool { return w.connected })
+		expect(t, w, "connected after the hibernation patch", false, func(w *world) bool { return w.connected })
 		expect(t, w, "suspended", 1, func(w *world) int { return w.suspended })
 		expect(t, w, "an Event is written", true, func(w *world) bool { return slices.Contains(w.events, "Hibernated") })
 	})
@@ -86,7 +86,7 @@ func TestLoop_aTimeTooFarAheadIsTakenOnceItIsNear(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		view := healthy()
-		view.Annotations[contract.AnnotationKeepAwakeUntil] = time.Now().Add(contract.LongestKeepAwake + time.Hour).UTC().Format(time.RFC3339)
+		view.Annotations[contract.AnnotationKeepAwakeUntil] = time.Now().Add(contract.MaxKeepAwake + time.Hour).UTC().Format(time.RFC3339)
 		loop.Deliver(view)
 		wait(time.Minute)
 		reason := func(w *world) idle.Reason { return w.status.Decision.Reason }

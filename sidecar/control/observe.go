@@ -21,7 +21,7 @@ func (l *Loop) settings() monitor.Settings {
 	return monitor.Settings{
 		Rules:   activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries},
 		Others:  slices.Collect(maps.Values(others)),
-		Connect: l.mayConnect(), QuietUntil: l.quiet, Database: l.channelDatabase(),
+		Connect: l.mayConnect(), QuietUntil: l.quietUntil, Database: l.channelDatabase(),
 	}
 }
 
@@ -85,8 +85,8 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	state.LastActivity, state.Unused = later(state.LastActivity, change.Used), time.Time{}
 	l.parts.Monitor.Checkpoint(*state)
 	// Sessions that we have terminated are reported like others.
-	inUse := l.attempt.ended == 0 || l.machine.Phase() != sleep.SwitchedOn && !l.machine.ToDoze()
-	l.advance(ctx, sleep.Observed{Against: idle.ReasonActive, InUse: inUse, Afresh: true})
+	inUse := l.attempt.ended == 0 || l.machine.Phase() != sleep.HibernationOn && !l.machine.ToDoze()
+	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: inUse, IdleRestarted: true})
 }
 
 // take handles a change that the monitor reports.

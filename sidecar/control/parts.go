@@ -1,4 +1,4 @@
-// Package control is the main loop of the sidecar's worker: it has the instance monitored, decides, and acts.
+// Package control is the main loop of the sidecar's worker: it monitors the instance, decides, and acts.
 //
 // One goroutine owns all state. It receives views of the Cluster, the monitor's observations, answers to its requests, and
 // timers; passes them to the pure packages (idle decides, sleep says what to do); and carries out the resulting actions. Requests
@@ -27,11 +27,11 @@ type Parts struct {
 	Kubernetes Kubernetes
 	Siblings   Siblings
 	Marker     Marker
-	// Instance is what a doze needs to know of PostgreSQL. Readiness withdraws the pod's readiness; nil if the pod was made without
-	// a readiness probe of ours.
+	// Instance is PostgreSQL in this pod. Readiness withdraws the pod's readiness; nil if the pod was created without the sidecar's
+	// readiness probe.
 	Instance  Instance
 	Readiness Readiness
-	// Requests are what this pod requests of its node; nil if they stay as they are.
+	// Requests changes the pod's resource requests; nil if they stay as they are.
 	Requests Requests
 	Observer Observer
 	Logger   *slog.Logger
@@ -62,7 +62,7 @@ type Marker interface {
 
 // Instance is PostgreSQL, as the instance manager runs it.
 type Instance interface {
-	// Prepare has PostgreSQL write a checkpoint and archive its WAL, and returns why it would not stop soon, or "".
+	// Prepare runs a checkpoint and waits until WAL is archived. It returns why PostgreSQL would not stop soon, or "".
 	Prepare(ctx context.Context) (idle.Reason, error)
 	// Read returns the running postmaster; the zero value if none runs.
 	Read() (fence.Postmaster, error)
@@ -79,21 +79,21 @@ type Instance interface {
 
 // Readiness is the readiness of this pod.
 type Readiness interface {
-	// Withdraw withdraws it until Restore, or until the context ends, and returns once the readiness probe would fail.
+	// Withdraw withdraws it until Restore, or until the context ends, and returns once the next readiness probe will fail.
 	Withdraw(ctx context.Context) error
 	// Held reports whether it has been withdrawn without a break.
 	Held() bool
 	Restore() error
 }
 
-// Requests are what this pod requests of its node.
+// Requests changes the resource requests of PostgreSQL's container.
 type Requests interface {
-	// Want says whether they are to be small, or those of the pod's specification. Nothing waits for it.
+	// Want sets whether they are to be small, or those of the pod's specification. It does not wait for the change.
 	Want(small bool)
-	// Refused delivers why they could not become those of the specification; that is tried again.
+	// Refused delivers why the API server refused those of the specification. The change is tried again.
 	Refused() <-chan error
-	// Lacking reports whether the pod still lacks them.
-	Lacking() bool
+	// GrowthPending reports whether the pod has not got those of its specification back after a doze.
+	GrowthPending() bool
 }
 
 // Kubernetes is what the loop does through the API server. Every patch of the Cluster returns its new state.

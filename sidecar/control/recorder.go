@@ -23,7 +23,7 @@ type recorder struct {
 	record func(context.Context, kubernetes.View, kubernetes.Event, time.Time)
 
 	problems  string               // the invalid annotations
-	noDoze    []idle.Reason        // why the cluster cannot doze
+	noDoze    []idle.Reason        // why the cluster cannot doze, as last written
 	blocked   map[idle.Reason]bool // the reasons that have had an Event since the threshold passed
 	refused   string               // the database and the code of a refused LISTEN
 	slots     bool                 // whether there were logical slots without a reader
@@ -137,7 +137,7 @@ func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err erro
 			postgres.Channel, refused.Database, refused.Code))
 }
 
-// growthRefused writes an Event when the small requests of a doze are kept: on a node that fills up, PostgreSQL would get too little.
+// growthRefused writes an Event when the requests could not be raised after a doze: on a full node, PostgreSQL would get too little.
 func (r *recorder) growthRefused(ctx context.Context, v kubernetes.View, err error) {
 	r.write(ctx, v, kubernetes.EventWarning, "GrowthRefused",
 		"Awake, but PostgreSQL's container keeps the small requests of its doze, which is tried again: "+err.Error())

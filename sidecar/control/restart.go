@@ -11,15 +11,16 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// inheritedFor is how long after a wake a process that is started may still have to watch: for as long as the one before it, and for
-// as long again until the container runs again.
-const inheritedFor = 2 * fence.StartsWithin
+// restartPendingFor is how long after a wake a new process may still have to watch the start of PostgreSQL: as long as the process
+// before it would have watched, and as long again for the restart of the container.
+const restartPendingFor = 2 * fence.StartTimeout
 
-// inheritsRestart reports, from the first state of the Cluster, whether somebody who leaves no mark has ended a doze a moment ago and
-// PostgreSQL has not been started since. If it has, nothing may happen: Services lead to the pod.
-func (l *Loop) inheritsRestart(v kubernetes.View) bool {
+// findPendingRestart reports, from the first state of the Cluster, whether a client or a Backup has just ended a doze and PostgreSQL
+// has not been started since. Such a wake removes the annotations of the doze. If PostgreSQL runs, the pod must stay ready, since
+// Services lead to it.
+func (l *Loop) findPendingRestart(v kubernetes.View) bool {
 	wake, err := contract.ParseLastWake(v.Annotations[contract.AnnotationLastWake])
-	if err != nil || wake.Depth != contract.DepthDoze || time.Since(wake.At) > inheritedFor ||
+	if err != nil || wake.Depth != contract.DepthDoze || time.Since(wake.At) > restartPendingFor ||
 		v.Fenced || v.Hibernating || v.CurrentPrimary != l.parts.Pod {
 		return false
 	}
@@ -27,21 +28,21 @@ func (l *Loop) inheritsRestart(v kubernetes.View) bool {
 	return err == nil && !postmaster.Running
 }
 
-// watchRestart has it recorded on the Cluster when PostgreSQL is not started again after a doze, whose end the instance manager
-// answers with one try. It is recorded once for each wake, so that the plugin replaces one pod.
+// watchRestart watches for a failed start of PostgreSQL after a doze, and records it on the Cluster. The instance manager tries only
+// once to start PostgreSQL. A failure is recorded once for each wake, so that the plugin replaces one pod.
 func (l *Loop) watchRestart(ctx context.Context) {
 	v := l.status.View
 	watch := l.machine.Phase() == sleep.Restarting && v.CurrentPrimary == l.parts.Pod && !v.Fenced && !v.Hibernating &&
-		!v.ReconciliationDisabled && v.RestartFailed == "" // nobody would make the pod anew
+		!v.ReconciliationDisabled && v.RestartFailed == "" // nobody would create the pod again
 	switch {
 	case !watch:
 		l.endWatch()
-	case l.doze.conflicted != "" && l.doze.conflicted != v.ResourceVersion:
-		l.doze.conflicted = ""
+	case l.doze.conflictedVersion != "" && l.doze.conflictedVersion != v.ResourceVersion:
+		l.doze.conflictedVersion = ""
 		l.recordRestartFailed(ctx)
-	case l.doze.stopWatching == nil:
+	case l.doze.cancelStartWatch == nil:
 		watching, cancel := context.WithCancel(ctx)
-		l.doze.stopWatching = cancel
+		l.doze.cancelStartWatch = cancel
 		l.begin(ctx, func(context.Context) func() {
 			err := l.parts.Instance.AwaitStartFailed(watching)
 			return func() {
@@ -53,16 +54,16 @@ func (l *Loop) watchRestart(ctx context.Context) {
 	}
 }
 
-// endWatch ends the watch, and forgets what it has found.
+// endWatch ends the watch, and discards its result.
 func (l *Loop) endWatch() {
-	if l.doze.stopWatching != nil {
-		l.doze.stopWatching()
+	if l.doze.cancelStartWatch != nil {
+		l.doze.cancelStartWatch()
 	}
-	l.doze.stopWatching, l.doze.conflicted = nil, ""
+	l.doze.cancelStartWatch, l.doze.conflictedVersion = nil, ""
 }
 
-// recordRestartFailed records the failure. If that does not succeed, PostgreSQL is watched anew; after a conflict it is repeated as
-// soon as the change that caused it is known.
+// recordRestartFailed records the failure on the Cluster. If that fails, the watch starts again; after a conflict, the record is
+// written again as soon as the change that caused it is known.
 func (l *Loop) recordRestartFailed(ctx context.Context) {
 	client, view := l.parts.Kubernetes, l.status.View
 	l.begin(ctx, func(ctx context.Context) func() {
@@ -71,15 +72,15 @@ func (l *Loop) recordRestartFailed(ctx context.Context) {
 			l.endWatch()
 			if err != nil {
 				if errors.Is(err, kubernetes.ErrConflict) {
-					l.doze.conflicted = view.ResourceVersion
+					l.doze.conflictedVersion = view.ResourceVersion
 				}
 				l.parts.Logger.Warn("that PostgreSQL was not started could not be recorded", "error", err.Error())
 				l.watchRestart(ctx)
 				return
 			}
-			l.parts.Logger.Error("PostgreSQL was not started after a doze", "within", fence.StartsWithin.String())
+			l.parts.Logger.Error("PostgreSQL was not started after a doze", "within", fence.StartTimeout.String())
 			l.recorder.write(ctx, v, kubernetes.EventWarning, "RestartFailed",
-				"PostgreSQL was not started within "+fence.StartsWithin.String()+" after a doze; the plugin deletes pod "+l.parts.Pod+
+				"PostgreSQL was not started within "+fence.StartTimeout.String()+" after a doze; the plugin deletes pod "+l.parts.Pod+
 					", once, so that the operator creates it again")
 			if l.setView(v) { // the next patch requires its resourceVersion, so the machine must know its content
 				l.advance(ctx, sleep.Viewed{View: l.sleepView()})

@@ -79,8 +79,8 @@ func (l *Loop) endSessions(ctx context.Context) {
 	}
 }
 
-// endJudged terminates the sessions of this instance that do not count, before a fence, and reports whether none of them has begun
-// to work since the newest sample.
+// endJudged terminates the sessions of this instance that do not count, before a fence. It reports whether all of them were
+// terminated, that is, none has become active since the newest sample.
 func (l *Loop) endJudged(ctx context.Context) (ok bool) {
 	judged := len(l.ender.judged)
 	ended, err := l.ender.end(ctx)

@@ -59,7 +59,7 @@ func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) id
 		report := answer.Report
 		all.Blockers = append(all.Blockers, serverBlockers(report)...)
 		switch {
-		case errors.Is(answer.Err, siblings.ErrOutdated), answer.Err == nil && !report.Samples:
+		case errors.Is(answer.Err, siblings.ErrOutdated), answer.Err == nil && !report.SamplesOnDemand:
 			all.Blockers = append(all.Blockers, idle.ReasonSiblingOutdated)
 		case answer.Err != nil:
 			logger.Info("another instance did not answer", "instance", answer.Pod, "error", answer.Err.Error())
@@ -115,7 +115,7 @@ func (l *Loop) SampleFor(ctx context.Context, asker netip.Addr) (ok bool) {
 	}
 }
 
-// sampleFor handles such a request. While the switch is on, no session may be held, and use only matters until the operator
+// sampleFor handles such a request. While hibernation is on, no session may be held, and use only matters until the operator
 // begins.
 func (l *Loop) sampleFor(ctx context.Context, request sampleRequest) {
 	if !slices.Contains(slices.Collect(maps.Values(l.status.View.Addresses)), request.asker) {

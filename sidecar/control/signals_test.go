@@ -304,7 +304,7 @@ func TestLoop_followsTheAnnotationThatAsksForSleep(t *testing.T) {
 // report is another instance's report.
 func reportOf(pod string, idleFor time.Duration, active bool) siblings.Answer {
 	seconds := idleFor.Seconds()
-	return siblings.Answer{Pod: pod, Report: contract.Report{Known: true, Samples: true, Active: active, IdleForSeconds: &seconds}}
+	return siblings.Answer{Pod: pod, Report: contract.Report{Known: true, SamplesOnDemand: true, Active: active, IdleForSeconds: &seconds}}
 }
 
 // blockedReportOf returns the report of an instance whose server has a reason against a shutdown.
@@ -402,7 +402,7 @@ func TestLoop_asksTheOtherInstances(t *testing.T) {
 			wait(0)
 			w.with(func(w *world) { w.inUse = false })
 			if !loop.SampleFor(t.Context(), netip.MustParseAddr("10.0.0.2")) {
-				t.Error("it was not sampled once the switch is on")
+				t.Error("it was not sampled once hibernation is on")
 			}
 			expect(t, w, "in use", false, func(w *world) bool { return !w.status.Known || w.status.InUse || w.connected })
 		})
@@ -411,7 +411,7 @@ func TestLoop_asksTheOtherInstances(t *testing.T) {
 
 func TestLoop_withdrawsTheSwitch(t *testing.T) {
 	t.Parallel()
-	// asked is the Cluster after the switch, as the API server shows it.
+	// asked is the Cluster after the hibernation patch, as the API server shows it.
 	asked := func(w *world, condition string) kubernetes.View {
 		v := w.seen()
 		v.Hibernating, v.Ours, v.Hibernation, v.AsleepSince = true, true, condition, time.Now()

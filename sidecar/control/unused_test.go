@@ -125,7 +125,7 @@ func TestAsleepReason_saysThatNobodyUsedIt(t *testing.T) {
 	if got := asleepReason(Status{State: idle.State{IdleSince: at}}); got != "idle since 2026-03-01T12:00:00Z" {
 		t.Error(got)
 	}
-	if got := asleepReason(Status{State: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepUnused) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+	if got := asleepReason(Status{State: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
 		t.Error(got)
 	}
 }

@@ -176,8 +176,8 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 		p("This instance is idle since %s, for %s; the threshold is %s.\n",
 			r.IdleSince.Format(time.RFC3339), seconds(*r.IdleForSeconds), seconds(r.Rules.ThresholdSeconds))
 	}
-	if r.Due != nil {
-		p("If nothing happens, the threshold has passed at %s.\n", r.Due.Format(time.RFC3339))
+	if r.SleepDue != nil {
+		p("If nothing happens, the threshold has passed at %s.\n", r.SleepDue.Format(time.RFC3339))
 	}
 	if r.LastActivity != nil {
 		p("Activity was last seen at %s.\n", r.LastActivity.Format(time.RFC3339))
@@ -188,7 +188,7 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 	if r.Scheduler {
 		p("An extension that schedules jobs is loaded: the instance is sampled every two seconds, and a shorter job may not be seen.\n")
 	}
-	if r.Known && !r.Events {
+	if r.Known && !r.SocketEvents {
 		p("The kernel does not report sessions that end here: the instance is sampled every second, and of shorter sessions only the counters show anything.\n")
 	}
 }

@@ -50,19 +50,19 @@ func TestDescribe_isGolden(t *testing.T) {
 		"connections": described(rules, []idle.Reason{idle.ReasonPreparedTransaction}, nil, sessions...),
 		"queries":     described(queries, nil, nil, sessions[1:3]...),
 		"worker": described(rules, nil, &contract.Report{
-			Pod: "c-1", Known: true, Events: true, IdleSince: &since, IdleForSeconds: &idleFor, LastActivity: &since, Due: &due,
+			Pod: "c-1", Known: true, SocketEvents: true, IdleSince: &since, IdleForSeconds: &idleFor, LastActivity: &since, SleepDue: &due,
 			Reason: "waiting", Blockers: []string{"waiting", "backup_running"}, LastUnseenClient: "10.0.0.9",
 			Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
 		}),
 		"unknown": described(rules, nil, &contract.Report{Pod: "c-1", Reason: "unknown", Rules: contract.ReportedRules{Enabled: true}}),
 		"off":     described(rules, nil, &contract.Report{Pod: "c-1", Reason: "disabled"}),
 		"scheduler": described(rules, nil, &contract.Report{
-			Pod: "c-1", Known: true, Events: true, Scheduler: true, Reason: "waiting", ServerBlockers: []string{"advisory_lock"},
+			Pod: "c-1", Known: true, SocketEvents: true, Scheduler: true, Reason: "waiting", ServerBlockers: []string{"advisory_lock"},
 			Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
 		}),
 		"dozing": described(rules, nil, &contract.Report{Pod: "c-1", Reason: "dozing", Rules: contract.ReportedRules{Enabled: true}}),
 		"dozeless": described(rules, nil, &contract.Report{
-			Pod: "c-1", Known: true, Events: true, Reason: "waiting", DozeBlockers: []string{"wake_manual", "pod_made_before"},
+			Pod: "c-1", Known: true, SocketEvents: true, Reason: "waiting", DozeBlockers: []string{"wake_manual", "pod_made_before"},
 			Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
 		}),
 		"gvisor": described(rules, nil, &contract.Report{Pod: "c-1", Known: true, Reason: "waiting", Rules: contract.ReportedRules{Enabled: true}}),

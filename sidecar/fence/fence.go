@@ -1,10 +1,10 @@
 // Package fence observes whether CloudNativePG's instance manager has obeyed a fence, the annotation by which PostgreSQL is stopped
 // and its pod kept.
 //
-// The instance manager obeys late: behind other work, and not for 25 seconds after a fence was lifted. It also finishes a stop
-// that it has begun, even if the fence is lifted meanwhile, and PostgreSQL accepts sessions up to then, which are cut. So neither
-// the annotation nor PostgreSQL's answers tell whether a session will last. Two things do, and need no login: the lock file of
-// PostgreSQL's socket identifies the process, and the instance manager says whether it expects it to be down.
+// The instance manager obeys late: after other work, and for 25 seconds after a fence was lifted not at all. Once it has begun to
+// stop PostgreSQL it goes on, even if the fence is lifted meanwhile, and until the end PostgreSQL accepts sessions that will be
+// cut. So neither the annotation nor PostgreSQL's answers show whether a session will last. Two things do, and need no login: the
+// lock file of PostgreSQL's socket identifies the postmaster, and the instance manager says whether it expects it to be down.
 package fence
 
 import (
@@ -20,18 +20,19 @@ import (
 )
 
 const (
-	// busyPoll is the first interval between two readings of the lock file. A restart takes 50 to 100 milliseconds.
-	busyPoll = 20 * time.Millisecond
-	// calmPoll is the next, and idlePoll that of a stop that takes long.
-	calmPoll, idlePoll = 100 * time.Millisecond, time.Second
-	// busyStop and calmStop are how long a stop may take until the intervals grow, busyStart how long a start may take.
-	busyStop, calmStop, busyStart = 2 * time.Second, 10 * time.Second, 10 * time.Second
-	// tryEvery is the interval between two connections to a socket whose lock file does not go away.
-	tryEvery = time.Second
-	// askEvery is the interval between two questions to the instance manager, which queries PostgreSQL for each.
-	askEvery = time.Second
-	// lookEvery is the interval between two looks for a postmaster that may not be started.
-	lookEvery = time.Second
+	// fastPoll is the first interval between two reads of the lock file. A restart takes 50 to 100 milliseconds.
+	fastPoll = 20 * time.Millisecond
+	// normalPoll is the interval after that, and slowPoll the interval while a stop takes long.
+	normalPoll, slowPoll = 100 * time.Millisecond, time.Second
+	// fastStopPolls and normalStopPolls say for how long after the begin of a stop the first two intervals apply, fastStartPolls for
+	// how long after the begin of a start the first does.
+	fastStopPolls, normalStopPolls, fastStartPolls = 2 * time.Second, 10 * time.Second, 10 * time.Second
+	// dialInterval is the interval between two connections to the socket while its lock file stays.
+	dialInterval = time.Second
+	// askInterval is the interval between two questions to the instance manager, which queries PostgreSQL for each.
+	askInterval = time.Second
+	// absentPoll is the interval between two checks whether a postmaster has been started.
+	absentPoll = time.Second
 	// dialTimeout bounds a connection to the socket, whose queue may be full.
 	dialTimeout = 500 * time.Millisecond
 )
@@ -49,7 +50,7 @@ type Observer struct {
 	stopping func(ctx context.Context) (bool, error)
 }
 
-// NewObserver makes an observer of the instance in this pod, whose PostgreSQL has a Unix socket for the port in that directory.
+// NewObserver returns an observer of the instance in this pod. PostgreSQL's Unix socket for the port is in socketDirectory.
 func NewObserver(socketDirectory string, port uint16, server Server) *Observer {
 	socket := filepath.Join(socketDirectory, ".s.PGSQL."+strconv.Itoa(int(port)))
 	return &Observer{
@@ -70,14 +71,15 @@ func (o *Observer) Stopping(ctx context.Context) (stopping, known bool) {
 	return stopping, err == nil
 }
 
-// AwaitStopped returns once PostgreSQL has stopped. Its error is the context's, with the newest of the lock file's if any.
+// AwaitStopped returns once PostgreSQL has stopped. Its error is the context's, joined with the newest error of reading the lock
+// file, if any.
 func (o *Observer) AwaitStopped(ctx context.Context) error {
 	begun, tried := time.Now(), time.Now()
-	var rule stopped
+	var rule stoppedRule
 	for {
 		running, err := o.read()
 		if err == nil {
-			try, refused, over := time.Since(tried) >= tryEvery, false, false
+			try, refused, over := time.Since(tried) >= dialInterval, false, false
 			if try {
 				refused, tried = o.refuses(ctx), time.Now()
 			}
@@ -85,12 +87,12 @@ func (o *Observer) AwaitStopped(ctx context.Context) error {
 				return nil
 			}
 		}
-		interval := idlePoll
+		interval := slowPoll
 		switch waited := time.Since(begun); {
-		case waited < busyStop:
-			interval = busyPoll
-		case waited < calmStop:
-			interval = calmPoll
+		case waited < fastStopPolls:
+			interval = fastPoll
+		case waited < normalStopPolls:
+			interval = normalPoll
 		}
 		if !wait(ctx, interval) {
 			return fmt.Errorf("wait until PostgreSQL has stopped: %w", errors.Join(context.Cause(ctx), err))
@@ -98,15 +100,16 @@ func (o *Observer) AwaitStopped(ctx context.Context) error {
 	}
 }
 
-// AwaitServing returns, after a fence was lifted, once a postmaster accepts sessions that will stay: another than before, which ran
-// when the fence was set, or the same if the instance manager never obeyed the fence, or does not say for long whether it does. If
-// before is not running, PostgreSQL is known to have stopped. Its error is the context's, with the newest of the lock file's if any.
+// AwaitServing returns, after a fence was lifted, once a postmaster accepts sessions that no fence will stop any more. before is the
+// postmaster that ran when the fence was set; if it is not running, PostgreSQL is known to have stopped. The postmaster that serves
+// is another one or, if the instance manager never obeyed the fence or does not say for long whether it does, the same. The error is
+// the context's, joined with the newest error of reading the lock file, if any.
 func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	defer cancel()
-	answers := make(chan answer, 1) // there is one question at a time
+	answers := make(chan managerAnswer, 1) // there is one question at a time
 	ask := func(after time.Duration) {
 		asking.Go(func() {
 			if wait(ctx, after) {
@@ -114,16 +117,16 @@ func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 			}
 		})
 	}
-	begun, rule := time.Now(), newServing(before)
-	var probed probes
+	begun, rule := time.Now(), newServingRule(before)
+	var probed probeSchedule
 	if !rule.gone {
 		ask(0)
 	}
-	var heard *answer // before the lock file is read again, so that it is about the postmaster found there
+	var heard *managerAnswer // came before the lock file is read again, so it is about the postmaster that is found then
 	for {
 		running, err := o.read()
 		if err == nil {
-			rule = rule.found(running)
+			rule = rule.observePostmaster(running)
 		}
 		switch stays := false; {
 		case err == nil && rule.gone && running.Running:
@@ -133,15 +136,15 @@ func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 			}
 		case heard != nil && !rule.gone:
 			heard.accepts = heard.accepts && err == nil
-			if rule, stays = rule.told(*heard); stays {
+			if rule, stays = rule.observeManager(*heard); stays {
 				return nil
 			}
-			ask(askEvery)
+			ask(askInterval)
 		}
 		heard = nil
-		interval := calmPoll
-		if time.Since(begun) < busyStart {
-			interval = busyPoll
+		interval := normalPoll
+		if time.Since(begun) < fastStartPolls {
+			interval = fastPoll
 		}
 		select {
 		case <-ctx.Done():
@@ -153,9 +156,9 @@ func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 	}
 }
 
-// AwaitStartFailed returns once no postmaster has run for [StartsWithin] without a break. Its error is the context's.
+// AwaitStartFailed returns once no postmaster has run for [StartTimeout] without a break. Its error is the context's.
 func (o *Observer) AwaitStartFailed(ctx context.Context) error {
-	rule := absent{since: time.Now()}
+	rule := startFailedRule{since: time.Now()}
 	for {
 		running, err := o.read()
 		refused := err == nil && running.Running && o.refuses(ctx)
@@ -163,15 +166,15 @@ func (o *Observer) AwaitStartFailed(ctx context.Context) error {
 		if rule, over = rule.observe(running, err == nil, refused, time.Now()); over {
 			return nil
 		}
-		if !wait(ctx, lookEvery) {
+		if !wait(ctx, absentPoll) {
 			return fmt.Errorf("wait whether PostgreSQL is started: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}
 }
 
-// ask asks the instance manager and, unless it is stopping PostgreSQL, whether that accepts sessions.
-func (o *Observer) ask(ctx context.Context) answer {
-	a := answer{asked: time.Now()}
+// ask asks the instance manager whether it is stopping PostgreSQL and, unless it is, PostgreSQL whether it accepts sessions.
+func (o *Observer) ask(ctx context.Context) managerAnswer {
+	a := managerAnswer{asked: time.Now()}
 	a.stopping, a.known = o.Stopping(ctx)
 	a.answered = time.Now()
 	a.accepts = (!a.known || !a.stopping) && o.accepts(ctx)
@@ -183,7 +186,7 @@ func (o *Observer) accepts(ctx context.Context) bool {
 	return err == nil && accepts
 }
 
-// refuses reports whether nobody listens on a socket. The connection sends nothing, of which PostgreSQL takes no notice.
+// refuses reports whether no process listens on a socket. The connection sends nothing, so PostgreSQL logs nothing.
 func refuses(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

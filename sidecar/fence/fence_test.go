@@ -96,7 +96,7 @@ func TestAwaitStopped_endsOnceThePostmasterIsGone(t *testing.T) {
 		least   time.Duration
 		most    time.Duration
 	}{
-		{"it is gone already", []change{{0, gone}}, 0, busyPoll},
+		{"it is gone already", []change{{0, gone}}, 0, fastPoll},
 		{"it goes soon", []change{{110 * time.Millisecond, gone}}, 110 * time.Millisecond, 130 * time.Millisecond},
 		{"it goes later", []change{{5010 * time.Millisecond, gone}}, 5010 * time.Millisecond, 5110 * time.Millisecond},
 		{"it goes late", []change{{60010 * time.Millisecond, gone}}, 60010 * time.Millisecond, 61010 * time.Millisecond},
@@ -155,14 +155,14 @@ func TestAwaitServing_endsOnceAPostmasterServesThatWillStay(t *testing.T) {
 			{2 * time.Second, func(i *instance) { i.running = second }},
 		}, 2 * time.Second, 2*time.Second + moment},
 		{"another runs already", first, func(i *instance) { runs(i); i.running = second }, nil, 0, moment},
-		{"the fence was never obeyed", first, runs, nil, calmLasts, calmLasts + 2*askEvery},
-		{"the fence was never obeyed, and the manager is slow", first, func(i *instance) { runs(i); i.statusTakes = 900 * time.Millisecond }, nil, calmLasts, calmLasts + 4*askEvery},
-		{"the manager is silent, and PostgreSQL runs on", first, func(i *instance) { runs(i); i.statusErr = errFake }, nil, settlesWithin, settlesWithin + 2*askEvery},
+		{"the fence was never obeyed", first, runs, nil, notStoppingFor, notStoppingFor + 2*askInterval},
+		{"the fence was never obeyed, and the manager is slow", first, func(i *instance) { runs(i); i.statusTakes = 900 * time.Millisecond }, nil, notStoppingFor, notStoppingFor + 4*askInterval},
+		{"the manager is silent, and PostgreSQL runs on", first, func(i *instance) { runs(i); i.statusErr = errFake }, nil, acceptingFor, acceptingFor + 2*askInterval},
 		{"the manager is silent, and PostgreSQL accepts nobody", first, func(i *instance) { runs(i); i.statusErr, i.accepting = errFake, false }, nil, never, never},
 		{"the manager is stopping it for long", first, func(i *instance) { runs(i); i.unavailable = true }, nil, never, never},
 		{"the manager is silent at first", first, func(i *instance) { runs(i); i.statusErr = errFake }, []change{
 			{20 * time.Second, func(i *instance) { i.statusErr = nil }},
-		}, 20*time.Second + calmLasts, 20*time.Second + calmLasts + 2*askEvery},
+		}, 20*time.Second + notStoppingFor, 20*time.Second + notStoppingFor + 2*askInterval},
 		{"the manager obeys late", first, runs, []change{
 			{4 * time.Second, func(i *instance) { i.unavailable = true }},
 			{9 * time.Second, func(i *instance) { i.running = none }},
@@ -185,7 +185,7 @@ func TestAwaitServing_endsOnceAPostmasterServesThatWillStay(t *testing.T) {
 				if i.readErr != nil && !errors.Is(err, errFake) {
 					t.Errorf("the lock file's error is not told: %v", err)
 				}
-				if most := int(took/askEvery) + 1; i.asked > most || !row.before.Running && i.asked != 0 {
+				if most := int(took/askInterval) + 1; i.asked > most || !row.before.Running && i.asked != 0 {
 					t.Errorf("asked %d times in %s", i.asked, took)
 				}
 			})

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// statusURL is where CloudNativePG's instance manager says how it is, without authentication
+	// statusURL is where CloudNativePG's instance manager serves its status, without authentication
 	// (1.30: pkg/management/postgres/webserver/remote.go). The containers of a pod share the loopback interface. Every pod that
 	// was created by 1.28 or later serves it over TLS (specs.NewInstance in internal/controller/cluster_create.go).
 	statusURL = "https://127.0.0.1:8000/pg/status"
-	// statusTimeout bounds one question; the manager itself queries PostgreSQL. On a busy node an answer has taken 0.9 seconds.
+	// statusTimeout bounds one request, for which the manager queries PostgreSQL. On a busy node an answer has taken 0.9 seconds.
 	statusTimeout = 2 * time.Second
 	// maximumStatus is the maximum size of an answer in bytes; answers of some kilobytes have been observed.
 	maximumStatus = 256 << 10
@@ -25,7 +25,7 @@ const (
 // errStatus means that the instance manager gave no usable answer.
 var errStatus = errors.New("unusable answer of the instance manager")
 
-// manager is the instance manager.
+// manager is a client of the instance manager.
 type manager struct {
 	url  string
 	http *http.Client

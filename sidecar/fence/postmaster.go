@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// Postmaster is the state of PostgreSQL's main process. Two values are equal if they are of the same process.
+// Postmaster identifies PostgreSQL's main process. Two values are equal if they identify the same process.
 type Postmaster struct {
 	// Running is set from shortly before the process accepts sessions until shortly before its end.
 	Running bool
@@ -48,18 +48,18 @@ func parseLock(content []byte) (Postmaster, error) {
 	if len(lines) < 4 {
 		return Postmaster{}, fmt.Errorf("%w: it has %d complete lines", errLock, len(lines)-1)
 	}
-	pid, err := number(lines[0])
+	pid, err := parsePositive(lines[0])
 	if err != nil {
 		return Postmaster{}, err
 	}
-	started, err := number(lines[2])
+	started, err := parsePositive(lines[2])
 	if err != nil {
 		return Postmaster{}, err
 	}
 	return Postmaster{Running: true, PID: pid, Started: started}, nil
 }
 
-func number(line []byte) (int64, error) {
+func parsePositive(line []byte) (int64, error) {
 	n, err := strconv.ParseInt(string(line), 10, 64)
 	if err != nil || n <= 0 {
 		return 0, fmt.Errorf("%w: %.20q is no positive number", errLock, line)

@@ -6,30 +6,30 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 )
 
-// calmLasts is how long the instance manager must say without a break that it is not stopping PostgreSQL, until a fence that was
-// lifted is taken for one that it never saw: before it obeys a fence it looks after plugins, secrets and the configuration.
-const calmLasts = 6 * time.Second
+// notStoppingFor is how long the instance manager must say without a break that it is not stopping PostgreSQL. After that it is
+// assumed never to have seen the fence, which was lifted. Before it obeys a fence it handles plugins, secrets and the configuration.
+const notStoppingFor = 6 * time.Second
 
-// settlesWithin is how long a postmaster must accept sessions without a break, and the instance manager not say that it is stopping
-// it, until it is taken to stay although the manager does not say the opposite: it may never answer, and PostgreSQL has to serve all
-// the same. A manager that still obeys does so after 25 s at most. The plugin waits as long where the sidecar is down.
-const settlesWithin = 2 * time.Minute
+// acceptingFor is how long a postmaster must accept sessions without a break, while the instance manager does not say that it is
+// stopping it, until it is assumed to stay: the manager may never answer, and PostgreSQL has to serve all the same. A manager that
+// still obeys the fence does so after 25 s at most. The plugin waits as long if the sidecar is down.
+const acceptingFor = 2 * time.Minute
 
-// refusals is how many refused connections in a row, a second apart, prove that the postmaster is dead whose lock file is there.
-// One may be refused in the moment before a starting postmaster listens.
+// refusals is how many refused connections in a row, dialInterval apart, prove that the postmaster of a lock file is dead. One may
+// be refused just before a starting postmaster listens.
 const refusals = 2
 
-// stopped is the rule by which PostgreSQL is stopped.
-type stopped struct {
+// stoppedRule decides whether PostgreSQL has stopped.
+type stoppedRule struct {
 	of      Postmaster
 	refused int
 }
 
-// observe takes in what the lock file says and, if its socket was tried, whether it refused the connection. It reports whether
-// PostgreSQL is stopped.
-func (s stopped) observe(now Postmaster, tried, refused bool) (stopped, bool) {
+// observe adds the content of the lock file and, if a connection to the socket was tried, whether it was refused. It reports
+// whether PostgreSQL has stopped.
+func (s stoppedRule) observe(now Postmaster, tried, refused bool) (stoppedRule, bool) {
 	if now != s.of {
-		s = stopped{of: now}
+		s = stoppedRule{of: now}
 	}
 	switch {
 	case tried && refused:
@@ -40,60 +40,63 @@ func (s stopped) observe(now Postmaster, tried, refused bool) (stopped, bool) {
 	return s, !now.Running || s.refused >= refusals
 }
 
-// StartsWithin is how long no postmaster may run after a fence was lifted until the instance manager is taken to have failed to
-// start it: it tries once. On a heavily overloaded machine a session was opened after 36 seconds, and the postmaster runs earlier.
-const StartsWithin = time.Minute
+// StartTimeout is after how long without a postmaster, since a fence was lifted, the instance manager counts as having failed to
+// start one. It tries only once. On a heavily overloaded machine the first session was opened after 36 seconds.
+const StartTimeout = time.Minute
 
-// absent is the rule by which a postmaster is not started.
-type absent struct {
-	stopped stopped
+// startFailedRule decides whether the instance manager has failed to start a postmaster.
+type startFailedRule struct {
+	stopped stoppedRule
 	// since is since when none has been found.
 	since time.Time
 }
 
-// observe takes in what the lock file says, if known, and whether its socket refuses connections. A recovery has a postmaster.
-func (a absent) observe(now Postmaster, known, refused bool, at time.Time) (absent, bool) {
+// observe adds the content of the lock file, if known, and whether the socket refuses connections. It reports whether the start has
+// failed. During recovery there is a postmaster.
+func (a startFailedRule) observe(now Postmaster, known, refused bool, at time.Time) (startFailedRule, bool) {
 	if known {
 		var none bool
 		if a.stopped, none = a.stopped.observe(now, now.Running, refused); none {
-			return a, at.Sub(a.since) >= StartsWithin
+			return a, at.Sub(a.since) >= StartTimeout
 		}
 	}
 	a.since = at
 	return a, false
 }
 
-// serving is the rule by which a postmaster serves that will stay.
-type serving struct {
+// servingRule decides whether a postmaster serves that no fence will stop any more.
+type servingRule struct {
 	// before was running when the fence was set; the fence stops it, or was lifted in time.
 	before Postmaster
-	// gone is set once it is no longer the one that runs.
+	// gone is set once before no longer runs.
 	gone bool
-	// calm is since when the instance manager has said that it is not stopping it; zero while it has not. undisputed is since when it
-	// has not said that it is, and PostgreSQL has accepted sessions.
-	calm, undisputed time.Time
+	// notStoppingSince is since when the instance manager has said that it is not stopping before, acceptingSince since when it has
+	// not said that it is; PostgreSQL has accepted sessions since then. They are zero if that is not so.
+	notStoppingSince, acceptingSince time.Time
 }
 
-// newServing begins to apply the rule. If before is not running, whoever runs later will stay.
-func newServing(before Postmaster) serving { return serving{before: before, gone: !before.Running} }
+// newServingRule returns the rule for a fence. If before is not running, any postmaster that runs later was started after it.
+func newServingRule(before Postmaster) servingRule {
+	return servingRule{before: before, gone: !before.Running}
+}
 
-// found takes in what the lock file says.
-func (s serving) found(now Postmaster) serving {
+// observePostmaster adds the content of the lock file.
+func (s servingRule) observePostmaster(now Postmaster) servingRule {
 	s.gone = s.gone || now != s.before
 	return s
 }
 
-// probes are those of one postmaster while it starts.
-type probes struct {
+// probeSchedule says when to probe one postmaster while it starts.
+type probeSchedule struct {
 	of          Postmaster
 	first, last time.Time
 }
 
-// next reports whether the postmaster is to be probed now, and takes that in.
-func (p probes) next(of Postmaster, now time.Time) (probes, bool) {
+// next reports whether the postmaster is to be probed now. If so, the returned schedule contains that probe.
+func (p probeSchedule) next(of Postmaster, now time.Time) (probeSchedule, bool) {
 	switch {
 	case p.of != of:
-		return probes{of: of, first: now, last: now}, true
+		return probeSchedule{of: of, first: now, last: now}, true
 	case now.Sub(p.last) < probe.Interval(p.last.Sub(p.first)):
 		return p, false
 	}
@@ -101,28 +104,29 @@ func (p probes) next(of Postmaster, now time.Time) (probes, bool) {
 	return p, true
 }
 
-// answer is what the instance manager said to a question, and whether PostgreSQL accepted sessions afterwards.
-type answer struct {
+// managerAnswer is the instance manager's answer, and whether PostgreSQL accepted sessions afterwards.
+type managerAnswer struct {
 	asked, answered time.Time
-	// stopping is what it said, if known.
+	// stopping is what the manager answered, if known.
 	stopping, known bool
 	accepts         bool
 }
 
-// told takes in an answer, and reports whether the postmaster of before is proven to stay.
-func (s serving) told(a answer) (serving, bool) {
+// observeManager adds an answer, and reports whether it proves that no fence will stop the postmaster before.
+func (s servingRule) observeManager(a managerAnswer) (servingRule, bool) {
 	if s.gone {
 		return s, false
 	}
 	serves := a.accepts && (!a.known || !a.stopping)
-	s.calm, s.undisputed = since(s.calm, serves && a.known, a), since(s.undisputed, serves, a)
-	return s, lasts(s.calm, a, calmLasts) || lasts(s.undisputed, a, settlesWithin)
+	s.notStoppingSince = since(s.notStoppingSince, serves && a.known, a)
+	s.acceptingSince = since(s.acceptingSince, serves, a)
+	return s, lasted(s.notStoppingSince, a, notStoppingFor) || lasted(s.acceptingSince, a, acceptingFor)
 }
 
-// since returns since when something has been so, given since when it was before the answer.
-func since(before time.Time, is bool, a answer) time.Time {
+// since returns since when a condition holds, given whether it holds now and since when it held before the answer.
+func since(before time.Time, holds bool, a managerAnswer) time.Time {
 	switch {
-	case !is:
+	case !holds:
 		return time.Time{}
 	case before.IsZero():
 		return a.answered
@@ -130,7 +134,7 @@ func since(before time.Time, is bool, a answer) time.Time {
 	return before
 }
 
-// lasts reports whether what has been so since then was so for d when the question was asked.
-func lasts(since time.Time, a answer, d time.Duration) bool {
+// lasted reports whether a condition that holds since then had held for d when the question was asked.
+func lasted(since time.Time, a managerAnswer, d time.Duration) bool {
 	return !since.IsZero() && a.asked.Sub(since) >= d
 }

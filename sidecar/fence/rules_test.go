@@ -26,7 +26,7 @@ func TestStopped(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			var rule stopped
+			var rule stoppedRule
 			for i, seen := range row.observed {
 				var over bool
 				if rule, over = rule.observe(seen.found, seen.tried, seen.refused); over != (row.over && i == len(row.observed)-1) {
@@ -62,7 +62,7 @@ func TestAbsent(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			begun := time.Now()
-			rule := absent{since: begun}
+			rule := startFailedRule{since: begun}
 			for i, seen := range row.observed {
 				var over bool
 				if rule, over = rule.observe(seen.found, !seen.unknown, seen.refused, begun.Add(seen.at)); over != (row.over && i == len(row.observed)-1) {
@@ -77,10 +77,10 @@ func TestServing_isAnotherPostmasterOrOneThatIsProvenToStay(t *testing.T) {
 	t.Parallel()
 	begun := time.Now()
 	at := func(seconds float64) time.Time { return begun.Add(time.Duration(seconds * float64(time.Second))) }
-	calm := func(asked float64) answer {
-		return answer{asked: at(asked), answered: at(asked + 0.1), known: true, accepts: true}
+	calm := func(asked float64) managerAnswer {
+		return managerAnswer{asked: at(asked), answered: at(asked + 0.1), known: true, accepts: true}
 	}
-	unknownAt := func(asked float64) answer {
+	unknownAt := func(asked float64) managerAnswer {
 		a := calm(asked)
 		a.known = false
 		return a
@@ -90,7 +90,7 @@ func TestServing_isAnotherPostmasterOrOneThatIsProvenToStay(t *testing.T) {
 	for _, row := range []struct {
 		rule    string
 		found   []Postmaster
-		answers []answer
+		answers []managerAnswer
 		gone    bool
 		stays   bool
 	}{
@@ -98,37 +98,37 @@ func TestServing_isAnotherPostmasterOrOneThatIsProvenToStay(t *testing.T) {
 		{"none", []Postmaster{first, none}, nil, true, false},
 		{"another", []Postmaster{second}, nil, true, false},
 		{"gone is gone, whoever runs", []Postmaster{none, first}, nil, true, false},
-		{"the same, and the manager is calm", []Postmaster{first}, []answer{calm(0), calm(3), calm(6.1)}, false, true},
-		{"the time counts from the first answer to the last question", []Postmaster{first}, []answer{calm(0), calm(6.05)}, false, false},
-		{"stopping in between", []Postmaster{first}, []answer{calm(0), stopping, calm(6.1), calm(9)}, false, false},
-		{"unknown in between", []Postmaster{first}, []answer{calm(0), unknown, calm(6.1), calm(9)}, false, false},
-		{"not accepting in between", []Postmaster{first}, []answer{calm(0), refusing, calm(6.1), calm(9)}, false, false},
-		{"calm again for long enough", []Postmaster{first}, []answer{calm(0), stopping, calm(4), calm(10.1)}, false, true},
-		{"unknown for long", []Postmaster{first}, []answer{unknownAt(0), unknownAt(60), unknownAt(120.05), unknownAt(120.2)}, false, true},
-		{"calm and unknown in turn, for long", []Postmaster{first}, []answer{calm(0), unknownAt(5), calm(10), unknownAt(15), unknownAt(121)}, false, true},
-		{"stopping during that", []Postmaster{first}, []answer{unknownAt(0), stopping, unknownAt(4), unknownAt(121)}, false, false},
-		{"not accepting during that", []Postmaster{first}, []answer{unknownAt(0), refusing, unknownAt(4), unknownAt(121)}, false, false},
-		{"calm of another", []Postmaster{second}, []answer{calm(0), calm(7)}, true, false},
+		{"the same, and the manager is calm", []Postmaster{first}, []managerAnswer{calm(0), calm(3), calm(6.1)}, false, true},
+		{"the time counts from the first answer to the last question", []Postmaster{first}, []managerAnswer{calm(0), calm(6.05)}, false, false},
+		{"stopping in between", []Postmaster{first}, []managerAnswer{calm(0), stopping, calm(6.1), calm(9)}, false, false},
+		{"unknown in between", []Postmaster{first}, []managerAnswer{calm(0), unknown, calm(6.1), calm(9)}, false, false},
+		{"not accepting in between", []Postmaster{first}, []managerAnswer{calm(0), refusing, calm(6.1), calm(9)}, false, false},
+		{"calm again for long enough", []Postmaster{first}, []managerAnswer{calm(0), stopping, calm(4), calm(10.1)}, false, true},
+		{"unknown for long", []Postmaster{first}, []managerAnswer{unknownAt(0), unknownAt(60), unknownAt(120.05), unknownAt(120.2)}, false, true},
+		{"calm and unknown in turn, for long", []Postmaster{first}, []managerAnswer{calm(0), unknownAt(5), calm(10), unknownAt(15), unknownAt(121)}, false, true},
+		{"stopping during that", []Postmaster{first}, []managerAnswer{unknownAt(0), stopping, unknownAt(4), unknownAt(121)}, false, false},
+		{"not accepting during that", []Postmaster{first}, []managerAnswer{unknownAt(0), refusing, unknownAt(4), unknownAt(121)}, false, false},
+		{"calm of another", []Postmaster{second}, []managerAnswer{calm(0), calm(7)}, true, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			rule := newServing(first)
+			rule := newServingRule(first)
 			for _, found := range row.found {
-				rule = rule.found(found)
+				rule = rule.observePostmaster(found)
 			}
 			stays := false
 			for _, a := range row.answers {
 				if stays {
 					t.Fatalf("it stays before the answer at %s", a.asked.Sub(begun))
 				}
-				rule, stays = rule.told(a)
+				rule, stays = rule.observeManager(a)
 			}
 			if rule.gone != row.gone || stays != row.stays {
 				t.Errorf("gone %t, stays %t", rule.gone, stays)
 			}
 		})
 	}
-	if !newServing(none).gone {
+	if !newServingRule(none).gone {
 		t.Error("whoever is known to have stopped is not gone")
 	}
 }

@@ -76,7 +76,7 @@ func (p Problem) String() string {
 func UnderstoodFrom(problems []Problem) time.Time {
 	var from time.Time
 	for _, p := range problems {
-		limits := map[string]time.Duration{contract.AnnotationKeepAwakeUntil: contract.LongestKeepAwake, contract.AnnotationSleepRequested: contract.OldestRequest}
+		limits := map[string]time.Duration{contract.AnnotationKeepAwakeUntil: contract.MaxKeepAwake, contract.AnnotationSleepRequested: contract.MaxSleepRequestAge}
 		at, err := time.Parse(time.RFC3339, p.Value)
 		limit, ok := limits[p.Key]
 		if err != nil || !ok {
@@ -187,21 +187,21 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 		p.KeepAwake = windows
 	case contract.AnnotationKeepAwakeUntil:
 		until, err := time.Parse(time.RFC3339, value)
-		if err != nil || until.After(now.Add(contract.LongestKeepAwake)) {
+		if err != nil || until.After(now.Add(contract.MaxKeepAwake)) {
 			return allowedUntil
 		}
 		p.KeepAwakeUntil = until
 	case contract.AnnotationSleepRequested:
 		requested, err := time.Parse(time.RFC3339, value)
-		if err != nil || requested.After(now.Add(contract.OldestRequest)) {
+		if err != nil || requested.After(now.Add(contract.MaxSleepRequestAge)) {
 			return allowedRequest
 		}
-		if !requested.Before(now.Add(-contract.OldestRequest)) {
+		if !requested.Before(now.Add(-contract.MaxSleepRequestAge)) {
 			p.SleepRequested = earliest(requested, now)
 		}
 	case contract.AnnotationAnnounced, contract.AnnotationGatewayReady, contract.AnnotationAsleepSince, contract.AnnotationAsleepReason, contract.AnnotationLastWake,
 		contract.AnnotationUnroutableServices, contract.AnnotationSuspended, contract.AnnotationGatewayHolding, contract.AnnotationDozingSince,
-		contract.AnnotationStopped, contract.AnnotationRestartFailed:
+		contract.AnnotationPostgresStopped, contract.AnnotationRestartFailed:
 	default:
 		return unknownKey
 	}

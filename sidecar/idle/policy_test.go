@@ -231,7 +231,7 @@ func FuzzParsePolicy(f *testing.F) {
 		if len(problems) != 0 && policy.Enabled {
 			t.Error("a policy with problems is enabled")
 		}
-		if at := policy.SleepRequested; !at.IsZero() && (at.After(midnight) || at.Before(midnight.Add(-contract.OldestRequest))) {
+		if at := policy.SleepRequested; !at.IsZero() && (at.After(midnight) || at.Before(midnight.Add(-contract.MaxSleepRequestAge))) {
 			t.Errorf("%q asks for sleep at %s", until, at)
 		}
 		if policy.Threshold <= 0 {

@@ -1,5 +1,5 @@
-// Package kubernetes is the sidecar's access to the API server: it watches its own Cluster, turns on the operator's hibernation
-// switch, suspends and resumes the cluster's ScheduledBackups, and writes Events.
+// Package kubernetes is the sidecar's access to the API server: it watches its own Cluster, turns hibernation on and
+// off, suspends and resumes the cluster's ScheduledBackups, and writes Events.
 //
 // It uses client-go's REST client and Reflector with the partial types of package api. The typed clients would link every type
 // of Kubernetes into each PostgreSQL pod, and the dynamic client decodes whole objects.
@@ -29,7 +29,7 @@ const (
 	// callTimeout bounds every call but the watch.
 	callTimeout = 5 * time.Second
 	// requestsPerSecond and burst limit the requests of one sidecar. At rest it makes one every few minutes; the burst lets a
-	// cluster with thirty ScheduledBackups be put to sleep without throttling between the last sample and the switch.
+	// cluster with thirty ScheduledBackups be put to sleep without throttling between the last sample and the hibernation patch.
 	requestsPerSecond, burst = 10, 50
 )
 

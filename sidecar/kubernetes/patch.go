@@ -58,7 +58,7 @@ func (c *Client) apply(ctx context.Context, resource, name string, p patch, resu
 	return nil
 }
 
-// Hibernate turns the switch on and records the reason and time, in one patch that fails with [ErrConflict] if the Cluster has
+// Hibernate turns hibernation on and records the reason and time, in one patch that fails with [ErrConflict] if the Cluster has
 // changed since the view. It returns the resulting Cluster.
 func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason string) (View, error) {
 	on, since := "on", at.UTC().Format(time.RFC3339)
@@ -71,9 +71,9 @@ func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason str
 // Fence fences the instance so that the cluster dozes and records the time, in one patch that fails with [ErrConflict] if the
 // Cluster has changed since the view. It returns the resulting Cluster.
 func (c *Client) Fence(ctx context.Context, v View, at time.Time) (View, error) {
-	fence, since := contract.FenceAll, at.UTC().Format(time.RFC3339)
+	fence, since := contract.FencedInstancesAll, at.UTC().Format(time.RFC3339)
 	return c.annotate(ctx, v, map[string]*string{
-		contract.AnnotationFence: &fence, contract.AnnotationDozingSince: &since, contract.AnnotationStopped: nil, contract.AnnotationAnnounced: nil,
+		contract.AnnotationFencedInstances: &fence, contract.AnnotationDozingSince: &since, contract.AnnotationPostgresStopped: nil, contract.AnnotationAnnounced: nil,
 		contract.AnnotationRestartFailed: nil,
 	})
 }
@@ -81,19 +81,19 @@ func (c *Client) Fence(ctx context.Context, v View, at time.Time) (View, error) 
 // LiftFence removes our fence, and returns the resulting Cluster. It fails with [ErrConflict] if the Cluster has changed since the
 // view.
 func (c *Client) LiftFence(ctx context.Context, v View) (View, error) {
-	return c.annotate(ctx, v, map[string]*string{contract.AnnotationFence: nil})
+	return c.annotate(ctx, v, map[string]*string{contract.AnnotationFencedInstances: nil})
 }
 
 // RemoveAnnouncement removes the announcement, and what a doze that is over has recorded, and returns the resulting Cluster. It
 // fails with [ErrConflict] if the Cluster has changed since the view.
 func (c *Client) RemoveAnnouncement(ctx context.Context, v View) (View, error) {
 	return c.annotate(ctx, v, map[string]*string{
-		contract.AnnotationAnnounced: nil, contract.AnnotationDozingSince: nil, contract.AnnotationStopped: nil,
+		contract.AnnotationAnnounced: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
 		contract.AnnotationRestartFailed: nil,
 	})
 }
 
-// Withdraw turns off the switch that we turned on, and returns the resulting Cluster. It fails with [ErrConflict] if the
+// Withdraw turns off the hibernation that we turned on, and returns the resulting Cluster. It fails with [ErrConflict] if the
 // Cluster has changed since the view: the operator may have begun to delete pods.
 func (c *Client) Withdraw(ctx context.Context, v View) (View, error) {
 	return c.annotate(ctx, v, map[string]*string{

@@ -76,7 +76,7 @@ func TestClient_requestsAreGolden(t *testing.T) {
 			_, err := c.Get(ctx)
 			return err
 		}},
-		{"the switch and its markers are one patch with a precondition", "hibernate", func(ctx context.Context, c *Client) error {
+		{"the hibernation annotation and its markers are one patch with a precondition", "hibernate", func(ctx context.Context, c *Client) error {
 			return second(c.Hibernate(ctx, View{ResourceVersion: "1"}, noon, "idle since noon"))
 		}},
 		{"only what is not suspended is suspended, and marked in the same patch; what carries our mark is marked anew", "suspend", func(ctx context.Context, c *Client) error {

@@ -41,7 +41,7 @@ type View struct {
 	Addresses map[string]netip.Addr
 	// ApplicationDatabase is the database that the Cluster was created with; empty if it names none.
 	ApplicationDatabase string
-	// Hibernating is set if the switch is on. Ours is set if our field manager is its only owner: we turned it on, and since then
+	// Hibernating is set if hibernation is on. Ours is set if our field manager is its only owner: we turned it on, and since then
 	// nobody has turned it off and on again or set the same value by server-side apply.
 	Hibernating, Ours bool
 	// Hibernation is the reason of the operator's hibernation condition, which shows its progress; empty without the condition.
@@ -53,7 +53,7 @@ type View struct {
 	Stopped     string
 	// RestartFailed is the UID of the pod in which PostgreSQL is recorded as not started again after a doze.
 	RestartFailed string
-	// AsleepSince is when we turned the switch on; zero if not recorded.
+	// AsleepSince is when we turned hibernation on; zero if not recorded.
 	AsleepSince time.Time
 	// PluginListed is set if the Cluster lists the plugin as enabled.
 	PluginListed bool
@@ -82,7 +82,7 @@ func (v View) Before(other View) bool {
 	return err == nil && order < 0 && v.UID == other.UID
 }
 
-// Untouched reports whether the switch is on but the operator has not yet deleted anything, as of this view.
+// Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view.
 func (v View) Untouched() bool {
 	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == waitingForHealthy)
 }
@@ -135,14 +135,14 @@ func viewOf(c *api.Cluster) View {
 		Hibernating:            c.Annotations[contract.AnnotationHibernation] == "on",
 		PluginListed:           slices.ContainsFunc(c.Spec.Plugins, isOurs),
 		ReplicaCluster:         replica(c),
-		Fenced:                 fenced(c.Annotations[contract.AnnotationFence]),
+		Fenced:                 fenced(c.Annotations[contract.AnnotationFencedInstances]),
 		ReconciliationDisabled: c.Annotations["cnpg.io/reconciliationLoop"] == "disabled",
 		StopsHastily:           c.Spec.SwitchoverDelay > 0 && c.Spec.SwitchoverDelay < leastSwitchoverDelay,
 	}
 	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
 	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
-	view.Stopped = c.Annotations[contract.AnnotationStopped]
+	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
 	view.RestartFailed = c.Annotations[contract.AnnotationRestartFailed]
 	view.AsleepSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationAsleepSince]) // zero if a person wrote something else
 	if window := c.Spec.NodeMaintenanceWindow; window != nil {
@@ -198,7 +198,7 @@ func applicationDatabase(c *api.Cluster) string {
 	return cmp.Or(bootstrap.Recovery.Database, bootstrap.PgBaseBackup.Database, bootstrap.InitDB.Database)
 }
 
-// replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): the explicit switch or, without one, whether the primary
+// replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): spec.replica.enabled or, without one, whether the primary
 // of the distributed topology is another cluster.
 func replica(c *api.Cluster) bool {
 	replica := c.Spec.Replica

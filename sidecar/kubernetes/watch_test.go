@@ -246,7 +246,7 @@ func TestClient_everyCallEndsInTime(t *testing.T) {
 		want   time.Duration
 	}{
 		{"reading the Cluster", hangs, func(ctx context.Context, c *Client) error { _, err := c.Get(ctx); return err }, callTimeout},
-		{"turning the switch on", hangs, func(ctx context.Context, c *Client) error {
+		{"turning hibernation on", hangs, func(ctx context.Context, c *Client) error {
 			return second(c.Hibernate(ctx, View{ResourceVersion: "1"}, noon, "idle"))
 		}, callTimeout},
 		{"listing the Backups", hangs, func(ctx context.Context, c *Client) error { _, err := c.RunningBackups(ctx); return err }, callTimeout},

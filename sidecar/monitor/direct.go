@@ -9,26 +9,26 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// isDirect reports whether a TCP session came neither from the gateway nor from an instance, nor is a probe. The gateway announces
-// a session before its first byte, so nothing can be told of one that has sent less than a startup packet; the kernel's filter drops
-// its end too.
+// isDirect reports whether a TCP session is neither the gateway's, nor an instance's, nor a probe. A session that has sent less than
+// a startup packet is not judged, since the gateway announces a session only before its first byte. The kernel's filter drops the
+// ends of such sessions too.
 func (m *Monitor) isDirect(peer netip.AddrPort, received uint64, around activity.Surroundings) bool {
 	address := peer.Addr().Unmap()
 	instance := slices.Contains(around.Instances, address) && !address.IsLoopback()
-	return received >= uint64(contract.ShortestStartupPacket) && !instance && !m.parts.ClientAddrs.Known(peer)
+	return received >= uint64(contract.MinStartupPacketBytes) && !instance && !m.parts.ClientAddrs.Known(peer)
 }
 
-// sawOpen takes in the sessions that are open. One that was open before is not noticed anew.
-func (m *Monitor) sawOpen(open []activity.Open) {
+// noteOpen records the open sessions. A direct session sets LastDirect only the first time that it is found.
+func (m *Monitor) noteOpen(open []activity.Open) {
 	all := make(map[netip.AddrPort]bool, len(open))
 	for _, session := range open {
-		if session.Received < uint64(contract.ShortestStartupPacket) {
+		if session.Received < uint64(contract.MinStartupPacketBytes) {
 			continue
 		}
 		direct, seen := m.direct[session.Peer]
 		if !seen {
 			if direct = m.isDirect(session.Peer, session.Received, m.surroundings(session.Peer)); direct {
-				m.noticeDirect(time.Now())
+				m.noteDirect(time.Now())
 			}
 		}
 		all[session.Peer] = direct
@@ -36,17 +36,18 @@ func (m *Monitor) sawOpen(open []activity.Open) {
 	m.direct = all
 }
 
-// sawEnd takes in the end of a session. What was told of it while it was open holds: the gateway's announcement may be gone.
-func (m *Monitor) sawEnd(ended activity.Ended, around activity.Surroundings) {
+// noteEnd records the end of a session. If the session was found open before, that judgement holds, since the gateway's announcement
+// may have been removed meanwhile.
+func (m *Monitor) noteEnd(ended activity.Ended, around activity.Surroundings) {
 	direct, seen := m.direct[ended.Peer]
 	if !seen {
 		direct = m.isDirect(ended.Peer, ended.Received, around)
 	}
 	if direct {
-		m.noticeDirect(ended.At)
+		m.noteDirect(ended.At)
 	}
 	delete(m.direct, ended.Peer)
 }
 
-// noticeDirect records that there was a direct session, or may have been.
-func (m *Monitor) noticeDirect(at time.Time) { m.status.LastDirect = later(m.status.LastDirect, at) }
+// noteDirect records that there was a direct session, or may have been.
+func (m *Monitor) noteDirect(at time.Time) { m.status.LastDirect = later(m.status.LastDirect, at) }

@@ -90,9 +90,9 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 		}
 	}
 	if errors.Is(err, sockets.ErrLost) {
-		m.parts.ClientAddrs.Lost()
+		m.parts.ClientAddrs.ReportsLost()
 		m.parts.Observer.Judged(activity.VerdictLost)
-		m.noticeDirect(now)
+		m.noteDirect(now)
 		change.Used = now
 	} else if failure == nil {
 		failure = err
@@ -105,7 +105,7 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 	}
 	m.since.used = later(m.since.used, change.Used)
 	if m.sockets.use(now); m.sockets.paused {
-		m.noticeDirect(now)
+		m.noteDirect(now)
 		change.InUse = true
 	} else {
 		m.SampleSoon()

@@ -43,7 +43,7 @@ func (m *mailbox) post(n postgres.Notification) {
 	case postgres.KindBacklog:
 		m.mail.backlog = later(m.mail.backlog, n.At)
 	case postgres.KindKeepAwake:
-		until := n.At.Add(min(n.For, contract.LongestKeepAwake))
+		until := n.At.Add(min(n.For, contract.MaxKeepAwake))
 		if m.mail.keepAwake != nil {
 			until = later(m.mail.keepAwake.Until, until)
 		}

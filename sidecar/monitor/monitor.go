@@ -49,12 +49,13 @@ type Status struct {
 	ListenerConnected bool
 	// Reported is set while socket events are received, Unsupported if the kernel does not support them.
 	Reported, Unsupported bool
-	// Told is set if the gateway has forwarded a session since this process started, or if an earlier process ran. Samples and
+	// SessionsForwarded is set if the gateway has forwarded a session since this process started, or if an earlier process ran. Samples and
 	// events then do not show every client.
-	Told bool
-	// LastDirect is when the newest TCP session was noticed that neither the gateway nor an instance began: a client's, over a
-	// Service or by the pod's address, whether or not it counts. It is noticed as it ends, or as a sample first finds it open; after
-	// a time without socket events one may have been missed then. It says nothing unless Reported is set.
+	SessionsForwarded bool
+	// LastDirect is when the newest direct TCP session was noticed: one of a client, through a Service or to the pod's address, and
+	// not of the gateway or an instance. It is noticed when it ends, or when a sample first finds it open, whether or not it counts.
+	// When socket events begin to be received again, one may have been missed, so that moment counts too. The time is only
+	// meaningful if Reported is set.
 	LastDirect time.Time
 	// LastPeer is the address of the newest client that counted but was in no sample; invalid if none.
 	LastPeer netip.Addr

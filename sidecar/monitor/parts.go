@@ -67,13 +67,13 @@ type ClientAddrs interface {
 	Probe(peer netip.AddrPort) bool
 	// ReportedProbe is Probe for a connection that the kernel lists as open or reports as ended.
 	ReportedProbe(peer netip.AddrPort) bool
-	// Lost says that reports were lost, or not received.
-	Lost()
+	// ReportsLost says that reports of the kernel were lost, or not received.
+	ReportsLost()
 	// Known reports whether a connection is a probe of this sidecar, or was announced by the gateway.
 	Known(peer netip.AddrPort) bool
 	Seen(connected func(netip.AddrPort) bool)
-	// Told reports whether the gateway has ever reported a client address.
-	Told() bool
+	// SessionAnnounced reports whether the gateway has ever announced the client of a session.
+	SessionAnnounced() bool
 	Ended(peer netip.AddrPort)
 }
 

@@ -70,7 +70,7 @@ func (p *peers) ended(peer netip.AddrPort) {
 func (m *Monitor) judge(ended activity.Ended) bool {
 	around := m.surroundings(ended.Peer)
 	verdict := activity.Judge(ended, around)
-	m.sawEnd(ended, around)
+	m.noteEnd(ended, around)
 	m.peers.ended(ended.Peer)
 	m.parts.ClientAddrs.Ended(ended.Peer)
 	m.parts.Observer.Judged(verdict)

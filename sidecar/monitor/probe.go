@@ -12,8 +12,8 @@ const (
 	// probeEvery is how often the server is asked whether it is shutting down while a session is open: an in-place restart waits
 	// for that session, and nothing else reveals the restart.
 	probeEvery = 2 * time.Second
-	// maximumTimeouts is after how many timeouts in a row the server is taken to shut down. A shutdown of a server that is so slow
-	// waits for our sessions for about seven seconds: until the next probe, two pauses, and the last timeout.
+	// maximumTimeouts is after how many timeouts in a row the server counts as shutting down. A server that is so slow and does shut
+	// down waits for our sessions for about seven seconds: until the next probe, two pauses, and the last timeout.
 	maximumTimeouts = 3
 	// drainLasts is when a drain ends by itself if PostgreSQL still accepts sessions: the preStop hook ran, but the pod was not
 	// stopped.
@@ -29,8 +29,8 @@ func (m *Monitor) Probe(ctx context.Context) {
 	m.sampleAt = time.Now()
 }
 
-// mayHold reports whether sessions may be held: the server accepts sessions, or has not timed out too often. Were the control channel
-// closed for one timeout, what it missed would count as use, and a busy node would keep its clusters awake.
+// mayHold reports whether sessions may be held: the server accepts sessions, or has not timed out too often. One timeout must not
+// close the control channel: what it missed would count as use, so that a busy node would keep its clusters awake.
 func (m *Monitor) mayHold(ctx context.Context) bool {
 	accepts, err := m.accepts(ctx)
 	if !errors.Is(err, postgres.ErrTimeout) {

@@ -28,7 +28,7 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 		return m.unknown(), Change{}
 	}
 	open := m.openSessions()
-	m.sawOpen(open)
+	m.noteOpen(open)
 	connecting := m.connecting(sample, open)
 	if connecting {
 		sample.Blockers = append(slices.Clip(sample.Blockers), idle.ReasonConnecting)
@@ -124,7 +124,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 		ledger: sample.Ledger, started: sample.Started, changed: changed, ended: sample.Ended, terminable: sample.Tally.Terminable(),
 	}
 	m.since, m.requested = since{}, time.Time{}
-	m.status.Told = m.resumed || m.parts.ClientAddrs.Told()
+	m.status.SessionsForwarded = m.resumed || m.parts.ClientAddrs.SessionAnnounced()
 	m.status.Known, m.status.Tally, m.status.SampledAt, m.status.Reported = true, sample.Tally, sample.Ended, seen.Reported
 	m.status.ServerBlockers, m.status.Scheduler, m.status.InactiveSlots = sample.Blockers, sample.Scheduler, sample.InactiveSlots
 	return seen

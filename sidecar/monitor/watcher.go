@@ -130,11 +130,11 @@ func (m *Monitor) watch(ctx context.Context) {
 	} else {
 		m.since.gap = true
 	}
-	m.parts.ClientAddrs.Lost() // what ended before was not reported
+	m.parts.ClientAddrs.ReportsLost() // what ended before was not reported
 	for _, ended := range others {
 		m.judge(ended)
 	}
-	m.noticeDirect(time.Now()) // one may have come unseen
+	m.noteDirect(time.Now()) // a direct session may have been missed
 }
 
 // noteSupport records whether the kernel supports socket events, and logs changes.

@@ -47,7 +47,7 @@ func TestMutants_areNoticed(t *testing.T) {
 			"TestHandler_pagesAreGolden", "FAIL: TestHandler_pagesAreGolden",
 		},
 		{
-			"S8: a lost answer to the switch's patch is taken for a failure", "s8-lost-is-failed", "sidecar/control",
+			"S8: a lost answer to the hibernation patch is taken for a failure", "s8-lost-is-failed", "sidecar/control",
 			"TestHandover_aLostAnswerToTheSwitchUndoesNothing", "a marker is left: false, want true",
 		},
 		{

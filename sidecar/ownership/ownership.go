@@ -44,7 +44,7 @@ func Item(name string) string { return `k:{"name":"` + name + `"}` }
 
 // Dozes reports whether a Cluster with these annotations and managed fields is fenced by us: it dozes, unless it hibernates.
 func Dozes(annotations map[string]string, entries []metav1.ManagedFieldsEntry) bool {
-	return annotations[contract.AnnotationFence] == contract.FenceAll && SetByUs(entries, "metadata", "annotations", contract.AnnotationFence)
+	return annotations[contract.AnnotationFencedInstances] == contract.FencedInstancesAll && SetByUs(entries, "metadata", "annotations", contract.AnnotationFencedInstances)
 }
 
 // owns reports whether a set of fields contains the one at a path. A malformed set contains none.

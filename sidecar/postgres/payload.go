@@ -52,7 +52,7 @@ func ParsePayload(payload string) Notification {
 	switch {
 	case hasArgument && command == "keep-awake":
 		length, err := time.ParseDuration(argument)
-		if err != nil || length <= 0 || length > contract.LongestKeepAwake {
+		if err != nil || length <= 0 || length > contract.MaxKeepAwake {
 			break
 		}
 		return Notification{Kind: KindKeepAwake, For: length}

@@ -9,7 +9,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
-// Terminator ends sessions of others. It is opened before the switch is turned on, because no session can be opened once the
+// Terminator ends sessions of others. It is opened before hibernation is turned on, because no session can be opened once the
 // shutdown has begun.
 type Terminator struct {
 	held   holder

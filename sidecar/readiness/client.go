@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Client is the worker's side. Its methods may be called concurrently, and again.
+// Client is the worker's side. Its methods may be called concurrently and repeatedly.
 type Client struct {
 	dial func(context.Context) (net.Conn, error)
 
 	mu sync.Mutex
 	// renewal renews the lease; nil without one.
 	renewal *renewal
-	// restored is whether this client has ended the lease. At first it is not known: an earlier worker may have left one.
+	// restored is whether this client has ended the lease. It begins as false, since an earlier worker may have left a lease.
 	restored bool
 }
 
@@ -54,8 +54,8 @@ func (c *Client) Withdraw(ctx context.Context) error {
 	return nil
 }
 
-// Held reports whether the port has been closed without a break since Withdraw returned. After a break, such as a pause of this
-// process, the port is closed again as soon as possible, but clients may have come to PostgreSQL directly meanwhile.
+// Held reports whether the port has been closed without a break since Withdraw returned. After a break, for example because this
+// process was paused, the port is closed again as soon as possible, but clients may have reached PostgreSQL directly meanwhile.
 func (c *Client) Held() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,7 +88,7 @@ func (c *Client) Restore() error {
 // started next may take the lease over.
 func (c *Client) renew(lease *renewal, conn net.Conn) {
 	ctx := lease.ctx
-	ticker := time.NewTicker(renewEvery)
+	ticker := time.NewTicker(renewInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -117,7 +117,7 @@ func (c *Client) renew(lease *renewal, conn net.Conn) {
 	}
 }
 
-// endRenewal lets the lease run out.
+// endRenewal stops renewing the lease, which then runs out.
 func (c *Client) endRenewal() {
 	if c.renewal == nil {
 		return
@@ -167,7 +167,7 @@ type renewal struct {
 	mu sync.Mutex
 	// until is how long the port stays closed without another renewal, counted from when the last one was sent.
 	until time.Time
-	// broken is whether the lease may have ended meanwhile.
+	// broken is whether the connection was lost, so that the lease may have ended.
 	broken bool
 }
 
@@ -181,14 +181,14 @@ func (r *renewal) held(now time.Time) bool {
 	return !r.broken && now.Before(r.until)
 }
 
-// renewed notes a renewal that was answered.
+// renewed records a renewal that was answered.
 func (r *renewal) renewed(sent time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.until = sent.Add(leaseDuration)
 }
 
-// lost notes that the connection was lost: the supervisor closes it when the lease ends.
+// lost records that the connection was lost: the supervisor closes it when the lease ends.
 func (r *renewal) lost() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -81,7 +81,7 @@ func TestClient_knowsThatTheLeaseWasBroken(t *testing.T) {
 			return &paused{Conn: conn, before: 3}, nil
 		}
 		defer w.withdraw(worker)()
-		time.Sleep(2*renewEvery + leaseDuration + renewEvery)
+		time.Sleep(2*renewInterval + leaseDuration + renewInterval)
 		w.expect(true, "paused")
 		if worker.Held() {
 			t.Error("a lease that ended is held")

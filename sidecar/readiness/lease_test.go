@@ -273,7 +273,7 @@ func TestLease_opensThePortAsSoonAsThatWorks(t *testing.T) {
 		w.expect(false, "it cannot be opened")
 		time.Sleep(time.Minute)
 		w.port.fail(false)
-		time.Sleep(openAgain)
+		time.Sleep(retryInterval)
 		w.expect(true, "it is tried again")
 		w.restore(worker)
 	})

@@ -41,8 +41,8 @@ func (p *tcpPort) close() {
 	p.listener = nil
 }
 
-// acceptAndClose closes every connection at once, until the listener is closed. Nobody reads from it and it is not reset: the
-// kubelet's probe would fail if the reset came before it has seen that it is connected.
+// acceptAndClose closes every connection at once, until the listener is closed. It does not reset them: the kubelet's probe would
+// fail if it received the reset before it has noticed that it is connected.
 func acceptAndClose(listener net.Listener) {
 	for {
 		conn, err := listener.Accept()
@@ -51,8 +51,8 @@ func acceptAndClose(listener net.Listener) {
 			_ = conn.Close()
 		case errors.Is(err, net.ErrClosed):
 			return
-		default: // such as too many open files; meanwhile the kernel accepts
-			time.Sleep(openAgain)
+		default: // such as too many open files; meanwhile the kernel completes connections
+			time.Sleep(retryInterval)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func Serve(ctx context.Context, address, socket string, logger *slog.Logger) {
 
 // pause waits before the next try.
 func pause(ctx context.Context) {
-	timer := time.NewTimer(openAgain)
+	timer := time.NewTimer(retryInterval)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -62,11 +62,11 @@ type lease struct {
 	logger *slog.Logger
 	// until is when the lease ends; zero without one.
 	until time.Time
-	// failed is why the port could not be opened when it was last tried; nil otherwise.
-	failed error
+	// openError is why the port could not be opened when it was last tried; nil otherwise.
+	openError error
 }
 
-// serve serves the clients until the context ends or the listener fails, and closes the listener.
+// serve serves the clients one after another until the context ends or the listener fails, and closes the listener.
 func (l *lease) serve(ctx context.Context, clients listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = clients.Close() })
 	defer stop()
@@ -77,7 +77,7 @@ func (l *lease) serve(ctx context.Context, clients listener) error {
 		conn, err := clients.Accept()
 		switch {
 		case err == nil:
-			l.attend(ctx, conn)
+			l.serveClient(ctx, conn)
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return fmt.Errorf("accept on the readiness socket: %w", err)
 		}
@@ -99,22 +99,22 @@ func (l *lease) settle(ctx context.Context) {
 // open opens the port. A failure is logged once: it is tried again every second.
 func (l *lease) open(ctx context.Context) {
 	err := l.port.open(ctx)
-	if err != nil && l.failed == nil {
+	if err != nil && l.openError == nil {
 		l.logger.Error("the pod is not ready", "error", err.Error())
 	}
-	l.failed = err
+	l.openError = err
 }
 
 // next returns when there is something to do without a client; zero for never.
 func (l *lease) next() time.Time {
-	if l.failed != nil {
-		return time.Now().Add(openAgain)
+	if l.openError != nil {
+		return time.Now().Add(retryInterval)
 	}
 	return l.until
 }
 
-// attend serves one client until it leaves, is silent for the lease's duration, or asks for something unknown.
-func (l *lease) attend(ctx context.Context, conn net.Conn) {
+// serveClient serves one client until it leaves, is silent for the lease's duration, or asks for something unknown.
+func (l *lease) serveClient(ctx context.Context, conn net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	defer func() { _ = conn.Close() }() // closing twice is harmless
@@ -132,12 +132,12 @@ func (l *lease) attend(ctx context.Context, conn net.Conn) {
 		var answer string
 		switch request[0] {
 		case withdraw:
-			l.until, l.failed = silence, nil
+			l.until, l.openError = silence, nil
 			l.port.close()
 			answer = withdrawn
 		case restore:
 			l.until = time.Time{}
-			if l.open(ctx); l.failed != nil {
+			if l.open(ctx); l.openError != nil {
 				return
 			}
 			answer = restored

@@ -1,7 +1,7 @@
-// Package resize shrinks what this pod requests of its node while its cluster dozes, and grows it back.
+// Package resize lowers the resource requests of this pod's PostgreSQL container while its cluster dozes, and raises them again.
 //
-// Only requests change, in place, and never limits: PostgreSQL could not start below them. What a pod is to request again is in the
-// operator's own annotation, so that nothing has to be remembered.
+// It changes only requests, in place, and never limits: with lower ones PostgreSQL might not start. The original requests are in
+// the annotation cnpg.io/podSpec, which the operator writes, so they need not be stored.
 package resize
 
 import (
@@ -23,19 +23,19 @@ const (
 // smallestCPU is the CPU request of a dozing PostgreSQL. None at all could change the pod's QoS class, which Kubernetes refuses.
 const smallestCPU = "10m"
 
-// Requests are requests to set, by the name of the resource.
+// Requests are resource requests to set, by the name of the resource.
 type Requests map[string]resource.Quantity
 
-// Why a pod is left as it is.
+// Why the requests of a pod are not lowered, for the log.
 const (
 	notBurstable = "the pod is not Burstable"
 	notStored    = "the pod has no specification by the operator"
-	theirs       = "somebody else sets the requests"
+	setByOthers  = "somebody else sets the requests"
 	restarts     = "a resize would restart the container"
 )
 
-// Shrink returns the requests that a pod is to have while it dozes, as far as it does not have them, or why it is left as it is.
-// The memory request is as it was if toMemory is zero.
+// Shrink returns the requests to set for a doze, without those that are small already, or why they cannot be set. toMemory is the
+// memory request; zero leaves it as it is.
 func Shrink(pod *api.Pod, toMemory resource.Quantity) (to Requests, against string) {
 	container, target, ok := parts(pod)
 	switch {
@@ -44,7 +44,7 @@ func Shrink(pod *api.Pod, toMemory resource.Quantity) (to Requests, against stri
 	case pod.Status.QOSClass != "Burstable":
 		return nil, notBurstable
 	case othersSet(pod, container, target):
-		return nil, theirs
+		return nil, setByOthers
 	}
 	floors := Requests{cpu: resource.MustParse(smallestCPU)}
 	if !toMemory.IsZero() {
@@ -67,7 +67,7 @@ func Shrink(pod *api.Pod, toMemory resource.Quantity) (to Requests, against stri
 	return to, against
 }
 
-// Grow returns the requests that the pod is to have again after a doze, as far as it does not have them.
+// Grow returns the requests to set after a doze: the original value of each that this project has lowered.
 func Grow(pod *api.Pod) Requests {
 	container, target, _ := parts(pod)
 	to := Requests{}
@@ -82,13 +82,14 @@ func Grow(pod *api.Pod) Requests {
 // resizePending is the condition of a pod whose node cannot give it, now or ever, what it requests since a resize.
 const resizePending = "PodResizePending"
 
-// Awaits reports whether the pod waits for requests that we have set.
-func Awaits(pod *api.Pod) bool {
+// ResizePending reports whether the node has not granted requests that this project has set.
+func ResizePending(pod *api.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c api.Condition) bool { return c.Type == resizePending && c.Status == "True" }) &&
 		(ours(pod, cpu) || ours(pod, memory))
 }
 
-// parts returns PostgreSQL's container, and the requests of CPU and memory with which the operator made it.
+// parts returns PostgreSQL's container, and the CPU and memory requests with which the operator created it. ok is false if the pod
+// lacks the annotation or the container.
 func parts(pod *api.Pod) (container api.Container, target Requests, ok bool) {
 	var spec api.PodSpec
 	if json.Unmarshal([]byte(pod.Annotations[contract.AnnotationPodSpec]), &spec) != nil {
@@ -116,8 +117,8 @@ func postgres(spec api.PodSpec) (api.Container, bool) {
 	return api.Container{}, false
 }
 
-// othersSet reports whether somebody else, such as a vertical autoscaler, has set the container's requests: when the pod was made,
-// or since then.
+// othersSet reports whether somebody else, such as a vertical autoscaler, has set the container's requests, when the pod was created
+// or later.
 func othersSet(pod *api.Pod, container api.Container, target Requests) bool {
 	made := path("image")
 	for _, name := range []string{cpu, memory} {
@@ -133,7 +134,7 @@ func othersSet(pod *api.Pod, container api.Container, target Requests) bool {
 	return false
 }
 
-// ours reports whether a request has its value from us.
+// ours reports whether this project has set the current value of a request.
 func ours(pod *api.Pod, name string) bool {
 	return ownership.SetByUs(pod.ManagedFields, requestPath(name)...)
 }

@@ -79,11 +79,11 @@ func TestShrink(t *testing.T) {
 		{"the same amount may be written in another way", podOf(t, `"requests": {"cpu": "0.5"}`, `"requests": {"cpu": "500m"}`, operators), "", "cpu=10m", ""},
 		{"a Guaranteed pod would shrink its limits too", change(podOf(t, stored, stored, operators), func(p *api.Pod) { p.Status.QOSClass = "Guaranteed" }), "", "", notBurstable},
 		{"a BestEffort pod requests nothing", change(podOf(t, "", "", operators), func(p *api.Pod) { p.Status.QOSClass = "BestEffort" }), "", "", notBurstable},
-		{"an autoscaler's requests when the pod was made stay", podOf(t, stored, `"requests": {"cpu": "200m", "memory": "512Mi"}`, operators), "", "", theirs},
-		{"larger ones too", podOf(t, stored, `"requests": {"cpu": "900m", "memory": "512Mi"}`, operatorsBare, oursBoth), "", "", theirs},
-		{"and those that it has set since", podOf(t, stored, stored, operatorsBare, entry("vpa-updater", "Update", both)), "", "", theirs},
-		{"also of memory alone", podOf(t, stored, stored, operators, entry("vpa-updater", "Update", fmt.Sprintf(onlyOf, "memory"))), "", "", theirs},
-		{"and those that it applies", podOf(t, stored, stored, operators, entry("vpa", "Apply", both)), "", "", theirs},
+		{"an autoscaler's requests when the pod was made stay", podOf(t, stored, `"requests": {"cpu": "200m", "memory": "512Mi"}`, operators), "", "", setByOthers},
+		{"larger ones too", podOf(t, stored, `"requests": {"cpu": "900m", "memory": "512Mi"}`, operatorsBare, oursBoth), "", "", setByOthers},
+		{"and those that it has set since", podOf(t, stored, stored, operatorsBare, entry("vpa-updater", "Update", both)), "", "", setByOthers},
+		{"also of memory alone", podOf(t, stored, stored, operators, entry("vpa-updater", "Update", fmt.Sprintf(onlyOf, "memory"))), "", "", setByOthers},
+		{"and those that it applies", podOf(t, stored, stored, operators, entry("vpa", "Apply", both)), "", "", setByOthers},
 		{"another container is not looked at", podOf(t, stored, stored, operators, strings.ReplaceAll(entry("vpa", "Update", both), "postgres", "exporter")), "", "cpu=10m", ""},
 		{"without a stored specification nobody would know what to grow to", change(podOf(t, stored, stored, operators), func(p *api.Pod) { p.Annotations = nil }), "", "", notStored},
 		{"nor with one that is not understood", change(podOf(t, stored, stored, operators), func(p *api.Pod) { p.Annotations["cnpg.io/podSpec"] = "[" }), "", "", notStored},
@@ -159,7 +159,7 @@ func TestAwaits(t *testing.T) {
 	} {
 		pod := podOf(t, stored, stored, operatorsBare, row.owner)
 		pod.Status.Conditions = row.conditions
-		if got := Awaits(pod); got != row.want {
+		if got := ResizePending(pod); got != row.want {
 			t.Errorf("%s: %t", row.rule, got)
 		}
 	}

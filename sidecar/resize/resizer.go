@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// firstRetry and longestRetry are the shortest and the longest wait before a failed resize is tried again. A quota that forbids
-	// it may do so for days.
-	firstRetry, longestRetry = 250 * time.Millisecond, time.Minute
-	// lostLasts is how long a resize whose answer is lost may still be carried out.
-	lostLasts = 10 * time.Second
-	// answersWithin is how long the kubelet is given to say that a growth has to wait.
-	answersWithin = 10 * time.Second
+	// firstRetry and maxRetry are the shortest and the longest wait before a failed resize is tried again. A quota may forbid it for
+	// days.
+	firstRetry, maxRetry = 250 * time.Millisecond, time.Minute
+	// lostAnswerTimeout is how long a resize whose answer was lost may still take effect.
+	lostAnswerTimeout = 10 * time.Second
+	// kubeletTimeout is how long the kubelet may take to set the condition PodResizePending after the requests were raised.
+	kubeletTimeout = 10 * time.Second
 )
 
 // Pods is this pod at the API server.
@@ -30,60 +30,61 @@ type Pods interface {
 	Resize(ctx context.Context, pod *api.Pod, container string, requests map[string]resource.Quantity) error
 }
 
-// Resizer keeps this pod's requests at the size that is wanted. It is best effort: nothing waits for it.
+// Resizer sets this pod's requests to the wanted size. It is best effort: nothing waits for it.
 type Resizer struct {
-	pods    Pods
-	podUID  string
-	memory  resource.Quantity
-	logger  *slog.Logger
-	wants   chan bool
-	refused chan error
-	lacking atomic.Bool
+	pods          Pods
+	podUID        string
+	memory        resource.Quantity
+	logger        *slog.Logger
+	wanted        chan bool
+	refused       chan error
+	growthPending atomic.Bool
 
-	small     bool
-	logged    bool      // a failure to get this size
-	told      bool      // that it was refused
-	uncertain time.Time // until then a resize whose answer was lost may be carried out, and the kubelet may say that a growth has to wait
+	small            bool
+	logged           bool // a failure to set this size was logged
+	refusalDelivered bool // a refusal of this growth was delivered
+	// uncertain is until when a resize whose answer was lost may take effect, and the kubelet may set PodResizePending.
+	uncertain time.Time
 }
 
 // New returns a resizer for the pod of that UID. memory is the memory request during a doze; zero leaves it as it is.
 func New(pods Pods, podUID string, memory resource.Quantity, logger *slog.Logger) *Resizer {
-	return &Resizer{pods: pods, podUID: podUID, memory: memory, logger: logger, wants: make(chan bool, 1), refused: make(chan error, 1)}
+	return &Resizer{pods: pods, podUID: podUID, memory: memory, logger: logger, wanted: make(chan bool, 1), refused: make(chan error, 1)}
 }
 
 // Want says whether the requests are to be small. Only one goroutine may call it.
 func (r *Resizer) Want(small bool) {
 	select {
-	case <-r.wants:
+	case <-r.wanted:
 	default:
 	}
-	r.wants <- small
+	r.wanted <- small
 }
 
-// Refused delivers the first refusal of each growth, which is tried again.
+// Refused delivers the first refusal by the API server of each growth. The growth is tried again.
 func (r *Resizer) Refused() <-chan error { return r.refused }
 
-// Lacking reports whether the pod, when last read, lacked requests that it is to have again after a doze: because they were refused,
-// or because its node has no room for them.
-func (r *Resizer) Lacking() bool { return r.lacking.Load() }
+// GrowthPending reports whether the pod, when last read, had not got its original requests back after a doze: because they were
+// refused, or because its node has no room for them.
+func (r *Resizer) GrowthPending() bool { return r.growthPending.Load() }
 
-// Run resizes the pod as wanted, until the context ends.
+// Run sets the wanted size until the context ends.
 func (r *Resizer) Run(ctx context.Context) {
-	retry, wait := time.NewTimer(longestRetry), firstRetry
+	retry, wait := time.NewTimer(maxRetry), firstRetry
 	defer retry.Stop()
 	retry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case small := <-r.wants:
-			r.small, r.logged, r.told = small, false, false
+		case small := <-r.wanted:
+			r.small, r.logged, r.refusalDelivered = small, false, false
 			wait = firstRetry
 		case <-retry.C:
 		}
 		if r.attempt(ctx) {
 			retry.Reset(wait)
-			wait = min(2*wait, longestRetry)
+			wait = min(2*wait, maxRetry)
 		} else {
 			retry.Stop()
 		}
@@ -100,26 +101,26 @@ func (r *Resizer) attempt(ctx context.Context) (again bool) {
 		return false
 	}
 	to := r.decide(pod)
-	lacking := !r.small && Awaits(pod)
+	pending := !r.small && ResizePending(pod)
 	if len(to) == 0 {
-		r.lacking.Store(lacking)
-		return lacking || time.Now().Before(r.uncertain)
+		r.growthPending.Store(pending)
+		return pending || time.Now().Before(r.uncertain)
 	}
 	err = r.pods.Resize(ctx, pod, contract.PostgresContainer, to)
-	r.lacking.Store(lacking || !r.small && err != nil) // the pod is read again whether the node grants what the API server has taken
+	r.growthPending.Store(pending || !r.small && err != nil) // after a success the pod is read again, to see whether the node grants the requests
 	if err == nil {
-		r.logger.Info("the requests of PostgreSQL's container are changed", "small", r.small, "requests", words(to))
+		r.logger.Info("the requests of PostgreSQL's container are changed", "small", r.small, "requests", loggable(to))
 		if !r.small {
-			r.uncertain = time.Now().Add(answersWithin)
+			r.uncertain = time.Now().Add(kubeletTimeout)
 		}
 		return !r.small
 	}
 	if errors.Is(err, kubernetes.ErrAnswerLost) {
-		r.uncertain = time.Now().Add(lostLasts)
+		r.uncertain = time.Now().Add(lostAnswerTimeout)
 	}
 	var refusal *kubernetes.RefusedError
-	if !r.small && !r.told && errors.As(err, &refusal) {
-		r.told = true
+	if !r.small && !r.refusalDelivered && errors.As(err, &refusal) {
+		r.refusalDelivered = true
 		select {
 		case r.refused <- err:
 		default: // one is not yet read
@@ -139,8 +140,8 @@ func (r *Resizer) decide(pod *api.Pod) Requests {
 	return to
 }
 
-// failed logs the first failure to get a size, and reports whether it is to be tried again. What was shrunk has to grow, but what
-// Kubernetes refuses to shrink can stay as it is.
+// failed logs the first failure to set a size, and reports whether to try again: a growth always, a shrink unless Kubernetes refused
+// it.
 func (r *Resizer) failed(ctx context.Context, err error) (again bool) {
 	if !r.logged && !errors.Is(err, kubernetes.ErrConflict) && ctx.Err() == nil {
 		r.logged = true
@@ -150,8 +151,8 @@ func (r *Resizer) failed(ctx context.Context, err error) (again bool) {
 	return !r.small || !errors.As(err, &refusal)
 }
 
-// words are requests for the log.
-func words(requests Requests) map[string]string {
+// loggable converts requests for the log.
+func loggable(requests Requests) map[string]string {
 	text := map[string]string{}
 	for name, quantity := range requests {
 		text[name] = quantity.String()

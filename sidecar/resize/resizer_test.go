@@ -195,15 +195,15 @@ func TestResizer_saysWhileThePodLacksRequests(t *testing.T) {
 				w.Want(false)
 				time.Sleep(30 * time.Second)
 				synctest.Wait()
-				if !w.Lacking() {
+				if !w.GrowthPending() {
 					t.Error("they are not lacking after 30 s")
 				}
 				w.mutex.Lock()
 				row.until(w)
 				w.mutex.Unlock()
-				time.Sleep(2 * longestRetry)
+				time.Sleep(2 * maxRetry)
 				synctest.Wait()
-				if w.Lacking() {
+				if w.GrowthPending() {
 					t.Error("they are still lacking")
 				}
 				before, _ := w.counts()
@@ -213,7 +213,7 @@ func TestResizer_saysWhileThePodLacksRequests(t *testing.T) {
 				}
 				w.Want(true)
 				synctest.Wait()
-				if w.Lacking() {
+				if w.GrowthPending() {
 					t.Error("a pod that is to be small lacks nothing")
 				}
 			})
@@ -227,7 +227,7 @@ func TestResizer_lacksNothingThatIsGrantedAtOnce(t *testing.T) {
 		w.Want(false)
 		for range 100 {
 			synctest.Wait()
-			if w.Lacking() {
+			if w.GrowthPending() {
 				t.Fatal("requests are lacking that the node has granted")
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -247,7 +247,7 @@ func TestResizer_growsAfterAShrinkThatCameLate(t *testing.T) {
 		w.lateShrink = true // after the read for the growth
 		w.mutex.Unlock()
 		w.Want(false)
-		time.Sleep(lostLasts)
+		time.Sleep(lostAnswerTimeout)
 		synctest.Wait()
 		if w.isSmall() {
 			t.Error("it stays small")

@@ -61,7 +61,7 @@ func (m *Metrics) Handler(cluster, pod string, clientAddrs *clientaddr.Table, sa
 // sampleFor samples the instance if the request asks for it, and returns the nonce for the answer. ok reports whether the
 // sender is allowed to make the request.
 func sampleFor(r *http.Request, sampler Sampler) (nonce string, ok bool) {
-	nonce = r.URL.Query().Get(contract.ParameterSample)
+	nonce = r.URL.Query().Get(contract.QueryParameterSample)
 	if nonce == "" {
 		return "", true
 	}
@@ -76,7 +76,7 @@ func addClientAddr(w http.ResponseWriter, r *http.Request, clientAddrs *clientad
 		http.Error(w, "the sender has no address", http.StatusBadRequest)
 		return
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, contract.MaximumClientAddress+1))
+	body, err := io.ReadAll(io.LimitReader(r.Body, contract.MaxClientAddressBytes+1))
 	if err != nil {
 		http.Error(w, "the client address cannot be read", http.StatusBadRequest)
 		return

@@ -67,7 +67,7 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 			Name: prefix + "hibernations_total", Help: "Attempts to hibernate the cluster.", ConstLabels: labels,
 		}, []string{"result"}),
 		dozes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "dozes_total", Help: "Attempts to have the cluster doze.", ConstLabels: labels,
+			Name: prefix + "dozes_total", Help: "Attempts to let the cluster doze.", ConstLabels: labels,
 		}, []string{"result"}),
 		socketEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "socket_events_total", Help: "TCP sessions of the server that the kernel reported as ended, by what they came to.", ConstLabels: labels,

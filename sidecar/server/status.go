@@ -41,13 +41,13 @@ func (m *Metrics) Report(cluster, pod string) contract.Report {
 	status, ok := m.newest()
 	if !ok {
 		unknown := string(idle.ReasonUnknown)
-		return contract.Report{Cluster: cluster, Pod: pod, Requests: true, Samples: true, Reason: unknown, Blockers: []string{unknown}}
+		return contract.Report{Cluster: cluster, Pod: pod, AcceptsSleepRequests: true, SamplesOnDemand: true, Reason: unknown, Blockers: []string{unknown}}
 	}
 	report := contract.Report{
 		Cluster: cluster, Pod: pod, Known: status.Known,
 		SampledAt: unlessZero(status.SampledAt), LastActivity: unlessZero(status.State.LastActivity),
 		Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
-		Events: status.Reported, Requests: true, Samples: true,
+		SocketEvents: status.Reported, AcceptsSleepRequests: true, SamplesOnDemand: true,
 		Rules: rulesOf(status), UnroutableServices: status.View.Annotations[contract.AnnotationUnroutableServices],
 	}
 	report.Unused = !status.State.Unused.IsZero()
@@ -57,7 +57,7 @@ func (m *Metrics) Report(cluster, pod string) contract.Report {
 	if status.Known {
 		report.Active, report.Sessions, report.Scheduler = status.InUse, status.Tally.ByState(), status.Scheduler
 		report.ServerBlockers = words(status.ServerBlockers)
-		report.IdleSince, report.Due = unlessZero(status.State.IdleSince), unlessZero(status.Decision.Due)
+		report.IdleSince, report.SleepDue = unlessZero(status.State.IdleSince), unlessZero(status.Decision.Due)
 		if since := status.State.IdleSince; !since.IsZero() {
 			idleFor := m.now().Sub(since).Seconds()
 			report.IdleForSeconds = &idleFor

@@ -96,7 +96,7 @@ func (c *Client) askAll(ctx context.Context, instances map[string]netip.Addr, no
 func (c *Client) ask(ctx context.Context, pod string, address netip.Addr, nonce string) (contract.Report, error) {
 	target := url.URL{Scheme: "http", Host: netip.AddrPortFrom(address, c.port).String(), Path: contract.PathActivity}
 	if nonce != "" {
-		target.RawQuery = url.Values{contract.ParameterSample: {nonce}}.Encode()
+		target.RawQuery = url.Values{contract.QueryParameterSample: {nonce}}.Encode()
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *Client) ask(ctx context.Context, pod string, address netip.Addr, nonce 
 	if answer.StatusCode != http.StatusOK {
 		return contract.Report{}, fmt.Errorf("ask %s: %w: status %d", pod, errAnswer, answer.StatusCode)
 	}
-	body, err := io.ReadAll(io.LimitReader(answer.Body, contract.MaximumReport+1))
+	body, err := io.ReadAll(io.LimitReader(answer.Body, contract.MaxReportBytes+1))
 	if err != nil {
 		return contract.Report{}, fmt.Errorf("ask %s: %w", pod, err)
 	}

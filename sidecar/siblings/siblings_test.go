@@ -38,7 +38,7 @@ func TestClient_takesOnlyTheAnswersOfTheInstances(t *testing.T) {
 		{"another version is not", strings.Replace(good, "1", "2", 1), 200, false},
 		{"a failure is not", good, 500, false},
 		{"a redirect is not followed", good, 302, false},
-		{"what is too long is not", good + strings.Repeat(" ", contract.MaximumReport), 200, false},
+		{"what is too long is not", good + strings.Repeat(" ", contract.MaxReportBytes), 200, false},
 		{"what is no JSON is not", "ok", 200, false},
 		{"nothing is not", "", 200, false},
 	} {
@@ -94,7 +94,7 @@ func TestSample_wantsItsNonceBack(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				body, err := contract.EncodeReport(contract.Report{Cluster: "c", Pod: "c-2", Nonce: row.nonce(r.URL.Query().Get(contract.ParameterSample))})
+				body, err := contract.EncodeReport(contract.Report{Cluster: "c", Pod: "c-2", Nonce: row.nonce(r.URL.Query().Get(contract.QueryParameterSample))})
 				if err != nil {
 					t.Error(err)
 				}

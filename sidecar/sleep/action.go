@@ -25,21 +25,21 @@ const (
 	// Sample samples this instance and takes the siblings' answers into account. It also opens the session that EndSessions
 	// needs, since a server that shuts down accepts none.
 	Sample
-	// Hibernate turns the switch on and removes the announcement.
+	// Hibernate turns hibernation on and removes the announcement.
 	Hibernate
 	// Fence fences the instance, so that the instance manager stops PostgreSQL, and removes the announcement and any record of an
 	// earlier stop.
 	Fence
-	// RemoveAnnouncement removes the announcement, and what a doze that is over has left on the Cluster.
+	// RemoveAnnouncement removes the announcement, and the annotations of a doze that is over.
 	RemoveAnnouncement
-	// Withdraw turns the switch off.
+	// Withdraw turns hibernation off.
 	Withdraw
 	// Resume resumes the ScheduledBackups that carry our mark.
 	Resume
-	// Prepare has PostgreSQL write a checkpoint and archive its WAL, so that it will stop soon.
+	// Prepare runs a checkpoint and waits until PostgreSQL has archived its WAL, so that the stop will be short.
 	Prepare
-	// WithdrawReadiness makes the pod not ready, so that it leaves its Services. It stays so until RestoreReadiness, or until this
-	// process has been gone for some seconds: the driver renews it, and tries again what failed, but answers at once.
+	// WithdrawReadiness makes the pod not ready, so that it leaves its Services, until RestoreReadiness, or until this process has
+	// been gone for some seconds. It is answered after the first try; the driver repeats a try that failed.
 	WithdrawReadiness
 	// AwaitStop waits until PostgreSQL has stopped, and AwaitServing until one accepts sessions that no fence will stop any more.
 	// Both wait without limit, and are Refused after CancelWait.
@@ -49,8 +49,8 @@ const (
 	RecordStop
 	// AskManager asks the instance manager whether it stops PostgreSQL.
 	AskManager
-	// LiftFence removes the fence. What the doze has left on the Cluster stays until PostgreSQL serves, because by that the gateway
-	// tells whether it may still stop.
+	// LiftFence removes the fence. The other annotations of the doze stay until PostgreSQL serves: they tell the gateway that
+	// PostgreSQL may still stop.
 	LiftFence
 	// EndSessions terminates the sessions of this instance that do not count, because a shutdown would wait for them. It is not
 	// answered.
@@ -94,13 +94,13 @@ type Result string
 
 // The results.
 const (
-	// ResultSuccess means that the switch is on, or for a doze that the instance is fenced.
+	// ResultSuccess means that hibernation is on, or for a doze that the instance is fenced.
 	ResultSuccess Result = "success"
-	// ResultAborted means that something spoke against sleep at the last moment.
+	// ResultAborted means that a blocker was found during the attempt.
 	ResultAborted Result = "aborted"
 	// ResultConflict means that the Cluster changed meanwhile.
 	ResultConflict Result = "conflict"
-	// ResultWithdrawn means that the switch was turned off again before the operator did anything, or for a doze that the fence is
+	// ResultWithdrawn means that hibernation was turned off again before the operator did anything, or for a doze that the fence is
 	// lifted again.
 	ResultWithdrawn Result = "withdrawn"
 	// ResultError means that the API server or the database failed.
@@ -115,7 +115,7 @@ func Results() []Result {
 // Report says how an attempt ended, for logs, metrics and Events.
 type Report struct {
 	Result Result
-	// Reason is what spoke against sleep, for ResultAborted. For ResultWithdrawn it is ReasonActive if somebody uses the
+	// Reason is the blocker, for ResultAborted. For ResultWithdrawn it is ReasonActive if somebody uses the
 	// database; otherwise the operator has not begun in time, or for a doze the instance manager does not stop PostgreSQL.
 	Reason idle.Reason
 	// Action is what failed, for ResultError and ResultConflict.

@@ -6,30 +6,30 @@ import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
 func (s *step) advance(e Completed) {
 	switch {
 	case s.phase == Announcing && e.Outcome == Done:
-		s.see(e.View)
+		s.setView(e.View)
 		s.announcement = e.Announcement
 	case e.Action == ReadCluster && e.Outcome == Done: // in LeavingServices or Confirming
-		s.see(e.View)
+		s.setView(e.View)
 	}
 	switch {
 	case e.Outcome != Done:
 		s.fail(e)
 	case s.abandoned:
-		s.leave()
-	case e.Against != "":
-		s.lift = s.view.Fenced // what speaks against a deeper sleep speaks against the doze
-		s.abandon(e.Against)
+		s.undo()
+	case e.Blocker != "":
+		s.mustUnfence = s.view.Fenced // what keeps it from hibernating ends the doze too
+		s.abandon(e.Blocker)
 	case e.Action == WithdrawReadiness:
 		s.do(ReadCluster)
 	case s.phase == LeavingServices:
-		s.left()
+		s.checkServicesLeft()
 	default:
 		s.next()
 	}
 }
 
-// left ends an attempt if the Cluster that was read once the pod's readiness was withdrawn speaks against it.
-func (s *step) left() {
+// checkServicesLeft ends an attempt if the Cluster that was read once the pod's readiness was withdrawn forbids it.
+func (s *step) checkServicesLeft() {
 	switch {
 	case !s.view.permits(true), s.held(): // since before: the pod was not ready for a moment, and may be in its Services again
 		s.abandon(idle.ReasonUnknown)
@@ -111,12 +111,12 @@ func (s *step) confirmed() {
 	}
 }
 
-// hibernated handles the result of the switch's patch.
+// hibernated handles the result of the hibernation patch.
 func (s *step) hibernated(e Completed) {
 	switch e.Outcome {
 	case Done:
-		s.see(e.View)
-		s.switched()
+		s.setView(e.View)
+		s.patchApplied()
 	case Lost:
 		s.enter(Verifying, ReadCluster)
 	default:
@@ -125,22 +125,22 @@ func (s *step) hibernated(e Completed) {
 	}
 }
 
-// switched continues once the switch is known to be on.
-func (s *step) switched() {
+// patchApplied continues once the patch is known to have turned hibernation on, or set the fence.
+func (s *step) patchApplied() {
 	s.announcement, s.backoff, s.tries = "", none, 0
-	s.report(Report{Result: ResultSuccess, Doze: !s.view.On})
-	use := s.withdrawal
-	if s.withdrawal = keep; s.doze && use != keep {
-		s.lift = true
+	s.report(Report{Result: ResultSuccess, Doze: !s.view.HibernationOn})
+	withdrawal := s.withdrawal
+	if s.withdrawal = keep; s.doze && withdrawal != keep {
+		s.mustUnfence = true
 		s.report(Report{Result: ResultWithdrawn, Reason: idle.ReasonActive, Doze: true})
 	}
-	if s.settle(); s.phase == SwitchedOn {
-		s.withdrawal = use
+	if s.settle(); s.phase == HibernationOn {
+		s.withdrawal = withdrawal
 		s.withdrawIfAsked()
 	}
 }
 
-// abandon ends an attempt because something speaks against sleep.
+// abandon ends an attempt because of a blocker.
 func (s *step) abandon(reason idle.Reason) {
 	if s.abandoned {
 		return
@@ -152,12 +152,12 @@ func (s *step) abandon(reason idle.Reason) {
 		s.wait(long)
 	default:
 		s.backoff, s.tries = none, 0
-		if s.doze && reason == idle.ReasonConnecting { // each attempt takes the pod from its Services
+		if s.doze && reason == idle.ReasonConnecting { // each attempt takes the pod out of its Services
 			s.wait(long)
 		}
 	}
 	s.abandoned = true
-	s.leave()
+	s.undo()
 }
 
 // fail ends an attempt because an action did not take effect.
@@ -171,11 +171,11 @@ func (s *step) fail(e Completed) {
 		s.wait(s.afterFailure(e.Outcome))
 	}
 	s.abandoned = true
-	s.leave()
+	s.undo()
 }
 
 // afterFailure returns the kind of wait after an action that did not take effect. An attempt to doze costs a checkpoint and a WAL
-// file, and takes the pod from its Services: only after a conflict, which is over, is the next one made soon.
+// file, and takes the pod out of its Services, so the next one is made soon only after a conflict, which does not last.
 func (s *step) afterFailure(o Outcome) backoff {
 	if s.doze && o != Conflict {
 		return long
@@ -190,10 +190,10 @@ func (s *step) wait(b backoff) {
 	}
 }
 
-// leave undoes an attempt once nothing is pending.
-func (s *step) leave() {
+// undo undoes an attempt once nothing is pending.
+func (s *step) undo() {
 	if s.doze && s.pending&WithdrawReadiness == 0 {
-		s.restore() // first, because nothing else in here needs no API server
+		s.restore() // first, because it does not need the API server
 	}
 	if s.pending != 0 {
 		return

@@ -32,7 +32,7 @@ var moveWords = map[string]string{
 	"a client comes, and the gateway wakes the cluster": "wake",
 	"a person hibernates it":                            "person-hibernates",
 	"a person wakes it":                                 "person-wakes",
-	"a person turns the switch off and on":              "person-takes-switch",
+	"a person turns hibernation off and on":             "person-takes-switch",
 	"a person removes the announcement":                 "person-removes-announcement",
 	"a person comes to own the suspension":              "person-owns-suspension",
 

@@ -6,7 +6,7 @@ func (s *step) settleFenced() {
 	case !s.unready:
 		s.waits = false
 		s.enterUnready(Stopping, AwaitStop)
-	case s.lift || !v.MayDoze:
+	case s.mustUnfence || !v.MayDoze:
 		s.waits = false
 		s.enter(Unfencing, LiftFence)
 	case v.Stopped:
@@ -17,12 +17,12 @@ func (s *step) settleFenced() {
 	}
 }
 
-// deepen hibernates a cluster that dozes. One that is not healthy is woken instead, because the operator would not hibernate it.
-func (s *step) deepen() {
+// hibernateDozing hibernates a cluster that dozes. One that is not healthy is woken instead: the operator would not hibernate it.
+func (s *step) hibernateDozing() {
 	switch {
 	case !s.view.Primary:
 	case !s.view.Healthy:
-		s.lift = true
+		s.mustUnfence = true
 		s.settle()
 	default:
 		s.doze = false
@@ -37,11 +37,11 @@ func (s *step) fenced(e Completed) {
 		s.do(RecordStop)
 	case e.Action == AwaitServing && e.Outcome == Done:
 		s.restore()
-		s.stays = s.view.Marked && !s.view.Fenced
+		s.restarted = s.view.DozeEnding && !s.view.Fenced
 	case e.Action == AskManager && e.Outcome == Done && e.Ignored && s.pending&AwaitStop != 0 && s.view.dozes():
 		s.ignored()
 	case e.Action&(RecordStop|LiftFence|ReadCluster) != 0:
-		s.tookFence(e)
+		s.fenceChangeCompleted(e)
 	}
 	if s.pending != 0 || s.waits && s.view.dozes() {
 		return
@@ -50,23 +50,23 @@ func (s *step) fenced(e Completed) {
 	s.settle()
 }
 
-// ignored takes the fence back, because the instance manager does not stop PostgreSQL.
+// ignored lifts the fence, because the instance manager does not stop PostgreSQL.
 func (s *step) ignored() {
-	s.lift = true
+	s.mustUnfence = true
 	s.report(Report{Result: ResultWithdrawn, Doze: true})
 	s.wait(long)
 	s.do(CancelWait)
 }
 
-// tookFence handles the result of a change of the Cluster while it is fenced, or the Cluster that was read after one that failed.
-// The operator writes the Cluster at the same time: the first conflict is resolved at once.
-func (s *step) tookFence(e Completed) {
+// fenceChangeCompleted handles the result of a change of the fenced Cluster, or of reading it after such a change has failed. The
+// operator writes the Cluster at the same time, so the first conflict is resolved at once.
+func (s *step) fenceChangeCompleted(e Completed) {
 	switch {
 	case e.Outcome == Done && e.Action == RecordStop && e.View.dozes() && !e.View.Stopped: // somebody has removed it at once
-		s.see(e.View)
+		s.setView(e.View)
 		s.tryAgain()
 	case e.Outcome == Done:
-		if s.see(e.View); e.Action != ReadCluster {
+		if s.setView(e.View); e.Action != ReadCluster {
 			s.tries = 0
 		}
 	case e.Outcome == Conflict && s.tries == 0:
@@ -93,8 +93,8 @@ func (s *step) enterUnready(p Phase, a Action) {
 	s.enter(p, a)
 }
 
-// deed returns the action that puts the cluster to sleep.
-func (s *step) deed() Action {
+// sleepAction returns the action that puts the cluster to sleep.
+func (s *step) sleepAction() Action {
 	if s.doze {
 		return Fence
 	}

@@ -72,9 +72,9 @@ type dozer struct {
 func (w *dozer) view(healthy bool) View {
 	v := View{
 		Primary: true, Healthy: healthy, MayDoze: w.mayDoze,
-		On: w.on, Ours: w.on && w.ours, Begun: w.operator != untouched,
+		HibernationOn: w.on, OwnsHibernation: w.on && w.ours, HibernationBegun: w.operator != untouched,
 		Announced: w.announced,
-		Fenced:    w.fence == ours, Stopped: w.recorded, Marked: w.since || w.recorded,
+		Fenced:    w.fence == ours, Stopped: w.recorded, DozeEnding: w.since || w.recorded,
 	}
 	if w.handover >= acknowledged {
 		v.Acknowledged = w.announced
@@ -119,7 +119,7 @@ func (w *dozer) forget() {
 		m.resume, m.resumeWaits = resumed, false
 	}
 	if m.phase == Verifying || m.phase == Retracting { // the Cluster is read before they are left
-		m.view, m.announcement = View{Primary: true, On: m.view.On, Fenced: m.view.Fenced}, ""
+		m.view, m.announcement = View{Primary: true, HibernationOn: m.view.HibernationOn, Fenced: m.view.Fenced}, ""
 	}
 	w.meddled = w.meddled && w.behind
 	slices.SortFunc(w.requests[:], func(a, b request) int { return cmp.Compare(a.action, b.action) })
@@ -176,15 +176,15 @@ func (w *dozer) apply(r request, good bool) Completed {
 	switch r.action {
 	case ListBackups:
 		w.listed = good && (w.handover == holding && w.suspended || w.machine.view.Fenced)
-		result.Against = unless(good, idle.ReasonBackupRunning)
+		result.Blocker = unless(good, idle.ReasonBackupRunning)
 	case Prepare:
 		w.prepared = good
-		result.Against = unless(good, idle.ReasonArchiverSlow)
+		result.Blocker = unless(good, idle.ReasonArchiverSlow)
 	case ReadCluster:
 		w.read = w.handover == holding
 	case Sample:
 		w.sampled, w.visited = good && w.handover == holding && w.read && w.listed, false
-		result.InUse, result.Against = !good, unless(good, idle.ReasonActive)
+		result.InUse, result.Blocker = !good, unless(good, idle.ReasonActive)
 	case AskManager:
 		result.Ignored = !good
 	case WithdrawReadiness:

@@ -48,7 +48,7 @@ func (w *dozer) machineMoves(add dozerAdder) {
 		add(true, "an observation", ": idle, to hibernate", func(w *dozer) { w.give(Observed{}) })
 	}
 	if w.postgres == running {
-		add(false, "an observation", ": in use", func(w *dozer) { w.give(Observed{Against: idle.ReasonActive, InUse: true, Afresh: true}) })
+		add(false, "an observation", ": in use", func(w *dozer) { w.give(Observed{Blocker: idle.ReasonActive, InUse: true, IdleRestarted: true}) })
 	}
 	add(false, "the sidecar", " restarts", (*dozer).restart)
 }

@@ -47,17 +47,17 @@ func (w *dozer) resuming() {
 	}
 }
 
-// switching asserts what must hold when the switch is turned on, which in here is only done while the cluster dozes.
+// switching asserts what must hold when hibernation is turned on, which in here is only done while the cluster dozes.
 func (w *dozer) switching() {
 	if w.fence != ours {
 		w.violate("switched on, and the cluster does not doze")
 	}
 }
 
-// withdrawing asserts what must hold when the switch is turned off.
+// withdrawing asserts what must hold when hibernation is turned off.
 func (w *dozer) withdrawing() {
 	if !w.ours || w.operator != untouched {
-		w.violate("the switch is turned off although it is not ours, or the operator has begun")
+		w.violate("hibernation is turned off although it is not ours, or the operator has begun")
 	}
 }
 
@@ -76,7 +76,7 @@ func (w *dozer) asked(a Action) {
 		}
 	case Hibernate:
 		if !w.listed {
-			w.violate("the switch is asked for, and the Backups were not listed since the cluster dozes")
+			w.violate("hibernation is requested, and the Backups were not listed since the cluster dozes")
 		}
 	case LeaveMarker:
 		w.violate("the marker is left, and there is no PostgreSQL to shut down")
@@ -100,7 +100,7 @@ func (w *dozer) stepped(before Machine, e Event) {
 	}
 	switch e := e.(type) {
 	case Observed:
-		if !e.Afresh && before.backoff != none && m.phase != before.phase {
+		if !e.IdleRestarted && before.backoff != none && m.phase != before.phase {
 			w.violate("another attempt is made before the wait is over")
 		}
 	case Completed:

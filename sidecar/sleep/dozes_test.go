@@ -153,7 +153,7 @@ var dozes = []handoverTranscript{
 		tr.dozes()
 		tr.observes("")
 		tr.done(ListBackups, Hibernate)
-		tr.sees(func(v *View) { v.Begun = true })
+		tr.sees(func(v *View) { v.HibernationBegun = true })
 	}},
 	{"doze-deeper-operator-away", "The operator does not begin to hibernate a cluster that dozes: it is woken, because it does so only awake.", func(tr *transcript) {
 		tr.mayDoze()
@@ -208,7 +208,7 @@ var dozes = []handoverTranscript{
 	}},
 }
 
-func woken(v *View) { v.Fenced, v.Stopped, v.Marked = false, false, false }
+func woken(v *View) { v.Fenced, v.Stopped, v.DozeEnding = false, false, false }
 
 // mayDoze is a primary at rest whose cluster may doze.
 func (tr *transcript) mayDoze() {

@@ -8,24 +8,29 @@ type View struct {
 	Primary, Healthy bool
 	// Manual says that only people wake the cluster, so that no gateway is needed.
 	Manual bool
-	// On says that hibernation is on, Ours that our field manager alone owns the switch, and Begun that the operator has begun to
-	// delete pods.
-	On, Ours, Begun bool
+	// HibernationOn says that hibernation is on, OwnsHibernation that our field manager alone owns its annotation, and
+	// HibernationBegun that the operator has begun to delete pods.
+	HibernationOn, OwnsHibernation, HibernationBegun bool
 	// Announced is the announcement of sleep, or empty; Acknowledged is the one that the gateway has acknowledged, and Holding the
 	// one for which it holds every client.
 	Announced, Acknowledged, Holding string
-	// Fenced says that our field manager alone has fenced the instance, Stopped that PostgreSQL has been recorded as stopped in
-	// this pod, and Marked that a doze has left something on the Cluster, or that PostgreSQL has not been started since it ended.
-	Fenced, Stopped, Marked bool
+	// Fenced says that our field manager alone has fenced the instance, and Stopped that PostgreSQL has been recorded as stopped in
+	// this pod.
+	Fenced, Stopped bool
+	// DozeEnding says that the fence of a doze is gone, but not yet every other annotation of it, or that PostgreSQL has not been
+	// started since.
+	DozeEnding bool
 	// MayDoze says that the cluster may still doze.
 	MayDoze bool
 }
 
 // permits reports whether the Cluster allows an attempt to continue.
-func (v View) permits(doze bool) bool { return v.Primary && v.Healthy && !v.On && (v.MayDoze || !doze) }
+func (v View) permits(doze bool) bool {
+	return v.Primary && v.Healthy && !v.HibernationOn && (v.MayDoze || !doze)
+}
 
 // dozes reports whether the cluster dozes, or is about to.
-func (v View) dozes() bool { return v.Fenced && !v.On }
+func (v View) dozes() bool { return v.Fenced && !v.HibernationOn }
 
 // acknowledges reports whether the gateway is ready for the announcement, or not needed.
 func (v View) acknowledges(announcement string) bool {
@@ -41,14 +46,14 @@ type Viewed struct{ View View }
 
 // Observed is the result of an observation of the instance, or of a use between two observations.
 type Observed struct {
-	// Against is what speaks against sleep, or empty.
-	Against idle.Reason
+	// Blocker is what keeps the cluster awake, or empty.
+	Blocker idle.Reason
 	// InUse says that the instance is in use now, or has been since the last observation.
 	InUse bool
 	// Doze says that the cluster is to doze rather than to hibernate.
 	Doze bool
-	// Afresh says that the idle time has started again since the last attempt, so that no backoff is needed.
-	Afresh bool
+	// IdleRestarted says that the idle time has started again since the last attempt. The next attempt then needs no backoff.
+	IdleRestarted bool
 }
 
 // Completed is the result of an action.
@@ -60,8 +65,8 @@ type Completed struct {
 	View View
 	// Announcement is what was written, for Announce, if Done.
 	Announcement string
-	// Against is what speaks against sleep, for ListBackups, Prepare, AskSiblings and Sample.
-	Against idle.Reason
+	// Blocker is what keeps the cluster awake, for ListBackups, Prepare, AskSiblings and Sample.
+	Blocker idle.Reason
 	// InUse says that somebody uses an instance, for AskSiblings and Sample.
 	InUse bool
 	// Ignored says that the instance manager does not stop PostgreSQL, for AskManager.
@@ -81,12 +86,12 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	// Done means that it took effect, Refused that it was answered and did not.
+	// Done means that the action took effect, Refused that it was answered and did not.
 	Done Outcome = iota
 	Refused
-	// Conflict means that it did not, because the object has changed meanwhile.
+	// Conflict means that the action did not take effect, because the object has changed meanwhile.
 	Conflict
-	// Lost means that no answer came: it may have taken effect, or may still do so.
+	// Lost means that no answer came: the action may have taken effect, or may still do so.
 	Lost
 )
 

@@ -20,8 +20,8 @@ var handovers = []handoverTranscript{
 		tr.attempt()
 		tr.confirm()
 		tr.done(Sample, Hibernate)
-		tr.sees(func(v *View) { v.Begun = true })
-		tr.note("the pods are deleted; a client comes; the gateway turns the switch off; the pods start")
+		tr.sees(func(v *View) { v.HibernationBegun = true })
+		tr.note("the pods are deleted; a client comes; the gateway turns hibernation off; the pods start")
 		tr.starts()
 		tr.sees(primary)
 		tr.done(Resume)
@@ -61,7 +61,7 @@ var handovers = []handoverTranscript{
 		tr.done(ReadCluster)
 		tr.retract()
 	}},
-	{"answer-lost-on", "The answer to the switch's patch is lost, and the switch is on.", func(tr *transcript) {
+	{"answer-lost-on", "The answer to the hibernation patch is lost, and hibernation is on.", func(tr *transcript) {
 		tr.awake()
 		tr.attempt()
 		tr.confirm()
@@ -71,9 +71,9 @@ var handovers = []handoverTranscript{
 		tr.fails(ReadCluster, Lost)
 		tr.expires(TimerRetry)
 		tr.done(ReadCluster)
-		tr.sees(func(v *View) { v.Begun = true })
+		tr.sees(func(v *View) { v.HibernationBegun = true })
 	}},
-	{"answer-lost-off", "The answer to the switch's patch is lost, and the switch is off. The patch may be on its way: the announcement is\n" +
+	{"answer-lost-off", "The answer to the hibernation patch is lost, and hibernation is off. The patch may be on its way: the announcement is\n" +
 		"removed first, so that the patch finds another resourceVersion.", func(tr *transcript) {
 		tr.awake()
 		tr.attempt()
@@ -86,7 +86,7 @@ var handovers = []handoverTranscript{
 		tr.expires(TimerResume)
 		tr.done(Resume)
 	}},
-	{"withdrawn-in-use", "Somebody comes just after the switch was turned on, and before the operator has begun: it is turned off.", func(tr *transcript) {
+	{"withdrawn-in-use", "Somebody comes just after hibernation was turned on, and before the operator has begun: it is turned off.", func(tr *transcript) {
 		tr.awake()
 		tr.attempt()
 		tr.confirm()
@@ -95,7 +95,7 @@ var handovers = []handoverTranscript{
 		tr.finds(Sample, idle.ReasonActive)
 		tr.done(AskSiblings, Withdraw, Resume)
 	}},
-	{"withdrawn-operator-away", "The operator does not begin: it would put the cluster to sleep whenever it is back, so the switch is turned off.", func(tr *transcript) {
+	{"withdrawn-operator-away", "The operator does not begin: it would put the cluster to sleep whenever it is back, so hibernation is turned off.", func(tr *transcript) {
 		tr.awake()
 		tr.attempt()
 		tr.confirm()
@@ -130,17 +130,17 @@ var handovers = []handoverTranscript{
 	{"person", "A person hibernates the cluster during a handover, and wakes it. Their switch is left alone.", func(tr *transcript) {
 		tr.awake()
 		tr.attempt()
-		tr.sees(func(v *View) { v.On = true })
+		tr.sees(func(v *View) { v.HibernationOn = true })
 		tr.done(AskSiblings, ReadCluster)
-		tr.sees(func(v *View) { v.On, v.Announced = false, "" })
+		tr.sees(func(v *View) { v.HibernationOn, v.Announced = false, "" })
 		tr.done(Resume)
 	}},
 	{"standby", "A standby sees that the primary has put the cluster to sleep: it ends its sessions that do not count.", func(tr *transcript) {
 		tr.starts()
 		tr.sees(standby)
 		tr.observes("")
-		tr.sees(func(v *View) { v.On, v.Ours = true, true })
-		tr.sees(func(v *View) { v.Begun = true })
+		tr.sees(func(v *View) { v.HibernationOn, v.OwnsHibernation = true, true })
+		tr.sees(func(v *View) { v.HibernationBegun = true })
 	}},
 }
 

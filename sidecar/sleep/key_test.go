@@ -66,8 +66,8 @@ func (p *packer) reason(value idle.Reason) {
 }
 
 func (p *packer) view(v View) {
-	p.flags(v.Primary, v.Healthy, v.Manual, v.On, v.Ours, v.Begun)
-	p.flags(v.Fenced, v.Stopped, v.Marked, v.MayDoze)
+	p.flags(v.Primary, v.Healthy, v.Manual, v.HibernationOn, v.OwnsHibernation, v.HibernationBegun)
+	p.flags(v.Fenced, v.Stopped, v.DozeEnding, v.MayDoze)
 	p.announcement(v.Announced)
 	p.announcement(v.Acknowledged)
 	p.announcement(v.Holding)
@@ -79,7 +79,7 @@ func (p *packer) request(r request) {
 	p.flags(r.stale)
 	p.number(int(r.result.Outcome), 4)
 	p.flags(r.result.InUse)
-	p.reason(r.result.Against)
+	p.reason(r.result.Blocker)
 	p.flags(r.result.View != (View{}), r.result.Announcement != "")
 	if r.result.View != (View{}) {
 		p.view(r.result.View)
@@ -91,7 +91,7 @@ func (p *packer) machine(m *Machine) {
 	p.view(m.view)
 	p.announcement(m.announcement)
 	p.number(int(m.pending), int(answered)+1)
-	p.flags(m.abandoned, m.expired, m.waits, m.resumeWaits, m.doze, m.unready, m.lift, m.stays)
+	p.flags(m.abandoned, m.expired, m.waits, m.resumeWaits, m.doze, m.unready, m.mustUnfence, m.restarted)
 	p.number(int(m.withdrawal), 3)
 	p.number(int(m.backoff), 3)
 	p.number(int(m.resume), 3)

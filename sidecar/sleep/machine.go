@@ -9,7 +9,7 @@ type Phase uint8
 const (
 	// Starting has not read the Cluster yet.
 	Starting Phase = iota
-	// Awake has left nothing on the Cluster.
+	// Awake waits until the cluster may sleep. None of our annotations of a sleep is on the Cluster.
 	Awake
 	// Resuming resumes the schedules.
 	Resuming
@@ -28,11 +28,11 @@ const (
 	Verifying
 	// Retracting removes the announcement.
 	Retracting
-	// SwitchedOn has turned the switch on, and the operator has deleted nothing yet.
-	SwitchedOn
-	// Withdrawing turns it off again.
+	// HibernationOn waits for the operator, which has deleted nothing yet.
+	HibernationOn
+	// Withdrawing turns hibernation off again.
 	Withdrawing
-	// Asleep waits until the switch is turned off: the operator is deleting the pods, or somebody else turned it on.
+	// Asleep waits until hibernation is turned off: the operator is deleting the pods, or somebody else turned it on.
 	Asleep
 	// Stopping is fenced, and PostgreSQL has not been recorded as stopped.
 	Stopping
@@ -48,7 +48,7 @@ const (
 func (p Phase) String() string {
 	return [...]string{
 		"Starting", "Awake", "Resuming", "ListingBackups", "Preparing", "Announcing", "AwaitingGateway", "Suspending", "AskingSiblings",
-		"LeavingServices", "Confirming", "Sampling", "Hibernating", "Verifying", "Retracting", "SwitchedOn", "Withdrawing", "Asleep",
+		"LeavingServices", "Confirming", "Sampling", "Hibernating", "Verifying", "Retracting", "HibernationOn", "Withdrawing", "Asleep",
 		"Stopping", "Dozing", "Unfencing", "Restarting",
 	}[p]
 }
@@ -68,7 +68,7 @@ const (
 	long
 )
 
-// withdrawal is why the switch must be turned off again.
+// withdrawal is why hibernation must be turned off again.
 type withdrawal uint8
 
 const (
@@ -103,11 +103,11 @@ type Machine struct {
 	expired bool
 	// waits says that an action of Verifying, Retracting, Stopping or Unfencing has failed, and that the Cluster is read after a wait.
 	waits bool
-	// doze says that the attempt, or the newest one, is to doze. unready says that the pod's readiness is withdrawn, and lift that
+	// doze says that the current or last attempt is one to doze, unready that the pod's readiness is withdrawn, and mustUnfence that
 	// the fence must be removed.
-	doze, unready, lift bool
-	// stays says that the PostgreSQL that serves is known to stay, while what a doze has left is still on the Cluster.
-	stays      bool
+	doze, unready, mustUnfence bool
+	// restarted says that a postmaster serves that no fence will stop, while annotations of the doze are still on the Cluster.
+	restarted  bool
 	withdrawal withdrawal
 	backoff    backoff
 	tries      uint8
@@ -121,7 +121,7 @@ type Machine struct {
 // Phase returns the Machine's phase.
 func (m Machine) Phase() Phase { return m.phase }
 
-// ToDoze reports whether the attempt, or the newest one, is to doze rather than to hibernate.
+// ToDoze reports whether the current or last attempt is one to doze rather than to hibernate.
 func (m Machine) ToDoze() bool { return m.doze }
 
 // Abandoned reports whether the attempt has been given up and only waits for the answers to its actions.
@@ -168,33 +168,33 @@ func (s *step) enter(p Phase, actions ...Action) {
 
 func (s *step) report(r Report) { s.out.Reports = append(s.out.Reports, r) }
 
-// see records a state of the Cluster.
-func (s *step) see(v View) {
+// setView records a state of the Cluster.
+func (s *step) setView(v View) {
 	was := s.view
-	s.view, s.lift, s.stays = v, s.lift && v.Fenced, s.stays && v.Marked && !v.Fenced
-	if v.Primary && !was.Primary || was.On && !v.On || was.Fenced && !v.Fenced {
+	s.view, s.mustUnfence, s.restarted = v, s.mustUnfence && v.Fenced, s.restarted && v.DozeEnding && !v.Fenced
+	if v.Primary && !was.Primary || was.HibernationOn && !v.HibernationOn || was.Fenced && !v.Fenced {
 		s.mustResume() // the former primary, or whoever put it to sleep, may have left schedules suspended
 	}
 }
 
 func (s *step) viewed(v View) {
-	wasOurs := s.view.Ours
-	s.see(v)
+	wasOurs := s.view.OwnsHibernation
+	s.setView(v)
 	switch {
 	case s.phase == Starting:
-		if !v.On {
+		if !v.HibernationOn {
 			s.do(RemoveMarker) // an earlier process may have left it
 		}
 		s.settle()
-	case s.phase == Asleep && v.On && v.Ours && !wasOurs: // somebody else's switch was turned off meanwhile
+	case s.phase == Asleep && v.HibernationOn && v.OwnsHibernation && !wasOurs: // somebody else's hibernation was turned off meanwhile
 		s.phase = Awake
 		s.settle()
-	case s.phase == Awake, s.phase == Asleep, (s.phase == SwitchedOn || s.phase == Stopping || s.phase == Dozing) && s.pending == 0,
+	case s.phase == Awake, s.phase == Asleep, (s.phase == HibernationOn || s.phase == Stopping || s.phase == Dozing) && s.pending == 0,
 		s.phase == Unfencing && s.pending == 0 && !v.dozes():
 		s.settle()
 	case s.phase == Stopping && !v.dozes(), s.phase == Restarting && v.Fenced:
 		s.do(CancelWait)
-	case (s.phase == Hibernating || s.phase == Verifying) && v.On:
+	case (s.phase == Hibernating || s.phase == Verifying) && v.HibernationOn:
 		s.endSessions() // the answer to our patch is late or lost
 	case s.phase.Attempting() && s.phase != Hibernating && !v.permits(s.doze):
 		s.abandon(idle.ReasonUnknown)
@@ -215,18 +215,18 @@ func (s *step) handedOver() bool {
 // held reports whether the gateway also holds every client, if the attempt is to doze.
 func (s *step) held() bool { return !s.doze || s.view.Holding == s.announcement }
 
-// settle enters the phase that the Cluster determines, outside of an attempt.
+// settle enters the phase that follows from the Cluster, outside of an attempt.
 func (s *step) settle() {
 	switch v := s.view; {
-	case !v.Fenced && (s.unready || v.Marked && !s.stays): // even if the switch is on: the operator hibernates no pod that is not ready
+	case !v.Fenced && (s.unready || v.DozeEnding && !s.restarted): // even if hibernation is on: the operator hibernates no pod that is not ready
 		s.waits, s.withdrawal = false, keep
 		s.enterUnready(Restarting, AwaitServing)
-	case v.On && v.Ours && v.Primary && !v.Begun:
-		if s.phase != SwitchedOn {
+	case v.HibernationOn && v.OwnsHibernation && v.Primary && !v.HibernationBegun:
+		if s.phase != HibernationOn {
 			s.withdrawal, s.waits = keep, false
-			s.enter(SwitchedOn, EndSessions)
+			s.enter(HibernationOn, EndSessions)
 		}
-	case v.On:
+	case v.HibernationOn:
 		if s.phase != Asleep {
 			s.phase, s.withdrawal, s.waits = Asleep, keep, false
 			s.endSessions()
@@ -237,7 +237,7 @@ func (s *step) settle() {
 		s.do(RemoveMarker)
 		s.phase, s.withdrawal = Awake, keep
 		s.settle()
-	case v.Primary && (v.Announced != "" || v.Marked):
+	case v.Primary && (v.Announced != "" || v.DozeEnding):
 		s.enter(Retracting, RemoveAnnouncement)
 	case s.resume != resumed && !s.resumeWaits && v.Primary && v.Healthy:
 		s.enter(Resuming, Resume)
@@ -246,28 +246,28 @@ func (s *step) settle() {
 	}
 }
 
-// endSessions ends the sessions that do not count if the cluster falls asleep by our switch.
+// endSessions ends the sessions that do not count if the cluster falls asleep by our hibernation.
 func (s *step) endSessions() {
-	if s.view.Ours {
+	if s.view.OwnsHibernation {
 		s.do(EndSessions)
 	}
 }
 
 func (s *step) observed(e Observed) {
-	if e.Afresh || s.phase == Awake && s.doze && !e.Doze && e.Against == "" { // what keeps it from dozing may not keep it from hibernating
+	if e.IdleRestarted || s.phase == Awake && s.doze && !e.Doze && e.Blocker == "" { // what keeps it from dozing may not keep it from hibernating
 		s.backoff, s.tries = none, 0
 	}
 	switch {
-	case s.phase == Dozing && e.Against == "" && !e.Doze && s.backoff == none && s.pending == 0:
-		s.deepen()
-	case s.phase == Awake && e.Against == "" && s.backoff == none && s.view.permits(e.Doze):
+	case s.phase == Dozing && e.Blocker == "" && !e.Doze && s.backoff == none && s.pending == 0:
+		s.hibernateDozing()
+	case s.phase == Awake && e.Blocker == "" && s.backoff == none && s.view.permits(e.Doze):
 		s.doze = e.Doze
 		s.enter(ListingBackups, ListBackups)
-	case (s.phase == Hibernating || s.phase == SwitchedOn) && e.InUse && !s.view.Fenced:
+	case (s.phase == Hibernating || s.phase == HibernationOn) && e.InUse && !s.view.Fenced:
 		s.withdrawal = becauseOfUse
 		s.withdrawIfAsked()
-	case s.phase.Attempting() && s.phase != Hibernating && e.Against != "":
-		s.abandon(e.Against)
+	case s.phase.Attempting() && s.phase != Hibernating && e.Blocker != "":
+		s.abandon(e.Blocker)
 	}
 }
 
@@ -278,14 +278,14 @@ func (s *step) completed(e Completed) {
 	s.pending &^= e.Action
 	switch s.phase {
 	case Resuming:
-		s.tookResume(e.Outcome)
+		s.resumeCompleted(e.Outcome)
 	case Hibernating:
 		s.hibernated(e)
 	case Verifying:
 		s.verified(e)
 	case Retracting:
 		s.retracting(e)
-	case SwitchedOn:
+	case HibernationOn:
 		s.rechecked(e)
 	case Withdrawing:
 		s.withdrawn(e)
@@ -299,9 +299,9 @@ func (s *step) completed(e Completed) {
 // mustResume records that schedules may carry our mark.
 func (s *step) mustResume() { s.resume, s.resumeWaits, s.resumeTries = resumeFirst, false, 0 }
 
-// tookResume handles the result of a try to resume the schedules. After a success it is repeated once, when an earlier request to
+// resumeCompleted handles the result of a try to resume the schedules. After a success it is repeated once, when an earlier request to
 // suspend them can no longer take effect.
-func (s *step) tookResume(o Outcome) {
+func (s *step) resumeCompleted(o Outcome) {
 	switch {
 	case o != Done:
 		s.resumeWaits = true
@@ -330,7 +330,7 @@ func (s *step) timeout(t Timer) {
 		s.abandon(idle.ReasonGatewayUnavailable)
 	case t == TimerRetry:
 		s.retry()
-	case t == TimerOperator && s.phase == SwitchedOn:
+	case t == TimerOperator && s.phase == HibernationOn:
 		s.withdrawal = becauseOfOperator
 		s.withdrawIfAsked()
 	case t == TimerRecheck:

@@ -81,7 +81,7 @@ type world struct {
 
 func (w *world) view(healthy bool) View {
 	return View{
-		Primary: w.primary, Healthy: healthy, On: w.on, Ours: w.on && w.ours, Begun: w.operator != untouched,
+		Primary: w.primary, Healthy: healthy, HibernationOn: w.on, OwnsHibernation: w.on && w.ours, HibernationBegun: w.operator != untouched,
 		Announced: w.announced, Acknowledged: w.acknowledged,
 	}
 }
@@ -118,7 +118,7 @@ func (w *world) forget() {
 	m.backoff = min(m.backoff, short)
 	w.expired = w.expired && m.phase.Attempting()
 	if m.phase == Verifying || m.phase == Retracting { // the Cluster is read before they are left
-		m.view = View{Primary: m.view.Primary, On: m.view.On}
+		m.view = View{Primary: m.view.Primary, HibernationOn: m.view.HibernationOn}
 	}
 	if (m.phase < Suspending || m.phase > Hibernating) && w.late&Hibernate == 0 {
 		w.primaryIdle, w.standbyIdle, w.noBackup = false, false, false
@@ -173,13 +173,13 @@ func (w *world) apply(r request, good bool) Completed {
 	switch r.action { //nolint:exhaustive // the others change nothing here
 	case ListBackups: // one that a schedule began since would not be seen
 		w.noBackup = good && w.acknowledged != "" && w.schedule != active
-		result.Against = unless(good, idle.ReasonBackupRunning)
+		result.Blocker = unless(good, idle.ReasonBackupRunning)
 	case AskSiblings:
 		w.standbyIdle, w.primaryIdle = good && w.acknowledged != "", false // the primary is sampled last
-		result.InUse, result.Against = !good, unless(good, idle.ReasonActive)
+		result.InUse, result.Blocker = !good, unless(good, idle.ReasonActive)
 	case Sample:
 		w.primaryIdle = good && w.acknowledged != ""
-		result.InUse, result.Against = !good, unless(good, idle.ReasonActive)
+		result.InUse, result.Blocker = !good, unless(good, idle.ReasonActive)
 	case Announce:
 		w.announced, w.acknowledged = newest, ""
 		w.wrote()
@@ -191,7 +191,7 @@ func (w *world) apply(r request, good bool) Completed {
 		w.hibernate()
 	case Withdraw:
 		if !w.ours || w.operator != untouched {
-			w.violate("the switch is turned off although it is not ours, or the operator has begun")
+			w.violate("hibernation is turned off although it is not ours, or the operator has begun")
 		}
 		w.on, w.ours = false, false
 		w.wrote()

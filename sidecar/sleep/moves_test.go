@@ -58,7 +58,7 @@ func machineMoves(w *world, add adder) {
 	if w.machine.phase == Awake {
 		add(true, "an observation", ": idle for the threshold", func(w *world) { w.give(Observed{}) })
 	}
-	add(false, "an observation", ": in use", func(w *world) { w.give(Observed{Against: idle.ReasonActive, InUse: true, Afresh: true}) })
+	add(false, "an observation", ": in use", func(w *world) { w.give(Observed{Blocker: idle.ReasonActive, InUse: true, IdleRestarted: true}) })
 	add(false, "the sidecar", " restarts", (*world).restart)
 	if !w.on {
 		add(false, "a failover", " to this instance, whose sidecar starts", func(w *world) {
@@ -165,7 +165,7 @@ func personMoves(w *world, add adder) {
 	case !w.on:
 		add(false, "a person", " hibernates it", func(w *world) { w.on, w.ours = true, false; w.wrote() })
 	case w.ours:
-		add(false, "a person", " turns the switch off and on", func(w *world) { w.ours = false; w.wrote() })
+		add(false, "a person", " turns hibernation off and on", func(w *world) { w.ours = false; w.wrote() })
 		fallthrough
 	default:
 		add(!w.ours, "a person", " wakes it", func(w *world) { w.on, w.ours = false, false; w.wrote() })
@@ -197,7 +197,7 @@ func otherPrimaryMoves(w *world, add adder) {
 		}
 		// It takes longer to get there than the watch lags, or a request takes that this instance made as the primary.
 		if !w.machine.view.Primary && w.machine.pending&Resume == 0 {
-			add(false, "the other primary", " turns the switch on", func(w *world) {
+			add(false, "the other primary", " turns hibernation on", func(w *world) {
 				w.suspend()
 				w.on, w.ours = true, true
 				w.wrote()

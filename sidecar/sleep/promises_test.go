@@ -2,10 +2,10 @@ package sleep
 
 import "slices"
 
-// This file asserts what the package promises: of the moment at which the switch is turned on, of what the Machine asks for, of
+// This file asserts what the package promises: of the moment at which hibernation is turned on, of what the Machine asks for, of
 // each of its steps, and of every state.
 
-// switching asserts what must hold when the switch is turned on.
+// switching asserts what must hold when hibernation is turned on.
 func (w *world) switching() {
 	switch {
 	case w.announced == "" || w.acknowledged != w.announced:
@@ -36,18 +36,18 @@ func (w *world) asked(a Action) {
 	case Hibernate:
 		switch {
 		case w.unhealthy:
-			w.violate("the switch is asked for although the Cluster is known to be unhealthy")
+			w.violate("hibernation is requested although the Cluster is known to be unhealthy")
 		case w.expired:
-			w.violate("the switch is asked for although the announcement's time is nearly over")
+			w.violate("hibernation is requested although the announcement's time is nearly over")
 		case !w.marked:
-			w.violate("the switch is asked for before the marker is left")
+			w.violate("hibernation is requested before the marker is left")
 		}
 	case LeaveMarker:
 		w.marked = true
 	case RemoveMarker:
 		w.marked = false
 	case EndSessions:
-		if w.ended = true; !m.view.On || !m.view.Ours {
+		if w.ended = true; !m.view.HibernationOn || !m.view.OwnsHibernation {
 			w.violate("sessions are ended although it is not us who puts the cluster to sleep")
 		}
 	case Withdraw:
@@ -75,25 +75,25 @@ func (w *world) stepped(before Machine, e Event, reports []Report) {
 	switch e := e.(type) {
 	case Observed:
 		w.used = w.used || e.InUse && before.phase == Hibernating
-		if !e.Afresh && before.phase == Awake && before.backoff != none && m.phase != Awake {
+		if !e.IdleRestarted && before.phase == Awake && before.backoff != none && m.phase != Awake {
 			w.violate("another attempt is made before the wait is over")
 		}
 	case Completed:
-		w.used = w.used || e.InUse && before.phase == SwitchedOn
+		w.used = w.used || e.InUse && before.phase == HibernationOn
 		if e.Outcome != Done && before.phase == m.phase && m.pending&e.Action != 0 {
 			w.violate("%s has failed, and is repeated at once", e.Action)
 		}
 		success := slices.ContainsFunc(reports, func(r Report) bool { return r.Result == ResultSuccess })
-		if success && e.Action == ReadCluster && (!e.View.On || !e.View.Ours) {
-			w.violate("success is reported, and the switch is not on, or not ours")
+		if success && e.Action == ReadCluster && (!e.View.HibernationOn || !e.View.OwnsHibernation) {
+			w.violate("success is reported, and hibernation is not on, or not ours")
 		}
 	case Timeout:
 		w.timedOut(e.Timer)
 	}
-	if !m.view.On && m.phase != Hibernating && m.phase != Verifying && m.phase != Retracting || m.phase == Asleep {
+	if !m.view.HibernationOn && m.phase != Hibernating && m.phase != Verifying && m.phase != Retracting || m.phase == Asleep {
 		w.used = false
 	}
-	w.ended = w.ended && m.view.On
+	w.ended = w.ended && m.view.HibernationOn
 }
 
 // timedOut asserts what must hold once a timer has run out.
@@ -102,12 +102,12 @@ func (w *world) timedOut(t Timer) {
 	switch {
 	case t == TimerExpiry:
 		w.expired = true
-	case t == TimerRecheck && m.phase == Asleep && m.view.Ours && !w.ended:
+	case t == TimerRecheck && m.phase == Asleep && m.view.OwnsHibernation && !w.ended:
 		w.violate("the cluster falls asleep, and the sessions that do not count are not ended")
-	case t == TimerRecheck && m.phase == SwitchedOn && m.pending&(Sample|AskSiblings) != Sample|AskSiblings:
-		w.violate("the switch is on, and not every instance is sampled again")
-	case t == TimerOperator && m.phase == SwitchedOn && m.withdrawal == keep:
-		w.violate("the switch stays on although the operator has not begun in time")
+	case t == TimerRecheck && m.phase == HibernationOn && m.pending&(Sample|AskSiblings) != Sample|AskSiblings:
+		w.violate("hibernation is on, and not every instance is sampled again")
+	case t == TimerOperator && m.phase == HibernationOn && m.withdrawal == keep:
+		w.violate("hibernation stays on although the operator has not begun in time")
 	}
 }
 
@@ -118,9 +118,9 @@ func against(m Machine, e Event) bool {
 		return !e.View.permits(m.doze) || m.phase >= AwaitingGateway && e.View.Announced != m.announcement ||
 			m.phase >= Suspending && !e.View.acknowledges(m.announcement)
 	case Observed:
-		return e.Against != ""
+		return e.Blocker != ""
 	case Completed:
-		return e.Against != "" || e.Outcome != Done
+		return e.Blocker != "" || e.Outcome != Done
 	default:
 		return false
 	}
@@ -136,19 +136,19 @@ func (w *world) check() {
 	case quiet && w.primary && w.announced != "":
 		w.violate("at rest, and an announcement is there")
 	case quiet && w.on:
-		w.violate("awake, and the switch is on")
+		w.violate("awake, and hibernation is on")
 	case quiet && w.marked:
 		w.violate("at rest, and the marker is left")
-	case m.phase == Asleep && m.view.Ours && !w.ended:
+	case m.phase == Asleep && m.view.OwnsHibernation && !w.ended:
 		w.violate("the cluster falls asleep, and the sessions that do not count are not ended")
 	case m.waits && m.phase != Verifying && m.phase != Retracting, m.phase == Awake && m != Machine{
 		phase: Awake, view: m.view, backoff: m.backoff, resume: m.resume, resumeWaits: m.resumeWaits,
 	}:
 		w.violate("an attempt that is over leaves something behind")
-	case m.phase == SwitchedOn && m.pending == 0 && !w.ended:
-		w.violate("the switch is on, and the sessions that do not count are not ended")
-	case m.phase == SwitchedOn && m.pending == 0 && w.used && m.withdrawal == keep:
-		w.violate("the switch stays on although the instance was used meanwhile")
+	case m.phase == HibernationOn && m.pending == 0 && !w.ended:
+		w.violate("hibernation is on, and the sessions that do not count are not ended")
+	case m.phase == HibernationOn && m.pending == 0 && w.used && m.withdrawal == keep:
+		w.violate("hibernation stays on although the instance was used meanwhile")
 	}
 }
 

@@ -17,10 +17,10 @@ const (
 	// TimerExpiry expires shortly before the announcement, whose lifetime begins when Announce is requested. What has not been
 	// done by then is not done any more.
 	TimerExpiry
-	// TimerOperator is how long the operator may take to begin before the switch is withdrawn. Otherwise an operator that comes
+	// TimerOperator is how long the operator may take to begin before hibernation is withdrawn. Otherwise an operator that comes
 	// back, or a cluster that becomes healthy again, would lead to the primary's deletion later, even if it has clients.
 	TimerOperator
-	// TimerRecheck is the pause between samples while the switch is on, and between attempts to withdraw it.
+	// TimerRecheck is the pause between samples while hibernation is on, and between attempts to withdraw it.
 	TimerRecheck
 	// TimerRetry is the pause between attempts, and between tries to undo one.
 	TimerRetry
@@ -48,26 +48,26 @@ func (t Timer) String() string {
 }
 
 const (
-	acknowledgementTakes = 20 * time.Second
-	// actBefore is how long before the announcement's end TimerExpiry expires; at its end the gateway leaves.
-	actBefore = 2 * time.Second
-	// holdingTakes covers a second of the kubelet's readiness probe and the wait for the nodes, and leaves the rest of the
+	acknowledgementTimeout = 20 * time.Second
+	// expiryMargin is how long before the announcement's end TimerExpiry expires; at its end the gateway leaves.
+	expiryMargin = 2 * time.Second
+	// holdingTimeout covers a second of the kubelet's readiness probe and the wait for the nodes, and leaves the rest of the
 	// announcement's lifetime for the last look.
-	holdingTakes = 15 * time.Second
-	heldFor      = time.Second
-	// managerTakes is how long an instance manager that obeys a fence takes to say so, and to stop an idle PostgreSQL.
-	managerTakes  = 10 * time.Second
-	operatorTakes = 15 * time.Second
-	recheckEvery  = time.Second
-	firstRetry    = 2 * time.Second
-	lastRetry     = 30 * time.Second
-	lastResume    = time.Minute
-	// resumeAgainAfter is longer than the API server handles a request (its --request-timeout is a minute by default).
-	resumeAgainAfter = 2 * time.Minute
+	holdingTimeout = 15 * time.Second
+	heldDelay      = time.Second
+	// managerTimeout is how long an instance manager that obeys a fence takes to say so, and to stop an idle PostgreSQL.
+	managerTimeout  = 10 * time.Second
+	operatorTimeout = 15 * time.Second
+	recheckInterval = time.Second
+	firstRetry      = 2 * time.Second
+	maxRetry        = 30 * time.Second
+	maxResumeRetry  = time.Minute
+	// resumeAgainDelay is longer than the API server handles a request (its --request-timeout is a minute by default).
+	resumeAgainDelay = 2 * time.Minute
 	firstLongRetry   = 10 * time.Second
-	// lastLongRetry limits the backoff after a refusal of the gateway or a sibling: each attempt writes to the API server, and
+	// maxLongRetry limits the backoff after a refusal of the gateway or a sibling: each attempt writes to the API server, and
 	// they may keep refusing.
-	lastLongRetry = 5 * time.Minute
+	maxLongRetry = 5 * time.Minute
 )
 
 // Timers returns the timers that run now, with their durations from the step that started them. A timer that is no longer
@@ -76,46 +76,46 @@ func (m Machine) Timers() map[Timer]time.Duration {
 	running := map[Timer]time.Duration{}
 	switch {
 	case m.resumeWaits && m.resume == resumeAgain:
-		running[TimerResume] = resumeAgainAfter
+		running[TimerResume] = resumeAgainDelay
 	case m.resumeWaits:
-		running[TimerResume] = doubled(firstRetry, lastResume, m.resumeTries)
+		running[TimerResume] = doubled(firstRetry, maxResumeRetry, m.resumeTries)
 	}
 	if m.phase >= Announcing && m.phase <= Sampling && !m.expired {
-		running[TimerExpiry] = contract.AnnouncementLifetime - actBefore
+		running[TimerExpiry] = contract.AnnouncementLifetime - expiryMargin
 	}
 	switch m.phase {
 	case Awake, Dozing:
 		switch m.backoff {
 		case short:
-			running[TimerRetry] = doubled(firstRetry, lastRetry, m.tries)
+			running[TimerRetry] = doubled(firstRetry, maxRetry, m.tries)
 		case long:
-			running[TimerRetry] = doubled(firstLongRetry, lastLongRetry, m.tries)
+			running[TimerRetry] = doubled(firstLongRetry, maxLongRetry, m.tries)
 		case none:
 		}
 	case AwaitingGateway:
-		running[TimerAcknowledgement] = acknowledgementTakes
+		running[TimerAcknowledgement] = acknowledgementTimeout
 	case LeavingServices:
 		if m.view.Holding == m.announcement {
-			running[TimerHeld] = heldFor
+			running[TimerHeld] = heldDelay
 		} else {
-			running[TimerHolding] = holdingTakes
+			running[TimerHolding] = holdingTimeout
 		}
 	case Stopping:
 		if m.waits {
-			running[TimerRetry] = doubled(firstRetry, lastRetry, m.tries)
+			running[TimerRetry] = doubled(firstRetry, maxRetry, m.tries)
 		} else {
-			running[TimerManager] = managerTakes
+			running[TimerManager] = managerTimeout
 		}
 	case Verifying, Retracting, Unfencing:
 		if m.waits {
-			running[TimerRetry] = doubled(firstRetry, lastRetry, m.tries)
+			running[TimerRetry] = doubled(firstRetry, maxRetry, m.tries)
 		}
-	case SwitchedOn:
+	case HibernationOn:
 		if m.withdrawal == keep {
-			running[TimerOperator] = operatorTakes
+			running[TimerOperator] = operatorTimeout
 		}
 		if m.pending == 0 {
-			running[TimerRecheck] = doubled(recheckEvery, lastRetry, m.tries+1)
+			running[TimerRecheck] = doubled(recheckInterval, maxRetry, m.tries+1)
 		}
 	default: // the others only wait for an action
 	}

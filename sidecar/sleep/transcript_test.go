@@ -108,7 +108,7 @@ func (tr *transcript) ignoresOtherAnswers() {
 		if tr.machine.pending&a != 0 {
 			continue
 		}
-		stray := Completed{Action: a, Outcome: Lost, Against: idle.ReasonActive, InUse: true}
+		stray := Completed{Action: a, Outcome: Lost, Blocker: idle.ReasonActive, InUse: true}
 		if machine, out := Step(tr.machine, stray); machine != tr.machine || len(out.Actions)+len(out.Reports) != 0 {
 			tr.t.Errorf("in %s an answer to %s, which nobody asked for, is taken in", tr.machine.phase, a)
 		}
@@ -145,8 +145,8 @@ func (tr *transcript) sees(change func(*View)) {
 		{"standby", !v.Primary}, {"primary", v.Primary}, {"unhealthy", !v.Healthy}, {"woken by people only", v.Manual},
 		{"announced", v.Announced != "" && v.Acknowledged != v.Announced}, {"acknowledged", v.Announced != "" && v.Acknowledged == v.Announced},
 		{"held", v.Announced != "" && v.Holding == v.Announced}, {"fenced", v.Fenced}, {"PostgreSQL has stopped", v.Stopped},
-		{"not fenced any more", !v.Fenced && v.Marked}, {"not to doze any more", v.Fenced && !v.MayDoze},
-		{"switched on by us", v.On && v.Ours}, {"switched on by a person", v.On && !v.Ours}, {"pods are deleted", v.Begun},
+		{"not fenced any more", !v.Fenced && v.DozeEnding}, {"not to doze any more", v.Fenced && !v.MayDoze},
+		{"switched on by us", v.HibernationOn && v.OwnsHibernation}, {"switched on by a person", v.HibernationOn && !v.OwnsHibernation}, {"pods are deleted", v.HibernationBegun},
 	} {
 		if w.applies {
 			words = append(words, w.word)
@@ -158,7 +158,7 @@ func (tr *transcript) sees(change func(*View)) {
 // observes gives an observation; without a reason it is idle for the threshold.
 func (tr *transcript) observes(against idle.Reason) {
 	inUse := against == idle.ReasonActive
-	tr.give("an observation: "+cmp.Or(string(against), "idle"), Observed{Against: against, InUse: inUse, Afresh: inUse})
+	tr.give("an observation: "+cmp.Or(string(against), "idle"), Observed{Blocker: against, InUse: inUse, IdleRestarted: inUse})
 }
 
 // done has actions succeed, one after the other.
@@ -175,7 +175,7 @@ func (tr *transcript) done(actions ...Action) {
 		}
 		words := a.String() + ": done"
 		if a == ReadCluster {
-			words = "ReadCluster: the switch is " + map[bool]string{true: "on", false: "off"}[tr.cluster.On]
+			words = "ReadCluster: hibernation is " + map[bool]string{true: "on", false: "off"}[tr.cluster.HibernationOn]
 			if tr.cluster.Fenced {
 				words += ", and it is fenced"
 			}
@@ -190,17 +190,17 @@ func (tr *transcript) takesEffect(a Action) {
 	case Announce:
 		v.Announced = announcement
 	case RemoveAnnouncement:
-		v.Announced, v.Marked, v.Stopped = "", false, false
+		v.Announced, v.DozeEnding, v.Stopped = "", false, false
 	case Fence:
-		v.Fenced, v.Marked, v.Announced = true, true, ""
+		v.Fenced, v.DozeEnding, v.Announced = true, true, ""
 	case RecordStop:
 		v.Stopped = true
 	case LiftFence:
 		v.Fenced = false
 	case Hibernate:
-		v.On, v.Ours, v.Announced = true, true, ""
+		v.HibernationOn, v.OwnsHibernation, v.Announced = true, true, ""
 	case Withdraw:
-		v.On, v.Ours = false, false
+		v.HibernationOn, v.OwnsHibernation = false, false
 	}
 }
 
@@ -222,7 +222,7 @@ func (tr *transcript) fails(a Action, o Outcome) {
 func (tr *transcript) finds(a Action, against idle.Reason) {
 	tr.pending(a)
 	inUse := slices.Contains([]idle.Reason{idle.ReasonActive, idle.ReasonSiblingActive}, against)
-	tr.give(a.String()+": "+string(against), Completed{Action: a, Against: against, InUse: inUse})
+	tr.give(a.String()+": "+string(against), Completed{Action: a, Blocker: against, InUse: inUse})
 }
 
 // expires has a timer run out.

@@ -2,16 +2,16 @@ package sleep
 
 import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
 
-// verified handles the state of the Cluster after the answer to the switch's patch was lost.
+// verified handles the state of the Cluster after the answer to the hibernation patch was lost.
 func (s *step) verified(e Completed) {
 	if e.Outcome != Done {
 		s.tryAgain()
 		return
 	}
-	s.see(e.View)
-	if !s.view.On && (!s.view.Fenced || !s.doze) {
+	s.setView(e.View)
+	if !s.view.HibernationOn && (!s.view.Fenced || !s.doze) {
 		s.do(RemoveMarker)
-		s.report(Report{Result: ResultError, Action: s.deed(), Doze: s.doze})
+		s.report(Report{Result: ResultError, Action: s.sleepAction(), Doze: s.doze})
 		s.wait(short)
 	}
 	s.removeAnnouncement()
@@ -23,10 +23,10 @@ func (s *step) retracting(e Completed) {
 	case e.Outcome != Done:
 		s.tryAgain()
 	case e.Action == ReadCluster:
-		s.see(e.View)
+		s.setView(e.View)
 		s.removeAnnouncement()
 	default:
-		s.see(e.View)
+		s.setView(e.View)
 		s.retracted()
 	}
 }
@@ -34,9 +34,9 @@ func (s *step) retracting(e Completed) {
 // removeAnnouncement removes the announcement, if there is one, from the state of the Cluster that was just read.
 func (s *step) removeAnnouncement() {
 	switch v := s.view; {
-	case v.On && v.Ours, v.Fenced && s.doze:
-		s.switched() // by the patch whose answer was lost
-	case !v.On && v.Primary && (v.Announced != "" || s.stays):
+	case v.HibernationOn && v.OwnsHibernation, v.Fenced && s.doze:
+		s.patchApplied() // by the patch whose answer was lost
+	case !v.HibernationOn && v.Primary && (v.Announced != "" || s.restarted):
 		s.enter(Retracting, RemoveAnnouncement)
 	default:
 		s.retracted()
@@ -56,17 +56,17 @@ func (s *step) tryAgain() {
 	s.tries = min(s.tries+1, maximumTries)
 }
 
-// recheck samples the instances again while the switch can be withdrawn.
+// recheck samples the instances again while hibernation can be withdrawn.
 func (s *step) recheck() {
 	switch {
-	case s.phase == SwitchedOn && s.withdrawal != keep:
+	case s.phase == HibernationOn && s.withdrawal != keep:
 		s.withdrawIfAsked()
-	case s.phase == SwitchedOn && s.pending == 0:
+	case s.phase == HibernationOn && s.pending == 0:
 		s.do(Sample, AskSiblings)
 	}
 }
 
-// rechecked handles the answer to whether somebody uses an instance although the switch is on.
+// rechecked handles the answer to whether somebody uses an instance although hibernation is on.
 func (s *step) rechecked(e Completed) {
 	if e.InUse {
 		s.withdrawal = becauseOfUse
@@ -78,9 +78,9 @@ func (s *step) rechecked(e Completed) {
 	s.withdrawIfAsked()
 }
 
-// withdrawIfAsked turns the switch off if there is a reason to, and nothing is pending.
+// withdrawIfAsked turns hibernation off if there is a reason to, and nothing is pending.
 func (s *step) withdrawIfAsked() {
-	if s.phase == SwitchedOn && s.withdrawal != keep && s.pending == 0 {
+	if s.phase == HibernationOn && s.withdrawal != keep && s.pending == 0 {
 		s.enter(Withdrawing, Withdraw)
 	}
 }
@@ -88,16 +88,16 @@ func (s *step) withdrawIfAsked() {
 // withdrawn handles the result of the withdrawal. If it failed, the Cluster determines what to do, because the operator may have
 // begun.
 func (s *step) withdrawn(e Completed) {
-	s.phase = SwitchedOn
+	s.phase = HibernationOn
 	if e.Outcome == Done {
-		s.see(e.View)
+		s.setView(e.View)
 		report := Report{Result: ResultWithdrawn}
 		if s.withdrawal == becauseOfUse {
 			report.Reason = idle.ReasonActive
 		}
 		s.report(report)
 		s.withdrawal, s.tries = keep, 0
-		s.lift = s.view.Fenced // the operator hibernates a cluster only once it is healthy, which this one becomes only awake
+		s.mustUnfence = s.view.Fenced // the operator hibernates a cluster only once it is healthy, which this one becomes only awake
 	} else {
 		s.tries = min(s.tries+1, maximumTries)
 	}

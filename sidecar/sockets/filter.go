@@ -69,7 +69,7 @@ func filter(port uint16) ([]bpf.RawInstruction, error) {
 		bpf.TAX{},
 		bpf.LoadAbsolute{Off: low[1], Size: 1},
 		bpf.ALUOpX{Op: bpf.ALUOpOr},
-		jump{bpf.JumpGreaterOrEqual, uint32(contract.ShortestStartupPacket), toPass},
+		jump{bpf.JumpGreaterOrEqual, uint32(contract.MinStartupPacketBytes), toPass},
 	)
 	return assemble(steps)
 }

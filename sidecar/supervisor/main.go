@@ -23,7 +23,7 @@ const (
 	// worker is the other program in the image.
 	worker = "/sidecar"
 	// limitVariable and portVariable are contract.EnvMemoryLimit and contract.EnvReadinessPort, and readinessSocket is in
-	// contract.OwnDirectory: copied because that package would add more than the rest of this program needs.
+	// contract.SidecarDirectory: copied because that package would add more than the rest of this program needs.
 	limitVariable   = "MEMORY_LIMIT"
 	portVariable    = "READINESS_PORT"
 	readinessSocket = "/scale-to-zero/readiness.sock"

@@ -111,7 +111,7 @@ func TestSupervisor_passesTheEndOnAtOnce(t *testing.T) {
 func TestSettings_areReadWhereThePluginWritesThem(t *testing.T) {
 	t.Parallel()
 	for copied, written := range map[string]string{
-		limitVariable: contract.EnvMemoryLimit, portVariable: contract.EnvReadinessPort, path.Dir(readinessSocket): contract.OwnDirectory,
+		limitVariable: contract.EnvMemoryLimit, portVariable: contract.EnvReadinessPort, path.Dir(readinessSocket): contract.SidecarDirectory,
 	} {
 		if copied != written {
 			t.Errorf("read from %s, written to %s", copied, written)

@@ -45,7 +45,7 @@ func theirs() (*discoveryv1.EndpointSlice, *rbacv1.Role, *rbacv1.RoleBinding, *c
 // fenced is a Cluster of which a person has fenced one instance.
 func fenced() *cnpgv1.Cluster {
 	c := cluster("shop", "fenced", "")
-	c.Annotations[contract.AnnotationFence] = `["fenced-1"]`
+	c.Annotations[contract.AnnotationFencedInstances] = `["fenced-1"]`
 	return c
 }
 
@@ -166,7 +166,7 @@ func forbiddenToThePlugin() []attempt {
 		"lines of pg_hba":                 `{"spec":{"postgresql":{"pg_hba":["host all all all trust"]}}}`,
 		"a label":                         `{"metadata":{"labels":{"team":"blue"}}}`,
 		"no finalizers":                   `{"metadata":{"finalizers":null}}`,
-		"the switch on":                   `{"metadata":{"annotations":{"cnpg.io/hibernation":"on"}}}`,
+		"hibernation on":                  `{"metadata":{"annotations":{"cnpg.io/hibernation":"on"}}}`,
 		"the feature off":                 `{"metadata":{"annotations":{"xata.io/scale-to-zero-enabled":"false"}}}`,
 		"to sleep":                        `{"metadata":{"annotations":{"xata.io/scale-to-zero-sleep-requested":"2026-03-01T00:00:00Z"}}}`,
 		"whether addresses are told":      `{"metadata":{"annotations":{"xata.io/scale-to-zero-gateway-address":"accept"}}}`,
@@ -282,11 +282,11 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
 		})},
 		{"say that a fenced PostgreSQL has stopped", func() error {
 			person(orders(), `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]","xata.io/scale-to-zero-dozing-since":"x"}}}`)
-			return annotate(map[string]*string{contract.AnnotationStopped: &named})()
+			return annotate(map[string]*string{contract.AnnotationPostgresStopped: &named})()
 		}},
 		{"also where a person has lifted the fence since", func() error {
 			person(orders(), `{"metadata":{"annotations":{"cnpg.io/fencedInstances":null,"xata.io/scale-to-zero-postgres-stopped":null}}}`)
-			return annotate(map[string]*string{contract.AnnotationStopped: &named})()
+			return annotate(map[string]*string{contract.AnnotationPostgresStopped: &named})()
 		}},
 		{"request that a cluster that dozes hibernates", func() error {
 			person(orders(), `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]","xata.io/scale-to-zero-dozing-since":"x","xata.io/scale-to-zero-postgres-stopped":"x"}}}`)
@@ -294,7 +294,7 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
 		}},
 		{"wake from a doze", func() error {
 			return annotate(map[string]*string{
-				contract.AnnotationFence: nil, contract.AnnotationDozingSince: nil, contract.AnnotationStopped: nil, contract.AnnotationLastWake: &named,
+				contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil, contract.AnnotationLastWake: &named,
 				contract.AnnotationSleepRequested: nil,
 			})()
 		}},

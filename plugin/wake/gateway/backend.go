@@ -44,8 +44,8 @@ type Backend interface {
 	Resolve(ctx context.Context, service Service, client Client) (netip.AddrPort, error)
 	// Running returns the instances behind the Service that accept sessions now. It never wakes the cluster.
 	Running(service Service) []netip.AddrPort
-	// SendsAway reports whether the peer's session must not come from the gateway's address. Resolve checks this itself.
-	SendsAway(service Service, peer netip.AddrPort) bool
+	// MustReconnect reports whether the peer's session must not come from the gateway's address. Resolve checks this itself.
+	MustReconnect(service Service, peer netip.AddrPort) bool
 	// SendClientAddress tells the instance at target that the session from local belongs to the peer. It is called before the
 	// session's first byte is sent, and makes only its best effort.
 	SendClientAddress(ctx context.Context, target, local, peer netip.AddrPort)

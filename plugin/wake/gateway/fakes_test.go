@@ -57,7 +57,7 @@ func (d *fakeBackend) Resolve(ctx context.Context, _ Service, client Client) (ne
 
 func (d *fakeBackend) Running(Service) []netip.AddrPort { return d.running }
 
-func (d *fakeBackend) SendsAway(Service, netip.AddrPort) bool {
+func (d *fakeBackend) MustReconnect(Service, netip.AddrPort) bool {
 	if d.asked != nil {
 		d.asked()
 	}

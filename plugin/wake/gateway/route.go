@@ -60,14 +60,14 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 // routeToRunning forwards a session to a running instance and never wakes the cluster: replication clients are connected all the
 // time, and ignored clients must not wake it.
 func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) (*reached, error) {
-	away := c.backend.SendsAway(c.listener.service, c.peer) // before the instances, since it may take a while
+	reconnect := c.backend.MustReconnect(c.listener.service, c.peer) // before the instances, since it may take a while
 	running := c.backend.Running(c.listener.service)
 	switch {
 	case len(running) == 0 && c.ignored:
 		return nil, errUnreachable
 	case len(running) == 0:
 		return nil, errReplication
-	case away:
+	case reconnect:
 		return nil, ErrReconnect
 	}
 	return c.reach(ctx, running[rand.IntN(len(running))], packet)

@@ -73,11 +73,11 @@ func identity(o *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 // clusters keeps the annotations that are understood, what the plan, the wake, the sidecars' rights and the metrics depend on,
-// and of who changed what only the switch and the fence.
+// and of who changed what only the hibernation annotation and the fence.
 func clusters(c *cnpgv1.Cluster) any {
 	kept := &cnpgv1.Cluster{ObjectMeta: identity(&c.ObjectMeta)}
 	for key, value := range c.Annotations {
-		if strings.HasPrefix(key, contract.Prefix) || key == contract.AnnotationHibernation || key == contract.AnnotationFence {
+		if strings.HasPrefix(key, contract.Prefix) || key == contract.AnnotationHibernation || key == contract.AnnotationFencedInstances {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
@@ -134,7 +134,7 @@ func saved(resources corev1.ResourceList) corev1.ResourceList {
 // What remains of who changed what.
 var (
 	switchOurs = setByUs(contract.AnnotationHibernation)
-	fenceOurs  = setByUs(contract.AnnotationFence)
+	fenceOurs  = setByUs(contract.AnnotationFencedInstances)
 	bothOurs   = append(setByUs(contract.AnnotationHibernation), fenceOurs...)
 )
 
@@ -144,9 +144,9 @@ func setByUs(key string) []metav1.ManagedFieldsEntry {
 	return []metav1.ManagedFieldsEntry{{Manager: contract.FieldManager, FieldsV1: fields}}
 }
 
-// whatIsOurs says which of the switch and the fence this project has set.
+// whatIsOurs says which of the hibernation annotation and the fence this project has set.
 func whatIsOurs(c *cnpgv1.Cluster) []metav1.ManagedFieldsEntry {
-	switch hibernates, dozes := plan.Owned(c.ManagedFields), ownership.Dozes(c.Annotations, c.ManagedFields); {
+	switch hibernates, dozes := plan.OwnsHibernation(c.ManagedFields), ownership.Dozes(c.Annotations, c.ManagedFields); {
 	case hibernates && dozes:
 		return bothOurs
 	case hibernates:

@@ -237,10 +237,10 @@ func TestWhoseTheSwitchIsStaysKnown(t *testing.T) {
 				Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{".":{},"f:cnpg.io/hibernation":{},"f:other":{}}}}`),
 			})
 			have.Status = cnpgv1.ClusterStatus{CurrentPrimary: "orders-1", InstanceNames: []string{"orders-1"}}
-			owned := plan.Owned(have.ManagedFields)
+			owned := plan.OwnsHibernation(have.ManagedFields)
 			got := through(t, have)
-			if plan.Owned(got.ManagedFields) != owned || owned != (manager == contract.FieldManager) {
-				t.Errorf("it is ours: %t, want %t", plan.Owned(got.ManagedFields), owned)
+			if plan.OwnsHibernation(got.ManagedFields) != owned || owned != (manager == contract.FieldManager) {
+				t.Errorf("it is ours: %t, want %t", plan.OwnsHibernation(got.ManagedFields), owned)
 			}
 			if got.Status.CurrentPrimary == "" || got.Status.InstanceNames != nil || got.Annotations[corev1.LastAppliedConfigAnnotation] != "" {
 				body, _ := json.Marshal(got)
@@ -254,15 +254,15 @@ func TestTransform_keepsWhoseTheFenceIs(t *testing.T) {
 	t.Parallel()
 	const fence, both = `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`, `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{},"f:cnpg.io/hibernation":{}}}}`
 	for _, row := range []struct{ rule, manager, fields, value, hibernation string }{
-		{"ours", contract.FieldManager, fence, contract.FenceAll, ""},
-		{"ours, and the switch", contract.FieldManager, both, contract.FenceAll, "on"},
-		{"a person's", "kubectl-cnpg", both, contract.FenceAll, "on"},
+		{"ours", contract.FieldManager, fence, contract.FencedInstancesAll, ""},
+		{"ours, and hibernation", contract.FieldManager, both, contract.FencedInstancesAll, "on"},
+		{"a person's", "kubectl-cnpg", both, contract.FencedInstancesAll, "on"},
 		{"of one instance", contract.FieldManager, fence, `["orders-1"]`, ""},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			have := &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy()}
-			have.Annotations = map[string]string{contract.AnnotationFence: row.value, contract.AnnotationHibernation: row.hibernation}
+			have.Annotations = map[string]string{contract.AnnotationFencedInstances: row.value, contract.AnnotationHibernation: row.hibernation}
 			have.ManagedFields = append(have.ManagedFields, metav1.ManagedFieldsEntry{Manager: row.manager, FieldsV1: metav1.NewFieldsV1(row.fields)})
 			once := through(t, have)
 			if diff := cmp.Diff(plan.View(have, time.Now()), plan.View(once, time.Now())); diff != "" {

@@ -24,50 +24,51 @@ const (
 
 // Cluster is what a decision needs to know of a Cluster.
 type Cluster struct {
-	// Listed says that the Cluster lists the plugin; Gone that it is being deleted.
-	Listed, Gone bool
+	// Listed says that the Cluster lists the plugin; Deleting that it is being deleted.
+	Listed, Deleting bool
 	// Policy is what the annotations ask for, Problems how many of them are not understood.
 	Policy   idle.Policy
 	Problems int
 	// UnderstoodFrom is when they all will be, as nobody changes them; zero: never.
 	UnderstoodFrom time.Time
-	// Switched says that the hibernation switch is on, Ours that it was this project that turned it on, DeletingPods that the
-	// operator wants the pods gone, Hibernated that it has deleted every pod.
-	Switched, Ours, DeletingPods, Hibernated bool
+	// HibernationOn says that hibernation is on, OwnsHibernation that this project turned it on, and DeletingPods and
+	// Hibernated that the operator's condition says so.
+	HibernationOn, OwnsHibernation, DeletingPods, Hibernated bool
 	// WaitsForHealthy says that the operator does not hibernate the cluster before it is healthy.
 	WaitsForHealthy bool
-	// Fenced says that this project has fenced the instance. The cluster is Dozing if it is, and not hibernated besides.
+	// Fenced says that this project has fenced the instance, and Dozing that hibernation is not on besides.
 	Fenced, Dozing bool
-	// Stopped says that PostgreSQL was seen to have stopped since. Unsettled says that the fence was lifted before that, by a
-	// person, so that PostgreSQL may yet stop.
-	Stopped, Unsettled bool
-	// RestartFailed is the UID of the pod in which PostgreSQL was not started again after a doze; empty where it is to be stopped:
-	// fenced, by whomever, or hibernated; and where the operator is told to keep off, so that it would make no other pod.
+	// Stopped says that the stop of PostgreSQL is recorded. MayStillStop says that a person lifted the fence before that, so that
+	// PostgreSQL may still stop.
+	Stopped, MayStillStop bool
+	// RestartFailed is the UID of the pod in which PostgreSQL was not started after a doze; empty if it is not to run, because the
+	// instance is fenced, by anybody, or hibernation is on; and if the operator's reconciliation is disabled, so that it would create
+	// no other pod.
 	RestartFailed string
 	// VolumesAtRisk says that the operator would delete the volumes of an instance that cannot be scheduled.
 	VolumesAtRisk bool
-	// Announced, Acknowledged and Held are the annotations' values.
-	Announced, Acknowledged, Held string
-	// Holding says that a doze is announced for which nobody is passed to PostgreSQL any more. It goes on after the deadline: the
-	// announcement is to be withdrawn before somebody is, since the fence may be on its way.
+	// Announced, Acknowledged and HoldingValue are the values of the annotations announced, gateway-ready and gateway-holding.
+	Announced, Acknowledged, HoldingValue string
+	// Holding says that the gateway has confirmed that it holds every client for a doze. It does so even after the deadline, until
+	// the announcement is withdrawn, since the patch that sets the fence may be in flight.
 	Holding bool
-	// Leaving says that a doze was acknowledged and may go on: the pod may be not ready by now, or become so although its readiness
-	// has been restored, since a probe fails before anybody learns of it.
-	Leaving bool
+	// DozeAcknowledged says that the current announcement is one of a doze, is valid, and was acknowledged. The pod may then be not
+	// ready, or may become not ready even after its readiness was restored, because of a probe that failed before.
+	DozeAcknowledged bool
 }
 
 // View reads a Cluster. now limits how far ahead a time in an annotation may be.
 func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
 	view := Cluster{
-		Listed: rbac.Lists(cluster), Gone: !cluster.DeletionTimestamp.IsZero(), Policy: policy, Problems: len(problems),
+		Listed: rbac.Lists(cluster), Deleting: !cluster.DeletionTimestamp.IsZero(), Policy: policy, Problems: len(problems),
 		UnderstoodFrom: idle.UnderstoodFrom(problems),
-		Switched:       cluster.Annotations[contract.AnnotationHibernation] == on,
+		HibernationOn:  cluster.Annotations[contract.AnnotationHibernation] == on,
 		VolumesAtRisk:  volumesAtRisk(cluster),
 		Announced:      cluster.Annotations[contract.AnnotationAnnounced], Acknowledged: cluster.Annotations[contract.AnnotationGatewayReady],
-		Held: cluster.Annotations[contract.AnnotationGatewayHolding],
+		HoldingValue: cluster.Annotations[contract.AnnotationGatewayHolding],
 	}
-	view.Ours = view.Switched && Owned(cluster.ManagedFields)
+	view.OwnsHibernation = view.HibernationOn && OwnsHibernation(cluster.ManagedFields)
 	view.doze(cluster, now)
 	for _, condition := range cluster.Status.Conditions {
 		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
@@ -82,22 +83,22 @@ func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 // doze reads what a doze has left on the Cluster.
 func (c *Cluster) doze(cluster *cnpgv1.Cluster, now time.Time) {
 	announcement, err := contract.ParseAnnouncement(c.Announced)
-	c.Holding = err == nil && announcement.Doze && c.Held == c.Announced
+	c.Holding = err == nil && announcement.Doze && c.HoldingValue == c.Announced
 	valid, _ := announcement.Valid(now)
-	c.Leaving = err == nil && announcement.Doze && valid && c.Acknowledged == c.Announced
-	_, fenced := cluster.Annotations[contract.AnnotationFence]
+	c.DozeAcknowledged = err == nil && announcement.Doze && valid && c.Acknowledged == c.Announced
+	_, fenced := cluster.Annotations[contract.AnnotationFencedInstances]
 	_, marked := cluster.Annotations[contract.AnnotationDozingSince]
-	_, stopped := cluster.Annotations[contract.AnnotationStopped]
+	_, stopped := cluster.Annotations[contract.AnnotationPostgresStopped]
 	c.Fenced = ownership.Dozes(cluster.Annotations, cluster.ManagedFields)
-	c.Dozing = c.Fenced && !c.Switched
+	c.Dozing = c.Fenced && !c.HibernationOn
 	c.Stopped = c.Dozing && stopped
-	c.Unsettled = marked && !stopped && !fenced && !c.Switched
-	if !fenced && !c.Switched && cluster.Annotations["cnpg.io/reconciliationLoop"] != "disabled" {
+	c.MayStillStop = marked && !stopped && !fenced && !c.HibernationOn
+	if !fenced && !c.HibernationOn && cluster.Annotations["cnpg.io/reconciliationLoop"] != "disabled" {
 		c.RestartFailed = cluster.Annotations[contract.AnnotationRestartFailed]
 	}
 }
 
-// VolumesAtRisk says in words what puts volumes at risk, and what to do.
+// VolumesAtRisk says why volumes are at risk, and what to do.
 const VolumesAtRisk = "a node maintenance is in progress with reusePVC false, so the operator would delete the volumes of an instance " +
 	"that cannot be scheduled; set spec.nodeMaintenanceWindow.inProgress to false, or reusePVC to true"
 
@@ -121,18 +122,18 @@ func BlockedByPlugin(cluster *cnpgv1.Cluster) bool {
 	}
 }
 
-// Owned reports whether the switch, as it is, was set by this project alone.
-func Owned(fields []metav1.ManagedFieldsEntry) bool {
+// OwnsHibernation reports whether this project alone has set the current value of the hibernation annotation.
+func OwnsHibernation(fields []metav1.ManagedFieldsEntry) bool {
 	return ownership.SetByUs(fields, "metadata", "annotations", contract.AnnotationHibernation)
 }
 
-// HoldsAll reports whether no client is passed to an instance, even one that accepts sessions: it is about to be stopped, or is.
-func (c Cluster) HoldsAll() bool { return c.Switched || c.Dozing || c.Unsettled || c.Holding }
+// HoldsAll reports whether all clients are held, even if an instance accepts sessions, because PostgreSQL is stopped or may stop.
+func (c Cluster) HoldsAll() bool { return c.HibernationOn || c.Dozing || c.MayStillStop || c.Holding }
 
 // Obstacle says why connections do not wake the cluster while it sleeps; empty: they do.
 func (c Cluster) Obstacle() Reason {
 	switch {
-	case c.Gone:
+	case c.Deleting:
 		return ReasonGone
 	case !c.Listed:
 		return ReasonNotListed
@@ -142,7 +143,7 @@ func (c Cluster) Obstacle() Reason {
 		return ReasonDisabled
 	case c.Policy.Manual:
 		return ReasonManual
-	case c.Switched && !c.Ours:
+	case c.HibernationOn && !c.OwnsHibernation:
 		return ReasonByHand
 	case c.VolumesAtRisk:
 		return ReasonMaintenance

@@ -20,7 +20,7 @@ func annotate(key, value string) func(*cnpgv1.Cluster) {
 // fenced fences the cluster, as that field manager.
 func fenced(manager string) func(*cnpgv1.Cluster) {
 	return func(c *cnpgv1.Cluster) {
-		c.Annotations[contract.AnnotationFence] = contract.FenceAll
+		c.Annotations[contract.AnnotationFencedInstances] = contract.FencedInstancesAll
 		c.Annotations[contract.AnnotationDozingSince] = now.Add(-time.Hour).Format(time.RFC3339)
 		c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{
 			Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`),
@@ -31,11 +31,11 @@ func fenced(manager string) func(*cnpgv1.Cluster) {
 // dozing is a cluster whose PostgreSQL has stopped.
 func dozing(c *cnpgv1.Cluster) {
 	fenced(contract.FieldManager)(c)
-	c.Annotations[contract.AnnotationStopped] = "pod-uid"
+	c.Annotations[contract.AnnotationPostgresStopped] = "pod-uid"
 }
 
 // unfenced lifts the fence, as a person does.
-func unfenced(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationFence) }
+func unfenced(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationFencedInstances) }
 
 func switchedOn(c *cnpgv1.Cluster) {
 	c.Annotations[contract.AnnotationHibernation] = "on"

@@ -8,8 +8,8 @@ import (
 // taintNodeShutdown is on a node whose machine is off (k8s.io/cloud-provider/api).
 const taintNodeShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 
-// Disruption says in words why a pod with these tolerations that serves nobody is to leave its node; empty: it may stay. A node that
-// has failed is none of the reasons: a pod cannot leave it.
+// Disruption says why the pod of a dozing cluster, with these tolerations, is to leave its node; empty: it may stay. That the node
+// has failed is no reason, since the pod could not be deleted there.
 func Disruption(node *corev1.Node, tolerations []corev1.Toleration) string {
 	if node.Spec.Unschedulable {
 		return "is cordoned"
@@ -17,7 +17,7 @@ func Disruption(node *corev1.Node, tolerations []corev1.Toleration) string {
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
 		switch {
-		case taint.Key == corev1.TaintNodeMemoryPressure: // a toleration does not make more of it
+		case taint.Key == corev1.TaintNodeMemoryPressure: // even if the pod tolerates it
 			return "is short of memory"
 		case taint.Key == corev1.TaintNodeNotReady, taint.Key == corev1.TaintNodeUnreachable, taint.Key == taintNodeShutdown, taint.Effect == corev1.TaintEffectPreferNoSchedule:
 		case !tolerates(tolerations, taint):

@@ -4,9 +4,9 @@
 // project put it to sleep, and after a wake until the Service has a ready endpoint of its own: a Service that clients use
 // must never be without any. In every other case nothing of ours is between a client and PostgreSQL.
 //
-// A cluster that dozes has a PostgreSQL that is stopped in a pod that is kept. What the annotations ask for, and whether the
-// plugin is listed, does not matter to it: there is nobody else to lead its clients to. Before it is stopped, the announcement is
-// confirmed a second time, once no Service leads to it past the gateway.
+// In a cluster that dozes, PostgreSQL is stopped and its pod is kept. Its Services lead to the gateway whatever the annotations say,
+// and even if the plugin is not listed, because nothing else could serve its clients. Before PostgreSQL is stopped, the plugin
+// confirms the announcement a second time, once no Service leads to an instance directly.
 package plan
 
 import (
@@ -28,7 +28,7 @@ const (
 	ReasonAnnounced Reason = "announced"
 	// ReasonAsleep says that it sleeps and a connection wakes it.
 	ReasonAsleep Reason = "asleep"
-	// ReasonDozing says that PostgreSQL is stopped, or may yet stop, in a pod that is kept.
+	// ReasonDozing says that PostgreSQL is stopped, or may still stop, in a pod that is kept.
 	ReasonDozing Reason = "dozing"
 	// ReasonWaking says that it was woken, and that a Service has no ready endpoint of its own yet.
 	ReasonWaking Reason = "waking"
@@ -57,7 +57,7 @@ const (
 type Service struct {
 	UID types.UID
 	// Led says that an EndpointSlice of ours exists, Ready that the Service has a ready endpoint of its own, of each family of
-	// addresses that is led. Direct says that it has one at all, so that clients may pass the gateway by.
+	// addresses that is led. Direct says that it has one at all, so that clients may bypass the gateway.
 	Led, Ready, Direct bool
 	// ReadySince is since when it has been ready without a break after a doze, or an attempt at one; zero if it is not.
 	ReadySince time.Time
@@ -67,10 +67,10 @@ type Service struct {
 // may be given is as long: while one waits, nobody who comes is refused.
 const StandInFor = time.Hour
 
-// settlesIn is how long a Service must have been ready after a doze, or an attempt at one. The operator's readiness probe of PostgreSQL has failed up to
-// twice by then, and a third time in a row makes the pod unready (1.30: pkg/specs/pods.go: every 10 s, for 5 s at most, three
-// times). In 16 s it is asked once at least, and one success begins the count anew.
-const settlesIn = 16 * time.Second
+// settleTime is how long a Service must have been ready after a doze, or an attempt at one. The readiness probe of PostgreSQL's
+// container may have failed twice by then, and a third failure in a row would make the pod not ready (1.30: pkg/specs/pods.go:
+// every 10 s, with a timeout of 5 s, three times). In 16 s the probe runs at least once, and one success resets the count.
+const settleTime = 16 * time.Second
 
 // State is what a decision is made from.
 type State struct {
@@ -80,7 +80,7 @@ type State struct {
 	Unroutable bool
 	// WakingUntil is how long the gateway stands in for Services of a woken cluster that do not get ready.
 	WakingUntil time.Time
-	// Dozed says that the cluster was seen dozing, or about to, and has not settled since.
+	// Dozed says that the cluster dozed or was about to, and that a Service still leads to the gateway since then.
 	Dozed bool
 }
 
@@ -92,8 +92,8 @@ type Plan struct {
 	Reason Reason
 	// Acknowledge is the announcement that is to be acknowledged once they do; empty: none, or it has been.
 	Acknowledge string
-	// Hold is the announcement of a doze that is to be confirmed once more, since every client comes to the gateway; empty: none, or
-	// it has been.
+	// Hold is the announcement of a doze that is to be confirmed a second time, since every client now comes to the gateway; empty:
+	// none, or it has been.
 	Hold string
 	// Unwakeable says that the cluster sleeps because of this project and that no connection wakes it any more.
 	Unwakeable bool
@@ -109,11 +109,11 @@ func Decide(state State, now time.Time) Plan {
 	switch {
 	case obstacle == ReasonGone:
 		return Plan{Reason: obstacle}
-	case cluster.Dozing || cluster.Unsettled:
+	case cluster.Dozing || cluster.MayStillStop:
 		return Plan{Lead: all(state.Services), Reason: ReasonDozing}
-	case cluster.Switched && disarmed:
+	case cluster.HibernationOn && disarmed:
 		return disarm(cluster, obstacle)
-	case cluster.Switched:
+	case cluster.HibernationOn:
 		return Plan{Lead: all(state.Services), Reason: cmp.Or(obstacle, ReasonAsleep)}
 	}
 	var next time.Time
@@ -127,7 +127,7 @@ func Decide(state State, now time.Time) Plan {
 		case !announcement.Doze && !state.Dozed:
 			return Plan{Reason: ReasonAwake, Next: change}
 		}
-		next = change // for a doze the pod may have been taken from its Services by now
+		next = change // for a doze the pod may have left its Services by now
 	}
 	plan := standIn(state, now)
 	switch {
@@ -139,9 +139,9 @@ func Decide(state State, now time.Time) Plan {
 	return plan
 }
 
-// disarm is the plan for a cluster whose sleep nobody is to end by connecting.
+// disarm is the plan for a cluster that no connection is to wake.
 func disarm(cluster Cluster, obstacle Reason) Plan {
-	plan := Plan{Reason: obstacle, Unwakeable: cluster.Switched && cluster.Ours}
+	plan := Plan{Reason: obstacle, Unwakeable: cluster.HibernationOn && cluster.OwnsHibernation}
 	if obstacle == ReasonInvalid {
 		plan.Next = cluster.UnderstoodFrom
 	}
@@ -160,11 +160,12 @@ func (p *Plan) confirm(state State, announcement contract.Announcement) {
 	}
 }
 
-// standIn is the plan for an awake cluster: to lead what is led until it is ready, and after a doze has been for long enough.
+// standIn is the plan for an awake cluster: a Service that leads to the gateway does so until it is ready, and after a doze until
+// it has been ready for settleTime.
 func standIn(state State, now time.Time) Plan {
 	plan := Plan{Reason: ReasonAwake}
 	for _, service := range state.Services {
-		settled := service.ReadySince.Add(settlesIn)
+		settled := service.ReadySince.Add(settleTime)
 		switch {
 		case !service.Led:
 		case !service.Ready && now.Before(state.WakingUntil):
@@ -176,7 +177,7 @@ func standIn(state State, now time.Time) Plan {
 	return plan
 }
 
-// lead adds a Service until then. A Service that settles has to stay whole, whatever the others do.
+// lead adds a Service until then. ReasonSettling takes precedence: with it, all slices of a Service stay, and with ReasonWaking not.
 func (p *Plan) lead(uid types.UID, reason Reason, until time.Time) {
 	p.Lead = append(p.Lead, uid)
 	if p.Reason != ReasonSettling {

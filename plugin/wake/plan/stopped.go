@@ -9,60 +9,59 @@ import (
 )
 
 const (
-	// stopsWithin is how long the sidecar is given to say that PostgreSQL has stopped, until the plugin looks for itself. The
-	// instance manager obeys a fence after 25 s at most.
-	stopsWithin = 30 * time.Second
-	// lookEvery is the interval between two looks, and refusedFor that after which a refusal must be repeated: one may be of the
-	// moment before a starting postmaster listens.
-	lookEvery, refusedFor = 5 * time.Second, time.Second
-	// settlesWithin is after how long a fence that was lifted before PostgreSQL had stopped is taken to stop it no longer. Only the
-	// pod's own sidecar can prove that, by the postmaster's identity and the instance manager's word, and this is for one that
-	// says nothing. Where it is down, PostgreSQL has to serve all the same. A manager that still obeys does so after 25 s at most,
-	// and PostgreSQL accepts nobody from the checkpoint on, which the sidecar's preparation made a short one.
-	settlesWithin = 2 * time.Minute
-	// obeysWithin is how long an instance manager may leave PostgreSQL serving although it is fenced, which is several times as long as
-	// one takes that runs.
-	obeysWithin = 2 * time.Minute
+	// sidecarTimeout is how long the plugin waits for the sidecar to record that PostgreSQL has stopped, before it inspects the
+	// instances. The instance manager obeys a fence after 25 s at most.
+	sidecarTimeout = 30 * time.Second
+	// inspectionInterval is the interval between two inspections. After a refused connection, the next one follows after
+	// refusalInterval: one may be refused just before a starting postmaster listens.
+	inspectionInterval, refusalInterval = 5 * time.Second, time.Second
+	// liftedFenceTimeout is after how long a fence that was lifted before PostgreSQL had stopped is assumed not to stop it any more.
+	// Only the pod's sidecar can prove that, by the postmaster's identity and the instance manager's status. If the sidecar is
+	// down, clients must be served all the same. An instance manager that still obeys the fence does so after 25 s at most. From
+	// the shutdown's checkpoint on, PostgreSQL accepts no sessions, and the sidecar's preparation has made that checkpoint short.
+	liftedFenceTimeout = 2 * time.Minute
+	// fenceTimeout is how long PostgreSQL may serve although it is fenced: several times as long as a running instance manager takes.
+	fenceTimeout = 2 * time.Minute
 )
 
-// AwaitsStop reports whether PostgreSQL is to be seen stopped before anybody is passed on, and has not been.
-func (c Cluster) AwaitsStop() bool { return (c.Dozing && !c.Stopped || c.Unsettled) && !c.Gone }
+// AwaitsStop reports whether clients are held because PostgreSQL may still stop.
+func (c Cluster) AwaitsStop() bool { return (c.Dozing && !c.Stopped || c.MayStillStop) && !c.Deleting }
 
-// Instance is what a look at an instance's pod has found.
+// Instance is the result of inspecting an instance's pod.
 type Instance struct {
 	UID types.UID
-	// Ready says that the kubelet takes PostgreSQL's container for ready: the instance manager has not obeyed the fence, or not long
-	// ago. Refuses says that nobody listens on PostgreSQL's port.
+	// Ready says that the kubelet reports PostgreSQL's container as ready: the instance manager has not obeyed the fence, or only a
+	// moment ago. Refuses says that PostgreSQL's port refuses connections.
 	Ready, Refuses bool
 }
 
-// Stop is what is known of a stop that the sidecar has not told of.
+// Stop is what is known of a stop of PostgreSQL that the sidecar has not recorded.
 type Stop struct {
-	// began is since when it has been waited for, for a fence that was lifted (unsettled) or not.
-	began     time.Time
-	unsettled bool
-	// pods are those that have refused since then.
+	// began is when the wait for the sidecar began. fenceLifted says that it was for a fence that had been lifted.
+	began       time.Time
+	fenceLifted bool
+	// pods are the UIDs of the pods that have refused connections since refused.
 	pods    string
 	refused time.Time
-	// serving is since when every look has found PostgreSQL serving.
+	// serving is since when every inspection has found PostgreSQL serving; zero if the last one has not.
 	serving time.Time
 }
 
-// Await takes in the Cluster, which awaits a stop, and returns when to look at its instances.
+// Await adds a state of the Cluster, for which AwaitsStop holds, and returns when to inspect its instances.
 func (s Stop) Await(cluster Cluster, now time.Time) (Stop, time.Time) {
-	if s.began.IsZero() || s.unsettled != cluster.Unsettled {
-		s = Stop{began: now, unsettled: cluster.Unsettled}
+	if s.began.IsZero() || s.fenceLifted != cluster.MayStillStop {
+		s = Stop{began: now, fenceLifted: cluster.MayStillStop}
 	}
-	return s, s.began.Add(stopsWithin)
+	return s, s.began.Add(sidecarTimeout)
 }
 
-// Found takes in a look at all instances that have not ended. It reports whether that proves that PostgreSQL has stopped: nobody
-// has listened twice, and the kubelet says the same of the pod's inside, so that a firewall that refuses in its place proves
-// nothing.
+// Observe adds an inspection of all instances that have not ended. It reports whether it proves that PostgreSQL has stopped: every
+// instance has refused connections twice, and the kubelet reports PostgreSQL's container as not ready. The second condition excludes
+// a firewall that refuses connections. next is when to inspect the instances again.
 //
 // A postmaster closes its sockets when it exits, after the shutdown's checkpoint (CloseServerPorts in postmaster.c, 15 to 18). Until
-// then it answers 57P03 or, at last, lets connections wait. So every other answer, and none, proves nothing.
-func (s Stop) Found(instances []Instance, now time.Time) (after Stop, stopped bool, next time.Time) {
+// then it answers 57P03 or, in the end, leaves connections unanswered. So any other result proves nothing.
+func (s Stop) Observe(instances []Instance, now time.Time) (after Stop, stopped bool, next time.Time) {
 	serves := func(i Instance) bool { return i.Ready && !i.Refuses }
 	if !slices.ContainsFunc(instances, serves) {
 		s.serving = time.Time{}
@@ -73,7 +72,7 @@ func (s Stop) Found(instances []Instance, now time.Time) (after Stop, stopped bo
 	for _, instance := range instances {
 		if instance.Ready || !instance.Refuses {
 			s.refused = time.Time{}
-			return s, false, now.Add(lookEvery)
+			return s, false, now.Add(inspectionInterval)
 		}
 		uids = append(uids, string(instance.UID))
 	}
@@ -81,16 +80,18 @@ func (s Stop) Found(instances []Instance, now time.Time) (after Stop, stopped bo
 	if pods := strings.Join(uids, " "); s.refused.IsZero() || s.pods != pods {
 		s.pods, s.refused = pods, now
 	}
-	if next = s.refused.Add(refusedFor); now.Before(next) {
+	if next = s.refused.Add(refusalInterval); now.Before(next) {
 		return s, false, next
 	}
-	return s, true, now.Add(lookEvery) // to see that it has been written
+	return s, true, now.Add(inspectionInterval) // to check that the stop has been recorded
 }
 
-// Ignored reports whether the fence is to be lifted because nobody obeys it: PostgreSQL serves, and everybody is held.
+// Ignored reports whether the fence is to be lifted because PostgreSQL still serves, while the gateway holds all clients.
 func (s Stop) Ignored(now time.Time) bool {
-	return !s.unsettled && !s.serving.IsZero() && now.Sub(s.serving) >= obeysWithin
+	return !s.fenceLifted && !s.serving.IsZero() && now.Sub(s.serving) >= fenceTimeout
 }
 
-// Settled reports whether a fence that was lifted is taken to stop PostgreSQL no longer.
-func (s Stop) Settled(now time.Time) bool { return s.unsettled && now.Sub(s.began) >= settlesWithin }
+// FenceTimedOut reports whether a fence that was lifted is assumed not to stop PostgreSQL any more.
+func (s Stop) FenceTimedOut(now time.Time) bool {
+	return s.fenceLifted && now.Sub(s.began) >= liftedFenceTimeout
+}

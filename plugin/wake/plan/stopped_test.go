@@ -40,7 +40,7 @@ func TestStop(t *testing.T) {
 				at = at.Add(look.after)
 				var stopped bool
 				var next time.Time
-				if stop, stopped, next = stop.Found(look.found, at); stopped != look.stopped || next.Sub(at) != look.next {
+				if stop, stopped, next = stop.Observe(look.found, at); stopped != look.stopped || next.Sub(at) != look.next {
 					t.Errorf("look %d: stopped %t, the next in %s", i, stopped, next.Sub(at))
 				}
 			}
@@ -61,7 +61,7 @@ func TestStop_isIgnoredByWhoeverLeavesPostgreSQLServing(t *testing.T) {
 		{"not before", Cluster{Dozing: true}, []Instance{serving, serving, serving, serving}, false},
 		{"a stop that takes its time is obeyed", Cluster{Dozing: true}, []Instance{stopping, stopping, stopping, stopping, stopping, stopping}, false},
 		{"also one that began late", Cluster{Dozing: true}, []Instance{serving, serving, serving, serving, stopping}, false},
-		{"a fence that was lifted is ignored by nobody", Cluster{Unsettled: true}, []Instance{serving, serving, serving, serving, serving}, false},
+		{"a fence that was lifted is ignored by nobody", Cluster{MayStillStop: true}, []Instance{serving, serving, serving, serving, serving}, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +69,7 @@ func TestStop_isIgnoredByWhoeverLeavesPostgreSQLServing(t *testing.T) {
 			stop, _ := Stop{}.Await(row.state, at)
 			for i, found := range row.found {
 				at = now.Add(time.Duration(i) * 30 * time.Second)
-				stop, _, _ = stop.Found([]Instance{found}, at)
+				stop, _, _ = stop.Observe([]Instance{found}, at)
 			}
 			if got := stop.Ignored(at); got != row.want {
 				t.Errorf("ignored: %t", got)
@@ -80,17 +80,17 @@ func TestStop_isIgnoredByWhoeverLeavesPostgreSQLServing(t *testing.T) {
 
 func TestStop_isWaitedForBeforeAnybodyLooks(t *testing.T) {
 	t.Parallel()
-	fenced, lifted := Cluster{Fenced: true, Dozing: true}, Cluster{Unsettled: true}
+	fenced, lifted := Cluster{Fenced: true, Dozing: true}, Cluster{MayStillStop: true}
 	stop, due := Stop{}.Await(fenced, now)
-	if due != now.Add(stopsWithin) || stop.Settled(now.Add(time.Hour)) {
-		t.Errorf("due at %s; a fence settles: %t", due, stop.Settled(now.Add(time.Hour)))
+	if due != now.Add(sidecarTimeout) || stop.FenceTimedOut(now.Add(time.Hour)) {
+		t.Errorf("due at %s; a fence settles: %t", due, stop.FenceTimedOut(now.Add(time.Hour)))
 	}
 	if _, again := stop.Await(fenced, now.Add(time.Minute)); again != due {
 		t.Errorf("the wait begins anew, and ends at %s", again)
 	}
 	at := now.Add(time.Hour)
 	stop, due = stop.Await(lifted, at)
-	if due != at.Add(stopsWithin) || stop.Settled(at.Add(settlesWithin-1)) || !stop.Settled(at.Add(settlesWithin)) {
+	if due != at.Add(sidecarTimeout) || stop.FenceTimedOut(at.Add(liftedFenceTimeout-1)) || !stop.FenceTimedOut(at.Add(liftedFenceTimeout)) {
 		t.Errorf("a fence that is lifted is due at %s", due)
 	}
 	for rule, row := range map[string]struct {
@@ -98,7 +98,7 @@ func TestStop_isWaitedForBeforeAnybodyLooks(t *testing.T) {
 		want    bool
 	}{
 		"fenced": {fenced, true}, "lifted before it has stopped": {lifted, true}, "stopped": {Cluster{Dozing: true, Stopped: true}, false},
-		"hibernating": {Cluster{Fenced: true, Switched: true}, false}, "deleted": {Cluster{Dozing: true, Gone: true}, false}, "awake": {Cluster{}, false},
+		"hibernating": {Cluster{Fenced: true, HibernationOn: true}, false}, "deleted": {Cluster{Dozing: true, Deleting: true}, false}, "awake": {Cluster{}, false},
 	} {
 		if row.cluster.AwaitsStop() != row.want {
 			t.Errorf("%s: awaits a stop: %t", rule, !row.want)

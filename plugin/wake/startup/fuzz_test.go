@@ -105,7 +105,7 @@ func hold(t *testing.T, client *script) (taken bool) {
 		}
 		return false
 	}
-	if len(packet.Bytes) > most || packet.Kind != Cancel && len(packet.Bytes) < contract.ShortestStartupPacket {
+	if len(packet.Bytes) > most || packet.Kind != Cancel && len(packet.Bytes) < contract.MinStartupPacketBytes {
 		t.Fatalf("%d bytes were taken", len(packet.Bytes))
 	}
 	if !bytes.Equal(packet.Bytes, client.parts[len(client.answers)][:client.sent]) {

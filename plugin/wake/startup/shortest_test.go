@@ -16,14 +16,14 @@ func TestRead_takesNoClientShorterThanTheShortestStartupPacket(t *testing.T) {
 	t.Run("a StartupMessage of that length wakes", func(t *testing.T) {
 		t.Parallel()
 		shortest := startup("user\x00u\x00\x00")
-		if len(shortest) != contract.ShortestStartupPacket || !wakes(shortest) {
-			t.Errorf("%x has %d bytes, want %d that wake", shortest, len(shortest), contract.ShortestStartupPacket)
+		if len(shortest) != contract.MinStartupPacketBytes || !wakes(shortest) {
+			t.Errorf("%x has %d bytes, want %d that wake", shortest, len(shortest), contract.MinStartupPacketBytes)
 		}
 	})
 	t.Run("no shorter StartupMessage does, whatever its parameters", func(t *testing.T) {
 		t.Parallel()
 		tried := 0
-		for length := 1; lengthRequest+length < contract.ShortestStartupPacket; length++ {
+		for length := 1; lengthRequest+length < contract.MinStartupPacketBytes; length++ {
 			for body := range bodies("\x00user", length) {
 				tried++
 				if wakes(startup(string(body))) {
@@ -43,8 +43,8 @@ func TestRead_takesNoClientShorterThanTheShortestStartupPacket(t *testing.T) {
 		t.Run("the shortest of its kind wakes and no beginning of it does: "+rule, func(t *testing.T) {
 			t.Parallel()
 			last := len(parts) - 1
-			if !wakes(parts...) || len(parts[last]) < contract.ShortestStartupPacket {
-				t.Errorf("%d bytes, of which at least %d must wake", len(parts[last]), contract.ShortestStartupPacket)
+			if !wakes(parts...) || len(parts[last]) < contract.MinStartupPacketBytes {
+				t.Errorf("%d bytes, of which at least %d must wake", len(parts[last]), contract.MinStartupPacketBytes)
 			}
 			for n := range parts[last] {
 				if wakes(append(parts[:last:last], parts[last][:n])...) {

@@ -269,7 +269,7 @@ func TestResolve_letsOnlyWhoWokeItInVainWait(t *testing.T) {
 				t.Error(err)
 			}
 			c.Annotations[contract.AnnotationLastWake] = last
-			c.Annotations[contract.AnnotationAsleepReason] = contract.AsleepUnused + "it was woken"
+			c.Annotations[contract.AnnotationAsleepReason] = contract.AsleepReasonUnusedPrefix + "it was woken"
 			c.Annotations[contract.AnnotationAsleepSince] = time.Now().Format(time.RFC3339)
 		})
 		go w.operate()
@@ -327,7 +327,7 @@ func TestResolve_outlivesAPanic(t *testing.T) {
 
 func TestNotBefore_isForWhoWokeItInVain(t *testing.T) {
 	t.Parallel()
-	unused := contract.AsleepUnused + "it was woken"
+	unused := contract.AsleepReasonUnusedPrefix + "it was woken"
 	last := `{"at":"2026-03-01T12:00:00Z","by":"10.0.0.9","service":"orders-rw"}`
 	for _, row := range []struct {
 		rule, reason, last, since, address string

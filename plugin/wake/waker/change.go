@@ -13,9 +13,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// change carries out a step that changes the Cluster, writes the value to AnnotationLastWake if the step is a wake, and reports
-// whether this call did. With an error, that is whether it may have. It writes nothing if another replica has taken the step, or
-// somebody has changed the Cluster so that another one is due, since the state was read.
+// change carries out a step that changes the Cluster, and writes the value to AnnotationLastWake if the step is a wake. wrote reports
+// whether this call changed the Cluster or, with an error, whether it may have. It writes nothing if, since the state was read,
+// another replica has taken the step, or a change of the Cluster has made another step due.
 func (w *Waker) change(ctx context.Context, seen *snapshot, do step, service gateway.Service, value string) (wrote bool, err error) {
 	_, err, _ = w.changing.Do(fmt.Sprintf("%s %d", clusterOf(service), do), func() (any, error) { // a concurrent call that shares the result wrote nothing
 		cluster, pods := seen.cluster, len(seen.pods)
@@ -38,26 +38,26 @@ func (w *Waker) change(ctx context.Context, seen *snapshot, do step, service gat
 	return wrote, err
 }
 
-// changes are what a step changes of a Cluster's annotations, all of it in one patch. fenced says that there is a fence of ours; one
-// of a person's stays.
+// changes returns the changes of a Cluster's annotations by a step, for one patch. fenced says that the fence is this project's, and is
+// removed; a person's fence stays.
 func changes(do step, fenced bool, lastWake string) map[string]*string {
 	changes := map[string]*string{contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil}
 	if do == stepWithdraw {
 		return changes
 	}
 	changes[contract.AnnotationLastWake] = &lastWake
-	changes[contract.AnnotationDozingSince], changes[contract.AnnotationStopped] = nil, nil
-	changes[contract.AnnotationSleepRequested] = nil // that request has been refused meanwhile
+	changes[contract.AnnotationDozingSince], changes[contract.AnnotationPostgresStopped] = nil, nil
+	changes[contract.AnnotationSleepRequested] = nil // the client that wakes the cluster overrides it
 	if fenced {
-		changes[contract.AnnotationFence] = nil
+		changes[contract.AnnotationFencedInstances] = nil
 	}
-	if do == stepSwitch {
+	if do == stepEndHibernation {
 		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil
 	}
 	return changes
 }
 
-// Unfence is what a wake from a doze changes of a Cluster's annotations.
+// Unfence returns the changes of a Cluster's annotations by a wake from a doze.
 func Unfence(lastWake string) map[string]*string { return changes(stepUnfence, true, lastWake) }
 
 // lastWake returns the annotation's value for a wake.

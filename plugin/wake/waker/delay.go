@@ -18,8 +18,8 @@ const (
 	delayedAfter = time.Minute
 	// delayedEvery is how often the cause is checked again.
 	delayedEvery = 30 * time.Second
-	// explainTakes limits the reading of pods and Events, for which the search has to wait.
-	explainTakes = time.Second
+	// explainTimeout bounds the reading of pods and Events, for which the search waits.
+	explainTimeout = time.Second
 )
 
 // delay is the cause of a delay that was last reported.
@@ -28,8 +28,8 @@ type delay struct {
 	looked time.Time
 }
 
-// because returns the cause as the end of a sentence.
-func (d delay) because() string {
+// suffix returns the cause as the end of a sentence.
+func (d delay) suffix() string {
 	if d.cause == "" {
 		return ""
 	}
@@ -59,7 +59,7 @@ func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
 	if w.queue.why != "" {
 		return w.queue.why, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, explainTakes)
+	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
 	var pods corev1.PodList
 	of := client.MatchingLabels{endpointslice.LabelCluster: w.service.Cluster}
@@ -88,13 +88,13 @@ func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event
 	switch {
 	case cluster.Dozing && cluster.Stopped:
 		return "the fence could not be lifted; the plugin's log says why"
-	case cluster.Dozing || cluster.Unsettled:
+	case cluster.Dozing || cluster.MayStillStop:
 		return "PostgreSQL has not stopped yet for the doze that it is woken from"
-	case cluster.Switched && len(instances) != 0:
+	case cluster.HibernationOn && len(instances) != 0:
 		return fmt.Sprintf("the operator has not hibernated the cluster yet, and pod %s is still there", instances[0].Name)
-	case cluster.Switched && cluster.Hibernated:
+	case cluster.HibernationOn && cluster.Hibernated:
 		return "the hibernation annotation could not be turned off; the plugin's log says why"
-	case cluster.Switched:
+	case cluster.HibernationOn:
 		return "the operator has not said that it has hibernated the cluster; is it running?"
 	case len(instances) == 0:
 		return "the operator has made no pod; is it running?"

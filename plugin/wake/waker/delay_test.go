@@ -150,7 +150,7 @@ func TestCauseOf_namesWhatTheWakeWaitsFor(t *testing.T) {
 	in := func(status corev1.ContainerStatus) []corev1.Pod {
 		return pod(func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{status} })
 	}
-	on := plan.Cluster{Switched: true}
+	on := plan.Cluster{HibernationOn: true}
 	for _, row := range []struct {
 		rule    string
 		cluster plan.Cluster
@@ -160,7 +160,7 @@ func TestCauseOf_namesWhatTheWakeWaitsFor(t *testing.T) {
 	}{
 		{"a pod that is still there", on, pod(func(*corev1.Pod) {}), nil, "pod orders-1 is still there"},
 		{"an operator that does not hibernate", on, nil, nil, "has not said that it has hibernated"},
-		{"the switch, once the operator has", plan.Cluster{Switched: true, Hibernated: true}, nil, nil, "the hibernation annotation could not be turned off"},
+		{"hibernation, once the operator has", plan.Cluster{HibernationOn: true, Hibernated: true}, nil, nil, "the hibernation annotation could not be turned off"},
 		{"an operator that makes no pod", plan.Cluster{}, nil, nil, "has made no pod"},
 		{"a pod that goes", plan.Cluster{}, pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), nil, "PostgreSQL does not"},
 		{"a pod without a node", plan.Cluster{}, pod(func(p *corev1.Pod) {

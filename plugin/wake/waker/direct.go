@@ -18,8 +18,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// podTakes limits the search for the pod with an address.
-const podTakes = 5 * time.Second
+// podTimeout limits the search for the pod with an address.
+const podTimeout = 5 * time.Second
 
 // errAsleepAgain means that the cluster was put to sleep again before a client could connect directly.
 var errAsleepAgain = errors.New("the cluster is put to sleep again")
@@ -27,7 +27,7 @@ var errAsleepAgain = errors.New("the cluster is put to sleep again")
 // barred reports whether a session of the client must not come from the gateway's address: pg_hba distinguishes addresses, or
 // NetworkPolicies would not admit the client itself. If that cannot be read, the session is barred.
 func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr, peer netip.Addr) bool {
-	if seen.sendsAway() {
+	if seen.mustReconnect() {
 		return true
 	}
 	at := slices.IndexFunc(seen.pods, func(p corev1.Pod) bool { return p.Status.PodIP == instance.String() })
@@ -65,7 +65,7 @@ func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target networkpol
 
 // podAt returns the pod whose own address this is, or nil. A pod on the host network has its node's.
 func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
-	ctx, cancel := context.WithTimeout(w.Base, podTakes)
+	ctx, cancel := context.WithTimeout(w.Base, podTimeout)
 	defer cancel()
 	if err := w.podSearches.take(ctx); err != nil {
 		return nil, fmt.Errorf("find the pod of address %s: %w", address, err)
@@ -92,7 +92,7 @@ func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
 // makes the client count as activity at that moment, and while a sleep is announced. It returns [errAsleepAgain] if the cluster
 // went to sleep meanwhile.
 func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer netip.AddrPort) error {
-	spoken := ""         // the announcement during which the client was signalled
+	signalled := ""      // the announcement during which the client was signalled
 	var direct time.Time // since when none of our slices leads here; zero: one does
 	for {
 		changed := w.Notifier.Listen(clusterOf(service))
@@ -107,14 +107,14 @@ func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer n
 			return errAsleepAgain
 		case seen.routed() || len(endpointslice.Ready(seen.service, seen.slices)) == 0:
 			direct = time.Time{}
-			if seen.announced(now) && spoken != seen.view.Announced {
-				spoken = seen.view.Announced
-				w.speak(ctx, seen, peer)
+			if seen.announced(now) && signalled != seen.view.Announced {
+				signalled = seen.view.Announced
+				w.signalInstances(ctx, seen, peer)
 			}
 		case direct.IsZero():
 			direct, wait = now, w.NodesWait
 		case now.Sub(direct) >= w.NodesWait:
-			w.speak(ctx, seen, peer) // its session may end before the first sample, but the wake was used
+			w.signalInstances(ctx, seen, peer) // its session may end before the first sample, but the wake was used
 			return gateway.ErrReconnect
 		default:
 			wait = w.NodesWait - now.Sub(direct)
@@ -131,12 +131,12 @@ func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer n
 	}
 }
 
-// spokenAtOnce is how many clients are signalled before the Cluster is read again: each needs a connection to every instance.
-const spokenAtOnce = 10
+// maxSignals is how many clients are signalled before the Cluster is read again: each needs a connection to every instance.
+const maxSignals = 10
 
-// speakAgainstSwitch makes the instances count held clients, which they cannot see, as activity: one of each address, once for
+// signalWaiters makes the instances count held clients, which they cannot see, as activity: one of each address, once for
 // each hibernation. Until the operator begins to delete pods, the sidecar turns hibernation off again for a client that counts.
-func (w *wake) speakAgainstSwitch(ctx context.Context, seen *snapshot) {
+func (w *wake) signalWaiters(ctx context.Context, seen *snapshot) {
 	begun := slices.ContainsFunc(seen.pods, func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() })
 	if begun || seen.view.Hibernated {
 		return
@@ -144,22 +144,22 @@ func (w *wake) speakAgainstSwitch(ctx context.Context, seen *snapshot) {
 	since, count := seen.cluster.Annotations[contract.AnnotationAsleepSince], 0
 	for _, client := range w.waiters.of(w.service.UID) {
 		address := client.Peer.Addr().Unmap()
-		if w.spoken[address] == since {
+		if w.signalled[address] == since {
 			continue
 		}
-		if count++; count > spokenAtOnce {
+		if count++; count > maxSignals {
 			return
 		}
-		if w.spoken == nil {
-			w.spoken = map[netip.Addr]string{}
+		if w.signalled == nil {
+			w.signalled = map[netip.Addr]string{}
 		}
-		w.spoken[address] = since
-		w.speak(ctx, seen, client.Peer)
+		w.signalled[address] = since
+		w.signalInstances(ctx, seen, client.Peer)
 	}
 }
 
-// speak makes the instances count the client, which none of them can see, as activity.
-func (w *Waker) speak(ctx context.Context, seen *snapshot, peer netip.AddrPort) {
+// signalInstances makes the instances count the client, which none of them can see, as activity.
+func (w *Waker) signalInstances(ctx context.Context, seen *snapshot, peer netip.AddrPort) {
 	for _, instance := range seen.ready() {
 		w.Signal(ctx, instance, peer)
 	}

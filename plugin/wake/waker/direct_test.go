@@ -108,7 +108,7 @@ func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 				if !errors.Is(err, row.err) || err == nil && got != primary {
 					t.Errorf("got %s, %v, want %v", got, err, row.err)
 				}
-				if away := w.waker.SendsAway(service("-rw"), by.Peer); away != (row.err != nil) {
+				if away := w.waker.MustReconnect(service("-rw"), by.Peer); away != (row.err != nil) {
 					t.Errorf("replication is sent away: %t", away)
 				}
 			})
@@ -212,8 +212,8 @@ func TestResolve_wakesForWhomItCouldNotSendAwayInTime(t *testing.T) {
 	})
 }
 
-// A client that connects just after the switch is held, so no instance sees it. Until the operator begins, the instances are
-// told, because they can turn the switch off again.
+// A client that connects just after hibernation was turned on is held, so no instance sees it. Until the operator begins, the instances are
+// told, because they can turn hibernation off again.
 func TestResolve_speaksAgainstASwitchThatCanBeTakenBack(t *testing.T) {
 	t.Parallel()
 	switched := func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }
@@ -241,7 +241,7 @@ func TestResolve_speaksAgainstASwitchThatCanBeTakenBack(t *testing.T) {
 				})
 				_, err := w.waker.Resolve(t.Context(), service("-rw"), by)
 				if len(row.want) != 0 && err != nil {
-					t.Errorf("the client was not served once the switch was off: %v", err)
+					t.Errorf("the client was not served once hibernation was off: %v", err)
 				}
 				if diff := cmp.Diff(row.want, w.signals); diff != "" {
 					t.Errorf("whom the instances were to count (-want +got):\n%s", diff)
@@ -281,7 +281,7 @@ func TestPodAt_asksTheAPIServerOnlySoOftenAtOnce(t *testing.T) {
 		if len(asked) != podSearchesAtOnce {
 			t.Errorf("%d searches go on at once, want %d", len(asked), podSearchesAtOnce)
 		}
-		time.Sleep(podTakes)
+		time.Sleep(podTimeout)
 		synctest.Wait()
 		if len(failed) != 2*podSearchesAtOnce {
 			t.Errorf("%d searches had no place in time, want %d", len(failed), 2*podSearchesAtOnce)

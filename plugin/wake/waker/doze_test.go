@@ -40,19 +40,21 @@ func TestNext(t *testing.T) {
 		pods    int
 		want    step
 	}{
-		{"an awake cluster's instance is awaited", listed, 1, stepAwait},
+		{"an awake cluster's instance is awaited", listed, 1, stepAwaitInstance},
 		{"where one is about to doze and nobody is passed on, the announcement is withdrawn", with(func(c *plan.Cluster) { c.Holding = true }), 1, stepWithdraw},
 		{"also where the feature is off", plan.Cluster{Holding: true}, 1, stepWithdraw},
 		{"a PostgreSQL that stops is waited for", dozing, 1, stepAwaitStopped},
-		{"also where a person has lifted the fence", with(func(c *plan.Cluster) { c.Unsettled = true }), 1, stepAwaitStopped},
+		{"also where a person has lifted the fence", with(func(c *plan.Cluster) { c.MayStillStop = true }), 1, stepAwaitStopped},
 		{"once it has stopped the fence is lifted", with(func(c *plan.Cluster) { c.Fenced, c.Dozing, c.Stopped = true, true, true }), 1, stepUnfence},
 		{"also where there is no pod", with(func(c *plan.Cluster) { c.Fenced, c.Dozing, c.Stopped = true, true, true }), 0, stepUnfence},
 		{"and where the plugin is not listed", plan.Cluster{Fenced: true, Dozing: true, Stopped: true}, 1, stepUnfence},
 		{"and where only people wake it from hibernation", plan.Cluster{Listed: true, Policy: idle.Policy{Enabled: true, Manual: true}, Dozing: true, Stopped: true}, 1, stepUnfence},
-		{"a Cluster that is being deleted is not woken", plan.Cluster{Gone: true, Dozing: true, Stopped: true}, 1, stepGiveUp},
-		{"a fenced cluster that hibernates has its pods deleted first", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Ours = true, true, true }), 1, stepHold},
-		{"then the switch is turned off", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Ours, c.Hibernated = true, true, true, true }), 0, stepSwitch},
-		{"unless a person turned it on", with(func(c *plan.Cluster) { c.Fenced, c.Switched, c.Hibernated = true, true, true }), 0, stepGiveUp},
+		{"a Cluster that is being deleted is not woken", plan.Cluster{Deleting: true, Dozing: true, Stopped: true}, 1, stepGiveUp},
+		{"a fenced cluster that hibernates has its pods deleted first", with(func(c *plan.Cluster) { c.Fenced, c.HibernationOn, c.OwnsHibernation = true, true, true }), 1, stepAwaitPodsDeleted},
+		{"then hibernation is turned off", with(func(c *plan.Cluster) {
+			c.Fenced, c.HibernationOn, c.OwnsHibernation, c.Hibernated = true, true, true, true
+		}), 0, stepEndHibernation},
+		{"unless a person turned it on", with(func(c *plan.Cluster) { c.Fenced, c.HibernationOn, c.Hibernated = true, true, true }), 0, stepGiveUp},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -69,15 +71,15 @@ func doze(c *cnpgv1.Cluster) {
 	delete(c.Annotations, contract.AnnotationAsleepSince)
 	delete(c.Annotations, contract.AnnotationAsleepReason)
 	delete(c.Annotations, contract.AnnotationGatewayReady)
-	c.Annotations[contract.AnnotationFence] = contract.FenceAll
+	c.Annotations[contract.AnnotationFencedInstances] = contract.FencedInstancesAll
 	c.Annotations[contract.AnnotationDozingSince] = time.Now().Format(time.RFC3339)
-	c.Annotations[contract.AnnotationStopped] = "pod-uid"
+	c.Annotations[contract.AnnotationPostgresStopped] = "pod-uid"
 }
 
 // stopping makes it one whose PostgreSQL has not stopped yet.
 func stopping(c *cnpgv1.Cluster) {
 	doze(c)
-	delete(c.Annotations, contract.AnnotationStopped)
+	delete(c.Annotations, contract.AnnotationPostgresStopped)
 }
 
 // holding makes it one that is about to doze, and whose clients are not passed on.
@@ -93,7 +95,7 @@ func holding(c *cnpgv1.Cluster) {
 func (w *world) manage() {
 	for w.t.Context().Err() == nil {
 		notified := w.notifier.Listen(types.NamespacedName{Namespace: namespace, Name: name})
-		if w.read().Annotations[contract.AnnotationFence] == "" {
+		if w.read().Annotations[contract.AnnotationFencedInstances] == "" {
 			time.Sleep(200 * time.Millisecond) // the bubble's clock
 			w.postgres.Store(true)
 			return
@@ -120,7 +122,7 @@ func TestResolve_doze(t *testing.T) {
 	rests := func(w *world) { w.pod("orders-1", "10.0.0.1", same); go w.manage() }
 	stopped := func(w *world) {
 		w.postgres.Store(false)
-		w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationStopped] = "pod-uid" })
+		w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationPostgresStopped] = "pod-uid" })
 	}
 	for _, row := range []struct {
 		rule    string
@@ -135,12 +137,12 @@ func TestResolve_doze(t *testing.T) {
 		{"a dozing cluster is woken", doze, rests, nil, nil, 250 * time.Millisecond, []string{contract.AnnotationLastWake}, []Result{ResultSuccess}},
 		{"nobody is passed to a PostgreSQL that is about to stop", stopping, func(w *world) { w.postgres.Store(true); rests(w) }, stopped, nil, 1250 * time.Millisecond,
 			[]string{contract.AnnotationLastWake}, []Result{ResultSuccess}},
-		{"nor if a person has lifted the fence", func(c *cnpgv1.Cluster) { stopping(c); delete(c.Annotations, contract.AnnotationFence) }, runs,
+		{"nor if a person has lifted the fence", func(c *cnpgv1.Cluster) { stopping(c); delete(c.Annotations, contract.AnnotationFencedInstances) }, runs,
 			func(w *world) {
 				w.change(func(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationDozingSince) })
 			}, nil, 1050 * time.Millisecond, nil, nil},
 		{"nobody is passed on before somebody says that it has stopped, however long that takes", stopping, runs, nil, gateway.ErrTimeout, 5 * time.Minute,
-			[]string{contract.AnnotationFence, contract.AnnotationDozingSince}, []Result{ResultTimeout}},
+			[]string{contract.AnnotationFencedInstances, contract.AnnotationDozingSince}, []Result{ResultTimeout}},
 		{"what would keep it hibernated does not keep it dozing", func(c *cnpgv1.Cluster) {
 			doze(c)
 			c.Annotations[contract.AnnotationEnabled] = "false"
@@ -149,7 +151,7 @@ func TestResolve_doze(t *testing.T) {
 		}, rests, nil,
 			nil, 250 * time.Millisecond, []string{contract.AnnotationLastWake}, []Result{ResultSuccess}},
 		{"a person's fence stays", doze, func(w *world) { w.manager.Store("kubectl-cnpg"); rests(w) }, nil, gateway.ErrTimeout, 5 * time.Minute,
-			[]string{contract.AnnotationFence, contract.AnnotationDozingSince, contract.AnnotationStopped}, []Result{ResultTimeout}},
+			[]string{contract.AnnotationFencedInstances, contract.AnnotationDozingSince, contract.AnnotationPostgresStopped}, []Result{ResultTimeout}},
 		{"what changes meanwhile is read again", doze, func(w *world) { w.conflict.Store(2); rests(w) }, nil, nil, 250 * time.Millisecond,
 			[]string{contract.AnnotationLastWake}, []Result{ResultSuccess}},
 		{"an announcement for which everybody is held is withdrawn", holding, runs, nil, nil, 50 * time.Millisecond, nil, nil},
@@ -311,7 +313,7 @@ func TestAwaitDirect_dozesAgain(t *testing.T) {
 		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); !errors.Is(err, gateway.ErrReconnect) || time.Since(began) < 22*time.Second {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
-		if annotations := w.read().Annotations; annotations[contract.AnnotationFence] != "" {
+		if annotations := w.read().Annotations; annotations[contract.AnnotationFencedInstances] != "" {
 			t.Error("the cluster still dozes")
 		}
 	})
@@ -334,12 +336,12 @@ func TestRunning_dozing(t *testing.T) {
 func TestChanges_ofAHibernatedDoze(t *testing.T) {
 	t.Parallel()
 	for fenced, want := range map[bool]bool{true: true, false: false} {
-		_, got := changes(stepSwitch, fenced, "x")[contract.AnnotationFence]
+		_, got := changes(stepEndHibernation, fenced, "x")[contract.AnnotationFencedInstances]
 		if got != want {
 			t.Errorf("a fence that is ours (%t) is removed: %t", fenced, got)
 		}
 	}
 	if _, there := changes(stepUnfence, true, "x")[contract.AnnotationHibernation]; there {
-		t.Error("the switch is touched")
+		t.Error("the hibernation annotation is touched")
 	}
 }

@@ -18,7 +18,7 @@ const probeTimeout = time.Second
 type Prober struct {
 	// Sidecars receive the local port of every probe, so that none counts as a client.
 	Sidecars *Sidecars
-	// within limits one probe. 0: probeTimeout; only tests set it, whose machine may be slower than a network has to be.
+	// within limits one probe; zero means probeTimeout. Only tests set it, since they may run on a slow machine.
 	within time.Duration
 }
 

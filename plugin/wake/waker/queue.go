@@ -48,7 +48,7 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, 
 	if w.queue.granted {
 		return w.client, nil
 	}
-	if w.depth == DepthDoze { // its pod is there, and paid for
+	if w.depth == DepthDoze { // this creates no pod, so the budget does not apply
 		return clients[0], nil
 	}
 	why := whyUnused
@@ -125,7 +125,7 @@ func (g *granted) leave(cluster types.NamespacedName) {
 // notBefore returns when a client of the address may wake the cluster. If the last wake came from that address and was not used,
 // it must wait for as long as the cluster was up, at most longestBackoff.
 func notBefore(cluster *cnpgv1.Cluster, address netip.Addr) time.Time {
-	if !strings.HasPrefix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepUnused) {
+	if !strings.HasPrefix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepReasonUnusedPrefix) {
 		return time.Time{}
 	}
 	last, err := contract.ParseLastWake(cluster.Annotations[contract.AnnotationLastWake])

@@ -22,42 +22,42 @@ import (
 type step int
 
 const (
-	// stepAwait waits for an existing or future instance.
-	stepAwait step = iota
-	// stepHold waits until the operator has deleted every pod. If hibernation were turned off earlier, the operator would fail
+	// stepAwaitInstance waits until an instance accepts sessions.
+	stepAwaitInstance step = iota
+	// stepAwaitPodsDeleted waits until the operator has deleted every pod. If hibernation were turned off earlier, the operator would fail
 	// over.
-	stepHold
-	// stepSwitch turns hibernation off.
-	stepSwitch
-	// stepWithdraw takes back the announcement of a doze for which nobody is passed to the instance any more.
+	stepAwaitPodsDeleted
+	// stepEndHibernation turns hibernation off.
+	stepEndHibernation
+	// stepWithdraw withdraws the announcement of a doze for which the gateway holds every client.
 	stepWithdraw
-	// stepAwaitStopped waits until PostgreSQL has stopped. Whoever were passed on because it still accepts would be cut.
+	// stepAwaitStopped waits until PostgreSQL has stopped. Until then it may accept sessions, which it would cut.
 	stepAwaitStopped
-	// stepUnfence has PostgreSQL started again.
+	// stepUnfence lifts the fence, so that PostgreSQL is started again.
 	stepUnfence
-	// stepGiveUp ends the wake: only people may wake the cluster, or nobody may now.
+	// stepGiveUp ends the wake: only people may wake the cluster, or nobody may for now.
 	stepGiveUp
 )
 
 // next decides what a wake does, from the Cluster and the number of pods left.
 func next(cluster plan.Cluster, pods int) step {
 	switch {
-	case cluster.Dozing && cluster.Gone:
+	case cluster.Dozing && cluster.Deleting:
 		return stepGiveUp
 	case cluster.Dozing && cluster.Stopped:
 		return stepUnfence
-	case cluster.Dozing || cluster.Unsettled:
+	case cluster.Dozing || cluster.MayStillStop:
 		return stepAwaitStopped
-	case !cluster.Switched && cluster.Holding:
+	case !cluster.HibernationOn && cluster.Holding:
 		return stepWithdraw
-	case !cluster.Switched:
-		return stepAwait
+	case !cluster.HibernationOn:
+		return stepAwaitInstance
 	case cluster.Obstacle() != "":
 		return stepGiveUp
 	case !cluster.Hibernated || pods != 0:
-		return stepHold
+		return stepAwaitPodsDeleted
 	default:
-		return stepSwitch
+		return stepEndHibernation
 	}
 }
 
@@ -127,8 +127,8 @@ func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 	return nil
 }
 
-// sendsAway reports whether clients must reconnect directly, because rules distinguish addresses and PostgreSQL would see ours.
-func (s *snapshot) sendsAway() bool {
+// mustReconnect reports whether clients must reconnect directly, because rules distinguish addresses and PostgreSQL would see ours.
+func (s *snapshot) mustReconnect() bool {
 	spec := &s.cluster.Spec
 	return !s.view.Policy.AcceptGateway &&
 		(len(spec.PodSelectorRefs) != 0 || hba.TellsAddressesApart(spec.PostgresConfiguration.PgHBA))
@@ -145,16 +145,17 @@ func pause(candidates int, asked time.Duration) time.Duration {
 	return probe.Interval(asked)
 }
 
-// phases are the times at which the phases of a wake ended: when the cluster could be woken, since every pod had been deleted or
-// PostgreSQL had stopped, and when hibernation was turned off or the fence lifted.
+// phases are the times at which the phases of a wake ended. stopped is when every pod had been deleted or PostgreSQL had stopped, so
+// that the cluster could be woken; patched is when hibernation was turned off or the fence lifted; found is when a pod had an
+// address; and ready is when PostgreSQL accepted sessions.
 type phases struct {
-	began, hibernated, switched, found, ready time.Time
+	began, stopped, patched, found, ready time.Time
 }
 
 // durations returns how long each phase took. A phase done by another replica took no time here.
 func (p phases) durations() (hold, patch, pod, postgres time.Duration) {
-	hibernated := cmp.Or(p.hibernated, p.began)
-	switched := cmp.Or(p.switched, hibernated)
+	hibernated := cmp.Or(p.stopped, p.began)
+	switched := cmp.Or(p.patched, hibernated)
 	found := cmp.Or(p.found, p.ready)
 	return hibernated.Sub(p.began), switched.Sub(hibernated), found.Sub(switched), p.ready.Sub(found)
 }

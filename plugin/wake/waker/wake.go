@@ -27,18 +27,18 @@ type wake struct {
 	service gateway.Service
 	client  gateway.Client
 
-	cluster  *cnpgv1.Cluster // as last read
-	woke     bool            // whether this search turned hibernation off, or lifted the fence
-	depth    Depth           // from which the cluster is woken
-	from     string          // the resourceVersion that it patched
-	recorded string          // the value that it wrote to the annotation AnnotationLastWake
-	tried    string          // the value of a patch that may have been applied although it failed
-	asked    time.Time       // when PostgreSQL was first probed
-	queue    queue
-	phases   phases
-	waited   []corev1.Container // what the pod's PostgreSQL may have waited for
-	delay    delay
-	spoken   map[netip.Addr]string // by address, the hibernation during which it was signalled
+	cluster        *cnpgv1.Cluster // as last read
+	woke           bool            // whether this search turned hibernation off or lifted the fence
+	depth          Depth           // from which the cluster is woken
+	patchedVersion string          // the resourceVersion that it patched
+	recorded       string          // the value that it wrote to AnnotationLastWake
+	unconfirmed    string          // the value of a patch that may have been applied although it failed
+	firstProbed    time.Time       // when PostgreSQL was first probed
+	queue          queue
+	phases         phases
+	waited         []corev1.Container // what the pod's PostgreSQL may have waited for
+	delay          delay
+	signalled      map[netip.Addr]string // by address, the hibernation during which it was signalled
 
 	probed chan probed    // the probe that ends the wait, of those of the current step
 	found  netip.AddrPort // the instance that last accepted sessions
@@ -82,16 +82,16 @@ func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 // advance takes the next step, and returns the result of the search or how long to wait. After an error the step is repeated.
 func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Duration, error) {
 	w.cluster = seen.cluster
-	if w.tried != "" && seen.cluster.Annotations[contract.AnnotationLastWake] == w.tried {
-		w.wrote(w.tried, "") // only the answer was lost
+	if w.unconfirmed != "" && seen.cluster.Annotations[contract.AnnotationLastWake] == w.unconfirmed {
+		w.wrote(w.unconfirmed, "") // the patch took effect, and only its answer was lost
 	}
 	do := next(seen.view, len(seen.pods))
-	if do != stepAwait {
+	if do != stepAwaitInstance {
 		w.forgetProbes()
 	}
 	switch do {
-	case stepAwait:
-		wait, found := w.ask(ctx, seen)
+	case stepAwaitInstance:
+		wait, found := w.probeInstances(ctx, seen)
 		return found, wait, nil
 	case stepWithdraw:
 		return nil, readAgain, w.withdraw(ctx, seen)
@@ -100,23 +100,23 @@ func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Durat
 	case stepUnfence:
 		w.depth = DepthDoze
 		return w.begin(ctx, seen, do)
-	case stepHold: // a running instance is about to be shut down and gets no new clients
-		w.speakAgainstSwitch(ctx, seen)
+	case stepAwaitPodsDeleted: // a running instance is about to be shut down and gets no new clients
+		w.signalWaiters(ctx, seen)
 	case stepGiveUp:
 		if seen.view.Obstacle() == plan.ReasonMaintenance {
 			return &answer{err: gateway.ErrMaintenance}, 0, nil
 		}
 		return &answer{err: gateway.ErrAsleepByHand}, 0, nil
-	case stepSwitch:
+	case stepEndHibernation:
 		w.depth = DepthHibernation
 		return w.begin(ctx, seen, do)
 	}
 	return nil, readAgain, nil
 }
 
-// begin turns hibernation off or lifts the fence, as soon as one of the clients may have that done.
+// begin turns hibernation off or lifts the fence, as soon as one of the clients may wake the cluster.
 func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (*answer, time.Duration, error) {
-	if w.from == seen.cluster.ResourceVersion {
+	if w.patchedVersion == seen.cluster.ResourceVersion {
 		return nil, readAgain, nil // the informers have not seen it yet
 	}
 	if !w.woke {
@@ -129,8 +129,8 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (*answer, tim
 		}
 		w.client = by
 	}
-	w.phases.hibernated = time.Now()
-	value := w.tried
+	w.phases.stopped = time.Now()
+	value := w.unconfirmed
 	if value == "" {
 		var err error
 		if value, err = lastWake(w.service, w.client, do); err != nil {
@@ -140,7 +140,7 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (*answer, tim
 	switch wrote, err := w.change(ctx, seen, do, w.service, value); {
 	case err != nil:
 		if wrote {
-			w.tried = value
+			w.unconfirmed = value
 		}
 		return nil, readAgain, err
 	case wrote:
@@ -149,38 +149,38 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (*answer, tim
 	return nil, readAgain, nil
 }
 
-// wrote notes that this search woke the cluster with a patch that wrote the value, and applied to that resourceVersion.
+// wrote records that this search woke the cluster, with a patch of that resourceVersion that wrote the value.
 func (w *wake) wrote(value, from string) {
-	w.woke, w.recorded, w.tried, w.from, w.phases.switched = true, value, "", from, time.Now()
+	w.woke, w.recorded, w.unconfirmed, w.patchedVersion, w.phases.patched = true, value, "", from, time.Now()
 }
 
-// withdraw takes the announcement back. That is no wake: PostgreSQL runs.
+// withdraw withdraws the announcement. That is no wake, since PostgreSQL runs.
 func (w *wake) withdraw(ctx context.Context, seen *snapshot) error {
-	if w.from == seen.cluster.ResourceVersion {
+	if w.patchedVersion == seen.cluster.ResourceVersion {
 		return nil // the informers have not seen it yet
 	}
 	if _, err := w.change(ctx, seen, stepWithdraw, w.service, ""); err != nil {
 		return err
 	}
-	w.from = seen.cluster.ResourceVersion
+	w.patchedVersion = seen.cluster.ResourceVersion
 	return nil
 }
 
-// forgetProbes makes what instances have answered until now count no more: they are about to be stopped, or have been.
+// forgetProbes discards the results of all probes so far, since the instances are about to be stopped, or have been.
 func (w *wake) forgetProbes() {
-	w.found, w.asked, w.probed = netip.AddrPort{}, time.Time{}, make(chan probed, 1)
+	w.found, w.firstProbed, w.probed = netip.AddrPort{}, time.Time{}, make(chan probed, 1)
 }
 
-// ask starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
+// probeInstances starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
 // does not wait for the probes, so that a lost packet does not delay the next probe.
-func (w *wake) ask(ctx context.Context, seen *snapshot) (time.Duration, *answer) {
+func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duration, *answer) {
 	candidates := seen.candidates()
 	if len(candidates) == 0 {
-		w.asked = time.Time{}
+		w.firstProbed = time.Time{}
 		return pause(0, 0), nil
 	}
-	if w.asked.IsZero() {
-		w.asked = time.Now()
+	if w.firstProbed.IsZero() {
+		w.firstProbed = time.Now()
 	}
 	if w.woke && w.phases.found.IsZero() {
 		w.phases.found = time.Now()
@@ -192,7 +192,7 @@ func (w *wake) ask(ctx context.Context, seen *snapshot) (time.Duration, *answer)
 	for _, candidate := range candidates {
 		go w.probe(ctx, candidate, w.probed)
 	}
-	return pause(len(candidates), time.Since(w.asked)), nil
+	return pause(len(candidates), time.Since(w.firstProbed)), nil
 }
 
 // probed is the result of a probe: an instance that accepts sessions, or errPanicked.
@@ -255,7 +255,7 @@ func (w *wake) report(err error) {
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultTimeout, took)
 		logger.Warn("the cluster did not wake in time", "took", took)
 		w.event(corev1.EventTypeWarning, "WakeTimedOut", fmt.Sprintf(
-			"No instance behind Service %s accepted sessions within %s; the next connection tries again%s", w.service.Name, rounded(took), w.delay.because()))
+			"No instance behind Service %s accepted sessions within %s; the next connection tries again%s", w.service.Name, rounded(took), w.delay.suffix()))
 	case errors.Is(err, gateway.ErrAsleepByHand):
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultByHand, took)
 		logger.Info("the cluster is not woken: only people wake it")
@@ -266,7 +266,7 @@ func (w *wake) report(err error) {
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultSuccess, took)
 		hold, patch, pod, postgres := w.phases.durations()
 		logger.Info("the cluster was woken", "took", took, "depth", w.depth, "waitedForSleep", hold, "patch", patch, "pod", pod, "postgres", postgres)
-		go w.tell(w.message(took), time.Now()) // so that the client does not wait for it
+		go w.recordWoken(w.message(took), time.Now()) // so that the client does not wait for it
 	}
 }
 
@@ -296,12 +296,12 @@ func delays(waited []corev1.Container) string {
 	return text.String()
 }
 
-// tellTakes limits the writing of an Event.
-const tellTakes = 10 * time.Second
+// recordTimeout limits the writing of an Event.
+const recordTimeout = 10 * time.Second
 
-// tell records who woke the cluster. If that fails, the controllers do it later, with less detail.
-func (w *wake) tell(message string, now time.Time) {
-	ctx, cancel := context.WithTimeout(w.Base, tellTakes)
+// recordWoken records who woke the cluster. If that fails, the controllers do it later, with less detail.
+func (w *wake) recordWoken(message string, now time.Time) {
+	ctx, cancel := context.WithTimeout(w.Base, recordTimeout)
 	defer cancel()
 	if err := w.WakeRecorder.write(ctx, w.cluster, w.recorded, message, now); err != nil {
 		w.Logger.Warn("who woke a cluster cannot be told yet", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())

@@ -4,7 +4,7 @@
 // waiting clients. Across replicas the API server ensures that, because the patch applies only to the state that was read.
 // Hibernation is never turned off before the operator has deleted every pod, nor where a person put the cluster to sleep.
 //
-// A cluster that dozes is woken by lifting its fence, not before PostgreSQL has stopped and only if the fence is this project's.
+// A cluster that dozes is woken by lifting its fence, but only after PostgreSQL has stopped, and only if the fence is this project's.
 package waker
 
 import (
@@ -63,7 +63,7 @@ const (
 	TriggerBackup Trigger = "backup"
 )
 
-// Depth is how deep a cluster slept.
+// Depth is what a cluster was woken from.
 type Depth string
 
 // The depths.
@@ -162,8 +162,8 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	return ""
 }
 
-// Running returns the instances behind the Service that the kubelet reports as ready, or none while nobody is passed to them. It
-// never wakes the cluster.
+// Running returns the instances behind the Service that the kubelet reports as ready, or none while all clients are held. It never
+// wakes the cluster.
 func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	seen, err := w.read(w.Base, service)
 	if err != nil || seen.view.HoldsAll() {
@@ -172,9 +172,9 @@ func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	return seen.ready()
 }
 
-// SendsAway reports whether a session of the client must not come from the gateway's address to a running instance. If that
+// MustReconnect reports whether a session of the client must not come from the gateway's address to a running instance. If that
 // cannot be read, it must not.
-func (w *Waker) SendsAway(service gateway.Service, peer netip.AddrPort) bool {
+func (w *Waker) MustReconnect(service gateway.Service, peer netip.AddrPort) bool {
 	seen, err := w.read(w.Base, service)
 	return err != nil || slices.ContainsFunc(seen.ready(), func(instance netip.AddrPort) bool {
 		return w.barred(w.Base, seen, instance.Addr(), peer.Addr().Unmap())

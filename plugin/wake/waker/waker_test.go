@@ -59,12 +59,12 @@ type world struct {
 	queuedAt []time.Duration
 	began    time.Time
 
-	manager  atomic.Value // the field manager that turned the switch on, or fenced the cluster
+	manager  atomic.Value // the field manager that turned hibernation on, or fenced the cluster
 	postgres atomic.Bool  // PostgreSQL accepts sessions
 	conflict atomic.Int32 // how many patches conflict with another change
 	// interfere makes that change; by default an irrelevant one.
 	interfere func(*cnpgv1.Cluster)
-	// made modifies the pod that the operator creates when the switch is off.
+	// made modifies the pod that the operator creates when hibernation is off.
 	made func(*corev1.Pod)
 }
 
@@ -110,7 +110,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			err := c.Get(ctx, key, o, options...)
 			o.SetManagedFields(nil)
-			for _, key := range []string{contract.AnnotationHibernation, contract.AnnotationFence} {
+			for _, key := range []string{contract.AnnotationHibernation, contract.AnnotationFencedInstances} {
 				if o.GetAnnotations()[key] != "" {
 					o.SetManagedFields(append(o.GetManagedFields(), metav1.ManagedFieldsEntry{
 						Manager: w.manager.Load().(string), FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:` + key + `":{}}}}`),
@@ -253,7 +253,7 @@ func service(suffix string) gateway.Service {
 
 var by = gateway.Client{Peer: netip.MustParseAddrPort("[::ffff:10.1.2.3]:4711"), User: "app", Database: "shop"}
 
-// operate does what the operator does after the switch is turned off.
+// operate does what the operator does after hibernation is turned off.
 func (w *world) operate() {
 	for {
 		notified := w.notifier.Listen(types.NamespacedName{Namespace: namespace, Name: name})
@@ -438,16 +438,16 @@ func TestResolve(t *testing.T) {
 			func(w *world) { w.postgres.Store(true); w.endpoint("orders-rw", "10.0.0.9"); go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
 		{"an instance that has ended has lost its address", awake, "-r", func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", ended) },
 			func(w *world) { w.pod("orders-2", "10.0.0.2", same) }, netip.MustParseAddrPort("10.0.0.2:5432"), nil, 0, nil},
-		{"once the switch is on nobody is passed to an instance that still answers", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
+		{"once hibernation is on nobody is passed to an instance that still answers", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
 			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
-		{"a switch that is withdrawn leaves it to serve", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
+		{"hibernation that is withdrawn leaves it to serve", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
 			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, func(w *world) { w.change(awake) }, primary, nil, 0, nil},
-		{"while pods are being deleted the switch stays", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
+		{"while pods are being deleted hibernation stays", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw",
 			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", terminating) }, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
 		{"a condition of before does not count while there are pods", unchanged, "-rw",
 			func(w *world) { w.pod("orders-1", "10.0.0.1", terminating) }, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
-		{"without the condition the switch stays", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
-		{"once it is there the switch is turned off", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil,
+		{"without the condition hibernation stays", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrTimeout, 0, []Result{ResultTimeout}},
+		{"once it is there hibernation is turned off", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil,
 			func(w *world) { w.change(hibernated); go w.operate() }, primary, nil, 1, []Result{ResultSuccess}},
 		{"a person's hibernation is not undone", unchanged, "-rw", func(w *world) { w.manager.Store("kubectl-annotate") }, nil, netip.AddrPort{}, gateway.ErrAsleepByHand, 0, []Result{ResultByHand}},
 		{"a person who switches meanwhile ends the wake", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil,
@@ -455,7 +455,7 @@ func TestResolve(t *testing.T) {
 		{"a wake that may have the operator delete volumes is refused at once", maintained, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrMaintenance, 0, []Result{ResultMaintenance}},
 		{"so is one that began before the maintenance", func(c *cnpgv1.Cluster) { c.Status.Conditions = nil }, "-rw", nil,
 			func(w *world) { w.change(maintained) }, netip.AddrPort{}, gateway.ErrMaintenance, 0, []Result{ResultMaintenance}},
-		{"maintenance that began since the Cluster was read is seen before the switch is turned off", unchanged, "-rw",
+		{"maintenance that began since the Cluster was read is seen before hibernation is turned off", unchanged, "-rw",
 			func(w *world) { w.conflict.Store(1); w.interfere = maintained }, nil, netip.AddrPort{}, gateway.ErrMaintenance, 0, []Result{ResultMaintenance}},
 		{"an instance that runs serves during maintenance", func(c *cnpgv1.Cluster) { awake(c); maintained(c) }, "-rw",
 			func(w *world) { w.postgres.Store(true); w.pod("orders-1", "10.0.0.1", same) }, nil, primary, nil, 0, nil},
@@ -485,7 +485,7 @@ func TestResolve(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 30*time.Second, row.cluster)
-				if strings.Contains(row.rule, "another replica woke") { // the other one turns the switch off first
+				if strings.Contains(row.rule, "another replica woke") { // the other one turns hibernation off first
 					w.change(func(c *cnpgv1.Cluster) { c.Status.Conditions = nil })
 				}
 				if strings.Contains(row.rule, "does not come") {
@@ -642,14 +642,14 @@ func TestSendsAway(t *testing.T) {
 	w := newWorld(t, time.Minute, awake)
 	w.pod("orders-1", "10.0.0.1", ready)
 	for suffix, want := range map[string]bool{"-rw": false, "-gone": true} {
-		if got := w.waker.SendsAway(service(suffix), by.Peer); got != want {
+		if got := w.waker.MustReconnect(service(suffix), by.Peer); got != want {
 			t.Errorf("%s: got %t, want %t", suffix, got, want)
 		}
 	}
 	w.change(func(c *cnpgv1.Cluster) {
 		c.Spec.PostgresConfiguration.PgHBA = []string{"host replication streaming_replica 10.0.0.0/8 md5"}
 	})
-	if !w.waker.SendsAway(service("-rw"), by.Peer) {
+	if !w.waker.MustReconnect(service("-rw"), by.Peer) {
 		t.Error("rules that tell addresses apart do not send a session away")
 	}
 }
@@ -670,6 +670,6 @@ func TestRunning(t *testing.T) {
 	}
 	w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationHibernation] = "on" })
 	if got := w.waker.Running(service("-rw")); len(got) != 0 {
-		t.Errorf("once the switch is on %v are said to accept sessions", got)
+		t.Errorf("once hibernation is on %v are said to accept sessions", got)
 	}
 }
