@@ -128,10 +128,16 @@ func (t *tracer) wroteCluster(r *record) {
 	}
 	before, after := t.state, r.object.state()
 	t.state = after
-	t.statusChanged(r, before, after)
+	hibernated := after.on && !before.on && t.author(r, hibernation) != r // by a write before this one, whose answer was lost
+	if !hibernated {
+		t.statusChanged(r, before, after)
+	}
 	t.rulesChanged(r, before, after)
 	t.dozeChanged(r, before, after)
 	t.switchChanged(r, before, after)
+	if hibernated {
+		t.statusChanged(r, before, after)
+	}
 	t.announcementChanged(r, before, after)
 }
 
