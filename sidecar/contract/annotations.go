@@ -131,7 +131,7 @@ const (
 	UpdateImmediate = "immediate"
 )
 
-// CloudNativePG's annotations by which a cluster is put to sleep.
+// CloudNativePG's annotations by which a cluster is put to sleep, and by which a person has the operator leave it alone.
 const (
 	// AnnotationHibernation is "on" or "off".
 	AnnotationHibernation = "cnpg.io/hibernation"
@@ -140,4 +140,7 @@ const (
 	// FencedInstancesAll is its value for every instance, and the only one that this project writes: the operator mistakes a list of
 	// names for a fence of its own cold snapshots, and removes it.
 	FencedInstancesAll = `["*"]`
+	// AnnotationReconciliationLoop is ReconciliationLoopDisabled if the operator is not to reconcile the Cluster.
+	AnnotationReconciliationLoop = "cnpg.io/reconciliationLoop"
+	ReconciliationLoopDisabled   = "disabled"
 )

@@ -96,7 +96,7 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	if l.parts.Readiness == nil {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonPodMadeBefore)
 	}
-	if l.status.View.StopsHastily {
+	if l.status.View.ShortSwitchoverDelay {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonSwitchoverDelay)
 	}
 	if l.status.Unsupported {

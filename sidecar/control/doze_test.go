@@ -242,7 +242,7 @@ func TestDoze_notWithoutSocketEvents(t *testing.T) {
 // PostgreSQL stopped immediately empties its unlogged tables.
 func TestDoze_notWhereAStopMayBecomeImmediate(t *testing.T) {
 	t.Parallel()
-	prepare := func(w *world) { dozes(w); w.view.StopsHastily = true }
+	prepare := func(w *world) { dozes(w); w.view.ShortSwitchoverDelay = true }
 	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
 		loop.Deliver(w.seen())
 		wait(100 * time.Second)

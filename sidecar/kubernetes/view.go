@@ -62,14 +62,14 @@ type View struct {
 	// VolumesAtRisk is set during a maintenance window in which the operator deletes the volumes of a pod that cannot be scheduled
 	// (reusePVC is false): we must not cause a pod to be created or deleted.
 	VolumesAtRisk bool
-	// StopsHastily is set if the instance manager gives a fenced PostgreSQL less than a minute to stop, and then stops it immediately.
-	StopsHastily bool
+	// ShortSwitchoverDelay is set if the instance manager gives a fenced PostgreSQL less than a minute to stop, and then stops it immediately.
+	ShortSwitchoverDelay bool
 }
 
-// leastSwitchoverDelay is how many seconds the fast stop of a fence must have until the instance manager stops PostgreSQL immediately,
+// minSwitchoverDelay is how many seconds the fast stop of a fence must have until the instance manager stops PostgreSQL immediately,
 // which empties unlogged tables (1.30: TryShuttingDownFastImmediate in pkg/management/postgres/instance.go). On a heavily overloaded
 // machine, a prepared stop has taken 13 seconds.
-const leastSwitchoverDelay = 60
+const minSwitchoverDelay = 60
 
 // waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30:
 // pkg/reconciler/hibernation/status.go). It writes the condition before it deletes the first pod.
@@ -136,8 +136,8 @@ func viewOf(c *api.Cluster) View {
 		PluginListed:           slices.ContainsFunc(c.Spec.Plugins, isOurs),
 		ReplicaCluster:         replica(c),
 		Fenced:                 fenced(c.Annotations[contract.AnnotationFencedInstances]),
-		ReconciliationDisabled: c.Annotations["cnpg.io/reconciliationLoop"] == "disabled",
-		StopsHastily:           c.Spec.SwitchoverDelay > 0 && c.Spec.SwitchoverDelay < leastSwitchoverDelay,
+		ReconciliationDisabled: c.Annotations[contract.AnnotationReconciliationLoop] == contract.ReconciliationLoopDisabled,
+		ShortSwitchoverDelay:   c.Spec.SwitchoverDelay > 0 && c.Spec.SwitchoverDelay < minSwitchoverDelay,
 	}
 	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
 	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)

@@ -116,8 +116,8 @@ func TestView_stopsHastily(t *testing.T) {
 		"": false, `, "switchoverDelay": 0`: false, `, "switchoverDelay": 1`: true, `, "switchoverDelay": 59`: true,
 		`, "switchoverDelay": 60`: false, `, "switchoverDelay": 3600`: false,
 	} {
-		if view, err := decodeCluster([]byte(clusterWith("spec", spec))); err != nil || view.StopsHastily != want {
-			t.Errorf("%q: %t, error %v", spec, view.StopsHastily, err)
+		if view, err := decodeCluster([]byte(clusterWith("spec", spec))); err != nil || view.ShortSwitchoverDelay != want {
+			t.Errorf("%q: %t, error %v", spec, view.ShortSwitchoverDelay, err)
 		}
 	}
 }
