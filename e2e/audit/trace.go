@@ -38,7 +38,7 @@ const (
 	// A person's, or another program's.
 	PersonHibernates          Word = "person-hibernates"
 	PersonWakes               Word = "person-wakes"
-	PersonTakesSwitch         Word = "person-takes-switch"
+	PersonTakesHibernation    Word = "person-takes-switch"
 	PersonAnnounces           Word = "person-announces"
 	PersonRemovesAnnouncement Word = "person-removes-announcement"
 	PersonAcknowledges        Word = "person-acknowledges"

@@ -98,10 +98,10 @@ func TestTraces(t *testing.T) {
 			logged("patch", aPerson, "clusters", 3, 3, 200, `{"metadata": {"labels": {}}}`, `{"metadata": {"name": "c", "uid": "u", "resourceVersion": "4", "annotations": {`+on+`}}}`), "hibernate"},
 		{"what was refused has no word", made + logged("patch", aSidecar, "clusters", 1, 1, 409, `{}`, `{}`), ""},
 		{"nor has a dry run", made + strings.Replace(wrote("patch", aPerson, 1, 1, 2, on), `"/apis"`, `"/apis?dryRun=All"`, 1), ""},
-		{"what the operator did after a switch whose answer was lost comes after it", made + logged("patch", aSidecar, "clusters", 1, 2, 504, `{"metadata": {"annotations": {`+on+`}}}`, "null") +
+		{"what the operator did after a hibernation whose answer was lost comes after it", made + logged("patch", aSidecar, "clusters", 1, 2, 504, `{"metadata": {"annotations": {`+on+`}}}`, "null") +
 			logged("patch", aPerson, "clusters", 3, 3, 200, `{"metadata": {"labels": {}}}`, `{"metadata": {"name": "c", "uid": "u", "resourceVersion": "4", "annotations": {`+on+`}}, `+done+`}`), "hibernate operator-begins pods-gone"},
 		{"a patch need not be an object", made + logged("patch", aPerson, "clusters", 1, 1, 200, `[{"op": "add", "path": "/metadata/annotations/a"}]`, `{"metadata": {"name": "c", "uid": "u", "resourceVersion": "2"}}`), ""},
-		{"the switch tells who turned it off", made + wrote("patch", aSidecar, 1, 1, 2, on) + wrote("patch", aPlugin, 2, 2, 3, `"cnpg.io/hibernation": "off"`), "hibernate wake"},
+		{"the write tells who turned hibernation off", made + wrote("patch", aSidecar, 1, 1, 2, on) + wrote("patch", aPlugin, 2, 2, 3, `"cnpg.io/hibernation": "off"`), "hibernate wake"},
 		{"a new primary's list stands after the failover that its next write shows", made + led("c-2", 2) + logged("list", aSidecar, "backups", 3, 3, 200, "null", "null") + led("c-1", 4), "failover backups-listed"},
 		{"the old one's stands before", made + led("c-1", 2) + logged("list", aSidecar, "backups", 3, 3, 200, "null", "null") + led("c-2", 4), "backups-listed failover"},
 		{"a plugin in the operator's pod is the plugin", made + wrote("patch", aSidecar, 1, 1, 2, announcement) + wrote("patch", inOperator, 2, 2, 3, announcement+`, "xata.io/scale-to-zero-gateway-ready": "a"`), "announce acknowledge"},

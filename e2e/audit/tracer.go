@@ -134,7 +134,7 @@ func (t *tracer) wroteCluster(r *record) {
 	}
 	t.rulesChanged(r, before, after)
 	t.dozeChanged(r, before, after)
-	t.switchChanged(r, before, after)
+	t.hibernationChanged(r, before, after)
 	if hibernated {
 		t.statusChanged(r, before, after)
 	}
@@ -190,7 +190,7 @@ func (t *tracer) dozeChanged(r *record, before, after state) {
 	}
 }
 
-func (t *tracer) switchChanged(r *record, before, after state) {
+func (t *tracer) hibernationChanged(r *record, before, after state) {
 	by := t.author(r, hibernation)
 	switch {
 	case after.on && !before.on && by.by == instance:
@@ -204,7 +204,7 @@ func (t *tracer) switchChanged(r *record, before, after state) {
 	case before.on && !after.on:
 		t.say(r, by, PersonWakes)
 	case before.on && before.ours && !after.ours:
-		t.say(r, by, PersonTakesSwitch)
+		t.say(r, by, PersonTakesHibernation)
 	}
 }
 

@@ -23,7 +23,7 @@ const (
 	// shortestGap and longestGap enclose the time from the end of a session to the next one: around the threshold, and above it.
 	shortestGap = gapThreshold / 2
 	longestGap  = 3 * gapThreshold
-	// toSleep is how long after the threshold the switch may be turned on: the other instances sample once more, and the
+	// toSleep is how long after the threshold hibernation may be turned on: the other instances sample once more, and the
 	// handover waits for two seconds.
 	toSleep = 5 * time.Second
 )
@@ -40,7 +40,7 @@ func gaps(ctx context.Context, kube *scenario.Kubernetes, namespace string, sess
 		group.Go(func() { rows[i], failures[i] = gapsOf(ctx, kube, c, sessions) })
 	}
 	group.Wait()
-	fmt.Printf("\n| sessions with gaps of %s to %s, threshold %s | sessions | seen | not, but the clock began anew | asleep after it, too early | the switch was withdrawn | it came in the second of the last sample | in time | too late | "+
+	fmt.Printf("\n| sessions with gaps of %s to %s, threshold %s | sessions | seen | not, but the clock began anew | asleep after it, too early | hibernation was withdrawn | it came in the second of the last sample | in time | too late | "+
 		"next one came earlier | seconds after the threshold | tries to connect that failed | seen by a count every %s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n%s",
 		shortestGap, longestGap, gapThreshold, referenceTick, strings.Join(rows, ""))
 	return errors.Join(failures...)
@@ -148,14 +148,14 @@ func (v *visits) one(ctx context.Context, i int) error {
 	return v.gap(ctx, began, ended, shortestGap+rand.N(longestGap-shortestGap))
 }
 
-// awaken connects until the cluster is awake. A session that comes just after the switch may still be served by the instance
+// awaken connects until the cluster is awake. A session that comes just after hibernation may still be served by the instance
 // that is about to end, and wakes nobody then.
 func (v *visits) awaken(ctx context.Context, d database) error {
 	for {
 		_, err := v.kube.AwaitCluster(ctx, v.cluster, "awake or asleep", toHealthy, func(c *cnpgv1.Cluster) bool {
-			return scenario.Healthy(c) || scenario.SwitchedOn(c) && scenario.Hibernated(c)
+			return scenario.Healthy(c) || scenario.HibernationOn(c) && scenario.Hibernated(c)
 		})
-		if err != nil || !scenario.SwitchedOn(v.cluster) {
+		if err != nil || !scenario.HibernationOn(v.cluster) {
 			return err
 		}
 		if _, err := v.session(ctx, d); err != nil {
@@ -185,8 +185,8 @@ func (v *visits) gap(ctx context.Context, began, ended time.Time, lasts time.Dur
 	return nil
 }
 
-// slept notes when the switch was turned on. A session that begins between the last sample and the switch, 0.2 s at most, is
-// served, and has the switch withdrawn where that is still possible; the time of that sample is written down in whole seconds.
+// slept notes when hibernation was turned on. A session that begins between the last sample and hibernation, 0.2 s at most, is
+// served, and has hibernation withdrawn where that is still possible; the time of that sample is written down in whole seconds.
 func (v *visits) slept(ctx context.Context, began time.Time, after time.Duration) error {
 	if after >= 0 {
 		v.lateness = append(v.lateness, after)
@@ -204,7 +204,7 @@ func (v *visits) slept(ctx context.Context, began time.Time, after time.Duration
 	}
 	sampled, err := time.Parse(time.RFC3339, v.cluster.Annotations[scenario.AsleepSince])
 	switch {
-	case !scenario.SwitchedOn(v.cluster):
+	case !scenario.HibernationOn(v.cluster):
 		v.withdrawn++
 	case err == nil && !sampled.After(began):
 		v.raced++

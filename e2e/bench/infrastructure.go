@@ -116,7 +116,7 @@ func (b *bare) fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnp
 	if b.connected {
 		group.Go(func() { failure = b.connect(background, kube, pods) })
 	}
-	at, err := kube.AwaitCluster(ctx, c, "put to sleep", toHealthy, scenario.SwitchedOn)
+	at, err := kube.AwaitCluster(ctx, c, "put to sleep", toHealthy, scenario.HibernationOn)
 	stop()
 	group.Wait()
 	if err := errors.Join(err, failure); err != nil {

@@ -259,7 +259,7 @@ func pooled(ctx context.Context, kube *scenario.Kubernetes, namespace string, ru
 	return kube.Delete(ctx, c)
 }
 
-// sleepWith lets the sidecar put the cluster to sleep while connections rest, and returns how long it took from the switch.
+// sleepWith lets the sidecar put the cluster to sleep while connections rest, and returns how long it took from hibernation.
 func sleepWith(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, connections int) (time.Duration, error) {
 	d, err := databaseOf(ctx, kube, c, "rw")
 	if err != nil {
@@ -280,7 +280,7 @@ func sleepWith(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster
 	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &soon); err != nil {
 		return 0, err
 	}
-	on, err := kube.AwaitCluster(ctx, c, "put to sleep", time.Minute, scenario.SwitchedOn)
+	on, err := kube.AwaitCluster(ctx, c, "put to sleep", time.Minute, scenario.HibernationOn)
 	if err != nil {
 		return 0, err
 	}

@@ -25,7 +25,7 @@ func shutdowns(ctx context.Context, kube *scenario.Kubernetes, runs int, with, w
 		measure measurement
 	}{
 		{"PostgreSQL's shutdown in a hibernation", shutdownIn(hibernate)},
-		{"hibernation as a whole: switch to condition Hibernated", hibernate},
+		{"hibernation as a whole: from the annotation to the condition Hibernated", hibernate},
 		{"PostgreSQL's shutdown in an in-place restart", shutdownIn(restart)},
 		{"in-place restart as a whole: max_connections changed to a new postmaster", restart},
 		{"a pod's end: deleted to PostgreSQL's last line", end},

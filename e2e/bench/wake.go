@@ -34,8 +34,8 @@ const (
 	side = 3
 )
 
-// wakes compares the first query after sleep: a client that just connects against a person who turns the stock operator's
-// switch off while a client tries again and again. In turn, in the same run.
+// wakes compares the first query after sleep: a client that just connects against a person who turns hibernation
+// off for the stock operator while a client tries again and again. In turn, in the same run.
 func wakes(ctx context.Context, kube *scenario.Kubernetes, with, without *cnpgv1.Cluster, runs int) error {
 	times := map[*cnpgv1.Cluster][]time.Duration{}
 	for range runs {
@@ -102,7 +102,7 @@ func wake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, byC
 }
 
 // fallAsleep lets the cluster fall asleep, and keeps it from doing so again. While its pods are still there the sidecar would
-// take a setting by which it is not to sleep for a reason to turn the switch off.
+// take a setting by which it is not to sleep for a reason to turn hibernation off.
 func fallAsleep(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
 	short, long := soon, never
 	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &short); err != nil {
@@ -219,7 +219,7 @@ func cyclesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 	slept := 0
 	for attempt := 0; slept < rounds && attempt < 4*rounds; attempt++ {
 		_, err := kube.AwaitCluster(ctx, c, "announced", 2*time.Minute, func(c *cnpgv1.Cluster) bool {
-			return c.Annotations[scenario.Announced] != "" || scenario.SwitchedOn(c)
+			return c.Annotations[scenario.Announced] != "" || scenario.HibernationOn(c)
 		})
 		if err != nil {
 			return slept, err
@@ -228,7 +228,7 @@ func cyclesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 		if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
 			return slept, fmt.Errorf("read the Cluster: %w", err)
 		}
-		if scenario.SwitchedOn(c) {
+		if scenario.HibernationOn(c) {
 			slept++
 		}
 		connectAround(ctx, d, seen)

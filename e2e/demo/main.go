@@ -122,7 +122,7 @@ func (s *show) doze(ctx context.Context) error {
 }
 
 func (s *show) fallAsleep(ctx context.Context) error {
-	if _, err := s.AwaitCluster(ctx, s.cluster, "asleep", threshold+time.Minute, scenario.SwitchedOn); err != nil {
+	if _, err := s.AwaitCluster(ctx, s.cluster, "asleep", threshold+time.Minute, scenario.HibernationOn); err != nil {
 		return err
 	}
 	s.say("ASLEEP  the sidecar turned cnpg.io/hibernation on")

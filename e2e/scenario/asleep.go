@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ourFieldManager owns the switch of a cluster that the sidecar put to sleep.
+// ourFieldManager owns hibernation of a cluster that the sidecar put to sleep.
 const ourFieldManager = "cnpg-i-scale-to-zero"
 
 // CreateAsleep creates a cluster of one instance as it is when the operator has put it to sleep for the sidecar, and returns its
@@ -43,10 +43,10 @@ func CreateAsleep(ctx context.Context, c client.Client, name types.NamespacedNam
 			return nil, fmt.Errorf("create Service %s of Cluster %s: %w", service.Name, name, err)
 		}
 	}
-	switchOn := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{`+
+	hibernate := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{`+
 		`"`+Hibernation+`":"on","`+AsleepSince+`":"2026-03-01T00:00:00Z","`+AsleepReason+`":"inactivity"}}}`))
-	if err := c.Patch(ctx, cluster, switchOn, client.FieldOwner(ourFieldManager)); err != nil {
-		return nil, fmt.Errorf("switch Cluster %s off: %w", name, err)
+	if err := c.Patch(ctx, cluster, hibernate, client.FieldOwner(ourFieldManager)); err != nil {
+		return nil, fmt.Errorf("turn hibernation of Cluster %s on: %w", name, err)
 	}
 	before, pod := cluster.DeepCopy(), name.Name+"-1"
 	cluster.Status = cnpgv1.ClusterStatus{

@@ -93,7 +93,7 @@ func (k *Kubernetes) AwaitEventSaying(
 	return said, err
 }
 
-// StaysAwake watches the cluster for the given time. The error is ErrSlept if the switch was turned on meanwhile.
+// StaysAwake watches the cluster for the given time. The error is ErrSlept if hibernation was turned on meanwhile.
 func (k *Kubernetes) StaysAwake(ctx context.Context, c *cnpgv1.Cluster, during time.Duration) error {
 	enough := errors.New("it stayed awake")
 	limited, cancel := context.WithTimeoutCause(ctx, during, enough)
@@ -101,7 +101,7 @@ func (k *Kubernetes) StaysAwake(ctx context.Context, c *cnpgv1.Cluster, during t
 	selector := fields.OneTermEqualSelector("metadata.name", c.Name)
 	err := k.follow(limited, &cnpgv1.ClusterList{}, c.Namespace, selector, func(event watch.Event) bool {
 		seen, is := event.Object.(*cnpgv1.Cluster)
-		return is && SwitchedOn(seen)
+		return is && HibernationOn(seen)
 	})
 	switch {
 	case err == nil:

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Annotations that users set, and the operator's switch.
+// Annotations that users set, and CloudNativePG's hibernation annotation.
 const (
 	Enabled           = "xata.io/scale-to-zero-enabled"
 	InactivityMinutes = "xata.io/scale-to-zero-inactivity-minutes"
@@ -96,7 +96,7 @@ func (k *Kubernetes) Annotate(ctx context.Context, object client.Object, key str
 	return nil
 }
 
-// Wake turns the operator's switch off, like a person with kubectl annotate.
+// Wake turns hibernation off, like a person with kubectl annotate.
 func (k *Kubernetes) Wake(ctx context.Context, cluster *cnpgv1.Cluster) error {
 	return k.Annotate(ctx, cluster, Hibernation, nil)
 }
@@ -107,11 +107,11 @@ func Healthy(c *cnpgv1.Cluster) bool {
 		c.Annotations[Hibernation] != "on" && c.Status.CurrentPrimary == c.Status.TargetPrimary
 }
 
-// SwitchedOn reports whether hibernation is requested.
-func SwitchedOn(c *cnpgv1.Cluster) bool { return c.Annotations[Hibernation] == "on" }
+// HibernationOn reports whether hibernation is requested.
+func HibernationOn(c *cnpgv1.Cluster) bool { return c.Annotations[Hibernation] == "on" }
 
 // Dozing reports whether PostgreSQL is stopped for a doze.
-func Dozing(c *cnpgv1.Cluster) bool { return c.Annotations[PostgresStopped] != "" && !SwitchedOn(c) }
+func Dozing(c *cnpgv1.Cluster) bool { return c.Annotations[PostgresStopped] != "" && !HibernationOn(c) }
 
 // Hibernated reports whether hibernation is complete, by the operator's condition.
 func Hibernated(c *cnpgv1.Cluster) bool {

@@ -69,7 +69,7 @@ func TestPluginsAccountIsLimited(t *testing.T) {
 		{"a label", cluster, `{"metadata":{"labels":{"team":"mine"}}}`},
 		{"a finalizer", cluster, `{"metadata":{"finalizers":["example.org/keep"]}}`},
 		{"an owner", cluster, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"x","uid":"x"}]}}`},
-		{"the switch on", cluster, annotated(scenario.Hibernation, `"on"`)},
+		{"hibernation on", cluster, annotated(scenario.Hibernation, `"on"`)},
 		{"the feature off", cluster, annotated(scenario.Enabled, `"false"`)},
 		{"the threshold away", cluster, annotated(scenario.InactivityMinutes, "null")},
 		{"an announcement", cluster, annotated("xata.io/scale-to-zero-announced", `"x"`)},

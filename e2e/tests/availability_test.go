@@ -29,7 +29,7 @@ const killEvery = 20 * time.Second
 // to remove the dead one's slices, and then every kube-proxy must be updated.
 const excused = 12 * time.Second
 
-// late is how long after the switch a node may still route clients to PostgreSQL, which waits two seconds before it shuts down.
+// late is how long after hibernation a node may still route clients to PostgreSQL, which waits two seconds before it shuts down.
 // often is the minimum number of sleeps for each client refused because of that.
 const (
 	late  = 10 * time.Second
@@ -88,15 +88,15 @@ func TestReplicasKilledUnderLoad(t *testing.T) {
 		len(killed), len(killed.abrupt()), total.sleeps, total.failovers, total.wakes, len(total.refused), shutDown, total.longest.Seconds())
 }
 
-// attempt is a connection that failed after its cluster's switch had been turned on.
+// attempt is a connection that failed after hibernation of its cluster had been turned on.
 type attempt struct {
-	switched, start, end time.Time
-	err                  error
+	hibernated, start, end time.Time
+	err                    error
 }
 
 // shutDown reports whether PostgreSQL refused it during the shutdown for that sleep.
 func (a attempt) shutDown() bool {
-	return strings.Contains(a.err.Error(), "the database system is shutting down") && a.start.Before(a.switched.Add(late))
+	return strings.Contains(a.err.Error(), "the database system is shutting down") && a.start.Before(a.hibernated.Add(late))
 }
 
 // tally counts what happened to the clusters.
@@ -123,7 +123,7 @@ func (y *tally) live(ctx context.Context, c *cnpgv1.Cluster) error {
 	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &soon); err != nil {
 		return err
 	}
-	switched, err := kube.AwaitCluster(ctx, c, "asleep", threshold+3*time.Minute, scenario.SwitchedOn)
+	hibernated, err := kube.AwaitCluster(ctx, c, "asleep", threshold+3*time.Minute, scenario.HibernationOn)
 	if err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func (y *tally) live(ctx context.Context, c *cnpgv1.Cluster) error {
 	if err := kube.Annotate(ctx, c, scenario.InactivityMinutes, &later); err != nil {
 		return err
 	}
-	for asleep := true; asleep; asleep = scenario.SwitchedOn(c) { // the terminating instance may still answer
+	for asleep := true; asleep; asleep = scenario.HibernationOn(c) { // the terminating instance may still answer
 		begun := time.Now()
-		if err := y.connect(ctx, c, switched, begun.Add(3*time.Minute)); err != nil {
+		if err := y.connect(ctx, c, hibernated, begun.Add(3*time.Minute)); err != nil {
 			return err
 		}
 		y.longest = max(y.longest, time.Since(begun))
@@ -146,7 +146,7 @@ func (y *tally) live(ctx context.Context, c *cnpgv1.Cluster) error {
 }
 
 // connect makes a client retry until it is answered.
-func (y *tally) connect(ctx context.Context, c *cnpgv1.Cluster, switched, deadline time.Time) error {
+func (y *tally) connect(ctx context.Context, c *cnpgv1.Cluster, hibernated, deadline time.Time) error {
 	for {
 		start := time.Now()
 		answer, err := kube.QueryAs(ctx, c, "rw", oneOfMany, "select 1")
@@ -156,7 +156,7 @@ func (y *tally) connect(ctx context.Context, c *cnpgv1.Cluster, switched, deadli
 		if err == nil {
 			err = fmt.Errorf("the answer was %q", answer)
 		}
-		y.refused = append(y.refused, attempt{switched, start, time.Now(), err})
+		y.refused = append(y.refused, attempt{hibernated, start, time.Now(), err})
 		if time.Now().After(deadline) {
 			return fmt.Errorf("no client was answered: %w", err)
 		}

@@ -71,7 +71,7 @@ func (s *story) backupWins(c *cnpgv1.Cluster, neighbour string, release func()) 
 	s.completed(c, backup)
 }
 
-// completed checks that a Backup was completed before the sidecar turned the switch on: the operator flags one that runs then as
+// completed checks that a Backup was completed before the sidecar turned hibernation on: the operator flags one that runs then as
 // failed.
 func (s *story) completed(c *cnpgv1.Cluster, backup *cnpgv1.Backup) {
 	s.Helper()

@@ -38,7 +38,7 @@ func (s *story) installedByKrew() string {
 }
 
 // The kubectl plugin, installed from its archive, on a real cluster: it asks the sidecars through the API server, and never
-// turns the switch on itself.
+// turns hibernation on itself.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	s := begin(t)

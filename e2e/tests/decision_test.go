@@ -47,7 +47,7 @@ func (s *story) awaitReport(c *cnpgv1.Cluster, pod, what string, as func(report)
 		if time.Now().After(deadline) {
 			s.Fatalf("the sidecar of %s does not say %s within %s: %s (%v)", pod, what, toSample, page, err)
 		}
-		if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.SwitchedOn(c) {
+		if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.HibernationOn(c) {
 			s.Fatalf("the cluster was put to sleep before the sidecar said %s", what)
 		}
 	}
@@ -290,15 +290,15 @@ func (s *story) keptAwake(c *cnpgv1.Cluster, asked time.Time, long time.Duration
 	}
 }
 
-// While the operator is away the switch is withdrawn, after 15 s or for a client: otherwise the operator would delete the primary
+// While the operator is away hibernation is withdrawn, after 15 s or for a client: otherwise the operator would delete the primary
 // whenever it returns.
-func TestSwitchIsWithdrawn(t *testing.T) {
+func TestHibernationIsWithdrawn(t *testing.T) {
 	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "withdrawn", 2, never))
 	s.turn(c)
 	s.withoutOperator()
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	_, err := kube.AwaitCluster(s.ctx, c, "asked to sleep", toSleep, scenario.SwitchedOn)
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to sleep", toSleep, scenario.HibernationOn)
 	s.must(err)
 	since := asleepSince(c)
 	withdrawn, err := kube.AwaitEventSaying(s.ctx, c, "SleepWithdrawn", "the operator has not begun", toSettle)
@@ -308,20 +308,20 @@ func TestSwitchIsWithdrawn(t *testing.T) {
 	}
 	for tries := 1; !s.withdrawnForAClient(c); tries++ {
 		if tries == 3 {
-			t.Fatalf("in %d tries the switch was not withdrawn for a client", tries)
+			t.Fatalf("in %d tries hibernation was not withdrawn for a client", tries)
 		}
 	}
 }
 
-// withdrawnForAClient has a client come when the switch is on, and reports whether it is withdrawn because of that, and not because
+// withdrawnForAClient has a client come when hibernation is on, and reports whether it is withdrawn because of that, and not because
 // the client came so late that the operator's 15 s had passed.
 func (s *story) withdrawnForAClient(c *cnpgv1.Cluster) bool {
 	s.Helper()
-	_, err := kube.AwaitCluster(s.ctx, c, "asked to sleep again", toSleep, scenario.SwitchedOn)
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to sleep again", toSleep, scenario.HibernationOn)
 	s.must(err)
 	session := s.open(c, "rw")
 	defer session.Close()
-	_, err = kube.AwaitCluster(s.ctx, c, "taken back", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	_, err = kube.AwaitCluster(s.ctx, c, "taken back", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 	s.must(err)
 	s.must(session.Run("select 1"))
 	_, err = kube.AwaitEventSaying(s.ctx, c, "SleepWithdrawn", "in use after all", toSettle)

@@ -43,8 +43,8 @@ func TestWakeSaysWhatItWaitsFor(t *testing.T) {
 		}
 	}
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
-	if scenario.SwitchedOn(c) {
-		t.Error("answered, but the switch is on")
+	if scenario.HibernationOn(c) {
+		t.Error("answered, but hibernation is on")
 	}
 }
 

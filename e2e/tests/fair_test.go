@@ -92,7 +92,7 @@ func TestAWakeThatNobodyUsedEndsAfterAMinute(t *testing.T) {
 		_, err = kube.Client(s.ctx, s.namespace, fmt.Sprintf(
 			`exec 3<>/dev/tcp/%s/5432; printf '\x00\x00\x00\x12\x00\x03\x00\x00user\x00app\x00\x00' >&3; sleep 0.5`, s.address(unused, "rw")))
 		s.must(err)
-		_, err = kube.AwaitCluster(s.ctx, unused, "woken", toAct, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+		_, err = kube.AwaitCluster(s.ctx, unused, "woken", toAct, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 		if err == nil {
 			break
 		}
@@ -102,9 +102,9 @@ func TestAWakeThatNobodyUsedEndsAfterAMinute(t *testing.T) {
 	}
 	s.must(kube.AwaitHealthy(s.ctx, unused, toHealthy))
 	healthy := time.Now()
-	at, err := kube.AwaitCluster(s.ctx, unused, "asleep", time.Minute+toSleep, scenario.SwitchedOn)
+	at, err := kube.AwaitCluster(s.ctx, unused, "asleep", time.Minute+toSleep, scenario.HibernationOn)
 	s.must(err)
-	t.Logf("switched on %.1fs after it was healthy", at.Sub(healthy).Seconds())
+	t.Logf("hibernation on %.1fs after it was healthy", at.Sub(healthy).Seconds())
 	if reason := unused.Annotations[scenario.AsleepReason]; !strings.HasPrefix(reason, "unused since") {
 		t.Errorf("the reason is %q", reason)
 	}

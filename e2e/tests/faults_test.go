@@ -38,7 +38,7 @@ func TestFrozenPostgresIsNotIdle(t *testing.T) {
 	s.awake(c, threshold+toAct, "a frozen PostgreSQL")
 	thawing := time.Now()
 	s.signalPostgres(c.Status.CurrentPrimary, "CONT")
-	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the thaw", toSleep, scenario.SwitchedOn)
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the thaw", toSleep, scenario.HibernationOn)
 	s.must(err)
 	if at.Before(thawing.Add(threshold)) {
 		t.Errorf("asleep %s after the thaw: the frozen time was counted as idle", at.Sub(thawing))
@@ -236,7 +236,7 @@ func TestAPIServerDown(t *testing.T) {
 	pause(s, 2*threshold+toAct)
 	s.must(syscall.Kill(server, syscall.SIGCONT))
 	back := time.Now()
-	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the API server came back", toSleep+toSettle, scenario.SwitchedOn)
+	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the API server came back", toSleep+toSettle, scenario.HibernationOn)
 	s.must(err)
 	t.Logf("asleep %.1fs after the API server came back, %.1fs after the last session", at.Sub(back).Seconds(), at.Sub(closed).Seconds())
 	if after := s.instances(c); len(after) == 1 && restarts(after[0]) != restarts(before) {

@@ -34,7 +34,7 @@ func (s *story) settled(c *cnpgv1.Cluster) {
 	s.Helper()
 	for start := time.Now(); ; pause(s, pollEvery) {
 		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
-		asleep, routed := scenario.SwitchedOn(c), len(s.slices(c)) != 0
+		asleep, routed := scenario.HibernationOn(c), len(s.slices(c)) != 0
 		if asleep == routed && c.Annotations[scenario.Announced] == "" {
 			s.Logf("settled after %.1fs: asleep %t", time.Since(start).Seconds(), asleep)
 			return
@@ -88,7 +88,7 @@ func TestSidecarDiesWhileItHandsOver(t *testing.T) {
 	s.answers(c)
 }
 
-// All replicas of the gateway die at once, before the acknowledgement and after the switch: the cluster stays awake, or sleeps
+// All replicas of the gateway die at once, before the acknowledgement and after hibernation: the cluster stays awake, or sleeps
 // and is woken by the new replicas.
 func TestGatewaysDieInTheHandover(t *testing.T) {
 	s := disturbing(t)
@@ -99,10 +99,10 @@ func TestGatewaysDieInTheHandover(t *testing.T) {
 	s.killPlugin()
 	release()
 	s.settled(c)
-	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", toSleep, scenario.SwitchedOn)
+	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", toSleep, scenario.HibernationOn)
 	s.must(err)
 	s.killPlugin()
-	// The operator cannot go on without the plugin and may be too late, so that the switch is withdrawn once. Until the end the instance
+	// The operator cannot go on without the plugin and may be too late, so that hibernation is withdrawn once. Until the end the instance
 	// may still answer.
 	_, err = kube.AwaitCluster(s.ctx, c, "hibernated", toSleep+toHibernate, scenario.Hibernated)
 	s.must(err)
@@ -225,7 +225,7 @@ func (s *story) connectsAgain(c *cnpgv1.Cluster) {
 		s.Errorf("the client is told to connect again while %d slices lead to the gateway, or no instance is ready", led)
 	}
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
-	if scenario.SwitchedOn(c) {
+	if scenario.HibernationOn(c) {
 		s.Error("the client did not wake the cluster")
 	}
 	for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {

@@ -53,7 +53,7 @@ func TestSwitchoverAndFailover(t *testing.T) {
 // sleepsAfresh checks that the cluster falls asleep no earlier than the threshold after its new primary became that.
 func (s *story) sleepsAfresh(c *cnpgv1.Cluster, what string, clock time.Duration) {
 	s.Helper()
-	_, err := kube.AwaitCluster(s.ctx, c, "asleep after "+what, toHealthy+toSleep, scenario.SwitchedOn)
+	_, err := kube.AwaitCluster(s.ctx, c, "asleep after "+what, toHealthy+toSleep, scenario.HibernationOn)
 	s.must(err)
 	promoted, err := time.Parse(time.RFC3339Nano, c.Status.CurrentPrimaryTimestamp)
 	s.must(err)

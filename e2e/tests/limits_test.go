@@ -45,7 +45,7 @@ func TestInstancesAreLimited(t *testing.T) {
 	ours, neighbours := cnpg+s.namespace+"/clusters/limited", cnpg+s.namespace+"/clusters/neighbour"
 	schedule, foreign := cnpg+s.namespace+"/scheduledbackups/limited", cnpg+s.namespace+"/scheduledbackups/neighbour"
 	annotation := func(key, value string) string { return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value) }
-	switchedOn := annotation(scenario.Hibernation, "on")
+	hibernationOn := annotation(scenario.Hibernation, "on")
 	rights := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"more"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"admin"}}`
 	rows := []limit{
 		{"another image", primary, http.MethodPatch, ours, `{"spec":{"imageName":"example.org/other:17"}}`, noSpec},
@@ -66,13 +66,13 @@ func TestInstancesAreLimited(t *testing.T) {
 		{"who woke it", primary, http.MethodPatch, ours, annotation("xata.io/scale-to-zero-last-wake", "{}"), noAnnotations + "xata.io/scale-to-zero-last-wake"},
 		{"somebody's annotation", primary, http.MethodPatch, ours, annotation("example.org/x", "y"), noAnnotations + "example.org/x"},
 		{"fencing by names, which no doze does", primary, http.MethodPatch, ours, annotation(scenario.Fence, `["limited-1"]`), "instances may set the annotation " + scenario.Fence + " of their Cluster to [\"*\"] and remove that, and nothing else"},
-		{"the switch, from a standby", standby, http.MethodPatch, ours, switchedOn, notPrimary},
+		{"hibernation, from a standby", standby, http.MethodPatch, ours, hibernationOn, notPrimary},
 		{"the schedule's times", primary, http.MethodPatch, schedule, `{"spec":{"schedule":"0 0 0 2 2 *"}}`, onlySuspend},
 		{"the schedule's method", primary, http.MethodPatch, schedule, `{"spec":{"method":"volumeSnapshot"}}`, onlySuspend},
 		{"suspending, from a standby", standby, http.MethodPatch, schedule, `{"spec":{"suspend":true}}`, ofThePrimary},
 		{"another cluster's schedule", primary, http.MethodPatch, foreign, `{"spec":{"suspend":true}}`, onlyOwn},
-		{"another cluster's switch", primary, http.MethodPatch, neighbours, switchedOn, `cannot patch resource "clusters"`},
-		{"a cluster of another namespace", primary, http.MethodPatch, cnpg + "default/clusters/limited", switchedOn, `cannot patch resource "clusters"`},
+		{"another cluster's hibernation", primary, http.MethodPatch, neighbours, hibernationOn, `cannot patch resource "clusters"`},
+		{"a cluster of another namespace", primary, http.MethodPatch, cnpg + "default/clusters/limited", hibernationOn, `cannot patch resource "clusters"`},
 		{"a schedule of another namespace", primary, http.MethodPatch, cnpg + "default/scheduledbackups/limited", `{"spec":{"suspend":true}}`, `cannot patch resource "scheduledbackups"`},
 		{"its Cluster away", primary, http.MethodDelete, ours, "", `cannot delete resource "clusters"`},
 		{"its schedule away", primary, http.MethodDelete, schedule, "", `cannot delete resource "scheduledbackups"`},
@@ -96,7 +96,7 @@ func TestInstancesAreLimited(t *testing.T) {
 	rows = []limit{
 		{"keep its cluster awake", primary, http.MethodPatch, ours, annotation(scenario.KeepAwakeUntil, soon), ""},
 		{"suspend its schedule", primary, http.MethodPatch, schedule, `{"metadata":{"annotations":{"` + scenario.Suspended + `":"` + now + `"}},"spec":{"suspend":true}}`, ""},
-		{"turn its cluster's switch on", primary, http.MethodPatch, ours, switchedOn, ""},
+		{"turn its cluster's hibernation on", primary, http.MethodPatch, ours, hibernationOn, ""},
 	}
 	for i, answer := range s.ask(program, rows) {
 		if answer.Code != http.StatusOK || !s.has(answer.Body, rows[i].body) {

@@ -12,7 +12,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// The switch is turned on, but the answer is lost: going to sleep continues all the same. The schedules stay suspended, idle
+// Hibernation is turned on, but the answer is lost: going to sleep continues all the same. The schedules stay suspended, idle
 // sessions are terminated, and after the wake the schedules are resumed. LOST_ANSWERS is the number of repetitions.
 func TestHandover_aLostAnswerUndoesNothing(t *testing.T) {
 	t.Parallel()
@@ -25,8 +25,8 @@ func TestHandover_aLostAnswerUndoesNothing(t *testing.T) {
 	for range repeats(t, "LOST_ANSWERS", 1) {
 		relay := s.relay(c)
 		session := s.open(c, "rw")
-		switched, release := interceptor.Hold(func(change scenario.Change) bool {
-			if !switchesOn(change) {
+		held, release := interceptor.Hold(func(change scenario.Change) bool {
+			if !turnsHibernationOn(change) {
 				return false
 			}
 			relay.Lose()
@@ -34,8 +34,8 @@ func TestHandover_aLostAnswerUndoesNothing(t *testing.T) {
 		})
 		release() // the sidecar would not wait for a change that is held for long
 		s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-		s.held(switched)
-		_, err := kube.AwaitCluster(s.ctx, c, "switched on", toSettle, scenario.SwitchedOn)
+		s.held(held)
+		_, err := kube.AwaitCluster(s.ctx, c, "hibernated", toSettle, scenario.HibernationOn)
 		s.must(err)
 		undone := s.watchResumed(schedule)
 		s.hibernated(c) // a shutdown would wait for an idle session that is not terminated

@@ -39,7 +39,7 @@ const (
 	// toSettle bounds the wait for what happens at once. Only what never happens fails, since a busy machine may stand still for
 	// seconds; `make bench` measures how soon it happens.
 	toSettle = time.Minute
-	// toSleep bounds the wait for the switch: an attempt to sleep that such a machine breaks off is repeated after 10, 20 and 40 s.
+	// toSleep bounds the wait for hibernation: an attempt to sleep that such a machine breaks off is repeated after 10, 20 and 40 s.
 	toSleep = 3 * time.Minute
 	// toAttempt bounds the time from a threshold of 12 s to the first attempt to sleep. An idle instance is sampled once a minute: if
 	// nothing made the sidecar look when the threshold has passed, it would look 48 s later.
@@ -48,7 +48,7 @@ const (
 	toSample = 2 * time.Minute
 	// pollEvery is the pause before something is read again: without one, who waits would keep the machine busy.
 	pollEvery = 200 * time.Millisecond
-	// toHibernate bounds the operator's part after the switch: half of the 180 s for which a smart shutdown waits for a session.
+	// toHibernate bounds the operator's part after hibernation: half of the 180 s for which a smart shutdown waits for a session.
 	toHibernate = 90 * time.Second
 	// never is a threshold, in minutes, that no test reaches.
 	never = "600"
@@ -241,15 +241,15 @@ func (s *story) awake(c *cnpgv1.Cluster, during time.Duration, why string) {
 func (s *story) asleepOnTime(c *cnpgv1.Cluster, before, after time.Time, threshold time.Duration) {
 	s.Helper()
 	var tried time.Time
-	at, err := kube.AwaitCluster(s.ctx, c, "switched off by the sidecar", threshold+toSleep, func(c *cnpgv1.Cluster) bool {
+	at, err := kube.AwaitCluster(s.ctx, c, "hibernated by the sidecar", threshold+toSleep, func(c *cnpgv1.Cluster) bool {
 		if tried.IsZero() {
 			tried = attempted(c)
 		}
-		return scenario.SwitchedOn(c)
+		return scenario.HibernationOn(c)
 	})
 	s.must(err)
 	late := tried.Sub(after.Add(threshold))
-	s.Logf("tried %.2fs after the end of the last session and the threshold of %s, switched on %.2fs after that",
+	s.Logf("tried %.2fs after the end of the last session and the threshold of %s, hibernation on %.2fs after that",
 		late.Seconds(), threshold, at.Sub(tried).Seconds())
 	if tried.Before(before.Add(threshold)) {
 		s.Errorf("tried to sleep %s too early", before.Add(threshold).Sub(tried))
@@ -267,13 +267,13 @@ func attempted(c *cnpgv1.Cluster) time.Time {
 	if until, err := time.Parse(time.RFC3339Nano, deadline); err == nil {
 		return until.Add(-announcedFor)
 	}
-	if !scenario.SwitchedOn(c) {
+	if !scenario.HibernationOn(c) {
 		return time.Time{}
 	}
 	return asleepSince(c) // the announcement was missed
 }
 
-// asleepSince returns the end of the second in which the sidecar turned the switch on.
+// asleepSince returns the end of the second in which the sidecar turned hibernation on.
 func asleepSince(c *cnpgv1.Cluster) time.Time {
 	since, err := time.Parse(time.RFC3339, c.Annotations[scenario.AsleepSince])
 	if err != nil {
@@ -294,12 +294,12 @@ func (s *story) hibernated(c *cnpgv1.Cluster) {
 // fallsAsleep waits until the cluster is put to sleep, and checks that it sleeps then.
 func (s *story) fallsAsleep(c *cnpgv1.Cluster, what string) {
 	s.Helper()
-	_, err := kube.AwaitCluster(s.ctx, c, what, toSleep, scenario.SwitchedOn)
+	_, err := kube.AwaitCluster(s.ctx, c, what, toSleep, scenario.HibernationOn)
 	s.must(err)
 	s.hibernated(c)
 }
 
-// wake turns the switch off by hand and waits until the cluster is healthy again.
+// wake turns hibernation off by hand and waits until the cluster is healthy again.
 func (s *story) wake(c *cnpgv1.Cluster) {
 	s.Helper()
 	s.must(kube.Wake(s.ctx, c))

@@ -113,7 +113,7 @@ func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor, ignored bool) {
 // visitsAsleep lets the cluster fall asleep if it is awake, and checks whether a visit wakes it.
 func (s *story) visitsAsleep(c *cnpgv1.Cluster, v visitor) {
 	s.Helper()
-	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); !scenario.SwitchedOn(c) {
+	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); !scenario.HibernationOn(c) {
 		s.sleeps(c)
 	}
 	if !v.wakes {
@@ -127,7 +127,7 @@ func (s *story) visitsAsleep(c *cnpgv1.Cluster, v visitor) {
 		if v.answered && (err != nil || !strings.Contains(out, "answered")) {
 			s.Errorf("%s, asleep: %q (%v)", v.name, out, err)
 		}
-		_, err = kube.AwaitCluster(s.ctx, c, "woken", toAct, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+		_, err = kube.AwaitCluster(s.ctx, c, "woken", toAct, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 		if err == nil {
 			break
 		}

@@ -42,8 +42,8 @@ func acknowledges(change scenario.Change) bool {
 	return change.Kind == cnpgv1.ClusterKind && after[scenario.GatewayReady] != "" && after[scenario.GatewayReady] != before[scenario.GatewayReady]
 }
 
-// switchesOn reports whether a change turns the switch on.
-func switchesOn(change scenario.Change) bool {
+// turnsHibernationOn reports whether a change turns hibernation on.
+func turnsHibernationOn(change scenario.Change) bool {
 	before, after := change.Before.GetAnnotations(), change.After.GetAnnotations()
 	return change.Kind == cnpgv1.ClusterKind && after[scenario.Hibernation] == "on" && before[scenario.Hibernation] != "on"
 }
@@ -78,8 +78,8 @@ func (s *story) notAnnounced(c *cnpgv1.Cluster) {
 func (s *story) decided(c *cnpgv1.Cluster) bool {
 	s.Helper()
 	_, err := kube.AwaitCluster(s.ctx, c, "asleep or awake", between+toSettle, func(c *cnpgv1.Cluster) bool {
-		return scenario.SwitchedOn(c) || c.Annotations[scenario.Announced] == ""
+		return scenario.HibernationOn(c) || c.Annotations[scenario.Announced] == ""
 	})
 	s.must(err)
-	return scenario.SwitchedOn(c)
+	return scenario.HibernationOn(c)
 }

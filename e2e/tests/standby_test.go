@@ -74,7 +74,7 @@ func (s *story) sleepsOver(c *cnpgv1.Cluster, interceptor *scenario.Interceptor,
 	defer session.Close()
 	defer s.annotate(c, scenario.InactivityMinutes, never) // or the next attempt might get past what the next phase holds
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
-	if scenario.SwitchedOn(c) {
+	if scenario.HibernationOn(c) {
 		s.Fatalf("%s: the session was opened too late", phase.name)
 	}
 	release()
@@ -97,15 +97,15 @@ func (s *story) openOnStandby(c *cnpgv1.Cluster, service string) *scenario.Sessi
 	return session
 }
 
-// toTakeBack is longer than the 15 s in which the sidecar may take the switch back.
+// toTakeBack is longer than the 15 s in which the sidecar may take hibernation back.
 const toTakeBack = 20 * time.Second
 
-// afterTheLastLook opens a session by a standby's address while the switch is being turned on, and logs the outcome: such a
+// afterTheLastLook opens a session by a standby's address while hibernation is being turned on, and logs the outcome: such a
 // session is not promised to prevent sleep, but to be served until it ends.
 func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interceptor) {
 	s.Helper()
 	s.notAnnounced(c)
-	held, release := interceptor.Hold(switchesOn)
+	held, release := interceptor.Hold(turnsHibernationOn)
 	defer release()
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.held(held)
@@ -113,7 +113,7 @@ func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interc
 	release()
 	slept := s.decided(c)
 	if slept {
-		_, err := kube.AwaitCluster(s.ctx, c, "taken back", toTakeBack, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+		_, err := kube.AwaitCluster(s.ctx, c, "taken back", toTakeBack, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 		slept = err != nil
 	}
 	s.Logf("a session that began after the last look: stayed asleep %t", slept)
@@ -131,7 +131,7 @@ func (s *story) afterTheLastLook(c *cnpgv1.Cluster, interceptor *scenario.Interc
 func (s *story) wakeAnyhow(c *cnpgv1.Cluster) {
 	s.Helper()
 	_, err := kube.AwaitCluster(s.ctx, c, "hibernated", 2*toHibernate+toSettle, func(c *cnpgv1.Cluster) bool { // a session may hold it up
-		return scenario.Hibernated(c) || !scenario.SwitchedOn(c)
+		return scenario.Hibernated(c) || !scenario.HibernationOn(c)
 	})
 	s.must(err)
 	s.wake(c)

@@ -31,7 +31,7 @@ func TestMinorUpgrade(t *testing.T) {
 	session.Close() // the primary's shutdown would wait for it
 	slept := false
 	_, err := kube.AwaitCluster(s.ctx, c, "upgraded", toHealthy, func(c *cnpgv1.Cluster) bool {
-		slept = scenario.SwitchedOn(c)
+		slept = scenario.HibernationOn(c)
 		return slept || scenario.Healthy(c) && s.run(c, next)
 	})
 	s.must(err)
@@ -40,7 +40,7 @@ func TestMinorUpgrade(t *testing.T) {
 		t.Fatal("the cluster was put to sleep in the middle of its upgrade")
 	}
 	s.annotate(c, scenario.InactivityMinutes, never)
-	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.SwitchedOn(c) { // upgraded, it has had the time
+	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.HibernationOn(c) { // upgraded, it has had the time
 		s.hibernated(c)
 		s.wake(c)
 	}

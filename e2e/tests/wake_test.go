@@ -19,7 +19,7 @@ import (
 const (
 	// toWake bounds the wait for a wake: a minute less than the gateway holds a client.
 	toWake = 4 * time.Minute
-	// toHandOver is what the handover to the gateway adds between the threshold and the switch.
+	// toHandOver is what the handover to the gateway adds between the threshold and hibernation.
 	toHandOver = 15 * time.Second
 	// gatewaySlices is the managed-by label value of the gateway's EndpointSlices.
 	gatewaySlices = "scale-to-zero.cnpg-i.io"
@@ -72,7 +72,7 @@ func (s *story) awaitSlices(c *cnpgv1.Cluster, within time.Duration, services ..
 // staysAsleep checks that the cluster is not woken for a while.
 func (s *story) staysAsleep(c *cnpgv1.Cluster, during time.Duration, why string) {
 	s.Helper()
-	if at, err := kube.AwaitCluster(s.ctx, c, "awake", during, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) }); err == nil {
+	if at, err := kube.AwaitCluster(s.ctx, c, "awake", during, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) }); err == nil {
 		s.Fatalf("%s: woken at %s", why, at.Format(time.TimeOnly))
 	}
 	if pods := s.instances(c); len(pods) != 0 {
@@ -114,8 +114,8 @@ func TestWakeOnConnect(t *testing.T) {
 			t.Errorf("the answer is %q", answer)
 		}
 		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
-		if scenario.SwitchedOn(c) {
-			t.Error("answered, but the switch is on")
+		if scenario.HibernationOn(c) {
+			t.Error("answered, but hibernation is on")
 		}
 		s.tellsWho(c, s.client().Status.PodIP, settings)
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
@@ -338,7 +338,7 @@ func TestNoGatewayNoSleep(t *testing.T) {
 	s.must(err)
 	s.awake(c, toAct, "no gateway")
 	s.setEnvironment(s.plugin(), on)
-	// During the plugin's rollout the operator may be too late, so that the switch is withdrawn once.
+	// During the plugin's rollout the operator may be too late, so that hibernation is withdrawn once.
 	_, err = kube.AwaitCluster(s.ctx, c, "asleep once there is a gateway", toSleep+toHibernate, scenario.Hibernated)
 	s.must(err)
 	answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
@@ -355,7 +355,7 @@ func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 	s.turn(c)
 	s.sleeps(c)
 	answered := s.twentyClients(c, oneTry)
-	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 	s.must(err)
 	evicted := s.replicas()[0]
 	s.must(kube.Delete(s.ctx, &evicted))
@@ -370,7 +370,7 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 	s.turn(c)
 	s.sleeps(c)
 	answered := s.clientsWithoutAnOperator(c)
-	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 	s.must(err)
 	killed := s.replicas()[0]
 	s.must(kube.Delete(s.ctx, &killed, client.GracePeriodSeconds(0)))
@@ -382,7 +382,7 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 	s.awaitSlices(c, between+toSettle)
 }
 
-// All plugin replicas die between turning the switch off and the first instance: their successors still report who woke the
+// All plugin replicas die between turning hibernation off and the first instance: their successors still report who woke the
 // cluster.
 func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 	s := disturbing(t)
@@ -390,7 +390,7 @@ func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 	s.turn(c)
 	s.sleeps(c)
 	answered := s.clientsWithoutAnOperator(c)
-	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.SwitchedOn(c) })
+	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 	s.must(err)
 	s.killPlugin()
 	s.scaleOperator(1)

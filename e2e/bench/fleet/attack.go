@@ -89,7 +89,7 @@ func (f *fleet) attack(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	row("under attack: connections that ten addresses opened; switches of 50 clients' clusters off within (s)", "%d; %s", opened.Load(), took)
+	row("under attack: connections that ten addresses opened; hibernation of 50 clients' clusters off within (s)", "%d; %s", opened.Load(), took)
 	for i, what := range []string{"calls of the operator's", "calls of a bystander"} {
 		row("... "+what+", quiet and under attack: median, p99 (ms)", "%s; %s", quiet[i], busy[i])
 	}
@@ -101,7 +101,7 @@ func (f *fleet) attack(ctx context.Context) (err error) {
 // wakeHonest connects to each of the clusters from an address of its own, and returns how long it took until every switch was
 // off.
 func (f *fleet) wakeHonest(ctx context.Context, wanted map[string]int32) (string, error) {
-	changes, err := f.switches(ctx)
+	changes, err := f.watchClusters(ctx)
 	if err != nil {
 		return "", err
 	}

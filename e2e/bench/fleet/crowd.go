@@ -20,17 +20,17 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// wakeWithin bounds the wait for the switches.
+// wakeWithin bounds the wait until hibernation is off.
 const wakeWithin = 2 * time.Minute
 
-// crowd connects to many sleeping clusters at once and prints how soon their switches were off.
+// crowd connects to many sleeping clusters at once and prints how soon their hibernation was off.
 func (f *fleet) crowd(ctx context.Context, p *process) error {
 	f.progress.Say("wake %d clusters", f.wakes)
 	ports, err := f.ports(ctx)
 	if err != nil {
 		return err
 	}
-	changes, err := f.switches(ctx)
+	changes, err := f.watchClusters(ctx)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (f *fleet) crowd(ctx context.Context, p *process) error {
 	}
 	connected := time.Since(began)
 	var half time.Duration
-	limited, cancel := context.WithTimeoutCause(ctx, wakeWithin, fmt.Errorf("not every switch is off within %s", wakeWithin))
+	limited, cancel := context.WithTimeoutCause(ctx, wakeWithin, fmt.Errorf("hibernation of not every cluster is off within %s", wakeWithin))
 	defer cancel()
 	for woken := 0; woken < f.wakes; {
 		select {
@@ -95,8 +95,8 @@ func (f *fleet) ports(ctx context.Context) (map[string]int32, error) {
 	return ports, nil
 }
 
-// switches tells of changes of the Clusters from now on.
-func (f *fleet) switches(ctx context.Context) (watch.Interface, error) {
+// watchClusters watches the Clusters from now on.
+func (f *fleet) watchClusters(ctx context.Context) (watch.Interface, error) {
 	var clusters metav1.PartialObjectMetadataList
 	clusters.SetGroupVersionKind(cnpgv1.SchemeGroupVersion.WithKind("ClusterList"))
 	if err := f.admin.List(ctx, &clusters, client.Limit(1)); err != nil {
