@@ -52,9 +52,9 @@ func (l Layout) independent(families Families) []component {
 
 // start runs a component in a session of its own, so that it outlives this program, and records its process.
 func (l Layout) start(c component) error {
-	log, err := os.Create(filepath.Join(l.Logs(), c.name+".log"))
+	log, err := os.OpenFile(filepath.Join(l.Logs(), c.name+".log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
-		return fmt.Errorf("make the log of %s: %w", c.name, err)
+		return fmt.Errorf("open the log of %s: %w", c.name, err)
 	}
 	defer func() { _ = log.Close() }()
 	command := exec.Command(c.program, c.arguments...) //nolint:noctx // it outlives this program and every deadline in it

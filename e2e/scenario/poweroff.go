@@ -34,6 +34,15 @@ func PowerOff(ctx context.Context, pod types.UID) (func() error, error) {
 	return restore, nil
 }
 
+// KillPod kills every process of a pod on this machine.
+func KillPod(pod types.UID) error {
+	processes := Processes(func([]string) bool { return true }, string(pod))
+	if len(processes) == 0 {
+		return ErrNotHere
+	}
+	return signal(processes, syscall.SIGKILL)
+}
+
 // drop has the network of a process lose whatever comes and goes, or no longer.
 func drop(ctx context.Context, process int, verb string) error {
 	var failed error

@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
@@ -39,6 +42,40 @@ func TestDoze_hibernatesWhenItsNodeIsCordoned(t *testing.T) {
 	_, err = kube.AwaitCluster(s.ctx, c, "without a fence", toSettle, func(c *cnpgv1.Cluster) bool { return !fenced(c) })
 	s.must(err)
 	s.cordon(node, false)
+	s.wakesByClient(c, verify)
+}
+
+// The node restarts while a cluster dozes: the kubelet, containerd and the containers of its pod end and are started again. The
+// cluster goes on dozing in its pod, and a client wakes it there.
+func TestDoze_survivesARestartOfItsNode(t *testing.T) {
+	s := disturbing(t)
+	layout, err := cluster.DefaultLayout("..")
+	s.must(err)
+	c := kube.NewCluster(s.namespace, "rebooted", 1, never)
+	c.Annotations[scenario.DozeMinutes] = dozesLater
+	s.running(c)
+	verify := s.trust(c)
+	s.turn(c)
+	s.annotate(c, scenario.DozeMinutes, dozeMinutes)
+	before := s.dozes(c)
+	err = layout.RestartNode(func() error { return scenario.KillPod(before.UID) })
+	if errors.Is(err, cluster.ErrElsewhere) {
+		t.Skip(err)
+	}
+	s.must(err)
+	start := time.Now()
+	_, err = kube.AwaitPod(s.ctx, before.DeepCopy(), "with other containers", toHealthy, func(p *corev1.Pod) bool {
+		return !slices.ContainsFunc(p.Status.ContainerStatuses, func(now corev1.ContainerStatus) bool {
+			return now.State.Running == nil || slices.ContainsFunc(before.Status.ContainerStatuses, func(then corev1.ContainerStatus) bool {
+				return now.ContainerID == then.ContainerID
+			})
+		})
+	})
+	s.must(err)
+	t.Logf("its containers ran again %.1fs after the node's restart", time.Since(start).Seconds())
+	if now := s.dozes(c); now.UID != before.UID {
+		t.Error("the pod was replaced")
+	}
 	s.wakesByClient(c, verify)
 }
 

@@ -1,0 +1,66 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrElsewhere says that the node is not one that was made here.
+var ErrElsewhere = errors.New("the cluster of KUBECONFIG was not made here")
+
+// RestartNode kills the kubelet and containerd, and starts them again after meanwhile. Containers survive unless meanwhile kills
+// them, as a restart of the machine does.
+func (l Layout) RestartNode(meanwhile func() error) (err error) {
+	if l.another() {
+		return ErrElsewhere
+	}
+	var killed []component
+	defer func() {
+		for _, c := range killed {
+			err = errors.Join(err, l.start(c))
+		}
+	}()
+	for _, name := range []string{"containerd", "kubelet"} { // in the order in which they are started
+		pid := l.components()[name]
+		c, err := runningComponent(name, pid)
+		if err != nil {
+			return err
+		}
+		if err := kill(pid); err != nil {
+			return fmt.Errorf("kill %s: %w", name, err)
+		}
+		killed = append(killed, c)
+	}
+	return meanwhile()
+}
+
+// runningComponent reads what a component was started with.
+func runningComponent(name string, pid int) (component, error) {
+	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil {
+		return component{}, fmt.Errorf("find the program of %s: %w", name, err)
+	}
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return component{}, fmt.Errorf("read the arguments of %s: %w", name, err)
+	}
+	arguments := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
+	return component{name, program, arguments[1:]}, nil
+}
+
+// kill kills a process and waits until it has ended.
+func kill(pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	for deadline := time.Now().Add(time.Minute); !zombie(pid); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("process %d does not end", pid)
+		}
+	}
+	return nil
+}
