@@ -41,7 +41,7 @@ func TestMaintenanceKeepsVolumes(t *testing.T) {
 		t.Errorf("the Event says %q", message)
 	}
 	s.refuses(c, "sslmode=disable", "reusePVC")
-	s.refuses(c, "sslmode=require", "closed the connection", "EOF detected") // depends on the phase
+	s.refuses(c, "sslmode=require", "closed the connection", "EOF detected", "unexpected eof") // depends on the phase
 	command := exec.CommandContext(s.ctx, program, "wake", c.Name, "-n", s.namespace)
 	if out, err := command.CombinedOutput(); err == nil || !strings.Contains(string(out), "reusePVC") {
 		t.Errorf("the command: %v: %s", err, out)

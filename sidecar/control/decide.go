@@ -44,6 +44,9 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 	}
 	if !l.status.ViewKnown {
 		l.doze.restartPending = l.findPendingRestart(v)
+		if l.parts.Readiness != nil && !v.Fenced && !v.Dozing && v.DozingSince.IsZero() && v.Annotations[contract.AnnotationAnnounced] == "" {
+			l.restoreReadiness() // an earlier process may have withdrawn it, or the supervisor has just started
+		}
 	}
 	l.status.View, l.status.ViewKnown = v, true
 	l.parse(time.Now())

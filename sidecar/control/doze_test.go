@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
@@ -464,6 +465,36 @@ func TestRestart_thatFailsIsRecordedOnceForEachWake(t *testing.T) {
 }
 
 // A client that ends a doze leaves no mark, and the sidecar may restart before PostgreSQL does.
+func TestReadiness_isRestoredOnceNoDozeIsKnown(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*world)
+		want   bool
+	}{
+		{"an awake cluster", func(*world) {}, true},
+		{"not a dozing one", func(w *world) { w.view.Dozing, w.view.DozingSince = true, time.Now() }, false},
+		{"nor one whose doze ends", func(w *world) { w.view.DozingSince = time.Now() }, false},
+		{"nor one that a person has fenced", func(w *world) { w.view.Fenced = true }, false},
+		{"nor one whose fence may be under way", func(w *world) {
+			w.view.Annotations[contract.AnnotationAnnounced] = contract.Announcement{PodUID: "pod-uid", Deadline: time.Now().Add(time.Second), Doze: true}.String()
+		}, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				dozes(w)
+				row.change(w)
+				w.instance.ready, w.inUse = false, true
+			}, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				synctest.Wait()
+				expect(t, w, "ready", row.want, func(w *world) bool { return w.instance.ready })
+			})
+		})
+	}
+}
+
 func TestRestart_thatFailsIsNoticedByASidecarThatWasRestarted(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -102,12 +102,18 @@ type world struct {
 // live runs a test with a supervisor.
 func live(t *testing.T, test func(*world)) {
 	t.Helper()
+	liveWith(t, func(p *fakePort) *lease { return &lease{port: p, logger: slog.New(slog.DiscardHandler)} }, test)
+}
+
+// liveWith is live with that lease.
+func liveWith(t *testing.T, lease func(*fakePort) *lease, test func(*world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, port: &fakePort{}, listener: &fakeListener{clients: make(chan net.Conn), closed: make(chan struct{})}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- (&lease{port: w.port, logger: slog.New(slog.DiscardHandler)}).serve(ctx, w.listener)
+			ended <- lease(w.port).serve(ctx, w.listener)
 		}()
 		test(w)
 		cancel()
@@ -179,6 +185,23 @@ func TestLease_isClosedWhileTheWorkerKeepsIt(t *testing.T) {
 		if worker.Held() {
 			t.Error("a released lease is held")
 		}
+	})
+}
+
+// The container may have been restarted during a doze.
+func TestLease_isTakenAtFirst(t *testing.T) {
+	t.Parallel()
+	started := func(p *fakePort) *lease { return newLease(p, slog.New(slog.DiscardHandler)) }
+	liveWith(t, started, func(w *world) {
+		w.expect(false, "before the worker knows")
+		w.restore(w.worker())
+		w.expect(true, "once it does")
+	})
+	liveWith(t, started, func(w *world) {
+		time.Sleep(leaseDuration - time.Millisecond)
+		w.expect(false, "while a worker may start")
+		time.Sleep(2 * time.Millisecond)
+		w.expect(true, "without a worker")
 	})
 }
 

@@ -13,12 +13,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/privatesocket"
 )
 
-// Serve keeps the TCP port open, except while a client of the Unix socket leases it closed, until the context ends. What fails
-// is logged and tried again.
+// Serve keeps the TCP port open, except while a client of the Unix socket leases it closed, until the context ends. At first the
+// port is closed as if it were leased, until the worker restores it. What fails is logged and tried again.
 func Serve(ctx context.Context, address, socket string, logger *slog.Logger) {
 	port := &tcpPort{address: address}
 	defer port.close()
-	l := &lease{port: port, logger: logger}
+	l := newLease(port, logger)
 	for ctx.Err() == nil {
 		l.settle(ctx)
 		listener, err := privatesocket.Listen(socket)
@@ -64,6 +64,11 @@ type lease struct {
 	until time.Time
 	// openError is why the port could not be opened when it was last tried; nil otherwise.
 	openError error
+}
+
+// newLease returns a lease that is taken for the worker that is about to start.
+func newLease(port port, logger *slog.Logger) *lease {
+	return &lease{port: port, logger: logger, until: time.Now().Add(leaseDuration)}
 }
 
 // serve serves the clients one after another until the context ends or the listener fails, and closes the listener.
