@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,14 +15,14 @@ var ErrElsewhere = errors.New("the cluster of KUBECONFIG was not made here")
 
 // RestartNode kills the kubelet and containerd, and starts them again after meanwhile. Containers survive unless meanwhile kills
 // them, as a restart of the machine does.
-func (l Layout) RestartNode(meanwhile func() error) (err error) {
+func (l Layout) RestartNode(ctx context.Context, meanwhile func() error) (err error) {
 	if l.another() {
 		return ErrElsewhere
 	}
 	var killed []component
 	defer func() {
 		for _, c := range killed {
-			err = errors.Join(err, l.start(c))
+			err = errors.Join(err, l.startAgain(context.WithoutCancel(ctx), c))
 		}
 	}()
 	for _, name := range []string{"containerd", "kubelet"} { // in the order in which they are started
@@ -36,6 +37,24 @@ func (l Layout) RestartNode(meanwhile func() error) (err error) {
 		killed = append(killed, c)
 	}
 	return meanwhile()
+}
+
+// startAgain starts a component until it stays, like systemd: the kubelet ends if containerd does not answer yet.
+func (l Layout) startAgain(ctx context.Context, c component) error {
+	const stays = 5 * time.Second
+	var started time.Time
+	return until(ctx, c.name, time.Minute, func(context.Context) error {
+		if l.components()[c.name] == 0 {
+			started = time.Now()
+			if err := l.start(c); err != nil {
+				return err
+			}
+		}
+		if time.Since(started) < stays {
+			return fmt.Errorf("%s was started %s ago", c.name, time.Since(started))
+		}
+		return nil
+	})
 }
 
 // runningComponent reads what a component was started with.

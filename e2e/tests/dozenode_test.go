@@ -58,7 +58,7 @@ func TestDoze_survivesARestartOfItsNode(t *testing.T) {
 	s.turn(c)
 	s.annotate(c, scenario.DozeMinutes, dozeMinutes)
 	before := s.dozes(c)
-	err = layout.RestartNode(func() error { return scenario.KillPod(before.UID) })
+	err = layout.RestartNode(s.ctx, func() error { return scenario.KillPod(before.UID) })
 	if errors.Is(err, cluster.ErrElsewhere) {
 		t.Skip(err)
 	}
