@@ -20,7 +20,7 @@ const (
 	// AnnotationDatabase names the database whose channel is listened to; empty: none. Default: the application database, if the Cluster
 	// names one.
 	AnnotationDatabase = Prefix + "database"
-	// AnnotationActivity says what counts as activity: with [ActivityConnections] any open client session, with [ActivityQueries] a session
+	// AnnotationActivity specifies what counts as activity: with [ActivityConnections] any open client session, with [ActivityQueries] a session
 	// that sits idle only up to its last statement. Default: [ActivityConnections].
 	AnnotationActivity = Prefix + "activity"
 	// AnnotationIgnore lists sessions that never count, such as `user=monitoring application=datadog*; client=10.0.0.0/8`. Default: none.
@@ -28,17 +28,17 @@ const (
 	// AnnotationKeepAwake lists times of the week without sleep, such as `Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC`.
 	// Default: none.
 	AnnotationKeepAwake = Prefix + "keep-awake"
-	// AnnotationWake says what wakes the cluster: with [WakeOnConnect] a client that connects, with [WakeManual] only people.
+	// AnnotationWake specifies what wakes the cluster: with [WakeOnConnect] a client that connects, with [WakeManual] only people.
 	// Default: [WakeOnConnect].
 	AnnotationWake = Prefix + "wake"
 	// AnnotationKeepAwakeUntil allows no sleep before this time of RFC 3339, at most 7 days ahead; `keep-awake` of the channel and of the
 	// command line write it too. Default: none.
 	AnnotationKeepAwakeUntil = Prefix + "keep-awake-until"
-	// AnnotationGatewayAddress says what happens where `pg_hba` or `podSelectorRefs` distinguish addresses: with [GatewayReject] a client
+	// AnnotationGatewayAddress specifies what happens if `pg_hba` or `podSelectorRefs` distinguish addresses: with [GatewayReject] a client
 	// that woke the cluster is asked to reconnect, with [GatewayAccept] it is routed through the gateway, whose address PostgreSQL
 	// then sees. Default: [GatewayReject].
 	AnnotationGatewayAddress = Prefix + "gateway-address"
-	// AnnotationSidecarUpdate says when a new sidecar reaches the running instances: with [UpdateOnRestart] the pod that is made next,
+	// AnnotationSidecarUpdate specifies when a new sidecar reaches the running instances: with [UpdateOnRestart] the pod that is made next,
 	// with [UpdateImmediate] by a rolling update of the operator. Default: the setting `SIDECAR_UPDATE`.
 	AnnotationSidecarUpdate = Prefix + "sidecar-update"
 	// AnnotationSleepRequested asks for sleep as soon as nothing is in use: the time of the request in RFC 3339, at most 5 minutes ago or
@@ -48,7 +48,7 @@ const (
 
 // Annotations that the plugin and the sidecars write.
 const (
-	// AnnotationAnnounced says that an instance is about to put its cluster to sleep.
+	// AnnotationAnnounced announces that an instance is about to put its cluster to sleep.
 	AnnotationAnnounced = Prefix + "announced"
 	// AnnotationGatewayReady is the plugin's acknowledgement of an announcement.
 	AnnotationGatewayReady = Prefix + "gateway-ready"
@@ -65,7 +65,7 @@ const (
 	AnnotationRestartFailed = Prefix + "restart-failed"
 	// AnnotationAsleepSince is the time, in RFC 3339, at which the cluster was put to sleep.
 	AnnotationAsleepSince = Prefix + "asleep-since"
-	// AnnotationAsleepReason says why it was put to sleep.
+	// AnnotationAsleepReason is why it was put to sleep.
 	AnnotationAsleepReason = Prefix + "asleep-reason"
 	// AsleepReasonUnusedPrefix is the beginning of that reason if a connection woke the cluster and it was not used.
 	AsleepReasonUnusedPrefix = "unused since "
@@ -78,7 +78,7 @@ const (
 	AnnotationSuspended = Prefix + "suspended"
 )
 
-// AnnotationUnroutable, on a Service, says whether its cluster may sleep although the Service's clients cannot be routed to the gateway:
+// AnnotationUnroutable, on a Service, specifies whether its cluster may sleep although the Service's clients cannot be routed to the gateway:
 // [UnroutableAccept] or [UnroutableReject]. Default: [UnroutableReject].
 const AnnotationUnroutable = Prefix + "unroutable"
 

@@ -17,13 +17,13 @@ var ErrInvalidAnnouncement = errors.New(`not an announcement such as "<pod UID> 
 // dozeSuffix is the end of an announcement of a doze.
 const dozeSuffix = " doze"
 
-// Announcement says that an instance is about to put its cluster to sleep. It is the value of [AnnotationAnnounced]. The gateway
+// Announcement announces that an instance is about to put its cluster to sleep. It is the value of [AnnotationAnnounced]. The gateway
 // acknowledges it by copying it to [AnnotationGatewayReady].
 type Announcement struct {
 	// PodUID is the UID of the instance's pod. The announcement is invalid after Deadline.
 	PodUID   string
 	Deadline time.Time
-	// Doze says that the instance is about to doze: PostgreSQL is stopped and its pod kept. Before that, the gateway must hold every
+	// Doze reports whether the instance is about to doze: PostgreSQL is stopped and its pod kept. Before that, the gateway must hold every
 	// client, and confirm that by copying the announcement to [AnnotationGatewayHolding] too.
 	Doze bool
 }

@@ -34,7 +34,7 @@ type ClientAddress struct {
 	Port uint16 `json:"port"`
 	// Peer is the client for which the gateway connects; for a probe, it is the gateway itself.
 	Peer netip.AddrPort `json:"peer"`
-	// Probe says that the gateway, on behalf of no client, checks whether PostgreSQL accepts sessions.
+	// Probe reports whether the gateway, on behalf of no client, checks whether PostgreSQL accepts sessions.
 	Probe bool `json:"probe,omitempty"`
 }
 

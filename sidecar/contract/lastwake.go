@@ -16,16 +16,19 @@ var ErrInvalidLastWake = errors.New(`not a wake such as {"at":"2026-03-01T18:00:
 // DepthDoze is the Depth of a wake from a doze: only PostgreSQL had to be started again.
 const DepthDoze = "doze"
 
-// LastWake is the value of [AnnotationLastWake]: what last woke the cluster, when, and through which Service. By is the address of a
-// client, or "Backup" and the name of one, for which Service is empty. User and Database are those of the client's startup packet, and
-// empty if TLS hides them. Depth is [DepthDoze], or empty if the cluster was hibernated.
+// LastWake is the value of [AnnotationLastWake]: the newest wake of the cluster.
 type LastWake struct {
-	At       time.Time `json:"at"`
-	By       string    `json:"by"`
-	User     string    `json:"user,omitempty"`
-	Database string    `json:"database,omitempty"`
-	Service  string    `json:"service"`
-	Depth    string    `json:"depth,omitempty"`
+	// At is the time of the wake.
+	At time.Time `json:"at"`
+	// By is the client's IP address, or "Backup" and the name of one.
+	By string `json:"by"`
+	// User and Database are those of the client's startup packet; empty for a Backup, or if TLS hides them.
+	User     string `json:"user,omitempty"`
+	Database string `json:"database,omitempty"`
+	// Service is the name of the Service that the client connected to; empty for a Backup.
+	Service string `json:"service"`
+	// Depth is [DepthDoze], or empty if the cluster was hibernated.
+	Depth string `json:"depth,omitempty"`
 }
 
 // Encode returns the annotation's value. The time is truncated to seconds.

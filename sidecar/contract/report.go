@@ -31,7 +31,7 @@ type Report struct {
 	Pod     string `json:"pod"`
 	// Known reports whether the newest sample succeeded; if not, the instance must be treated as in use.
 	Known bool `json:"known"`
-	// Active says that the newest sample found a session that counts.
+	// Active reports whether the newest sample found a session that counts.
 	Active bool `json:"active"`
 	// Sessions is the number of client sessions by state, absent unless Known.
 	Sessions map[string]int `json:"sessions,omitempty"`
@@ -41,7 +41,7 @@ type Report struct {
 	// duration, because the clocks of two machines differ.
 	IdleSince      *time.Time `json:"idleSince,omitempty"`
 	IdleForSeconds *float64   `json:"idleForSeconds,omitempty"`
-	// SamplesOnDemand says that this program can sample on demand; an older one does not know the request.
+	// SamplesOnDemand reports whether this program can sample on demand; an older one does not know the request.
 	SamplesOnDemand bool `json:"samples"`
 	// Nonce is the request's, if the instance was sampled for it: then everything here is from a sample that began after the
 	// request arrived. Only other instances of the cluster may ask for one.
@@ -59,7 +59,7 @@ type Report struct {
 	LastUnseenClient string `json:"lastUnseenClient,omitempty"`
 	// Rules are the rules by which sessions are judged.
 	Rules ReportedRules `json:"rules"`
-	// AcceptsSleepRequests says that this program understands the annotation that requests sleep; an older one treats it as a mistake.
+	// AcceptsSleepRequests reports whether this program understands the annotation that requests sleep; an older one treats it as a mistake.
 	AcceptsSleepRequests bool `json:"requests"`
 	// Reason is the first of the reasons that keep the cluster awake, and Blockers are all of them.
 	Reason   string   `json:"reason"`
@@ -70,13 +70,13 @@ type Report struct {
 	UnroutableServices string `json:"unroutableServices,omitempty"`
 	// ServerBlockers are the server's own reasons against a shutdown in the newest sample; absent if there are none.
 	ServerBlockers []string `json:"serverBlockers,omitempty"`
-	// Scheduler says that a loaded extension runs jobs in background workers, so that the instance is sampled every two seconds.
+	// Scheduler reports whether a loaded extension runs jobs in background workers, so that the instance is sampled every two seconds.
 	Scheduler bool `json:"scheduler,omitempty"`
 }
 
 // ReportedRules are the rules that the annotations set.
 type ReportedRules struct {
-	// Enabled says that the feature is on, ThresholdSeconds how long the cluster must be idle.
+	// Enabled reports whether the feature is on; ThresholdSeconds is how long the cluster must be idle.
 	Enabled          bool    `json:"enabled"`
 	ThresholdSeconds float64 `json:"thresholdSeconds"`
 	// Activity is the mode, Ignore the unparsed annotation of that name.
