@@ -100,6 +100,12 @@ func TestTraces(t *testing.T) {
 		{"nor has a dry run", made + strings.Replace(wrote("patch", aPerson, 1, 1, 2, on), `"/apis"`, `"/apis?dryRun=All"`, 1), ""},
 		{"what the operator did after a hibernation whose answer was lost comes after it", made + logged("patch", aSidecar, "clusters", 1, 2, 504, `{"metadata": {"annotations": {`+on+`}}}`, "null") +
 			logged("patch", aPerson, "clusters", 3, 3, 200, `{"metadata": {"labels": {}}}`, `{"metadata": {"name": "c", "uid": "u", "resourceVersion": "4", "annotations": {`+on+`}}, `+done+`}`), "hibernate operator-begins pods-gone"},
+		{"an acknowledgement whose answer was lost, and which the hibernation removed, comes after the announcement", made + wrote("patch", aSidecar, 1, 1, 2, announcement) +
+			logged("patch", aPlugin, "clusters", 2, 3, 504, `{"metadata": {"annotations": {"xata.io/scale-to-zero-gateway-ready": "a"}}}`, "null") +
+			logged("list", aSidecar, "backups", 3, 3, 200, "null", "null") + wrote("patch", aSidecar, 4, 4, 4, on), "announce acknowledge backups-listed hibernate"},
+		{"an acknowledgement of something else is none", made + wrote("patch", aSidecar, 1, 1, 2, announcement) +
+			logged("patch", aPlugin, "clusters", 2, 3, 504, `{"metadata": {"annotations": {"xata.io/scale-to-zero-gateway-ready": "b"}}}`, "null") +
+			wrote("patch", aSidecar, 4, 4, 4, on), "announce hibernate"},
 		{"a patch need not be an object", made + logged("patch", aPerson, "clusters", 1, 1, 200, `[{"op": "add", "path": "/metadata/annotations/a"}]`, `{"metadata": {"name": "c", "uid": "u", "resourceVersion": "2"}}`), ""},
 		{"the write tells who turned hibernation off", made + wrote("patch", aSidecar, 1, 1, 2, on) + wrote("patch", aPlugin, 2, 2, 3, `"cnpg.io/hibernation": "off"`), "hibernate wake"},
 		{"a new primary's list stands after the failover that its next write shows", made + led("c-2", 2) + logged("list", aSidecar, "backups", 3, 3, 200, "null", "null") + led("c-1", 4), "failover backups-listed"},

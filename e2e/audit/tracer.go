@@ -190,8 +190,38 @@ func (t *tracer) dozeChanged(r *record, before, after state) {
 	}
 }
 
+// acknowledgedBefore has the word for an acknowledgement that nothing shows: its answer was lost, and the sidecar's next write
+// removed it together with the announcement.
+func (t *tracer) acknowledgedBefore(before state) {
+	if before.announced == "" || before.acknowledged == before.announced {
+		return
+	}
+	for _, write := range t.unanswered {
+		if write.by == plugin && write.resource == "clusters" && write.mentions(gatewayReady) && write.mentions(before.announced) {
+			t.insertAfter(Announce, Step{At: write.done, Word: Acknowledge, By: write.pod})
+			return
+		}
+	}
+}
+
+// insertAfter puts a step behind the newest one of a word.
+func (t *tracer) insertAfter(word Word, step Step) {
+	if t.current == nil {
+		return
+	}
+	for at, before := range slices.Backward(t.current.Steps) {
+		if before.Word == word {
+			t.current.Steps = slices.Insert(t.current.Steps, at+1, step)
+			return
+		}
+	}
+}
+
 func (t *tracer) hibernationChanged(r *record, before, after state) {
 	by := t.author(r, hibernation)
+	if after.on && !before.on && by.by == instance {
+		t.acknowledgedBefore(before)
+	}
 	switch {
 	case after.on && !before.on && by.by == instance:
 		t.say(r, by, Hibernate)
