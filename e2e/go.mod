@@ -18,6 +18,7 @@ require (
 	github.com/prometheus/prometheus v0.308.0
 	golang.org/x/image v0.21.0
 	golang.org/x/sync v0.22.0
+	golang.org/x/sys v0.47.0
 	google.golang.org/grpc v1.81.1
 	helm.sh/helm/v4 v4.2.3
 	k8s.io/api v0.36.2
@@ -149,7 +150,6 @@ require (
 	golang.org/x/mod v0.37.0 // indirect
 	golang.org/x/net v0.56.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
-	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/term v0.45.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
 	golang.org/x/time v0.15.0 // indirect

@@ -26,24 +26,23 @@ func (l Layout) another() bool {
 	return named != "" && named != l.Kubeconfig()
 }
 
-// Audit compares what the project's accounts have asked of the API server since Up with what their roles permit, and returns
-// a report. A cluster that was not made here has no log, and the report says that nothing was compared; for one that was, it is an
-// error that there is none.
-func (l Layout) Audit(ctx context.Context) (string, error) {
+// Audit compares what the project's accounts have asked of the API server since Up, here and in the clusters of other networks,
+// with what their roles permit, and returns a report. A cluster that was not made here has no log, and the report says that nothing was
+// compared; for one that was, it is an error that there is none.
+func (l Layout) Audit(ctx context.Context, networks ...string) (string, error) {
 	if l.another() {
 		return "audit: left out: the cluster of KUBECONFIG was not made here, and its audit log is not known\n", nil
 	}
 	if err := l.exists(); err != nil {
 		return "", err
 	}
-	log, err := os.Open(l.auditLog())
-	if err != nil {
-		return "", fmt.Errorf("open the audit log: %w", err)
-	}
-	defer func() { _ = log.Close() }()
-	requests, err := audit.Read(log)
-	if err != nil {
-		return "", err
+	var requests []audit.Request
+	for _, one := range l.andBeside(networks) {
+		logged, err := readLog(one.auditLog())
+		if err != nil {
+			return "", err
+		}
+		requests = append(requests, logged...)
 	}
 	plugin, err := l.rules(ctx, "clusterrole/"+audit.Plugin, "role/"+audit.Plugin)
 	if err != nil {
@@ -64,6 +63,28 @@ func (l Layout) Audit(ctx context.Context) (string, error) {
 		return report.String(), ErrAudit
 	}
 	return report.String(), nil
+}
+
+// andBeside are this cluster and those of other networks.
+func (l Layout) andBeside(networks []string) []Layout {
+	all := []Layout{l}
+	for _, network := range networks {
+		all = append(all, l.beside(network))
+	}
+	return all
+}
+
+func readLog(path string) ([]audit.Request, error) {
+	log, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the audit log: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	requests, err := audit.Read(log)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return requests, nil
 }
 
 // rules are those of some roles together, as they are on the cluster.

@@ -22,7 +22,7 @@ func (l Layout) configure(options Options) error {
 		"@HOSTS@", families.list(func(a addressing) string { return `"` + a.host + `"` }),
 		"@RANGES@", families.list(func(a addressing) string { return `[{"subnet":"` + a.pods + `"}]` }),
 		"@ROUTES@", families.list(func(a addressing) string { return `{"dst":"` + a.anywhere + `"}` }),
-		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", cgroupName, "@PODNET@", podNet, "@LOGS@", l.Logs(),
+		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", l.own(), "@PODNET@", l.own(), "@LOGS@", l.Logs(),
 		"@MODE@", options.ProxyMode, "@PROVISIONER@", provisioner)
 	for name, path := range map[string]string{
 		"containerd.toml": "containerd.toml", "cni.conflist": "cni/10-pods.conflist", "kubelet.yaml": "kubelet.yaml",

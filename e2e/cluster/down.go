@@ -19,7 +19,7 @@ func (l Layout) Down(ctx context.Context, progress *Progress) error {
 	if os.Geteuid() != 0 {
 		return errNotRoot
 	}
-	lock, err := take(lockFile)
+	lock, err := take(l.lockFile())
 	if err != nil {
 		return err
 	}
@@ -42,9 +42,9 @@ func (l Layout) Down(ctx context.Context, progress *Progress) error {
 func (l Layout) remove(ctx context.Context, progress *Progress, lock claim) error {
 	progress.Say("take the cluster down")
 	err := errors.Join(l.killAll(), removeSockets(l.Run), l.unmount(), removeLinks(ctx), l.restoreSettings(), l.removeRules(ctx),
-		removeCgroups(ctx), removeRecords(), l.removeLogLinks())
+		l.removeCgroups(ctx), l.removeRecords(), l.removeLogLinks())
 	if err == nil { // what is known of the cluster is kept as long as something of it is left
-		err = errors.Join(os.RemoveAll(l.Run), lock.write(""))
+		err = errors.Join(os.RemoveAll(l.Run), lock.write(""), l.deleteNetwork(ctx))
 	}
 	if err != nil {
 		return fmt.Errorf("take the cluster down: %w", err)

@@ -13,9 +13,10 @@ import (
 // ErrNoTrace says that the audit log has no Cluster to trace.
 var ErrNoTrace = errors.New("no Cluster was made while the audit log was written")
 
-// Traces writes what happened to every Cluster since Up, a file for each, into a directory that it makes, and returns a report.
+// Traces writes what happened to every Cluster since Up, here and in the clusters of other networks, a file for each, into a
+// directory that it makes, and returns a report.
 // A cluster that was not made here has no log, and the report says so.
-func (l Layout) Traces(directory string) (string, error) {
+func (l Layout) Traces(directory string, networks ...string) (string, error) {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return "", fmt.Errorf("make the directory of the traces: %w", err)
 	}
@@ -25,14 +26,14 @@ func (l Layout) Traces(directory string) (string, error) {
 	if err := l.exists(); err != nil {
 		return "", err
 	}
-	log, err := os.Open(l.auditLog())
-	if err != nil {
-		return "", fmt.Errorf("open the audit log: %w", err)
-	}
-	defer func() { _ = log.Close() }()
-	traces, omitted, err := audit.Traces(log)
-	if err != nil {
-		return "", err
+	var traces []audit.Trace
+	var omitted []string
+	for _, one := range l.andBeside(networks) {
+		found, others, err := readTraces(one.auditLog())
+		if err != nil {
+			return "", err
+		}
+		traces, omitted = append(traces, found...), append(omitted, others...)
 	}
 	var report strings.Builder
 	steps := 0
@@ -51,4 +52,16 @@ func (l Layout) Traces(directory string) (string, error) {
 		return report.String(), ErrNoTrace
 	}
 	return report.String(), nil
+}
+
+func readTraces(path string) (traces []audit.Trace, omitted []string, err error) {
+	log, err := os.Open(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the audit log: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	if traces, omitted, err = audit.Traces(log); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return traces, omitted, nil
 }

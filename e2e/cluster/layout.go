@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 )
 
 // Addresses and names of the cluster; ranges are in ipv4 and ipv6. Nothing listens on another interface of the machine, and pods
@@ -22,8 +24,6 @@ const (
 	nodeBridge  = "s2z0"
 	podBridge   = "s2zpods"
 	filterTable = "s2z"
-	cgroupName  = "s2z"
-	podNet      = "s2z" // the name of the pods' network in CNI's own records
 	provisioner = "scale-to-zero.e2e/directory"
 )
 
@@ -31,12 +31,23 @@ const (
 type Layout struct {
 	// Source is the e2e module, Cache what is built and downloaded, Run what one running cluster consists of.
 	Source, Cache, Run string
+	// Network is empty for the machine's own network. Otherwise the cluster has a network namespace for itself, so that there can
+	// be others beside it, with the same addresses.
+	Network string
 }
 
-// DefaultLayout takes SCALE_TO_ZERO_CACHE, or a folder in the user's cache directory, and SCALE_TO_ZERO_RUN, or a folder in
-// the cache.
+// networks are the names that a network may have: a control group, a lock and a folder have it in theirs.
+var networks = regexp.MustCompile(`^[a-z]{0,10}$`)
+
+// DefaultLayout takes SCALE_TO_ZERO_CACHE, or a folder in the user's cache directory, SCALE_TO_ZERO_RUN, or a folder in
+// the cache, and SCALE_TO_ZERO_NETWORK, whose name the run folder gets at its end.
 func DefaultLayout(source string) (Layout, error) {
-	l := Layout{Source: source, Cache: os.Getenv("SCALE_TO_ZERO_CACHE"), Run: os.Getenv("SCALE_TO_ZERO_RUN")}
+	l := Layout{
+		Source: source, Cache: os.Getenv("SCALE_TO_ZERO_CACHE"), Run: os.Getenv("SCALE_TO_ZERO_RUN"), Network: os.Getenv("SCALE_TO_ZERO_NETWORK"),
+	}
+	if !networks.MatchString(l.Network) {
+		return Layout{}, fmt.Errorf("SCALE_TO_ZERO_NETWORK is %q: allowed are at most ten lower-case letters", l.Network)
+	}
 	if l.Cache == "" {
 		user, err := os.UserCacheDir()
 		if err != nil {
@@ -47,6 +58,7 @@ func DefaultLayout(source string) (Layout, error) {
 	if l.Run == "" {
 		l.Run = filepath.Join(l.Cache, "run")
 	}
+	l.Run += l.Network
 	for _, path := range []*string{&l.Source, &l.Cache, &l.Run} { // processes of other directories are given these paths
 		absolute, err := filepath.Abs(*path)
 		if err != nil {
@@ -62,6 +74,15 @@ func (l Layout) Kubeconfig() string { return filepath.Join(l.Run, "kubeconfig") 
 
 // Logs is the folder of the components' and the pods' logs, which is kept until the next cluster.
 func (l Layout) Logs() string { return l.Run + "-logs" }
+
+// beside is the layout of the cluster in another network of the machine.
+func (l Layout) beside(network string) Layout {
+	l.Run, l.Network = strings.TrimSuffix(l.Run, l.Network)+network, network
+	return l
+}
+
+// own is the name of what is one for the machine, such as a control group or CNI's records of a network.
+func (l Layout) own() string { return "s2z" + l.Network }
 
 func (l Layout) run(elements ...string) string {
 	return filepath.Join(append([]string{l.Run}, elements...)...)

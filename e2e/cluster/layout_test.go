@@ -8,20 +8,35 @@ import (
 )
 
 func TestFolders(t *testing.T) {
-	for _, row := range []struct{ rule, cache, run, wantCache, wantRun string }{
-		{"both may be chosen", "/a/cache", "/b/run", "/a/cache", "/b/run"},
-		{"what runs is in the cache unless it is chosen", "/a/cache", "", "/a/cache", "/a/cache/run"},
-		{"without a choice the user's cache directory is used", "", "", "/u/cnpg-i-scale-to-zero", "/u/cnpg-i-scale-to-zero/run"},
+	for _, row := range []struct{ rule, cache, run, network, wantCache, wantRun string }{
+		{"both may be chosen", "/a/cache", "/b/run", "", "/a/cache", "/b/run"},
+		{"what runs is in the cache unless it is chosen", "/a/cache", "", "", "/a/cache", "/a/cache/run"},
+		{"without a choice the user's cache directory is used", "", "", "", "/u/cnpg-i-scale-to-zero", "/u/cnpg-i-scale-to-zero/run"},
+		{"each network has a cluster of its own", "/a/cache", "", "turns", "/a/cache", "/a/cache/runturns"},
+		{"in the folder that was chosen, too", "/a/cache", "/b/run", "turns", "/a/cache", "/b/runturns"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Setenv("XDG_CACHE_HOME", "/u")
 			t.Setenv("SCALE_TO_ZERO_CACHE", row.cache)
 			t.Setenv("SCALE_TO_ZERO_RUN", row.run)
+			t.Setenv("SCALE_TO_ZERO_NETWORK", row.network)
 			l := must(DefaultLayout("."))(t)
+			if other := l.beside("alone"); other.Run != strings.TrimSuffix(row.wantRun, row.network)+"alone" || other.beside(row.network) != l {
+				t.Errorf("beside it there is %+v", other)
+			}
 			if l.Cache != row.wantCache || l.Run != row.wantRun || !filepath.IsAbs(l.Source) {
 				t.Errorf("got %+v", l)
 			}
 		})
+	}
+}
+
+func TestDefaultLayout_refusesANetworkThatIsNoName(t *testing.T) {
+	for _, network := range []string{"../run", "a-b", "Turns", "elevenlongs"} {
+		t.Setenv("SCALE_TO_ZERO_NETWORK", network)
+		if _, err := DefaultLayout("."); err == nil || !strings.Contains(err.Error(), network) || !strings.Contains(err.Error(), "lower-case letters") {
+			t.Errorf("%s: %v", network, err)
+		}
 	}
 }
 

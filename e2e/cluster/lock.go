@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// lockFile is one for the machine, because the addresses, links and control groups of a cluster are the machine's. It is
-// locked while `up` or `down` works, and tells between them where the running cluster is. A restart of the machine removes it.
-const lockFile = "/run/cnpg-i-scale-to-zero"
+// lockFile is one for each network, because the addresses and links of a cluster are the network's. It is locked while `up` or
+// `down` works, and tells between them where the running cluster is. A restart of the machine removes it.
+func (l Layout) lockFile() string { return "/run/cnpg-i-scale-to-zero" + l.Network }
 
 // ErrBusy says that another `up` or `down` is at work.
 var ErrBusy = errors.New("another `up` or `down` is at work on this machine")

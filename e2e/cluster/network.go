@@ -117,8 +117,8 @@ func outsideInterface(ctx context.Context, a addressing) (string, error) {
 }
 
 // cgroups makes the kubelet's root in every hierarchy; it refuses to start when one is missing.
-func cgroups() error {
-	for _, directory := range cgroupRoots() {
+func (l Layout) cgroups() error {
+	for _, directory := range l.cgroupRoots() {
 		if err := os.MkdirAll(directory, 0o755); err != nil {
 			return fmt.Errorf("make a control group: %w", err)
 		}
@@ -139,16 +139,16 @@ func cgroups() error {
 }
 
 // cgroupRoots are our directories, one a hierarchy: several with version 1, one with version 2.
-func cgroupRoots() []string {
+func (l Layout) cgroupRoots() []string {
 	const root = "/sys/fs/cgroup"
 	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
-		return []string{filepath.Join(root, cgroupName)}
+		return []string{filepath.Join(root, l.own())}
 	}
 	hierarchies, _ := filepath.Glob(root + "/*")
 	var directories []string
 	for _, hierarchy := range hierarchies { // some are symbolic links to others
 		if info, err := os.Stat(hierarchy); err == nil && info.IsDir() {
-			directories = append(directories, filepath.Join(hierarchy, cgroupName))
+			directories = append(directories, filepath.Join(hierarchy, l.own()))
 		}
 	}
 	return directories

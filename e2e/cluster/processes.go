@@ -83,7 +83,7 @@ func (l Layout) processes() []int {
 			}
 		}
 	}
-	for _, root := range cgroupRoots() {
+	for _, root := range l.cgroupRoots() {
 		_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.Name() != "cgroup.procs" {
 				return nil //nolint:nilerr // a group that has just gone holds no process

@@ -92,10 +92,10 @@ func removeLinks(ctx context.Context) error {
 }
 
 // removeCgroups removes our control groups in every hierarchy, once what was in them is collected.
-func removeCgroups(ctx context.Context) error {
+func (l Layout) removeCgroups(ctx context.Context) error {
 	return until(ctx, "the control groups to be empty", 3*time.Second, func(context.Context) error {
 		var failures []error
-		for _, root := range cgroupRoots() {
+		for _, root := range l.cgroupRoots() {
 			var directories []string
 			_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 				if err == nil && entry.IsDir() {
@@ -115,12 +115,12 @@ func removeCgroups(ctx context.Context) error {
 }
 
 // removeRecords removes what CNI wrote down of our pods: it keeps that in one place for all networks of the machine.
-func removeRecords() error {
+func (l Layout) removeRecords() error {
 	const results = "/var/lib/cni/results"
-	own, _ := filepath.Glob(filepath.Join(results, podNet+"-*"))
+	own, _ := filepath.Glob(filepath.Join(results, l.own()+"-*"))
 	var failures []error
 	for _, record := range own {
-		sandbox := strings.TrimPrefix(filepath.Base(record), podNet+"-")
+		sandbox := strings.TrimPrefix(filepath.Base(record), l.own()+"-")
 		sandbox = sandbox[:max(0, strings.LastIndex(sandbox, "-"))]
 		for _, path := range []string{record, filepath.Join(results, "cni-loopback-"+sandbox+"-lo")} {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
@@ -36,7 +35,7 @@ func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (er
 	if err := l.checkMachine(ctx, options.Families); err != nil {
 		return err
 	}
-	lock, err := take(lockFile)
+	lock, err := take(l.lockFile())
 	if err != nil {
 		return err
 	}
@@ -126,7 +125,7 @@ func (l Layout) begin(ctx context.Context, built artefacts, options Options) err
 		func() error { return writeFile(l.run("proxy-mode"), options.ProxyMode) },
 		func() error { return writeFile(l.run("ip-family"), string(options.Families)) },
 		func() error { return l.noteTables(ctx) },
-		l.writePKI, func() error { return l.configure(options) }, cgroups, func() error { return l.network(ctx, options.Families) },
+		l.writePKI, func() error { return l.configure(options) }, l.cgroups, func() error { return l.network(ctx, options.Families) },
 	} {
 		if err := step(); err != nil {
 			return err
@@ -244,18 +243,6 @@ func (l Layout) Tag(ctx context.Context, name, other string) error {
 // Kubectl runs kubectl as the administrator.
 func (l Layout) Kubectl(ctx context.Context, input string, arguments ...string) (string, error) {
 	return doWith(ctx, input, l.kubernetes(), append([]string{"kubectl", "--kubeconfig=" + l.Kubeconfig()}, arguments...)...)
-}
-
-// BecomeKubectl replaces this process by a kubectl of the administrator, with its terminal; it returns only on failure.
-func (l Layout) BecomeKubectl(arguments []string) error {
-	if err := l.exists(); err != nil {
-		return err
-	}
-	environment := append(os.Environ(), "KUBECONFIG="+l.Kubeconfig())
-	if err := syscall.Exec(l.kubernetes(), append([]string{"kubernetes", "kubectl"}, arguments...), environment); err != nil {
-		return fmt.Errorf("run kubectl: %w", err)
-	}
-	return nil
 }
 
 func (l Layout) ctr(ctx context.Context, arguments ...string) (string, error) {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -26,15 +27,18 @@ const usage = `usage: cluster COMMAND
   cert-manager-chart                  print where the Helm chart of cert-manager is
   load ARCHIVE...                     import archives of images
   tag IMAGE OTHER                     give an image another name
-  audit                               compare the rights of the project's accounts with what they asked for since up
-  traces DIRECTORY                    write what happened to every Cluster since up, a file for each, for sidecar/sleep to replay
+  exec COMMAND [ARGUMENT...]          run a command in its network, with its KUBECONFIG
+  audit [NETWORK...]                  compare the rights of the project's accounts with what they asked for since up, here and in
+                                      the clusters of other networks
+  traces DIRECTORY [NETWORK...]       write what happened to every Cluster since up, a file for each, for sidecar/sleep to replay
   kubectl [--] ARGUMENT...            run kubectl as its administrator
   postgres-files MAJOR...             make the files of PostgreSQL and print where they are, as MAJOR=DIRECTORY:...
   prometheus, promtool                get Prometheus and its tool that tests rules, and print where it is
   alertmanager                        get Alertmanager, and print where it is
   kubernetes                          build the program that is every component of the usual release, and etcd, and print where it is
 VERSIONS are -kubernetes and -operator with a release, and -postgres with a major version.
-SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs.
+SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs. SCALE_TO_ZERO_NETWORK is the name of
+a network for a cluster of its own, beside others.
 `
 
 func main() {
@@ -66,7 +70,7 @@ func run(ctx context.Context, arguments []string) error {
 			return fmt.Errorf("read the flags: %w", err)
 		}
 		options.Families = cluster.Families(*families)
-		return layout.Up(ctx, progress, options)
+		return up(ctx, layout, progress, options)
 	case "prepare":
 		var versions cluster.Versions
 		if err := versionFlags(command, &versions).Parse(rest); err != nil {
@@ -74,6 +78,9 @@ func run(ctx context.Context, arguments []string) error {
 		}
 		return layout.Prepare(ctx, progress, versions)
 	case "down":
+		if err := layout.Enter(); err != nil {
+			return err
+		}
 		return layout.Down(ctx, progress)
 	case "status":
 		report, err := layout.Status()
@@ -111,21 +118,35 @@ func run(ctx context.Context, arguments []string) error {
 		}
 		return layout.Tag(ctx, rest[0], rest[1])
 	case "audit":
-		report, err := layout.Audit(ctx)
+		if err := layout.Enter(); err != nil {
+			return err
+		}
+		report, err := layout.Audit(ctx, rest...)
 		fmt.Print(report)
 		return err
 	case "traces":
-		if len(rest) != 1 {
+		if len(rest) == 0 {
 			return fmt.Errorf("traces takes a directory\n%s", usage)
 		}
-		report, err := layout.Traces(rest[0])
+		report, err := layout.Traces(rest[0], rest[1:]...)
 		fmt.Print(report)
 		return err
 	case "kubectl":
 		if len(rest) > 0 && rest[0] == "--" {
 			rest = rest[1:]
 		}
+		if err := layout.Enter(); err != nil {
+			return err
+		}
 		return layout.BecomeKubectl(rest)
+	case "exec":
+		if len(rest) == 0 {
+			return fmt.Errorf("exec takes a command\n%s", usage)
+		}
+		if err := layout.Enter(); err != nil {
+			return err
+		}
+		return layout.Become(rest[0], rest[1:]...)
 	case "prometheus", "promtool":
 		directory, err := layout.Prometheus(ctx, progress)
 		if err != nil {
@@ -152,6 +173,19 @@ func run(ctx context.Context, arguments []string) error {
 	default:
 		return fmt.Errorf("there is no command %q\n%s", command, usage)
 	}
+}
+
+// up prepares outside the network of the cluster, if it has one for itself, since nothing leads out of that.
+func up(ctx context.Context, layout cluster.Layout, progress *cluster.Progress, options cluster.Options) error {
+	if layout.Network != "" {
+		if err := layout.Prepare(ctx, progress, options.Versions); err != nil {
+			return err
+		}
+		if err := errors.Join(layout.MakeNetwork(ctx), layout.Enter()); err != nil {
+			return err
+		}
+	}
+	return layout.Up(ctx, progress, options)
 }
 
 // versionFlags are the flags of a command that choose versions.

@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// namespaces is where iproute2 keeps network namespaces that have names.
+const namespaces = "/run/netns/"
+
+// MakeNetwork makes the network of a cluster that has one for itself.
+func (l Layout) MakeNetwork(ctx context.Context) error {
+	if l.Network == "" || l.hasNetwork() {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return errNotRoot
+	}
+	if _, err := do(ctx, "ip", "netns", "add", l.own()); err != nil {
+		return err
+	}
+	_, err := do(ctx, "ip", "-n", l.own(), "link", "set", "lo", "up")
+	return err
+}
+
+// deleteNetwork removes it; the kernel does so as soon as no process is in it.
+func (l Layout) deleteNetwork(ctx context.Context) error {
+	if l.Network == "" || !l.hasNetwork() {
+		return nil
+	}
+	_, err := do(ctx, "ip", "netns", "delete", l.own())
+	return err
+}
+
+func (l Layout) hasNetwork() bool {
+	_, err := os.Stat(namespaces + l.own())
+	return err == nil
+}
+
+// Enter moves this process into the network of the cluster, by replacing it with the same program and arguments. It returns if the
+// process is there already, or if there is no such network.
+func (l Layout) Enter() error {
+	if l.Network == "" {
+		return nil
+	}
+	wanted, err := os.Open(namespaces + l.own())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open the network %s: %w", l.own(), err)
+	}
+	defer func() { _ = wanted.Close() }()
+	if inside, err := sameFile(wanted, "/proc/self/ns/net"); inside || err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	runtime.LockOSThread() // a thread is in a network; what it executes has no other
+	defer runtime.UnlockOSThread()
+	if err := unix.Setns(int(wanted.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter the network %s: %w", l.own(), err)
+	}
+	if err := syscall.Exec(program, os.Args, os.Environ()); err != nil {
+		return fmt.Errorf("run this program in the network %s: %w", l.own(), err)
+	}
+	return nil
+}
+
+// sameFile reports whether an open file is the one at a path.
+func sameFile(file *os.File, path string) (bool, error) {
+	one, err := file.Stat()
+	if err != nil {
+		return false, fmt.Errorf("look at %s: %w", file.Name(), err)
+	}
+	other, err := os.Stat(path)
+	if err != nil {
+		return false, fmt.Errorf("look at %s: %w", path, err)
+	}
+	return os.SameFile(one, other), nil
+}
+
+// BecomeKubectl is Become with kubectl.
+func (l Layout) BecomeKubectl(arguments []string) error {
+	return l.Become(l.kubernetes(), append([]string{"kubectl"}, arguments...)...)
+}
+
+// Become replaces this process by a program that runs where the cluster's addresses lead to it, with its KUBECONFIG; it returns
+// only on failure. Enter comes before.
+func (l Layout) Become(program string, arguments ...string) error {
+	if err := l.exists(); err != nil {
+		return err
+	}
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", program, err)
+	}
+	environment := append(os.Environ(), "KUBECONFIG="+l.Kubeconfig())
+	if err := syscall.Exec(path, append([]string{program}, arguments...), environment); err != nil {
+		return fmt.Errorf("run %s: %w", program, err)
+	}
+	return nil
+}
