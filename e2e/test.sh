@@ -1,15 +1,28 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests on the cluster that KUBECONFIG names, as go test -json prints them: first those that disturb everybody,
-# which prepare side by side and disturb one after another, then all others.
+# Runs the end-to-end tests as go test -json prints them. Some disturb everybody: they prepare side by side and disturb one after
+# another. Some have to be alone. With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the
+# cluster of KUBECONFIG one after another.
 set -uo pipefail
 cd "$(dirname "$0")"
-disturbing="^($(sed -n '/^func Test/h; /:= disturbing(t)/{ x; s/func \(Test[A-Za-z0-9_]*\).*/\1/p; }' tests/*_test.go | paste -sd'|'))\$"
-failed=0
-# gotestsum 1.13.0 does not know the event "artifacts" of Go 1.26: it then forgets what a failed test has printed.
-run() {
-  go test -json -count=1 -timeout 60m -artifacts -outputdir ../build/e2e "$@" ./tests/... |
-    grep --line-buffered -v '"Action":"artifacts"' || failed=1
+mkdir -p ../build/e2e
+go test -c -o ../build/e2e/tests ./tests || exit
+# What begins with a function, as a pattern of tests.
+beginning() { echo "^($(sed -n "/^func Test/h; /:= $1(t)/{ x; s/func \(Test[A-Za-z0-9_]*\).*/\1/p; }" tests/*_test.go | paste -sd'|'))\$"; }
+# tests NETWORK FLAG... is the command for tests on the cluster of a network.
+tests() {
+	local network=$1
+	shift
+	local kept=$PWD/../build/e2e/kept${network:+/$network}
+	mkdir -p "$kept"
+	echo "cd tests && SCALE_TO_ZERO_NETWORK=$network ${BESIDE:+../../build/cluster exec} go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
+		"-test.v=test2json -test.timeout=60m -test.artifacts -test.outputdir='$kept' $*"
 }
-run -parallel 5 -run "$disturbing"
-run -parallel 8 -skip "$disturbing"
-exit "$failed"
+turns=$(beginning disturbing) alone=$(beginning alone) rest="$(beginning disturbing)|$(beginning alone)"
+if [ -n "${BESIDE:-}" ]; then
+	together=("$(tests turns -test.parallel=5 "-test.run='$turns'")" "$(tests alone "-test.run='$alone'")" "$(tests "" -test.parallel=8 "-test.skip='$rest'")")
+else
+	together=("($(tests "" -test.parallel=5 "-test.run='$turns'")); first=\$?; $(tests "" -test.parallel=8 "-test.skip='$turns'") && exit \$first")
+fi
+# gotestsum 1.13.0 does not know the event "artifacts" of Go 1.26: it then forgets what a failed test has printed.
+go run ./cmd/sidebyside "${together[@]}" | grep --line-buffered -v '"Action":"artifacts"'
+exit "${PIPESTATUS[0]}"

@@ -36,6 +36,16 @@ func Processes(match func(cmdline []string) bool, words ...string) []int {
 	return found
 }
 
+// InThisNetwork reports whether a process is in the network namespace of this one.
+func InThisNetwork(pid int) bool {
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return false
+	}
+	other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	return err == nil && other == own
+}
+
 func containsAll(text string, words []string) bool {
 	for _, word := range words {
 		if !strings.Contains(text, word) {

@@ -23,7 +23,7 @@ const toInstall = 5 * time.Minute
 // The chart replaces install.yaml, is upgraded while a cluster sleeps, and can be removed only once no cluster lists the
 // plugin. It removes the plugin for everybody, so this test does not run in parallel.
 func TestHelmChart(t *testing.T) {
-	s := begin(t)
+	s := alone(t)
 	registry, tag := s.pluginImage()
 	loaded, err := chart.Load("../../manifests/chart")
 	s.must(err)

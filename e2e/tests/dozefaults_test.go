@@ -260,7 +260,7 @@ func TestDoze_survivesOperatorAndGateways(t *testing.T) {
 // doze, at whatever point of its way: all clients that come meanwhile are answered, and each cluster serves afterwards.
 func TestDoze_survivesTheAPIServer(t *testing.T) {
 	const away = 30 * time.Second
-	s := begin(t)
+	s := alone(t)
 	server := s.apiServer()
 	var clusters []*cnpgv1.Cluster
 	for _, name := range []string{"dozing", "stopping", "leaving"} {

@@ -48,7 +48,7 @@ func TestDoze_hibernatesWhenItsNodeIsCordoned(t *testing.T) {
 // The node restarts while a cluster dozes: the kubelet, containerd and the containers of its pod end and are started again. The
 // cluster goes on dozing in its pod, and a client wakes it there. Nobody else can run commands in pods meanwhile, so this test runs alone.
 func TestDoze_survivesARestartOfItsNode(t *testing.T) {
-	s := begin(t)
+	s := alone(t)
 	layout, err := cluster.DefaultLayout("..")
 	s.must(err)
 	c := s.dozingCluster("rebooted")

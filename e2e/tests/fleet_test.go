@@ -44,7 +44,7 @@ func TestRollout_refusesNobodyOfAFleet(t *testing.T) {
 	if !soaking {
 		t.Skip("a fleet takes minutes: make soak")
 	}
-	s := begin(t)
+	s := alone(t)
 	s.unlimitOperator()
 	count, replicas := repeats(t, "FLEET", 2000), s.replicas()
 	addresses := s.fleetAsleep(count)

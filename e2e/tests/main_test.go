@@ -103,9 +103,16 @@ func begin(t *testing.T) *story {
 	return beginAnyhow(t)
 }
 
+// alone is begin for a test during which no other can run, not even one that prepares: it is not parallel. `make e2e` runs these on
+// a cluster of their own.
+func alone(t *testing.T) *story {
+	t.Helper()
+	return begin(t)
+}
+
 // disturbing is begin for a test that disturbs the others. It prepares its clusters while another one has its turn, which may
-// take time, and then disturbs in its own. `make e2e` runs the tests that begin with this, and then all others: in between,
-// everybody waits for everybody.
+// take time, and then disturbs in its own. `make e2e` runs the tests that begin with this on a cluster of
+// their own, or before all others.
 func disturbing(t *testing.T) *story {
 	t.Helper()
 	if !soaking { // turns take minutes, and nobody could prepare meanwhile

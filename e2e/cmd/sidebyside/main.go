@@ -1,0 +1,87 @@
+// Command sidebyside runs shell commands at the same time. It prints what they print whole line by whole line, so that events of
+// `go test -json` stay events, and fails if one of them does.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "sidebyside:", err)
+		os.Exit(1)
+	}
+}
+
+// run runs every command to its end.
+func run(ctx context.Context, commands []string, out io.Writer) error {
+	if len(commands) == 0 {
+		return errors.New("usage: sidebyside COMMAND...")
+	}
+	failures := make([]error, len(commands))
+	var group sync.WaitGroup
+	var writing sync.Mutex
+	for i, command := range commands {
+		group.Go(func() {
+			if err := one(ctx, command, &writing, out); err != nil {
+				failures[i] = fmt.Errorf("%s: %w", command, err)
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(failures...)
+}
+
+// one runs a command, and passes its lines on.
+func one(ctx context.Context, command string, writing *sync.Mutex, out io.Writer) error {
+	shell := exec.CommandContext(ctx, "bash", "-c", command)
+	shell.Stderr = os.Stderr
+	shell.Cancel = func() error { return shell.Process.Signal(syscall.SIGTERM) }
+	printed, err := shell.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	if err := shell.Start(); err != nil {
+		return fmt.Errorf("start it: %w", err)
+	}
+	return errors.Join(lines(printed, writing, out), shell.Wait())
+}
+
+// lines copies lines, however long, each at once.
+func lines(printed io.Reader, writing *sync.Mutex, out io.Writer) error {
+	reader := bufio.NewReader(printed)
+	for {
+		line, err := reader.ReadBytes('\n')
+		if len(line) != 0 {
+			if err := write(line, writing, out); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read what it prints: %w", err)
+		}
+	}
+}
+
+func write(line []byte, writing *sync.Mutex, out io.Writer) error {
+	writing.Lock()
+	defer writing.Unlock()
+	if _, err := out.Write(line); err != nil {
+		return fmt.Errorf("print a line: %w", err)
+	}
+	return nil
+}
