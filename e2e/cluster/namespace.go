@@ -105,8 +105,10 @@ func (l Layout) Become(program string, arguments ...string) error {
 	if err != nil {
 		return fmt.Errorf("find %s: %w", program, err)
 	}
-	environment := append(os.Environ(), "KUBECONFIG="+l.Kubeconfig())
-	if err := syscall.Exec(path, append([]string{program}, arguments...), environment); err != nil {
+	if err := os.Setenv("KUBECONFIG", l.Kubeconfig()); err != nil {
+		return fmt.Errorf("set KUBECONFIG: %w", err)
+	}
+	if err := syscall.Exec(path, append([]string{program}, arguments...), os.Environ()); err != nil {
 		return fmt.Errorf("run %s: %w", program, err)
 	}
 	return nil
