@@ -58,13 +58,13 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	}
 	var dialer net.Dialer
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
-	notifier := &waker.Notifier{}
+	notifier, stopping := &waker.Notifier{}, &waker.Stopping{}
 	tell := events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
 	wakeRecorder := &waker.WakeRecorder{Events: tell}
 	sidecars := waker.NewSidecars(logger)
 	prober := &waker.Prober{Sidecars: sidecars}
 	backend := &waker.Waker{
-		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier,
+		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier, Stopping: stopping,
 		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, WakeRecorder: wakeRecorder, Recorder: recorder,
 		Observer: counts, Logger: logger, Budget: waker.NewBudget(), Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
 	}
@@ -81,7 +81,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		Ask: ask, Notifier: notifier, Events: tell, WakeRecorder: wakeRecorder, Observer: counts, Logger: logger,
+		Ask: ask, Notifier: notifier, Stopping: stopping, Events: tell, WakeRecorder: wakeRecorder, Observer: counts, Logger: logger,
 	}
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err

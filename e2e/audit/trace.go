@@ -44,6 +44,7 @@ const (
 	PersonAcknowledges        Word = "person-acknowledges"
 	PersonOwnsSuspension      Word = "person-owns-suspension"
 	PersonLiftsFence          Word = "person-lifts-fence"
+	PersonReplaces            Word = "person-replaces"
 	// Who resumes the schedules if no sidecar does, such as the plugin of a Cluster whose feature was turned off.
 	OthersResume Word = "others-resume"
 	// What changes the rules: whether the gateway is needed, and whether there is a schedule to suspend.

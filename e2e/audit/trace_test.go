@@ -115,6 +115,8 @@ func TestTraces(t *testing.T) {
 		{"so is what somebody else fenced", made + wrote("patch", aPerson, 1, 1, 2, fenced), "left out"},
 		{"and what dozed and fell asleep without a doze", held + wrote("patch", aSidecar, 4, 4, 5, announcement), "left out"},
 		{"a client ends a doze", dozing + wrote("patch", aPlugin, 6, 6, 7, ""), "announce acknowledge hold fence record-stop wake-dozing"},
+		{"a person replaces the Cluster before PostgreSQL has stopped", held + fences(4, fenced+", "+since) + wrote("patch", aPerson, 5, 5, 6, ""),
+			"announce acknowledge hold fence person-replaces"},
 		{"one may come before the fence", held + wrote("patch", aPlugin, 4, 4, 5, ""), "announce acknowledge hold interrupt"},
 		{"the sidecar ends a doze", dozing + wrote("patch", aSidecar, 6, 6, 7, marks) + wrote("patch", aSidecar, 7, 7, 8, ""),
 			"announce acknowledge hold fence record-stop lift-fence remove-announcement"},

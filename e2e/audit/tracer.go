@@ -178,6 +178,8 @@ func (t *tracer) dozeChanged(r *record, before, after state) {
 		t.say(r, by, LiftFence)
 	case after.on && by.by == plugin:
 		t.say(r, by, RemoveFence)
+	case before.since != "" && after.since == "" && before.stopped == "":
+		t.say(r, by, PersonReplaces)
 	case before.since != "" && after.since == "":
 		t.say(r, by, WakeDozing)
 	default:

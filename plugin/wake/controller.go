@@ -68,6 +68,8 @@ type Controller struct {
 	Ask func(ctx context.Context, replica netip.Addr) error
 	// Notifier tells those who wait for a cluster that it has changed.
 	Notifier *waker.Notifier
+	// Stopping remembers which clusters may be stopping.
+	Stopping *waker.Stopping
 	// Events writes Events, and WakeRecorder those about who woke a cluster.
 	Events       events.Writer
 	WakeRecorder *waker.WakeRecorder
@@ -190,6 +192,7 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	if seen.cluster == nil {
 		c.waking.Delete(seen.name)
 		c.dozed.Delete(seen.name)
+		c.Stopping.Forget(seen.name)
 		return plan.Plan{Reason: plan.ReasonGone}
 	}
 	view := plan.View(seen.cluster, now)

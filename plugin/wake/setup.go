@@ -40,9 +40,7 @@ func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 	c.silent = make(chan event.GenericEvent)
 	err := ctrl.NewControllerManagedBy(manager).Named("wake").
-		Watches(&cnpgv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-			return c.changed(client.ObjectKeyFromObject(o))
-		})).
+		Watches(&cnpgv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(c.clusterChanged)).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&corev1.Pod{}, c.podHandler()).
@@ -54,6 +52,14 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 		return fmt.Errorf("set up the controller of the gateway: %w", err)
 	}
 	return nil
+}
+
+// clusterChanged notes a state of a Cluster before it notifies waiters, and requests its reconciliation.
+func (c *Controller) clusterChanged(_ context.Context, o client.Object) []reconcile.Request {
+	if cluster, ok := o.(*cnpgv1.Cluster); ok {
+		c.Stopping.Note(cluster, time.Now())
+	}
+	return c.changed(client.ObjectKeyFromObject(o))
 }
 
 // changed notifies waiters of the cluster, and requests its reconciliation.

@@ -330,7 +330,7 @@ func (w *world) replica(name string, addresses ...string) *replica {
 		},
 		Client: w.api, Informers: informerstest.Reader(w.api), APIReader: w.api,
 		Ports:   &ports.Store{Client: w.api, APIReader: w.api, Namespace: system, Named: informerstest.Reader(w.api).Naming, Range: ports.Range{First: 10000, Last: 10999}},
-		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: w.ask, silent: make(chan event.GenericEvent, 8), Notifier: &waker.Notifier{}, Events: tell, WakeRecorder: &waker.WakeRecorder{Events: tell}, Observer: w, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
+		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: w.ask, silent: make(chan event.GenericEvent, 8), Notifier: &waker.Notifier{}, Stopping: &waker.Stopping{}, Events: tell, WakeRecorder: &waker.WakeRecorder{Events: tell}, Observer: w, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	}
 	return r
 }

@@ -131,7 +131,7 @@ func (s *step) patchApplied() {
 	s.report(Report{Result: ResultSuccess, Doze: !s.view.HibernationOn})
 	withdrawal := s.withdrawal
 	if s.withdrawal = keep; s.doze && withdrawal != keep {
-		s.mustUnfence = true
+		s.mustUnfence = s.view.Fenced
 		s.report(Report{Result: ResultWithdrawn, Reason: idle.ReasonActive, Doze: true})
 	}
 	if s.settle(); s.phase == HibernationOn {

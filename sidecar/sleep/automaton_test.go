@@ -44,6 +44,7 @@ var moveWords = map[string]string{
 	"a person lifts their fence":                               "person-lifts-fence",
 	"a person fences it":                                       "person-fences",
 	"a person takes the fence over":                            "person-takes-fence",
+	"a person replaces it by one without annotations":          "person-replaces",
 }
 
 // changes are what traces tell of and the models have no moves for.

@@ -60,8 +60,9 @@ type dozer struct {
 	closed, leased, endpoint, excused bool
 	// cancelled says that AwaitStop or AwaitServing is to end.
 	cancelled bool
-	// lags says that a replica of the gateway does not know yet that it must hold.
-	lags bool
+	// lags says that a replica of the gateway does not know yet that it must hold. unproven says that the gateway knows that
+	// PostgreSQL was about to stop, and neither that it has stopped nor that Services lead to the pod again.
+	lags, unproven bool
 	// What the promises are about besides: what was done for this attempt, and since the gateway holds; whether a client has come
 	// since the last sample.
 	prepared, listed, read, sampled, expired, visited bool
@@ -133,6 +134,7 @@ func (w *dozer) forget() {
 	w.excused = w.excused && (w.fence == ours || w.blame == ours || w.late&Fence != 0)
 	w.cancelled = w.cancelled && m.pending&(AwaitStop|AwaitServing) != 0
 	w.lags = w.lags && w.handover == holding
+	w.unproven = w.unproven && w.alive() && (!w.endpoint || w.excused)
 }
 
 // fencePatches are the requests that demand a resourceVersion of the Cluster.
@@ -219,12 +221,13 @@ func (w *dozer) patch(a Action) {
 	case Fence:
 		w.fencing()
 		w.fence, w.since, w.recorded, w.announced = ours, true, false, ""
+		w.unproven = true
 		if w.postgres == running {
 			w.blame = ours
 		}
 	case RecordStop:
 		w.recording()
-		w.recorded = true
+		w.recorded, w.unproven = true, false
 	case LiftFence:
 		w.lifting()
 		w.fence = unfenced
@@ -246,6 +249,9 @@ func (w *dozer) restart() {
 		w.abandonRequest(i)
 	}
 	w.machine = Machine{}
+	if w.blame == ours && w.fence != ours && !w.since { // a Cluster that was replaced does not tell the next process of our fence
+		w.blame = w.fence
+	}
 	w.expired, w.leased, w.cancelled = false, false, false
 	w.behind = w.alive()
 	if w.announced == newest {
@@ -299,7 +305,7 @@ func (w *dozer) key() key {
 	p.number(int(w.late), int(answered)+1)
 	p.number(int(w.postgres), 3)
 	p.number(int(w.blame), 3)
-	p.flags(w.meddled, w.closed, w.leased, w.endpoint, w.excused, w.cancelled, w.lags)
+	p.flags(w.meddled, w.closed, w.leased, w.endpoint, w.excused, w.cancelled, w.lags, w.unproven)
 	p.flags(w.prepared, w.listed, w.read, w.sampled, w.expired, w.visited)
 	for _, r := range w.requests {
 		p.request(r)

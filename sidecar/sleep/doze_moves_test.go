@@ -184,7 +184,7 @@ func (w *dozer) wake() {
 	if w.fence == ours {
 		w.fence = unfenced
 	}
-	w.since, w.recorded, w.announced = false, false, ""
+	w.since, w.recorded, w.announced, w.unproven = false, false, "", false
 	w.wrote()
 	w.forget()
 }
@@ -214,7 +214,7 @@ func (w *dozer) gatewayMoves(add dozerAdder) {
 	if w.lags {
 		add(true, "every replica of the gateway", " knows that it holds", func(w *dozer) { w.lags = false })
 	}
-	if w.postgres != stopped && (w.handover != holding || w.lags) && (!w.since || w.recorded) {
+	if w.postgres != stopped && (w.handover != holding || w.lags) && (!w.since || w.recorded) && !w.unproven {
 		add(false, "a client comes", " through the gateway", (*dozer).visit)
 	}
 }
@@ -254,6 +254,11 @@ func (w *dozer) personMoves(add dozerAdder) {
 			change(false, " takes the fence over", func(w *dozer) { w.fence = theirs })
 		}
 		change(false, " lifts the fence", func(w *dozer) { w.fence = unfenced })
+		if w.machine.phase == Hibernating || w.machine.phase.Fenced() { // otherwise nobody would know that it was to doze
+			change(false, " replaces it by one without annotations", func(w *dozer) {
+				w.fence, w.since, w.recorded, w.announced, w.on = unfenced, false, false, "", false
+			})
+		}
 	case theirs:
 		change(true, " lifts their fence", func(w *dozer) { w.fence = unfenced })
 	}

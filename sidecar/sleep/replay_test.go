@@ -200,6 +200,7 @@ func replayRows(t *testing.T, a automata) {
 		{"somebody uses it as it is fenced", held + "fence lift-fence remove-announcement " + dozing, 0},
 		{"its policy changes", dozing + "lift-fence remove-announcement", 0},
 		{"a person lifts the fence", dozing + "person-lifts-fence remove-announcement " + dozing, 0},
+		{"a person replaces it while PostgreSQL stops", held + "fence person-replaces " + dozing, 0},
 		{"a person fences it first", held + "person-fences remove-announcement person-lifts-fence", 0},
 		{"a person takes the fence over", dozing + "person-takes-fence person-lifts-fence remove-announcement", 0},
 		{"the pod is replaced, and its PostgreSQL is seen not to run", dozing + "record-stop wake-dozing " + dozing, 0},

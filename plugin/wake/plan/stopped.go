@@ -15,11 +15,11 @@ const (
 	// inspectionInterval is the interval between two inspections. After a refused connection, the next one follows after
 	// refusalInterval: one may be refused just before a starting postmaster listens.
 	inspectionInterval, refusalInterval = 5 * time.Second, time.Second
-	// liftedFenceTimeout is after how long a fence that was lifted before PostgreSQL had stopped is assumed not to stop it any more.
+	// LiftedFenceTimeout is after how long a fence that was lifted before PostgreSQL had stopped is assumed not to stop it any more.
 	// Only the pod's sidecar can prove that, by the postmaster's identity and the instance manager's status. If the sidecar is
 	// down, clients must be served all the same. An instance manager that still obeys the fence does so after 25 s at most. From
 	// the shutdown's checkpoint on, PostgreSQL accepts no sessions, and the sidecar's preparation has made that checkpoint short.
-	liftedFenceTimeout = 2 * time.Minute
+	LiftedFenceTimeout = 2 * time.Minute
 	// fenceTimeout is how long PostgreSQL may serve although it is fenced: several times as long as a running instance manager takes.
 	fenceTimeout = 2 * time.Minute
 )
@@ -93,5 +93,5 @@ func (s Stop) Ignored(now time.Time) bool {
 
 // FenceTimedOut reports whether a fence that was lifted is assumed not to stop PostgreSQL any more.
 func (s Stop) FenceTimedOut(now time.Time) bool {
-	return s.fenceLifted && now.Sub(s.began) >= liftedFenceTimeout
+	return s.fenceLifted && now.Sub(s.began) >= LiftedFenceTimeout
 }

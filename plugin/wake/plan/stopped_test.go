@@ -90,7 +90,7 @@ func TestStop_isWaitedForBeforeAnybodyLooks(t *testing.T) {
 	}
 	at := now.Add(time.Hour)
 	stop, due = stop.Await(lifted, at)
-	if due != at.Add(sidecarTimeout) || stop.FenceTimedOut(at.Add(liftedFenceTimeout-1)) || !stop.FenceTimedOut(at.Add(liftedFenceTimeout)) {
+	if due != at.Add(sidecarTimeout) || stop.FenceTimedOut(at.Add(LiftedFenceTimeout-1)) || !stop.FenceTimedOut(at.Add(LiftedFenceTimeout)) {
 		t.Errorf("a fence that is lifted is due at %s", due)
 	}
 	for rule, row := range map[string]struct {

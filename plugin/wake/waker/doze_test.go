@@ -140,7 +140,8 @@ func TestResolve_doze(t *testing.T) {
 		{"nor if a person has lifted the fence", func(c *cnpgv1.Cluster) { stopping(c); delete(c.Annotations, contract.AnnotationFencedInstances) }, runs,
 			func(w *world) {
 				w.change(func(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationDozingSince) })
-			}, nil, 1050 * time.Millisecond, nil, nil},
+				w.endpoint("orders-rw", "10.0.0.1")
+			}, nil, 2050 * time.Millisecond, nil, nil},
 		{"nobody is passed on before somebody says that it has stopped, however long that takes", stopping, runs, nil, gateway.ErrTimeout, 5 * time.Minute,
 			[]string{contract.AnnotationFencedInstances, contract.AnnotationDozingSince}, []Result{ResultTimeout}},
 		{"what would keep it hibernated does not keep it dozing", func(c *cnpgv1.Cluster) {

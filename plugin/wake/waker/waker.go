@@ -101,6 +101,8 @@ type Waker struct {
 	Client    client.Client
 	// Notifier says when something about a cluster has changed.
 	Notifier *Notifier
+	// Stopping remembers which clusters may be stopping.
+	Stopping *Stopping
 	// Probe reports whether an instance accepts sessions; it is [Prober.AcceptsSessions] outside of tests.
 	Probe func(context.Context, netip.AddrPort) bool
 	// Signal makes an instance count the client as activity; it is [Prober.Signal] outside of tests.
@@ -277,6 +279,11 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 	if seen.pods, err = w.Informers.Pods(ctx, name); err != nil {
 		return nil, err
 	}
-	seen.slices, err = w.Informers.Slices(ctx, name, services[at:at+1])
-	return seen, err
+	if seen.slices, err = w.Informers.Slices(ctx, name, services[at:at+1]); err != nil {
+		return nil, err
+	}
+	if len(endpointslice.Ready(seen.service, seen.slices)) == 0 && w.Stopping.mayStop(name, time.Now()) {
+		seen.view.MayStillStop = true
+	}
+	return seen, nil
 }

@@ -127,7 +127,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 				return err
 			}
 			body, err := patch.Data(o)
-			defer w.notifier.Notify(types.NamespacedName{Namespace: namespace, Name: name}) // as the informers do
+			defer w.inform() //nolint:contextcheck // as the informers do
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
 			w.patches = append(w.patches, string(body))
@@ -145,7 +145,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 	base, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	w.waker = &Waker{
-		Informers: informerstest.Reader(w.api), APIReader: w.api, Client: w.api, Notifier: w.notifier,
+		Informers: informerstest.Reader(w.api), APIReader: w.api, Client: w.api, Notifier: w.notifier, Stopping: &Stopping{},
 		WakeRecorder: &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
 		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(), Limit: limit, Base: base,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second,
@@ -161,6 +161,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 			return w.postgres.Load()
 		},
 	}
+	w.inform()
 	return w
 }
 
@@ -184,6 +185,12 @@ func (w *world) change(change func(*cnpgv1.Cluster)) {
 	if err := w.api.Update(w.t.Context(), &cluster); err != nil {
 		w.t.Error(err)
 	}
+	w.inform()
+}
+
+// inform says that the Cluster has changed, as the informers do.
+func (w *world) inform() {
+	w.waker.Stopping.Note(w.read(), time.Now())
 	w.notifier.Notify(types.NamespacedName{Namespace: namespace, Name: name})
 }
 

@@ -1,0 +1,60 @@
+package waker
+
+import (
+	"sync"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// Stopping remembers the clusters whose PostgreSQL may be stopping for a doze. Whoever replaces a Cluster removes its fence together
+// with the annotations that say so. PostgreSQL stops all the same, and accepts sessions until then. The sidecar keeps the pod
+// unready meanwhile, which no change of the Cluster undoes. The zero value is ready to use.
+type Stopping struct{ stops sync.Map } // by cluster: stop
+
+// stop is a stop of PostgreSQL that has not been recorded.
+type stop struct {
+	cluster types.UID
+	// lastWake is AnnotationLastWake since before the stop. lifted is when the cluster was found unfenced; zero if it is fenced.
+	lastWake string
+	lifted   time.Time
+}
+
+// Note adds a state of a Cluster. It must be called for every state, in order.
+func (s *Stopping) Note(cluster *cnpgv1.Cluster, now time.Time) {
+	name, view, wake := client.ObjectKeyFromObject(cluster), plan.View(cluster, now), cluster.Annotations[contract.AnnotationLastWake]
+	_, recorded := cluster.Annotations[contract.AnnotationPostgresStopped]
+	stored, _ := s.stops.Load(name)
+	known, ok := stored.(stop)
+	woken := wake != "" && wake != known.lastWake // by whoever has waited until it had stopped
+	switch {
+	case recorded || view.Hibernated || view.Deleting:
+		s.Forget(name)
+	case view.Fenced:
+		s.stops.Store(name, stop{cluster: cluster.UID, lastWake: wake})
+	case view.MayStillStop && !ok:
+		s.stops.Store(name, stop{cluster: cluster.UID, lastWake: wake, lifted: now})
+	case !ok:
+	case known.cluster != cluster.UID || woken:
+		s.Forget(name)
+	case known.lifted.IsZero():
+		known.lifted = now
+		s.stops.Store(name, known)
+	}
+}
+
+// Forget forgets a cluster.
+func (s *Stopping) Forget(cluster types.NamespacedName) { s.stops.Delete(cluster) }
+
+// mayStop reports whether PostgreSQL may still stop, although the fence is gone. Like a fence that a person has lifted, it is assumed
+// not to stop PostgreSQL any more after [plan.LiftedFenceTimeout].
+func (s *Stopping) mayStop(cluster types.NamespacedName, now time.Time) bool {
+	stored, _ := s.stops.Load(cluster)
+	known, ok := stored.(stop)
+	return ok && !known.lifted.IsZero() && now.Sub(known.lifted) < plan.LiftedFenceTimeout
+}
