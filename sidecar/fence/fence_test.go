@@ -164,10 +164,10 @@ func TestAwaitServing_endsOnceAPostmasterServesThatWillStay(t *testing.T) {
 			{20 * time.Second, func(i *instance) { i.statusErr = nil }},
 		}, 20*time.Second + notStoppingFor, 20*time.Second + notStoppingFor + 2*askInterval},
 		{"the manager obeys late", first, runs, []change{
-			{4 * time.Second, func(i *instance) { i.unavailable = true }},
-			{9 * time.Second, func(i *instance) { i.running = none }},
-			{9100 * time.Millisecond, func(i *instance) { i.running = second }},
-		}, 9100 * time.Millisecond, 9100*time.Millisecond + moment},
+			{24 * time.Second, func(i *instance) { i.unavailable = true }},
+			{29 * time.Second, func(i *instance) { i.running = none }},
+			{29100 * time.Millisecond, func(i *instance) { i.running = second }},
+		}, 29100 * time.Millisecond, 29200*time.Millisecond + moment},
 		{"the lock file cannot be read: nothing is proven", first, func(i *instance) { runs(i); i.readErr = errFake }, nil, never, never},
 		{"a slow answer of the manager's delays nothing", first, func(i *instance) { runs(i); i.statusTakes = 2 * time.Second; i.statusErr = errFake }, []change{
 			{500 * time.Millisecond, func(i *instance) { i.running = second }},

@@ -7,8 +7,10 @@ import (
 )
 
 // notStoppingFor is how long the instance manager must say without a break that it is not stopping PostgreSQL. After that it is
-// assumed never to have seen the fence, which was lifted. Before it obeys a fence it handles plugins, secrets and the configuration.
-const notStoppingFor = 6 * time.Second
+// assumed never to have seen the fence, which was lifted. Before it obeys a fence it handles plugins, secrets and the configuration,
+// with requests for which a slow API server may take seconds each; it obeys after 25 s at most. Clients are held meanwhile, but only
+// if PostgreSQL is not stopped: one that is started again is recognized at once.
+const notStoppingFor = 25 * time.Second
 
 // acceptingFor is how long a postmaster must accept sessions without a break, while the instance manager does not say that it is
 // stopping it, until it is assumed to stay: the manager may never answer, and PostgreSQL has to serve all the same. A manager that
