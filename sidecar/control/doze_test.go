@@ -495,6 +495,39 @@ func TestReadiness_isRestoredOnceNoDozeIsKnown(t *testing.T) {
 	}
 }
 
+// The process before this one may have sent the patch that fences the instance, on its way to a slow API server.
+func TestReadiness_isKeptWithdrawnWhileAFenceMayBeUnderWay(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule string
+		held bool
+	}{
+		{"the gateway holds every client, so that the fence may have been requested", true},
+		{"it does not", false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				dozes(w)
+				w.inUse, w.away = true, true
+				announcement := contract.Announcement{PodUID: "pod-uid", Deadline: time.Now().Add(time.Second), Doze: true}.String()
+				w.view.Annotations[contract.AnnotationAnnounced] = announcement
+				if row.held {
+					w.view.Annotations[contract.AnnotationGatewayHolding] = announcement
+				}
+			}, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(10 * time.Second)
+				expect(t, w, "ready", !row.held, func(w *world) bool { return w.instance.ready })
+				w.with(func(w *world) { w.away = false })
+				wait(20 * time.Second)
+				expect(t, w, "announced", "", func(w *world) string { return w.view.Annotations[contract.AnnotationAnnounced] })
+				expect(t, w, "ready", true, func(w *world) bool { return w.instance.ready })
+			})
+		})
+	}
+}
+
 func TestRestart_thatFailsIsNoticedByASidecarThatWasRestarted(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -84,15 +84,16 @@
 // not ready since before that confirmation, and the checks that precede hibernation must have been made after it.
 //
 // The pod is made ready again only when no fence of ours can stop PostgreSQL any more. If an attempt ends before it requested its
-// fence, that is at once. Otherwise it is after the announcement is gone, so that a late fence can only fail, and once a
-// postmaster serves that no fence will stop. A fence that is not ours is never lifted.
+// fence, that is at once. Otherwise it is after the announcement is gone, so that a late fence can only fail, and, unless no fence
+// was set by then, once a postmaster serves that no fence will stop. A fence that is not ours is never lifted.
 //
 // # Failures
 //
 //   - After a lost answer, the action counts as neither done nor failed: the Cluster is read before anything is undone.
 //   - After a restart, the phase is Starting and the Cluster determines how to continue. An announcement that a primary
-//     finds is stale, since only the primary announces, and is removed. Schedules with our mark are resumed as soon as the
-//     cluster is awake. If the annotations of a doze are there and its fence is gone, the pod is kept not ready until a
+//     finds is stale, since only the primary announces, and is removed. If the gateway holds every client for it, the fence may have
+//     been requested too, and the pod is kept not ready until that request can only fail. Schedules with our mark are resumed as
+//     soon as the cluster is awake. If the annotations of a doze are there and its fence is gone, the pod is kept not ready until a
 //     postmaster serves that no fence will stop.
 //   - An instance manager that does not stop PostgreSQL is noticed after some seconds, and the fence lifted.
 //   - Failing actions are repeated indefinitely, with increasing pauses.

@@ -138,6 +138,8 @@ func (w *dozer) check() {
 		w.violate("awake and at rest, and something is left on the Cluster")
 	case m.phase == Awake && atRest && m.resume == resumed && w.suspended:
 		w.violate("at rest, and schedules carry our mark")
+	case m.phase != Starting && w.late&Fence != 0 && !w.leased && m.pending&WithdrawReadiness == 0 && !w.behind:
+		w.violate("a fence may still come, and nothing keeps the pod from being ready")
 	case m.phase == Awake && w.leased:
 		w.violate("awake, and the pod is kept from being ready")
 	case m.phase == Dozing && atRest && (w.postgres != stopped || !w.leased || w.fence != ours):

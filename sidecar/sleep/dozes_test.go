@@ -86,7 +86,17 @@ var dozes = []handoverTranscript{
 		tr.fails(Fence, Lost)
 		tr.done(ReadCluster, RemoveAnnouncement)
 		tr.note("from here on the patch can only fail")
-		tr.done(AwaitServing, Resume)
+		tr.done(Resume)
+	}},
+	{"doze-restart-held", "The sidecar restarts while the gateway holds every client: the fence may have been requested.", func(tr *transcript) {
+		tr.mayDoze()
+		tr.leavesServices()
+		tr.held()
+		tr.starts()
+		tr.sees(func(*View) {})
+		tr.done(WithdrawReadiness, ReadCluster, RemoveAnnouncement)
+		tr.note("from here on the patch can only fail")
+		tr.done(Resume)
 	}},
 	{"doze-restart-stopping", "The sidecar restarts while PostgreSQL stops.", func(tr *transcript) {
 		tr.mayDoze()

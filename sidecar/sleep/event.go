@@ -37,6 +37,9 @@ func (v View) acknowledges(announcement string) bool {
 	return v.Manual || v.Acknowledged == announcement
 }
 
+// held reports whether the gateway holds every client for the announcement, so that a fence may have been requested.
+func (v View) held() bool { return v.Announced != "" && v.Holding == v.Announced }
+
 // Event is something that happened: a [Viewed], [Observed], [Completed] or [Timeout].
 type Event interface{ event() }
 

@@ -237,6 +237,8 @@ func (s *step) settle() {
 		s.do(RemoveMarker)
 		s.phase, s.withdrawal = Awake, keep
 		s.settle()
+	case v.Primary && s.phase == Starting && v.held(): // an earlier process may have requested the fence
+		s.enterUnready(Retracting, ReadCluster)
 	case v.Primary && (v.Announced != "" || v.DozeEnding):
 		s.enter(Retracting, RemoveAnnouncement)
 	case s.resume != resumed && !s.resumeWaits && v.Primary && v.Healthy:

@@ -20,13 +20,16 @@ func (s *step) verified(e Completed) {
 // retracting handles the result of a step to remove the announcement.
 func (s *step) retracting(e Completed) {
 	switch {
+	case e.Action == WithdrawReadiness: // which the driver repeats if it failed
+		s.do(ReadCluster)
 	case e.Outcome != Done:
 		s.tryAgain()
 	case e.Action == ReadCluster:
 		s.setView(e.View)
 		s.removeAnnouncement()
-	default:
+	default: // no fence was set, since that removes the announcement
 		s.setView(e.View)
+		s.restore()
 		s.retracted()
 	}
 }
