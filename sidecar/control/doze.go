@@ -27,6 +27,8 @@ type doze struct {
 	restartPending bool
 	// conflictedVersion is the resourceVersion of the Cluster for which recording a failed start met a conflict; empty without one.
 	conflictedVersion string
+	// endGuard ends guardStart.
+	endGuard context.CancelFunc
 	// cancelWithdrawal ends the withdrawal of the readiness; nil without one.
 	cancelWithdrawal context.CancelFunc
 	// generation and operator are those of the Cluster when it was fenced, and retry is when hibernation is tried again.

@@ -26,6 +26,7 @@ type instance struct {
 	refuses    idle.Reason   // what speaks against a doze
 	stopTakes  time.Duration // from the fence until PostgreSQL has stopped
 	ignores    bool          // the manager ignores the fence
+	managed    bool          // the manager answers
 	broken     bool          // PostgreSQL does not start
 	unheld     bool          // the gateway does not hold the clients
 	postmaster fence.Postmaster
@@ -60,6 +61,11 @@ func (i *instance) Read() (fence.Postmaster, error) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	return i.postmaster, nil
+}
+
+func (i *instance) Accepts(context.Context) (bool, error) {
+	postmaster, err := i.Read()
+	return postmaster.Running, err
 }
 
 func (i *instance) AwaitStopped(ctx context.Context) error {
@@ -99,7 +105,7 @@ func (i *instance) await(ctx context.Context, is func() bool) error {
 func (i *instance) Stopping(context.Context) (stopping, known bool) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
-	return !i.ignores, true
+	return !i.ignores, i.managed
 }
 
 func (i *instance) Withdraw(context.Context) error {
@@ -493,6 +499,53 @@ func TestReadiness_isRestoredOnceNoDozeIsKnown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The API server is away when the sidecar starts, and an earlier process may have fenced the instance.
+func TestReadiness_isKeptWithdrawnUntilPostgreSQLServes(t *testing.T) {
+	t.Parallel()
+	running := fence.Postmaster{Running: true, PID: 9}
+	for _, row := range []struct {
+		rule    string
+		change  func(*instance)
+		restore func(*instance) // has PostgreSQL serve
+	}{
+		{"a PostgreSQL that serves", func(*instance) {}, nil},
+		{"one that has stopped", func(i *instance) { i.postmaster = fence.Postmaster{} }, func(i *instance) { i.postmaster = running }},
+		{"one that is being stopped", func(i *instance) { i.managed = true }, func(i *instance) { i.ignores = true }},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				dozes(w)
+				w.instance.managed = false
+				row.change(&w.instance)
+			}, func(t *testing.T, w *world, _ *Loop) {
+				wait(time.Minute)
+				expect(t, w, "ready", row.restore == nil, func(w *world) bool { return w.instance.ready })
+				if row.restore != nil {
+					w.with(func(w *world) { row.restore(&w.instance) })
+					wait(time.Second)
+					expect(t, w, "ready", true, func(w *world) bool { return w.instance.ready })
+				}
+			})
+		})
+	}
+}
+
+// It is not kept from its Services by what was done before the Cluster was known.
+func TestReadiness_isGivenBackOnceTheClusterIsKnown(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) {
+		dozes(w)
+		w.instance.postmaster, w.inUse = fence.Postmaster{}, true
+	}, func(t *testing.T, w *world, loop *Loop) {
+		wait(10 * time.Second)
+		expect(t, w, "ready", false, func(w *world) bool { return w.instance.ready })
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		expect(t, w, "ready", true, func(w *world) bool { return w.instance.ready })
+	})
 }
 
 // The process before this one may have sent the patch that fences the instance, on its way to a slow API server.

@@ -477,7 +477,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{view: healthy(), started: 7, ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: clientaddr.NewTable()}
-		w.instance = instance{world: w, postmaster: fence.Postmaster{Running: true, PID: 1}, ready: true}
+		w.instance = instance{world: w, postmaster: fence.Postmaster{Running: true, PID: 1}, ready: true, managed: true}
 		if prepare != nil {
 			prepare(w)
 		}

@@ -71,6 +71,10 @@ func (l *Loop) Run(ctx context.Context) {
 	defer l.ender.close()
 	l.status.Decision = idle.Decision{Reason: idle.ReasonUnknown, Blockers: []idle.Reason{idle.ReasonUnknown}}
 	l.parts.Observer.Publish(l.status)
+	guarding, endGuard := context.WithCancel(ctx)
+	defer endGuard()
+	l.doze.endGuard = endGuard
+	l.guardStart(guarding, false)
 	timer := time.NewTimer(time.Until(l.next()))
 	defer timer.Stop()
 	for {

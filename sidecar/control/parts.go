@@ -73,6 +73,8 @@ type Instance interface {
 	AwaitServing(ctx context.Context, before fence.Postmaster) error
 	// AwaitStartFailed returns once no postmaster has run for so long that none will be started.
 	AwaitStartFailed(ctx context.Context) error
+	// Accepts reports whether PostgreSQL accepts sessions.
+	Accepts(ctx context.Context) (bool, error)
 	// Stopping reports whether the instance manager is stopping PostgreSQL or has stopped it, if that is known.
 	Stopping(ctx context.Context) (stopping, known bool)
 }

@@ -28,6 +28,37 @@ func (l *Loop) findPendingRestart(v kubernetes.View) bool {
 	return err == nil && !postmaster.Running
 }
 
+// guardInterval is the interval between two checks whether PostgreSQL serves, before the Cluster is known.
+const guardInterval = time.Second
+
+// guardStart checks whether PostgreSQL serves if the Cluster does not become known soon, because the API server is away. An earlier
+// process may have fenced the instance, and for half a minute after PostgreSQL's stop the kubelet still takes it for ready. So the
+// pod is kept unready as long as PostgreSQL does not accept sessions or is being stopped, and no longer.
+func (l *Loop) guardStart(ctx context.Context, withdrawn bool) {
+	if l.parts.Readiness == nil {
+		return
+	}
+	instance := l.parts.Instance
+	l.begin(ctx, func(ctx context.Context) func() {
+		pause(ctx, guardInterval)
+		stopping, known := instance.Stopping(ctx)
+		accepts, err := instance.Accepts(ctx)
+		serves := err == nil && accepts && (!known || !stopping)
+		return func() {
+			switch {
+			case l.status.ViewKnown:
+			case !serves:
+				if err := l.parts.Readiness.Withdraw(ctx); err != nil {
+					l.parts.Logger.Warn("the pod may become ready before PostgreSQL serves", "error", err.Error())
+				}
+				l.guardStart(ctx, true)
+			case withdrawn:
+				l.restoreReadiness()
+			}
+		}
+	})
+}
+
 // watchRestart watches for a failed start of PostgreSQL after a doze, and records it on the Cluster. The instance manager tries only
 // once to start PostgreSQL. A failure is recorded once for each wake, so that the plugin replaces one pod.
 func (l *Loop) watchRestart(ctx context.Context) {
