@@ -341,10 +341,11 @@ func TestWake_endsADoze(t *testing.T) {
 		prepare   func(*world)
 		arguments string
 		fence     bool // it is left at the end
+		marks     bool // those of the doze are left for the sidecar
 	}{
-		"dozing":           {dozing, true, nil, "wake orders", false},
-		"dozing-disabled":  {func(c *cnpgv1.Cluster) { dozing(c); c.Annotations[contract.AnnotationEnabled] = "false" }, true, nil, "wake orders", false},
-		"dozing-conflicts": {dozing, true, func(w *world) { w.conflicts = 2 }, "wake orders", false},
+		"dozing":           {dozing, true, nil, "wake orders", false, true},
+		"dozing-disabled":  {func(c *cnpgv1.Cluster) { dozing(c); c.Annotations[contract.AnnotationEnabled] = "false" }, true, nil, "wake orders", false, true},
+		"dozing-conflicts": {dozing, true, func(w *world) { w.conflicts = 2 }, "wake orders", false, true},
 		"dozing-and-wait": {stopping, true, func(w *world) {
 			stopped := "uid"
 			time.AfterFunc(1500*time.Millisecond, func() { w.annotate("orders", map[string]*string{contract.AnnotationPostgresStopped: &stopped}) })
@@ -355,11 +356,11 @@ func TestWake_endsADoze(t *testing.T) {
 					w.t.Error(err)
 				}
 			}
-		}, "wake orders --wait", false},
-		"dozing-not-stopped": {stopping, true, nil, "wake orders --timeout 10s", true},
-		"dozing-hibernated":  {hibernated, false, nil, "wake orders", false},
-		"fenced":             {fenced, true, nil, "wake orders", true},
-		"fenced-hibernated":  {func(c *cnpgv1.Cluster) { fenced(c); byHand(c) }, false, func(w *world) { w.managers[types.NamespacedName{Namespace: "shop", Name: "orders"}] = "kubectl-cnpg" }, "wake orders", true},
+		}, "wake orders --wait", false, true},
+		"dozing-not-stopped": {stopping, true, nil, "wake orders --timeout 10s", true, false},
+		"dozing-hibernated":  {hibernated, false, nil, "wake orders", false, false},
+		"fenced":             {fenced, true, nil, "wake orders", true, false},
+		"fenced-hibernated":  {func(c *cnpgv1.Cluster) { fenced(c); byHand(c) }, false, func(w *world) { w.managers[types.NamespacedName{Namespace: "shop", Name: "orders"}] = "kubectl-cnpg" }, "wake orders", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -379,9 +380,12 @@ func TestWake_endsADoze(t *testing.T) {
 				if _, fence := left[contract.AnnotationFencedInstances]; fence != row.fence {
 					t.Errorf("the fence is left: %t, want %t", fence, row.fence)
 				}
-				for _, mark := range []string{contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationLastWake} {
-					if _, there := left[mark]; !row.fence && there {
-						t.Errorf("a mark is left: %v", left)
+				if _, there := left[contract.AnnotationLastWake]; !row.fence && there {
+					t.Errorf("another wake is left: %v", left)
+				}
+				for _, mark := range []string{contract.AnnotationDozingSince, contract.AnnotationPostgresStopped} { // a sidecar watches the start
+					if _, there := left[mark]; !row.fence && there != row.marks {
+						t.Errorf("%s is left: %t, want %t", mark, there, row.marks)
 					}
 				}
 				for _, patch := range w.patches {

@@ -174,15 +174,19 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// changes returns the changes of the annotations that wake the cluster and remove those of its sleep. A person's fence stays.
+// changes returns the changes of the annotations that wake the cluster and remove those of its sleep. A person's fence stays. Those
+// of a doze are removed by the sidecar once PostgreSQL serves: one that is restarted before that knows from them that it must watch
+// the start.
 func (s seen) changes() map[string]*string {
 	changes := map[string]*string{
 		contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil, contract.AnnotationSleepRequested: nil,
-		contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
 		contract.AnnotationLastWake: nil, // it belongs to another wake
 	}
 	if s.view.Fenced {
 		changes[contract.AnnotationFencedInstances] = nil
+	}
+	if s.view.HibernationOn { // there is no sidecar
+		changes[contract.AnnotationDozingSince], changes[contract.AnnotationPostgresStopped] = nil, nil
 	}
 	if s.view.HibernationOn {
 		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil
