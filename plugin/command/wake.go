@@ -185,10 +185,8 @@ func (s seen) changes() map[string]*string {
 	if s.view.Fenced {
 		changes[contract.AnnotationFencedInstances] = nil
 	}
-	if s.view.HibernationOn { // there is no sidecar
-		changes[contract.AnnotationDozingSince], changes[contract.AnnotationPostgresStopped] = nil, nil
-	}
 	if s.view.HibernationOn {
+		changes[contract.AnnotationDozingSince], changes[contract.AnnotationPostgresStopped] = nil, nil // the next pod knows of no doze
 		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil
 	}
 	return changes

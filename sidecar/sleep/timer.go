@@ -28,7 +28,8 @@ const (
 	TimerResume
 	// TimerHolding limits the wait for the gateway to hold every client.
 	TimerHolding
-	// TimerHeld is the wait after that for the other replicas of the gateway, which learn of it later.
+	// TimerHeld is the wait after that for clients that other replicas of the gateway have just passed on. Those ask the API server
+	// about every client while a doze is announced.
 	TimerHeld
 	// TimerManager is when the instance manager is asked whether it stops PostgreSQL.
 	TimerManager

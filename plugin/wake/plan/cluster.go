@@ -52,9 +52,10 @@ type Cluster struct {
 	// Holding says that the gateway has confirmed that it holds every client for a doze. It does so even after the deadline, until
 	// the announcement is withdrawn, since the patch that sets the fence may be in flight.
 	Holding bool
-	// DozeAcknowledged says that the current announcement is one of a doze, is valid, and was acknowledged. The pod may then be not
-	// ready, or may become not ready even after its readiness was restored, because of a probe that failed before.
-	DozeAcknowledged bool
+	// DozeAnnounced says that the current announcement is one of a doze and valid, DozeAcknowledged that it was acknowledged besides.
+	// The pod may then be not ready, or may become not ready even after its readiness was restored, because of a probe that failed
+	// before.
+	DozeAnnounced, DozeAcknowledged bool
 }
 
 // View reads a Cluster. now limits how far ahead a time in an annotation may be.
@@ -85,7 +86,8 @@ func (c *Cluster) doze(cluster *cnpgv1.Cluster, now time.Time) {
 	announcement, err := contract.ParseAnnouncement(c.Announced)
 	c.Holding = err == nil && announcement.Doze && c.HoldingValue == c.Announced
 	valid, _ := announcement.Valid(now)
-	c.DozeAcknowledged = err == nil && announcement.Doze && valid && c.Acknowledged == c.Announced
+	c.DozeAnnounced = err == nil && announcement.Doze && valid
+	c.DozeAcknowledged = c.DozeAnnounced && c.Acknowledged == c.Announced
 	_, fenced := cluster.Annotations[contract.AnnotationFencedInstances]
 	_, marked := cluster.Annotations[contract.AnnotationDozingSince]
 	_, stopped := cluster.Annotations[contract.AnnotationPostgresStopped]

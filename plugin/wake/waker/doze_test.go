@@ -296,6 +296,57 @@ func TestResolve_passesNobodyOnWhoWasAdmittedTooLate(t *testing.T) {
 	})
 }
 
+// ahead is an API server that knows more of the Cluster than the informers, or does not answer, for three seconds.
+type ahead struct {
+	client.Reader
+	until  time.Time
+	change func(*cnpgv1.Cluster) error
+}
+
+func (a ahead) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	err := a.Reader.Get(ctx, key, o, options...)
+	if cluster, ok := o.(*cnpgv1.Cluster); ok && time.Now().Before(a.until) {
+		return a.change(cluster)
+	}
+	return err
+}
+
+// Another replica says that all clients are held, and the informers of this one may be late.
+func TestResolve_passesNobodyOnWhomAnotherReplicaHolds(t *testing.T) {
+	t.Parallel()
+	announced := func(c *cnpgv1.Cluster) { holding(c); delete(c.Annotations, contract.AnnotationGatewayHolding) }
+	for _, row := range []struct {
+		rule    string
+		cluster func(*cnpgv1.Cluster)
+		change  func(*cnpgv1.Cluster) error
+		held    bool
+	}{
+		{"all clients are held for a doze", announced, func(c *cnpgv1.Cluster) error { holding(c); return nil }, true},
+		{"PostgreSQL may be stopping by now", announced, func(c *cnpgv1.Cluster) error {
+			stopping(c)
+			delete(c.Annotations, contract.AnnotationFencedInstances)
+			return nil
+		}, true},
+		{"the API server does not answer", announced, func(*cnpgv1.Cluster) error { return errors.New("away") }, true},
+		{"the doze is only announced", announced, func(*cnpgv1.Cluster) error { return nil }, false},
+		{"without an announcement the API server is not asked", awake, func(*cnpgv1.Cluster) error { return errors.New("asked") }, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, time.Minute, row.cluster)
+				w.runs()
+				began := time.Now()
+				w.waker.APIReader = ahead{w.api, began.Add(3 * time.Second), row.change}
+				got, err := w.waker.Resolve(t.Context(), service("-rw"), by)
+				if took := time.Since(began); err != nil || got != primary || row.held != (took >= 3*time.Second) || took > 5*time.Second {
+					t.Errorf("got %s, %v after %s", got, err, took)
+				}
+			})
+		})
+	}
+}
+
 // A client that has to connect again waits until that leads past the gateway, however long the gateway stands in.
 func TestAwaitDirect_dozesAgain(t *testing.T) {
 	t.Parallel()

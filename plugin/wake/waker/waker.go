@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -226,10 +227,35 @@ func (w *Waker) admit(ctx context.Context, service gateway.Service, client gatew
 	if w.barred(ctx, seen, instance.Addr(), client.Peer.Addr().Unmap()) {
 		return w.awaitDirect(ctx, service, client.Peer)
 	}
-	if seen, err = w.read(ctx, service); err == nil && seen.view.HoldsAll() {
+	changed := w.Notifier.Listen(clusterOf(service))
+	switch seen, err = w.read(ctx, service); {
+	case err != nil:
+		return err
+	case seen.view.HoldsAll():
+		return errAsleepAgain
+	case seen.view.DozeAnnounced && w.mayHold(ctx, service):
+		timer := time.NewTimer(readAgain)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-changed:
+		case <-timer.C:
+		}
 		return errAsleepAgain
 	}
-	return err
+	return nil
+}
+
+// mayHold reports whether the API server says that all clients are held, or does not answer. The replica that confirms that they are
+// does so for all, and another one, whose informers may be late, must not pass a client to a PostgreSQL that is about to be fenced.
+func (w *Waker) mayHold(ctx context.Context, service gateway.Service) bool {
+	var cluster cnpgv1.Cluster
+	if err := w.APIReader.Get(ctx, clusterOf(service), &cluster); err != nil {
+		w.Logger.Warn("whether a cluster is about to doze is not known: its clients wait", "namespace", service.Namespace, "cluster", service.Cluster, "error", err.Error())
+		return true
+	}
+	return plan.View(&cluster, time.Now()).HoldsAll()
 }
 
 // search finds an instance of the Service for all clients that wait for one. It outlives the client that started it. A panic ends
