@@ -36,8 +36,9 @@ func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, ag
 	if err != nil || why == "" {
 		return err
 	}
-	if requested := view.Policy.SleepRequested; !requested.IsZero() && !requested.Before(since) {
-		again.at(requested.Add(contract.MaxSleepRequestAge)) // then it means nothing any more
+	requested, err := time.Parse(time.RFC3339, seen.cluster.Annotations[contract.AnnotationSleepRequested]) // by any replica's clock
+	if repeat := requested.Add(contract.MaxSleepRequestAge); err == nil && !requested.Before(since) && again.now.Before(repeat) {
+		again.at(repeat) // then it means nothing any more
 		return nil
 	}
 	if again.now.Before(since) { // by the sidecar's clock, which would take a request of now for one from before the doze

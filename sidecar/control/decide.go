@@ -57,7 +57,7 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 
 // parse parses the annotations. A keep-awake request over the channel applies before it is written there.
 func (l *Loop) parse(now time.Time) {
-	l.status.Policy, l.status.Problems = idle.ParsePolicy(l.status.View.Annotations, now)
+	l.status.Policy, l.status.Problems = idle.ParsePolicy(annotations(l.status.View, now), now)
 	l.keepAwake.apply(&l.status.Policy)
 	l.parts.Monitor.Configure(l.settings())
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -248,6 +249,18 @@ func (l *Loop) mayDoze() bool {
 
 // hibernateRetry is the wait after a failed attempt to hibernate a cluster that dozes.
 const hibernateRetry = 30 * time.Second
+
+// annotations returns the Cluster's annotations. Whoever requests that a dozing cluster hibernates, as the plugin does, may have
+// another clock, so a request since the begin of the doze is one of now.
+func annotations(v kubernetes.View, now time.Time) map[string]string {
+	requested, err := time.Parse(time.RFC3339, v.Annotations[contract.AnnotationSleepRequested])
+	if err != nil || !v.Dozing || requested.Before(v.DozingSince) {
+		return v.Annotations
+	}
+	changed := maps.Clone(v.Annotations)
+	changed[contract.AnnotationSleepRequested] = now.UTC().Format(time.RFC3339)
+	return changed
+}
 
 // hibernatesAt returns when the dozing cluster is to hibernate: when it has been idle for the threshold, or at once if that was
 // requested, or if its specification, its operator or a plugin has changed. The operator applies such a change only once the

@@ -387,6 +387,20 @@ func TestDoze_hibernatesBeforeItsTime(t *testing.T) {
 			w.view.DozingSince = since // as it is read from the annotation
 			w.view.Annotations[contract.AnnotationSleepRequested] = since.Format(time.RFC3339)
 		}, true},
+		{"by a clock that is ahead of this one", func(w *world) {
+			w.view.Annotations = maps.Clone(w.view.Annotations)
+			w.view.Annotations[contract.AnnotationSleepRequested] = time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+		}, true},
+		{"by one that is behind, but not before the doze", func(w *world) {
+			w.view.Annotations = maps.Clone(w.view.Annotations)
+			w.view.DozingSince = time.Now().Add(-20 * time.Minute) // it has dozed for long
+			w.view.Annotations[contract.AnnotationInactivityMinutes] = "60"
+			w.view.Annotations[contract.AnnotationSleepRequested] = time.Now().Add(-10 * time.Minute).UTC().Format(time.RFC3339)
+		}, true},
+		{"not if that was before the doze", func(w *world) {
+			w.view.Annotations = maps.Clone(w.view.Annotations)
+			w.view.Annotations[contract.AnnotationSleepRequested] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+		}, false},
 		{"its specification has changed", func(w *world) { w.view.Generation++ }, true},
 		{"its operator or a plugin has changed", func(w *world) { w.view.Operator = "another" }, true},
 		{"not for anything else that the operator writes", func(w *world) { w.view.Addresses = nil }, false},
