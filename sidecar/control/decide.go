@@ -103,6 +103,9 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	if l.status.View.ShortSwitchoverDelay {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonSwitchoverDelay)
 	}
+	if l.status.View.FenceApplied {
+		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonFenced)
+	}
 	if l.status.Unsupported {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonLoginsUnseen)
 	}

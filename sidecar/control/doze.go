@@ -244,7 +244,7 @@ func (l *Loop) growthRefused() <-chan error {
 // mayDoze reports whether the settings allow the cluster to doze.
 func (l *Loop) mayDoze() bool {
 	v, policy := l.status.View, l.status.Policy
-	return policy.Enabled && len(l.status.Problems) == 0 && policy.Doze != 0 && !policy.Manual && v.PluginListed && l.siblingCount() == 0
+	return policy.Enabled && len(l.status.Problems) == 0 && policy.Doze != 0 && !policy.Manual && v.PluginListed && !v.FenceApplied && l.siblingCount() == 0
 }
 
 // hibernateRetry is the wait after a failed attempt to hibernate a cluster that dozes.

@@ -260,6 +260,20 @@ func TestDoze_notWhereAStopMayBecomeImmediate(t *testing.T) {
 	})
 }
 
+// Its fence would count as the person's, and no client would lift it.
+func TestDoze_notWhereAPersonHasAppliedTheFence(t *testing.T) {
+	t.Parallel()
+	prepare := func(w *world) { dozes(w); w.view.FenceApplied = true }
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(100 * time.Second)
+		expect(t, w, "made unready", false, func(w *world) bool { return w.instance.withdrew })
+		expect(t, w, "told", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
+		wait(time.Minute)
+		expect(t, w, "hibernated", true, asleep)
+	})
+}
+
 func TestDoze_takesTheSizeOverFromAnEarlierProcess(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

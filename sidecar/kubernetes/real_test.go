@@ -82,6 +82,7 @@ func TestClient_onAnAPIServer(t *testing.T) {
 	}
 	sleepAndWake(t, admin, sidecar)
 	hibernate(t, sidecar, views, first)
+	applyFence(t, admin, sidecar)
 	sidecar.Record(t.Context(), first, kubernetes.Event{Type: kubernetes.EventNormal, Reason: "Hibernated", Message: "Put to sleep"}, time.Now())
 	var events corev1.EventList
 	if err := admin.List(t.Context(), &events); err != nil {
@@ -89,6 +90,32 @@ func TestClient_onAnAPIServer(t *testing.T) {
 	}
 	if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == "Hibernated" && e.InvolvedObject.UID == cluster.UID }) {
 		t.Error("the Event was not written")
+	}
+}
+
+// applyFence applies a manifest with the fence over that of a doze. `kubectl apply` then sends only its own annotation, since the
+// other has the value already.
+func applyFence(t *testing.T, admin client.Client, sidecar *kubernetes.Client) {
+	t.Helper()
+	view, err := sidecar.Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if view, err = sidecar.Fence(t.Context(), view, time.Now()); err != nil || !view.Dozing {
+		t.Fatalf("fenced by us: %t, error %v", view.Dozing, err)
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		"kubectl.kubernetes.io/last-applied-configuration": `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]"}}}`,
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: view.Name}}
+	if err := admin.Patch(t.Context(), cluster, client.RawPatch(types.MergePatchType, body), client.FieldOwner("kubectl-client-side-apply")); err != nil {
+		t.Fatal(err)
+	}
+	if view, err = sidecar.Get(t.Context()); err != nil || view.Dozing || !view.Fenced || !view.FenceApplied {
+		t.Errorf("a fence that a person has applied: %+v, error %v", view, err)
 	}
 }
 

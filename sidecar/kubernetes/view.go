@@ -53,6 +53,8 @@ type View struct {
 	Stopped     string
 	// RestartFailed is the UID of the pod in which PostgreSQL is recorded as not started again after a doze.
 	RestartFailed string
+	// FenceApplied is set if a person's manifest contains the fence, so that one of ours would count as theirs.
+	FenceApplied bool
 	// AsleepSince is when we turned hibernation on; zero if not recorded.
 	AsleepSince time.Time
 	// PluginListed is set if the Cluster lists the plugin as enabled.
@@ -141,6 +143,7 @@ func viewOf(c *api.Cluster) View {
 	}
 	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
 	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)
+	view.FenceApplied = ownership.FenceApplied(c.Annotations)
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
 	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
 	view.RestartFailed = c.Annotations[contract.AnnotationRestartFailed]

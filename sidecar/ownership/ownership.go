@@ -44,7 +44,27 @@ func Item(name string) string { return `k:{"name":"` + name + `"}` }
 
 // Dozes reports whether a Cluster with these annotations and managed fields is fenced by us: it dozes, unless it hibernates.
 func Dozes(annotations map[string]string, entries []metav1.ManagedFieldsEntry) bool {
-	return annotations[contract.AnnotationFencedInstances] == contract.FencedInstancesAll && SetByUs(entries, "metadata", "annotations", contract.AnnotationFencedInstances)
+	return annotations[contract.AnnotationFencedInstances] == contract.FencedInstancesAll &&
+		SetByUs(entries, "metadata", "annotations", contract.AnnotationFencedInstances) && !FenceApplied(annotations)
+}
+
+// lastApplied is the annotation in which `kubectl apply` keeps the manifest. It sends only what differs from the object, so a value
+// that we have set already does not become its own in the managed fields.
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// FenceApplied reports whether a person has applied a manifest that contains the fence that we would set.
+func FenceApplied(annotations map[string]string) bool {
+	text := annotations[lastApplied]
+	if !strings.Contains(text, contract.AnnotationFencedInstances) { // as almost always
+		return false
+	}
+	var manifest struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	return json.Unmarshal([]byte(text), &manifest) == nil &&
+		manifest.Metadata.Annotations[contract.AnnotationFencedInstances] == contract.FencedInstancesAll
 }
 
 // owns reports whether a set of fields contains the one at a path. A malformed set contains none.

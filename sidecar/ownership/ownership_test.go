@@ -67,6 +67,30 @@ func TestSetByOthers_isNeitherUsNorWhoMadeIt(t *testing.T) {
 	}
 }
 
+func TestDozes_unlessAPersonHasAppliedTheFence(t *testing.T) {
+	t.Parallel()
+	ours := []metav1.ManagedFieldsEntry{entry(contract.FieldManager, "Update", `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`)}
+	for _, row := range []struct {
+		rule, applied string
+		want          bool
+	}{
+		{"nobody has applied anything", ``, true},
+		{"the manifest has the fence", `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]"}}}`, false},
+		{"it has another one", `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[]"}}}`, true},
+		{"it has none", `{"metadata":{"annotations":{"a":"b"}}}`, true},
+		{"it names the annotation elsewhere", `{"metadata":{"annotations":{"a":"cnpg.io/fencedInstances"}}}`, true},
+		{"it is not understood", `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]"`, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			annotations := map[string]string{contract.AnnotationFencedInstances: contract.FencedInstancesAll, lastApplied: row.applied}
+			if got := Dozes(annotations, ours); got != row.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
 func FuzzOwns(f *testing.F) {
 	f.Add([]byte(`{"f:spec":{"f:suspend":{}}}`))
 	f.Add([]byte(`{"f:spec":null}`))
