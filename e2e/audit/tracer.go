@@ -178,7 +178,7 @@ func (t *tracer) dozeChanged(r *record, before, after state) {
 		t.say(r, by, LiftFence)
 	case after.on && by.by == plugin:
 		t.say(r, by, RemoveFence)
-	case before.since != "" && after.since == "" && before.stopped == "":
+	case before.since != "" && after.since == "" && before.stopped == "" && by.by != plugin: // the plugin has looked for itself
 		t.say(r, by, PersonReplaces)
 	case before.since != "" && after.since == "":
 		t.say(r, by, WakeDozing)

@@ -27,6 +27,7 @@ type instance struct {
 	stopTakes  time.Duration // from the fence until PostgreSQL has stopped
 	ignores    bool          // the manager ignores the fence
 	managed    bool          // the manager answers
+	busy       bool          // PostgreSQL does not answer
 	broken     bool          // PostgreSQL does not start
 	unheld     bool          // the gateway does not hold the clients
 	postmaster fence.Postmaster
@@ -65,7 +66,10 @@ func (i *instance) Read() (fence.Postmaster, error) {
 
 func (i *instance) Accepts(context.Context) (bool, error) {
 	postmaster, err := i.Read()
-	return postmaster.Running, err
+	if i.busy || !postmaster.Running {
+		return false, errors.New("no answer")
+	}
+	return true, err
 }
 
 func (i *instance) AwaitStopped(ctx context.Context) error {
@@ -539,6 +543,7 @@ func TestReadiness_isKeptWithdrawnUntilPostgreSQLServes(t *testing.T) {
 		restore func(*instance) // has PostgreSQL serve
 	}{
 		{"a PostgreSQL that serves", func(*instance) {}, nil},
+		{"one that is too busy to answer", func(i *instance) { i.busy = true }, nil},
 		{"one that has stopped", func(i *instance) { i.postmaster = fence.Postmaster{} }, func(i *instance) { i.postmaster = running }},
 		{"one that is being stopped", func(i *instance) { i.managed = true }, func(i *instance) { i.ignores = true }},
 	} {

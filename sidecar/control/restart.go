@@ -33,7 +33,8 @@ const guardInterval = time.Second
 
 // guardStart checks whether PostgreSQL serves if the Cluster does not become known soon, because the API server is away. An earlier
 // process may have fenced the instance, and for half a minute after PostgreSQL's stop the kubelet still takes it for ready. So the
-// pod is kept unready as long as PostgreSQL does not accept sessions or is being stopped, and no longer.
+// pod is kept unready as long as PostgreSQL is known not to accept sessions, or is known to be stopping. One that is too busy to answer
+// serves.
 func (l *Loop) guardStart(ctx context.Context, withdrawn bool) {
 	if l.parts.Readiness == nil {
 		return
@@ -42,12 +43,13 @@ func (l *Loop) guardStart(ctx context.Context, withdrawn bool) {
 	l.begin(ctx, func(ctx context.Context) func() {
 		pause(ctx, guardInterval)
 		stopping, known := instance.Stopping(ctx)
-		accepts, err := instance.Accepts(ctx)
-		serves := err == nil && accepts && (!known || !stopping)
+		accepts, unanswered := instance.Accepts(ctx)
+		postmaster, unread := instance.Read()
+		down := known && stopping || unanswered == nil && !accepts || unread == nil && !postmaster.Running
 		return func() {
 			switch {
 			case l.status.ViewKnown:
-			case !serves:
+			case down:
 				if err := l.parts.Readiness.Withdraw(ctx); err != nil {
 					l.parts.Logger.Warn("the pod may become ready before PostgreSQL serves", "error", err.Error())
 				}
