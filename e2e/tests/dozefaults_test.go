@@ -1,8 +1,10 @@
 package tests
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -163,6 +165,73 @@ func TestDoze_endsWhenAPersonSaysSo(t *testing.T) {
 	}
 }
 
+// fences reports whether a change fences a cluster.
+func fences(change scenario.Change) bool {
+	before, after := change.Before.GetAnnotations(), change.After.GetAnnotations()
+	return change.Kind == cnpgv1.ClusterKind && after[scenario.Fence] != "" && before[scenario.Fence] == ""
+}
+
+// stoppingSlowly is how long PostgreSQL takes to stop while a client waits. The sidecar records the stop, or the plugin begins to look
+// for itself, only later.
+const stoppingSlowly = 5 * time.Second
+
+// A person replaces the Cluster by a manifest without the fence and the marks of the doze while PostgreSQL stops. A client that
+// connects then is held until PostgreSQL serves again: it is not passed to the one that stops.
+func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	interceptor := s.intercept() // the API server learns of it while the cluster is made
+	held, release := interceptor.Hold(fences)
+	defer release()
+	c := s.dozingCluster("replaced")
+	pod := s.instances(c)[0]
+	checkpointers := scenario.Processes(func(cmdline []string) bool { return strings.Contains(cmdline[0], "checkpointer") }, string(pod.UID))
+	if len(checkpointers) != 1 {
+		t.Skip("the processes of the node cannot be seen from here")
+	}
+	call := s.caller(c)
+	s.held(held)
+	t.Cleanup(func() { _ = syscall.Kill(checkpointers[0], syscall.SIGCONT) })
+	s.must(syscall.Kill(checkpointers[0], syscall.SIGSTOP)) // PostgreSQL waits for its last checkpoint
+	release()
+	_, err := kube.AwaitCluster(s.ctx, c, "fenced", toDoze, fenced)
+	s.must(err)
+	s.shutsDown(&pod)
+
+	c.Annotations = kube.NewCluster(s.namespace, c.Name, 1, never).Annotations
+	c.Annotations[scenario.DozeMinutes] = dozesLater
+	c.ResourceVersion = "" // as kubectl replace does
+	s.must(kube.Update(s.ctx, c))
+	answer := call()
+	select {
+	case err := <-answer:
+		t.Errorf("the client was not held: %v", err)
+	case <-time.After(stoppingSlowly):
+	}
+	s.must(syscall.Kill(checkpointers[0], syscall.SIGCONT))
+	start := time.Now()
+	s.must(<-answer)
+	t.Logf("the client was answered %.1fs after PostgreSQL could stop", time.Since(start).Seconds())
+	s.awakeAgain(c)
+	if now := s.instances(c); len(now) != 1 || now[0].UID != pod.UID || restarts(now[0]) != restarts(pod) {
+		t.Error("the pod was replaced, or a container restarted")
+	}
+}
+
+// shutsDown waits until the pod's PostgreSQL refuses sessions because it shuts down.
+func (s *story) shutsDown(pod *corev1.Pod) {
+	s.Helper()
+	for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
+		_, err := kube.Exec(s.ctx, pod.Namespace, pod.Name, "postgres", "psql", "-c", "select 1")
+		if err != nil && strings.Contains(err.Error(), "shutting down") {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("PostgreSQL does not shut down: %v", err)
+		}
+	}
+}
+
 // A fence that a person set is no doze, and one that replaces ours is not lifted.
 func TestDoze_leavesAPersonsFence(t *testing.T) {
 	t.Parallel()
@@ -173,14 +242,16 @@ func TestDoze_leavesAPersonsFence(t *testing.T) {
 	for _, row := range []struct {
 		rule, value string
 		dozes       bool
+		set         func(c *cnpgv1.Cluster, value string)
 	}{
-		{"set while it was awake", `["*"]`, false},
-		{"set while it dozed", fmt.Sprintf("[%q]", s.instances(c)[0].Name), true},
+		{"set while it was awake", `["*"]`, false, s.fences},
+		{"set while it dozed", fmt.Sprintf("[%q]", s.instances(c)[0].Name), true, s.fences},
+		{"applied while it dozed", `["*"]`, true, s.appliesFence},
 	} {
 		if row.dozes {
 			s.dozes(c)
 		}
-		s.fences(c, row.value)
+		row.set(c, row.value)
 		s.annotate(c, scenario.DozeMinutes, dozeMinutes)
 		s.refusedSoon(c)
 		_, err := kube.AwaitCluster(s.ctx, c, "without the fence, or dozing", dozeAfter+toDozeAnyhow, func(c *cnpgv1.Cluster) bool {
@@ -190,6 +261,7 @@ func TestDoze_leavesAPersonsFence(t *testing.T) {
 			t.Errorf("%s: the annotations are %v", row.rule, c.Annotations)
 		}
 		s.must(kube.Annotate(s.ctx, c, scenario.Fence, nil))
+		s.must(kube.Annotate(s.ctx, c, corev1.LastAppliedConfigAnnotation, nil))
 		s.awakeAgain(c)
 	}
 }
@@ -216,6 +288,17 @@ func (s *story) fences(c *cnpgv1.Cluster, value string) {
 	s.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, scenario.Fence, value)
 	s.must(kube.Patch(s.ctx, c.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner("kubectl-cnpg")))
+}
+
+// appliesFence applies a manifest with the fence that the cluster has, like kubectl apply without --server-side: it sends only what
+// differs.
+func (s *story) appliesFence(c *cnpgv1.Cluster, value string) {
+	s.Helper()
+	manifest, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{scenario.Fence: value}}})
+	s.must(err)
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{corev1.LastAppliedConfigAnnotation: string(manifest)}}})
+	s.must(err)
+	s.must(kube.Patch(s.ctx, c.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner("kubectl-client-side-apply")))
 }
 
 // A person who hibernates a dozing cluster gets what they asked for: no client wakes it, and no fence is left when they wake it.
