@@ -74,4 +74,4 @@ provide_others() {
 provide
 wait "$others"
 beside provide_others
-"$@"
+build/cluster exec "$@"
