@@ -9,8 +9,10 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
@@ -43,6 +45,82 @@ func TestDoze_hibernatesWhenItsNodeIsCordoned(t *testing.T) {
 	s.must(err)
 	s.cordon(node, false)
 	s.wakesByClient(c, verify)
+}
+
+// Another pod takes the room of a dozing cluster's requests. A client is answered all the same, in the pod that lacks them. The cluster
+// does not doze in it again, but hibernates after the time for a doze, and its next pod has them. No other pod can be scheduled
+// meanwhile, so this test runs alone.
+func TestDoze_hibernatesInsteadWhereItCannotGrow(t *testing.T) {
+	s := alone(t)
+	c := kube.NewCluster(s.namespace, "crowded", 1, never)
+	c.Annotations[scenario.DozeMinutes] = dozeMinutes
+	c.Spec.Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
+	}
+	s.running(c)
+	verify := s.trust(c)
+	pod := s.dozes(c)
+	_, err := kube.AwaitPod(s.ctx, &pod, "small", toSettle, func(p *corev1.Pod) bool {
+		cpu := requested(p, corev1.ResourceCPU)
+		return cpu.String() == "20m"
+	})
+	s.must(err)
+	crowd := s.fills(pod.Spec.NodeName)
+
+	s.annotate(c, scenario.DozeMinutes, dozesLater)
+	start := time.Now()
+	_, err = kube.QueryAs(s.ctx, c, "rw", fromAfar+" "+verify, "select 1")
+	s.must(err)
+	t.Logf("answered after %.2fs", time.Since(start).Seconds())
+	_, err = kube.AwaitPod(s.ctx, &pod, "waiting for its requests", toSettle, func(p *corev1.Pod) bool {
+		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonDeferred
+		})
+	})
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.annotate(c, scenario.DozeMinutes, dozeMinutes)
+	_, err = kube.AwaitCluster(s.ctx, c, "asleep, or dozing", toDoze, func(c *cnpgv1.Cluster) bool { return scenario.HibernationOn(c) || fenced(c) })
+	s.must(err)
+	if fenced(c) {
+		t.Error("it dozes again without its requests")
+	}
+	s.hibernated(c)
+	s.must(kube.Delete(s.ctx, crowd))
+	s.wakesByClient(c, verify)
+	again := s.instances(c)[0]
+	if cpu := requested(&again, corev1.ResourceCPU); cpu.String() != "210m" {
+		t.Errorf("the next pod requests %s", cpu.String())
+	}
+}
+
+// fills makes a pod that requests all CPU of a node that no other pod has requested.
+func (s *story) fills(name string) *corev1.Pod {
+	s.Helper()
+	var node corev1.Node
+	s.must(kube.Get(s.ctx, types.NamespacedName{Name: name}, &node))
+	free := node.Status.Allocatable[corev1.ResourceCPU]
+	var pods corev1.PodList
+	s.must(kube.List(s.ctx, &pods))
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.Spec.NodeName == name && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			free.Sub(requested(p, corev1.ResourceCPU))
+		}
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "crowd"},
+		Spec: corev1.PodSpec{
+			NodeName: name, TerminationGracePeriodSeconds: ptr.To(int64(0)),
+			Containers: []corev1.Container{{
+				Name: "crowd", Image: s.client().Spec.Containers[0].Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", "infinity"},
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: free}},
+			}},
+		},
+	}
+	s.must(kube.Create(s.ctx, pod))
+	_, err := kube.AwaitPod(s.ctx, pod, "running", toHealthy, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	s.must(err)
+	return pod
 }
 
 // The node restarts while a cluster dozes: the kubelet, containerd and the containers of its pod end and are started again. The
