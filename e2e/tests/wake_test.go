@@ -194,9 +194,8 @@ func TestManyClientsAreOneWake(t *testing.T) {
 	script := `echo 'select 1' >/tmp/one.sql
 PGPASSWORD=%s pgbench -n -c 200 -j 200 -t 1 -f /tmp/one.sql "host=crowded-rw user=app dbname=app %s" 2>&1`
 	out, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(script, s.password(c), fromAfar))
-	s.must(err)
-	if !strings.Contains(out, "number of transactions actually processed: 200/200") {
-		t.Errorf("pgbench: %s", out)
+	if err != nil || !strings.Contains(out, "number of transactions actually processed: 200/200") {
+		t.Fatalf("pgbench: %v: %s", err, out)
 	}
 	_, err = kube.AwaitEvent(s.ctx, c, "Woken", toSettle) // no client waits for it
 	s.must(err)
