@@ -185,14 +185,14 @@ func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
 	defer release()
 	c := s.dozingCluster("replaced")
 	pod := s.instances(c)[0]
-	checkpointers := scenario.Processes(func(cmdline []string) bool { return strings.Contains(cmdline[0], "checkpointer") }, string(pod.UID))
-	if len(checkpointers) != 1 {
+	launchers := scenario.Processes(func(cmdline []string) bool { return strings.Contains(cmdline[0], "autovacuum launcher") }, string(pod.UID))
+	if len(launchers) != 1 {
 		t.Skip("the processes of the node cannot be seen from here")
 	}
 	call := s.caller(c)
 	s.held(held)
-	t.Cleanup(func() { _ = syscall.Kill(checkpointers[0], syscall.SIGCONT) })
-	s.must(syscall.Kill(checkpointers[0], syscall.SIGSTOP)) // PostgreSQL waits for its last checkpoint
+	t.Cleanup(func() { _ = syscall.Kill(launchers[0], syscall.SIGCONT) })
+	s.must(syscall.Kill(launchers[0], syscall.SIGSTOP)) // a PostgreSQL that stops waits for it
 	release()
 	_, err := kube.AwaitCluster(s.ctx, c, "fenced", toDoze, fenced)
 	s.must(err)
@@ -208,7 +208,7 @@ func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
 		t.Errorf("the client was not held: %v", err)
 	case <-time.After(stoppingSlowly):
 	}
-	s.must(syscall.Kill(checkpointers[0], syscall.SIGCONT))
+	s.must(syscall.Kill(launchers[0], syscall.SIGCONT))
 	start := time.Now()
 	s.must(<-answer)
 	t.Logf("the client was answered %.1fs after PostgreSQL could stop", time.Since(start).Seconds())
