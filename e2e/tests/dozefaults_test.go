@@ -12,6 +12,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -198,10 +199,14 @@ func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
 	s.must(err)
 	s.shutsDown(&pod)
 
-	c.Annotations = kube.NewCluster(s.namespace, c.Name, 1, never).Annotations
-	c.Annotations[scenario.DozeMinutes] = dozesLater
-	c.ResourceVersion = "" // as kubectl replace does
-	s.must(kube.Update(s.ctx, c))
+	s.must(retry.RetryOnConflict(retry.DefaultRetry, func() error { // kubectl replace reads the version, too
+		if err := kube.Get(s.ctx, client.ObjectKeyFromObject(c), c); err != nil {
+			return err
+		}
+		c.Annotations = kube.NewCluster(s.namespace, c.Name, 1, never).Annotations
+		c.Annotations[scenario.DozeMinutes] = dozesLater
+		return kube.Update(s.ctx, c)
+	}))
 	answer := call()
 	select {
 	case err := <-answer:
