@@ -176,8 +176,8 @@ func fences(change scenario.Change) bool {
 // for itself, only later.
 const stoppingSlowly = 5 * time.Second
 
-// A person replaces the Cluster by a manifest without the fence and the marks of the doze while PostgreSQL stops. A client that
-// connects then is held until PostgreSQL serves again: it is not passed to the one that stops.
+// A person replaces the Cluster by a manifest without the fence and the marks of the doze while PostgreSQL is about to stop, and still
+// serves. A client that connects then is held until it serves again, and not passed to the one that stops, which would cut it.
 func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -186,18 +186,18 @@ func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
 	defer release()
 	c := s.dozingCluster("replaced")
 	pod := s.instances(c)[0]
-	launchers := scenario.Processes(func(cmdline []string) bool { return strings.Contains(cmdline[0], "autovacuum launcher") }, string(pod.UID))
-	if len(launchers) != 1 {
+	checkpointers := scenario.Processes(func(cmdline []string) bool { return strings.Contains(cmdline[0], "checkpointer") }, string(pod.UID))
+	if len(checkpointers) != 1 {
 		t.Skip("the processes of the node cannot be seen from here")
 	}
 	call := s.caller(c)
 	s.held(held)
-	t.Cleanup(func() { _ = syscall.Kill(launchers[0], syscall.SIGCONT) })
-	s.must(syscall.Kill(launchers[0], syscall.SIGSTOP)) // a PostgreSQL that stops waits for it
+	t.Cleanup(func() { _ = syscall.Kill(checkpointers[0], syscall.SIGCONT) })
+	s.must(syscall.Kill(checkpointers[0], syscall.SIGSTOP)) // the instance manager has a checkpoint written before it stops PostgreSQL
 	release()
 	_, err := kube.AwaitCluster(s.ctx, c, "fenced", toDoze, fenced)
 	s.must(err)
-	s.shutsDown(&pod)
+	s.writesACheckpoint(&pod)
 
 	s.must(retry.RetryOnConflict(retry.DefaultRetry, func() error { // kubectl replace reads the version, too
 		if err := kube.Get(s.ctx, client.ObjectKeyFromObject(c), c); err != nil {
@@ -210,10 +210,10 @@ func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
 	answer := call()
 	select {
 	case err := <-answer:
-		t.Errorf("the client was not held: %v", err)
+		t.Fatalf("the client was not held: %v", err)
 	case <-time.After(stoppingSlowly):
 	}
-	s.must(syscall.Kill(launchers[0], syscall.SIGCONT))
+	s.must(syscall.Kill(checkpointers[0], syscall.SIGCONT))
 	start := time.Now()
 	s.must(<-answer)
 	t.Logf("the client was answered %.1fs after PostgreSQL could stop", time.Since(start).Seconds())
@@ -223,16 +223,17 @@ func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
 	}
 }
 
-// shutsDown waits until the pod's PostgreSQL refuses sessions because it shuts down.
-func (s *story) shutsDown(pod *corev1.Pod) {
+// writesACheckpoint waits until a session of the pod's PostgreSQL waits for a checkpoint.
+func (s *story) writesACheckpoint(pod *corev1.Pod) {
 	s.Helper()
+	const query = "select count(*) from pg_stat_activity where state = 'active' and query ilike 'checkpoint%'"
 	for deadline := time.Now().Add(toSettle); ; pause(s, pollEvery) {
-		_, err := kube.Exec(s.ctx, pod.Namespace, pod.Name, "postgres", "psql", "-c", "select 1")
-		if err != nil && strings.Contains(err.Error(), "shutting down") {
+		out, err := kube.Exec(s.ctx, pod.Namespace, pod.Name, "postgres", "psql", "-XAtqc", query)
+		if err == nil && strings.TrimSpace(out) != "0" {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("PostgreSQL does not shut down: %v", err)
+			s.Fatalf("no session writes a checkpoint: %q, %v", out, err)
 		}
 	}
 }
