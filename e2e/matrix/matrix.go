@@ -13,8 +13,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
 )
 
-// Default are the combinations that are tried: every operator, PostgreSQL and Kubernetes with the usual others, and the
-// oldest and the newest together where the operator supports it.
+// Default are the combinations that are tried: every operator, PostgreSQL and Kubernetes with the usual others, and every operator and
+// every PostgreSQL with the newest Kubernetes, too.
 var Default = []cluster.Versions{
 	{Operator: "1.30.0", Kubernetes: "1.34.4", Postgres: "17"},
 	{Operator: "1.30.0", Kubernetes: "1.36.3", Postgres: "18"},
@@ -23,6 +23,8 @@ var Default = []cluster.Versions{
 	{Operator: "1.29.1", Kubernetes: "1.34.4", Postgres: "17"},
 	{Operator: "1.28.2", Kubernetes: "1.34.4", Postgres: "17"},
 	{Operator: "1.28.2", Kubernetes: "1.34.4", Postgres: "15"},
+	{Operator: "1.29.1", Kubernetes: "1.36.3", Postgres: "15"},
+	{Operator: "1.28.2", Kubernetes: "1.36.3", Postgres: "17"},
 }
 
 // Parse reads a list of combinations OPERATOR/KUBERNETES/POSTGRESQL, apart by spaces.

@@ -27,7 +27,7 @@ func main() {
 // run runs every command to its end.
 func run(ctx context.Context, commands []string, out io.Writer) error {
 	if len(commands) == 0 {
-		return errors.New("usage: sidebyside COMMAND...")
+		return errors.New("there is no command: usage: sidebyside COMMAND, and more of them")
 	}
 	failures := make([]error, len(commands))
 	var group sync.WaitGroup
