@@ -21,7 +21,7 @@ turns=$(beginning disturbing) alone=$(beginning alone) rest="$(beginning disturb
 if [ -n "${BESIDE:-}" ]; then
 	# A cluster that is not needed any more goes: its processes have work even if nobody uses it.
 	ends() { echo "; status=\$?; SCALE_TO_ZERO_NETWORK=$1 ../../build/cluster down 2>../../build/e2e/down$1.log; exit \$status"; }
-	together=("$(tests turns -test.parallel=3 "-test.run='$turns'")$(ends turns)" "$(tests alone "-test.run='$alone'")$(ends alone)" "$(tests "" -test.parallel=6 "-test.skip='$rest'")")
+	together=("$(tests turns -test.parallel=2 "-test.run='$turns'")$(ends turns)" "$(tests alone "-test.run='$alone'")$(ends alone)" "$(tests "" -test.parallel=5 "-test.skip='$rest'")")
 else
 	together=("($(tests "" -test.parallel=5 "-test.run='$turns'")); first=\$?; $(tests "" -test.parallel=8 "-test.skip='$turns'") && exit \$first")
 fi
