@@ -111,6 +111,23 @@ func (l Layout) build(ctx context.Context, progress *Progress, name string, modu
 	return binary, nil
 }
 
+// programImage makes, unless the cache has it, an image of one program of the module of the name, and of further files.
+func (l Layout) programImage(ctx context.Context, progress *Progress, name, program string, files ...images.File) (archive, image string, err error) {
+	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
+		return "", "", fmt.Errorf("make the cache: %w", err)
+	}
+	binary, err := l.build(ctx, progress, name, l.module(name), program, "-s -w")
+	if err != nil {
+		return "", "", err
+	}
+	archive, image = binary+".tar", "localhost/"+name+":1"
+	if _, err := os.Stat(archive); err == nil {
+		return archive, image, nil
+	}
+	config := images.Config{Entrypoint: []string{"/" + name}, User: "65532:65532", WorkingDir: "/"}
+	return archive, image, images.Write(archive, image, config, images.Files(append(files, images.File{Name: name, Mode: 0o755, From: binary})...))
+}
+
 // operatorImage makes the operator's image: it looks for its own programs, of which a name ends with the architecture, under
 // /operator, and the instances run /manager.
 func operatorImage(binary, version string) (string, error) {
@@ -151,13 +168,11 @@ var releaseImage = regexp.MustCompile(`[a-z.]+/cloudnative-pg/cloudnative-pg:[0-
 
 // operatorManifest is the manifest that the operator's own release carries, with the names of our images.
 func operatorManifest(ctx context.Context, pinned module, version string) (string, error) {
-	command := exec.CommandContext(ctx, "go", "list", "-modfile="+pinned.file, "-m", "-f", "{{.Dir}}", "github.com/cloudnative-pg/cloudnative-pg")
-	command.Dir, command.Env = pinned.directory, append(os.Environ(), "GOFLAGS=")
-	directory, err := command.Output()
+	directory, err := pinned.directoryOf(ctx, "github.com/cloudnative-pg/cloudnative-pg")
 	if err != nil {
-		return "", fmt.Errorf("find the operator's module: %w", err)
+		return "", err
 	}
-	content, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), "releases", "cnpg-"+version+".yaml"))
+	content, err := os.ReadFile(filepath.Join(directory, "releases", "cnpg-"+version+".yaml"))
 	if err != nil {
 		return "", fmt.Errorf("read the operator's manifest: %w", err)
 	}

@@ -1,8 +1,11 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -68,6 +71,17 @@ func (l Layout) moduleOf(name, version string, known []string) module {
 		m.file = version + ".mod"
 	}
 	return m
+}
+
+// directoryOf is where the files of another module are that this one requires.
+func (m module) directoryOf(ctx context.Context, path string) (string, error) {
+	command := exec.CommandContext(ctx, "go", "list", "-modfile="+m.file, "-m", "-f", "{{.Dir}}", path)
+	command.Dir, command.Env = m.directory, append(os.Environ(), "GOFLAGS=")
+	directory, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module %s: %w", path, err)
+	}
+	return strings.TrimSpace(string(directory)), nil
 }
 
 // sources are the files that decide what is built.
