@@ -58,7 +58,9 @@ PROMETHEUS=$(cluster prometheus)
 ALERTMANAGER=$(cluster alertmanager)
 CERT_MANAGER_IMAGE=$(cluster cert-manager-image)
 CERT_MANAGER_CHART=$(cluster cert-manager-chart)
-export DRIVERS_IMAGE PROMETHEUS ALERTMANAGER CERT_MANAGER_IMAGE CERT_MANAGER_CHART
+KUSTOMIZE_CONTROLLER_IMAGE=$(cluster kustomize-controller-image)
+KUSTOMIZE_CONTROLLER_CRD=$(cluster kustomize-controller-crd)
+export DRIVERS_IMAGE PROMETHEUS ALERTMANAGER CERT_MANAGER_IMAGE CERT_MANAGER_CHART KUSTOMIZE_CONTROLLER_IMAGE KUSTOMIZE_CONTROLLER_CRD
 # Another name for the same files is as good as a minor upgrade: the operator replaces the instances.
 export NEXT_POSTGRES_IMAGE=$POSTGRES_IMAGE-1
 provide() {

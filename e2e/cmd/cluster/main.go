@@ -25,6 +25,8 @@ const usage = `usage: cluster COMMAND
   drivers-image                       make an image of clients in several languages, load it, and print its name
   cert-manager-image                  make an image of cert-manager's programs, load it, and print its name
   cert-manager-chart                  print where the Helm chart of cert-manager is
+  kustomize-controller-image          make an image of Flux's kustomize-controller, load it, and print its name
+  kustomize-controller-crd            print where the definition of Flux's Kustomization is
   load ARCHIVE...                     import archives of images
   tag IMAGE OTHER                     give an image another name
   exec COMMAND [ARGUMENT...]          run a command in its network, with its KUBECONFIG
@@ -109,6 +111,15 @@ func run(ctx context.Context, arguments []string) error {
 			return err
 		}
 		fmt.Println(directory)
+		return nil
+	case "kustomize-controller-image":
+		return loaded(ctx, layout, func() (string, string, error) { return layout.KustomizeControllerImage(ctx, progress) })
+	case "kustomize-controller-crd":
+		file, err := layout.KustomizeControllerCRD(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Println(file)
 		return nil
 	case "load":
 		return layout.Load(ctx, rest...)
