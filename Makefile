@@ -48,7 +48,7 @@ unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API
 	go -C e2e tool gotestsum --format pkgname --raw-command -- sh -c ' \
 		go -C .. test -json -race -shuffle=on -timeout 30m -skip "$(EXPLORATION)" ./... || failed=1; \
 		go -C .. test -json -timeout 30m -run "$(EXPLORATION)" ./sidecar/sleep || failed=1; \
-		go test -json -race -shuffle=on -timeout 30m ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./changelog/... ./workflows/... ./picture/... || failed=1; \
+		go test -json -race -shuffle=on -timeout 30m ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./changelog/... ./workflows/... ./picture/... ./scenario/... ./cmd/sidebyside || failed=1; \
 		go test -json -shuffle=on -timeout 30m ./archives/... || failed=1; \
 		exit $$failed'
 
