@@ -236,46 +236,29 @@ func TestDoze_aPodThatLacksItsRequestsHibernatesInstead(t *testing.T) {
 	})
 }
 
-// A fence cuts who logs in, and without the kernel's reports a login is not seen.
-func TestDoze_notWithoutSocketEvents(t *testing.T) {
+// It is told why, and hibernates at its time.
+func TestDoze_isBlocked(t *testing.T) {
 	t.Parallel()
-	prepare := func(w *world) { dozes(w); w.silent = true }
-	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
-		loop.Deliver(w.seen())
-		wait(100 * time.Second)
-		expect(t, w, "made unready", false, func(w *world) bool { return w.instance.withdrew })
-		expect(t, w, "told", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
-		wait(60 * time.Second)
-		expect(t, w, "hibernated", true, asleep)
-	})
-}
-
-// PostgreSQL stopped immediately empties its unlogged tables.
-func TestDoze_notWhereAStopMayBecomeImmediate(t *testing.T) {
-	t.Parallel()
-	prepare := func(w *world) { dozes(w); w.view.ShortSwitchoverDelay = true }
-	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
-		loop.Deliver(w.seen())
-		wait(100 * time.Second)
-		expect(t, w, "made unready", false, func(w *world) bool { return w.instance.withdrew })
-		expect(t, w, "told", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
-		wait(time.Minute)
-		expect(t, w, "hibernated", true, asleep)
-	})
-}
-
-// Its fence would count as the person's, and no client would lift it.
-func TestDoze_notWhereAPersonHasAppliedTheFence(t *testing.T) {
-	t.Parallel()
-	prepare := func(w *world) { dozes(w); w.view.FenceApplied = true }
-	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
-		loop.Deliver(w.seen())
-		wait(100 * time.Second)
-		expect(t, w, "made unready", false, func(w *world) bool { return w.instance.withdrew })
-		expect(t, w, "told", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
-		wait(time.Minute)
-		expect(t, w, "hibernated", true, asleep)
-	})
+	for _, row := range []struct {
+		rule    string
+		prepare func(*world)
+	}{
+		{"without socket events a client that is logging in could not be seen", func(w *world) { w.silent = true }},
+		{"a PostgreSQL that may be stopped immediately would empty its unlogged tables", func(w *world) { w.view.ShortSwitchoverDelay = true }},
+		{"a fence that a person has applied would count as theirs, and no client would lift it", func(w *world) { w.view.FenceApplied = true }},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) { dozes(w); row.prepare(w) }, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(100 * time.Second)
+				expect(t, w, "made unready", false, func(w *world) bool { return w.instance.withdrew })
+				expect(t, w, "told", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
+				wait(time.Minute)
+				expect(t, w, "hibernated", true, asleep)
+			})
+		})
+	}
 }
 
 func TestDoze_takesTheSizeOverFromAnEarlierProcess(t *testing.T) {

@@ -9,7 +9,7 @@
 //
 // A supervisor that starts leases the port for the worker: the container may have been restarted during a doze, and for half a minute
 // after its stop the kubelet still takes PostgreSQL for ready. The worker restores the port once it knows that the cluster does not
-// doze, and keeps the lease as long as it does not know the Cluster and PostgreSQL does not serve.
+// doze. As long as it does not know the Cluster, it keeps the lease only while PostgreSQL is known not to serve.
 //
 // The requests are single bytes on a Unix socket: [withdraw] takes or renews the lease, [restore] ends it. Each is answered by a
 // line once the port is closed or open. A connection that the supervisor closes tells the worker that the lease had ended.
