@@ -158,6 +158,8 @@ func beginAnyhow(t *testing.T) *story {
 		if os.Getenv("KEEP_NAMESPACES") != "" {
 			return
 		}
+		// The Clusters first: the namespace keeps them until their pods are gone, and the operator would try in vain to create what they lack.
+		_ = kube.DeleteAllOf(ctx, &cnpgv1.Cluster{}, client.InNamespace(namespace))
 		doomed := &corev1.Namespace{}
 		doomed.Name = namespace
 		_ = kube.Delete(ctx, doomed)
