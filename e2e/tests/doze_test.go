@@ -2,7 +2,6 @@ package tests
 
 import (
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -116,12 +115,7 @@ func TestDoze_wakesInItsPodAndHibernatesLater(t *testing.T) {
 func TestDoze_isCommanded(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	program := filepath.Join(t.TempDir(), "kubectl-scale_to_zero")
-	build := exec.CommandContext(s.ctx, "go", "build", "-o", program, "./plugin/kubectl")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the command: %v: %s", err, out)
-	}
+	program := buildStatic(t, "../..", "./plugin/kubectl")
 	run := func(arguments ...string) string {
 		s.Helper()
 		out, err := exec.CommandContext(s.ctx, program, append(arguments, "-n", s.namespace)...).CombinedOutput()

@@ -35,7 +35,7 @@ func TestDoze_refusesAndCutsNobody(t *testing.T) {
 	dozes := repeats(t, "DOZES", 9)
 	side := max(3, dozes/16) // clusters side by side: a doze is more than a minute after the one before
 	rounds := (dozes + side - 1) / side
-	program := buildStatic(t, "./cmd/burst")
+	program := buildStatic(t, "..", "./cmd/burst")
 	var all bursts
 	t.Cleanup(func() { t.Log(all.String()) })
 	for i := range side {

@@ -32,7 +32,7 @@ const (
 // From inside an instance's pod, with the pod's own token, only what the sidecar changes can be changed.
 func TestInstancesAreLimited(t *testing.T) {
 	t.Parallel()
-	program := buildStatic(t, "./cmd/ask")
+	program := buildStatic(t, "..", "./cmd/ask")
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "limited", 2, never))
 	other := kube.NewCluster(s.namespace, "neighbour", 1, never)
@@ -141,12 +141,13 @@ func (s *story) has(object []byte, patch string) bool {
 	return jsonpatch.Equal(object, wanted)
 }
 
-// buildStatic builds a program of this module that runs in any pod of the cluster.
-func buildStatic(t *testing.T, name string) string {
+// buildStatic builds a program of the module in a directory that runs on this machine and in any pod of the cluster. Its flags are those
+// of the images, most of whose packages have been compiled then.
+func buildStatic(t *testing.T, directory, name string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), filepath.Base(name))
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", program, name)
-	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH)
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-trimpath", "-o", program, name)
+	build.Dir, build.Env = directory, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v: %s", name, err, out)
 	}

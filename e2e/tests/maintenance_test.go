@@ -3,7 +3,6 @@ package tests
 import (
 	"maps"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,12 +19,7 @@ import (
 func TestMaintenanceKeepsVolumes(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	program := filepath.Join(t.TempDir(), "kubectl-scale_to_zero")
-	build := exec.CommandContext(s.ctx, "go", "build", "-o", program, "./plugin/kubectl")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the command: %v: %s", err, out)
-	}
+	program := buildStatic(t, "../..", "./plugin/kubectl")
 	c := s.running(kube.NewCluster(s.namespace, "maintained", 1, never))
 	_, err := kube.Query(s.ctx, c, "rw", "create table kept as select 42 as answer")
 	s.must(err)

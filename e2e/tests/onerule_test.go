@@ -43,7 +43,7 @@ const (
 func TestOneRuleForBothEnds(t *testing.T) {
 	image := driversImage(t)
 	t.Parallel()
-	program := buildStatic(t, "./cmd/connect")
+	program := buildStatic(t, "..", "./cmd/connect")
 	for name, visitors := range map[string][]visitor{
 		"libpq": libpqVisitors(), "refused": refusedVisitors(), "java": javaVisitors(), "python": pythonVisitors(), "go": goVisitors(),
 		"checks": checkVisitors(),
