@@ -1,29 +1,33 @@
 #!/usr/bin/env bash
 # Runs the end-to-end tests as go test -json prints them. Some disturb everybody: they prepare side by side and disturb one after
-# another. Some have to be alone. With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the
-# cluster of KUBECONFIG one after another.
+# another. Some have to be alone; they take half the time of the others, so that the tests of the doze follow them on their cluster.
+# With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the cluster of KUBECONFIG one after another.
 set -uo pipefail
 cd "$(dirname "$0")"
 mkdir -p ../build/e2e
 go test -c -o ../build/e2e/tests ./tests || exit
 # What begins with a function, as a pattern of tests.
 beginning() { echo "^($(sed -n "/^func Test/h; /:= $1(t)/{ x; s/func \(Test[A-Za-z0-9_]*\).*/\1/p; }" tests/*_test.go | paste -sd'|'))\$"; }
-# tests NETWORK FLAG... is the command for tests on the cluster of a network.
+# tests NETWORK FLAG... is the command for tests on the cluster of a network. It leaves the shell in their folder.
 tests() {
 	local network=$1
 	shift
 	local kept=$PWD/../build/e2e/kept${network:+/$network}
 	mkdir -p "$kept"
-	echo "cd tests && SCALE_TO_ZERO_NETWORK=$network ${BESIDE:+../../build/cluster exec} go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
+	echo "cd '$PWD/tests' && SCALE_TO_ZERO_NETWORK=$network ${BESIDE:+../../build/cluster exec} go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
 		"-test.v=test2json -test.timeout=60m -test.artifacts -test.outputdir='$kept' $*"
 }
-turns=$(beginning disturbing) alone=$(beginning alone) rest="$(beginning disturbing)|$(beginning alone)"
+turns=$(beginning disturbing) alone=$(beginning alone) doze=^TestDoze_
 if [ -n "${BESIDE:-}" ]; then
 	# A cluster that is not needed any more goes: its processes have work even if nobody uses it.
 	ends() { echo "; status=\$?; SCALE_TO_ZERO_NETWORK=$1 ../../build/cluster down 2>../../build/e2e/down$1.log; exit \$status"; }
-	together=("$(tests turns -test.parallel=2 "-test.run='$turns'")$(ends turns)" "$(tests alone "-test.run='$alone'")$(ends alone)" "$(tests "" -test.parallel=5 "-test.skip='$rest'")")
+	together=(
+		"$(tests turns -test.parallel=2 "-test.run='$turns'")$(ends turns)"
+		"$(tests alone "-test.run='$alone'"); first=\$?; $(tests alone -test.parallel=4 "-test.run='$doze'" "-test.skip='$turns|$alone'") && (exit \$first)$(ends alone)"
+		"$(tests "" -test.parallel=6 "-test.skip='$turns|$alone|$doze'")"
+	)
 else
-	together=("($(tests "" -test.parallel=5 "-test.run='$turns'")); first=\$?; $(tests "" -test.parallel=8 "-test.skip='$turns'") && exit \$first")
+	together=("$(tests "" -test.parallel=5 "-test.run='$turns'"); first=\$?; $(tests "" -test.parallel=8 "-test.skip='$turns'") && exit \$first")
 fi
 # gotestsum 1.13.0 does not know the event "artifacts" of Go 1.26: it then forgets what a failed test has printed.
 go run ./cmd/sidebyside "${together[@]}" | grep --line-buffered -v '"Action":"artifacts"'
