@@ -63,7 +63,7 @@ e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made 
 
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again
-	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=5 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 60m -v -run '$(SOAKRUN)' ./tests/...
+	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=5 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 60m -parallel 6 -v -run '$(SOAKRUN)' ./tests/...
 
 .PHONY: e2e-matrix
 e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn (MATRIX, MATRIXRUN); hours
