@@ -97,7 +97,7 @@ const (
 var palette = [...]string{"#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#96d98d"}
 
 // named are the dashboard's colors that have names.
-var named = map[string]string{"green": "#56a64b", "yellow": "#e0b400", "blue": "#3274d9", "red": "#e02f44", "text": ink}
+var named = map[string]string{"green": "#56a64b", "yellow": "#e0b400", "blue": "#3274d9", "purple": "#a352cc", "red": "#e02f44", "text": ink}
 
 func colorOf(name string) string {
 	if hex := named[name]; hex != "" {

@@ -1,11 +1,40 @@
 package picture
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/common/model"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/monitoring"
 )
+
+// What is no known name and no hexadecimal color would be drawn black.
+func TestColorOf_knowsTheColorsOfTheDashboard(t *testing.T) {
+	t.Parallel()
+	seen := 0
+	for _, panel := range monitoring.Excerpt("Dozing", "Clusters by state", "State") {
+		var colors []string
+		for _, color := range panel.Colors {
+			colors = append(colors, color)
+		}
+		for _, value := range panel.Values {
+			colors = append(colors, value.Color)
+		}
+		for _, step := range panel.Steps {
+			colors = append(colors, step.Color)
+		}
+		for _, color := range colors {
+			if seen++; !strings.HasPrefix(colorOf(color), "#") {
+				t.Errorf("%s: %q is unknown", panel.Title, color)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("the panels have no colors")
+	}
+}
 
 func TestWritten_hasItsUnitAndFewDigits(t *testing.T) {
 	t.Parallel()

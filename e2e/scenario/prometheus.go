@@ -45,6 +45,10 @@ const configurationFile = "prometheus.yaml"
 func (k *Kubernetes) StartPrometheus(
 	ctx context.Context, program, directory string, monitors []monitoring.Monitor, rules monitoringv1.PrometheusRuleSpec, alertmanager string,
 ) (*Prometheus, error) {
+	directory, err := filepath.Abs(directory) // Prometheus takes the names in its configuration as relative to that
+	if err != nil {
+		return nil, fmt.Errorf("find Prometheus' directory: %w", err)
+	}
 	access, err := k.access(directory)
 	if err != nil {
 		return nil, err

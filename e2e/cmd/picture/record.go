@@ -61,6 +61,9 @@ func record(ctx context.Context, directory string) error {
 	if err != nil {
 		return err
 	}
+	if err := p.Await(ctx, fmt.Sprintf("up{namespace=%q} == 1", r.Namespace), toStart); err != nil {
+		return err
+	}
 	session, err := kube.Open(ctx, clusters["crm"], "rw")
 	if err != nil {
 		return err
