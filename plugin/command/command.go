@@ -15,11 +15,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 // Name is the program that kubectl runs for `kubectl scale_to_zero`.
@@ -67,7 +65,6 @@ type program struct {
 
 // Run runs the command line of the program of that version, and returns the exit code.
 func Run(ctx context.Context, arguments []string, streams Streams, version string) int {
-	log.SetLogger(logr.Discard()) // of the client; errors are returned and printed once
 	flags := genericclioptions.NewConfigFlags(true)
 	flags.CacheDir = nil // there is no discovery
 	p := &program{Streams: streams, version: version, connect: func() (*access, error) { return connect(flags, streams.Getenv) }}

@@ -8,6 +8,9 @@ import (
 	"syscall"
 	_ "time/tzdata" // the time zones for keep-awake windows, which Windows lacks
 
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/cnpg-i/scale-to-zero/plugin/command"
 )
 
@@ -15,6 +18,7 @@ import (
 var version = "development"
 
 func main() {
+	log.SetLogger(logr.Discard()) // of controller-runtime's client, whose errors are returned and printed once
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := command.Run(ctx, os.Args[1:], command.Streams{Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv}, version)
 	stop()
