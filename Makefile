@@ -45,11 +45,11 @@ unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API
 	export REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" REQUIRE_KUBERNETES=1 TEST_KUBERNETES="$$kubernetes" && \
 	promtool="$$($(CLUSTER) promtool)" && alertmanager="$$($(CLUSTER) alertmanager)" && \
 	export PROMTOOL="$$promtool" ALERTMANAGER="$$alertmanager" && \
-	go -C e2e tool gotestsum --format pkgname --raw-command -- sh -c ' \
-		go -C .. test -json -race -shuffle=on -timeout 30m -skip "$(EXPLORATION)" ./... || failed=1; \
-		go -C .. test -json -timeout 30m -run "$(EXPLORATION)" ./sidecar/sleep || failed=1; \
-		go test -json -race -shuffle=on -timeout 30m ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./changelog/... ./workflows/... ./picture/... ./scenario/... ./cmd/sidebyside || failed=1; \
-		go test -json -shuffle=on -timeout 30m ./archives/... || failed=1; \
+	go -C e2e tool gotestsum --format pkgname --raw-command -- go run ./cmd/sidebyside \
+		'go -C .. test -json -timeout 30m -race -shuffle=on -skip "$(EXPLORATION)" ./...' \
+		'go -C .. test -json -timeout 30m -run "$(EXPLORATION)" ./sidecar/sleep || failed=1; \
+		go test -json -timeout 30m -race -shuffle=on ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./changelog/... ./workflows/... ./picture/... ./scenario/... ./cmd/sidebyside || failed=1; \
+		go test -json -timeout 30m -shuffle=on ./archives/... || failed=1; \
 		exit $$failed'
 
 .PHONY: e2e
