@@ -15,13 +15,11 @@ var families = []struct{ save, restore, nft string }{
 	{"iptables-save", "iptables-restore", "ip"}, {"ip6tables-save", "ip6tables-restore", "ip6"},
 }
 
-// ownChain tells whether Kubernetes or CNI made a chain of iptables.
-func ownChain(name string) bool {
-	return strings.HasPrefix(name, "KUBE-") || strings.HasPrefix(name, "CNI-")
-}
+// ownChain reports whether Kubernetes made a chain of iptables.
+func ownChain(name string) bool { return strings.HasPrefix(name, "KUBE-") }
 
-// swept turns what iptables-save prints into what iptables-restore --noflush needs to remove Kubernetes' and CNI's chains and
-// the rules that lead to them, and nothing else; and names the tables that hold nothing after that.
+// swept turns what iptables-save prints into what iptables-restore --noflush needs to remove Kubernetes' chains and the
+// rules that lead to them, and nothing else; and names the tables that hold nothing after that.
 func swept(saved string) (orders string, empty []string) {
 	var out strings.Builder
 	table, foreign := "", false
@@ -91,7 +89,7 @@ func (l Layout) noteTables(ctx context.Context) error {
 	return writeFile(l.run("nft-tables"), strings.Join(tables, "\n"))
 }
 
-// removeRules removes the chains and tables of kube-proxy, of the kubelet, of CNI and of network.
+// removeRules removes the chains and tables of kube-proxy, of the kubelet and of network.
 func (l Layout) removeRules(ctx context.Context) error {
 	before, err := os.ReadFile(l.run("nft-tables"))
 	if errors.Is(err, fs.ErrNotExist) {

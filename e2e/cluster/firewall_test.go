@@ -17,10 +17,10 @@ func TestSweptRules(t *testing.T) {
 		empty               []string
 	}{
 		{
-			rule:  "chains of Kubernetes and of CNI are emptied before any is deleted, because they lead to each other",
-			saved: "*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:CNI-HOSTPORT-DNAT - [0:0]\n-A KUBE-SERVICES -j KUBE-SEP\nCOMMIT\n",
-			orders: "*nat\n:KUBE-SERVICES - [0:0]\n:CNI-HOSTPORT-DNAT - [0:0]\n" +
-				"-X KUBE-SERVICES\n-X CNI-HOSTPORT-DNAT\nCOMMIT\n",
+			rule:  "chains of Kubernetes are emptied before any is deleted, because they lead to each other",
+			saved: "*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-NODEPORTS - [0:0]\n-A KUBE-SERVICES -j KUBE-SEP\nCOMMIT\n",
+			orders: "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-NODEPORTS - [0:0]\n" +
+				"-X KUBE-SERVICES\n-X KUBE-NODEPORTS\nCOMMIT\n",
 			empty: []string{"nat"},
 		},
 		{
