@@ -39,31 +39,34 @@ const (
 	byItsLength
 )
 
-// Exactly those visitors that would wake a sleeping cluster keep an awake one from sleeping. An ignored client does neither.
-func TestOneRuleForBothEnds(t *testing.T) {
+// Exactly those visitors that would wake a sleeping or dozing cluster keep an awake one from sleeping. An ignored client does neither.
+// These are tests and no subtests because all tests that wait for others to end come before subtests that do.
+func TestOneRuleForBothEnds_libpq(t *testing.T)   { oneRuleForBothEnds(t, libpqVisitors()) }
+func TestOneRuleForBothEnds_refused(t *testing.T) { oneRuleForBothEnds(t, refusedVisitors()) }
+func TestOneRuleForBothEnds_java(t *testing.T)    { oneRuleForBothEnds(t, javaVisitors()) }
+func TestOneRuleForBothEnds_python(t *testing.T)  { oneRuleForBothEnds(t, pythonVisitors()) }
+func TestOneRuleForBothEnds_go(t *testing.T)      { oneRuleForBothEnds(t, goVisitors(), "connect") }
+func TestOneRuleForBothEnds_checks(t *testing.T)  { oneRuleForBothEnds(t, checkVisitors()) }
+
+// oneRuleForBothEnds lets the visitors visit a cluster in every state. They find the programs, of e2e/cmd, below /tmp.
+func oneRuleForBothEnds(t *testing.T, visitors []visitor, programs ...string) {
+	t.Helper()
 	image := driversImage(t)
 	t.Parallel()
-	program := buildStatic(t, "..", "./cmd/connect")
-	for name, visitors := range map[string][]visitor{
-		"libpq": libpqVisitors(), "refused": refusedVisitors(), "java": javaVisitors(), "python": pythonVisitors(), "go": goVisitors(),
-		"checks": checkVisitors(),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := begin(t)
-			c := s.running(kube.NewCluster(s.namespace, name, 1, never))
-			s.startDrivers(c, image)
-			s.must(kube.Put(s.ctx, s.namespace, "drivers", "drivers", program, "/tmp/connect"))
-			for _, v := range visitors {
-				s.visitsAwake(c, v, false)
-			}
-			wakersLast := func(a, b visitor) int { return strings.Compare(fmt.Sprint(a.wakes), fmt.Sprint(b.wakes)) }
-			for _, v := range slices.SortedStableFunc(slices.Values(visitors), wakersLast) {
-				s.visitsAsleep(c, v)
-			}
-			s.ignoresDrivers(c, visitors)
-		})
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "visited", 1, never))
+	s.startDrivers(c, image)
+	for _, program := range programs {
+		s.must(kube.Put(s.ctx, s.namespace, "drivers", "drivers", buildStatic(t, "..", "./cmd/"+program), "/tmp/"+program))
 	}
+	for _, v := range visitors {
+		s.visitsAwake(c, v, false)
+	}
+	wakersLast := func(a, b visitor) int { return strings.Compare(fmt.Sprint(a.wakes), fmt.Sprint(b.wakes)) }
+	for _, v := range slices.SortedStableFunc(slices.Values(visitors), wakersLast) {
+		s.visitsAsleep(c, v)
+	}
+	s.ignoresDrivers(c, visitors)
 }
 
 // settleIdle waits until the sidecar has considered the cluster idle for a while.
@@ -110,11 +113,20 @@ func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor, ignored bool) {
 	s.Logf("%s, awake, ignored %t: counts %t", v.name, ignored, counted())
 }
 
-// visitsAsleep lets the cluster fall asleep if it is awake, and checks whether a visit wakes it.
+// visitsAsleep lets an awake cluster fall asleep, for the first visit that wakes it, or doze, and checks whether a visit wakes it.
 func (s *story) visitsAsleep(c *cnpgv1.Cluster, v visitor) {
 	s.Helper()
-	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); !scenario.HibernationOn(c) {
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	switch {
+	case scenario.HibernationOn(c): // the visit before woke nobody
+	case c.Annotations[scenario.DozeMinutes] == "":
 		s.sleeps(c)
+		s.annotate(c, scenario.DozeMinutes, dozesLater) // a pod can doze if it is made with this
+	default:
+		s.annotate(c, scenario.DozeMinutes, dozeMinutes)
+		s.dozes(c)
+		s.awaitSlices(c, toSettle, "rw", "r")
+		s.annotate(c, scenario.DozeMinutes, dozesLater) // once woken, it might doze again before the gateway has left
 	}
 	if !v.wakes {
 		_, _ = s.visit(c, v)
@@ -127,7 +139,9 @@ func (s *story) visitsAsleep(c *cnpgv1.Cluster, v visitor) {
 		if v.answered && (err != nil || !strings.Contains(out, "answered")) {
 			s.Errorf("%s, asleep: %q (%v)", v.name, out, err)
 		}
-		_, err = kube.AwaitCluster(s.ctx, c, "woken", toAct, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
+		_, err = kube.AwaitCluster(s.ctx, c, "woken", toAct, func(c *cnpgv1.Cluster) bool {
+			return !scenario.HibernationOn(c) && !scenario.Dozing(c)
+		})
 		if err == nil {
 			break
 		}
@@ -147,6 +161,7 @@ func (s *story) ignoresDrivers(c *cnpgv1.Cluster, visitors []visitor) {
 	var pod corev1.Pod
 	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: "drivers"}, &pod))
 	s.annotate(c, scenario.Ignore, "client="+pod.Status.PodIP)
+	s.must(kube.Annotate(s.ctx, c, scenario.DozeMinutes, nil))
 	s.sleeps(c)
 	for _, replica := range s.replicas() {
 		s.awaitSlicesOf(replica.UID, ledEach, c)

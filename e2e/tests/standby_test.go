@@ -32,33 +32,30 @@ func beforeTheLastLook() []handoverPhase {
 func TestHandover_aSessionOnAStandbyWins(t *testing.T) {
 	t.Parallel()
 	rounds := repeats(t, "HANDOVERS", 1)
-	for name, service := range map[string]string{"over -ro": "ro", "over -r": "r", "by address": ""} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := begin(t)
-			interceptor := s.intercept() // the API server learns of it while the cluster is made
-			c := s.running(kube.NewCluster(s.namespace, "read", 2, never))
-			for _, schedule := range []string{"first", "second"} {
-				s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, schedule, "0 0 0 1 1 *")))
-			}
-			s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle))
-			tried, slept := 0, 0
-			for range rounds {
-				for _, phase := range beforeTheLastLook() {
-					tried++
-					if s.sleepsOver(c, interceptor, phase, service) {
-						t.Errorf("%s: put to sleep over a session that was open before the last look", phase.name)
-						slept++
-						s.annotate(c, scenario.InactivityMinutes, never)
-						s.wakeAnyhow(c)
-					}
+	s := begin(t)
+	interceptor := s.intercept() // the API server learns of it while the cluster is made
+	c := s.running(kube.NewCluster(s.namespace, "read", 2, never))
+	for _, schedule := range []string{"first", "second"} {
+		s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, schedule, "0 0 0 1 1 *")))
+	}
+	s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle))
+	tried, slept := 0, 0
+	for range rounds {
+		for route, service := range map[string]string{"over -ro": "ro", "over -r": "r", "by address": ""} {
+			for _, phase := range beforeTheLastLook() {
+				tried++
+				if s.sleepsOver(c, interceptor, phase, service) {
+					t.Errorf("%s, %s: put to sleep over a session that was open before the last look", phase.name, route)
+					slept++
+					s.annotate(c, scenario.InactivityMinutes, never)
+					s.wakeAnyhow(c)
 				}
 			}
-			t.Logf("put to sleep over %d of %d sessions", slept, tried)
-			s.afterTheLastLook(c, interceptor)
-			s.sleeps(c)
-		})
+		}
 	}
+	t.Logf("put to sleep over %d of %d sessions", slept, tried)
+	s.afterTheLastLook(c, interceptor)
+	s.sleeps(c)
 }
 
 // sleepsOver opens a session on a standby in a phase of the handover, and reports whether the cluster falls asleep in spite of
