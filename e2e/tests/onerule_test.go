@@ -40,7 +40,7 @@ const (
 )
 
 // Exactly those visitors that would wake a sleeping or dozing cluster keep an awake one from sleeping. An ignored client does neither.
-// These are tests and no subtests because all tests that wait for others to end come before subtests that do.
+// They are tests of their own because they are long, and subtests that call t.Parallel start after every other test.
 func TestOneRuleForBothEnds_libpq(t *testing.T)   { oneRuleForBothEnds(t, libpqVisitors()) }
 func TestOneRuleForBothEnds_refused(t *testing.T) { oneRuleForBothEnds(t, refusedVisitors()) }
 func TestOneRuleForBothEnds_java(t *testing.T)    { oneRuleForBothEnds(t, javaVisitors()) }
