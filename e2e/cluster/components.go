@@ -59,7 +59,7 @@ func (l Layout) start(c component) error {
 	defer func() { _ = log.Close() }()
 	command := exec.Command(c.program, c.arguments...) //nolint:noctx // it outlives this program and every deadline in it
 	command.Stdout, command.Stderr, command.SysProcAttr = log, log, &syscall.SysProcAttr{Setsid: true}
-	// With Go's own settings, collecting garbage is a fifth of what the API server computes, and every test waits for that.
+	// Every test waits for the API server, which spends a fifth of its processor time on garbage collection with Go's own settings.
 	command.Env = append(os.Environ(), "GOGC=400", "GOMEMLIMIT=1GiB")
 	if err := command.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", c.name, err)

@@ -113,7 +113,7 @@ func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor, ignored bool) {
 	s.Logf("%s, awake, ignored %t: counts %t", v.name, ignored, counted())
 }
 
-// visitsAsleep lets an awake cluster fall asleep, for the first visit that wakes it, or doze, and checks whether a visit wakes it.
+// visitsAsleep checks whether a visit wakes the cluster. An awake one hibernates first, or dozes if it has hibernated before.
 func (s *story) visitsAsleep(c *cnpgv1.Cluster, v visitor) {
 	s.Helper()
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
