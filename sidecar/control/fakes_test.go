@@ -79,7 +79,9 @@ type world struct {
 	suspended, resumed, asked int
 	left                      []string // schedules that stay suspended
 	hibernated                time.Time
-	events                    []string
+	events, messages          []string
+	eventTakes                time.Duration // to be written
+	eventsLost                int           // requests whose answers are lost
 	results                   []sleep.Result
 	status                    Status
 	reasons                   map[idle.Reason]bool // the published ones
@@ -91,6 +93,7 @@ type world struct {
 
 	// The wake gateway.
 	loop         *Loop
+	stop         func() // tells the loop to end
 	monitor      *monitor.Monitor
 	gatewayAway  bool          // it does not acknowledge
 	gatewayTakes time.Duration // until it acknowledges
@@ -434,8 +437,16 @@ func (w *world) ResumeBackups(context.Context) (kubernetes.Resumed, error) {
 	return kubernetes.Resumed{Changed: w.suspended + len(w.left), Left: w.left}, nil
 }
 
-func (w *world) Record(_ context.Context, _ kubernetes.View, e kubernetes.Event, _ time.Time) {
-	w.with(func(w *world) { w.events = append(w.events, e.Reason) })
+func (w *world) Record(ctx context.Context, _ kubernetes.View, e kubernetes.Event, _ time.Time) error {
+	w.mutex.Lock()
+	takes, lost := w.eventTakes, w.eventsLost
+	w.eventsLost = max(0, lost-1)
+	w.mutex.Unlock()
+	if !pause(ctx, takes) || lost > 0 {
+		return kubernetes.ErrAnswerLost
+	}
+	w.with(func(w *world) { w.events, w.messages = append(w.events, e.Reason), append(w.messages, e.Message) })
+	return nil
 }
 
 func (w *world) Publish(status Status) {
@@ -499,6 +510,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 		}
 		w.loop = loop
 		ctx, cancel := context.WithCancel(t.Context())
+		w.stop = cancel
 		done := make(chan struct{})
 		go func() { defer close(done); loop.Run(ctx) }()
 		test(t, w, loop)

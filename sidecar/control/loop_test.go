@@ -293,11 +293,51 @@ func TestLoop_saysWhichSchedulesStaySuspended(t *testing.T) {
 	})
 }
 
+func TestRecorder_losesNoEvent(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule  string
+		takes time.Duration // until the API server answers
+		lost  int           // answers
+		stop  bool          // the pod is stopped while the Event is being written
+		want  int           // Events
+	}{
+		{"it is written again if the answer is lost", 0, 3, false, 1},
+		{"it is written although the pod is being stopped", 2 * time.Second, 0, true, 1},
+		{"which it delays by two seconds at most", time.Minute, 0, true, 0},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			live(t, func(t *testing.T, w *world, loop *Loop) {
+				w.with(func(w *world) { w.eventTakes, w.eventsLost = row.takes, row.lost })
+				loop.Deliver(w.seen())
+				wait(31 * time.Second)
+				expect(t, w, "asleep", true, asleep)
+				if row.stop {
+					stopped := time.Now()
+					w.stop()
+					loop.running.Wait()
+					loop.recorder.unwritten.Wait()
+					if took := time.Since(stopped); took > eventGrace {
+						t.Errorf("it stopped after %s", took)
+					}
+				} else {
+					wait(10 * time.Second) // later the operator would be too late
+				}
+				expect(t, w, "Events", row.want, func(w *world) int {
+					return len(slices.DeleteFunc(slices.Clone(w.events), func(reason string) bool { return reason != "Hibernated" }))
+				})
+			})
+		})
+	}
+}
+
 func TestRecorder_saysOnceWhyAClusterCannotDoze(t *testing.T) {
 	t.Parallel()
 	var told []string
-	r := recorder{pod: "c-1", record: func(_ context.Context, _ kubernetes.View, e kubernetes.Event, _ time.Time) {
+	r := recorder{pod: "c-1", record: func(_ context.Context, _ kubernetes.View, e kubernetes.Event, _ time.Time) error {
 		told = append(told, e.Reason+": "+e.Message)
+		return nil
 	}}
 	status := func(primary string, enabled bool, reasons ...idle.Reason) Status {
 		return Status{

@@ -110,7 +110,7 @@ type Kubernetes interface {
 	RunningBackups(ctx context.Context) ([]string, error)
 	SuspendBackups(ctx context.Context, at time.Time) (int, error)
 	ResumeBackups(ctx context.Context) (kubernetes.Resumed, error)
-	Record(ctx context.Context, v kubernetes.View, e kubernetes.Event, at time.Time)
+	Record(ctx context.Context, v kubernetes.View, e kubernetes.Event, at time.Time) error
 }
 
 // Observer is notified of what happens, for metrics and reports.

@@ -20,7 +20,7 @@ import (
 type recorder struct {
 	pod    string
 	logger *slog.Logger
-	record func(context.Context, kubernetes.View, kubernetes.Event, time.Time)
+	record func(context.Context, kubernetes.View, kubernetes.Event, time.Time) error
 
 	problems  string               // the invalid annotations
 	noDoze    []idle.Reason        // why the cluster cannot doze, as last written
@@ -31,17 +31,51 @@ type recorder struct {
 	unwritten sync.WaitGroup
 }
 
-// write writes an Event after the previous ones.
+const (
+	// eventTries is how often an Event is written at most. The API server may be away for as long as eventWait, then twice that, and so on.
+	eventTries = 6
+	eventWait  = time.Second
+	// eventGrace is how long Events may still be written after the worker was told to stop: the cluster that it has just put to sleep is
+	// stopped within a second.
+	eventGrace = 2 * time.Second
+)
+
+// write writes an Event after the previous ones. What is written when the context ends has eventGrace to be.
 func (r *recorder) write(ctx context.Context, v kubernetes.View, kind kubernetes.EventType, reason, message string) {
 	at, before, done := time.Now(), r.written, make(chan struct{})
 	r.written = done
 	r.unwritten.Go(func() {
 		defer close(done)
+		ctx, cancel := withGrace(ctx, eventGrace)
+		defer cancel()
 		if before != nil {
 			<-before
 		}
-		r.record(ctx, v, kubernetes.Event{Type: kind, Reason: reason, Message: message}, at)
+		event := kubernetes.Event{Type: kind, Reason: reason, Message: message}
+		if err := r.tryToRecord(ctx, v, event, at); err != nil {
+			r.logger.Warn("an Event could not be written", "reason", reason, "error", err.Error())
+		}
 	})
+}
+
+// tryToRecord repeats an Event until the API server has it or refuses it.
+func (r *recorder) tryToRecord(ctx context.Context, v kubernetes.View, e kubernetes.Event, at time.Time) error {
+	for try, wait := 1, eventWait; ; try, wait = try+1, 2*wait {
+		err := r.record(ctx, v, e, at)
+		if !errors.Is(err, kubernetes.ErrAnswerLost) || try == eventTries || !pause(ctx, wait) {
+			return err
+		}
+	}
+}
+
+// withGrace returns a context that ends some time after its parent.
+func withGrace(parent context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
+	stop := context.AfterFunc(parent, func() {
+		pause(ctx, grace)
+		cancel()
+	})
+	return ctx, func() { stop(); cancel() }
 }
 
 // decided writes an Event once for each set of invalid annotations and of reasons against a doze, and once for each reason that

@@ -3,9 +3,11 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -37,8 +39,8 @@ type eventBody struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Metadata   struct {
-		GenerateName string `json:"generateName"`
-		Namespace    string `json:"namespace"`
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
 	} `json:"metadata"`
 	InvolvedObject struct {
 		APIVersion      string `json:"apiVersion"`
@@ -62,29 +64,32 @@ type eventBody struct {
 	Count              int       `json:"count"`
 }
 
-// Record writes an Event on the Cluster. A failure is only logged, because nothing depends on the Event.
-func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) {
+// Record writes an Event on the Cluster. Written again with the same time, it is still one Event: client-go's recorders, too, name an
+// Event after its object and its time.
+func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) error {
 	body := eventBody{
 		APIVersion: "v1", Kind: "Event", Type: string(e.Type), Reason: e.Reason, Message: shorten(e.Message),
 		ReportingComponent: contract.FieldManager, ReportingInstance: c.identity.Pod,
 		FirstTimestamp: at.UTC().Truncate(time.Second), LastTimestamp: at.UTC().Truncate(time.Second), Count: 1,
 	}
-	body.Metadata.GenerateName, body.Metadata.Namespace = c.identity.Cluster+".", c.identity.Namespace
+	body.Metadata.Name, body.Metadata.Namespace = fmt.Sprintf("%s.%x", c.identity.Cluster, at.UnixNano()), c.identity.Namespace
 	body.Source.Component, body.Source.Host = contract.FieldManager, c.identity.Pod
 	object := &body.InvolvedObject
 	object.APIVersion, object.Kind = c.identity.Group+"/"+c.identity.Version, "Cluster"
 	object.Namespace, object.Name, object.UID, object.ResourceVersion = c.identity.Namespace, v.Name, v.UID, v.ResourceVersion
+	encoded, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("encode an Event: %w", err)
+	}
 	ctx, cancel := callContext(ctx)
 	defer cancel()
-	encoded, err := json.Marshal(body)
-	if err == nil {
-		err = c.rest.Post().AbsPath("api", "v1", "namespaces", c.identity.Namespace, "events").
-			VersionedParams(&metav1.CreateOptions{FieldManager: contract.FieldManager}, metav1.ParameterCodec).
-			SetHeader("Content-Type", runtime.ContentTypeJSON).MaxRetries(0).Body(encoded).Do(ctx).Error()
+	err = c.rest.Post().AbsPath("api", "v1", "namespaces", c.identity.Namespace, "events").
+		VersionedParams(&metav1.CreateOptions{FieldManager: contract.FieldManager}, metav1.ParameterCodec).
+		SetHeader("Content-Type", runtime.ContentTypeJSON).MaxRetries(0).Body(encoded).Do(ctx).Error()
+	if err = classify(err); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create an Event: %w", err)
 	}
-	if err != nil {
-		c.logger.Warn("an Event could not be written", "reason", e.Reason, "error", err.Error())
-	}
+	return nil
 }
 
 // shorten cuts a message at Kubernetes' limit, between two characters.

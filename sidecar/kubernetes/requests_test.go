@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -92,8 +91,7 @@ func TestClient_requestsAreGolden(t *testing.T) {
 			return err
 		}},
 		{"an Event is about the Cluster", "event", func(ctx context.Context, c *Client) error {
-			c.Record(ctx, View{Name: "blue", UID: "0f0e", ResourceVersion: "7"}, Event{Type: EventNormal, Reason: "Hibernated", Message: "Put to sleep"}, noon)
-			return nil
+			return c.Record(ctx, View{Name: "blue", UID: "0f0e", ResourceVersion: "7"}, Event{Type: EventNormal, Reason: "Hibernated", Message: "Put to sleep"}, noon)
 		}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -274,19 +272,6 @@ func TestRunningBackups_readsEveryPage(t *testing.T) {
 			t.Errorf("%d requests", len(a.requests))
 		}
 	})
-}
-
-func TestRecord_logsAnEventThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	var output strings.Builder
-	c := connect(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		status(w, http.StatusForbidden, "Forbidden", "events is forbidden")
-	}))
-	c.logger = slog.New(slog.NewJSONHandler(&output, nil))
-	c.Record(t.Context(), View{}, Event{Type: EventWarning, Reason: "InvalidAnnotation", Message: "…"}, noon)
-	if got := output.String(); !strings.Contains(got, "events is forbidden") || !strings.Contains(got, "InvalidAnnotation") {
-		t.Errorf("log: %s", got)
-	}
 }
 
 func TestRecord_cutsALongMessageBetweenCharacters(t *testing.T) {
