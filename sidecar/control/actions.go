@@ -51,7 +51,8 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	case sleep.ReadCluster:
 		l.patch(ctx, sleep.Completed{Action: a}, client.Get)
 	case sleep.Hibernate:
-		reason := asleepReason(l.status)
+		l.attempt.judged = l.status.State
+		reason := asleepReason(l.status.View, l.attempt.judged)
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Hibernate(ctx, view, time.Now(), reason)
 		})
@@ -205,13 +206,12 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 }
 
 // asleepReason says why the cluster hibernates.
-func asleepReason(status Status) string {
-	state := status.State
-	if status.View.Dozing {
-		return "dozing since " + status.View.DozingSince.UTC().Format(time.RFC3339)
+func asleepReason(v kubernetes.View, judged idle.State) string {
+	if v.Dozing {
+		return "dozing since " + v.DozingSince.UTC().Format(time.RFC3339)
 	}
-	if !state.Unused.IsZero() {
-		return contract.AsleepReasonUnusedPrefix + "it was woken at " + state.Unused.UTC().Format(time.RFC3339)
+	if !judged.Unused.IsZero() {
+		return contract.AsleepReasonUnusedPrefix + "it was woken at " + judged.Unused.UTC().Format(time.RFC3339)
 	}
-	return "idle since " + state.IdleSince.UTC().Format(time.RFC3339)
+	return "idle since " + judged.IdleSince.UTC().Format(time.RFC3339)
 }

@@ -63,6 +63,7 @@ func (l *Loop) beginDoze(ctx context.Context, a sleep.Action) (ok bool) {
 	case sleep.WithdrawReadiness:
 		l.withdrawReadiness(ctx)
 	case sleep.Fence:
+		l.attempt.judged = l.status.State
 		l.notePostmaster()
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Fence(ctx, view, time.Now())
@@ -295,7 +296,7 @@ func (l *Loop) hibernateDozing(ctx context.Context) {
 
 // reportDoze reports that the cluster dozes.
 func (l *Loop) reportDoze(ctx context.Context) {
-	since := l.status.State.IdleSince.UTC().Format(time.RFC3339)
+	since := l.attempt.judged.IdleSince.UTC().Format(time.RFC3339)
 	l.parts.Logger.Info("the cluster is fenced to doze", "idleSince", since, "suspended", l.attempt.suspended)
 	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Dozed",
 		"Dozing: idle since "+since+", for the "+l.status.Policy.Doze.String()+" of doze-minutes; hibernates at "+

@@ -16,7 +16,10 @@ type attempt struct {
 	siblings  []siblings.Answer // answers to the newest request for samples
 	answered  time.Time         // when they arrived
 	suspended int               // schedules
+	judged    idle.State        // at the hibernation patch or the fence: later the end of a session may have changed it
 	ended     int               // sessions
+	// unconfirmed sessions were to be ended too, but PostgreSQL did not say how many it has ended.
+	unconfirmed int
 }
 
 // advance passes an event to the machine, carries out the requested actions, and runs its timers.

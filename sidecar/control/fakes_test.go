@@ -58,6 +58,7 @@ type world struct {
 	terminated                             []activity.Terminable
 	terminators                            int           // how many are open
 	terminatorTakes                        time.Duration // to open
+	terminateLost                          bool          // whether the answer is
 
 	// The kernel.
 	silent  bool // it reports nothing
@@ -79,6 +80,7 @@ type world struct {
 	suspended, resumed, asked int
 	left                      []string // schedules that stay suspended
 	hibernated                time.Time
+	hibernateTakes            time.Duration // until the answer to the hibernation patch arrives
 	events, messages          []string
 	eventTakes                time.Duration // to be written
 	eventsLost                int           // requests whose answers are lost
@@ -217,6 +219,10 @@ func (w *world) Hibernate(_ context.Context, _ kubernetes.View, at time.Time, _ 
 	if err == nil && w.loses(sleep.Hibernate) {
 		return kubernetes.View{}, kubernetes.ErrAnswerLost
 	}
+	if w.hibernateTakes != 0 { // the watch overtakes the answer
+		w.loop.Deliver(v)
+		time.Sleep(w.hibernateTakes) // the bubble's clock
+	}
 	return v, err
 }
 
@@ -288,6 +294,10 @@ func (w *world) openTerminator(context.Context) (Terminator, error) {
 
 func (t terminator) Terminate(_ context.Context, terminable []activity.Terminable) (int, error) {
 	t.world.with(func(w *world) { w.terminated = terminable })
+	if t.world.terminateLost {
+		time.Sleep(3 * time.Second) // the bubble's clock
+		return 0, errors.New("no answer")
+	}
 	return len(terminable), nil
 }
 

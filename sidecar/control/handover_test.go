@@ -3,6 +3,7 @@ package control
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -210,6 +211,40 @@ func TestEndSessions_aStandbyEndsWhatItsNewestSampleJudged(t *testing.T) {
 		expect(t, w, "ended later", 0, func(w *world) int { return len(w.terminated) })
 		expect(t, w, "a session is kept", false, func(w *world) bool { return w.connected })
 	})
+}
+
+// PostgreSQL may end the sessions although its answer comes too late, and the kernel reports their ends.
+func TestEndSessions_aLostAnswerWithdrawsNothing(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule  string
+		takes time.Duration // until the hibernation patch is answered
+	}{
+		{"after the answer to the hibernation patch", 0},
+		{"before the answer to the hibernation patch, which the watch overtakes", 2 * time.Second},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			prepare := func(w *world) {
+				resting(w)
+				w.terminateLost, w.hibernateTakes = true, row.takes
+			}
+			liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(31 * time.Second)
+				expect(t, w, "asleep", true, asleep)
+				w.with(func(w *world) { w.inUse = false })
+				w.report(activity.Ended{Peer: peer, Received: 700, At: time.Now()})
+				wait(5 * time.Second)
+				expect(t, w, "withdrawn", 0, func(w *world) int { return w.withdrawn })
+				expect(t, w, "told", true, func(w *world) bool {
+					return slices.ContainsFunc(w.messages, func(m string) bool {
+						return strings.HasSuffix(m, "ended sessions that do not count: at most 1") && !strings.Contains(m, "0001-01-01")
+					})
+				})
+			})
+		})
+	}
 }
 
 func TestHandover_useOfASiblingLeavesNoWaitBehind(t *testing.T) {

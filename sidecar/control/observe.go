@@ -84,9 +84,21 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	}
 	state.LastActivity, state.Unused = later(state.LastActivity, change.Used), time.Time{}
 	l.parts.Monitor.Checkpoint(*state)
-	// Sessions that we have terminated are reported like others.
-	inUse := l.attempt.ended == 0 || l.machine.Phase() != sleep.HibernationOn && !l.machine.ToDoze()
-	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: inUse, IdleRestarted: true})
+	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: !l.endsSessions(), IdleRestarted: true})
+}
+
+// endsSessions reports whether what the kernel reports may be the end of a session that we have terminated. Whether the instance is
+// used all the same is what the samples are for that are taken while hibernation is on.
+func (l *Loop) endsSessions() bool {
+	if l.attempt.ended+l.attempt.unconfirmed == 0 {
+		return false
+	}
+	switch l.machine.Phase() {
+	case sleep.Hibernating, sleep.Verifying, sleep.HibernationOn: // in the first two, the answer to the patch is late or lost
+		return true
+	default:
+		return l.machine.ToDoze()
+	}
 }
 
 // take handles a change that the monitor reports.

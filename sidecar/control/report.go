@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -35,18 +36,22 @@ func (l *Loop) reportSuccess(ctx context.Context, doze bool) {
 		l.reportDoze(ctx)
 		return
 	}
-	since := l.status.State.IdleSince.UTC().Format(time.RFC3339)
-	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", l.attempt.suspended, "terminated", l.attempt.ended)
-	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status, l.attempt))
+	since := l.attempt.judged.IdleSince.UTC().Format(time.RFC3339)
+	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", l.attempt.suspended, "terminated", l.attempt.ended, "unconfirmed", l.attempt.unconfirmed)
+	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status.View, l.status.Policy.Threshold, l.attempt))
 }
 
 // putToSleep returns the Event's message.
-func putToSleep(status Status, done attempt) string {
-	why := asleepReason(status)
-	if status.State.Unused.IsZero() {
-		why += ", for the threshold of " + status.Policy.Threshold.String()
+func putToSleep(v kubernetes.View, threshold time.Duration, done attempt) string {
+	why := asleepReason(v, done.judged)
+	if done.judged.Unused.IsZero() {
+		why += ", for the threshold of " + threshold.String()
 	}
-	return fmt.Sprintf("Put to sleep: %s; suspended ScheduledBackups: %d; ended sessions that do not count: %d", why, done.suspended, done.ended)
+	ended := strconv.Itoa(done.ended)
+	if done.unconfirmed != 0 {
+		ended = fmt.Sprintf("at most %d", done.ended+done.unconfirmed)
+	}
+	return fmt.Sprintf("Put to sleep: %s; suspended ScheduledBackups: %d; ended sessions that do not count: %s", why, done.suspended, ended)
 }
 
 func (l *Loop) reportAborted(ctx context.Context, reason idle.Reason) {

@@ -49,17 +49,19 @@ func (e *sessionEnder) close() {
 	}
 }
 
-// end terminates the sessions, once, and returns how many.
-func (e *sessionEnder) end(ctx context.Context) (int, error) {
+// end terminates the sessions, once. It returns how many were to be terminated and how many were. After an error any number of them
+// may have been.
+func (e *sessionEnder) end(ctx context.Context) (judged, ended int, err error) {
 	defer e.close()
 	if err := e.prepare(ctx); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	terminator, judged := e.current(), e.judged
-	if e.judged = nil; terminator == nil || len(judged) == 0 {
-		return 0, nil
+	terminator, sessions := e.current(), e.judged
+	if e.judged = nil; terminator == nil || len(sessions) == 0 {
+		return 0, 0, nil
 	}
-	return terminator.Terminate(ctx, judged)
+	ended, err = terminator.Terminate(ctx, sessions)
+	return len(sessions), ended, err
 }
 
 // endSessions terminates the sessions of this instance that do not count, and closes our own. If that fails, the shutdown only
@@ -69,11 +71,12 @@ func (l *Loop) endSessions(ctx context.Context) {
 	if l.parts.Monitor.Drained() {
 		return
 	}
-	ended, err := l.ender.end(ctx)
+	judged, ended, err := l.ender.end(ctx)
 	l.attempt.ended += ended
 	switch {
 	case err != nil:
-		l.parts.Logger.Warn("the sessions that do not count could not be ended; the shutdown waits for them", "error", err.Error())
+		l.attempt.unconfirmed += judged
+		l.parts.Logger.Warn("the sessions that do not count may not all be ended; the shutdown waits for them", "sessions", judged, "error", err.Error())
 	case ended != 0:
 		l.parts.Logger.Info("sessions that do not count are ended", "ended", ended)
 	}
@@ -82,10 +85,13 @@ func (l *Loop) endSessions(ctx context.Context) {
 // endJudged terminates the sessions of this instance that do not count, before a fence. It reports whether all of them were
 // terminated, that is, none has become active since the newest sample.
 func (l *Loop) endJudged(ctx context.Context) (ok bool) {
-	judged := len(l.ender.judged)
-	ended, err := l.ender.end(ctx)
+	all := len(l.ender.judged)
+	judged, ended, err := l.ender.end(ctx)
 	l.attempt.ended += ended
-	return err == nil && ended == judged
+	if err != nil {
+		l.attempt.unconfirmed += judged
+	}
+	return err == nil && ended == all
 }
 
 // Drain closes all database sessions at once and keeps them closed. It may be called from any goroutine.

@@ -10,6 +10,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
 
@@ -122,10 +123,10 @@ func TestLoop_isUsedAsSoonAsASessionHasEnded(t *testing.T) {
 func TestAsleepReason_saysThatNobodyUsedIt(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	if got := asleepReason(Status{State: idle.State{IdleSince: at}}); got != "idle since 2026-03-01T12:00:00Z" {
+	if got := asleepReason(kubernetes.View{}, idle.State{IdleSince: at}); got != "idle since 2026-03-01T12:00:00Z" {
 		t.Error(got)
 	}
-	if got := asleepReason(Status{State: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+	if got := asleepReason(kubernetes.View{}, idle.State{IdleSince: at, Unused: at}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
 		t.Error(got)
 	}
 }
@@ -133,12 +134,20 @@ func TestAsleepReason_saysThatNobodyUsedIt(t *testing.T) {
 func TestPutToSleep_namesTheThresholdOnlyIfThatHasPassed(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	policy, done := idle.Policy{Threshold: 30 * time.Minute}, attempt{suspended: 1, ended: 2}
+	done := attempt{judged: idle.State{IdleSince: at}, suspended: 1, ended: 2}
 	const counts = "; suspended ScheduledBackups: 1; ended sessions that do not count: 2"
-	if got := putToSleep(Status{State: idle.State{IdleSince: at}, Policy: policy}, done); got != "Put to sleep: idle since 2026-03-01T12:00:00Z, for the threshold of 30m0s"+counts {
+	if got := putToSleep(kubernetes.View{}, 30*time.Minute, done); got != "Put to sleep: idle since 2026-03-01T12:00:00Z, for the threshold of 30m0s"+counts {
 		t.Error(got)
 	}
-	if got := putToSleep(Status{State: idle.State{IdleSince: at, Unused: at}, Policy: policy}, done); got != "Put to sleep: unused since it was woken at 2026-03-01T12:00:00Z"+counts {
+	done.judged.Unused = at
+	if got := putToSleep(kubernetes.View{}, 30*time.Minute, done); got != "Put to sleep: unused since it was woken at 2026-03-01T12:00:00Z"+counts {
+		t.Error(got)
+	}
+}
+
+func TestPutToSleep_saysHowManySessionsMayHaveBeenEnded(t *testing.T) {
+	t.Parallel()
+	if got := putToSleep(kubernetes.View{}, time.Minute, attempt{unconfirmed: 50}); !strings.HasSuffix(got, "ended sessions that do not count: at most 50") {
 		t.Error(got)
 	}
 }
