@@ -24,7 +24,7 @@ const (
 	ignored = `cnpg_scale_to_zero_ignored_connections_total{reason="%s"}`
 	refused = `cnpg_scale_to_zero_refused_connections_total{reason="%s"}`
 	crowded = `cnpg_scale_to_zero_refused_connections_total{reason="too_many_starting"}`
-	// silent are connections of which the gateway has read no startup packet within ten seconds: none was sent, or it stood still.
+	// silent are connections of which the gateway has read no startup packet within a minute: none was sent, or it stood still.
 	silent   = `cnpg_scale_to_zero_ignored_connections_total{reason="timeout"}`
 	resident = "process_resident_memory_bytes"
 	opened   = "process_open_fds"
@@ -85,7 +85,7 @@ func (s *story) halfOpen(before figures, at string) {
 	go func() {
 		_, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(`exec 2>/dev/null; ulimit -n 4096; trap '' PIPE
 for i in {1..%d}; do exec {f}<>%s || exit 1; all+=($f); printf '\x16\x03\x01\x02\x00\x01' >&$f; done
-for i in {1..6}; do for f in "${all[@]}"; do printf '\x00' >&$f; done; sleep 2; done; true`, count, at))
+for i in {1..11}; do for f in "${all[@]}"; do printf '\x00' >&$f; done; sleep 6; done; true`, count, at))
 		ended <- err
 	}()
 	most := 0.0

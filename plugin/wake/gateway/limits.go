@@ -25,7 +25,9 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		Held: 4096, Starting: 2048, Spliced: 6144,
-		StartupFor: 10 * time.Second, // enough for three retransmissions (after 1, 2 and 4 s)
+		// As long as PostgreSQL by default (authentication_timeout): on a busy node a Java program that had just started took longer
+		// than ten seconds from its connect to its ClientHello.
+		StartupFor: time.Minute,
 		HeldFor:    5 * time.Minute,  // as long as a wake may take
 		DialFor:    3 * time.Second,  // enough for one lost SYN (1 s)
 		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup) and fits in one TLS record; a startup
