@@ -56,7 +56,7 @@ unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API
 e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made here)
 	@REQUIRE_CLUSTER=1 BESIDE='turns alone' ./e2e/on-cluster.sh sh -c \
 		'rm -rf build/e2e && mkdir -p build/e2e && \
-		go -C e2e tool gotestsum --format standard-verbose --raw-command -- ./test.sh && \
+		go -C e2e tool gotestsum --format testname --jsonfile ../build/e2e/tests.json --raw-command -- ./test.sh && \
 		go -C e2e run ./cmd/cluster audit $$BESIDE && \
 		go -C e2e run ./cmd/cluster traces "$(CURDIR)/build/e2e/traces" $$BESIDE && \
 		go test -count=1 -v -run "^TestReplay$$" ./sidecar/sleep -traces "$(CURDIR)/build/e2e/traces"'

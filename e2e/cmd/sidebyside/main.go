@@ -35,7 +35,7 @@ func run(ctx context.Context, commands []string, out io.Writer) error {
 	for i, command := range commands {
 		group.Go(func() {
 			if err := one(ctx, command, &writing, out); err != nil {
-				failures[i] = fmt.Errorf("%s: %w", command, err)
+				failures[i] = fmt.Errorf("command %d of %d: %w", i+1, len(commands), err)
 			}
 		})
 	}

@@ -26,7 +26,7 @@ func TestRun_failsIfOneDoes(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	err := run(t.Context(), []string{"echo one", "exit 3", "echo two"}, &out)
-	if err == nil || !strings.Contains(err.Error(), "exit 3: exit status 3") {
+	if err == nil || !strings.Contains(err.Error(), "command 2 of 3: exit status 3") {
 		t.Errorf("error %v", err)
 	}
 	if !strings.Contains(out.String(), "one\n") || !strings.Contains(out.String(), "two\n") {
