@@ -114,6 +114,9 @@ func (g *Gateway) Drain(ctx context.Context) error {
 		cut := g.spliced.count()
 		g.cutAll(errClosed)
 		<-ended
+		if cut == 0 { // there were only held clients, and connections that had said nothing
+			return nil
+		}
 		return fmt.Errorf("drain: %d sessions were cut: %w", cut, context.Cause(ctx))
 	}
 }

@@ -253,7 +253,7 @@ func TestDrainSendsHeldClientsElsewhereInTheEnd(t *testing.T) {
 	expect(t, packet, []byte("S"))
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := gateway.Drain(ended); !errors.Is(err, context.Canceled) {
+	if err := gateway.Drain(ended); err != nil { // no session was cut
 		t.Errorf("Drain returned %v", err)
 	}
 	if said := expectEnd(t, conn); said != refusedWith(t, errClosed) {

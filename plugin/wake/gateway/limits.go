@@ -28,8 +28,8 @@ func DefaultLimits() Limits {
 		// As long as PostgreSQL by default (authentication_timeout): on a busy node a Java program that had just started took longer
 		// than ten seconds from its connect to its ClientHello.
 		StartupFor: time.Minute,
-		HeldFor:    5 * time.Minute,  // as long as a wake may take
-		DialFor:    3 * time.Second,  // enough for one lost SYN (1 s)
+		HeldFor:    5 * time.Minute, // as long as a wake may take
+		DialFor:    3 * time.Second, // enough for one lost SYN (1 s)
 		// A ClientHello with post-quantum keys has 1.6 KiB (testdata of package startup) and fits in one TLS record; a startup
 		// packet has at most 10,000 bytes. When every slot is held, clients that send the maximum use 128 MiB.
 		StartupBytes: 16 << 10,
