@@ -19,6 +19,8 @@ KIND_OPERATOR ?= 1.30.0
 FUZZTIME ?= 30s
 # What explores every state does so in one goroutine: the race detector would find nothing there, and takes it six times as long.
 EXPLORATION = ^TestMachine_everyReachableState
+# What is compiled for the unit tests in one checkout serves another.
+UNITFLAGS = -trimpath
 SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
 MATRIX ?=
@@ -45,6 +47,7 @@ unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API
 	export REQUIRE_POSTGRES=1 TEST_POSTGRES_ROOTS="$$roots" REQUIRE_KUBERNETES=1 TEST_KUBERNETES="$$kubernetes" && \
 	promtool="$$($(CLUSTER) promtool)" && alertmanager="$$($(CLUSTER) alertmanager)" && \
 	export PROMTOOL="$$promtool" ALERTMANAGER="$$alertmanager" && \
+	export GOFLAGS="$$GOFLAGS $(UNITFLAGS)" && \
 	go -C e2e tool gotestsum --format pkgname --raw-command -- go run ./cmd/sidebyside \
 		'go -C .. test -json -timeout 30m -race -shuffle=on -skip "$(EXPLORATION)" ./...' \
 		'go -C .. test -json -timeout 30m -run "$(EXPLORATION)" ./sidecar/sleep || failed=1; \
