@@ -1,13 +1,10 @@
 package control
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -225,24 +222,6 @@ func TestLoop_aNotificationPutsSleepOff(t *testing.T) {
 	})
 }
 
-func TestRecorder_writesARefusedListenOnce(t *testing.T) {
-	t.Parallel()
-	live(t, func(t *testing.T, w *world, loop *Loop) {
-		w.with(func(w *world) { w.inUse = true })
-		loop.Deliver(healthy())
-		wait(3 * time.Second)
-		var failed func(error)
-		w.with(func(w *world) { failed = w.failed })
-		for range 3 {
-			failed(&postgres.RefusedError{Database: "app", Code: "42501"})
-		}
-		wait(3 * time.Second)
-		expect(t, w, "Events", 1, func(w *world) int {
-			return len(slices.DeleteFunc(slices.Clone(w.events), func(e string) bool { return e != "ListenRefused" }))
-		})
-	})
-}
-
 func TestLoop_resumesSchedulesOnceAfterAWake(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
@@ -259,30 +238,6 @@ func TestLoop_resumesSchedulesOnceAfterAWake(t *testing.T) {
 	})
 }
 
-func TestRecorder_repeatsNoEvent(t *testing.T) {
-	t.Parallel()
-	live(t, func(t *testing.T, w *world, loop *Loop) {
-		w.with(func(w *world) { w.backups = []string{"b"} })
-		loop.Deliver(healthy())
-		wait(10 * time.Minute)
-		expect(t, w, "Events", 1, func(w *world) int {
-			return len(slices.DeleteFunc(slices.Clone(w.events), func(e string) bool { return e != "SleepBlocked" }))
-		})
-		bad := healthy()
-		bad.Annotations[contract.AnnotationEnabled] = "yes"
-		for range 3 {
-			loop.Deliver(bad)
-			wait(3 * time.Second)
-		}
-		expect(t, w, "Events", 1, func(w *world) int {
-			return len(slices.DeleteFunc(slices.Clone(w.events), func(e string) bool { return e != "InvalidAnnotation" }))
-		})
-	})
-}
-
-// The fakes implement the loop's interfaces.
-var _ Kubernetes = (*kubernetes.Client)(nil)
-
 func TestLoop_saysWhichSchedulesStaySuspended(t *testing.T) {
 	t.Parallel()
 	liveAfter(t, func(w *world) { w.left = []string{"nightly"} }, func(t *testing.T, w *world, loop *Loop) {
@@ -293,78 +248,7 @@ func TestLoop_saysWhichSchedulesStaySuspended(t *testing.T) {
 	})
 }
 
-func TestRecorder_losesNoEvent(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		rule  string
-		takes time.Duration // until the API server answers
-		lost  int           // answers
-		stop  bool          // the pod is stopped while the Event is being written
-		want  int           // Events
-	}{
-		{"it is written again if the answer is lost", 0, 3, false, 1},
-		{"it is written although the pod is being stopped", 2 * time.Second, 0, true, 1},
-		{"which it delays by two seconds at most", time.Minute, 0, true, 0},
-	} {
-		t.Run(row.rule, func(t *testing.T) {
-			t.Parallel()
-			live(t, func(t *testing.T, w *world, loop *Loop) {
-				w.with(func(w *world) { w.eventTakes, w.eventsLost = row.takes, row.lost })
-				loop.Deliver(w.seen())
-				wait(31 * time.Second)
-				expect(t, w, "asleep", true, asleep)
-				if row.stop {
-					stopped := time.Now()
-					w.stop()
-					loop.running.Wait()
-					loop.recorder.unwritten.Wait()
-					if took := time.Since(stopped); took > eventGrace {
-						t.Errorf("it stopped after %s", took)
-					}
-				} else {
-					wait(10 * time.Second) // later the operator would be too late
-				}
-				expect(t, w, "Events", row.want, func(w *world) int {
-					return len(slices.DeleteFunc(slices.Clone(w.events), func(reason string) bool { return reason != "Hibernated" }))
-				})
-			})
-		})
-	}
-}
+// Two Events of the same moment have names of their own, and the second is written although the first one waits to be repeated.
 
-func TestRecorder_saysOnceWhyAClusterCannotDoze(t *testing.T) {
-	t.Parallel()
-	var told []string
-	r := recorder{pod: "c-1", record: func(_ context.Context, _ kubernetes.View, e kubernetes.Event, _ time.Time) error {
-		told = append(told, e.Reason+": "+e.Message)
-		return nil
-	}}
-	status := func(primary string, enabled bool, reasons ...idle.Reason) Status {
-		return Status{
-			View: kubernetes.View{CurrentPrimary: primary}, Policy: idle.Policy{Enabled: enabled},
-			Decision: idle.Decision{DozeBlockers: reasons},
-		}
-	}
-	manual := "DozeBlocked: doze-minutes is set, but the cluster cannot doze (wake_manual): " + idle.ReasonWakeManual.Description() + "; it hibernates at its time"
-	both := "DozeBlocked: doze-minutes is set, but the cluster cannot doze (standbys, wake_manual): " +
-		idle.ReasonStandbys.Description() + "; " + idle.ReasonWakeManual.Description() + "; it hibernates at its time"
-	for _, row := range []struct {
-		rule string
-		seen Status
-		want []string
-	}{
-		{"not of a standby", status("c-2", true, idle.ReasonWakeManual), nil},
-		{"not while the feature is off", status("c-1", false, idle.ReasonWakeManual), nil},
-		{"of the primary", status("c-1", true, idle.ReasonWakeManual), []string{manual}},
-		{"not again", status("c-1", true, idle.ReasonWakeManual), []string{manual}},
-		{"of another set", status("c-1", true, idle.ReasonStandbys, idle.ReasonWakeManual), []string{manual, both}},
-		{"not when it can", status("c-1", true), []string{manual, both}},
-		{"when it cannot any more", status("c-1", true, idle.ReasonWakeManual), []string{manual, both, manual}},
-	} {
-		r.decided(t.Context(), row.seen)
-		r.unwritten.Wait()
-		if diff := cmp.Diff(row.want, told); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.rule, diff)
-		}
-	}
-}
+// The client implements the loop's interface.
+var _ Kubernetes = (*kubernetes.Client)(nil)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -28,44 +29,61 @@ type recorder struct {
 	refused   string               // the database and the code of a refused LISTEN
 	slots     bool                 // whether there were logical slots without a reader
 	written   chan struct{}        // closed when the newest Event is written
+	newest    time.Time            // of an Event
 	unwritten sync.WaitGroup
 }
 
 const (
-	// eventTries is how often an Event is written at most. The API server may be away for as long as eventWait, then twice that, and so on.
+	// eventTries is how often an Event is written at most. The waits between the tries double, starting at eventWait.
 	eventTries = 6
 	eventWait  = time.Second
-	// eventGrace is how long Events may still be written after the worker was told to stop: the cluster that it has just put to sleep is
-	// stopped within a second.
-	eventGrace = 2 * time.Second
+	// eventGrace is how long Events may still be written after the worker was told to stop: the pod of a cluster that was just put to
+	// sleep is deleted within a second. The waits between the tries are then eventLastWait.
+	eventGrace    = 2 * time.Second
+	eventLastWait = 200 * time.Millisecond
 )
 
-// write writes an Event after the previous ones. What is written when the context ends has eventGrace to be.
+// write writes an Event after the previous ones. What is not written when the context ends has eventGrace to be.
 func (r *recorder) write(ctx context.Context, v kubernetes.View, kind kubernetes.EventType, reason, message string) {
 	at, before, done := time.Now(), r.written, make(chan struct{})
-	r.written = done
+	if !at.After(r.newest) { // the time is part of the name
+		at = r.newest.Add(1)
+	}
+	r.written, r.newest = done, at
 	r.unwritten.Go(func() {
 		defer close(done)
-		ctx, cancel := withGrace(ctx, eventGrace)
+		graced, cancel := withGrace(ctx, eventGrace)
 		defer cancel()
 		if before != nil {
 			<-before
 		}
 		event := kubernetes.Event{Type: kind, Reason: reason, Message: message}
-		if err := r.tryToRecord(ctx, v, event, at); err != nil {
+		if err := r.tryToRecord(ctx, graced, v, event, at); err != nil {
 			r.logger.Warn("an Event could not be written", "reason", reason, "error", err.Error())
 		}
 	})
 }
 
-// tryToRecord repeats an Event until the API server has it or refuses it.
-func (r *recorder) tryToRecord(ctx context.Context, v kubernetes.View, e kubernetes.Event, at time.Time) error {
+// tryToRecord repeats an Event until the API server has it or refuses it, or until graced ends, which outlives ctx.
+func (r *recorder) tryToRecord(ctx, graced context.Context, v kubernetes.View, e kubernetes.Event, at time.Time) error {
 	for try, wait := 1, eventWait; ; try, wait = try+1, 2*wait {
-		err := r.record(ctx, v, e, at)
-		if !errors.Is(err, kubernetes.ErrAnswerLost) || try == eventTries || !pause(ctx, wait) {
+		err := r.record(graced, v, e, at)
+		if err == nil || !mayBeRepeated(err) || try == eventTries {
+			return err
+		}
+		if !pause(ctx, wait) && !pause(graced, eventLastWait) {
 			return err
 		}
 	}
+}
+
+// mayBeRepeated reports whether the API server may accept the same Event later.
+func mayBeRepeated(err error) bool {
+	var refused *kubernetes.RefusedError
+	if errors.As(err, &refused) {
+		return refused.Code == http.StatusTooManyRequests
+	}
+	return true
 }
 
 // withGrace returns a context that ends some time after its parent.
