@@ -94,7 +94,7 @@ func (l *Loop) endsSessions() bool {
 		return false
 	}
 	switch l.machine.Phase() {
-	case sleep.Hibernating, sleep.Verifying, sleep.HibernationOn: // in the first two, the answer to the patch is late or lost
+	case sleep.Hibernating, sleep.HibernationOn: // in the first, the watch was faster than the answer to the patch
 		return true
 	default:
 		return l.machine.ToDoze()

@@ -32,6 +32,9 @@ func (l *Loop) report(ctx context.Context, r sleep.Report) {
 
 func (l *Loop) reportSuccess(ctx context.Context, doze bool) {
 	l.aborted = ""
+	if l.attempt.judged == (idle.State{}) { // the patch is that of an earlier process
+		l.attempt.judged = l.status.State
+	}
 	if doze {
 		l.reportDoze(ctx)
 		return

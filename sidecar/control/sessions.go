@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 )
@@ -64,10 +65,10 @@ func (e *sessionEnder) end(ctx context.Context) (judged, ended int, err error) {
 	return len(sessions), ended, err
 }
 
-// endSessions terminates the sessions of this instance that do not count, and closes our own. If that fails, the shutdown only
+// endSessions closes our own sessions, and terminates those of this instance that do not count. If that fails, the shutdown only
 // takes longer.
 func (l *Loop) endSessions(ctx context.Context) {
-	defer l.parts.Monitor.CloseSessions()
+	l.parts.Monitor.CloseSessions()
 	if l.parts.Monitor.Drained() {
 		return
 	}
@@ -82,9 +83,15 @@ func (l *Loop) endSessions(ctx context.Context) {
 	}
 }
 
+// endJudgedWithin bounds endJudged: meanwhile the pod is in no Service, and the last sample grows old. If it takes longer, the cluster
+// does not doze.
+const endJudgedWithin = 3 * time.Second
+
 // endJudged terminates the sessions of this instance that do not count, before a fence. It reports whether all of them were
 // terminated, that is, none has become active since the newest sample.
 func (l *Loop) endJudged(ctx context.Context) (ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, endJudgedWithin)
+	defer cancel()
 	all := len(l.ender.judged)
 	judged, ended, err := l.ender.end(ctx)
 	l.attempt.ended += ended

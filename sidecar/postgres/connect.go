@@ -63,14 +63,17 @@ const (
 	stateNoSuchDatabase       = "3D000"
 )
 
-// parameters returns the settings of each of our sessions.
-func parameters() map[string]string {
+// statementTimeout bounds a statement, except for the one that ends sessions.
+const statementTimeout = 2 * time.Second
+
+// parameters returns the settings of a session.
+func parameters(statementTimeout time.Duration) map[string]string {
 	return map[string]string{
 		"application_name": contract.ApplicationName,
 		// The objects that a statement refers to must not depend on settings of the database.
 		"search_path":                   "pg_catalog",
 		"default_transaction_read_only": "on",
-		"statement_timeout":             "2s",
+		"statement_timeout":             strconv.FormatInt(statementTimeout.Milliseconds(), 10),
 		"lock_timeout":                  "1s",
 		// If the server ended an idle listener, its reconnect would count as activity, and the cluster would never sleep.
 		"idle_session_timeout": "0",
@@ -82,21 +85,21 @@ func parameters() map[string]string {
 // connect opens a session as the least privileged role of the server. It tries that role first every time, because an upgrade
 // of the operator may have created it meanwhile.
 func (s *Server) connect(ctx context.Context, database string) (*session, error) {
-	opened, err := s.connectAs(ctx, roleExporter, database)
+	opened, err := s.connectAs(ctx, roleExporter, database, statementTimeout)
 	if code := sqlState(err); code == stateInvalidAuthorization || code == stateInvalidPassword {
-		return s.connectAs(ctx, roleFallback, database)
+		return s.connectAs(ctx, roleFallback, database, statementTimeout)
 	}
 	return opened, err
 }
 
-func (s *Server) connectAs(ctx context.Context, role, database string) (*session, error) {
+func (s *Server) connectAs(ctx context.Context, role, database string, statementTimeout time.Duration) (*session, error) {
 	config, err := pgx.ParseConfig("sslmode=disable")
 	if err != nil {
 		return nil, fmt.Errorf("make a connection's configuration: %w", err)
 	}
 	config.Host, config.Port, config.User, config.Database, config.Password = s.socketDirectory, s.port, role, database, ""
 	config.Fallbacks = nil
-	config.RuntimeParams = parameters()
+	config.RuntimeParams = parameters(statementTimeout)
 	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	config.StatementCacheCapacity, config.DescriptionCacheCapacity = 0, 0
 	opened := &session{}

@@ -29,7 +29,7 @@ func ExamineDSN(ctx context.Context, dsn string, rules activity.Rules) (Sample, 
 	if err != nil {
 		return Sample{}, nil, fmt.Errorf("read the connection string: %w", err) // pgx leaves the password out
 	}
-	for name, value := range parameters() {
+	for name, value := range parameters(statementTimeout) {
 		config.RuntimeParams[name] = value
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)

@@ -46,7 +46,7 @@ func (s *Server) Prepare(ctx context.Context) (idle.Reason, error) {
 func (s *Server) prepare(ctx context.Context, limits preparation) (idle.Reason, error) {
 	limited, cancel := context.WithTimeout(ctx, limits.answer)
 	defer cancel()
-	opened, err := s.connectAs(limited, roleFallback, maintenanceDatabase)
+	opened, err := s.connectAs(limited, roleFallback, maintenanceDatabase, statementTimeout)
 	if err != nil {
 		return "", err
 	}

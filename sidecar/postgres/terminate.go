@@ -10,9 +10,9 @@ import (
 )
 
 // terminationTimeout bounds the statement that ends sessions, and the wait for its answer. If it is broken off, the sessions that are left
-// delay the shutdown by three minutes; on a busy node the end of 50 took five seconds. It is shorter than the operator is given to
-// begin the hibernation, since the sidecar does nothing else meanwhile.
-const terminationTimeout = 12 * time.Second
+// delay the shutdown by three minutes; on a busy node the end of 50 took five seconds. With sampleTimeout for the connect it is shorter
+// than the operator is given to begin the hibernation, since the sidecar does nothing else meanwhile.
+const terminationTimeout = 10 * time.Second
 
 // Terminator ends sessions of others. It is opened before hibernation is turned on, because no session can be opened once the
 // shutdown has begun.
@@ -25,17 +25,13 @@ type Terminator struct {
 func (s *Server) Terminator(ctx context.Context) (*Terminator, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.answerWithin)
 	defer cancel()
-	opened, err := s.connectAs(ctx, roleFallback, maintenanceDatabase)
+	opened, err := s.connectAs(ctx, roleFallback, maintenanceDatabase, terminationTimeout)
 	if err != nil {
 		return nil, err
 	}
 	t := &Terminator{within: max(s.answerWithin, terminationTimeout)}
 	if err := t.held.keep(ctx, opened); err != nil {
 		return nil, fmt.Errorf("keep the session: %w", err)
-	}
-	if _, err := opened.conn.Exec(ctx, fmt.Sprintf("set statement_timeout = %d", terminationTimeout.Milliseconds())); err != nil {
-		t.Close()
-		return nil, fmt.Errorf("set the timeout of the session that ends others: %w", err)
 	}
 	return t, nil
 }
