@@ -82,8 +82,10 @@ func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor, ignored bool) {
 	s.Helper()
 	s.settleIdle(c)
 	began := time.Now()
+	var seen report
 	counted := func() bool {
-		return !s.awaitReport(c, c.Status.CurrentPrimary, "anything", func(report) bool { return true }).LastActivity.Before(began)
+		seen = s.awaitReport(c, c.Status.CurrentPrimary, "anything", func(report) bool { return true })
+		return !seen.LastActivity.Before(began)
 	}
 	visit := func() {
 		out, err := s.visit(c, v)
@@ -96,12 +98,12 @@ func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor, ignored bool) {
 	case v.counts == byItsLength && !ignored: // it may
 	case ignored, !v.wakes && v.counts != anyhow:
 		if pause(s, toCount); counted() {
-			s.Errorf("%s, awake, ignored %t: it counts", v.name, ignored)
+			s.Errorf("%s, awake, ignored %t: it counts: %+v", v.name, ignored, seen)
 		}
 	default:
 		for again, deadline := time.Now().Add(toAct), time.Now().Add(toSettle); !counted(); pause(s, pollEvery) {
 			if time.Now().After(deadline) {
-				s.Errorf("%s, awake: it does not count", v.name)
+				s.Errorf("%s, awake: it does not count: %+v", v.name, seen)
 				break
 			}
 			if time.Now().After(again) { // it may have been too slow to say anything
