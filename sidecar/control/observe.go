@@ -84,12 +84,12 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	}
 	state.LastActivity, state.Unused = later(state.LastActivity, change.Used), time.Time{}
 	l.parts.Monitor.Checkpoint(*state)
-	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: !l.endsSessions(), IdleRestarted: true})
+	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: !l.mayBeOurTermination(), IdleRestarted: true})
 }
 
-// endsSessions reports whether what the kernel reports may be the end of a session that we have terminated. Whether the instance is
+// mayBeOurTermination reports whether what the kernel reports may be the end of a session that we have terminated. Whether the instance is
 // used all the same is what the samples are for that are taken while hibernation is on.
-func (l *Loop) endsSessions() bool {
+func (l *Loop) mayBeOurTermination() bool {
 	if l.attempt.ended+l.attempt.unconfirmed == 0 {
 		return false
 	}
