@@ -87,8 +87,8 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: !l.mayBeOurTermination(), IdleRestarted: true})
 }
 
-// mayBeOurTermination reports whether what the kernel reports may be the end of a session that we have terminated. Whether the instance is
-// used all the same is what the samples are for that are taken while hibernation is on.
+// mayBeOurTermination reports whether what the kernel reports may be the end of a session that we have terminated. The samples that are
+// taken while hibernation is on show whether a client has a session all the same.
 func (l *Loop) mayBeOurTermination() bool {
 	if l.attempt.ended+l.attempt.unconfirmed == 0 {
 		return false
