@@ -24,6 +24,8 @@ UNITFLAGS = -trimpath
 SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
 MATRIX ?=
+# The end-to-end tests to run, as go test has it; none: all.
+RUN ?=
 MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|BesideAnotherPlugin|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices|Doze_wakesInItsPodAndHibernatesLater|Doze_refusesAndCutsNobody|Doze_leavesAPersonsFence|Doze_survivesItsPod|Doze_aPoolerLeadsToIt)$$
 
 CLUSTER = go -C e2e run ./cmd/cluster
@@ -36,7 +38,7 @@ help: ## Print this list
 
 .PHONY: demo
 demo: ## Show a cluster falling asleep and being woken (KUBECONFIG: on that cluster; else on one made here)
-	@./e2e/on-cluster.sh go -C e2e run ./demo
+	@./e2e/on-cluster.sh sh -c 'go -C e2e run -exec "$$INSIDE" ./demo'
 
 .PHONY: test
 test: unit e2e ## Run every test
@@ -56,17 +58,13 @@ unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API
 		exit $$failed'
 
 .PHONY: e2e
-e2e: ## Run the end-to-end tests (KUBECONFIG: on that cluster; else on one made here)
-	@REQUIRE_CLUSTER=1 BESIDE='turns alone' ./e2e/on-cluster.sh sh -c \
-		'rm -rf build/e2e && mkdir -p build/e2e && \
-		go -C e2e tool gotestsum --format testname --jsonfile ../build/e2e/tests.json --raw-command -- ./test.sh && \
-		go -C e2e run ./cmd/cluster audit $$BESIDE && \
-		go -C e2e run ./cmd/cluster traces "$(CURDIR)/build/e2e/traces" $$BESIDE && \
-		go test -count=1 -v -run "^TestReplay$$" ./sidecar/sleep -traces "$(CURDIR)/build/e2e/traces"'
+e2e: ## Run the end-to-end tests, or those of RUN (KUBECONFIG: on that cluster; else on one made here)
+	@REQUIRE_CLUSTER=1 RUN='$(RUN)' BESIDE='$(if $(RUN),,turns alone)' ./e2e/on-cluster.sh ./e2e/run.sh
 
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again
-	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=5 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 ./e2e/on-cluster.sh go -C e2e test -count=1 -timeout 60m -parallel 6 -v -run '$(SOAKRUN)' ./tests/...
+	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=5 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 \
+	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 60m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...'
 
 .PHONY: e2e-matrix
 e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn (MATRIX, MATRIXRUN); hours
@@ -81,7 +79,7 @@ e2e-kind: ## Run the main end-to-end tests on a cluster of kind with build/plugi
 bench: ## Measure what the sidecar and the plugin cost
 	@ls -l build/plugin.tar build/sidecar.tar 2>/dev/null || true
 	go test -run '^$$' -bench . -benchmem ./plugin/... ./sidecar/...
-	@./e2e/on-cluster.sh go -C e2e run ./bench $(BENCHFLAGS)
+	@./e2e/on-cluster.sh sh -c 'go -C e2e run -exec "$$INSIDE" ./bench $(BENCHFLAGS)'
 	@$(MAKE) fleet
 
 .PHONY: fleet

@@ -21,5 +21,5 @@ done
 kubectl apply --server-side -f "https://raw.githubusercontent.com/cloudnative-pg/cloudnative-pg/release-${OPERATOR%.*}/releases/cnpg-$OPERATOR.yaml"
 kubectl -n cnpg-system rollout status deployment/cnpg-controller-manager --timeout=180s
 export NEIGHBOUR_IMAGE=$plugin-neighbour:$TAG
-export NEXT_PLUGIN_IMAGE=$plugin:$TAG-next NEXT_SIDECAR_IMAGE=$plugin-sidecar:$TAG-next NEXT_VERSION=$TAG-next
+export NEXT_TAG=$TAG-next
 e2e/on-cluster.sh "$@"

@@ -2,6 +2,7 @@
 # Runs the end-to-end tests as go test -json prints them. Some disturb everybody: they prepare side by side and disturb one after
 # another. Some have to be alone; they take half the time of the others, so that the tests of the doze follow them on their cluster.
 # With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the cluster of KUBECONFIG one after another.
+# RUN chooses tests, which run on one cluster.
 set -uo pipefail
 cd "$(dirname "$0")"
 mkdir -p ../build/e2e
@@ -14,7 +15,7 @@ tests() {
 	shift
 	local kept=$PWD/../build/e2e/kept${network:+/$network}
 	mkdir -p "$kept"
-	echo "cd '$PWD/tests' && SCALE_TO_ZERO_NETWORK=$network ${BESIDE:+../../build/cluster exec} go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
+	echo "cd '$PWD/tests' && SCALE_TO_ZERO_NETWORK=$network $INSIDE go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
 		"-test.v=test2json -test.timeout=60m -test.artifacts -test.outputdir='$kept' $*"
 }
 turns=$(beginning disturbing) alone=$(beginning alone) doze=^TestDoze_
@@ -26,6 +27,8 @@ if [ -n "${BESIDE:-}" ]; then
 		"$(tests alone "-test.run='$alone'"); first=\$?; $(tests alone -test.parallel=3 "-test.run='$doze'" "-test.skip='$turns|$alone'") && (exit \$first)$(ends alone)"
 		"$(tests "" -test.parallel=5 "-test.skip='$turns|$alone|$doze'")"
 	)
+elif [ -n "${RUN:-}" ]; then
+	together=("$(tests "" -test.parallel=5 "-test.run='$RUN'")")
 else
 	together=("$(tests "" -test.parallel=5 "-test.run='$turns'"); first=\$?; $(tests "" -test.parallel=8 "-test.skip='$turns'") && exit \$first")
 fi

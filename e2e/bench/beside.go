@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -19,9 +18,9 @@ import (
 // made anew, whose probe stays as it is. A sidecar without a startup probe shows what Kubernetes takes to start one container after
 // the other. In turn, in the same run.
 func besideOthers(ctx context.Context, kube *scenario.Kubernetes, alone *cnpgv1.Cluster, runs int) (err error) {
-	image := os.Getenv("NEIGHBOUR_IMAGE")
-	if image == "" {
-		return errors.New("NEIGHBOUR_IMAGE is not set: it is the image of e2e/neighbour, which make bench builds")
+	image, err := scenario.Provided(ctx, "NEIGHBOUR_IMAGE")
+	if err != nil {
+		return err
 	}
 	named := func(name string) *cnpgv1.Cluster { return kube.NewCluster(alone.Namespace, name, 1, never) }
 	rows := []struct {

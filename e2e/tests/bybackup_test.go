@@ -17,7 +17,7 @@ const toTake = 15 * time.Second
 // A Backup that a person makes during the handover never fails: the cluster stays awake until it has completed, and then
 // sleeps.
 func TestHandover_aBackupByHandWins(t *testing.T) {
-	image := neighbourImage(t)
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	t.Parallel()
 	s := begin(t)
 	neighbour := s.neighbour(image)

@@ -2,7 +2,6 @@ package tests
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -22,10 +21,7 @@ import (
 // The component of cert-manager replaces the certificates of the project's own making: cert-manager's controllers issue both, the
 // operator and the plugin accept each other with them, and a cluster sleeps and is woken.
 func TestCertManager_issuesWhatBothSidesAccept(t *testing.T) {
-	directory, image := os.Getenv("CERT_MANAGER_CHART"), os.Getenv("CERT_MANAGER_IMAGE")
-	if directory == "" || image == "" {
-		t.Skip("CERT_MANAGER_CHART and CERT_MANAGER_IMAGE are not set: `cluster cert-manager-chart` and `cluster cert-manager-image` print them")
-	}
+	directory, image := provided(t, "CERT_MANAGER_CHART"), provided(t, "CERT_MANAGER_IMAGE")
 	s := disturbing(t)
 	s.certManager(directory, image)
 	s.turn()

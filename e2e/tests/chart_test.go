@@ -1,8 +1,8 @@
 package tests
 
 import (
+	"errors"
 	"maps"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +24,10 @@ const toInstall = 5 * time.Minute
 // plugin. It removes the plugin for everybody, so this test does not run in parallel.
 func TestHelmChart(t *testing.T) {
 	s := alone(t)
+	upgraded, err := scenario.Provided(s.ctx, "NEXT_TAG")
+	if !errors.Is(err, scenario.ErrNotProvided) {
+		s.must(err)
+	}
 	registry, tag := s.pluginImage()
 	loaded, err := chart.Load("../../manifests/chart")
 	s.must(err)
@@ -43,7 +47,7 @@ func TestHelmChart(t *testing.T) {
 	s.awaitSlices(asleep, toSettle, "rw", "r")
 
 	began = time.Now()
-	s.must(helm.Upgrade(s.ctx, loaded, next(values)))
+	s.must(helm.Upgrade(s.ctx, loaded, next(values, upgraded)))
 	t.Logf("upgraded in %.1fs", time.Since(began).Seconds())
 	if got := environment(s.plugin(), "LOG_LEVEL"); got != "debug" {
 		t.Errorf("after the upgrade the level of the logs is %q", got)
@@ -63,7 +67,7 @@ func TestHelmChart(t *testing.T) {
 
 	s.refused(helm, used, asleep)
 	s.must(helm.Rollback(2))
-	s.must(helm.Upgrade(s.ctx, loaded, next(values)))
+	s.must(helm.Upgrade(s.ctx, loaded, next(values, upgraded)))
 
 	session.Close()
 	for _, c := range []*cnpgv1.Cluster{used, asleep} {
@@ -95,11 +99,11 @@ func (s *story) pluginImage() (registry, tag string) {
 	return registry, tag
 }
 
-// next returns the values of the next version, if there is one, with another log level.
-func next(values map[string]any) map[string]any {
+// next returns the values with the tag of the next version, if there is one, and another log level.
+func next(values map[string]any, tag string) map[string]any {
 	changed := maps.Clone(values)
 	changed["logLevel"] = "debug"
-	if _, tag, ok := strings.Cut(os.Getenv("NEXT_PLUGIN_IMAGE"), "/"+install.PluginImage+":"); ok {
+	if tag != "" {
 		image := maps.Clone(values["image"].(map[string]any))
 		image["tag"] = tag
 		changed["image"] = image

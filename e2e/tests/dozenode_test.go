@@ -165,7 +165,7 @@ func (s *story) cordon(node *corev1.Node, yes bool) {
 
 // A Backup that a person makes of a dozing cluster wakes it in its pod and completes, and then the cluster dozes again.
 func TestDoze_aBackupWakesIt(t *testing.T) {
-	image := neighbourImage(t)
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	t.Parallel()
 	s := begin(t)
 	neighbour := s.neighbour(image)

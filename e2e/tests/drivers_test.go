@@ -2,7 +2,6 @@ package tests
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +26,7 @@ public class Client {
 // Clients in other languages connect to a sleeping cluster with their default settings and get an answer. TestOneRuleForBothEnds has
 // every connection mode of the newest ones.
 func TestDrivers(t *testing.T) {
-	image := driversImage(t)
+	image := provided(t, "DRIVERS_IMAGE")
 	t.Parallel()
 	const java = "cat >/tmp/Client.java <<'END'\n" + javaClient + "\nEND\n" + `exec java -cp "%s/usr/share/java/*" /tmp/Client.java "jdbc:postgresql://%s-rw/app"`
 	for name, rows := range map[string][]struct{ rule, script string }{
@@ -60,16 +59,6 @@ func TestDrivers(t *testing.T) {
 			}
 		})
 	}
-}
-
-// driversImage returns the image with clients in several languages.
-func driversImage(t *testing.T) string {
-	t.Helper()
-	image := os.Getenv("DRIVERS_IMAGE")
-	if image == "" {
-		t.Fatal("DRIVERS_IMAGE is not set: it is the image that `go -C e2e run ./cmd/cluster drivers-image` makes")
-	}
-	return image
 }
 
 // startDrivers starts a pod with the drivers and the cluster's CA.

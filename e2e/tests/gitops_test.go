@@ -36,11 +36,8 @@ const everyReconciliation = "3s"
 // Flux's kustomize-controller applies clusters and schedules every few seconds and changes nothing of what a sleep has written,
 // unless Git has it.
 func TestFlux(t *testing.T) {
-	image, definition := os.Getenv("KUSTOMIZE_CONTROLLER_IMAGE"), os.Getenv("KUSTOMIZE_CONTROLLER_CRD")
-	if image == "" || definition == "" {
-		t.Skip("KUSTOMIZE_CONTROLLER_IMAGE and KUSTOMIZE_CONTROLLER_CRD are not set: `cluster kustomize-controller-image` and `cluster kustomize-controller-crd` print them")
-	}
-	drivers := driversImage(t)
+	image, definition := provided(t, "KUSTOMIZE_CONTROLLER_IMAGE"), provided(t, "KUSTOMIZE_CONTROLLER_CRD")
+	drivers := provided(t, "DRIVERS_IMAGE")
 	t.Parallel()
 	s := begin(t)
 

@@ -1,13 +1,13 @@
 // Package tests proves the project's promises on a real cluster. It runs against the cluster in KUBECONFIG, with CloudNativePG
 // and the plugin installed. Images: POSTGRES_IMAGE is the operand, PGBOUNCER_IMAGE that of the poolers, DRIVERS_IMAGE has
-// clients in several languages, and NEIGHBOUR_IMAGE is the plugin of e2e/neighbour. NEXT_PLUGIN_IMAGE, NEXT_SIDECAR_IMAGE and
-// NEXT_POSTGRES_IMAGE are the targets of the upgrade tests, for which other names of the same images suffice; NEXT_VERSION is
-// the version that the first two report, if they are other builds. DOZES, HANDOVERS, LOST_ANSWERS and RENEWALS set the repetitions
+// clients in several languages, and NEIGHBOUR_IMAGE is the plugin of e2e/neighbour. NEXT_POSTGRES_IMAGE and the images of the
+// tag NEXT_TAG, of another version, are the targets of the upgrade tests. DOZES, HANDOVERS, LOST_ANSWERS and RENEWALS set the repetitions
 // of the tests of rare races.
 package tests
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -192,6 +192,20 @@ func repeats(t *testing.T, variable string, few int) int {
 		t.Fatalf("%s is %q, want a positive number", variable, text)
 	}
 	return count
+}
+
+// provided returns the value of a variable that names what a test needs beside the cluster; it is made if it is not there.
+// A cluster of KUBECONFIG has what its owner gave it: the test is skipped without.
+func provided(t *testing.T, variable string) string {
+	t.Helper()
+	value, err := scenario.Provided(t.Context(), variable)
+	if errors.Is(err, scenario.ErrNotProvided) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
 }
 
 // must ends the test on an error.

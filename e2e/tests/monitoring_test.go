@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"math"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -36,10 +35,7 @@ var withoutData = map[string]string{
 // series in an alert exists, every rule is evaluated, and none fires for normal operation. A real Alertmanager inhibits the
 // alert of CloudNativePG's cluster chart for a cluster without instances while it sleeps.
 func TestPrometheusSeesASleepAndAWake(t *testing.T) {
-	program := os.Getenv("PROMETHEUS")
-	if program == "" {
-		t.Fatal("PROMETHEUS is not set: it is the path that `go -C e2e run ./cmd/cluster prometheus` prints")
-	}
+	program := provided(t, "PROMETHEUS")
 	t.Parallel()
 	s := begin(t)
 	shipped, err := monitoring.Read("../..")
@@ -101,10 +97,7 @@ func offline(namespace, cluster string) monitoringv1.Rule {
 // alertmanager starts an Alertmanager with the shipped configuration.
 func (s *story) alertmanager() *alertmanager.Alertmanager {
 	s.Helper()
-	program := os.Getenv("ALERTMANAGER")
-	if program == "" {
-		s.Fatal("ALERTMANAGER is not set: it is the path that `go -C e2e run ./cmd/cluster alertmanager` prints")
-	}
+	program := provided(s.T, "ALERTMANAGER")
 	directory := s.TempDir()
 	ctx, stop := context.WithCancel(s.ctx)
 	s.Cleanup(stop)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,7 +31,7 @@ const (
 // awake, its schedules are suspended and resumed, its archiving continues after a sleep, and a wake does not wait for the
 // period of its sidecar's startup probe. spec.plugins has the opposite order, since the operator goes by names.
 func TestBesideAnotherPlugin(t *testing.T) {
-	image := neighbourImage(t)
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	t.Parallel()
 	s := begin(t)
 	ours := cnpgv1.PluginConfiguration{Name: scenario.PluginName}
@@ -57,7 +56,7 @@ func TestBesideAnotherPlugin(t *testing.T) {
 // If another plugin is called after ours and rebuilds its sidecar at CREATE, its startup probe keeps its period, and the wake's
 // Event names it as what the wake waited for.
 func TestWoken_namesTheSidecarThatWasWaitedFor(t *testing.T) {
-	image := neighbourImage(t)
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "waited", 1, never)
@@ -75,7 +74,7 @@ func TestWoken_namesTheSidecarThatWasWaitedFor(t *testing.T) {
 
 // With SHORTEN_STARTUP_PROBES=false the startup probes of other plugins' sidecars stay as planned, whichever plugin is called first.
 func TestShortenStartupProbes_falseLeavesOthersAsPlanned(t *testing.T) {
-	image := neighbourImage(t)
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := disturbing(t)
 	s.turn()
 	const setting = "SHORTEN_STARTUP_PROBES"
@@ -152,16 +151,6 @@ func (s *story) besideAnother(c *cnpgv1.Cluster, neighbour string) {
 	if !meta.IsStatusConditionTrue(c.Status.Conditions, string(cnpgv1.ConditionContinuousArchiving)) {
 		s.Errorf("the archive is not continuous: %v", c.Status.Conditions)
 	}
-}
-
-// neighbourImage returns the image of the other plugin.
-func neighbourImage(t *testing.T) string {
-	t.Helper()
-	image := os.Getenv("NEIGHBOUR_IMAGE")
-	if image == "" {
-		t.Fatal("NEIGHBOUR_IMAGE is not set: it is the image of e2e/neighbour, which make e2e builds")
-	}
-	return image
 }
 
 // probedEverySecond checks that the startup probe of the other plugin's sidecar has a period of one second, no delay, and the planned

@@ -51,7 +51,7 @@ func TestOneRuleForBothEnds_checks(t *testing.T)  { oneRuleForBothEnds(t, checkV
 // oneRuleForBothEnds lets the visitors visit a cluster in every state. They find the programs, of e2e/cmd, below /tmp.
 func oneRuleForBothEnds(t *testing.T, visitors []visitor, programs ...string) {
 	t.Helper()
-	image := driversImage(t)
+	image := provided(t, "DRIVERS_IMAGE")
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "visited", 1, never))

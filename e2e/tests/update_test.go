@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/e2e/install"
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
@@ -39,13 +39,11 @@ type version struct {
 // cluster has the new sidecar. A cluster that asks for it is rolled at once, as are all with the plugin's setting, except one
 // that opts out.
 func TestUpgradeRestartsNothing(t *testing.T) {
-	next := version{
-		plugin: os.Getenv("NEXT_PLUGIN_IMAGE"), sidecar: os.Getenv("NEXT_SIDECAR_IMAGE"), request: "60m", program: os.Getenv("NEXT_VERSION"),
-	}
-	if next.plugin == "" || next.sidecar == "" {
-		t.Skip("NEXT_PLUGIN_IMAGE and NEXT_SIDECAR_IMAGE are not set: they are the images of another version, or second names")
-	}
+	tag := provided(t, "NEXT_TAG")
 	s := disturbing(t)
+	registry, _ := s.pluginImage()
+	images := registry + "/" + install.PluginImage
+	next := version{plugin: images + ":" + tag, sidecar: images + "-sidecar:" + tag, request: "60m", program: tag}
 	sleeper, restarted, eager := s.cluster("sleeper", 1), s.cluster("restarted", 1), s.cluster("eager", 1)
 	patient := []*cnpgv1.Cluster{s.cluster("patient", 1), s.cluster("pair", 2)}
 	all := append([]*cnpgv1.Cluster{sleeper, restarted, eager}, patient...)

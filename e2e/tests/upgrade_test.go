@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"os"
 	"slices"
 	"testing"
 
@@ -14,10 +13,7 @@ import (
 
 // A minor upgrade of PostgreSQL succeeds with the sidecar in place, and the cluster sleeps on time afterwards.
 func TestMinorUpgrade(t *testing.T) {
-	next := os.Getenv("NEXT_POSTGRES_IMAGE")
-	if next == "" {
-		t.Skip("NEXT_POSTGRES_IMAGE is not set: it is a later minor version of POSTGRES_IMAGE")
-	}
+	next := provided(t, "NEXT_POSTGRES_IMAGE")
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "minor", 2, never))

@@ -79,7 +79,8 @@ func try(ctx context.Context, versions cluster.Versions, tests, directory string
 		return result
 	}
 	defer func() { _ = log.Close() }()
-	command := exec.CommandContext(ctx, "./on-cluster.sh", "go", "-C", "e2e", "test", "-count=1", "-timeout", "60m", "-parallel", "5", "-json", "-run", tests, "./tests/...")
+	const run = `go -C e2e test -exec "$INSIDE" -count=1 -timeout 60m -parallel 5 -json -run "$0" ./tests/...`
+	command := exec.CommandContext(ctx, "./on-cluster.sh", "sh", "-c", run, tests)
 	// The script takes the cluster down whenever it ends, which an interrupt lets it do.
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
 	command.Stderr = log

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Runs the end-to-end tests on the cluster of KUBECONFIG or on those that on-cluster.sh has made, and then everything that looks at
+# what has happened on them: whatever failed before, the witnesses are asked. RUN chooses tests, as go test has it.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+rm -rf build/e2e
+mkdir -p build/e2e
+status=0
+go -C e2e tool gotestsum --format testname --jsonfile ../build/e2e/tests.json --raw-command -- ./test.sh || status=1
+if [ -n "${PROVIDE:-}" ]; then # the log of the API server is there
+	# A part of the tests uses a part of the rights.
+	[ -n "${RUN:-}" ] || build/cluster audit ${BESIDE:-} || status=1
+	build/cluster traces build/e2e/traces ${BESIDE:-} || status=1
+	go test -count=1 -v -run '^TestReplay$' ./sidecar/sleep -traces "$PWD/build/e2e/traces" || status=1
+fi
+# A test that failed among others is run once more alone, which tells load from a defect. The run has failed all the same.
+failed=$(sed -n '/"Action":"fail"/ s/.*"Test":"\([^"\/]*\)".*/\1/p' build/e2e/tests.json | sort -u)
+for name in $failed; do
+	if (cd e2e/tests && $INSIDE ../../build/e2e/tests -test.run="^$name\$" -test.timeout=20m >"../../build/e2e/$name.log" 2>&1); then
+		echo "alone: passed $name"
+	else
+		echo "alone: failed $name (build/e2e/$name.log)"
+	fi
+done
+exit "$status"

@@ -1,0 +1,43 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+)
+
+// ErrNotProvided says that a variable is not set and that nothing makes what it names: the cluster was not made by on-cluster.sh.
+var ErrNotProvided = errors.New("it is not set, and only on a cluster that `make` has made is what it names made here")
+
+// providing is held while something is made.
+var providing sync.Mutex
+
+// Provided returns the value of a variable of the environment, such as the name of an image. If the variable is not set,
+// PROVIDE, which is the path of provide.sh, makes what it names, in the network OUTSIDE.
+func Provided(ctx context.Context, variable string) (string, error) {
+	providing.Lock()
+	defer providing.Unlock()
+	if value := os.Getenv(variable); value != "" {
+		return value, nil
+	}
+	script := os.Getenv("PROVIDE")
+	if script == "" {
+		return "", fmt.Errorf("%s: %w", variable, ErrNotProvided)
+	}
+	var said strings.Builder
+	command := exec.CommandContext(ctx, "nsenter", "--net="+os.Getenv("OUTSIDE"), script, variable)
+	command.Stderr = &said
+	printed, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("make %s: %w: %s", variable, err, said.String())
+	}
+	value := strings.TrimSpace(string(printed))
+	if err := os.Setenv(variable, value); err != nil {
+		return "", fmt.Errorf("set %s: %w", variable, err)
+	}
+	return value, nil
+}
