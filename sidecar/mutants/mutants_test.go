@@ -79,6 +79,10 @@ func TestMutants_areNoticed(t *testing.T) {
 			explorationOfDozes, "nothing leads on from here",
 		},
 		{
+			"doze: what may doze is fenced in an attempt to hibernate it", "d5-fences-what-may-hibernate-only", "sidecar/sleep",
+			explorationOfDozes, "the fence is asked for although",
+		},
+		{
 			"a session whose end the kernel has ready is not in the sample", "kernel-queue-not-read", "sidecar/monitor",
 			"TestSample_whatTheKernelHasReadyBelongsToIt", "FAIL: TestSample_whatTheKernelHasReadyBelongsToIt/a_session_that_ended",
 		},

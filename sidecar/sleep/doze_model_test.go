@@ -66,6 +66,8 @@ type dozer struct {
 	// What the promises are about besides: what was done for this attempt, and since the gateway holds; whether a client has come
 	// since the last sample.
 	prepared, listed, read, sampled, expired, visited bool
+	// plain says that the instance was idle at its newest sample since the acknowledgement.
+	plain bool
 	// violation is a promise that was broken; empty: none.
 	violation string
 }
@@ -130,6 +132,9 @@ func (w *dozer) forget() {
 		if w.late&Fence == 0 {
 			w.listed, w.read, w.sampled, w.visited = false, false, false, false
 		}
+		if w.late&Hibernate == 0 {
+			w.plain = false
+		}
 	}
 	w.excused = w.excused && (w.fence == ours || w.blame == ours || w.late&Fence != 0)
 	w.cancelled = w.cancelled && m.pending&(AwaitStop|AwaitServing) != 0
@@ -155,6 +160,9 @@ func (w *dozer) wrote() {
 	w.behind = w.alive()
 	if w.announced == "" {
 		w.handover = direct
+	}
+	if w.handover == direct {
+		w.plain = false
 	}
 	if w.handover != holding && !w.machine.view.Fenced {
 		w.listed, w.read, w.sampled = false, false, false
@@ -186,6 +194,7 @@ func (w *dozer) apply(r request, good bool) Completed {
 		w.read = w.handover == holding
 	case Sample:
 		w.sampled, w.visited = good && w.handover == holding && w.read && w.listed, false
+		w.plain = good && w.handover >= acknowledged
 		result.InUse, result.Blocker = !good, unless(good, idle.ReasonActive)
 	case AskManager:
 		result.Ignored = !good
@@ -306,7 +315,7 @@ func (w *dozer) key() key {
 	p.number(int(w.postgres), 3)
 	p.number(int(w.blame), 3)
 	p.flags(w.meddled, w.closed, w.leased, w.endpoint, w.excused, w.cancelled, w.lags, w.unproven)
-	p.flags(w.prepared, w.listed, w.read, w.sampled, w.expired, w.visited)
+	p.flags(w.prepared, w.listed, w.read, w.sampled, w.expired, w.visited, w.plain)
 	for _, r := range w.requests {
 		p.request(r)
 	}

@@ -47,6 +47,9 @@ func (w *dozer) machineMoves(add dozerAdder) {
 	case w.machine.phase == Dozing:
 		add(true, "an observation", ": idle, to hibernate", func(w *dozer) { w.give(Observed{}) })
 	}
+	if w.machine.phase == Awake && w.postgres == running { // what keeps it from dozing does not keep it from hibernating
+		add(false, "an observation", ": idle, to hibernate instead", func(w *dozer) { w.give(Observed{}) })
+	}
 	if w.postgres == running {
 		add(false, "an observation", ": in use", func(w *dozer) { w.give(Observed{Blocker: idle.ReasonActive, InUse: true, IdleRestarted: true}) })
 	}

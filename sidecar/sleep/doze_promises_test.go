@@ -49,8 +49,16 @@ func (w *dozer) resuming() {
 
 // switching asserts what must hold when hibernation is turned on, which in here is only done while the cluster dozes.
 func (w *dozer) switching() {
-	if w.fence != ours {
-		w.violate("switched on, and the cluster does not doze")
+	switch {
+	case w.fence == ours:
+	case w.fence == theirs:
+		w.violate("switched on, and a person has fenced it")
+	case w.announced == "" || w.handover < acknowledged:
+		w.violate("switched on without an acknowledged announcement")
+	case !w.plain:
+		w.violate("switched on, and it was not sampled since the acknowledgement")
+	case !w.suspended:
+		w.violate("switched on with an active schedule")
 	}
 }
 
@@ -67,7 +75,7 @@ func (w *dozer) asked(a Action) {
 	switch a { //nolint:exhaustive // the others change nothing here
 	case Announce:
 		w.expired = false
-		if !w.prepared {
+		if m.doze && !w.prepared {
 			w.violate("announced although PostgreSQL is not prepared")
 		}
 	case Fence:
@@ -75,11 +83,13 @@ func (w *dozer) asked(a Action) {
 			w.violate("the fence is asked for although the time is nearly over, the Cluster forbids it, or the pod is ready")
 		}
 	case Hibernate:
-		if !w.listed {
+		if !w.listed && m.view.Fenced {
 			w.violate("hibernation is requested, and the Backups were not listed since the cluster dozes")
 		}
 	case LeaveMarker:
-		w.violate("the marker is left, and there is no PostgreSQL to shut down")
+		if m.view.Fenced {
+			w.violate("the marker is left, and there is no PostgreSQL to shut down")
+		}
 	case RestoreReadiness:
 		w.closed, w.leased = false, false
 		if w.blame == ours || w.fence == ours && !w.behind || w.late&Fence != 0 {
@@ -100,7 +110,7 @@ func (w *dozer) stepped(before Machine, e Event) {
 	}
 	switch e := e.(type) {
 	case Observed:
-		if !e.IdleRestarted && before.backoff != none && m.phase != before.phase {
+		if !e.IdleRestarted && before.backoff != none && m.phase != before.phase && !(before.doze && !e.Doze) {
 			w.violate("another attempt is made before the wait is over")
 		}
 	case Completed:

@@ -218,7 +218,8 @@ func replayRows(t *testing.T, a automata) {
 		{"a stop is recorded without a fence", held + "record-stop", 6},
 		{"the marks are removed, and the fence stays", dozing + "remove-announcement", 8},
 		{"hibernated although Backups were not listed since it dozes", dozing + "hibernate", 8},
-		{"hibernated awake", begin + "backups-listed hibernate", 5},
+		{"it hibernates awake, because of what only keeps it from dozing", begin + "backups-listed hibernate operator-begins pods-gone wake " + dozing, 0},
+		{"hibernated awake without an acknowledgement", "backups-listed announce backups-listed hibernate", 4},
 	})
 	for _, word := range vocabulary() {
 		if !seen[word] {
