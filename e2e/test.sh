@@ -15,7 +15,7 @@ tests() {
 	shift
 	local kept=$PWD/../build/e2e/kept${network:+/$network}
 	mkdir -p "$kept"
-	echo "cd '$PWD/tests' && SCALE_TO_ZERO_NETWORK=$network $INSIDE go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
+	echo "cd '$PWD/tests' && SCALE_TO_ZERO_NETWORK=${network:-${SCALE_TO_ZERO_NETWORK:-}} $INSIDE go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
 		"-test.v=test2json -test.timeout=60m -test.artifacts -test.outputdir='$kept' $*"
 }
 turns=$(beginning disturbing) alone=$(beginning alone) doze=^TestDoze_
