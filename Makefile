@@ -53,7 +53,7 @@ unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API
 	go -C e2e tool gotestsum --format pkgname --raw-command -- go run ./cmd/sidebyside \
 		'go -C .. test -json -timeout 30m -race -shuffle=on -skip "$(EXPLORATION)" ./...' \
 		'go -C .. test -json -timeout 30m -run "$(EXPLORATION)" ./sidecar/sleep || failed=1; \
-		go test -json -timeout 30m -race -shuffle=on ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./changelog/... ./workflows/... ./picture/... ./scenario/... ./cmd/sidebyside || failed=1; \
+		go test -json -timeout 30m -race -shuffle=on ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./changelog/... ./workflows/... ./scenario/... ./cmd/sidebyside || failed=1; \
 		go test -json -timeout 30m -shuffle=on ./archives/... || failed=1; \
 		exit $$failed'
 
@@ -112,11 +112,6 @@ docs: ## Write the tables of the documentation that come from the code, and its 
 	go test ./docs -update
 	go -C e2e test ./monitoring -run '^TestThePage' -update
 	{ dot -Tsvg docs/states.dot; echo "<!-- of states.dot $$(sha256sum docs/states.dot | cut -d' ' -f1) -->"; } >docs/states.svg
-
-.PHONY: picture
-picture: ## Draw docs/images/dashboard.png from four minutes of a small fleet on the cluster (KUBECONFIG)
-	@./e2e/on-cluster.sh sh -c 'go -C e2e run ./cmd/picture record ../build/recording && \
-		go -C e2e run ./cmd/picture draw ../build/recording ../docs/images/dashboard.png'
 
 .PHONY: kubectl-plugin
 kubectl-plugin: ## Write build/kubectl-scale_to_zero for this machine, and what kubectl completes its arguments with

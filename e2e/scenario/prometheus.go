@@ -79,14 +79,6 @@ func (k *Kubernetes) StartPrometheus(
 	return p, nil
 }
 
-// OpenPrometheus starts the program on the data left in the directory by another; it scrapes nothing. The caller must stop it.
-func OpenPrometheus(ctx context.Context, program, directory string) (*Prometheus, error) {
-	if err := os.WriteFile(filepath.Join(directory, configurationFile), nil, 0o600); err != nil {
-		return nil, fmt.Errorf("write Prometheus' configuration: %w", err)
-	}
-	return startPrometheus(ctx, program, directory)
-}
-
 // startPrometheus starts the program with the configuration in the directory and waits until it listens.
 func startPrometheus(ctx context.Context, program, directory string) (*Prometheus, error) {
 	log := &prometheusLog{address: make(chan string, 1)}
