@@ -103,10 +103,6 @@ chart: ## Write build/cnpg-i-scale-to-zero-VERSION.tgz, the Helm chart for the i
 chart-readme: ## Write the README of the Helm chart from its values
 	go run $(HELM_DOCS) --skip-version-footer --log-level warning -c manifests/chart
 
-.PHONY: dashboard
-dashboard: ## Write the Grafana dashboard of manifests/components/monitoring
-	go -C e2e run ./cmd/dashboard
-
 .PHONY: docs
 docs: ## Write the tables of the documentation that come from the code, and its picture (needs graphviz)
 	go test ./docs -update

@@ -3,6 +3,7 @@ package monitoring
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,23 +15,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
-
-const dashboardFile = root + "/manifests/components/monitoring/dashboard.json"
-
-func TestTheDashboardIsWhatTheGeneratorWrites(t *testing.T) {
-	t.Parallel()
-	want, err := Dashboard()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(dashboardFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(want, got) {
-		t.Errorf("%s is another one; make dashboard writes it", filepath.Base(dashboardFile))
-	}
-}
 
 // Flux puts the variables of its own into everything of the form ${...} that it applies.
 func TestNothingIsWrittenAsFluxWritesItsVariables(t *testing.T) {
@@ -49,59 +33,6 @@ func TestNothingIsWrittenAsFluxWritesItsVariables(t *testing.T) {
 			t.Errorf("%s has ${ %d times", file.Name(), count)
 		}
 	}
-}
-
-func TestTheDashboardHoldsTogether(t *testing.T) {
-	t.Parallel()
-	d := shipped(t).dashboard
-	var names []string
-	for _, v := range d.Templating.List {
-		names = append(names, v.Name)
-	}
-	if want := []string{"datasource", "k8sCluster", "operatorNamespace", "namespace", "cluster", "detail", "top", "cpuPrice", "memoryPrice"}; !slices.Equal(names, want) {
-		t.Errorf("its variables are %v, want %v", names, want)
-	}
-	ids, titles, taken := map[int]bool{}, map[string]bool{}, map[[2]int]string{}
-	for _, p := range d.Panels {
-		if ids[p.ID] || titles[p.Title] {
-			t.Errorf("%q: its id %d or title is another's too", p.Title, p.ID)
-		}
-		ids[p.ID], titles[p.Title] = true, true
-		if p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
-			t.Errorf("%q has no description or asks for nothing", p.Title)
-		}
-		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
-			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-				if other := taken[[2]int{x, y}]; other != "" || x >= columns {
-					t.Fatalf("%q lies over %q or outside", p.Title, other)
-				}
-				taken[[2]int{x, y}] = p.Title
-			}
-		}
-	}
-}
-
-// expressions are all that are asked of Prometheus, by where they are.
-func expressions(t *testing.T) map[string]string {
-	t.Helper()
-	found := map[string]string{}
-	queries, err := shipped(t).Queries()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, query := range queries {
-		found[query.Where] = query.Text
-	}
-	for i, text := range quoted(t) {
-		found[fmt.Sprintf("page %d", i+1)] = text
-	}
-	for _, rule := range alerts(t) {
-		found["alert "+rule.Alert] = rule.Expr.String()
-	}
-	for _, rule := range shipped(t).Records() {
-		found["record "+rule.Record] = rule.Expr.String()
-	}
-	return found
 }
 
 // quoted are the expressions of the page.
@@ -130,80 +61,86 @@ var fromTarget = []string{"namespace", "pod", "container", "job", "instance", ku
 // free are labels whose values are not a closed list.
 var free = []string{"namespace", "cluster", "pod", "version", "sidecar_image", "le"}
 
-// TestExpressionsNameWhatIsExported holds every expression against the golden pages of the programs: the metrics, their labels,
-// and the values of the labels that have a closed list of them.
-func TestExpressionsNameWhatIsExported(t *testing.T) {
+// TestExpressions_nameWhatIsExported holds the expressions of the rules and of the page against the golden pages of the
+// programs: the metrics, their labels, and the values of the labels that have a closed list of them.
+func TestExpressions_nameWhatIsExported(t *testing.T) {
 	t.Parallel()
-	families := available(t)
-	asked := map[string]bool{}
-	for where, text := range expressions(t) {
-		expression, err := parser.ParseExpr(Fill(text, nil))
-		if err != nil {
-			t.Errorf("%s: %v", where, err)
-			continue
-		}
-		parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
-			switch n := node.(type) {
-			case *parser.VectorSelector:
-				name := familyOf(families, n.Name)
-				asked[name] = true
-				if families[name] == nil {
-					t.Errorf("%s: nobody exports %s", where, n.Name)
-					return nil
-				}
-				for _, m := range n.LabelMatchers {
-					matches(t, where, name, families[name], m)
-				}
-			case *parser.AggregateExpr:
-				groups(t, where, families, n)
-			}
-			return nil
-		})
+	expressions := map[string]string{}
+	for i, text := range quoted(t) {
+		expressions[fmt.Sprintf("page %d", i+1)] = text
 	}
-	for name := range foreign() {
-		if !asked[name] {
-			t.Errorf("%s is listed and not used", name)
+	for _, rule := range append(shipped(t).Alerts(), shipped(t).Records()...) {
+		expressions[rule.Alert+rule.Record] = rule.Expr.String()
+	}
+	families := available(t)
+	for where, text := range expressions {
+		for _, fault := range asksForWhatIsExported(where, text, families) {
+			t.Error(fault)
 		}
 	}
 }
 
+// asksForWhatIsExported is every way in which an expression asks for what nobody exports.
+func asksForWhatIsExported(where, text string, families map[string]*family) (faults []error) {
+	expression, err := parser.ParseExpr(text)
+	if err != nil {
+		return []error{fmt.Errorf("%s: %w", where, err)}
+	}
+	fault := func(format string, about ...any) {
+		faults = append(faults, fmt.Errorf(where+": "+format, about...))
+	}
+	parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
+		switch n := node.(type) {
+		case *parser.VectorSelector:
+			f := families[familyOf(families, n.Name)]
+			if f == nil {
+				fault("nobody exports %s", n.Name)
+				return nil
+			}
+			for _, m := range n.LabelMatchers {
+				matches(fault, n.Name, f, m)
+			}
+		case *parser.AggregateExpr:
+			groups(fault, families, n)
+		}
+		return nil
+	})
+	return faults
+}
+
 // matches holds a matcher against the labels of a metric.
-func matches(t *testing.T, where, name string, f *family, m *labels.Matcher) {
-	t.Helper()
+func matches(fault func(format string, about ...any), name string, f *family, m *labels.Matcher) {
 	if m.Name == model.MetricNameLabel {
 		return
 	}
 	values := f.labels[m.Name]
 	if values == nil && !slices.Contains(fromTarget, m.Name) {
-		t.Errorf("%s: %s has no label %s", where, name, m.Name)
+		fault("%s has no label %s", name, m.Name)
 	}
 	if values == nil || slices.Contains(free, m.Name) {
 		return
 	}
 	for value := range strings.SplitSeq(m.Value, "|") {
 		if !values[value] {
-			t.Errorf("%s: %s has never %s=%q", where, name, m.Name, value)
+			fault("%s has never %s=%q", name, m.Name, value)
 		}
 	}
 }
 
 // groups holds the labels that an aggregation keeps against those of what it aggregates.
-func groups(t *testing.T, where string, families map[string]*family, n *parser.AggregateExpr) {
-	t.Helper()
+func groups(fault func(format string, about ...any), families map[string]*family, n *parser.AggregateExpr) {
 	has := slices.Clone(fromTarget)
 	parser.Inspect(n.Expr, func(node parser.Node, _ []parser.Node) error {
 		if selector, is := node.(*parser.VectorSelector); is {
 			if f := families[familyOf(families, selector.Name)]; f != nil {
-				for label := range f.labels {
-					has = append(has, label)
-				}
+				has = slices.AppendSeq(has, maps.Keys(f.labels))
 			}
 		}
 		return nil
 	})
 	for _, label := range n.Grouping {
 		if !slices.Contains(has, label) {
-			t.Errorf("%s: %s is kept by an aggregation of what has no such label", where, label)
+			fault("%s is kept by an aggregation of what has no such label", label)
 		}
 	}
 }

@@ -16,12 +16,12 @@ func TestSavedTimeCountsOnce(t *testing.T) {
 	t.Parallel()
 	tool := promtool(t)
 	test := "evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n"
+	const series = "      - series: 'cnpg_scale_to_zero_%s_cpu_seconds_total{namespace=\"shop\", cluster=\"blue\", pod=%q}'\n        values: %q\n"
 	for pod, values := range map[string]string{"p1": "0+60x360 0+60x358 stale", "p2": "_x720 0+60x720", "q": "0+60x1440"} {
-		test += fmt.Sprintf("      - series: 'cnpg_scale_to_zero_saved_cpu_seconds_total{namespace=\"shop\", cluster=\"blue\", pod=%q}'\n        values: %q\n", pod, values)
+		test += fmt.Sprintf(series, "saved", pod, values)
 	}
-	test += "    promql_expr_test:\n"
-	hours := over("", "cnpg_scale_to_zero_saved_cpu_seconds_total", of) + " / 3600"
-	for _, expression := range append(quoted(t), Fill(hours, nil)) {
+	test += fmt.Sprintf(series, "sidecar", "q", "0x1440") + "    promql_expr_test:\n"
+	for _, expression := range append(quoted(t), asked(t, "Saved CPU-hours")) {
 		test += fmt.Sprintf("      - expr: %q\n        eval_time: 1d\n        exp_samples: [{value: 24}]\n", "round(10 * ("+expression+")) / 10")
 	}
 	directory := t.TempDir()
@@ -29,6 +29,23 @@ func TestSavedTimeCountsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, directory, tool, "test", "rules", "saved.yaml")
+}
+
+// asked is the expression of a panel.
+func asked(t *testing.T, title string) string {
+	t.Helper()
+	s := shipped(t)
+	queries, err := s.Queries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, query := range queries {
+		if query.Where == "panel "+title+" A" {
+			return s.Fill(query.Text, nil)
+		}
+	}
+	t.Fatalf("the dashboard has no panel %q", title)
+	return ""
 }
 
 // evaluated has promtool evaluate an expression of the dashboard on series at a time, to the samples in its notation.
@@ -39,7 +56,7 @@ func evaluated(t *testing.T, interval string, series map[string]string, expressi
 	for _, name := range slices.Sorted(maps.Keys(series)) {
 		test += fmt.Sprintf("      - series: %q\n        values: %q\n", name, series[name])
 	}
-	test += fmt.Sprintf("    promql_expr_test:\n      - expr: %q\n        eval_time: %s\n        exp_samples: %s\n", Fill(expression, nil), at, samples)
+	test += fmt.Sprintf("    promql_expr_test:\n      - expr: %q\n        eval_time: %s\n        exp_samples: %s\n", expression, at, samples)
 	directory := t.TempDir()
 	if err := os.WriteFile(filepath.Join(directory, "test.yaml"), []byte(test), 0o600); err != nil {
 		t.Fatal(err)
@@ -55,7 +72,7 @@ func TestTimeAsleep_isThatOfAllReplicasTogether(t *testing.T) {
 	for pod, values := range map[string]string{"p1": "1x71 stale", "p2": "_x72 0x71 stale", "p3": "_x144 0x71 stale", "p4": "_x216 0x80"} {
 		series[`cnpg_scale_to_zero_cluster_state{namespace="shop", cluster="blue", state="asleep", pod="`+pod+`"}`] = values
 	}
-	evaluated(t, "5m", series, `round(100 * avg(`+timeAsleep(of)+`))`, "1d", "[{value: 25}]")
+	evaluated(t, "5m", series, "round(100 * "+asked(t, "Time asleep")+")", "1d", "[{value: 25}]")
 }
 
 // One replica of the plugin knows already that a cluster sleeps, and the other does not.
@@ -63,13 +80,13 @@ func TestStateNumber_isThatOfAStateWhileReplicasDisagree(t *testing.T) {
 	t.Parallel()
 	series := map[string]string{}
 	for pod, in := range map[string]string{"p1": "awake", "p2": "asleep"} {
-		for _, state := range states {
+		for _, state := range []string{"disabled", "awake", "hibernating", "dozing", "asleep"} {
 			value := "0x10"
-			if state.name == in {
+			if state == in {
 				value = "1x10"
 			}
-			series[`cnpg_scale_to_zero_cluster_state{namespace="shop", cluster="blue", state="`+state.name+`", pod="`+pod+`"}`] = value
+			series[`cnpg_scale_to_zero_cluster_state{namespace="shop", cluster="blue", state="`+state+`", pod="`+pod+`"}`] = value
 		}
 	}
-	evaluated(t, "1m", series, stateNumber(of), "5m", `[{labels: '{namespace="shop", cluster="blue"}', value: 5}]`)
+	evaluated(t, "1m", series, asked(t, "State"), "5m", `[{labels: '{namespace="shop", cluster="blue"}', value: 5}]`)
 }

@@ -1,13 +1,16 @@
+// Package monitoring reads what manifests/components/monitoring ships. Its tests hold the dashboard, the alerts and
+// docs/monitoring.md against what the two programs export.
 package monitoring
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
@@ -24,10 +27,31 @@ type Shipped struct {
 	dashboard dashboard
 }
 
+// dashboard is the part of the dashboard's JSON that Prometheus is asked for.
+type dashboard struct {
+	Panels []struct {
+		Title   string `json:"title"`
+		Targets []struct {
+			RefID string `json:"refId"`
+			Expr  string `json:"expr"`
+		} `json:"targets"`
+	} `json:"panels"`
+	Templating struct {
+		List []struct {
+			Name       string `json:"name"`
+			Type       string `json:"type"`
+			Definition string `json:"definition"`
+			Current    struct {
+				Value any `json:"value"`
+			} `json:"current"`
+		} `json:"list"`
+	} `json:"templating"`
+}
+
 // Query is an expression that is asked of Prometheus, with Grafana's variables in it, and where it is.
 type Query struct{ Where, Text string }
 
-// Read reads the component of the repository at root. A field that the types do not know is an error.
+// Read reads the component of the repository at root.
 func Read(root string) (Shipped, error) {
 	var s Shipped
 	component := os.DirFS(filepath.Join(root, "manifests", "components", "monitoring"))
@@ -39,9 +63,7 @@ func Read(root string) (Shipped, error) {
 		}
 		files[i] = body
 	}
-	decoder := json.NewDecoder(bytes.NewReader(files[0]))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&s.dashboard); err != nil {
+	if err := json.Unmarshal(files[0], &s.dashboard); err != nil {
 		return s, fmt.Errorf("decode the dashboard: %w", err)
 	}
 	if err := yaml.UnmarshalStrict(files[1], &s.Rules); err != nil {
@@ -99,6 +121,27 @@ func (s Shipped) Queries() ([]Query, error) {
 		found = append(found, Query{"variable " + v.Name, "count by (" + asks[2] + ") (" + asks[1] + ")"})
 	}
 	return found, nil
+}
+
+// Fill puts the values of variables into an expression, as Grafana does. A variable that is not given has its initial value,
+// and matches everything if Prometheus is asked for its values.
+func (s Shipped) Fill(expression string, values map[string]string) string {
+	all := map[string]string{"__range": "1d", "__rate_interval": "5m"}
+	for _, v := range s.dashboard.Templating.List {
+		if v.Type == "query" {
+			all[v.Name] = ".*"
+		} else if initial, ok := v.Current.Value.(string); ok {
+			all[v.Name] = initial
+		}
+	}
+	maps.Copy(all, values)
+	// The longest first, because the name of one may begin with another's.
+	names := slices.SortedFunc(maps.Keys(all), func(a, b string) int { return len(b) - len(a) })
+	pairs := make([]string, 0, 2*len(names))
+	for _, name := range names {
+		pairs = append(pairs, "$"+name, all[name])
+	}
+	return strings.NewReplacer(pairs...).Replace(expression)
 }
 
 // Alerts are the alerts of all groups.

@@ -174,7 +174,7 @@ func (r run) dashboard(shipped monitoring.Shipped, c *cnpgv1.Cluster) {
 		"__rate_interval": "1m", "namespace": c.Namespace, "cluster": c.Name, "detail": c.Name, "operatorNamespace": scenario.OperatorNamespace,
 	}
 	for _, query := range queries {
-		text := monitoring.Fill(query.Text, chosen)
+		text := shipped.Fill(query.Text, chosen)
 		switch why := withoutData[query.Where]; {
 		case r.has(query.Where, text):
 		case why != "":
