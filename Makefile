@@ -11,6 +11,8 @@ GOLANGCI_LINT ?= github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.1.4
 ACTIONLINT ?= github.com/rhysd/actionlint/cmd/actionlint@v1.7.9
 GO_LICENSES ?= github.com/google/go-licenses@v1.6.0
+GORELEASER ?= github.com/goreleaser/goreleaser/v2@v2.15.1
+CYCLONEDX ?= github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 HELM_DOCS ?= github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2
 KIND ?= sigs.k8s.io/kind@v0.31.0
 # What a cluster of kind is made of.
@@ -53,8 +55,7 @@ unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API
 	go -C e2e tool gotestsum --format pkgname --raw-command -- go run ./cmd/sidebyside \
 		'go -C .. test -json -timeout 30m -race -shuffle=on -skip "$(EXPLORATION)" ./...' \
 		'go -C .. test -json -timeout 30m -run "$(EXPLORATION)" ./sidecar/sleep || failed=1; \
-		go test -json -timeout 30m -race -shuffle=on ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./changelog/... ./workflows/... ./scenario/... ./cmd/sidebyside || failed=1; \
-		go test -json -timeout 30m -shuffle=on ./archives/... || failed=1; \
+		go test -json -timeout 30m -race -shuffle=on ./audit/... ./cluster/... ./images/... ./matrix/... ./install/... ./monitoring/... ./chart/... ./workflows/... ./scenario/... ./cmd/sidebyside || failed=1; \
 		exit $$failed'
 
 .PHONY: e2e
@@ -116,15 +117,27 @@ kubectl-plugin: ## Write build/kubectl-scale_to_zero for this machine, and what 
 
 .PHONY: archives
 archives: ## Write build/archives for the version TAG: kubectl scale_to_zero for every platform, SBOMs, checksums, krew's manifest (REPOSITORY)
-	go -C e2e run ./cmd/archives -version '$(TAG)' -repository '$(REPOSITORY)'
+	rm -rf build/archives build/licenses
+	for tool in $(GORELEASER) $(CYCLONEDX) $(GO_LICENSES); do GOBIN='$(CURDIR)/build/bin' go install $$tool || exit 1; done
+	for system in darwin linux windows; do \
+		GOOS=$$system build/bin/go-licenses save ./plugin/kubectl --save_path=build/licenses/$$system && \
+		cp "$$(go env GOROOT)/LICENSE" build/licenses/$$system/LICENSE.go || exit 1; \
+	done
+	PATH="$(CURDIR)/build/bin:$$PATH" REPOSITORY='$(REPOSITORY)' GORELEASER_CURRENT_TAG='$(TAG)' \
+		goreleaser release --snapshot --clean --skip=publish,announce
+	mkdir build/archives && cd build/goreleaser && \
+		cp *.tar.gz *.zip *.cdx.json checksums.txt krew/scale-to-zero.yaml ../archives/
 
 .PHONY: test-archives
-test-archives: ## Make the archive of every platform, and have krew install each
-	EVERY_PLATFORM=1 go -C e2e test -count=1 -timeout 60m -v ./archives/...
+test-archives: ## Make the archives as a release does, have krew install each, and run that of this machine
+	$(MAKE) archives TAG=v0.0.1
+	PATH="$(CURDIR)/build/bin:$$PATH" goreleaser check
+	./e2e/archives.sh v0.0.1
 
 .PHONY: notes
 notes: ## Print what CHANGELOG.md says of the version TAG
-	@go -C e2e run ./cmd/notes -version '$(TAG)'
+	@awk -v heading='## [$(TAG:v%=%)]' '/^## \[/ { found = index($$0, heading) == 1; next } found && (NF || said) { print; said = said NF } \
+		END { if (!said) { print "notes: CHANGELOG.md says nothing under " heading >"/dev/stderr"; exit 1 } }' CHANGELOG.md
 
 .PHONY: cluster-up cluster-down
 cluster-up: images manifest ## Make a cluster on this machine and install the plugin on it

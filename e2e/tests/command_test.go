@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,35 +12,15 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/e2e/archives"
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// installedByKrew returns the command as krew installs it from this machine's archive.
-func (s *story) installedByKrew() string {
-	s.Helper()
-	release := archives.Release{Module: "../..", Version: "v0.0.1", Repository: "https://github.com/cnpg-i/scale-to-zero", Output: s.TempDir()}
-	made, err := release.Build(s.ctx, archives.Platform{OS: runtime.GOOS, Architecture: runtime.GOARCH})
-	s.must(err)
-	manifest, err := release.Manifest(made)
-	s.must(err)
-	described := filepath.Join(release.Output, archives.Krew+".yaml")
-	s.must(os.WriteFile(described, manifest, 0o600))
-	root := s.TempDir()
-	krew := exec.CommandContext(s.ctx, "go", "tool", "krew", "install", "--manifest", described, "--archive", filepath.Join(release.Output, made[0].Name))
-	krew.Dir, krew.Env = "../build/krew", append(os.Environ(), "KREW_ROOT="+root)
-	if out, err := krew.CombinedOutput(); err != nil {
-		s.Fatalf("install the command: %v: %s", err, out)
-	}
-	return filepath.Join(root, "bin", "kubectl-scale_to_zero")
-}
-
-// The kubectl plugin, installed from its archive, on a real cluster: it asks the sidecars through the API server, and never
+// The kubectl plugin on a real cluster: it asks the sidecars through the API server, and never
 // turns hibernation on itself.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	program := s.installedByKrew()
+	program := buildStatic(t, "../..", "./plugin/kubectl")
 	run := func(arguments ...string) string {
 		s.Helper()
 		command := exec.CommandContext(s.ctx, program, append(arguments, "-n", s.namespace)...)
@@ -77,7 +55,7 @@ func TestCommandLine(t *testing.T) {
 	if got := run("status", "-o", "jsonpath={.clusters[*].primary}"); got != "commanded-1" {
 		t.Errorf("its primary is %q", got)
 	}
-	for name, arguments := range map[string][]string{"DUE IN": {"status", "-o", "wide"}, "clusters:\n": {"status", "-o", "yaml"}, "v0.0.1": {"--version"}} {
+	for name, arguments := range map[string][]string{"DUE IN": {"status", "-o", "wide"}, "clusters:\n": {"status", "-o", "yaml"}, "development": {"--version"}} {
 		if text := run(arguments...); !strings.Contains(text, name) {
 			t.Errorf("%q does not say %q:\n%s", arguments, name, text)
 		}

@@ -264,7 +264,7 @@ func TestRenovate_findsWhatIsPinnedByHand(t *testing.T) {
 	for _, want := range []string{
 		"Makefile github.com/golangci/golangci-lint/v2", "Makefile golang.org/x/vuln", "Makefile github.com/rhysd/actionlint", "Makefile github.com/google/go-licenses",
 		"Makefile sigs.k8s.io/kind", "Makefile kindest/node", "Dockerfile.plugin github.com/google/go-licenses", "Dockerfile.sidecar github.com/google/go-licenses",
-		"ci.yaml kindest/node",
+		"ci.yaml kindest/node", "Makefile github.com/goreleaser/goreleaser/v2", "Makefile github.com/CycloneDX/cyclonedx-gomod",
 	} {
 		if !found[want] {
 			t.Errorf("not found: %s; found are %v", want, slices.Sorted(maps.Keys(found)))

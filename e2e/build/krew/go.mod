@@ -1,4 +1,4 @@
-// The programs of krew that the tests of the archives run: its validation, and itself.
+// The programs of krew that `make test-archives` runs: its validation, and itself.
 module github.com/cnpg-i/scale-to-zero/e2e/build/krew
 
 go 1.26.4
