@@ -117,13 +117,15 @@ kubectl-plugin: ## Write build/kubectl-scale_to_zero for this machine, and what 
 
 .PHONY: archives
 archives: ## Write build/archives for the version TAG: kubectl scale_to_zero for every platform, SBOMs, checksums, krew's manifest (REPOSITORY)
+	@[[ '$(TAG)' =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$$ ]] || \
+		{ echo "archives: TAG is '$(TAG)'; allowed is a semantic version after a v, such as v1.2.3 or v1.2.3-rc.1" >&2; exit 1; }
 	rm -rf build/archives build/licenses
 	for tool in $(GORELEASER) $(CYCLONEDX) $(GO_LICENSES); do GOBIN='$(CURDIR)/build/bin' go install $$tool || exit 1; done
 	for system in darwin linux windows; do \
 		GOOS=$$system build/bin/go-licenses save ./plugin/kubectl --save_path=build/licenses/$$system && \
 		cp "$$(go env GOROOT)/LICENSE" build/licenses/$$system/LICENSE.go || exit 1; \
 	done
-	PATH="$(CURDIR)/build/bin:$$PATH" REPOSITORY='$(REPOSITORY)' GORELEASER_CURRENT_TAG='$(TAG)' \
+	PATH="$(CURDIR)/build/bin:$$PATH" REPOSITORY='$(REPOSITORY)' TAG='$(TAG)' \
 		goreleaser release --snapshot --clean --skip=publish,announce
 	mkdir build/archives && cd build/goreleaser && \
 		cp *.tar.gz *.zip *.cdx.json checksums.txt krew/scale-to-zero.yaml ../archives/
