@@ -61,6 +61,9 @@ type Report struct {
 	Rules ReportedRules `json:"rules"`
 	// AcceptsSleepRequests reports whether this program understands the annotation that requests sleep; an older one treats it as a mistake.
 	AcceptsSleepRequests bool `json:"requests"`
+	// DecidedAt is when it was decided whether the cluster stays awake; absent before the first decision. Unlike SampledAt it also tells the
+	// age of a decision without a sample.
+	DecidedAt *time.Time `json:"decidedAt,omitempty"`
 	// Reason is the first of the reasons that keep the cluster awake, and Blockers are all of them.
 	Reason   string   `json:"reason"`
 	Blockers []string `json:"blockers"`

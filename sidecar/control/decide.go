@@ -113,7 +113,7 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonGrowthPending)
 	}
 	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, observation, now)
-	l.status.InUse = len(observation.InUse) != 0
+	l.status.DecidedAt, l.status.InUse = now, len(observation.InUse) != 0
 	if reason := l.status.Decision.Reason; reason != before && l.status.Decision.Action != idle.ActionAsk {
 		l.parts.Logger.Info("the decision has changed", "reason", reason, "before", before)
 	}

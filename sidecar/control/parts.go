@@ -131,9 +131,10 @@ type Status struct {
 	// Policy and Problems are parsed from its annotations.
 	Policy   idle.Policy
 	Problems []idle.Problem
-	// State and Decision are the newest of package idle.
-	State    idle.State
-	Decision idle.Decision
+	// State and Decision are the newest of package idle, DecidedAt is their time.
+	State     idle.State
+	Decision  idle.Decision
+	DecidedAt time.Time
 	// InUse is whether the instance was in use at the newest sample, or has been since.
 	InUse bool
 }

@@ -49,7 +49,7 @@ func primary() control.Status {
 // idlePrimary has been idle for five minutes.
 func idlePrimary() control.Status {
 	s := primary()
-	s.Known, s.SampledAt, s.ListenerConnected, s.Reported = true, noon, true, true
+	s.Known, s.SampledAt, s.DecidedAt, s.ListenerConnected, s.Reported = true, noon, noon, true, true
 	s.State = idle.State{IdleSince: noon.Add(-5 * time.Minute), LastActivity: noon.Add(-301500 * time.Millisecond)}
 	s.Decision = idle.Decision{Reason: idle.ReasonWaiting, Blockers: []idle.Reason{idle.ReasonWaiting}, Due: noon.Add(25 * time.Minute)}
 	return s

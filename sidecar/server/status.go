@@ -46,7 +46,7 @@ func (m *Metrics) Report(cluster, pod string) contract.Report {
 	report := contract.Report{
 		Cluster: cluster, Pod: pod, Known: status.Known,
 		SampledAt: unlessZero(status.SampledAt), LastActivity: unlessZero(status.State.LastActivity),
-		Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
+		DecidedAt: unlessZero(status.DecidedAt), Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
 		SocketEvents: status.Reported, AcceptsSleepRequests: true, SamplesOnDemand: true,
 		Rules: rulesOf(status), UnroutableServices: status.View.Annotations[contract.AnnotationUnroutableServices],
 	}
