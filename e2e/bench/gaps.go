@@ -166,16 +166,16 @@ func (v *visits) awaken(ctx context.Context, d database) error {
 
 // gap watches the cluster until the gap is over.
 func (v *visits) gap(ctx context.Context, began, ended time.Time, lasts time.Duration) error {
-	err := v.kube.StaysAwake(ctx, v.cluster, time.Until(ended.Add(lasts)))
+	_, err := v.kube.AwaitCluster(ctx, v.cluster, "asleep", time.Until(ended.Add(lasts)), scenario.HibernationOn)
 	after := time.Since(ended) - gapThreshold
 	switch {
-	case errors.Is(err, scenario.ErrSlept):
+	case err == nil:
 		if err := v.slept(ctx, began, after); err != nil {
 			return err
 		}
 		rest(ctx, time.Until(ended.Add(lasts)))
 		return context.Cause(ctx)
-	case err != nil:
+	case ctx.Err() != nil:
 		return err
 	case lasts > gapThreshold+toSleep:
 		v.late++

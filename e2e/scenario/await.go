@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ErrSlept means that a cluster that had to stay awake was put to sleep.
-var ErrSlept = errors.New("the cluster was put to sleep")
+// ErrSlept means that a cluster that had to stay awake was put to sleep, or was about to be.
+var ErrSlept = errors.New("the cluster was put to sleep, or its sleep was announced")
 
 // AwaitCluster waits until the cluster satisfies the condition and returns when that was observed.
 func (k *Kubernetes) AwaitCluster(
@@ -91,26 +91,6 @@ func (k *Kubernetes) AwaitEventSaying(
 		return true
 	})
 	return said, err
-}
-
-// StaysAwake watches the cluster for the given time. The error is ErrSlept if hibernation was turned on meanwhile.
-func (k *Kubernetes) StaysAwake(ctx context.Context, c *cnpgv1.Cluster, during time.Duration) error {
-	enough := errors.New("it stayed awake")
-	limited, cancel := context.WithTimeoutCause(ctx, during, enough)
-	defer cancel()
-	selector := fields.OneTermEqualSelector("metadata.name", c.Name)
-	err := k.follow(limited, &cnpgv1.ClusterList{}, c.Namespace, selector, func(event watch.Event) bool {
-		seen, is := event.Object.(*cnpgv1.Cluster)
-		return is && HibernationOn(seen)
-	})
-	switch {
-	case err == nil:
-		return ErrSlept
-	case errors.Is(err, enough):
-		return nil
-	default:
-		return err
-	}
 }
 
 // await is shared by the exported waits. It keeps last up to date with the API server's state.

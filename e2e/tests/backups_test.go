@@ -35,8 +35,7 @@ func TestScheduledBackups(t *testing.T) {
 	session := s.open(c, "rw")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	session.Close()
-	s.awake(c, threshold+toAct, "a Backup that runs")
-	s.awaitMetric(c.Status.CurrentPrimary, `reason="backup_running"} 1`)
+	s.awake(c, threshold, "backup_running", "a Backup that runs")
 	if _, err := kube.AwaitEvent(s.ctx, c, "SleepBlocked", toSettle); err != nil {
 		t.Error(err)
 	}

@@ -32,7 +32,7 @@ echo $! >/tmp/base.pid`) // it takes some minutes at the lowest rate
 		with (create_slot = false)`)
 	s.blockedBy(c, "subscription", "logical_slot", "replication_client")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awake(c, threshold+toAct, "a subscription that runs")
+	s.awake(c, threshold, "subscription", "a subscription that runs")
 	s.asSuperuser(c, "copy", "alter subscription sales disable")
 	s.fallsAsleep(c, "asleep beside a slot that nobody reads")
 }
@@ -51,7 +51,7 @@ func TestBackgroundWorkerBlocks(t *testing.T) {
 	s.asSuperuser(c, "app", "create extension pg_cron; select cron.schedule('nap', '* * * * *', 'select pg_sleep(600)')")
 	s.blockedBy(c, "background_worker")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awake(c, threshold+toAct, "a job of pg_cron")
+	s.awake(c, threshold, "background_worker", "a job of pg_cron")
 	s.asSuperuser(c, "app", `select cron.unschedule('nap');
 		select pg_terminate_backend(pid) from pg_stat_activity where query = 'select pg_sleep(600)'`)
 	s.fallsAsleep(c, "asleep beside pg_cron's launcher")

@@ -67,7 +67,7 @@ func TestCommandLine(t *testing.T) {
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	s.keptAwake(c, asked, 2*time.Hour)
 	run("release", "commanded")
-	s.awake(c, time.Until(up.Add(time.Minute+toAct)), "an open session") // it must be up for the threshold before it sleeps on request
+	s.awake(c, time.Until(up.Add(time.Minute)), "active", "an open session") // it must be up for the threshold before it sleeps on request
 	_, idle := session.Close()
 	t.Logf("%s", run("sleep", "commanded", "--timeout", toCommand))
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))

@@ -29,6 +29,8 @@ type report struct {
 	IdleSince    time.Time `json:"idleSince"`
 	SampledAt    time.Time `json:"sampledAt"`
 	LastActivity time.Time `json:"lastActivity"`
+	Unused       bool      `json:"unused"`
+	Due          time.Time `json:"due"`
 	LastUnseen   string    `json:"lastUnseenClient"`
 }
 
@@ -118,7 +120,7 @@ func TestOnlyUseCounts(t *testing.T) {
 	s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle)) // the standbys were ready later than the primary
 	session := s.open(c, "ro")
 	s.annotate(c, scenario.InactivityMinutes, minutes)
-	s.awake(c, threshold+toAct, "a client that reads through -ro")
+	s.awake(c, threshold, "sibling_active", "a client that reads through -ro")
 	before, after := session.Close()
 
 	probing := make(chan error, 1)
@@ -186,7 +188,7 @@ func TestSessionsThatDoNotCount(t *testing.T) {
 	s.must(ignored.Send("select pg_sleep(600)"))
 	counted := s.open(c, "rw")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awake(c, threshold+toAct, "a session that is not ignored")
+	s.awake(c, threshold, "active", "a session that is not ignored")
 	before, after = counted.Close()
 	s.asleepOnTime(c, before, after, threshold)
 	ignored.Close()
@@ -263,7 +265,7 @@ func TestControlChannel(t *testing.T) {
 	s.must(err)
 	s.keptAwake(c, asked, time.Hour)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awake(c, threshold+toAct, "keep-awake")
+	s.awake(c, threshold, "keep_awake_until", "keep-awake")
 	before := time.Now()
 	call("select scale_to_zero.release()")
 	after := time.Now()

@@ -320,7 +320,7 @@ func TestDoze_yieldsToAPersonsHibernation(t *testing.T) {
 	if out, err := kube.QueryAs(s.ctx, c, "rw", "connect_timeout=5", "select 1"); err == nil {
 		t.Errorf("a client got %q", out)
 	}
-	s.staysAsleep(c, 2*time.Second, "hibernated by a person")
+	s.asleep(c, "hibernated by a person")
 	s.wake(c)
 	s.awakeAgain(c)
 }

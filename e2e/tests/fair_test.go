@@ -15,7 +15,7 @@ import (
 // nevertheless, even from the same address.
 func TestSilentConnectionsKeepNoOtherClusterAsleep(t *testing.T) {
 	t.Parallel()
-	const clients = 10
+	const clients, fewConnections = 10, 100
 	s := begin(t)
 	silent := make([]*cnpgv1.Cluster, 0, 4)
 	for i := range cap(silent) {
@@ -57,8 +57,13 @@ sleep 1; for f in "${all[@]}"; do exec {f}>&-; done; all=(); done; }
 		}
 	}
 	s.must(<-ended)
+	for deadline := time.Now().Add(toSettle); s.gateways()[opened] > before[opened]+fewConnections; pause(s, pollEvery) { // others use them, too
+		if time.Now().After(deadline) {
+			t.Fatalf("%.0f descriptors are open, %.0f were before", s.gateways()[opened], before[opened])
+		}
+	}
 	for _, cluster := range silent {
-		s.staysAsleep(cluster, time.Second, "nobody was a client")
+		s.asleep(cluster, "nobody was a client")
 	}
 }
 
@@ -88,18 +93,17 @@ func TestAWakeThatNobodyUsedEndsAfterAMinute(t *testing.T) {
 
 	_, err := kube.QueryAs(s.ctx, used, "rw", fromAfar, "select 1")
 	s.must(err)
-	for deadline := time.Now().Add(toSettle); ; {
-		_, err = kube.Client(s.ctx, s.namespace, fmt.Sprintf(
-			`exec 3<>/dev/tcp/%s/5432; printf '\x00\x00\x00\x12\x00\x03\x00\x00user\x00app\x00\x00' >&3; sleep 0.5`, s.address(unused, "rw")))
-		s.must(err)
-		_, err = kube.AwaitCluster(s.ctx, unused, "woken", toAct, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
-		if err == nil {
-			break
-		}
-		if time.Now().After(deadline) { // until then it may have left before it was heard
-			s.Fatal(err)
-		}
-	}
+	left := make(chan error, 1)
+	go func() { // leaves when it is told to
+		_, err := kube.Client(s.ctx, s.namespace, fmt.Sprintf(`exec 3<>/dev/tcp/%s/5432
+printf '\x00\x00\x00\x12\x00\x03\x00\x00user\x00app\x00\x00' >&3; until [ -e /tmp/leave ]; do sleep 0.1; done`, s.address(unused, "rw")))
+		left <- err
+	}()
+	_, err = kube.AwaitCluster(s.ctx, unused, "woken", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
+	s.must(err)
+	_, err = kube.Client(s.ctx, s.namespace, "touch /tmp/leave")
+	s.must(err)
+	s.must(<-left)
 	s.must(kube.AwaitHealthy(s.ctx, unused, toHealthy))
 	healthy := time.Now()
 	at, err := kube.AwaitCluster(s.ctx, unused, "asleep", time.Minute+toSleep, scenario.HibernationOn)
@@ -108,5 +112,7 @@ func TestAWakeThatNobodyUsedEndsAfterAMinute(t *testing.T) {
 	if reason := unused.Annotations[scenario.AsleepReason]; !strings.HasPrefix(reason, "unused since") {
 		t.Errorf("the reason is %q", reason)
 	}
-	s.awake(used, 10*time.Second, "it was used")
+	s.awaitReport(used, used.Status.CurrentPrimary, "that it sleeps after the threshold only", func(r report) bool {
+		return r.Known && !r.Unused && r.SampledAt.After(healthy.Add(time.Minute)) && r.Due.After(r.IdleSince.Add(time.Hour))
+	})
 }

@@ -69,11 +69,13 @@ func TestFloodsWakeNobody(t *testing.T) {
 	}
 	s.flat(before, "a port scan")
 	s.halfOpen(before, at)
-	s.staysAsleep(c, 2*time.Second, "nobody was a client")
+	s.asleep(c, "nobody was a client")
+	began := time.Now()
 	answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 'answered'")
 	if err != nil || answer != "answered" {
 		t.Errorf("afterwards a client got %q (%v)", answer, err)
 	}
+	s.wokenSince(c, began, "nobody was a client before")
 }
 
 // halfOpen opens a thousand connections that send a byte now and then, and checks that they are closed.

@@ -33,9 +33,6 @@ import (
 const (
 	// toHealthy bounds the creation of a cluster on two busy cores, also while the operator is away in the turn of another test.
 	toHealthy = 10 * time.Minute
-	// toAct is for how long after the threshold a cluster is watched that must stay awake: without a reason to, it would be put to
-	// sleep within that.
-	toAct = 5 * time.Second
 	// toSettle bounds the wait for what happens at once. Only what never happens fails, since a busy machine may stand still for
 	// seconds; `make bench` measures how soon it happens.
 	toSettle = time.Minute
@@ -251,10 +248,10 @@ func (s *story) open(c *cnpgv1.Cluster, service string) *scenario.Session {
 	return session
 }
 
-// awake checks that the cluster stays awake for the given time.
-func (s *story) awake(c *cnpgv1.Cluster, during time.Duration, why string) {
+// awake checks that this reason, as the sidecar names it, keeps the cluster awake when the threshold has passed from now on.
+func (s *story) awake(c *cnpgv1.Cluster, threshold time.Duration, reason, why string) {
 	s.Helper()
-	if err := kube.StaysAwake(s.ctx, c, during); err != nil {
+	if err := kube.StaysAwake(s.ctx, c, threshold, reason); err != nil {
 		s.Fatalf("%s: %v", why, err)
 	}
 }

@@ -40,7 +40,7 @@ func TestMaintenanceKeepsVolumes(t *testing.T) {
 	if out, err := command.CombinedOutput(); err == nil || !strings.Contains(string(out), "reusePVC") {
 		t.Errorf("the command: %v: %s", err, out)
 	}
-	s.staysAsleep(c, 10*time.Second, "a wake may delete volumes")
+	s.asleep(c, "a wake may delete volumes")
 	s.awaitSlices(c, toSettle, "rw", "r")
 
 	s.maintain(c, false)

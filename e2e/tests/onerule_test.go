@@ -17,6 +17,9 @@ import (
 // toCount is for how long it is watched what does not count, or wakes nobody: what does is noticed within that.
 const toCount = 3 * time.Second
 
+// toAct is after how long a visitor that has not been noticed visits again.
+const toAct = 5 * time.Second
+
 // visitor is something that connects to PostgreSQL. Its script runs in the drivers' pod, with HOST and PGPASSWORD.
 type visitor struct {
 	name, script string
@@ -132,7 +135,7 @@ func (s *story) visitsAsleep(c *cnpgv1.Cluster, v visitor) {
 	}
 	if !v.wakes {
 		_, _ = s.visit(c, v)
-		s.staysAsleep(c, toCount, v.name)
+		s.asleep(c, v.name)
 		s.Logf("%s, asleep: wakes nobody", v.name)
 		return
 	}
@@ -171,7 +174,7 @@ func (s *story) ignoresDrivers(c *cnpgv1.Cluster, visitors []visitor) {
 	for _, v := range visitors {
 		_, _ = s.visitFor(c, v, 3*toCount)
 	}
-	s.staysAsleep(c, toCount, "ignored clients")
+	s.asleep(c, "ignored clients")
 	s.wake(c)
 	if i := slices.IndexFunc(visitors, func(v visitor) bool { return v.answered }); i >= 0 { // may still be routed there
 		if out, err := s.visit(c, visitors[i]); err != nil || !strings.Contains(out, "answered") {

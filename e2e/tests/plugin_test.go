@@ -50,7 +50,7 @@ func TestPluginDown(t *testing.T) {
 until psql -XAtq "host=called-rw user=app dbname=app %s" -c 'select 1' 2>/dev/null; do sleep 0.2; done`, s.password(called), oneOfMany))
 		answered <- err
 	}()
-	s.awake(used, down, "an open session, the plugin down")
+	s.awake(used, down, "active", "an open session, the plugin down")
 	s.must(session.Run("select 1"))
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(bereft), bereft))
 	t.Logf("after %.0fs the operator says %q: %s", time.Since(gone).Seconds(), bereft.Status.Phase, bereft.Status.PhaseReason)

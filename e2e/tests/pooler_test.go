@@ -26,7 +26,7 @@ func TestPooler(t *testing.T) {
 
 	session := s.open(c, "pooler")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awake(c, threshold+toAct, "a client of the pooler")
+	s.awake(c, threshold, "active", "a client of the pooler")
 	// PgBouncer closes the connection of a client that leaves within a transaction, and keeps the one for passwords.
 	s.must(session.Run("begin"))
 	if users := s.poolerSessions(c); users != "app,cnpg_pooler_pgbouncer" {
@@ -39,7 +39,7 @@ func TestPooler(t *testing.T) {
 	s.wake(c)
 	s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.awake(c, threshold+toAct, "an unused connection that the pooler keeps")
+	s.awake(c, threshold, "active", "an unused connection that the pooler keeps")
 	const idle = 5 * time.Second
 	s.setPoolerParameter(pooler, "server_idle_timeout", "5")
 	s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
@@ -67,13 +67,14 @@ func TestPoolerWakes(t *testing.T) {
 		s.setPoolerParameter(pooler, row.parameter, row.value)
 		s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
 		s.sleeps(c)
-		s.staysAsleep(c, 10*time.Second, "a pooler without clients")
+		s.asleep(c, "a pooler without clients")
 		start := time.Now()
 		answer, tries, err := s.askPooler(c)
 		t.Logf("%s: %q after %.2fs, at try %d", row.rule, answer, time.Since(start).Seconds(), tries)
 		if err != nil || answer != "answered" {
 			t.Errorf("%s: %q (%v)", row.rule, answer, err)
 		}
+		s.wokenSince(c, start, "a pooler without clients")
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	}
 }

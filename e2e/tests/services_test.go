@@ -57,7 +57,7 @@ func TestServicesThatSomebodyElseMade(t *testing.T) {
 	_, err := kube.AwaitEventSaying(s.ctx, c, "ServiceUnroutable", local.Name+": its externalTrafficPolicy is Local", toSettle)
 	s.must(err)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
-	s.must(kube.StaysAwake(s.ctx, c, threshold+toHandOver))
+	s.awake(c, threshold, "service_unroutable", "a Service that cannot be routed to the gateway")
 	s.explains(c, "(service_unroutable)", local.Name+": ")
 	accept := "accept"
 	s.must(kube.Annotate(s.ctx, local, "xata.io/scale-to-zero-unroutable", &accept))

@@ -263,7 +263,7 @@ func (s *story) looking(c *cnpgv1.Cluster, every time.Duration) (stop func()) {
 	looks.Go(func() {
 		for ctx.Err() == nil {
 			now := time.Now().Format(time.RFC3339Nano)
-			if err := kube.Annotate(ctx, c, "example.org/look", &now); err != nil && ctx.Err() == nil {
+			if err := kube.Annotate(ctx, c, scenario.Look, &now); err != nil && ctx.Err() == nil {
 				s.Error(err)
 			}
 			select {

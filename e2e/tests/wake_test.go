@@ -19,8 +19,6 @@ import (
 const (
 	// toWake bounds the wait for a wake: a minute less than the gateway holds a client.
 	toWake = 4 * time.Minute
-	// toHandOver is what the handover to the gateway adds between the threshold and hibernation.
-	toHandOver = 15 * time.Second
 	// gatewaySlices is the managed-by label value of the gateway's EndpointSlices.
 	gatewaySlices = "scale-to-zero.cnpg-i.io"
 	// fromAfar are the settings of a client that waits for toWake.
@@ -69,14 +67,25 @@ func (s *story) awaitSlices(c *cnpgv1.Cluster, within time.Duration, services ..
 	}
 }
 
-// staysAsleep checks that the cluster is not woken for a while.
-func (s *story) staysAsleep(c *cnpgv1.Cluster, during time.Duration, why string) {
+// asleep checks that the cluster sleeps. What must not wake it has been answered, refused or counted by then, or the next wake shows
+// that it woke nobody (wokenSince).
+func (s *story) asleep(c *cnpgv1.Cluster, why string) {
 	s.Helper()
-	if at, err := kube.AwaitCluster(s.ctx, c, "awake", during, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) }); err == nil {
-		s.Fatalf("%s: woken at %s", why, at.Format(time.TimeOnly))
+	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); !scenario.HibernationOn(c) {
+		s.Fatalf("%s: woken", why)
 	}
 	if pods := s.instances(c); len(pods) != 0 {
 		s.Fatalf("%s: there are %d instances", why, len(pods))
+	}
+}
+
+// wokenSince checks that the newest wake is not older than that: nothing before woke the cluster.
+func (s *story) wokenSince(c *cnpgv1.Cluster, began time.Time, why string) {
+	s.Helper()
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	var woken struct{ At time.Time }
+	if err := json.Unmarshal([]byte(c.Annotations[scenario.LastWake]), &woken); err != nil || woken.At.Before(began.Truncate(time.Second)) {
+		s.Errorf("%s: it was to be woken after %s, and %s is %q (%v)", why, began, scenario.LastWake, c.Annotations[scenario.LastWake], err)
 	}
 }
 
@@ -168,7 +177,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 	c := s.running(kube.NewCluster(s.namespace, "read", 2, never))
 	s.sleeps(c)
 	s.awaitSlices(c, toSettle, "rw", "ro", "r")
-	s.staysAsleep(c, 5*time.Second, "a replica that looked for its primary until it was gone")
+	s.asleep(c, "a replica that looked for its primary until it was gone")
 	start := time.Now()
 	answer, err := kube.QueryAs(s.ctx, c, "ro", fromAfar, "select pg_is_in_recovery()")
 	s.must(err)
@@ -176,6 +185,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 	if answer != "t" {
 		t.Errorf("-ro led to a server whose recovery is %q", answer)
 	}
+	s.wokenSince(c, start, "a replica that looked for its primary until it was gone")
 	if _, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "create table written (i int)"); err != nil {
 		t.Error(err)
 	}
@@ -247,13 +257,16 @@ exit 0`)
 	if !strings.Contains(out, "FATAL") {
 		t.Errorf("a replication client is not told why it is refused: %s", out)
 	}
-	s.staysAsleep(c, 5*time.Second, "nobody was a client")
+	s.asleep(c, "nobody was a client")
+	opened := time.Now()
+	const takes = 15 * time.Second
 	const authentication = "R" // the type of the message by which PostgreSQL asks for a password
-	out, err = kube.Client(s.ctx, s.namespace, `exec 3<>/dev/tcp/probed-rw/5432; sleep 15
-printf '\x00\x00\x00\x1f\x00\x03\x00\x00user\x00app\x00database\x00app\x00\x00' >&3; read -r -t 240 -N 1 answer <&3; echo -n "$answer"`)
+	out, err = kube.Client(s.ctx, s.namespace, fmt.Sprintf(`exec 3<>/dev/tcp/probed-rw/5432; sleep %.0f
+printf '\x00\x00\x00\x1f\x00\x03\x00\x00user\x00app\x00database\x00app\x00\x00' >&3; read -r -t 240 -N 1 answer <&3; echo -n "$answer"`, takes.Seconds()))
 	if err != nil || out != authentication {
-		t.Errorf("a client that took 15 s to say who it is was answered %q (%v)", out, err)
+		t.Errorf("a client that took %s to say who it is was answered %q (%v)", takes, out, err)
 	}
+	s.wokenSince(c, opened.Add(takes), "nobody was a client before")
 }
 
 // Hibernation by a person stays: clients are refused and nothing is undone, even if we had put that cluster to sleep before.
@@ -267,7 +280,7 @@ func TestAPersonsHibernation(t *testing.T) {
 		if out, err := kube.QueryAs(s.ctx, c, "rw", "connect_timeout=10", "select 1"); err == nil {
 			s.Fatalf("%s: answered %q", when, out)
 		}
-		s.staysAsleep(c, 3*time.Second, when)
+		s.asleep(c, when)
 	}
 	s.annotate(c, scenario.Hibernation, "on")
 	s.hibernated(c)
@@ -319,7 +332,7 @@ func TestSettingsHoldAsleep(t *testing.T) {
 		if _, err := kube.QueryAs(s.ctx, c, "rw", "connect_timeout=5", "select 1"); err == nil {
 			t.Errorf("%s: a client was let through", row.rule)
 		}
-		s.staysAsleep(c, 2*time.Second, row.rule)
+		s.asleep(c, row.rule)
 		s.annotate(c, row.key, row.back)
 		s.awaitSlices(c, toSettle, "rw", "r")
 	}
@@ -339,7 +352,9 @@ func TestNoGatewayNoSleep(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, soon)
 	_, err := kube.AwaitEventSaying(s.ctx, c, "SleepBlocked", "gateway_unavailable", toSleep) // the end of an attempt
 	s.must(err)
-	s.awake(c, toAct, "no gateway")
+	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.HibernationOn(c) {
+		t.Error("put to sleep without a gateway")
+	}
 	s.setEnvironment(s.plugin(), on)
 	// During the plugin's rollout the operator may be too late, so that hibernation is withdrawn once.
 	_, err = kube.AwaitCluster(s.ctx, c, "asleep once there is a gateway", toSleep+toHibernate, scenario.Hibernated)
