@@ -50,9 +50,9 @@ func TestReplicasKilledUnderLoad(t *testing.T) {
 		clusters = append(clusters, s.cluster(fmt.Sprintf("busy-%d", i), 1+i%3/2)) // each third has a standby
 	}
 	s.together(clusters...)
-	s.turn(clusters...)
+	d := s.turn(clusters...)
 
-	kills, until := s.killReplicas(length), time.Now().Add(length)
+	kills, until := d.killReplicas(length), time.Now().Add(length)
 	lives := make([]tally, count)
 	var group sync.WaitGroup
 	for i, c := range clusters {
@@ -208,7 +208,7 @@ func (k kills) excuse(a attempt) bool {
 
 // killReplicas repeatedly kills the older replica of the plugin, alternately gracefully and abruptly, as soon as there are two
 // again and at most every [killEvery], for the given time. The returned function waits for the end.
-func (s *story) killReplicas(length time.Duration) func() kills {
+func (s *disturber) killReplicas(length time.Duration) func() kills {
 	ctx, stop := context.WithTimeout(s.ctx, length)
 	selector := client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)
 	done := make(chan kills, 1)

@@ -24,21 +24,21 @@ func TestCertManager_issuesWhatBothSidesAccept(t *testing.T) {
 	directory, image := provided(t, "CERT_MANAGER_CHART"), provided(t, "CERT_MANAGER_IMAGE")
 	s := disturbing(t)
 	s.certManager(directory, image)
-	s.turn()
+	d := s.turn()
 	registry, tag := s.pluginImage()
 	ours, err := install.With("../../manifests", registry, tag, "cert-manager", "policies/instances", "policies/plugin")
 	s.must(err)
 
 	t.Cleanup(func() {
 		s.ctx = cleanup(t)
-		s.removeCertificates()
-		s.restore(registry, tag)
+		d.removeCertificates()
+		d.restore(registry, tag)
 	})
 	s.must(kube.Delete(s.ctx, s.deployment(certificates)))
-	s.removeSecrets()
+	d.removeSecrets()
 	began := time.Now()
 	s.apply(ours)
-	s.restart(scenario.PluginDeployment) // its files would be the last certificates' until the kubelet looks again
+	d.restart(scenario.PluginDeployment) // its files would be the last certificates' until the kubelet looks again
 	for _, name := range []string{serverSecret, clientSecret} {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: scenario.OperatorNamespace, Name: name}}
 		_, err := kube.AwaitSecret(s.ctx, secret, "issued", toHealthy, func(secret *corev1.Secret) bool {
@@ -109,7 +109,7 @@ func certManagerObject(kind string) *unstructured.Unstructured {
 }
 
 // removeCertificates removes the component's objects and what cert-manager made for them.
-func (s *story) removeCertificates() {
+func (s *disturber) removeCertificates() {
 	s.Helper()
 	for _, kind := range []string{"Certificate", "Issuer"} {
 		s.must(kube.DeleteAllOf(s.ctx, certManagerObject(kind), client.InNamespace(scenario.OperatorNamespace)))
@@ -117,7 +117,7 @@ func (s *story) removeCertificates() {
 	s.removeSecrets()
 }
 
-func (s *story) removeSecrets() {
+func (s *disturber) removeSecrets() {
 	s.Helper()
 	for _, name := range []string{serverSecret, clientSecret} {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: scenario.OperatorNamespace, Name: name}}
@@ -126,7 +126,7 @@ func (s *story) removeSecrets() {
 }
 
 // restore installs install.yaml again, and waits until the plugin serves with certificates of the project's own making.
-func (s *story) restore(registry, tag string) {
+func (s *disturber) restore(registry, tag string) {
 	s.Helper()
 	rendered, err := install.Render("../../manifests/install", registry, tag)
 	s.must(err)

@@ -112,7 +112,7 @@ func next(values map[string]any, tag string) map[string]any {
 }
 
 // ownedByHelm checks that the plugin's Deployment belongs to the release.
-func (s *story) ownedByHelm() {
+func (s *disturber) ownedByHelm() {
 	s.Helper()
 	deployment := s.plugin()
 	if deployment.Labels["app.kubernetes.io/managed-by"] != "Helm" || deployment.Annotations["meta.helm.sh/release-name"] != chart.Release {
@@ -171,7 +171,7 @@ func (s *story) nothingIsLeft(c *cnpgv1.Cluster) {
 }
 
 // reinstall replaces the chart by install.yaml.
-func (s *story) reinstall(helm *chart.Cluster, registry, tag string) {
+func (s *disturber) reinstall(helm *chart.Cluster, registry, tag string) {
 	s.Helper()
 	if err := helm.Uninstall(false); err != nil {
 		s.Error(err)

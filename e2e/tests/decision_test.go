@@ -297,8 +297,8 @@ func (s *story) keptAwake(c *cnpgv1.Cluster, asked time.Time, long time.Duration
 func TestHibernationIsWithdrawn(t *testing.T) {
 	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "withdrawn", 2, never))
-	s.turn(c)
-	s.withoutOperator()
+	d := s.turn(c)
+	d.withoutOperator()
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	_, err := kube.AwaitCluster(s.ctx, c, "asked to sleep", toSleep, scenario.HibernationOn)
 	s.must(err)
@@ -332,7 +332,7 @@ func (s *story) withdrawnForAClient(c *cnpgv1.Cluster) bool {
 
 // withoutOperator stops the operator until the test ends. Its webhooks do not apply to the test's namespace meanwhile: otherwise
 // nobody could change a Cluster, including us. In other namespaces nothing gets past them.
-func (s *story) withoutOperator() {
+func (s *disturber) withoutOperator() {
 	s.Helper()
 	s.webhooksSelect(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: []string{s.namespace}},
@@ -343,7 +343,7 @@ func (s *story) withoutOperator() {
 }
 
 // webhooksSelect sets the namespaces that the operator's webhooks apply to.
-func (s *story) webhooksSelect(namespaces *metav1.LabelSelector) {
+func (s *disturber) webhooksSelect(namespaces *metav1.LabelSelector) {
 	s.Helper()
 	mutating := &admissionv1.MutatingWebhookConfiguration{}
 	s.must(kube.Get(s.ctx, client.ObjectKey{Name: "cnpg-mutating-webhook-configuration"}, mutating))

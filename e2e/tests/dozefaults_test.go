@@ -334,13 +334,13 @@ func TestDoze_survivesOperatorAndGateways(t *testing.T) {
 	c.Annotations[scenario.KeepAwakeUntil] = time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	s.running(c)
 	verify := s.trust(c)
-	s.turn(c)
-	s.withoutOperator()
+	d := s.turn(c)
+	d.withoutOperator()
 	s.annotate(c, scenario.KeepAwakeUntil, time.Now().UTC().Format(time.RFC3339))
 	s.dozes(c)
 	s.wakesByClient(c, verify)
 	s.dozes(c)
-	s.killPlugin()
+	d.killPlugin()
 	s.answers(c, verify)
 	s.awakeAgain(c)
 }
@@ -368,7 +368,7 @@ func TestDoze_survivesTheAPIServer(t *testing.T) {
 		callers[i] = s.caller(c)
 	}
 	mayDoze(stopping)
-	pause(s, rand.N(wayDown/2))
+	pause(s.story, rand.N(wayDown/2))
 	mayDoze(leaving)
 	_, err := kube.AwaitCluster(s.ctx, stopping, "fenced", toDoze, fenced)
 	s.must(err)
@@ -382,7 +382,7 @@ func TestDoze_survivesTheAPIServer(t *testing.T) {
 		for i, call := range callers {
 			calls[i] = append(calls[i], call())
 		}
-		pause(s, away/3)
+		pause(s.story, away/3)
 	}
 	s.must(syscall.Kill(server, syscall.SIGCONT))
 	back := time.Now()

@@ -27,13 +27,13 @@ func TestDoze_hibernatesWhenItsNodeIsCordoned(t *testing.T) {
 	c.Annotations[scenario.DozeMinutes] = dozesLater
 	s.running(c)
 	verify := s.trust(c)
-	s.turn(c)
+	d := s.turn(c)
 	s.annotate(c, scenario.DozeMinutes, dozeMinutes)
 	pod := s.dozes(c)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pod.Spec.NodeName}}
-	t.Cleanup(func() { s.ctx = cleanup(t); s.cordon(node, false) })
+	t.Cleanup(func() { s.ctx = cleanup(t); d.cordon(node, false) })
 	start := time.Now()
-	s.cordon(node, true)
+	d.cordon(node, true)
 	s.fallsAsleep(c, "asleep")
 	t.Logf("its pod was gone %.1fs after the node was cordoned", time.Since(start).Seconds())
 	message, err := kube.AwaitEvent(s.ctx, c, "HibernationRequested", toSettle)
@@ -43,7 +43,7 @@ func TestDoze_hibernatesWhenItsNodeIsCordoned(t *testing.T) {
 	}
 	_, err = kube.AwaitCluster(s.ctx, c, "without a fence", toSettle, func(c *cnpgv1.Cluster) bool { return !fenced(c) })
 	s.must(err)
-	s.cordon(node, false)
+	d.cordon(node, false)
 	s.wakesByClient(c, verify)
 }
 
@@ -154,7 +154,7 @@ func TestDoze_survivesARestartOfItsNode(t *testing.T) {
 }
 
 // cordon says whether pods may be placed on the node.
-func (s *story) cordon(node *corev1.Node, yes bool) {
+func (s *disturber) cordon(node *corev1.Node, yes bool) {
 	s.Helper()
 	patch := `{"spec":{"unschedulable":null}}`
 	if yes {

@@ -8,8 +8,6 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
@@ -27,7 +25,7 @@ func TestRollout_cutsNoSession(t *testing.T) {
 	const clients = 4
 	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "pooled", 1, never))
-	s.turn(c)
+	d := s.turn(c)
 	s.sleeps(c)
 
 	pool := make([]*scenario.Session, clients)
@@ -55,8 +53,7 @@ func TestRollout_cutsNoSession(t *testing.T) {
 	if led == 0 {
 		t.Fatal("no session passes through the gateway")
 	}
-	patch := []byte(`{"spec":{"template":{"metadata":{"annotations":{"example.org/restarted":"` + time.Now().Format(time.RFC3339Nano) + `"}}}}}`)
-	s.must(kube.Patch(s.ctx, s.plugin(), client.RawPatch(types.MergePatchType, patch)))
+	d.replacePlugin()
 	var using errgroup.Group
 	for i := range gateways {
 		using.Go(func() error {

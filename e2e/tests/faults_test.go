@@ -233,7 +233,7 @@ func TestAPIServerDown(t *testing.T) {
 	closed := time.Now()
 	t.Cleanup(func() { _ = syscall.Kill(server, syscall.SIGCONT) })
 	s.must(syscall.Kill(server, syscall.SIGSTOP))
-	pause(s, 2*threshold)
+	pause(s.story, 2*threshold)
 	s.must(syscall.Kill(server, syscall.SIGCONT))
 	back := time.Now()
 	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the API server came back", toSleep+toSettle, scenario.HibernationOn)
@@ -245,7 +245,7 @@ func TestAPIServerDown(t *testing.T) {
 }
 
 // apiServer returns the process of the API server. Without one on this machine the test is left out.
-func (s *story) apiServer() int {
+func (s *disturber) apiServer() int {
 	s.Helper()
 	address, err := url.Parse(kube.REST.Host)
 	s.must(err)

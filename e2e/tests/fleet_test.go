@@ -64,7 +64,7 @@ func TestRollout_refusesNobodyOfAFleet(t *testing.T) {
 
 	*p = fleetProbe{addresses: addresses}
 	stop := p.throughout(s.ctx)
-	pause(s, toPass) // one pass before
+	pause(s.story, toPass) // one pass before
 	began = time.Now()
 	patch := []byte(`{"spec":{"template":{"metadata":{"annotations":{"example.org/restarted":"` + began.Format(time.RFC3339Nano) + `"}}}}}`)
 	s.must(kube.Patch(s.ctx, s.plugin(), client.RawPatch(types.MergePatchType, patch)))
@@ -75,7 +75,7 @@ func TestRollout_refusesNobodyOfAFleet(t *testing.T) {
 	}
 	ended := time.Since(began)
 	s.awaitLed(count*ledEach, s.replicas())
-	pause(s, 2*toPass) // and one after
+	pause(s.story, 2*toPass) // and one after
 	refused := stop()
 	t.Logf("the rollout took %.0fs, and the last old replica ended after %.0fs; %d probes of %d Services meanwhile, %d of them without an answer; p50 %s, p99 %s, the longest %s",
 		ready.Seconds(), ended.Seconds(), p.count.Load(), len(addresses), len(refused), p.took(50), p.took(99), p.took(100))
@@ -91,7 +91,7 @@ func TestRollout_refusesNobodyOfAFleet(t *testing.T) {
 
 // unlimitOperator takes the limits of its resources from the operator until the test ends: it needs minutes to admit a fleet with the
 // tenth of a core that its manifest gives it, and more memory.
-func (s *story) unlimitOperator() {
+func (s *disturber) unlimitOperator() {
 	s.Helper()
 	before := s.deployment(operatorDeployment).Spec.Template
 	s.Cleanup(func() {

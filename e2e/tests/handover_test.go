@@ -94,14 +94,14 @@ func TestGatewaysDieInTheHandover(t *testing.T) {
 	s := disturbing(t)
 	interceptor := s.intercept() // the API server learns of it while the cluster is made
 	c := s.running(kube.NewCluster(s.namespace, "deserted", 1, never))
-	s.turn(c)
+	d := s.turn(c)
 	release := s.announced(c, interceptor)
-	s.killPlugin()
+	d.killPlugin()
 	release()
 	s.settled(c)
 	_, err := kube.AwaitCluster(s.ctx, c, "asleep after all", toSleep, scenario.HibernationOn)
 	s.must(err)
-	s.killPlugin()
+	d.killPlugin()
 	// The operator cannot go on without the plugin and may be too late, so that hibernation is withdrawn once. Until the end the instance
 	// may still answer.
 	_, err = kube.AwaitCluster(s.ctx, c, "hibernated", toSleep+toHibernate, scenario.Hibernated)
@@ -113,7 +113,7 @@ func TestGatewaysDieInTheHandover(t *testing.T) {
 }
 
 // killPlugin deletes every pod of the plugin without a grace period.
-func (s *story) killPlugin() {
+func (s *disturber) killPlugin() {
 	s.Helper()
 	var pods corev1.PodList
 	s.must(kube.List(s.ctx, &pods, client.InNamespace(scenario.OperatorNamespace), client.MatchingLabels(s.plugin().Spec.Selector.MatchLabels)))
@@ -146,7 +146,7 @@ func TestTenantsStayApart(t *testing.T) {
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	}
 	s.must(kube.StartClientPod(s.ctx, clusters[0]))
-	s.turn(clusters...)
+	d := s.turn(clusters...)
 	for range rounds {
 		for _, c := range clusters {
 			s.annotate(c, scenario.InactivityMinutes, soon)
@@ -155,7 +155,7 @@ func TestTenantsStayApart(t *testing.T) {
 			s.fallsAsleep(c, "asleep")
 			s.annotate(c, scenario.InactivityMinutes, never)
 		}
-		s.killPlugin()
+		d.killPlugin()
 		var group sync.WaitGroup
 		for _, c := range clusters {
 			group.Go(func() {

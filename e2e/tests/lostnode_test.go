@@ -26,7 +26,7 @@ func TestLostNode_itsReplicaLosesItsClients(t *testing.T) {
 	s := disturbing(t)
 	asleep, called := s.cluster("asleep", 1), s.cluster("called", 1)
 	s.together(asleep, called)
-	s.turn(asleep, called)
+	d := s.turn(asleep, called)
 	s.sleepTogether(asleep, called)
 	gateways := s.replicas()
 	if len(gateways) < 2 {
@@ -35,7 +35,7 @@ func TestLostNode_itsReplicaLosesItsClients(t *testing.T) {
 	lost := slices.MaxFunc(gateways, func(a, b corev1.Pod) int { return cmp.Compare(a.UID, b.UID) })
 	s.awaitSlicesOf(lost.UID, ledEach, asleep, called)
 
-	restore, err := scenario.PowerOff(s.ctx, lost.UID)
+	restore, err := d.powerOff(lost)
 	if errors.Is(err, scenario.ErrNotHere) {
 		t.Skip("the processes of the node cannot be seen from here")
 	}
@@ -60,6 +60,11 @@ func TestLostNode_itsReplicaLosesItsClients(t *testing.T) {
 	s.awaitSlicesOf(lost.UID, ledEach, asleep)
 	t.Logf("its clients were led to it again %.1fs after its power was back", time.Since(back).Seconds())
 	s.rolledOut()
+}
+
+// powerOff takes the power of a pod's node away, as far as the pod and its connections show.
+func (s *disturber) powerOff(pod corev1.Pod) (restore func() error, err error) {
+	return scenario.PowerOff(s.ctx, pod.UID)
 }
 
 // reportedSilent checks that another replica has found out by itself that this one does not answer.

@@ -88,6 +88,12 @@ type story struct {
 	namespace string
 }
 
+// disturber is the story of a test that may disturb what all tests use: what does is a method of it, and only turn and alone return one.
+type disturber struct{ *story }
+
+// preparer is the story of a test that prepares for its turn.
+type preparer struct{ *story }
+
 // begin creates a namespace; if the test fails, it keeps a diagnosis. Nobody disturbs the test.
 func begin(t *testing.T) *story {
 	t.Helper()
@@ -102,25 +108,25 @@ func begin(t *testing.T) *story {
 
 // alone is begin for a test during which no other can run, not even one that prepares: it is not parallel. `make e2e` runs these on
 // a cluster of their own.
-func alone(t *testing.T) *story {
+func alone(t *testing.T) *disturber {
 	t.Helper()
-	return begin(t)
+	return &disturber{begin(t)}
 }
 
 // disturbing is begin for a test that disturbs the others. It prepares its clusters while another one has its turn, which may
 // take time, and then disturbs in its own. `make e2e` runs the tests that begin with this on a cluster of
 // their own, or before all others.
-func disturbing(t *testing.T) *story {
+func disturbing(t *testing.T) *preparer {
 	t.Helper()
 	if !soaking { // turns take minutes, and nobody could prepare meanwhile
 		t.Parallel()
 	}
-	return beginAnyhow(t)
+	return &preparer{beginAnyhow(t)}
 }
 
 // turn waits until no other test runs but those that prepare, and until its clusters are healthy: somebody else's turn may have
 // replaced their pods. It ends with the test, once the plugin has recovered.
-func (s *story) turn(clusters ...*cnpgv1.Cluster) {
+func (s *preparer) turn(clusters ...*cnpgv1.Cluster) *disturber {
 	s.Helper()
 	prepared := time.Now()
 	everybodys.Lock()
@@ -133,6 +139,7 @@ func (s *story) turn(clusters ...*cnpgv1.Cluster) {
 	for _, c := range clusters {
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	}
+	return &disturber{s.story}
 }
 
 func beginAnyhow(t *testing.T) *story {

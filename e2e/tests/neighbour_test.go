@@ -76,11 +76,11 @@ func TestWoken_namesTheSidecarThatWasWaitedFor(t *testing.T) {
 func TestShortenStartupProbes_falseLeavesOthersAsPlanned(t *testing.T) {
 	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := disturbing(t)
-	s.turn()
+	d := s.turn()
 	const setting = "SHORTEN_STARTUP_PROBES"
 	before := environment(s.plugin(), setting)
-	t.Cleanup(func() { s.ctx = cleanup(t); s.set(setting, before) })
-	s.set(setting, "false")
+	t.Cleanup(func() { s.ctx = cleanup(t); d.set(setting, before) })
+	d.set(setting, "false")
 	s.othersGone()
 	var clusters []*cnpgv1.Cluster
 	for _, prefix := range []string{askedBefore, askedAfter} {
@@ -99,7 +99,7 @@ func TestShortenStartupProbes_falseLeavesOthersAsPlanned(t *testing.T) {
 }
 
 // set rolls out the plugin with a setting, or without it if the value is empty.
-func (s *story) set(setting, value string) {
+func (s *disturber) set(setting, value string) {
 	s.Helper()
 	deployment := s.plugin()
 	changed := deployment.DeepCopy()

@@ -29,14 +29,14 @@ func TestPluginDown(t *testing.T) {
 	bereft, stranger := s.cluster("bereft", 2), s.cluster("stranger", 2)
 	stranger.Spec.Plugins = nil
 	s.together(used, called, summoned, bereft, stranger)
-	s.turn(used, called, summoned, bereft, stranger)
+	d := s.turn(used, called, summoned, bereft, stranger)
 	s.sleepTogether(called, summoned)
 	session, before := s.open(used, "rw"), s.lives(used)
 	s.annotate(used, scenario.InactivityMinutes, thresholdMinutes)
 
 	replicas := *s.plugin().Spec.Replicas
-	t.Cleanup(func() { s.ctx = cleanup(t); s.scalePlugin(replicas) })
-	s.scalePlugin(0)
+	t.Cleanup(func() { s.ctx = cleanup(t); d.scalePlugin(replicas) })
+	d.scalePlugin(0)
 	s.othersGone()
 	gone := time.Now()
 	lost := bereft.Status.CurrentPrimary
@@ -62,7 +62,7 @@ until psql -XAtq "host=called-rw user=app dbname=app %s" -c 'select 1' 2>/dev/nu
 		t.Errorf("the instance in use was restarted: %v, then %v", before, after)
 	}
 
-	s.scalePlugin(replicas)
+	d.scalePlugin(replicas)
 	back := time.Now()
 	s.must(<-answered)
 	t.Logf("the client that had called meanwhile was answered %.1fs after the plugin was back", time.Since(back).Seconds())
@@ -97,7 +97,7 @@ func environment(deployment *appsv1.Deployment, name string) string {
 }
 
 // setEnvironment sets an environment variable of the plugin.
-func (s *story) setEnvironment(deployment *appsv1.Deployment, variable corev1.EnvVar) {
+func (s *disturber) setEnvironment(deployment *appsv1.Deployment, variable corev1.EnvVar) {
 	s.Helper()
 	changed := deployment.DeepCopy()
 	env := changed.Spec.Template.Spec.Containers[0].Env
@@ -110,7 +110,20 @@ func (s *story) setEnvironment(deployment *appsv1.Deployment, variable corev1.En
 	s.rolledOut()
 }
 
-func (s *story) scalePlugin(replicas int32) {
+// replacePlugin begins a rollout of the plugin without another change.
+func (s *disturber) replacePlugin() {
+	s.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"example.org/restarted":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
+	s.must(kube.Patch(s.ctx, s.plugin(), client.RawPatch(types.MergePatchType, patch)))
+}
+
+// endReplica deletes a pod of the plugin.
+func (s *disturber) endReplica(pod corev1.Pod, options ...client.DeleteOption) {
+	s.Helper()
+	s.must(kube.Delete(s.ctx, &pod, options...))
+}
+
+func (s *disturber) scalePlugin(replicas int32) {
 	s.Helper()
 	deployment := s.plugin()
 	patch := []byte(`{"spec":{"replicas":` + string('0'+replicas) + `}}`)

@@ -43,17 +43,17 @@ const toRefresh = 5 * time.Minute
 // Both sides' certificates are renewed. The operator sees that at once, each of the plugin's pods only when the kubelet updates
 // its files; meanwhile and afterwards every call of the operator is answered.
 func TestRenewedCertificatesDropNoCall(t *testing.T) {
-	t.Parallel()
-	s := begin(t)
+	s := disturbing(t)
 	if len(s.secret(serverSecret).Data[authorityKey]) == 0 {
 		t.Skip("the certificates are made by somebody else here")
 	}
 	c := s.running(kube.NewCluster(s.namespace, "asked", 1, never))
+	d := s.turn(c)
 	begun := time.Now()
 	stop := s.looking(c, time.Second/2)
 	defer stop()
 	for range repeats(t, "RENEWALS", 1) {
-		s.renew()
+		d.renew()
 	}
 	s.served(s.secret(serverSecret).Data[corev1.TLSCertKey])
 	t.Logf("every replica of the plugin serves the new certificate %.0fs after the first change", time.Since(begun).Seconds())
@@ -76,7 +76,7 @@ func TestRenewedCertificatesDropNoCall(t *testing.T) {
 }
 
 // renew renews both certificates by first giving each Secret one that is due: the operator registers the plugin four times.
-func (s *story) renew() {
+func (s *disturber) renew() {
 	s.Helper()
 	due := map[string]string{}
 	for _, name := range []string{serverSecret, clientSecret} {
@@ -93,7 +93,7 @@ func (s *story) renew() {
 
 // grantDue gives a Secret a certificate for the same names with a day left, signed by the Secret's own CA as the project's
 // program does, and returns it.
-func (s *story) grantDue(name string) string {
+func (s *disturber) grantDue(name string) string {
 	s.Helper()
 	secret := s.secret(name)
 	last, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
@@ -186,7 +186,7 @@ func (s *story) secret(name string) *corev1.Secret {
 }
 
 // restart replaces the pods of a Deployment.
-func (s *story) restart(name string) {
+func (s *disturber) restart(name string) {
 	s.Helper()
 	deployment := s.deployment(name)
 	s.must(kube.DeleteAllOf(s.ctx, &corev1.Pod{}, client.InNamespace(deployment.Namespace), client.MatchingLabels(deployment.Spec.Selector.MatchLabels)))

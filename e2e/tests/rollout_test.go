@@ -22,7 +22,7 @@ import (
 func TestARolloutLeavesNoServiceWithoutAGateway(t *testing.T) {
 	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "asleep", 1, never))
-	s.turn(c)
+	d := s.turn(c)
 	s.sleeps(c)
 	s.awaitSlices(c, toSettle, "rw", "r")
 
@@ -38,8 +38,7 @@ func TestARolloutLeavesNoServiceWithoutAGateway(t *testing.T) {
 		}
 		return ""
 	}, client.InNamespace(s.namespace), client.MatchingLabels{discoveryv1.LabelManagedBy: gatewaySlices})
-	patch := []byte(`{"spec":{"template":{"metadata":{"annotations":{"example.org/restarted":"` + time.Now().Format(time.RFC3339) + `"}}}}}`)
-	s.must(kube.Patch(s.ctx, s.plugin(), client.RawPatch(types.MergePatchType, patch)))
+	d.replacePlugin()
 	s.rolledOut()
 	for _, replica := range s.replicas() {
 		since, made := ready(replica.UID, 1), led(replica.UID, ledEach)

@@ -28,19 +28,19 @@ const operatorDeployment = "cnpg-controller-manager"
 // serves over TCP. Nothing changes if it offers to validate Clusters.
 func TestPluginInTheOperatorsPod(t *testing.T) {
 	s := disturbing(t)
-	s.turn()
+	d := s.turn()
 	plugin, operator := s.plugin(), s.deployment(operatorDeployment)
 	changed := s.withPlugin(operator, plugin.Spec.Template.Spec.Containers[0].Image)
 	t.Cleanup(func() {
 		s.ctx = cleanup(t)
-		s.scalePlugin(*plugin.Spec.Replicas)
-		s.labelPluginService(`"` + scenario.PluginName + `"`)
-		s.setOperator(operator.Spec.Template)
+		d.scalePlugin(*plugin.Spec.Replicas)
+		d.labelPluginService(`"` + scenario.PluginName + `"`)
+		d.setOperator(operator.Spec.Template)
 	})
-	s.labelPluginService("null") // a Service with that label would take precedence over the socket
-	s.scalePlugin(0)
+	d.labelPluginService("null") // a Service with that label would take precedence over the socket
+	d.scalePlugin(0)
 	offerToValidate(changed)
-	s.setOperator(changed.Spec.Template)
+	d.setOperator(changed.Spec.Template)
 
 	c := s.running(kube.NewCluster(s.namespace, "socketed", 1, never))
 	_, err := kube.AwaitCluster(s.ctx, c, "told that the plugin validates", toSettle, func(c *cnpgv1.Cluster) bool {
@@ -106,7 +106,7 @@ func (s *story) withPlugin(operator *appsv1.Deployment, image string) *appsv1.De
 }
 
 // labelPluginService sets the label by which the operator finds the plugin over TCP; null removes it.
-func (s *story) labelPluginService(value string) {
+func (s *disturber) labelPluginService(value string) {
 	s.Helper()
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: scenario.OperatorNamespace, Name: scenario.PluginDeployment}}
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"cnpg.io/pluginName":%s}}}`, value)
@@ -114,7 +114,7 @@ func (s *story) labelPluginService(value string) {
 }
 
 // setOperator replaces the operator's pod template and waits until its webhooks answer.
-func (s *story) setOperator(template corev1.PodTemplateSpec) {
+func (s *disturber) setOperator(template corev1.PodTemplateSpec) {
 	s.Helper()
 	deployment := s.deployment(operatorDeployment)
 	changed := deployment.DeepCopy()
@@ -124,7 +124,7 @@ func (s *story) setOperator(template corev1.PodTemplateSpec) {
 }
 
 // scaleOperator changes the number of the operator's replicas.
-func (s *story) scaleOperator(replicas int32) {
+func (s *disturber) scaleOperator(replicas int32) {
 	s.Helper()
 	deployment := s.deployment(operatorDeployment)
 	changed := deployment.DeepCopy()

@@ -48,15 +48,15 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	patient := []*cnpgv1.Cluster{s.cluster("patient", 1), s.cluster("pair", 2)}
 	all := append([]*cnpgv1.Cluster{sleeper, restarted, eager}, patient...)
 	s.together(all...)
-	s.turn(all...)
+	d := s.turn(all...)
 	previous := s.installed()
 	if next.program == previous.program {
 		t.Fatalf("the images of both versions say that they are %s", next.program)
 	}
-	t.Cleanup(func() { s.ctx = cleanup(t); s.install(previous) })
+	t.Cleanup(func() { s.ctx = cleanup(t); d.install(previous) })
 
 	before := s.lives(all...)
-	s.install(next)
+	d.install(next)
 	s.untouched(before, "the new version", all...)
 	s.carry(previous, all...)
 
@@ -78,7 +78,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 
 	rest := append([]*cnpgv1.Cluster{sleeper, restarted}, patient...)
 	before = s.lives(rest...)
-	s.install(previous)
+	d.install(previous)
 	s.othersGone() // while replicas of both versions answer the operator, each may have replaced what the other has made
 	s.looked(eager, previous)
 	maps.Copy(before, s.lives(eager))
@@ -100,7 +100,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	s.annotate(sleeper, scenario.SidecarUpdate, "on-restart")
 	atOnce := next
 	atOnce.update = "immediate"
-	s.install(atOnce)
+	d.install(atOnce)
 	s.looked(patient[0], atOnce)
 	s.carry(previous, sleeper)
 }
@@ -121,7 +121,7 @@ func (s *story) installed() version {
 }
 
 // install rolls out a version.
-func (s *story) install(v version) {
+func (s *disturber) install(v version) {
 	s.Helper()
 	deployment := s.plugin()
 	changed := deployment.DeepCopy()

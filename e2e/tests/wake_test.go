@@ -343,11 +343,11 @@ func TestSettingsHoldAsleep(t *testing.T) {
 func TestNoGatewayNoSleep(t *testing.T) {
 	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "ungated", 1, never))
-	s.turn(c)
+	d := s.turn(c)
 	off := corev1.EnvVar{Name: "POD_NAME"} // the plugin then serves the operator without a gateway
 	on := corev1.EnvVar{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
-	s.setEnvironment(s.plugin(), off)
-	t.Cleanup(func() { s.ctx = cleanup(t); s.setEnvironment(s.plugin(), on) })
+	d.setEnvironment(s.plugin(), off)
+	t.Cleanup(func() { s.ctx = cleanup(t); d.setEnvironment(s.plugin(), on) })
 	s.othersGone() // they have a gateway
 	s.annotate(c, scenario.InactivityMinutes, soon)
 	_, err := kube.AwaitEventSaying(s.ctx, c, "SleepBlocked", "gateway_unavailable", toSleep) // the end of an attempt
@@ -355,7 +355,7 @@ func TestNoGatewayNoSleep(t *testing.T) {
 	if s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c)); scenario.HibernationOn(c) {
 		t.Error("put to sleep without a gateway")
 	}
-	s.setEnvironment(s.plugin(), on)
+	d.setEnvironment(s.plugin(), on)
 	// During the plugin's rollout the operator may be too late, so that hibernation is withdrawn once.
 	_, err = kube.AwaitCluster(s.ctx, c, "asleep once there is a gateway", toSleep+toHibernate, scenario.Hibernated)
 	s.must(err)
@@ -370,13 +370,12 @@ func TestNoGatewayNoSleep(t *testing.T) {
 func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "evicted", 1, never))
-	s.turn(c)
+	d := s.turn(c)
 	s.sleeps(c)
 	answered := s.twentyClients(c, oneTry)
 	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 	s.must(err)
-	evicted := s.replicas()[0]
-	s.must(kube.Delete(s.ctx, &evicted))
+	d.endReplica(s.replicas()[0])
 	s.must(<-answered)
 	s.rolledOut()
 }
@@ -385,14 +384,13 @@ func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 func TestGatewayKilledWhileClientsWait(t *testing.T) {
 	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "bereft", 1, never))
-	s.turn(c)
+	d := s.turn(c)
 	s.sleeps(c)
-	answered := s.clientsWithoutAnOperator(c)
+	answered := d.clientsWithoutAnOperator(c)
 	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 	s.must(err)
-	killed := s.replicas()[0]
-	s.must(kube.Delete(s.ctx, &killed, client.GracePeriodSeconds(0)))
-	s.scaleOperator(1)
+	d.endReplica(s.replicas()[0], client.GracePeriodSeconds(0))
+	d.scaleOperator(1)
 	if err := <-answered; err != nil {
 		t.Error(err)
 	}
@@ -405,13 +403,13 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 	s := disturbing(t)
 	c := s.running(kube.NewCluster(s.namespace, "recorded", 1, never))
-	s.turn(c)
+	d := s.turn(c)
 	s.sleeps(c)
-	answered := s.clientsWithoutAnOperator(c)
+	answered := d.clientsWithoutAnOperator(c)
 	_, err := kube.AwaitCluster(s.ctx, c, "asked to wake", toSettle, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
 	s.must(err)
-	s.killPlugin()
-	s.scaleOperator(1)
+	d.killPlugin()
+	d.scaleOperator(1)
 	s.must(<-answered)
 	message, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
 	s.must(err)
@@ -424,7 +422,7 @@ func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 
 // clientsWithoutAnOperator makes twenty clients retry until they are answered, after stopping the operator, so that no instance
 // comes up until it is scaled up again. The returned channel receives the result.
-func (s *story) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
+func (s *disturber) clientsWithoutAnOperator(c *cnpgv1.Cluster) <-chan error {
 	s.Helper()
 	s.withoutOperator()
 	return s.twentyClients(c, untilAnswered)
