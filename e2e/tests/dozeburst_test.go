@@ -36,9 +36,11 @@ func TestDoze_refusesAndCutsNobody(t *testing.T) {
 	side := max(3, dozes/16) // clusters side by side: a doze is more than a minute after the one before
 	rounds := (dozes + side - 1) / side
 	program := buildStatic(t, "..", "./cmd/burst")
+	random := randomly(t)
 	var all bursts
 	t.Cleanup(func() { t.Log(all.String()) })
 	for i := range side {
+		moments := rand.New(rand.NewPCG(random.Uint64(), 0)) //nolint:gosec // they are to be repeated
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
 			s := begin(t)
@@ -46,7 +48,7 @@ func TestDoze_refusesAndCutsNobody(t *testing.T) {
 			s.must(kube.PutBurst(s.ctx, s.namespace, program))
 			order, before, committed := s.burst(c), s.instances(c)[0], 0
 			for round := range rounds {
-				report, woke := s.visitedAroundADoze(c, order, (i+round)%2 == 0)
+				report, woke := s.visitedAroundADoze(c, order, (i+round)%2 == 0, moments)
 				all.add(report, woke)
 				committed += report.Committed
 			}
@@ -109,7 +111,7 @@ func (s *story) burst(c *cnpgv1.Cluster) scenario.Burst {
 
 // visitedAroundADoze has clients connect from a random moment on after the announcement of a doze, most of whom prevent it, or
 // after the fence, and reports whether they woke the cluster.
-func (s *story) visitedAroundADoze(c *cnpgv1.Cluster, order scenario.Burst, late bool) (report scenario.BurstReport, woke bool) {
+func (s *story) visitedAroundADoze(c *cnpgv1.Cluster, order scenario.Burst, late bool, random *rand.Rand) (report scenario.BurstReport, woke bool) {
 	s.Helper()
 	_, err := kube.AwaitCluster(s.ctx, c, "awake", toSettle, func(c *cnpgv1.Cluster) bool {
 		return c.Annotations[scenario.Announced] == "" && c.Annotations[scenario.Fence] == ""
@@ -122,9 +124,9 @@ func (s *story) visitedAroundADoze(c *cnpgv1.Cluster, order scenario.Burst, late
 	}
 	at, err := kube.AwaitCluster(s.ctx, c, "about to doze", toDoze, begun)
 	s.must(err)
-	delay := rand.N(within)
+	delay := time.Duration(random.Int64N(int64(within)))
 	pause(s, delay)
-	if order.Lasts = burstLasts; rand.IntN(3) == 0 {
+	if order.Lasts = burstLasts; random.IntN(3) == 0 {
 		order.Lasts = burstOutlasts
 	}
 	report, err = kube.Burst(s.ctx, s.namespace, order)

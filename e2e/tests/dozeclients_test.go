@@ -96,15 +96,22 @@ func TestDoze_servesBeforeItsPodIsReady(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := s.dozingCluster("unready")
+	s.until(func() bool { return s.servesWhileUnready(c) }, "the pod was not ready while the instance manager stood still")
+}
+
+// servesWhileUnready has a client end a doze, stops the instance manager, and checks that clients are answered. It reports whether the pod
+// was not ready meanwhile.
+func (s *story) servesWhileUnready(c *cnpgv1.Cluster) bool {
+	s.Helper()
 	pod := s.dozes(c)
 	managers := scenario.Processes(func(cmdline []string) bool {
 		return len(cmdline) > 2 && cmdline[0] == "/controller/manager" && cmdline[1] == "instance" && cmdline[2] == "run"
 	}, string(pod.UID))
 	if len(managers) != 1 {
-		t.Skip("the processes of the node cannot be seen from here")
+		s.Skip("the processes of the node cannot be seen from here")
 	}
 	call := s.caller(c)
-	t.Cleanup(func() { _ = syscall.Kill(managers[0], syscall.SIGCONT) })
+	defer func() { _ = syscall.Kill(managers[0], syscall.SIGCONT) }()
 	s.must(<-call())
 	s.must(syscall.Kill(managers[0], syscall.SIGSTOP))
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(&pod), &pod))
@@ -123,22 +130,23 @@ func TestDoze_servesBeforeItsPodIsReady(t *testing.T) {
 		}
 	}
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(&pod), &pod))
-	led := s.slices(c)
+	unready, led := !wasReady && !scenario.Ready(&pod), s.slices(c)
 	s.must(syscall.Kill(managers[0], syscall.SIGCONT))
 	lasted := time.Since(stopped)
 	s.must(<-last)
-	t.Logf("the instance manager stopped for %.1fs, and the pod was ready: %t; %d clients were answered", lasted.Seconds(), wasReady, answered)
+	s.Logf("the instance manager stopped for %.1fs, and the pod was ready: %t; %d clients were answered", lasted.Seconds(), !unready, answered)
 	if answered == 0 {
-		t.Error("no client was answered meanwhile")
+		s.Error("no client was answered meanwhile")
 	}
-	if !wasReady && !scenario.Ready(&pod) && len(led) != 2 {
-		t.Errorf("the pod is not ready, and the gateway stands before %v", led)
+	if unready && len(led) != 2 {
+		s.Errorf("the pod is not ready, and the gateway stands before %v", led)
 	}
 	s.awakeAgain(c)
 	now, tooLong := s.instances(c), lasted > managerStops+5*time.Second // for the kubelet, since this test was stopped too
 	if len(now) != 1 || now[0].UID != pod.UID || restarts(now[0]) != 0 && !tooLong {
-		t.Error("the pod was replaced, or a container restarted")
+		s.Error("the pod was replaced, or a container restarted")
 	}
+	return unready
 }
 
 // caller returns a function that connects through -rw from this machine and asks, and says what came of it. It does without the API

@@ -3,7 +3,6 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,37 +29,50 @@ func TestDoze_survivesItsSidecar(t *testing.T) {
 	verify := s.trust(c)
 	for _, row := range []struct {
 		rule, subcommand string
-		when             func(*cnpgv1.Cluster) bool
+		stopped          bool
 	}{
-		{"the worker, while PostgreSQL stops", "worker", fenced},
-		{"the worker, while PostgreSQL is stopped", "worker", scenario.Dozing},
-		{"the supervisor, while PostgreSQL is stopped", "", scenario.Dozing},
+		{"the worker, while PostgreSQL stops", "worker", false},
+		{"the worker, while PostgreSQL is stopped", "worker", true},
+		{"the supervisor, while PostgreSQL is stopped", "", true},
 	} {
-		before := s.instances(c)[0]
-		doomed := processesOf(before, row.subcommand)
-		if len(doomed) == 0 {
-			t.Skip("the processes of the node cannot be seen from here")
-		}
-		_, err := kube.AwaitCluster(s.ctx, c, "about to doze", toDoze, row.when)
-		s.must(err)
-		for _, process := range doomed {
-			s.must(syscall.Kill(process, syscall.SIGKILL))
-		}
-		t.Logf("%s: killed, and PostgreSQL had stopped: %t", row.rule, scenario.Dozing(c))
-		if at, err := kube.AwaitPod(s.ctx, before.DeepCopy(), "ready", toOpen, scenario.Ready); err == nil {
-			t.Errorf("%s: the pod became ready at %s", row.rule, at.Format(time.StampMilli))
-		}
-		if row.subcommand == "" {
-			_, err := kube.AwaitPod(s.ctx, before.DeepCopy(), "restarted", toHealthy, func(p *corev1.Pod) bool { return restarts(*p) > restarts(before) })
-			s.must(err)
-		}
-		if now := s.dozes(c); now.UID != before.UID {
-			t.Errorf("%s: the pod was replaced", row.rule)
-		} else if row.subcommand != "" && restarts(now) != restarts(before) {
-			t.Errorf("%s: the container was restarted", row.rule)
-		}
-		s.wakesByClient(c, verify)
+		s.until(func() bool { return s.dozesWithout(c, verify, row.rule, row.subcommand, row.stopped) }, row.rule)
 	}
+}
+
+// dozesWithout kills the sidecar's processes when PostgreSQL is about to stop for a doze, or has stopped, and reports whether they were
+// killed then.
+func (s *story) dozesWithout(c *cnpgv1.Cluster, verify, rule, subcommand string, stopped bool) (then bool) {
+	s.Helper()
+	when := fenced
+	if stopped {
+		when = scenario.Dozing
+	}
+	before := s.instances(c)[0]
+	doomed := processesOf(before, subcommand)
+	if len(doomed) == 0 {
+		s.Skip("the processes of the node cannot be seen from here")
+	}
+	_, err := kube.AwaitCluster(s.ctx, c, "about to doze", toDoze, when)
+	s.must(err)
+	for _, process := range doomed {
+		s.must(syscall.Kill(process, syscall.SIGKILL))
+	}
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	then = scenario.Dozing(c) == stopped
+	if at, err := kube.AwaitPod(s.ctx, before.DeepCopy(), "ready", toOpen, scenario.Ready); err == nil {
+		s.Errorf("%s: the pod became ready at %s", rule, at.Format(time.StampMilli))
+	}
+	if subcommand == "" {
+		_, err := kube.AwaitPod(s.ctx, before.DeepCopy(), "restarted", toHealthy, func(p *corev1.Pod) bool { return restarts(*p) > restarts(before) })
+		s.must(err)
+	}
+	if now := s.dozes(c); now.UID != before.UID {
+		s.Errorf("%s: the pod was replaced", rule)
+	} else if subcommand != "" && restarts(now) != restarts(before) {
+		s.Errorf("%s: the container was restarted", rule)
+	}
+	s.wakesByClient(c, verify)
+	return then
 }
 
 // fenced reports whether the cluster is fenced.
@@ -368,7 +380,7 @@ func TestDoze_survivesTheAPIServer(t *testing.T) {
 		callers[i] = s.caller(c)
 	}
 	mayDoze(stopping)
-	pause(s.story, rand.N(wayDown/2))
+	pause(s.story, time.Duration(randomly(t).Int64N(int64(wayDown/2))))
 	mayDoze(leaving)
 	_, err := kube.AwaitCluster(s.ctx, stopping, "fenced", toDoze, fenced)
 	s.must(err)

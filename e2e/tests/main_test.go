@@ -1,8 +1,8 @@
 // Package tests proves the project's promises on a real cluster. It runs against the cluster in KUBECONFIG, with CloudNativePG
 // and the plugin installed. Images: POSTGRES_IMAGE is the operand, PGBOUNCER_IMAGE that of the poolers, DRIVERS_IMAGE has
 // clients in several languages, and NEIGHBOUR_IMAGE is the plugin of e2e/neighbour. NEXT_POSTGRES_IMAGE and the images of the
-// tag NEXT_TAG, of another version, are the targets of the upgrade tests. DOZES, HANDOVERS, LOST_ANSWERS and RENEWALS set the repetitions
-// of the tests of rare races.
+// tag NEXT_TAG, of another version, are the targets of the upgrade tests. DOZES, HANDOVERS, LOST_ANSWERS and RENEWALS set the
+// repetitions of the tests of rare races, and SEED repeats their random moments.
 package tests
 
 import (
@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -210,6 +211,33 @@ func provided(t *testing.T, variable string) string {
 		t.Fatal(err)
 	}
 	return value
+}
+
+// randomly returns what chooses a test's random moments. SEED repeats those of another run.
+func randomly(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := time.Now().UnixNano()
+	if text := os.Getenv("SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseInt(text, 10, 64); err != nil {
+			t.Fatalf("SEED is %q, want a number", text)
+		}
+	}
+	t.Logf("SEED=%d repeats the random moments", seed)
+	return rand.New(rand.NewPCG(uint64(seed), 0)) //nolint:gosec // it is to be repeated
+}
+
+// until repeats a scenario until its precondition held: only then it has shown something.
+func (s *story) until(held func() bool, precondition string) {
+	s.Helper()
+	const tries = 5
+	for range tries {
+		if held() {
+			return
+		}
+		s.Logf("once more, because it did not hold: %s", precondition)
+	}
+	s.Fatalf("in %d tries it never held: %s", tries, precondition)
 }
 
 // must ends the test on an error.
