@@ -155,7 +155,7 @@ func (s *story) sampledAfterAUse(c *cnpgv1.Cluster, pod string) report {
 	})
 }
 
-// The sidecar's container is killed once. docs/high-availability.md reports how long the endpoint was missing.
+// The sidecar's container is killed once: its pod becomes ready again, its idle clock goes on, and PostgreSQL is not restarted.
 func TestContainerKilled(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -220,7 +220,7 @@ func TestUseWhileTheSidecarIsAway(t *testing.T) {
 	}
 }
 
-// With the API server away across the threshold the cluster does not sleep; afterwards it does without intervention.
+// With the API server away across the threshold the cluster sleeps once it is back, without intervention.
 func TestAPIServerDown(t *testing.T) {
 	s := alone(t)
 	c := s.running(kube.NewCluster(s.namespace, "unreachable", 1, never))
