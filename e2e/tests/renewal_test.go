@@ -173,9 +173,10 @@ func (s *story) complaints(since time.Time) (own, refused []string) {
 // internal/cnpi/plugin/repository, setPluginProtocol). A reconciliation that starts meanwhile finds the closed pool, retries
 // five times within 1.6 s, and fails if another reconciliation, of any cluster, holds a connection for longer; it is retried at
 // once. Observed: 1 to 3 s while clusters were being created, 20 s next to one whose instance manager did not answer. A
-// connection being opened for the closed pool is cancelled.
+// connection being opened for the closed pool is cancelled. What fails once there is a connection does not begin with these words.
 func operatorsOwn(message string) bool {
-	return message == "while getting plugin connection: closed pool" || strings.Contains(message, "context canceled")
+	cause, own := strings.CutPrefix(message, "while getting plugin connection: ")
+	return own && (cause == "closed pool" || strings.Contains(cause, "context canceled"))
 }
 
 func (s *story) secret(name string) *corev1.Secret {
