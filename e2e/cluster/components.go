@@ -16,23 +16,28 @@ var files embed.FS
 
 // configure writes the configuration of every component.
 func (l Layout) configure(options Options) error {
-	families := options.Families
-	replace := strings.NewReplacer("@RUN@", l.Run, "@ADDRESS@", nodeAddress, "@NODE@", nodeName,
-		"@PODS@", families.list(func(a addressing) string { return a.pods }),
-		"@HOSTS@", families.list(func(a addressing) string { return `"` + a.host + `"` }),
-		"@RANGES@", families.list(func(a addressing) string { return `[{"subnet":"` + a.pods + `"}]` }),
-		"@ROUTES@", families.list(func(a addressing) string { return `{"dst":"` + a.anywhere + `"}` }),
-		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", l.own(), "@PODNET@", l.own(), "@LOGS@", l.Logs(),
-		"@MODE@", options.ProxyMode, "@PROVISIONER@", provisioner)
-	for name, path := range map[string]string{
-		"containerd.toml": "containerd.toml", "cni.conflist": "cni/10-pods.conflist", "kubelet.yaml": "kubelet.yaml",
-		"proxy.yaml": "proxy.yaml", "Corefile": "Corefile", "base.yaml": "base.yaml", "audit-policy.yaml": "audit-policy.yaml",
-	} {
+	return l.configureNode(l.Logs(), nodeName, options.Families.all(), options.ProxyMode,
+		"containerd.toml", "cni.conflist", "kubelet.yaml", "proxy.yaml", "Corefile", "base.yaml", "audit-policy.yaml")
+}
+
+// configureNode writes files of a node with these addresses.
+func (l Layout) configureNode(logs, node string, addresses []addressing, proxyMode string, names ...string) error {
+	replace := strings.NewReplacer("@RUN@", l.Run, "@ADDRESS@", addresses[0].node, "@NODE@", node,
+		"@PODS@", list(addresses, func(a addressing) string { return a.pods }),
+		"@HOSTS@", list(addresses, func(a addressing) string { return `"` + a.host + `"` }),
+		"@RANGES@", list(addresses, func(a addressing) string { return `[{"subnet":"` + a.pods + `"}]` }),
+		"@ROUTES@", list(addresses, func(a addressing) string { return `{"dst":"` + a.anywhere + `"}` }),
+		"@PODBRIDGE@", podBridge, "@DNS@", dnsService, "@CGROUP@", l.own(), "@PODNET@", l.own(), "@LOGS@", logs,
+		"@MODE@", proxyMode, "@PROVISIONER@", provisioner)
+	for _, name := range names {
 		content, err := files.ReadFile("files/" + name)
 		if err != nil {
 			return fmt.Errorf("read the template %s: %w", name, err)
 		}
-		if err := writeFile(l.run(path), replace.Replace(string(content))); err != nil {
+		if name == "cni.conflist" { // CNI takes what is in a folder
+			name = "cni/10-pods.conflist"
+		}
+		if err := writeFile(l.run(name), replace.Replace(string(content))); err != nil {
 			return err
 		}
 	}
@@ -115,15 +120,24 @@ func (l Layout) controlled(node string, families Families) []component {
 			"--use-service-account-credentials=true", "--service-account-private-key-file="+pki+"/sa.key",
 			"--root-ca-file="+pki+"/ca.crt", "--allocate-node-cidrs=false", "--flex-volume-plugin-dir="+l.run("volume-plugins"))},
 		{"kube-scheduler", kubernetes, append([]string{"kube-scheduler"}, as("scheduler")...)},
-		{"kubelet", kubernetes, []string{
-			"kubelet", "--config=" + l.run("kubelet.yaml"), "--kubeconfig=" + pki + "/kubelet.conf",
-			"--root-dir=" + l.run("kubelet"), "--cert-dir=" + l.run("kubelet-pki"), "--hostname-override=" + nodeName,
-			"--node-ip=" + families.list(func(a addressing) string { return a.node }),
-		}},
-		{"kube-proxy", kubernetes, []string{"kube-proxy", "--config=" + l.run("proxy.yaml")}},
+		l.kubelet(l, nodeName, families.list(func(a addressing) string { return a.node })),
+		l.proxy(l),
 		{"provisioner", node, []string{
-			"provisioner", "--kubeconfig=" + l.Kubeconfig(), "--directory=" + l.run("volumes"), "--node=" + nodeName, "--name=" + provisioner,
+			"provisioner", "--kubeconfig=" + l.Kubeconfig(), "--directory=" + l.run("volumes"), "--name=" + provisioner,
 		}},
 		{"coredns", node, []string{"coredns", "-conf", l.run("Corefile")}},
 	}
+}
+
+// kubelet is that of a node, which has a layout of its own.
+func (l Layout) kubelet(node Layout, name, addresses string) component {
+	return component{"kubelet", l.kubernetes(), []string{
+		"kubelet", "--config=" + node.run("kubelet.yaml"), "--kubeconfig=" + l.run("pki", "kubelet-"+name+".conf"),
+		"--root-dir=" + node.run("kubelet"), "--cert-dir=" + node.run("kubelet-pki"), "--hostname-override=" + name,
+		"--node-ip=" + addresses,
+	}}
+}
+
+func (l Layout) proxy(node Layout) component {
+	return component{"kube-proxy", l.kubernetes(), []string{"kube-proxy", "--config=" + node.run("proxy.yaml")}}
 }

@@ -41,10 +41,12 @@ func (l Layout) Down(ctx context.Context, progress *Progress) error {
 // remove is Down with the lock held.
 func (l Layout) remove(ctx context.Context, progress *Progress, lock claim) error {
 	progress.Say("take the cluster down")
-	err := errors.Join(l.killAll(), removeSockets(l.Run), l.unmount(), removeLinks(ctx), l.restoreSettings(), l.removeRules(ctx),
-		l.removeCgroups(ctx), l.removeRecords(), l.removeLogLinks())
+	err := errors.Join(l.killAll(), l.unmount(), removeLinks(ctx), l.restoreSettings(), l.removeRules(ctx), l.removeLogLinks())
+	for _, node := range l.nodes() {
+		err = errors.Join(err, removeSockets(node.Run), node.removeCgroups(ctx), node.removeRecords())
+	}
 	if err == nil { // what is known of the cluster is kept as long as something of it is left
-		err = errors.Join(os.RemoveAll(l.Run), lock.write(""), l.deleteNetwork(ctx))
+		err = errors.Join(l.second().deleteNetwork(ctx), os.RemoveAll(l.Run), lock.write(""), l.deleteNetwork(ctx))
 	}
 	if err != nil {
 		return fmt.Errorf("take the cluster down: %w", err)

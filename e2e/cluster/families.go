@@ -59,9 +59,11 @@ func (f Families) all() []addressing {
 }
 
 // list is something of each family, as the components and their files take it.
-func (f Families) list(of func(addressing) string) string {
+func (f Families) list(of func(addressing) string) string { return list(f.all(), of) }
+
+func list(addresses []addressing, of func(addressing) string) string {
 	var all []string
-	for _, a := range f.all() {
+	for _, a := range addresses {
 		all = append(all, of(a))
 	}
 	return strings.Join(all, ",")

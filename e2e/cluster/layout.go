@@ -1,4 +1,4 @@
-// Package cluster makes a real single-node Kubernetes with the real CloudNativePG operator on a Debian machine, as root,
+// Package cluster makes a real Kubernetes of one node, or two, with the real CloudNativePG operator on a Debian machine, as root,
 // without a container registry and without Docker: etcd to kube-proxy from Go modules, containerd and CNI from Debian,
 // PostgreSQL from Debian's packages. What is built is kept in a cache outside the repository; what runs is in a run folder,
 // which Down removes.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,6 +78,47 @@ func TestEveryPlaceholderOfTheConfigurationIsFilled(t *testing.T) {
 		}
 		if proxy := must(os.ReadFile(l.run("proxy.yaml")))(t); !strings.Contains(string(proxy), "mode: nftables\n") {
 			t.Errorf("kube-proxy is not in the mode that was asked for:\n%s", proxy)
+		}
+	}
+}
+
+func TestSecondNode_hasNothingOfTheFirst(t *testing.T) {
+	t.Parallel()
+	l := Layout{Run: filepath.Join(t.TempDir(), "run"), Network: "turns"}
+	if err := errors.Join(l.configure(Options{ProxyMode: "iptables", Families: IPv4}), l.second().configureSecond(l.Logs(), "iptables")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"containerd.toml", "cni/10-pods.conflist", "kubelet.yaml", "proxy.yaml"} {
+		first, second := must(os.ReadFile(l.run(name)))(t), must(os.ReadFile(l.second().run(name)))(t)
+		if strings.Contains(string(second), "@") {
+			t.Errorf("%s has a placeholder left:\n%s", name, second)
+		}
+		for _, own := range []string{
+			"address: " + nodeAddress, nodeAddress + "/32", ipv4.pods, "cgroupRoot: /" + l.own() + "\n", `"` + l.own() + `"`, l.Run + "/containerd",
+			"hostnameOverride: " + nodeName + "\n", l.Logs() + "/pods",
+		} {
+			if strings.Contains(string(first), own) && strings.Contains(string(second), own) {
+				t.Errorf("both nodes have %s in %s", own, name)
+			}
+		}
+	}
+}
+
+func TestOptions_nodes(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule    string
+		options Options
+		allowed bool
+	}{
+		{"one", Options{Nodes: 1, Families: DualStack}, true},
+		{"two", Options{Nodes: 2, Families: IPv4}, true},
+		{"the second node has no IPv6", Options{Nodes: 2, Families: DualStack}, false},
+		{"none is no cluster", Options{Families: IPv4}, false},
+		{"there is no third", Options{Nodes: 3, Families: IPv4}, false},
+	} {
+		if err := row.options.checkNodes(); (err == nil) != row.allowed {
+			t.Errorf("%s: %v", row.rule, err)
 		}
 	}
 }

@@ -42,14 +42,15 @@ func TestLifeOfACluster(t *testing.T) {
 	for _, row := range []struct {
 		rule, mode string
 		families   cluster.Families
+		nodes      int
 		crash      bool
 	}{
-		{"down leaves nothing", "iptables", cluster.DualStack, false},
-		{"down leaves nothing of a cluster whose components crashed", "nftables", cluster.IPv4, true},
+		{"down leaves nothing", "iptables", cluster.DualStack, 1, false},
+		{"down leaves nothing of a cluster whose two nodes whose components crashed", "nftables", cluster.IPv4, 2, true},
 	} {
 		if !t.Run(row.rule, func(t *testing.T) {
 			before := look(t, folder)
-			live(t, l, cluster.Options{ProxyMode: row.mode, Families: row.families, Versions: cluster.Usual()}, row.crash)
+			live(t, l, cluster.Options{ProxyMode: row.mode, Families: row.families, Versions: cluster.Usual(), Nodes: row.nodes}, row.crash)
 			if diff := cmp.Diff(before, look(t, folder)); diff != "" {
 				t.Errorf("what the cluster left or took (-before +after):\n%s", diff)
 			}

@@ -70,11 +70,12 @@ func (l Layout) writePKI() error {
 		return err
 	}
 	for name, certificate := range map[string]*x509.Certificate{
-		"admin":              clientOf("admin", "system:masters"),
-		"controller-manager": clientOf("system:kube-controller-manager"),
-		"scheduler":          clientOf("system:kube-scheduler"),
-		"proxy":              clientOf("system:kube-proxy"),
-		"kubelet":            clientOf("system:node:"+nodeName, "system:nodes"),
+		"admin":                 clientOf("admin", "system:masters"),
+		"controller-manager":    clientOf("system:kube-controller-manager"),
+		"scheduler":             clientOf("system:kube-scheduler"),
+		"proxy":                 clientOf("system:kube-proxy"),
+		"kubelet-" + nodeName:   clientOf("system:node:"+nodeName, "system:nodes"),
+		"kubelet-" + SecondNode: clientOf("system:node:"+SecondNode, "system:nodes"),
 	} {
 		if err := p.kubeconfig(name, certificate); err != nil {
 			return err

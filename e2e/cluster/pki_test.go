@@ -36,7 +36,7 @@ func TestCertificates(t *testing.T) {
 		})
 	}
 	for _, row := range []struct{ rule, name, user, group string }{
-		{"the node is one to the Node authorizer", "kubelet", "system:node:" + nodeName, "system:nodes"},
+		{"the node is one to the Node authorizer", "kubelet-" + nodeName, "system:node:" + nodeName, "system:nodes"},
 		{"the administrator may do everything", "admin", "admin", "system:masters"},
 		{"the scheduler has its role by its name", "scheduler", "system:kube-scheduler", ""},
 		{"the controllers have theirs", "controller-manager", "system:kube-controller-manager", ""},

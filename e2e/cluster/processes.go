@@ -83,7 +83,11 @@ func (l Layout) processes() []int {
 			}
 		}
 	}
-	for _, root := range l.cgroupRoots() {
+	var groups []string
+	for _, node := range l.nodes() {
+		groups = append(groups, node.cgroupRoots()...)
+	}
+	for _, root := range groups {
 		_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.Name() != "cgroup.procs" {
 				return nil //nolint:nilerr // a group that has just gone holds no process

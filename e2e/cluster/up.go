@@ -20,6 +20,8 @@ type Options struct {
 	Families Families
 	// Versions are those of what it is made of.
 	Versions Versions
+	// Nodes is how many it has: one or two.
+	Nodes int
 	// Reuse takes a cluster of the same choices that is already up and answers, instead of refusing.
 	Reuse bool
 }
@@ -29,7 +31,7 @@ func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (er
 	if options.ProxyMode != "iptables" && options.ProxyMode != "nftables" {
 		return fmt.Errorf("proxy mode %q: allowed are iptables and nftables", options.ProxyMode)
 	}
-	if err := errors.Join(options.Families.Check(), options.Versions.Check()); err != nil {
+	if err := errors.Join(options.Families.Check(), options.Versions.Check(), options.checkNodes()); err != nil {
 		return err
 	}
 	if err := l.checkMachine(ctx, options.Families); err != nil {
@@ -95,6 +97,9 @@ func (l Layout) alreadyUp(ctx context.Context, progress *Progress, lock claim, o
 	if err != nil || string(versions) != options.Versions.String() {
 		return false, fmt.Errorf("the running cluster has %s, not %s: `down` ends it", versions, options.Versions)
 	}
+	if nodes := len(l.nodes()); nodes != options.Nodes {
+		return false, fmt.Errorf("the running cluster has %d nodes, not %d: `down` ends it", nodes, options.Nodes)
+	}
 	image, err := l.OperandImage()
 	if err != nil {
 		return false, err
@@ -131,6 +136,9 @@ func (l Layout) begin(ctx context.Context, built artefacts, options Options) err
 			return err
 		}
 	}
+	if options.Nodes == 2 {
+		return l.beginSecond(ctx, options)
+	}
 	return nil
 }
 
@@ -142,6 +150,11 @@ func (l Layout) bringUp(ctx context.Context, progress *Progress, built artefacts
 	progress.Say("start Kubernetes %s; the logs are in %s", options.Versions.Kubernetes, l.Logs())
 	for _, c := range l.independent(options.Families) {
 		if err := l.start(c); err != nil {
+			return err
+		}
+	}
+	if options.Nodes == 2 {
+		if err := l.startSecond(); err != nil {
 			return err
 		}
 	}
@@ -159,11 +172,16 @@ func (l Layout) bringUp(ctx context.Context, progress *Progress, built artefacts
 			return err
 		}
 	}
-	return l.populate(ctx, progress, built, options.Versions)
+	if options.Nodes == 2 {
+		if err := l.joinSecond(); err != nil {
+			return err
+		}
+	}
+	return l.populate(ctx, progress, built, options)
 }
 
 // populate installs what every cluster has: storage, DNS and the operator.
-func (l Layout) populate(ctx context.Context, progress *Progress, built artefacts, versions Versions) error {
+func (l Layout) populate(ctx context.Context, progress *Progress, built artefacts, options Options) error {
 	apply := func(ctx context.Context) error {
 		_, err := l.Kubectl(ctx, "", "apply", "--server-side", "-f", l.run("base.yaml"))
 		return err
@@ -174,18 +192,25 @@ func (l Layout) populate(ctx context.Context, progress *Progress, built artefact
 	if _, err := l.Kubectl(ctx, built.manifest, "apply", "--server-side", "-f", "-"); err != nil {
 		return fmt.Errorf("install the operator: %w", err)
 	}
-	node := func(ctx context.Context) error {
-		_, err := l.Kubectl(ctx, "", "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=5s")
-		return err
+	if options.Nodes == 2 {
+		if err := l.keepOperator(ctx); err != nil {
+			return err
+		}
 	}
-	if err := l.until(ctx, "the node", time.Minute, node); err != nil {
-		return err
+	for _, name := range nodeNames(options.Nodes) {
+		ready := func(ctx context.Context) error {
+			_, err := l.Kubectl(ctx, "", "wait", "--for=condition=Ready", "node/"+name, "--timeout=5s")
+			return err
+		}
+		if err := l.until(ctx, name, time.Minute, ready); err != nil {
+			return err
+		}
+		progress.Say("%s is ready", name)
 	}
-	progress.Say("the node is ready")
 	if err := l.until(ctx, "the operator's webhooks", 2*time.Minute, l.webhook); err != nil {
 		return err
 	}
-	progress.Say("the operator %s answers", versions.Operator)
+	progress.Say("the operator %s answers", options.Versions.Operator)
 	return nil
 }
 
@@ -210,34 +235,40 @@ func (l Layout) until(ctx context.Context, what string, within time.Duration, tr
 	})
 }
 
-// Load imports archives of images into containerd.
+// Load imports archives of images into containerd of every node.
 func (l Layout) Load(ctx context.Context, archives ...string) error {
 	if err := l.exists(); err != nil {
 		return err
 	}
-	answers := func(ctx context.Context) error { _, err := l.ctr(ctx, "version"); return err }
-	if err := l.until(ctx, "containerd", 20*time.Second, answers); err != nil {
-		return err
-	}
-	for _, archive := range archives {
-		absolute, err := filepath.Abs(archive)
-		if err != nil {
-			return fmt.Errorf("find %s: %w", archive, err)
-		}
-		if _, err := l.ctr(ctx, "images", "import", "--digests=false", absolute); err != nil {
+	for _, node := range l.nodes() {
+		answers := func(ctx context.Context) error { _, err := node.ctr(ctx, "version"); return err }
+		if err := l.until(ctx, "containerd", 20*time.Second, answers); err != nil {
 			return err
+		}
+		for _, archive := range archives {
+			absolute, err := filepath.Abs(archive)
+			if err != nil {
+				return fmt.Errorf("find %s: %w", archive, err)
+			}
+			if _, err := node.ctr(ctx, "images", "import", "--digests=false", absolute); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// Tag gives an image that containerd has another name.
+// Tag gives an image that containerd of every node has another name.
 func (l Layout) Tag(ctx context.Context, name, other string) error {
 	if err := l.exists(); err != nil {
 		return err
 	}
-	_, err := l.ctr(ctx, "images", "tag", "--force", name, other)
-	return err
+	for _, node := range l.nodes() {
+		if _, err := node.ctr(ctx, "images", "tag", "--force", name, other); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Kubectl runs kubectl as the administrator.

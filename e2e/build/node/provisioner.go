@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 )
 
-// directories provisions a directory of the node for every claim.
-type directories struct{ parent, node string }
+// directories provisions for every claim a directory that only the chosen node uses. All nodes are on the machine of this process.
+type directories struct{ parent string }
 
 // Provision makes the directory and describes it as a local volume, not a hostPath one: the kubelet applies fsGroup to local
 // volumes only.
@@ -37,7 +37,7 @@ func (d directories) Provision(_ context.Context, o controller.ProvisionOptions)
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{
-					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{d.node},
+					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{o.SelectedNodeName},
 				}},
 			}}}},
 		},
@@ -56,7 +56,6 @@ func provision(arguments []string) error {
 	flags := flag.NewFlagSet("provisioner", flag.ExitOnError)
 	kubeconfig := flags.String("kubeconfig", "", "kubeconfig")
 	parent := flags.String("directory", "", "directory of the volumes")
-	node := flags.String("node", "", "name of the node")
 	name := flags.String("name", "", "name of the provisioner")
 	if err := flags.Parse(arguments); err != nil {
 		return fmt.Errorf("read the flags: %w", err)
@@ -70,6 +69,6 @@ func provision(arguments []string) error {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	ctx := context.Background()
-	controller.NewProvisionController(ctx, client, *name, directories{*parent, *node}, controller.LeaderElection(false)).Run(ctx)
+	controller.NewProvisionController(ctx, client, *name, directories{*parent}, controller.LeaderElection(false)).Run(ctx)
 	return nil
 }

@@ -1,4 +1,4 @@
-// Command cluster makes, shows and removes a real single-node Kubernetes with the CloudNativePG operator on this machine.
+// Command cluster makes, shows and removes a real Kubernetes with the CloudNativePG operator on this machine.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 const usage = `usage: cluster COMMAND
-  up [-proxy-mode iptables|nftables] [-ip-family ipv4|dual] [-reuse] [VERSIONS]
+  up [-nodes 1|2] [-proxy-mode iptables|nftables] [-ip-family ipv4|dual] [-reuse] [VERSIONS]
                                       make the cluster; with -reuse one that is up already will do
   prepare [VERSIONS]                  build what a cluster is made of, and make none
   down                                remove it
@@ -67,6 +67,7 @@ func run(ctx context.Context, arguments []string) error {
 		flags := versionFlags(command, &options.Versions)
 		flags.StringVar(&options.ProxyMode, "proxy-mode", "iptables", "iptables or nftables")
 		families := flags.String("ip-family", string(cluster.IPv4), "ipv4, or dual: IPv4 and IPv6")
+		flags.IntVar(&options.Nodes, "nodes", 1, "1, or 2: the second one in another network namespace")
 		flags.BoolVar(&options.Reuse, "reuse", false, "take a cluster that is already up")
 		if err := flags.Parse(rest); err != nil {
 			return fmt.Errorf("read the flags: %w", err)
