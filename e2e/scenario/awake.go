@@ -24,11 +24,18 @@ const (
 // StaysAwake watches the cluster for the threshold, and from then on until the primary's sidecar has decided that this reason keeps it
 // awake. The error is ErrSlept if hibernation is turned on meanwhile, or sleep announced.
 func (k *Kubernetes) StaysAwake(ctx context.Context, c *cnpgv1.Cluster, threshold time.Duration, reason string) error {
+	return k.staysAwake(ctx, c, threshold, toDecide, reason)
+}
+
+// errNeverDecided means that something else kept the cluster awake, or nothing did.
+var errNeverDecided = errors.New("the sidecar did not decide so")
+
+func (k *Kubernetes) staysAwake(ctx context.Context, c *cnpgv1.Cluster, threshold, within time.Duration, reason string) error {
 	watching, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	decided := "decided " + time.Now().Format(time.RFC3339Nano)
 	go func() {
-		err := k.keptAwakeBy(watching, c, time.Now().Add(threshold), reason)
+		err := k.keptAwakeBy(watching, c, time.Now().Add(threshold), within, reason)
 		if err == nil {
 			err = k.Annotate(watching, c, Look, &decided) // every earlier change of the Cluster is watched before this one
 		}
@@ -54,13 +61,13 @@ func (k *Kubernetes) StaysAwake(ctx context.Context, c *cnpgv1.Cluster, threshol
 
 // keptAwakeBy waits until the primary's sidecar has decided after that time, and with the threshold passed, that this reason keeps the
 // cluster awake.
-func (k *Kubernetes) keptAwakeBy(ctx context.Context, c *cnpgv1.Cluster, after time.Time, reason string) error {
+func (k *Kubernetes) keptAwakeBy(ctx context.Context, c *cnpgv1.Cluster, after time.Time, within time.Duration, reason string) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(time.Until(after)):
 	}
-	for deadline := time.Now().Add(toDecide); ; {
+	for deadline := time.Now().Add(within); ; {
 		now := time.Now().Format(time.RFC3339Nano)
 		if err := k.Annotate(ctx, c, Look, &now); err != nil {
 			return err
@@ -78,7 +85,7 @@ func (k *Kubernetes) keptAwakeBy(ctx context.Context, c *cnpgv1.Cluster, after t
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return errors.Join(fmt.Errorf("%s after the threshold %s is not what keeps cluster %s awake: %s", toDecide, reason, c.Name, page), err)
+			return errors.Join(fmt.Errorf("%w: that %s keeps cluster %s awake %s after the threshold: %s", errNeverDecided, reason, c.Name, within, page), err)
 		}
 		select {
 		case <-ctx.Done():
