@@ -27,6 +27,10 @@ const (
 	dozeMinutes, thresholdMinutes = "0.5", "1"
 )
 
+// toSleep bounds the wait for sleep beyond the threshold. A sample that a busy machine does not answer starts the clock anew, and an
+// attempt that it breaks off is repeated after 10, 20 and 40 s.
+const toSleep = 5 * time.Minute
+
 func main() {
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -114,7 +118,7 @@ func (s *show) use(ctx context.Context) error {
 }
 
 func (s *show) doze(ctx context.Context) error {
-	if _, err := s.AwaitCluster(ctx, s.cluster, "dozing", dozeAfter+time.Minute, scenario.Dozing); err != nil {
+	if _, err := s.AwaitCluster(ctx, s.cluster, "dozing", dozeAfter+toSleep, scenario.Dozing); err != nil {
 		return err
 	}
 	s.say("DOZING  the sidecar fenced the instance; PostgreSQL is stopped, and pod %s is kept", s.cluster.Status.CurrentPrimary)
@@ -122,7 +126,7 @@ func (s *show) doze(ctx context.Context) error {
 }
 
 func (s *show) fallAsleep(ctx context.Context) error {
-	if _, err := s.AwaitCluster(ctx, s.cluster, "asleep", threshold+time.Minute, scenario.HibernationOn); err != nil {
+	if _, err := s.AwaitCluster(ctx, s.cluster, "asleep", threshold+toSleep, scenario.HibernationOn); err != nil {
 		return err
 	}
 	s.say("ASLEEP  the sidecar turned cnpg.io/hibernation on")
