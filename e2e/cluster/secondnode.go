@@ -115,7 +115,7 @@ func (l Layout) joinSecond() error {
 		l.start(second.there(proxy.name, proxy.program, proxy.arguments...)))
 }
 
-// keepOperator has the operator's pod on the first node, so that the cluster goes on when the second one is lost.
+// keepOperator has the operator's pod on the first node, so that it survives the loss of the second one.
 func (l Layout) keepOperator(ctx context.Context) error {
 	_, err := l.Kubectl(ctx, "", "-n", "cnpg-system", "patch", "deployment", "cnpg-controller-manager", "--type=merge",
 		"-p", `{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":"`+nodeName+`"}}}}}`)
