@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Prints the value of a variable that a test or a benchmark needs. What the variable names is made when it is first asked for,
-# and loaded into the cluster of SCALE_TO_ZERO_NETWORK that on-cluster.sh has made. Several networks ask at the same time.
+# and loaded into the cluster of SCALE_TO_ZERO_NETWORK that on-cluster.sh has made. Several networks ask at the same time, and none
+# waits for what another variable names, which may take minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec 9>build/provide.lock
+exec 9>"build/$1.lock"
 flock 9
 cluster() { (cd e2e && ../build/cluster "$@"); }
 images() { go -C e2e run ./cmd/images -registry "$REGISTRY" "$@" >&2; }

@@ -13,8 +13,8 @@ import (
 // Only schedules of the cluster that nobody else suspended are suspended, and only those are resumed; a running Backup keeps
 // the cluster awake.
 func TestScheduledBackups(t *testing.T) {
-	image := provided(t, "NEIGHBOUR_IMAGE")
 	t.Parallel()
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "backed-up", 1, never)
 	neighbour := s.neighbour(image)

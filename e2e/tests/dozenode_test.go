@@ -165,8 +165,8 @@ func (s *disturber) cordon(node *corev1.Node, yes bool) {
 
 // A Backup that a person makes of a dozing cluster wakes it in its pod and completes, and then the cluster dozes again.
 func TestDoze_aBackupWakesIt(t *testing.T) {
-	image := provided(t, "NEIGHBOUR_IMAGE")
 	t.Parallel()
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)
 	neighbour := s.neighbour(image)
 	c := kube.NewCluster(s.namespace, "saved", 1, never)

@@ -19,8 +19,8 @@ import (
 // The Events of a cluster that is kept awake for many samples, falls asleep and is woken tell that story, each part once: nothing is
 // repeated with the samples, or with changes of the Cluster.
 func TestEventsTellTheStoryOnce(t *testing.T) {
-	image := provided(t, "NEIGHBOUR_IMAGE")
 	t.Parallel()
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "told", 1, never)
 	neighbour := s.neighbour(image)

@@ -35,8 +35,8 @@ var withoutData = map[string]string{
 // series in an alert exists, every rule is evaluated, and none fires for normal operation. A real Alertmanager inhibits the
 // alert of CloudNativePG's cluster chart for a cluster without instances while it sleeps.
 func TestPrometheusSeesASleepAndAWake(t *testing.T) {
-	program := provided(t, "PROMETHEUS")
 	t.Parallel()
+	program := provided(t, "PROMETHEUS")
 	s := begin(t)
 	shipped, err := monitoring.Read("../..")
 	s.must(err)

@@ -31,8 +31,8 @@ const (
 // awake, its schedules are suspended and resumed, its archiving continues after a sleep, and a wake does not wait for the
 // period of its sidecar's startup probe. spec.plugins has the opposite order, since the operator goes by names.
 func TestBesideAnotherPlugin(t *testing.T) {
-	image := provided(t, "NEIGHBOUR_IMAGE")
 	t.Parallel()
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)
 	ours := cnpgv1.PluginConfiguration{Name: scenario.PluginName}
 	for order, prefix := range map[string]string{"asked before": askedBefore, "asked after": askedAfter} {
@@ -56,8 +56,8 @@ func TestBesideAnotherPlugin(t *testing.T) {
 // If another plugin is called after ours and rebuilds its sidecar at CREATE, its startup probe keeps its period, and the wake's
 // Event names it as what the wake waited for.
 func TestWoken_namesTheSidecarThatWasWaitedFor(t *testing.T) {
-	image := provided(t, "NEIGHBOUR_IMAGE")
 	t.Parallel()
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "waited", 1, never)
 	c.Spec.Plugins = append(c.Spec.Plugins, s.otherPlugin(scenario.Neighbour{Name: askedAfter + s.namespace, Image: image, Replaces: true}))
@@ -74,8 +74,8 @@ func TestWoken_namesTheSidecarThatWasWaitedFor(t *testing.T) {
 
 // With SHORTEN_STARTUP_PROBES=false the startup probes of other plugins' sidecars stay as planned, whichever plugin is called first.
 func TestShortenStartupProbes_falseLeavesOthersAsPlanned(t *testing.T) {
-	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := disturbing(t)
+	image := provided(t, "NEIGHBOUR_IMAGE")
 	d := s.turn()
 	const setting = "SHORTEN_STARTUP_PROBES"
 	before := environment(s.plugin(), setting)

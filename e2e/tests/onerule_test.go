@@ -54,8 +54,8 @@ func TestOneRuleForBothEnds_checks(t *testing.T)  { oneRuleForBothEnds(t, checkV
 // oneRuleForBothEnds lets the visitors visit a cluster in every state. They find the programs, of e2e/cmd, below /tmp.
 func oneRuleForBothEnds(t *testing.T, visitors []visitor, programs ...string) {
 	t.Helper()
-	image := provided(t, "DRIVERS_IMAGE")
 	t.Parallel()
+	image := provided(t, "DRIVERS_IMAGE")
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "visited", 1, never))
 	s.startDrivers(c, image)

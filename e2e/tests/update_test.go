@@ -39,8 +39,8 @@ type version struct {
 // cluster has the new sidecar. A cluster that asks for it is rolled at once, as are all with the plugin's setting, except one
 // that opts out.
 func TestUpgradeRestartsNothing(t *testing.T) {
-	tag := provided(t, "NEXT_TAG")
 	s := disturbing(t)
+	tag := provided(t, "NEXT_TAG")
 	registry, _ := s.pluginImage()
 	images := registry + "/" + install.PluginImage
 	next := version{plugin: images + ":" + tag, sidecar: images + "-sidecar:" + tag, request: "60m", program: tag}

@@ -13,8 +13,8 @@ import (
 
 // A minor upgrade of PostgreSQL succeeds with the sidecar in place, and the cluster sleeps on time afterwards.
 func TestMinorUpgrade(t *testing.T) {
-	next := provided(t, "NEXT_POSTGRES_IMAGE")
 	t.Parallel()
+	next := provided(t, "NEXT_POSTGRES_IMAGE")
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "minor", 2, never))
 	s.annotate(c, scenario.InactivityMinutes, "0.5")
