@@ -24,11 +24,11 @@ if [ -n "${BESIDE:-}" ]; then
 	ends() { echo "; status=\$?; SCALE_TO_ZERO_NETWORK=$1 ../../build/cluster down 2>../../build/e2e/down$1.log; exit \$status"; }
 	together=(
 		"$(tests turns -test.parallel=2 "-test.run='$turns'")$(ends turns)"
-		"$(tests alone "-test.run='$alone'"); first=\$?; $(tests alone -test.parallel=3 "-test.run='$doze'" "-test.skip='$turns|$alone'") && (exit \$first)$(ends alone)"
-		"$(tests "" -test.parallel=5 "-test.skip='$turns|$alone|$doze'")"
+		"$(tests alone "-test.run='$alone'"); first=\$?; $(tests alone -test.parallel=2 "-test.run='$doze'" "-test.skip='$turns|$alone'") && (exit \$first)$(ends alone)"
+		"$(tests "" -test.parallel=3 "-test.skip='$turns|$alone|$doze'")"
 	)
 elif [ -n "${RUN:-}" ]; then
-	together=("$(tests "" -test.parallel=5 "-test.run='$RUN'")")
+	together=("$(tests "" -test.parallel=3 "-test.run='$RUN'")")
 else
 	together=("$(tests "" -test.parallel=5 "-test.run='$turns'"); first=\$?; $(tests "" -test.parallel=8 "-test.skip='$turns'") && exit \$first")
 fi
