@@ -79,7 +79,7 @@ const (
 	// attemptWaits is less than the five seconds after which the sidecar gives up a request that is held, and with it the attempt to sleep.
 	attemptWaits = 4 * time.Second
 	// lateRounds is how often a phase is tried again if a busy machine opened its sessions later than that.
-	lateRounds = 5
+	lateRounds = 15
 )
 
 // outcome is what came of an attempt to sleep over a session.
