@@ -119,8 +119,9 @@ func TestOnlyUseCounts(t *testing.T) {
 	defer s.scrape(c)()
 	s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle)) // the standbys were ready later than the primary
 	session := s.open(c, "ro")
+	asked := time.Now()
 	s.annotate(c, scenario.InactivityMinutes, minutes)
-	s.awake(c, threshold, "sibling_active", "a client that reads through -ro")
+	s.usedSince(c, asked.Add(threshold)) // what a standby has seen counts as the primary's use
 	before, after := session.Close()
 
 	probing := make(chan error, 1)
