@@ -12,8 +12,8 @@ type tracer struct {
 	omitted []string
 
 	current *Trace // nil: its beginning is not known, or it was omitted
-	// dozed says that a doze was announced.
-	dozed bool
+	// dozed says that a doze was announced, and plain that a sleep was that is none.
+	dozed, plain bool
 
 	uid       string
 	state     state
@@ -41,12 +41,16 @@ func (t *tracer) take(r *record) {
 
 // finish ends the trace.
 func (t *tracer) finish() {
-	if t.current != nil {
+	switch {
+	case t.current == nil:
+	case t.dozed && t.plain:
+		t.omit("it dozed, and fell asleep without")
+	default:
 		t.current.Dozed = t.dozed
 		t.traces = append(t.traces, *t.current)
 		t.current = nil
 	}
-	t.dozed = false
+	t.dozed, t.plain = false, false
 }
 
 // omit leaves the current trace out.
@@ -242,7 +246,7 @@ func (t *tracer) announcementChanged(r *record, before, after state) {
 	case after.announced == before.announced:
 	case after.announced != "" && by.by == instance:
 		t.say(r, by, Announce)
-		t.dozed = t.dozed || after.dozeAnnounced()
+		t.dozed, t.plain = t.dozed || after.dozeAnnounced(), t.plain || !after.dozeAnnounced()
 	case after.announced != "":
 		t.say(r, by, PersonAnnounces)
 	case by.by == instance && (after.on && !before.on || after.fenced && !before.fenced): // part of that patch
