@@ -14,7 +14,11 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	jsonpatch "github.com/evanphx/json-patch/v5"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
@@ -29,21 +33,24 @@ const (
 	noAnnotations = "instances may not change the annotation "
 )
 
-// From inside an instance's pod, with the pod's own token, only what the sidecar changes can be changed.
+// From inside an instance's pod, with the pod's own token, only what the sidecar changes can be changed. The policies of the plugin's account
+// hold too; the tests of the policies have each of their rules.
 func TestInstancesAreLimited(t *testing.T) {
 	t.Parallel()
 	program := buildStatic(t, "..", "./cmd/ask")
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "limited", 2, never))
 	other := kube.NewCluster(s.namespace, "neighbour", 1, never)
+	other.Annotations["cnpg.io/reconciliationLoop"] = "disabled" // its pods are not needed
 	s.must(kube.Create(s.ctx, other))
-	s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, "limited", "0 0 0 1 1 *")))
+	s.Cleanup(func() { _ = kube.Delete(cleanup(t), other) })
+	s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, c.Name, "0 0 0 1 1 *")))
 	s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(other, "neighbour", "0 0 0 1 1 *")))
 	primary, standby := c.Status.CurrentPrimary, replicaOf(c)
 
 	cnpg, core, rbac := "/apis/"+cnpgGroup+"/v1/namespaces/", "/api/v1/namespaces/", "/apis/rbac.authorization.k8s.io/v1/namespaces/"
-	ours, neighbours := cnpg+s.namespace+"/clusters/limited", cnpg+s.namespace+"/clusters/neighbour"
-	schedule, foreign := cnpg+s.namespace+"/scheduledbackups/limited", cnpg+s.namespace+"/scheduledbackups/neighbour"
+	ours, neighbours := cnpg+s.namespace+"/clusters/"+c.Name, cnpg+s.namespace+"/clusters/neighbour"
+	schedule, foreign := cnpg+s.namespace+"/scheduledbackups/"+c.Name, cnpg+s.namespace+"/scheduledbackups/neighbour"
 	annotation := func(key, value string) string { return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value) }
 	hibernationOn := annotation(scenario.Hibernation, "on")
 	rights := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"more"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"admin"}}`
@@ -65,19 +72,19 @@ func TestInstancesAreLimited(t *testing.T) {
 		{"the gateway's acknowledgement", primary, http.MethodPatch, ours, annotation("xata.io/scale-to-zero-gateway-ready", "x"), noAnnotations + "xata.io/scale-to-zero-gateway-ready"},
 		{"who woke it", primary, http.MethodPatch, ours, annotation("xata.io/scale-to-zero-last-wake", "{}"), noAnnotations + "xata.io/scale-to-zero-last-wake"},
 		{"somebody's annotation", primary, http.MethodPatch, ours, annotation("example.org/x", "y"), noAnnotations + "example.org/x"},
-		{"fencing by names, which no doze does", primary, http.MethodPatch, ours, annotation(scenario.Fence, `["limited-1"]`), "instances may set the annotation " + scenario.Fence + " of their Cluster to [\"*\"] and remove that, and nothing else"},
+		{"fencing by names, which no doze does", primary, http.MethodPatch, ours, annotation(scenario.Fence, `["`+primary+`"]`), "instances may set the annotation " + scenario.Fence + " of their Cluster to [\"*\"] and remove that, and nothing else"},
 		{"hibernation, from a standby", standby, http.MethodPatch, ours, hibernationOn, notPrimary},
 		{"the schedule's times", primary, http.MethodPatch, schedule, `{"spec":{"schedule":"0 0 0 2 2 *"}}`, onlySuspend},
 		{"the schedule's method", primary, http.MethodPatch, schedule, `{"spec":{"method":"volumeSnapshot"}}`, onlySuspend},
 		{"suspending, from a standby", standby, http.MethodPatch, schedule, `{"spec":{"suspend":true}}`, ofThePrimary},
 		{"another cluster's schedule", primary, http.MethodPatch, foreign, `{"spec":{"suspend":true}}`, onlyOwn},
 		{"another cluster's hibernation", primary, http.MethodPatch, neighbours, hibernationOn, `cannot patch resource "clusters"`},
-		{"a cluster of another namespace", primary, http.MethodPatch, cnpg + "default/clusters/limited", hibernationOn, `cannot patch resource "clusters"`},
-		{"a schedule of another namespace", primary, http.MethodPatch, cnpg + "default/scheduledbackups/limited", `{"spec":{"suspend":true}}`, `cannot patch resource "scheduledbackups"`},
+		{"a cluster of another namespace", primary, http.MethodPatch, cnpg + "default/clusters/" + c.Name, hibernationOn, `cannot patch resource "clusters"`},
+		{"a schedule of another namespace", primary, http.MethodPatch, cnpg + "default/scheduledbackups/" + c.Name, `{"spec":{"suspend":true}}`, `cannot patch resource "scheduledbackups"`},
 		{"its Cluster away", primary, http.MethodDelete, ours, "", `cannot delete resource "clusters"`},
 		{"its schedule away", primary, http.MethodDelete, schedule, "", `cannot delete resource "scheduledbackups"`},
 		{"its pod away", primary, http.MethodDelete, core + s.namespace + "/pods/" + standby, "", `cannot delete resource "pods"`},
-		{"its rights", primary, http.MethodPatch, rbac + s.namespace + "/roles/limited-scale-to-zero", `{"rules":[]}`, `cannot patch resource "roles"`},
+		{"its rights", primary, http.MethodPatch, rbac + s.namespace + "/roles/" + c.Name + "-scale-to-zero", `{"rules":[]}`, `cannot patch resource "roles"`},
 		{"who has which rights", primary, http.MethodPost, rbac + s.namespace + "/rolebindings", rights, `cannot create resource "rolebindings"`},
 		{"nothing, but reads another cluster's password", primary, http.MethodGet, core + s.namespace + "/secrets/neighbour-app", "", `cannot get resource "secrets"`},
 		{"nothing, but lists Secrets", primary, http.MethodGet, core + s.namespace + "/secrets", "", `cannot list resource "secrets"`},
@@ -92,6 +99,12 @@ func TestInstancesAreLimited(t *testing.T) {
 		}
 	}
 
+	image := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"imageName":"example.org/other:17"}}`))
+	err := s.asPlugin().Patch(s.ctx, c.DeepCopy(), image, client.DryRunAll)
+	if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'cnpg-scale-to-zero-plugin-") {
+		t.Errorf("the plugin changes the image: %v; the policies were to refuse that", err)
+	}
+
 	soon, now := time.Now().Add(time.Minute).UTC().Format(time.RFC3339), time.Now().UTC().Format(time.RFC3339)
 	rows = []limit{
 		{"keep its cluster awake", primary, http.MethodPatch, ours, annotation(scenario.KeepAwakeUntil, soon), ""},
@@ -103,6 +116,17 @@ func TestInstancesAreLimited(t *testing.T) {
 			t.Errorf("an instance may not %s: %d %s", rows[i].rule, answer.Code, answer.Message())
 		}
 	}
+}
+
+// asPlugin returns a client with a token of the plugin's service account.
+func (s *story) asPlugin() client.Client {
+	s.Helper()
+	request := &authenticationv1.TokenRequest{}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: scenario.OperatorNamespace, Name: "cnpg-scale-to-zero-plugin"}}
+	s.must(kube.SubResource("token").Create(s.ctx, account, request))
+	plugin, err := kube.As(request.Status.Token)
+	s.must(err)
+	return plugin
 }
 
 // cnpgGroup is the group of CloudNativePG's objects.
