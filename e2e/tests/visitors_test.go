@@ -88,7 +88,7 @@ listen postgres
 	option %s
 	server primary $HOST:5432 check inter 500ms
 END_OF_CONFIGURATION
-timeout --preserve-status 4 haproxy -db -f /tmp/haproxy.cfg`
+timeout --preserve-status 10 haproxy -db -f /tmp/haproxy.cfg`
 	const scan = `exec python3 -c 'import os, socket, ssl
 context = ssl.create_default_context()
 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
