@@ -64,7 +64,7 @@ e2e: ## Run the end-to-end tests, or those of RUN (KUBECONFIG: on that cluster; 
 
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again
-	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=5 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 \
+	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=15 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 \
 	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 60m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...'
 
 .PHONY: e2e-matrix

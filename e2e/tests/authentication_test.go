@@ -20,8 +20,7 @@ func TestSleep_ownConnectionsDoNotCount(t *testing.T) {
 			s := begin(t)
 			c := kube.NewCluster(s.namespace, "own", 1, never)
 			c.Spec.PostgresConfiguration.PgHBA = rules
-			s.must(kube.Create(s.ctx, c))
-			s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+			s.starts(c)
 			s.listens(c) // only then are its own connections at their most frequent: one that counted would come every two seconds
 			s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 			s.fallsAsleep(c, "put to sleep")

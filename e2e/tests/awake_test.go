@@ -20,7 +20,7 @@ const (
 func TestOpenSessionKeepsAwake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "held", 1, never))
+	c := s.borrow(1, awake)
 	for _, row := range []struct{ rule, statement string }{
 		{"an idle session", "select 1"},
 		{"a session idle in a transaction", "begin; select 1"},
@@ -56,7 +56,7 @@ const toMissLocal = 2 * time.Second
 func TestNotificationIsActivity(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "notified", 1, never))
+	c := s.borrow(1, awake)
 	s.listens(c)
 	var before, after time.Time
 	for range 4 { // the kernel does not report the end of these short sessions over the socket, but their NOTIFY counts
@@ -65,7 +65,7 @@ func TestNotificationIsActivity(t *testing.T) {
 		s.usedSince(c, before)
 		after = time.Now()
 	}
-	if page := s.metrics(c.Status.CurrentPrimary); !strings.Contains(page, `cnpg_scale_to_zero_notifications_total{cluster="notified",kind="activity"} `) ||
+	if page := s.metrics(c.Status.CurrentPrimary); !strings.Contains(page, `cnpg_scale_to_zero_notifications_total{cluster="`+c.Name+`",kind="activity"} `) ||
 		strings.Contains(page, `kind="activity"} 0`) {
 		t.Errorf("the notifications are not counted:\n%s", page)
 	}
@@ -83,7 +83,7 @@ func (s *story) usedSince(c *cnpgv1.Cluster, began time.Time) {
 func TestAnnotationsAreLive(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "live", 1, never))
+	c := s.borrow(1, awake)
 	pods := s.instances(c)
 
 	for _, row := range []struct{ rule, enabled, minutes, reason string }{

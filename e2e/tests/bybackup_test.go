@@ -36,8 +36,7 @@ func TestHandover_aBackupByHandWins(t *testing.T) {
 			interceptor := s.intercept() // the API server learns of it while the cluster is made
 			c := kube.NewCluster(s.namespace, "by-hand", 1, never)
 			c.Spec.Plugins = append(c.Spec.Plugins, neighbour)
-			s.must(kube.Create(s.ctx, c))
-			s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+			s.starts(c)
 			for _, name := range row.schedules {
 				s.must(kube.Create(s.ctx, scenario.NewScheduledBackup(c, name, "0 0 0 1 1 *")))
 			}

@@ -20,6 +20,7 @@ import (
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
+	c := s.borrow(1, awake)
 	program := buildStatic(t, "../..", "./plugin/kubectl")
 	run := func(arguments ...string) string {
 		s.Helper()
@@ -36,23 +37,22 @@ func TestCommandLine(t *testing.T) {
 			Clusters []struct{ Cluster, State string } `json:"clusters"`
 		}
 		s.must(json.Unmarshal([]byte(run("status", "-o", "json")), &answer))
-		if len(answer.Clusters) != 1 || answer.Clusters[0].Cluster != "commanded" {
+		if len(answer.Clusters) != 1 || answer.Clusters[0].Cluster != c.Name {
 			s.Fatalf("the clusters are %v", answer.Clusters)
 		}
 		return answer.Clusters[0].State
 	}
-	c := s.running(kube.NewCluster(s.namespace, "commanded", 1, never))
 	up := time.Now()
 	session := s.open(c, "rw")
 	s.annotate(c, scenario.InactivityMinutes, "1")
 	if got := state(); got != "awake" {
 		t.Errorf("in use it is %q", got)
 	}
-	s.awaitReport(c, "commanded-1", "that it is in use", func(r report) bool { return r.Active }) // a sample after the session began
-	if text := run("explain", "commanded"); !strings.Contains(text, "(active)") {
+	s.awaitReport(c, c.Status.CurrentPrimary, "that it is in use", func(r report) bool { return r.Active }) // a sample after the session began
+	if text := run("explain", c.Name); !strings.Contains(text, "(active)") {
 		t.Errorf("explain does not say that it is in use:\n%s", text)
 	}
-	if got := run("status", "-o", "jsonpath={.clusters[*].primary}"); got != "commanded-1" {
+	if got := run("status", "-o", "jsonpath={.clusters[*].primary}"); got != c.Status.CurrentPrimary {
 		t.Errorf("its primary is %q", got)
 	}
 	for name, arguments := range map[string][]string{"DUE IN": {"status", "-o", "wide"}, "clusters:\n": {"status", "-o", "yaml"}, "development": {"--version"}} {
@@ -63,13 +63,13 @@ func TestCommandLine(t *testing.T) {
 	told := s.watches(program)
 	told("awake")
 	asked := time.Now()
-	run("keep-awake", "commanded", "2h")
+	run("keep-awake", c.Name, "2h")
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	s.keptAwake(c, asked, 2*time.Hour)
-	run("release", "commanded")
+	run("release", c.Name)
 	s.awake(c, time.Until(up.Add(time.Minute)), "active", "an open session") // it must be up for the threshold before it sleeps on request
 	_, idle := session.Close()
-	t.Logf("%s", run("sleep", "commanded", "--timeout", toCommand))
+	t.Logf("%s", run("sleep", c.Name, "--timeout", toCommand))
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	if at := asleepSince(c); at.After(idle.Add(time.Minute)) {
 		t.Errorf("asleep on request after %s: it was the threshold", at.Sub(idle))
@@ -80,7 +80,7 @@ func TestCommandLine(t *testing.T) {
 	}
 	told("asleep")
 	s.annotate(c, scenario.InactivityMinutes, never) // it would go to sleep again before everybody has seen it awake
-	t.Logf("%s", run("wake", "commanded", "--wait"))
+	t.Logf("%s", run("wake", c.Name, "--wait"))
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	if got := state(); got != "awake" {
 		t.Errorf("woken it is %q", got)

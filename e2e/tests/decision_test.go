@@ -78,10 +78,10 @@ func (s *story) asSuperuser(c *cnpgv1.Cluster, database, statements string) {
 func TestShortSessionsKeepAwake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "brief", 1, never))
+	c := s.borrow(1, awake)
 	before, after := s.shortSessions(c, "sslmode=require", "sslmode=disable", "sslmode=require", "sslmode=disable")
 	page := s.metrics(c.Status.CurrentPrimary)
-	if !strings.Contains(page, `cnpg_scale_to_zero_socket_events_supported{cluster="brief"} 1`) {
+	if !strings.Contains(page, `cnpg_scale_to_zero_socket_events_supported{cluster="`+c.Name+`"} 1`) {
 		t.Errorf("the kernel's reports are not received:\n%s", page)
 	}
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
@@ -166,7 +166,7 @@ func (s *story) scrape(c *cnpgv1.Cluster) (stop func()) {
 func TestSessionsThatDoNotCount(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "pooled", 1, never))
+	c := s.borrow(1, awake)
 	s.annotate(c, scenario.Activity, "queries")
 	var pool []*scenario.Session
 	for range 10 {
@@ -199,9 +199,7 @@ func TestSessionsThatDoNotCount(t *testing.T) {
 func TestBlockers(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := kube.NewCluster(s.namespace, "blocked", 1, never)
-	c.Spec.PostgresConfiguration.Parameters = map[string]string{"max_prepared_transactions": "5"}
-	s.running(c)
+	c := s.borrow(1, awake)
 	s.annotate(c, scenario.Activity, "queries")
 
 	s.asSuperuser(c, "app", "begin; create table kept (i int); prepare transaction 'two-phase'")
@@ -248,7 +246,7 @@ func (s *story) explains(c *cnpgv1.Cluster, words ...string) {
 func TestControlChannel(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "told", 1, never))
+	c := s.borrow(1, awake)
 	functions, err := os.ReadFile("../../sql/functions.sql")
 	s.must(err)
 	s.asSuperuser(c, "app", string(functions))
@@ -276,7 +274,7 @@ func TestControlChannel(t *testing.T) {
 	s.wake(c)
 	s.listens(c)
 	call("notify scale_to_zero, 'go to sleep'")
-	s.awaitMetric(c.Status.CurrentPrimary, `notifications_total{cluster="told",kind="malformed"} 1`)
+	s.awaitMetric(c.Status.CurrentPrimary, `notifications_total{cluster="`+c.Name+`",kind="malformed"} 1`)
 	s.awaitReport(c, c.Status.CurrentPrimary, "idle", func(r report) bool { return r.Reason == "waiting" })
 	call("select scale_to_zero.hibernate()")
 	s.awaitReport(c, c.Status.CurrentPrimary, "that it has not been up for long enough", func(r report) bool { return r.Reason == "minimum_uptime" })
@@ -297,7 +295,7 @@ func (s *story) keptAwake(c *cnpgv1.Cluster, asked time.Time, long time.Duration
 // whenever it returns.
 func TestHibernationIsWithdrawn(t *testing.T) {
 	s := disturbing(t)
-	c := s.running(kube.NewCluster(s.namespace, "withdrawn", 2, never))
+	c := s.borrow(2, awake)
 	d := s.turn(c)
 	d.withoutOperator()
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)

@@ -15,8 +15,7 @@ import (
 func TestWakeSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "delayed", 1, never))
-	s.sleeps(c)
+	c := s.borrow(1, asleep)
 	place := func(selector map[string]string) {
 		s.Helper()
 		before := c.DeepCopy()

@@ -57,7 +57,7 @@ func (s *story) dozes(c *cnpgv1.Cluster) corev1.Pod {
 func TestDoze_wakesInItsPodAndHibernatesLater(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.dozingCluster("dozy")
+	c := s.borrowDozing()
 	schedule := scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")
 	s.must(kube.Create(s.ctx, schedule))
 	verify := s.trust(c)
@@ -127,7 +127,7 @@ func TestDoze_isCommanded(t *testing.T) {
 		s.Helper()
 		return run("status", "-o", "jsonpath={.clusters[*].state}")
 	}
-	c := s.dozingCluster("dozer")
+	c := s.borrowDozing()
 	before := s.dozes(c)
 	if got := state(); got != "dozing" {
 		t.Errorf("dozing it is %q", got)
@@ -135,13 +135,13 @@ func TestDoze_isCommanded(t *testing.T) {
 	for command, want := range map[string]string{"status": "hibernates at ", "explain": "A client that connects wakes it."} {
 		arguments := []string{command}
 		if command == "explain" {
-			arguments = append(arguments, "dozer")
+			arguments = append(arguments, c.Name)
 		}
 		if text := run(arguments...); !strings.Contains(text, want) {
 			t.Errorf("%s does not say %q:\n%s", command, want, text)
 		}
 	}
-	t.Logf("%s", run("wake", "dozer", "--wait"))
+	t.Logf("%s", run("wake", c.Name, "--wait"))
 	if after := s.instances(c); len(after) != 1 || after[0].UID != before.UID || !scenario.Ready(&after[0]) {
 		t.Errorf("after the wake the pods are %v", after)
 	}
@@ -152,11 +152,11 @@ func TestDoze_isCommanded(t *testing.T) {
 		t.Errorf("woken it is %q", got)
 	}
 	s.dozes(c)
-	t.Logf("%s", run("sleep", "dozer", "--timeout", toCommand))
+	t.Logf("%s", run("sleep", c.Name, "--timeout", toCommand))
 	if got := state(); got != "asleep" {
 		t.Errorf("put to sleep it is %q", got)
 	}
-	t.Logf("%s", run("wake", "dozer", "--wait"))
+	t.Logf("%s", run("wake", c.Name, "--wait"))
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 }
 

@@ -32,8 +32,8 @@ const (
 // nobody's transaction is cut. DOZES is how often.
 func TestDoze_refusesAndCutsNobody(t *testing.T) {
 	t.Parallel()
-	dozes := repeats(t, "DOZES", 9)
-	side := max(3, dozes/16) // clusters side by side: a doze is more than a minute after the one before
+	dozes := repeats(t, "DOZES", 4)
+	side := max(1, dozes/16) // clusters side by side: a doze is more than a minute after the one before
 	rounds := (dozes + side - 1) / side
 	program := buildStatic(t, "..", "./cmd/burst")
 	random := randomly(t)

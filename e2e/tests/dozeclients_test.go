@@ -21,7 +21,7 @@ import (
 func TestDoze_aPoolerLeadsToIt(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.dozingCluster("behind")
+	c := s.borrowDozing()
 	pooler := kube.NewPooler(c, c.Name+"-pooler")
 	pooler.Spec.PgBouncer.Parameters = map[string]string{"server_idle_timeout": "1"} // a connection that is kept is in use
 	s.must(kube.Create(s.ctx, pooler))
@@ -53,7 +53,7 @@ func TestDoze_manyAtOnce(t *testing.T) {
 	for i := range clusters {
 		clusters[i] = kube.NewCluster(s.namespace, fmt.Sprintf("many-%d", i), 1, never)
 		clusters[i].Annotations[scenario.DozeMinutes] = dozeMinutes
-		s.must(kube.Create(s.ctx, clusters[i]))
+		s.starts(clusters[i])
 	}
 	for i, c := range clusters { // the first may doze before the last is healthy
 		_, err := kube.AwaitCluster(s.ctx, c, "dozing", toHealthy+toDoze, scenario.Dozing)

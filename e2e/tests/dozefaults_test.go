@@ -114,7 +114,7 @@ func (s *story) awakeAgain(c *cnpgv1.Cluster) {
 func TestDoze_survivesItsPod(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.dozingCluster("bereaved")
+	c := s.borrowDozing()
 	verify := s.trust(c)
 	for _, patient := range []bool{false, true} {
 		pod := s.dozes(c)
@@ -138,7 +138,7 @@ func TestDoze_survivesItsPod(t *testing.T) {
 func TestDoze_survivesAPostgreSQLThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.dozingCluster("stalled")
+	c := s.borrowDozing()
 	verify := s.trust(c)
 	pod := s.dozes(c)
 	_, err := kube.Exec(s.ctx, pod.Namespace, pod.Name, "postgres", "sh", "-c", `mkdir -p "$PGHOST/.s.PGSQL.5432/taken"`)
@@ -165,7 +165,7 @@ func TestDoze_survivesAPostgreSQLThatDoesNotStart(t *testing.T) {
 func TestDoze_endsWhenAPersonSaysSo(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.dozingCluster("roused")
+	c := s.borrowDozing()
 	for _, key := range []string{scenario.Fence, scenario.DozeMinutes} {
 		pod := s.dozes(c)
 		start := time.Now()
@@ -254,9 +254,8 @@ func (s *story) writesACheckpoint(pod *corev1.Pod) {
 func TestDoze_leavesAPersonsFence(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := kube.NewCluster(s.namespace, "guarded", 1, never)
-	c.Annotations[scenario.DozeMinutes] = dozesLater
-	s.running(c)
+	c := s.borrowDozing()
+	s.annotate(c, scenario.DozeMinutes, dozesLater)
 	for _, row := range []struct {
 		rule, value string
 		dozes       bool
@@ -323,7 +322,7 @@ func (s *story) appliesFence(c *cnpgv1.Cluster, value string) {
 func TestDoze_yieldsToAPersonsHibernation(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.dozingCluster("ordered")
+	c := s.borrowDozing()
 	s.dozes(c)
 	s.annotate(c, scenario.Hibernation, "on")
 	s.hibernated(c)

@@ -25,7 +25,7 @@ const (
 func TestRollout_cutsNoSession(t *testing.T) {
 	const clients = 4
 	s := disturbing(t)
-	c := s.running(kube.NewCluster(s.namespace, "pooled", 1, never))
+	c := s.borrow(1, awake)
 	d := s.turn(c)
 	s.sleeps(c)
 

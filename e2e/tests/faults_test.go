@@ -25,7 +25,7 @@ const everyPostgres = `for p in /proc/[0-9]*; do case $(readlink $p/exe) in */po
 func TestFrozenPostgresIsNotIdle(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "frozen", 1, never))
+	c := s.borrow(1, awake)
 	before := s.instances(c)[0]
 
 	// Also if the test fails: the pod of a frozen server would not be deleted with its namespace.
@@ -109,7 +109,7 @@ func TestNoConnectionLeft(t *testing.T) {
 func TestWorkerKilled(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "killed", 1, never))
+	c := s.borrow(1, awake)
 	pod := s.instances(c)[0]
 	if len(processesOf(pod, "worker")) == 0 {
 		t.Skip("the processes of the node cannot be seen from here")
@@ -159,7 +159,7 @@ func (s *story) sampledAfterAUse(c *cnpgv1.Cluster, pod string) report {
 func TestContainerKilled(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "restarted", 1, never))
+	c := s.borrow(1, awake)
 	pod := s.instances(c)[0]
 	processes := processesOf(pod, "")
 	if len(processes) == 0 {
@@ -192,7 +192,7 @@ func TestContainerKilled(t *testing.T) {
 func TestUseWhileTheSidecarIsAway(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "unwatched", 1, never))
+	c := s.borrow(1, awake)
 	pod := s.instances(c)[0]
 	processes := append(processesOf(pod, ""), processesOf(pod, "worker")...)
 	if len(processes) == 0 {
@@ -223,7 +223,7 @@ func TestUseWhileTheSidecarIsAway(t *testing.T) {
 // With the API server away across the threshold the cluster sleeps once it is back, without intervention.
 func TestAPIServerDown(t *testing.T) {
 	s := alone(t)
-	c := s.running(kube.NewCluster(s.namespace, "unreachable", 1, never))
+	c := s.borrow(1, awake)
 	server := s.apiServer()
 	before := s.instances(c)[0]
 	session := s.open(c, "rw")

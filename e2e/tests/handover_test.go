@@ -139,11 +139,8 @@ func TestTenantsStayApart(t *testing.T) {
 			Database: "app", Owner: "app", Secret: &cnpgv1.LocalObjectReference{Name: secret.Name},
 			PostInitApplicationSQL: []string{"create table me as select '" + c.Name + "'::text as name", "grant select on me to app"},
 		}}
-		s.must(kube.Create(s.ctx, c))
+		s.starts(c)
 		clusters = append(clusters, c)
-	}
-	for _, c := range clusters {
-		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	}
 	s.must(kube.StartClientPod(s.ctx, clusters[0]))
 	d := s.turn(clusters...)
@@ -186,8 +183,7 @@ func TestRulesByAddress(t *testing.T) {
 
 	c.Spec.PostgresConfiguration.PgHBA = []string{"host app app 0.0.0.0/1 reject", "host app app 128.0.0.0/1 reject"}
 	other := kube.NewCluster(s.namespace, "barred", 1, never)
-	s.must(kube.Create(s.ctx, other))
-	s.must(kube.AwaitHealthy(s.ctx, other, toHealthy))
+	s.starts(other)
 	barred := other.DeepCopy()
 	barred.Spec.PostgresConfiguration.PgHBA = c.Spec.PostgresConfiguration.PgHBA
 	s.must(kube.Patch(s.ctx, barred, client.MergeFrom(other)))

@@ -16,7 +16,7 @@ import (
 func TestSwitchoverAndFailover(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "moving", 2, never))
+	c := s.borrow(2, awake)
 	first := c.Status.CurrentPrimary
 	const clock = 30 * time.Second
 

@@ -39,7 +39,7 @@ func TestInstancesAreLimited(t *testing.T) {
 	t.Parallel()
 	program := buildStatic(t, "..", "./cmd/ask")
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "limited", 2, never))
+	c := s.borrow(2, awake)
 	other := kube.NewCluster(s.namespace, "neighbour", 1, never)
 	other.Annotations["cnpg.io/reconciliationLoop"] = "disabled" // its pods are not needed
 	s.must(kube.Create(s.ctx, other))

@@ -79,7 +79,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if os.Getenv("KEEP_NAMESPACES") == "" {
+		returnLent(context.Background())
+	}
+	os.Exit(code)
 }
 
 // story is one test's namespace and what it does there.
@@ -154,22 +158,33 @@ func beginAnyhow(t *testing.T) *story {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := &story{T: t, ctx: ctx, namespace: namespace}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if t.Failed() {
-			keep(t, kube.Diagnose(ctx, namespace))
+			keep(t, kube.Diagnose(ctx, s.namespace))
 		}
 		if os.Getenv("KEEP_NAMESPACES") != "" {
 			return
 		}
-		// The Clusters first: the namespace keeps them until their pods are gone, and the operator would try in vain to create what they lack.
-		_ = kube.DeleteAllOf(ctx, &cnpgv1.Cluster{}, client.InNamespace(namespace))
-		doomed := &corev1.Namespace{}
-		doomed.Name = namespace
-		_ = kube.Delete(ctx, doomed)
+		_ = deleteNamespace(ctx, namespace)
+		if t.Failed() && s.namespace != namespace { // of a borrowed cluster
+			_ = deleteNamespace(ctx, s.namespace)
+		}
 	})
-	return &story{T: t, ctx: ctx, namespace: namespace}
+	return s
+}
+
+// deleteNamespace deletes the Clusters first: the namespace keeps them until their pods are gone, and the operator would try in vain to
+// create what they lack.
+func deleteNamespace(ctx context.Context, name string) error {
+	if err := kube.DeleteAllOf(ctx, &cnpgv1.Cluster{}, client.InNamespace(name)); err != nil {
+		return err
+	}
+	doomed := &corev1.Namespace{}
+	doomed.Name = name
+	return kube.Delete(ctx, doomed)
 }
 
 // keep writes the diagnosis to a file if `go test -artifacts` keeps files, so that the test's own output stays readable,
@@ -251,20 +266,16 @@ func (s *story) must(err error) {
 // running creates the cluster, waits until it is healthy and starts a client pod.
 func (s *story) running(c *cnpgv1.Cluster) *cnpgv1.Cluster {
 	s.Helper()
-	s.must(kube.Create(s.ctx, c))
-	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.starts(c)
 	s.must(kube.StartClient(s.ctx, c))
 	return c
 }
 
-// together creates clusters at once, waits until all are healthy, and starts a client pod.
+// together creates clusters, waits until all are healthy, and starts a client pod.
 func (s *story) together(clusters ...*cnpgv1.Cluster) {
 	s.Helper()
 	for _, c := range clusters {
-		s.must(kube.Create(s.ctx, c))
-	}
-	for _, c := range clusters {
-		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+		s.starts(c)
 	}
 	s.must(kube.StartClient(s.ctx, clusters[0]))
 }

@@ -5,6 +5,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestNetworkPoliciesHoldThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "isolated", 1, never))
+	c := s.borrow(1, awake)
 	policy := &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "clients"},
 		Spec: networkingv1.NetworkPolicySpec{
@@ -40,4 +41,6 @@ func TestNetworkPoliciesHoldThroughTheGateway(t *testing.T) {
 	if answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" sslmode=disable", "select 'passed'"); err != nil || answer != "passed" {
 		t.Errorf("the client that the policies let in got %q (%v)", answer, err)
 	}
+	barred := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"may":null}}}`))
+	s.must(kube.Patch(s.ctx, pod, barred))
 }

@@ -21,7 +21,7 @@ import (
 // sleeping cluster.
 func TestARolloutLeavesNoServiceWithoutAGateway(t *testing.T) {
 	s := disturbing(t)
-	c := s.running(kube.NewCluster(s.namespace, "asleep", 1, never))
+	c := s.borrow(1, awake)
 	d := s.turn(c)
 	s.sleeps(c)
 	s.awaitSlices(c, toSettle, "rw", "r")

@@ -33,7 +33,7 @@ func (s *story) expose(c *cnpgv1.Cluster, name string, change func(*corev1.Servi
 func TestServicesThatSomebodyElseMade(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "exposed", 1, never))
+	c := s.borrow(1, awake)
 	s.expose(c, "mine", func(*corev1.Service) {})
 	s.expose(c, "sticky", func(service *corev1.Service) { service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })
 	s.answers(c)

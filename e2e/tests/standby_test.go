@@ -30,7 +30,8 @@ func beforeTheLastLook() []handoverPhase {
 }
 
 // A session opened on a standby before the last sample keeps the cluster awake, in whatever phase of the handover and by
-// whatever route it was opened; once it has ended the cluster sleeps. HANDOVERS repeats each combination.
+// whatever route it was opened; once it has ended the cluster sleeps. HANDOVERS is how often each phase is tried, each time by another
+// route.
 func TestHandover_aSessionOnAStandbyWins(t *testing.T) {
 	t.Parallel()
 	rounds := repeats(t, "HANDOVERS", 1)
@@ -55,11 +56,11 @@ func TestHandover_aSessionOnAStandbyWins(t *testing.T) {
 		case openedLate:
 		}
 	}
-	for range rounds {
-		for route, service := range map[string]string{"over -ro": "ro", "over -r": "r", "by address": ""} {
-			for _, phase := range beforeTheLastLook() {
-				round(phase, service, route)
-			}
+	routes := []struct{ name, service string }{{"over -ro", "ro"}, {"over -r", "r"}, {"by address", ""}}
+	for shift := range rounds {
+		for i, phase := range beforeTheLastLook() {
+			route := routes[(i+shift)%len(routes)]
+			round(phase, route.service, route.name)
 		}
 	}
 	for _, phase := range beforeTheLastLook() {

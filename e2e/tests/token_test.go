@@ -19,7 +19,7 @@ const tokens = "/var/run/secrets/kubernetes.io/serviceaccount"
 func TestOwnTokenSuffices(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "tokenless", 1, never))
+	c := s.borrow(1, awake)
 	pod := without(s.instances(c)[0])
 	s.must(kube.Create(s.ctx, pod))
 	_, err := kube.AwaitPod(s.ctx, pod, "running", toHealthy, scenario.Ready)
@@ -31,8 +31,9 @@ func TestOwnTokenSuffices(t *testing.T) {
 	if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return m.MountPath == tokens }) {
 		t.Errorf("no token is mounted: %+v", mounts)
 	}
-	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_threshold_seconds{cluster="tokenless"} 36000`)
-	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_blocked{cluster="tokenless",reason="not_primary"} 1`)
+	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_threshold_seconds{cluster="`+c.Name+`"} 36000`)
+	s.awaitMetric(pod.Name, `cnpg_scale_to_zero_blocked{cluster="`+c.Name+`",reason="not_primary"} 1`)
+	s.must(kube.Delete(s.ctx, pod))
 }
 
 // without returns a pod that has only an instance's sidecar and the mounts that the sidecar asks for.

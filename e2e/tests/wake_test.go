@@ -102,7 +102,7 @@ func (s *story) trust(c *cnpgv1.Cluster) string {
 func TestWakeOnConnect(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "woken", 1, never))
+	c := s.borrow(1, awake)
 	schedule := scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")
 	s.must(kube.Create(s.ctx, schedule))
 	verify := s.trust(c)
@@ -174,8 +174,7 @@ func (s *story) tellsWho(c *cnpgv1.Cluster, by, settings string) {
 func TestWakeThroughReplicas(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "read", 2, never))
-	s.sleeps(c)
+	c := s.borrow(2, asleep)
 	s.awaitSlices(c, toSettle, "rw", "ro", "r")
 	s.asleep(c, "a replica that looked for its primary until it was gone")
 	start := time.Now()
@@ -186,7 +185,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 		t.Errorf("-ro led to a server whose recovery is %q", answer)
 	}
 	s.wokenSince(c, start, "a replica that looked for its primary until it was gone")
-	if _, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "create table written (i int)"); err != nil {
+	if _, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "create temporary table written (i int)"); err != nil {
 		t.Error(err)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
@@ -197,10 +196,7 @@ func TestWakeThroughReplicas(t *testing.T) {
 func TestManyClientsAreOneWake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := kube.NewCluster(s.namespace, "crowded", 1, never)
-	c.Spec.PostgresConfiguration.Parameters = map[string]string{"max_connections": "300"}
-	s.running(c)
-	s.sleeps(c)
+	c := s.borrow(1, asleep)
 	script := `echo 'select 1' >/tmp/one.sql
 PGPASSWORD=%s pgbench -n -c 200 -j 200 -t 1 -f /tmp/one.sql "hostaddr=%s user=app dbname=app %s" 2>&1`
 	// By the address: four hundred questions at once are more than the buffer of the cluster's DNS server holds if it has to wait.
@@ -240,10 +236,8 @@ func (s *story) password(c *cnpgv1.Cluster) string {
 func TestWhatDoesNotWake(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "probed", 1, never))
-	s.sleeps(c)
-	out, err := kube.Client(s.ctx, s.namespace, `exec 2>&1
-host=probed-rw
+	c := s.borrow(1, asleep)
+	out, err := kube.Client(s.ctx, s.namespace, `exec 2>&1; host=`+c.Name+`-rw
 for i in $(seq 20); do
 	: </dev/tcp/$host/5432                                                                        # a bare connect
 	printf 'GET / HTTP/1.0\r\n\r\n' >/dev/tcp/$host/5432                                          # garbage
@@ -261,8 +255,8 @@ exit 0`)
 	opened := time.Now()
 	const takes = 15 * time.Second
 	const authentication = "R" // the type of the message by which PostgreSQL asks for a password
-	out, err = kube.Client(s.ctx, s.namespace, fmt.Sprintf(`exec 3<>/dev/tcp/probed-rw/5432; sleep %.0f
-printf '\x00\x00\x00\x1f\x00\x03\x00\x00user\x00app\x00database\x00app\x00\x00' >&3; read -r -t 240 -N 1 answer <&3; echo -n "$answer"`, takes.Seconds()))
+	out, err = kube.Client(s.ctx, s.namespace, fmt.Sprintf(`exec 3<>/dev/tcp/%s-rw/5432; sleep %.0f
+printf '\x00\x00\x00\x1f\x00\x03\x00\x00user\x00app\x00database\x00app\x00\x00' >&3; read -r -t 240 -N 1 answer <&3; echo -n "$answer"`, c.Name, takes.Seconds()))
 	if err != nil || out != authentication {
 		t.Errorf("a client that took %s to say who it is was answered %q (%v)", takes, out, err)
 	}
@@ -273,7 +267,7 @@ printf '\x00\x00\x00\x1f\x00\x03\x00\x00user\x00app\x00database\x00app\x00\x00' 
 func TestAPersonsHibernation(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "pinned", 1, never))
+	c := s.borrow(1, awake)
 	refused := func(when string) {
 		s.Helper()
 		s.awaitSlices(c, toSettle)
@@ -320,8 +314,7 @@ func (s *story) applies(c *cnpgv1.Cluster, key, value string) {
 func TestSettingsHoldAsleep(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
-	c := s.running(kube.NewCluster(s.namespace, "settled", 1, never))
-	s.sleeps(c)
+	c := s.borrow(1, asleep)
 	s.awaitSlices(c, toSettle, "rw", "r")
 	for _, row := range []struct{ rule, key, value, back string }{
 		{"wake=manual", scenario.WakeBy, "manual", "on-connect"},
@@ -342,7 +335,7 @@ func TestSettingsHoldAsleep(t *testing.T) {
 // Without a gateway, clusters that only a gateway could wake are not put to sleep.
 func TestNoGatewayNoSleep(t *testing.T) {
 	s := disturbing(t)
-	c := s.running(kube.NewCluster(s.namespace, "ungated", 1, never))
+	c := s.borrow(1, awake)
 	d := s.turn(c)
 	off := corev1.EnvVar{Name: "POD_NAME"} // the plugin then serves the operator without a gateway
 	on := corev1.EnvVar{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
@@ -369,7 +362,7 @@ func TestNoGatewayNoSleep(t *testing.T) {
 // first attempt, even if it cannot be told to reconnect because it uses TLS.
 func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 	s := disturbing(t)
-	c := s.running(kube.NewCluster(s.namespace, "evicted", 1, never))
+	c := s.borrow(1, awake)
 	d := s.turn(c)
 	s.sleeps(c)
 	answered := s.twentyClients(c, oneTry)
@@ -383,7 +376,7 @@ func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 // A plugin replica that dies drops its clients' connections, and they succeed through the other one.
 func TestGatewayKilledWhileClientsWait(t *testing.T) {
 	s := disturbing(t)
-	c := s.running(kube.NewCluster(s.namespace, "bereft", 1, never))
+	c := s.borrow(1, awake)
 	d := s.turn(c)
 	s.sleeps(c)
 	answered := d.clientsWithoutAnOperator(c)
@@ -402,7 +395,7 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 // cluster.
 func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 	s := disturbing(t)
-	c := s.running(kube.NewCluster(s.namespace, "recorded", 1, never))
+	c := s.borrow(1, awake)
 	d := s.turn(c)
 	s.sleeps(c)
 	answered := d.clientsWithoutAnOperator(c)
