@@ -26,8 +26,9 @@ UNITFLAGS = -trimpath
 SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
 MATRIX ?=
-# The end-to-end tests to run, as go test has it; none: all.
+# The end-to-end tests to run, as go test has it; none: all, or with CORE one proof of each promise.
 RUN ?=
+CORE ?=
 MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|BesideAnotherPlugin|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices|Doze_wakesInItsPodAndHibernatesLater|Doze_refusesAndCutsNobody|Doze_leavesAPersonsFence|Doze_survivesItsPod|Doze_aPoolerLeadsToIt)$$
 
 CLUSTER = go -C e2e run ./cmd/cluster
@@ -43,7 +44,8 @@ demo: ## Show a cluster falling asleep and being woken (KUBECONFIG: on that clus
 	@./e2e/on-cluster.sh sh -c 'go -C e2e run -exec "$$INSIDE" ./demo'
 
 .PHONY: test
-test: unit e2e ## Run every test
+test: unit ## Run the unit tests, and as many end-to-end tests as prove each promise
+	@$(MAKE) --no-print-directory e2e CORE=1
 
 .PHONY: unit
 unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API server are real
@@ -59,8 +61,8 @@ unit: ## Run the tests that need no cluster; PostgreSQL 15, 17 and 18 and an API
 		exit $$failed'
 
 .PHONY: e2e
-e2e: ## Run the end-to-end tests, or those of RUN (KUBECONFIG: on that cluster; else on one made here)
-	@REQUIRE_CLUSTER=1 RUN='$(RUN)' BESIDE='$(if $(RUN),,turns alone)' ./e2e/on-cluster.sh ./e2e/run.sh
+e2e: ## Run every end-to-end test, or those of RUN (KUBECONFIG: on that cluster; else on one made here)
+	@REQUIRE_CLUSTER=1 CORE='$(CORE)' RUN='$(RUN)' BESIDE='$(if $(RUN)$(CORE),,turns alone)' ./e2e/on-cluster.sh ./e2e/run.sh
 
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again

@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
 # Runs the end-to-end tests on the cluster of KUBECONFIG or on those that on-cluster.sh has made, and then everything that looks at
-# what has happened on them: whatever failed before, the witnesses are asked. RUN chooses tests, as go test has it.
+# what has happened on them: whatever failed before, the witnesses are asked. RUN chooses tests, as go test has it, and
+# CORE leaves out those that begin with whole.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 rm -rf build/e2e
 mkdir -p build/e2e
 status=0
+# What is built while tests run takes their time.
+if [ -n "${PROVIDE:-}" ] && [ -z "${RUN:-}" ]; then
+	needed=(PROMETHEUS ALERTMANAGER)
+	[ -n "${CORE:-}" ] || needed+=(NEIGHBOUR_IMAGE NEXT_TAG DRIVERS_IMAGE CERT_MANAGER_IMAGE CERT_MANAGER_CHART KUSTOMIZE_CONTROLLER_IMAGE)
+	for variable in "${needed[@]}"; do "$PROVIDE" "$variable" >/dev/null || status=1; done
+fi
 go -C e2e tool gotestsum --format testname --jsonfile ../build/e2e/tests.json --raw-command -- ./test.sh || status=1
 if [ -n "${PROVIDE:-}" ]; then # the log of the API server is there
 	# A part of the tests uses a part of the rights.
-	[ -n "${RUN:-}" ] || build/cluster audit ${BESIDE:-} || status=1
+	[ -n "${RUN:-}${CORE:-}" ] || build/cluster audit ${BESIDE:-} || status=1
 	build/cluster traces build/e2e/traces ${BESIDE:-} || status=1
 	go test -count=1 -v -run '^TestReplay$' ./sidecar/sleep -traces "$PWD/build/e2e/traces" || status=1
 fi

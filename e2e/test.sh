@@ -2,7 +2,7 @@
 # Runs the end-to-end tests as go test -json prints them. Some disturb everybody: they prepare side by side and disturb one after
 # another. Some have to be alone; they take half the time of the others, so that the tests of the doze follow them on their cluster.
 # With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the cluster of KUBECONFIG one after another.
-# RUN chooses tests, which run on one cluster.
+# RUN chooses tests, and CORE leaves out those that begin with whole: either run on one cluster.
 set -uo pipefail
 cd "$(dirname "$0")"
 mkdir -p ../build/e2e
@@ -23,14 +23,14 @@ if [ -n "${BESIDE:-}" ]; then
 	# A cluster that is not needed any more goes: its processes have work even if nobody uses it.
 	ends() { echo "; status=\$?; SCALE_TO_ZERO_NETWORK=$1 ../../build/cluster down 2>../../build/e2e/down$1.log; exit \$status"; }
 	together=(
-		"$(tests turns -test.parallel=2 "-test.run='$turns'")$(ends turns)"
+		"$(tests turns -test.parallel=1 "-test.run='$turns'")$(ends turns)"
 		"$(tests alone "-test.run='$alone'"); first=\$?; $(tests alone -test.parallel=2 "-test.run='$doze'" "-test.skip='$turns|$alone'") && (exit \$first)$(ends alone)"
-		"$(tests "" -test.parallel=3 "-test.skip='$turns|$alone|$doze'")"
+		"$(tests "" -test.parallel=2 "-test.skip='$turns|$alone|$doze'")"
 	)
 elif [ -n "${RUN:-}" ]; then
 	together=("$(tests "" -test.parallel=3 "-test.run='$RUN'")")
 else
-	together=("$(tests "" -test.parallel=5 "-test.run='$turns'"); first=\$?; $(tests "" -test.parallel=8 "-test.skip='$turns'") && exit \$first")
+	together=("$(tests "" -test.parallel=2 "-test.run='$turns'"); first=\$?; $(tests "" -test.parallel=2 "-test.skip='$turns'") && exit \$first")
 fi
 # gotestsum 1.13.0 does not know the event "artifacts" of Go 1.26: it then forgets what a failed test has printed.
 go run ./cmd/sidebyside "${together[@]}" | grep --line-buffered -v '"Action":"artifacts"'

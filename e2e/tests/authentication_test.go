@@ -8,6 +8,7 @@ import (
 
 // The sidecar's own connections do not count, whatever PostgreSQL's authentication rules let them do.
 func TestSleep_ownConnectionsDoNotCount(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	for name, rules := range map[string][]string{
 		"everybody is trusted":          {"host all all all trust"},

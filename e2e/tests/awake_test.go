@@ -54,6 +54,7 @@ const toMissLocal = 2 * time.Second
 
 // A NOTIFY on the channel of the application's database counts as activity at its time.
 func TestNotificationIsActivity(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrow(1, awake)
@@ -81,6 +82,7 @@ func (s *story) usedSince(c *cnpgv1.Cluster, began time.Time) {
 
 // Annotations of a live cluster take effect without a restart, and an invalid value turns the feature off and is reported.
 func TestAnnotationsAreLive(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrow(1, awake)

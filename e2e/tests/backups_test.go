@@ -13,6 +13,7 @@ import (
 // Only schedules of the cluster that nobody else suspended are suspended, and only those are resumed; a running Backup keeps
 // the cluster awake.
 func TestScheduledBackups(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)

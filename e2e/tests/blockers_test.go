@@ -10,6 +10,7 @@ import (
 // An external base backup, and a subscription with its slot, keep the cluster awake while they run. A slot without a consumer
 // does not.
 func TestReplicationBlocks(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "read", 1, never)
@@ -39,6 +40,7 @@ echo $! >/tmp/base.pid`) // it takes some minutes at the lowest rate
 
 // A job of pg_cron keeps the cluster awake while it runs; the idle launcher does not.
 func TestBackgroundWorkerBlocks(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	if !strings.HasPrefix(kube.PostgresImage, "localhost/postgresql:") {
 		t.Skip("pg_cron is in the images that are made here only")

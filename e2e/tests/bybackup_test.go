@@ -17,6 +17,7 @@ const toTake = 15 * time.Second
 // A Backup that a person makes during the handover never fails: the cluster stays awake until it has completed, and then
 // sleeps.
 func TestHandover_aBackupByHandWins(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)

@@ -21,6 +21,7 @@ import (
 // The component of cert-manager replaces the certificates of the project's own making: cert-manager's controllers issue both, the
 // operator and the plugin accept each other with them, and a cluster sleeps and is woken.
 func TestCertManager_issuesWhatBothSidesAccept(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	directory, image := provided(t, "CERT_MANAGER_CHART"), provided(t, "CERT_MANAGER_IMAGE")
 	s.certManager(directory, image)

@@ -23,6 +23,7 @@ const toInstall = 5 * time.Minute
 // The chart replaces install.yaml, is upgraded while a cluster sleeps, and can be removed only once no cluster lists the
 // plugin. It removes the plugin for everybody, so this test does not run in parallel.
 func TestHelmChart(t *testing.T) {
+	whole(t)
 	s := alone(t)
 	upgraded, err := scenario.Provided(s.ctx, "NEXT_TAG")
 	if !errors.Is(err, scenario.ErrNotProvided) {

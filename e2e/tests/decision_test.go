@@ -112,6 +112,7 @@ func (s *story) shortSessions(c *cnpgv1.Cluster, settings ...string) (before, af
 // Connections that are not clients do not count: the exporter, the operator's probes, standbys, bare connects and a lone
 // SSLRequest. A client that reads through -ro does.
 func TestOnlyUseCounts(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "probed", 3, never))

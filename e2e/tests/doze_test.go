@@ -112,6 +112,7 @@ func TestDoze_wakesInItsPodAndHibernatesLater(t *testing.T) {
 
 // The kubectl plugin shows a doze, ends it, and turns it into hibernation.
 func TestDoze_isCommanded(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	program := buildStatic(t, "../..", "./plugin/kubectl")
@@ -255,6 +256,7 @@ func TestDoze_shrinksItsRequests(t *testing.T) {
 
 // A Guaranteed pod dozes and keeps its requests: smaller ones would need smaller limits.
 func TestDoze_keepsTheRequestsOfAGuaranteedPod(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "guaranteed", 1, never)

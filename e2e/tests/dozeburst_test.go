@@ -31,6 +31,7 @@ const (
 // Clients connect at random moments around the announcement of a doze, the doze itself and the wake: nobody is refused, and
 // nobody's transaction is cut. DOZES is how often.
 func TestDoze_refusesAndCutsNobody(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	dozes := repeats(t, "DOZES", 4)
 	side := max(1, dozes/16) // clusters side by side: a doze is more than a minute after the one before

@@ -19,6 +19,7 @@ import (
 
 // A Pooler without clients does not end a doze; a client of it does, and is answered.
 func TestDoze_aPoolerLeadsToIt(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrowDozing()
@@ -43,6 +44,7 @@ func TestDoze_aPoolerLeadsToIt(t *testing.T) {
 
 // Many dozing clusters are asked at once: each client is answered, each cluster is woken once, and no pod is replaced.
 func TestDoze_manyAtOnce(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	count := 6
@@ -93,6 +95,7 @@ const managerStops = 15 * time.Second
 // The instance manager stops answering the kubelet as soon as PostgreSQL serves again, so that the pod does not become ready: the
 // gateway stays, and clients are answered through it. If the pod was ready before, they need no gateway.
 func TestDoze_servesBeforeItsPodIsReady(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.dozingCluster("unready")

@@ -23,6 +23,7 @@ const toOpen = 10 * time.Second
 // The sidecar's worker is killed while PostgreSQL stops and while it is stopped, and its supervisor too: the cluster still dozes,
 // its pod does not become ready, so that no Service leads to it, and a client wakes it.
 func TestDoze_survivesItsSidecar(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.dozingCluster("orphaned")
@@ -136,6 +137,7 @@ func TestDoze_survivesItsPod(t *testing.T) {
 // PostgreSQL cannot be started in the pod in which its cluster has dozed, since something is in the way of its socket, and can in a
 // new one: the pod is replaced, once, and the client that woke the cluster is answered.
 func TestDoze_survivesAPostgreSQLThatDoesNotStart(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrowDozing()
@@ -163,6 +165,7 @@ func TestDoze_survivesAPostgreSQLThatDoesNotStart(t *testing.T) {
 
 // A person ends a doze: PostgreSQL serves again, and the pod is back in its Services.
 func TestDoze_endsWhenAPersonSaysSo(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrowDozing()
@@ -191,6 +194,7 @@ const stoppingSlowly = 5 * time.Second
 // A person replaces the Cluster by a manifest without the fence and the marks of the doze while PostgreSQL is about to stop, and still
 // serves. A client that connects then is held until it serves again, and not passed to the one that stops, which would cut it.
 func TestDoze_isReplacedWhilePostgreSQLStops(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	interceptor := s.intercept() // the API server learns of it while the cluster is made
@@ -252,6 +256,7 @@ func (s *story) writesACheckpoint(pod *corev1.Pod) {
 
 // A fence that a person set is no doze, and one that replaces ours is not lifted.
 func TestDoze_leavesAPersonsFence(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrowDozing()
@@ -320,6 +325,7 @@ func (s *story) appliesFence(c *cnpgv1.Cluster, value string) {
 
 // A person who hibernates a dozing cluster gets what they asked for: no client wakes it, and no fence is left when they wake it.
 func TestDoze_yieldsToAPersonsHibernation(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrowDozing()
@@ -338,6 +344,7 @@ func TestDoze_yieldsToAPersonsHibernation(t *testing.T) {
 
 // Without an operator a cluster dozes, and its clients are answered, also by gateways that were started while it dozed.
 func TestDoze_survivesOperatorAndGateways(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	c := kube.NewCluster(s.namespace, "unattended", 1, never)
 	c.Annotations[scenario.DozeMinutes] = dozeMinutes
@@ -359,6 +366,7 @@ func TestDoze_survivesOperatorAndGateways(t *testing.T) {
 // The API server is away for half a minute while one cluster dozes, the PostgreSQL of another one stops, and a third is about to
 // doze, at whatever point of its way: all clients that come meanwhile are answered, and each cluster serves afterwards.
 func TestDoze_survivesTheAPIServer(t *testing.T) {
+	whole(t)
 	const away = 30 * time.Second
 	s := alone(t)
 	server := s.apiServer()

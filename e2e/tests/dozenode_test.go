@@ -22,6 +22,7 @@ import (
 // A dozing cluster hibernates when its node is cordoned, as kubectl drain does first, although the PodDisruptionBudget allows no
 // eviction of its pod. Once there is a node again, a client wakes it.
 func TestDoze_hibernatesWhenItsNodeIsCordoned(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	c := kube.NewCluster(s.namespace, "drained", 1, never)
 	c.Annotations[scenario.DozeMinutes] = dozesLater
@@ -51,6 +52,7 @@ func TestDoze_hibernatesWhenItsNodeIsCordoned(t *testing.T) {
 // does not doze in it again, but hibernates after the time for a doze, and its next pod has them. No other pod can be scheduled
 // meanwhile, so this test runs alone.
 func TestDoze_hibernatesInsteadWhereItCannotGrow(t *testing.T) {
+	whole(t)
 	s := alone(t)
 	c := kube.NewCluster(s.namespace, "crowded", 1, never)
 	c.Annotations[scenario.DozeMinutes] = dozeMinutes
@@ -126,6 +128,7 @@ func (s *story) fills(name string) *corev1.Pod {
 // The node restarts while a cluster dozes: the kubelet, containerd and the containers of its pod end and are started again. The
 // cluster goes on dozing in its pod, and a client wakes it there. Nobody else can run commands in pods meanwhile, so this test runs alone.
 func TestDoze_survivesARestartOfItsNode(t *testing.T) {
+	whole(t)
 	s := alone(t)
 	layout, err := cluster.DefaultLayout("..")
 	s.must(err)
@@ -165,6 +168,7 @@ func (s *disturber) cordon(node *corev1.Node, yes bool) {
 
 // A Backup that a person makes of a dozing cluster wakes it in its pod and completes, and then the cluster dozes again.
 func TestDoze_aBackupWakesIt(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)

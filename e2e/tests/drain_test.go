@@ -23,6 +23,7 @@ const (
 // A pool that was opened while its cluster woke stays on the gateway. A rollout of the plugin ends the replica, and the replica
 // waits DRAIN_TIMEOUT for its sessions.
 func TestRollout_cutsNoSession(t *testing.T) {
+	whole(t)
 	const clients = 4
 	s := disturbing(t)
 	c := s.borrow(1, awake)

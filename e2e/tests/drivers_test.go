@@ -26,6 +26,7 @@ public class Client {
 // Clients in other languages connect to a sleeping cluster with their default settings and get an answer. TestOneRuleForBothEnds has
 // every connection mode of the newest ones.
 func TestDrivers(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	image := provided(t, "DRIVERS_IMAGE")
 	const java = "cat >/tmp/Client.java <<'END'\n" + javaClient + "\nEND\n" + `exec java -cp "%s/usr/share/java/*" /tmp/Client.java "jdbc:postgresql://%s-rw/app"`

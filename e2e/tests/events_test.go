@@ -19,6 +19,7 @@ import (
 // The Events of a cluster that is kept awake for many samples, falls asleep and is woken tell that story, each part once: nothing is
 // repeated with the samples, or with changes of the Cluster.
 func TestEventsTellTheStoryOnce(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)

@@ -14,6 +14,7 @@ import (
 // Silent connections to one sleeping cluster take all slots for new connections. Clients of other clusters are answered
 // nevertheless, even from the same address.
 func TestSilentConnectionsKeepNoOtherClusterAsleep(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	const clients, fewConnections = 10, 100
 	s := begin(t)

@@ -65,6 +65,7 @@ func (s *story) signalPostgres(pod, signal string) {
 
 // A server without a free connection is unknown; the sidecar recovers by itself once there is one.
 func TestNoConnectionLeft(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "full", 1, never)
@@ -107,6 +108,7 @@ func TestNoConnectionLeft(t *testing.T) {
 
 // The worker is killed ten times, each time as soon as there is another: the pod stays ready, and the cluster sleeps on time afterwards.
 func TestWorkerKilled(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrow(1, awake)
@@ -190,6 +192,7 @@ func TestContainerKilled(t *testing.T) {
 
 // A use while the sidecar is away is detected: the restarted sidecar's clock begins after it.
 func TestUseWhileTheSidecarIsAway(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrow(1, awake)

@@ -41,6 +41,7 @@ const (
 // A rollout of the plugin refuses no client of 2,000 sleeping clusters: every Service is probed through its ClusterIP before, during
 // and after it. This test replaces the plugin's pods and so does not run beside others.
 func TestRollout_refusesNobodyOfAFleet(t *testing.T) {
+	whole(t)
 	if !soaking {
 		t.Skip("a fleet takes minutes: make soak")
 	}

@@ -36,6 +36,7 @@ var flooding sync.Mutex
 // A flood of connections that are not clients wakes no sleeping cluster and takes no memory permanently, and clients are served
 // afterwards.
 func TestFloodsWakeNobody(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "flooded", 1, never))

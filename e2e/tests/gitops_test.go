@@ -36,6 +36,7 @@ const everyReconciliation = "3s"
 // Flux's kustomize-controller applies clusters and schedules every few seconds and changes nothing of what a sleep has written,
 // unless Git has it.
 func TestFlux(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	image, definition := provided(t, "KUSTOMIZE_CONTROLLER_IMAGE"), provided(t, "KUSTOMIZE_CONTROLLER_CRD")
 	drivers := provided(t, "DRIVERS_IMAGE")

@@ -91,6 +91,7 @@ func TestSidecarDiesWhileItHandsOver(t *testing.T) {
 // All replicas of the gateway die at once, before the acknowledgement and after hibernation: the cluster stays awake, or sleeps
 // and is woken by the new replicas.
 func TestGatewaysDieInTheHandover(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	interceptor := s.intercept() // the API server learns of it while the cluster is made
 	c := s.running(kube.NewCluster(s.namespace, "deserted", 1, never))
@@ -125,6 +126,7 @@ func (s *disturber) killPlugin() {
 
 // Clusters share a user and a password while the gateways restart repeatedly: no client reaches another cluster's data.
 func TestTenantsStayApart(t *testing.T) {
+	whole(t)
 	const tenants, rounds = 4, 2
 	s := disturbing(t)
 	secret := &corev1.Secret{
@@ -173,6 +175,7 @@ until psql -XAtq "host=%s-rw user=app dbname=app %s" -c 'select name from me' 2>
 // Where pg_hba.conf distinguishes addresses, a client wakes the cluster and must reconnect: it gets in by its own address or
 // not at all.
 func TestRulesByAddress(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "addressed", 1, never)

@@ -23,6 +23,7 @@ import (
 // both do. The kubelet of this node lives, and sees that the pod is not ready about six seconds later; of the two replicas the one is
 // lost that the other judges first, and says so.
 func TestLostNode_itsReplicaLosesItsClients(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	asleep, called := s.cluster("asleep", 1), s.cluster("called", 1)
 	s.together(asleep, called)

@@ -31,6 +31,7 @@ const (
 // awake, its schedules are suspended and resumed, its archiving continues after a sleep, and a wake does not wait for the
 // period of its sidecar's startup probe. spec.plugins has the opposite order, since the operator goes by names.
 func TestBesideAnotherPlugin(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)
@@ -56,6 +57,7 @@ func TestBesideAnotherPlugin(t *testing.T) {
 // If another plugin is called after ours and rebuilds its sidecar at CREATE, its startup probe keeps its period, and the wake's
 // Event names it as what the wake waited for.
 func TestWoken_namesTheSidecarThatWasWaitedFor(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	image := provided(t, "NEIGHBOUR_IMAGE")
 	s := begin(t)
@@ -74,6 +76,7 @@ func TestWoken_namesTheSidecarThatWasWaitedFor(t *testing.T) {
 
 // With SHORTEN_STARTUP_PROBES=false the startup probes of other plugins' sidecars stay as planned, whichever plugin is called first.
 func TestShortenStartupProbes_falseLeavesOthersAsPlanned(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	image := provided(t, "NEIGHBOUR_IMAGE")
 	d := s.turn()

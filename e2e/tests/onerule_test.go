@@ -42,26 +42,32 @@ const (
 // Exactly those visitors that would wake a sleeping or dozing cluster keep an awake one from sleeping. An ignored client does neither.
 // They are tests of their own because they are long, and subtests that call t.Parallel start after every other test.
 func TestOneRuleForBothEnds_libpq(t *testing.T) {
+	whole(t)
 	s, c := oneRuleForBothEnds(t, libpqVisitors())
 	s.ignoresDrivers(c, libpqVisitors()[:2]) // by their address, before anything is read: what they send makes no difference
 }
 func TestOneRuleForBothEnds_refused(t *testing.T) {
+	whole(t)
 	oneRuleForBothEnds(t, refusedVisitors())
 }
 
 func TestOneRuleForBothEnds_java(t *testing.T) {
+	whole(t)
 	oneRuleForBothEnds(t, javaVisitors())
 }
 
 func TestOneRuleForBothEnds_python(t *testing.T) {
+	whole(t)
 	oneRuleForBothEnds(t, pythonVisitors())
 }
 
 func TestOneRuleForBothEnds_go(t *testing.T) {
+	whole(t)
 	oneRuleForBothEnds(t, goVisitors(), "connect")
 }
 
 func TestOneRuleForBothEnds_checks(t *testing.T) {
+	whole(t)
 	oneRuleForBothEnds(t, checkVisitors())
 }
 

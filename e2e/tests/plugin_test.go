@@ -20,6 +20,7 @@ import (
 // With the plugin entirely down PostgreSQL keeps running, and nothing is done for the clusters that list it. When it is back
 // everything recovers by itself, including what was requested meanwhile.
 func TestPluginDown(t *testing.T) {
+	whole(t)
 	down := 10 * time.Second // after another cluster's failover, which shows how long one takes
 	if soaking {
 		down = 2 * time.Minute

@@ -13,6 +13,7 @@ import (
 
 // PgBouncer's connection for a client counts like any other; its connection for looking up passwords does not.
 func TestPooler(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "pooled", 1, never)
@@ -54,6 +55,7 @@ func TestPooler(t *testing.T) {
 // A client of a Pooler wakes the cluster and is answered: PgBouncer waits on its own connection, and the client waits for
 // PgBouncer, which retries after server_login_retry if it times out before PostgreSQL has started.
 func TestPoolerWakes(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "behind", 1, never))

@@ -14,6 +14,7 @@ import (
 // The reference project's own example works unchanged: three instances, superuser access, the plugin, its two annotations and a
 // ScheduledBackup with the cluster's name.
 func TestReferenceExample(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := kube.NewCluster(s.namespace, "cluster-example", 3, "1")

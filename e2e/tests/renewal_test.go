@@ -43,6 +43,7 @@ const toRefresh = 5 * time.Minute
 // Both sides' certificates are renewed. The operator sees that at once, each of the plugin's pods only when the kubelet updates
 // its files; meanwhile and afterwards every call of the operator is answered.
 func TestRenewedCertificatesDropNoCall(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	if len(s.secret(serverSecret).Data[authorityKey]) == 0 {
 		t.Skip("the certificates are made by somebody else here")

@@ -18,6 +18,7 @@ const resting = 50
 // With queries, idle sessions do not delay the shutdown of any instance, standby or primary: its sidecar ends them. A session that is
 // not ended keeps its instance, and the hibernation with it, for the time of a smart shutdown, which toHibernate excludes.
 func TestShutdown_restingSessionsDoNotDelayIt(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "pooled", 3, never))

@@ -20,6 +20,7 @@ import (
 // A rollout of the plugin ends an old replica when a new one is ready, and a new one is ready only when it leads the clients of every
 // sleeping cluster.
 func TestARolloutLeavesNoServiceWithoutAGateway(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	c := s.borrow(1, awake)
 	d := s.turn(c)

@@ -27,6 +27,7 @@ const operatorDeployment = "cnpg-controller-manager"
 // The plugin in the operator's own pod, as the component installs it, serves over a Unix socket what its Deployment, now gone,
 // serves over TCP. Nothing changes if it offers to validate Clusters.
 func TestPluginInTheOperatorsPod(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	d := s.turn()
 	plugin, operator := s.plugin(), s.deployment(operatorDeployment)

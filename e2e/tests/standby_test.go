@@ -33,6 +33,7 @@ func beforeTheLastLook() []handoverPhase {
 // whatever route it was opened; once it has ended the cluster sleeps. HANDOVERS is how often each phase is tried, each time by another
 // route.
 func TestHandover_aSessionOnAStandbyWins(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	rounds := repeats(t, "HANDOVERS", 1)
 	s := begin(t)

@@ -39,6 +39,7 @@ type version struct {
 // cluster has the new sidecar. A cluster that asks for it is rolled at once, as are all with the plugin's setting, except one
 // that opts out.
 func TestUpgradeRestartsNothing(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	tag := provided(t, "NEXT_TAG")
 	registry, _ := s.pluginImage()

@@ -13,6 +13,7 @@ import (
 
 // A minor upgrade of PostgreSQL succeeds with the sidecar in place, and the cluster sleeps on time afterwards.
 func TestMinorUpgrade(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	next := provided(t, "NEXT_POSTGRES_IMAGE")
 	s := begin(t)

@@ -172,6 +172,7 @@ func (s *story) tellsWho(c *cnpgv1.Cluster, by, settings string) {
 
 // Replicas are woken through -ro, and the primary answers through -rw meanwhile.
 func TestWakeThroughReplicas(t *testing.T) {
+	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.borrow(2, asleep)
@@ -334,6 +335,7 @@ func TestSettingsHoldAsleep(t *testing.T) {
 
 // Without a gateway, clusters that only a gateway could wake are not put to sleep.
 func TestNoGatewayNoSleep(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	c := s.borrow(1, awake)
 	d := s.turn(c)
@@ -375,6 +377,7 @@ func TestGatewayEvictedWhileClientsWait(t *testing.T) {
 
 // A plugin replica that dies drops its clients' connections, and they succeed through the other one.
 func TestGatewayKilledWhileClientsWait(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	c := s.borrow(1, awake)
 	d := s.turn(c)
@@ -394,6 +397,7 @@ func TestGatewayKilledWhileClientsWait(t *testing.T) {
 // All plugin replicas die between turning hibernation off and the first instance: their successors still report who woke the
 // cluster.
 func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
+	whole(t)
 	s := disturbing(t)
 	c := s.borrow(1, awake)
 	d := s.turn(c)
