@@ -135,7 +135,7 @@ func byCluster(all []record) [][]record {
 
 // inOrder sorts records. Writes have versions. Of the others it is only known when they were asked for: one stands before the first
 // write that was asked for later. So what a sidecar read before it wrote something stands before that, and after what it had
-// seen by then.
+// seen by then. A write that changes nothing has the version of an earlier one: it was asked for later than others that follow it.
 func inOrder(group []record) []record {
 	var writes, others []record
 	for _, r := range group {
@@ -156,9 +156,16 @@ func inOrder(group []record) []record {
 		}
 	})
 	slices.SortStableFunc(others, func(a, b record) int { return a.received.Compare(b.received) })
+	earliest := make([]time.Time, len(writes)) // when this or one that follows was asked for
+	for i, w := range slices.Backward(writes) {
+		earliest[i] = w.received
+		if i+1 < len(writes) && earliest[i+1].Before(w.received) {
+			earliest[i] = earliest[i+1]
+		}
+	}
 	merged := make([]record, 0, len(group))
-	for _, w := range writes {
-		for len(others) != 0 && !w.received.Before(others[0].received) {
+	for i, w := range writes {
+		for len(others) != 0 && !earliest[i].Before(others[0].received) {
 			merged, others = append(merged, others[0]), others[1:]
 		}
 		merged = append(merged, w)

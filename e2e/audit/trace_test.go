@@ -94,6 +94,8 @@ func TestTraces(t *testing.T) {
 		{"writes are in the order of their versions, not of the log", made + wrote("patch", aPerson, 3, 4, 3, "") + wrote("patch", aPerson, 2, 5, 2, on), "person-hibernates person-wakes"},
 		{"a list stands before what was asked for after it", made + wrote("patch", aSidecar, 3, 4, 3, announcement) + logged("list", aSidecar, "backups", 1, 2, 200, "null", "null"), "backups-listed announce"},
 		{"and after what was asked for before it", made + logged("list", aSidecar, "backups", 2, 3, 200, "null", "null") + wrote("patch", aSidecar, 1, 4, 3, announcement), "announce backups-listed"},
+		{"a write that changes nothing, with an old version, moves nothing forward", made + wrote("patch", aSidecar, 4, 4, 3, announcement) +
+			logged("list", aSidecar, "backups", 5, 5, 200, "null", "null") + wrote("patch", aPerson, 8, 8, 1, ""), "announce backups-listed"},
 		{"who shows a change is not who made it, if an answer was lost", made + logged("patch", aSidecar, "clusters", 1, 2, 504, `{"metadata": {"annotations": {`+on+`}}}`, "null") +
 			logged("patch", aPerson, "clusters", 3, 3, 200, `{"metadata": {"labels": {}}}`, `{"metadata": {"name": "c", "uid": "u", "resourceVersion": "4", "annotations": {`+on+`}}}`), "hibernate"},
 		{"what was refused has no word", made + logged("patch", aSidecar, "clusters", 1, 1, 409, `{}`, `{}`), ""},
