@@ -82,6 +82,7 @@ func (s *story) borrowShaped(like shape, needs condition) *cnpgv1.Cluster {
 		s.awaitSlices(c, between+toSettle)
 	default:
 		s.must(kube.Annotate(s.ctx, c, scenario.Fence, nil)) // it may doze
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))       // it may have been woken only just now
 		s.awakeAgain(c)
 	}
 	return c
