@@ -107,7 +107,7 @@ func settable(t *testing.T) []string {
 	return names
 }
 
-func TestAnnotations_areListed(t *testing.T) { //nolint:paralleltest // it may write a page that others read
+func TestAnnotations_areListed(t *testing.T) { // it may write a page that others read
 	known := settable(t)
 	people, parts := "| annotation | meaning | default |\n|---|---|---|\n", "| annotation | meaning |\n|---|---|\n"
 	listed, services := 0, ""
@@ -136,7 +136,7 @@ func TestAnnotations_areListed(t *testing.T) { //nolint:paralleltest // it may w
 	}
 }
 
-func TestSettings_areListed(t *testing.T) { //nolint:paralleltest // it may write a page that others read
+func TestSettings_areListed(t *testing.T) { // it may write a page that others read
 	var help bytes.Buffer
 	_, _ = config.Parse([]string{"--help"}, func(string) (string, bool) { return "", false }, &help)
 	out := "| setting | meaning | default |\n|---|---|---|\n"
@@ -154,7 +154,7 @@ func TestSettings_areListed(t *testing.T) { //nolint:paralleltest // it may writ
 	table(t, configuration, "settings", out)
 }
 
-func TestReasons_areListed(t *testing.T) { //nolint:paralleltest // it may write a page that others read
+func TestReasons_areListed(t *testing.T) { // it may write a page that others read
 	out := "| reason | meaning |\n|---|---|\n"
 	for _, reason := range idle.Reasons() {
 		out += fmt.Sprintf("| [`%s`](#%s) | %s |\n", reason, reason, reason.Description())
@@ -227,7 +227,7 @@ func TestEvents_areListed(t *testing.T) {
 }
 
 // What explain prints is shown as one of its golden files has it.
-func TestExplanation_isShown(t *testing.T) { //nolint:paralleltest // it may write a page that others read
+func TestExplanation_isShown(t *testing.T) { // it may write a page that others read
 	body, err := os.ReadFile(filepath.Join(root, "plugin/command/testdata/explain-busy.txt"))
 	if err != nil {
 		t.Fatal(err)

@@ -248,7 +248,7 @@ func (f *fleet) wholeServices(manager ctrl.Manager) {
 	}
 }
 
-func TestAgainstAnAPIServer(t *testing.T) { //nolint:paralleltest // it sets KUBECONFIG
+func TestAgainstAnAPIServer(t *testing.T) { // it sets KUBECONFIG
 	restConfig := apiservertest.Start(t, "clusters", "scheduledbackups")
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {

@@ -76,7 +76,7 @@ func (l Layout) built() bool {
 func space(folder string, need uint64) error {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(folder, &disk); err != nil {
-		return nil //nolint:nilerr // not every file system tells; then there may be enough
+		return nil // not every file system tells; then there may be enough
 	}
 	if free := disk.Bavail * uint64(disk.Bsize); free < need {
 		return fmt.Errorf("%s has %d GiB of free disk space, %d are needed (SCALE_TO_ZERO_CACHE, SCALE_TO_ZERO_RUN and GOCACHE name other places)",

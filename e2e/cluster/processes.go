@@ -90,7 +90,7 @@ func (l Layout) processes() []int {
 	for _, root := range groups {
 		_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.Name() != "cgroup.procs" {
-				return nil //nolint:nilerr // a group that has just gone holds no process
+				return nil // a group that has just gone holds no process
 			}
 			content, _ := os.ReadFile(path)
 			for _, field := range strings.Fields(string(content)) {

@@ -29,13 +29,13 @@ func table(families map[string]*family, without ...string) string {
 }
 
 // TestThePageListsTheMetrics holds the page's tables against the programs' pages; with -update it writes them.
-func TestThePageListsTheMetrics(t *testing.T) { //nolint:paralleltest // it may write the file that others read
+func TestThePageListsTheMetrics(t *testing.T) { // it may write the file that others read
 	hold(t, "## Metrics of the sidecars", table(sidecarPages(t), "cluster"))
 	hold(t, "## Metrics of the plugin", table(pluginPages(t)))
 }
 
 // TestThePageListsTheAlerts has every alert in the table and in a section of its own, to which its runbook link leads.
-func TestThePageListsTheAlerts(t *testing.T) { //nolint:paralleltest // it may write the file that others read
+func TestThePageListsTheAlerts(t *testing.T) { // it may write the file that others read
 	body, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

@@ -39,7 +39,7 @@ func (s *story) reads() *reader {
 	r := &reader{s, append(os.Environ(), "PATH="+directory+":"+os.Getenv("PATH"))}
 	if _, err := exec.LookPath("kubectl"); err != nil {
 		script := "#!/bin/sh\nexec go -C \"$E2E\" run ./cmd/cluster kubectl -- \"$@\"\n"
-		s.must(os.WriteFile(filepath.Join(directory, "kubectl"), []byte(script), 0o700)) //nolint:gosec // it is a program
+		s.must(os.WriteFile(filepath.Join(directory, "kubectl"), []byte(script), 0o700)) // it is a program
 		e2e, err := filepath.Abs("..")
 		s.must(err)
 		r.environment = append(r.environment, "E2E="+e2e)

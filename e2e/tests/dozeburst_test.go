@@ -41,7 +41,7 @@ func TestDoze_refusesAndCutsNobody(t *testing.T) {
 	var all bursts
 	t.Cleanup(func() { t.Log(all.String()) })
 	for i := range side {
-		moments := rand.New(rand.NewPCG(random.Uint64(), 0)) //nolint:gosec // they are to be repeated
+		moments := rand.New(rand.NewPCG(random.Uint64(), 0)) // they are to be repeated
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
 			s := begin(t)

@@ -247,7 +247,7 @@ func randomly(t *testing.T) *rand.Rand {
 		}
 	}
 	t.Logf("SEED=%d repeats the random moments", seed)
-	return rand.New(rand.NewPCG(uint64(seed), 0)) //nolint:gosec // it is to be repeated
+	return rand.New(rand.NewPCG(uint64(seed), 0)) // it is to be repeated
 }
 
 // until repeats a scenario until its precondition held: only then it has shown something.

@@ -18,7 +18,7 @@ func (m Marker) Leave() error {
 	if m.Path == "" {
 		return nil
 	}
-	if err := os.WriteFile(m.Path, nil, 0o644); err != nil { //nolint:gosec // another container of the pod reads it
+	if err := os.WriteFile(m.Path, nil, 0o644); err != nil { // another container of the pod reads it
 		return fmt.Errorf("leave the marker for the preStop hook: %w", err)
 	}
 	return nil

@@ -99,8 +99,8 @@ func TestReplay(t *testing.T) {
 		newAutomaton[world, *world](world{primary: true, behind: true}),
 		newAutomaton[dozer, *dozer](dozer{behind: true, mayDoze: true, endpoint: true}),
 	}
-	t.Run("real traces are accepted", func(t *testing.T) { replayFiles(t, a) }) //nolint:paralleltest // they share the automata
-	t.Run("doctored ones are not", func(t *testing.T) { replayRows(t, a) })     //nolint:paralleltest // they share the automata
+	t.Run("real traces are accepted", func(t *testing.T) { replayFiles(t, a) }) // they share the automata
+	t.Run("doctored ones are not", func(t *testing.T) { replayRows(t, a) })     // they share the automata
 }
 
 func replayFiles(t *testing.T, a automata) {

@@ -193,7 +193,7 @@ func TestLimiter_followsItsRuleInEveryState(t *testing.T) {
 func TestLimiter_followsItsRuleOverTime(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test that can be repeated
+		random := rand.New(rand.NewPCG(seed, 0)) // a test that can be repeated
 		l := newLimiter(20, seed%2 == 0)
 		var taken naive
 		for range 500 {

@@ -47,7 +47,7 @@ func remember(mapper apimeta.RESTMapper) *remembering {
 // RESTMapping finds a kind's resource and scope, which never change.
 func (m *remembering) RESTMapping(kind schema.GroupKind, versions ...string) (*apimeta.RESTMapping, error) {
 	if len(versions) != 1 {
-		return m.RESTMapper.RESTMapping(kind, versions...) //nolint:wrapcheck // it stands for the mapper
+		return m.RESTMapper.RESTMapping(kind, versions...) // it stands for the mapper
 	}
 	key := kind.WithVersion(versions[0])
 	m.mutex.Lock()
@@ -62,7 +62,7 @@ func (m *remembering) RESTMapping(kind schema.GroupKind, versions ...string) (*a
 		m.known[key] = found
 		m.mutex.Unlock()
 	}
-	return found, err //nolint:wrapcheck // it stands for the mapper
+	return found, err // it stands for the mapper
 }
 
 // guarded is a cache that hands out nothing of the kinds that it keeps as types of this package's own. The framework's would fail
@@ -75,7 +75,7 @@ func (g guarded) Get(ctx context.Context, key client.ObjectKey, into client.Obje
 	case *corev1.Service, *discoveryv1.EndpointSlice:
 		return notKept(into)
 	}
-	return g.Cache.Get(ctx, key, into, options...) //nolint:wrapcheck // it stands for the cache
+	return g.Cache.Get(ctx, key, into, options...) // it stands for the cache
 }
 
 // List reads objects of another kind.
@@ -84,7 +84,7 @@ func (g guarded) List(ctx context.Context, into client.ObjectList, options ...cl
 	case *corev1.ServiceList, *discoveryv1.EndpointSliceList:
 		return notKept(into)
 	}
-	return g.Cache.List(ctx, into, options...) //nolint:wrapcheck // it stands for the cache
+	return g.Cache.List(ctx, into, options...) // it stands for the cache
 }
 
 func notKept(into any) error {

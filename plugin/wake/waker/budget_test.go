@@ -113,7 +113,7 @@ func TestBudget_servesSourcesInTurn(t *testing.T) {
 // TestBudget_neverExceedsItsRates lets many sources ask at random for an hour.
 func TestBudget_neverExceedsItsRates(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(7, 0)) //nolint:gosec // a test that can be repeated
+	random := rand.New(rand.NewPCG(7, 0)) // a test that can be repeated
 	b := NewBudget()
 	taken, all := map[int]int{}, 0
 	for second := range 3600 {

@@ -11,7 +11,7 @@ import (
 
 // A search continues while any client waits: for days, if the operator is down and an application keeps retrying. It must not
 // grow with every retry.
-func TestResolve_keepsNothingOfClientsThatHaveLeft(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestResolve_keepsNothingOfClientsThatHaveLeft(t *testing.T) { // it measures the heap
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, time.Minute, awake)
 		patient := make(chan error, 1)

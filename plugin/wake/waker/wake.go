@@ -125,7 +125,7 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (*answer, tim
 			return &answer{err: err}, 0, nil
 		}
 		if err != nil {
-			return nil, askBudgetEvery, nil //nolint:nilerr // it waits, and the clients with it
+			return nil, askBudgetEvery, nil // it waits, and the clients with it
 		}
 		w.client = by
 	}

@@ -122,7 +122,7 @@ type Waker struct {
 	// NodesWait is how long the kube-proxies of other nodes get to learn that a Service no longer leads here.
 	NodesWait time.Duration
 	// Base is the parent context of all wakes.
-	Base context.Context //nolint:containedctx // a wake outlives the client that began it, and not the plugin
+	Base context.Context // a wake outlives the client that began it, and not the plugin
 
 	// Budget limits how many wakes may begin.
 	Budget *Budget
