@@ -28,7 +28,7 @@ if [ -n "${BESIDE:-}" ]; then
 		"$(tests "" -test.parallel=2 "-test.skip='$turns|$alone|$doze'")"
 	)
 elif [ -n "${RUN:-}" ]; then
-	together=("$(tests "" -test.parallel=3 "-test.run='$RUN'")")
+	together=("$(tests "" -test.parallel=2 "-test.run='$RUN'")")
 else
 	together=("$(tests "" -test.parallel=2 "-test.run='$turns'"); first=\$?; $(tests "" -test.parallel=2 "-test.skip='$turns'") && exit \$first")
 fi

@@ -78,11 +78,7 @@ func TestDoze_manyAtOnce(t *testing.T) {
 	t.Logf("%d clusters answered: half of them after %.2fs, the last after %.2fs",
 		count, times[count/2].Seconds(), times[count-1].Seconds())
 	for i, c := range clusters {
-		_, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
-		s.must(err)
-		if wakes := s.wakes(c); wakes != 1 {
-			t.Errorf("%s: %d wakes, want 1", c.Name, wakes)
-		}
+		s.wokenOnce(c, start)
 		if now := s.instances(c); len(now) != 1 || now[0].UID != pods[i].UID || restarts(now[0]) != 0 {
 			t.Errorf("%s: the pod was replaced, or a container restarted", c.Name)
 		}

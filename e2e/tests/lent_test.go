@@ -123,6 +123,7 @@ func (s *story) tidies(c *cnpgv1.Cluster, like shape) error {
 	for _, key := range []string{
 		scenario.Activity, scenario.Ignore, scenario.KeepAwake, scenario.KeepAwakeUntil, scenario.Database, scenario.WakeBy,
 		scenario.DozeMinutes, "cnpg.io/reconciliationLoop",
+		scenario.LastWake, // the plugin writes the Event of this wake anew once it is deleted
 	} {
 		annotations[key] = nil
 	}
