@@ -110,7 +110,7 @@ func (w *dozer) stepped(before Machine, e Event) {
 	}
 	switch e := e.(type) {
 	case Observed:
-		if !e.IdleRestarted && before.backoff != none && m.phase != before.phase && !(before.doze && !e.Doze) {
+		if !e.IdleRestarted && before.backoff != none && m.phase != before.phase && (!before.doze || e.Doze) {
 			w.violate("another attempt is made before the wait is over")
 		}
 	case Completed:
