@@ -26,7 +26,7 @@ UNITFLAGS = -trimpath
 SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
 MATRIX ?=
-# The end-to-end tests to run, as go test has it; none: all, or with CORE one proof of each promise.
+# The end-to-end tests to run, as go test has it; none: all, or with CORE those that do not begin with whole.
 RUN ?=
 CORE ?=
 MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|BesideAnotherPlugin|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices|Doze_wakesInItsPodAndHibernatesLater|Doze_refusesAndCutsNobody|Doze_leavesAPersonsFence|Doze_survivesItsPod|Doze_aPoolerLeadsToIt)$$
@@ -44,7 +44,7 @@ demo: ## Show a cluster falling asleep and being woken (KUBECONFIG: on that clus
 	@./e2e/on-cluster.sh sh -c 'go -C e2e run -exec "$$INSIDE" ./demo'
 
 .PHONY: test
-test: unit ## Run the unit tests, and as many end-to-end tests as prove each promise
+test: unit ## Run the unit tests and the main end-to-end tests
 	@$(MAKE) --no-print-directory e2e CORE=1
 
 .PHONY: unit

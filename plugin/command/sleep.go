@@ -174,7 +174,7 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 	}
 	asked := s.ask(ctx, instance{cluster.Namespace, cluster.Name, cluster.Status.CurrentPrimary})
 	if asked.err != nil {
-		return false, nil // it is asked again; the Cluster says what came of the request
+		return false, nil // the next poll asks again; the Cluster shows the result of the request
 	}
 	return s.update(asked.report.Blockers)
 }

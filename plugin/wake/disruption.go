@@ -30,7 +30,7 @@ func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, ag
 	value := seen.cluster.Annotations[contract.AnnotationDozingSince]
 	since, err := time.Parse(time.RFC3339, value)
 	if !view.Dozing || view.Deleting || view.VolumesAtRisk || err != nil {
-		return nil // a value that somebody else wrote says nothing of a doze
+		return nil // a value that another client wrote says nothing about a doze
 	}
 	node, why, err := c.disruption(ctx, seen)
 	if err != nil || why == "" {

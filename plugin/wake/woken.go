@@ -26,7 +26,7 @@ func (c *Controller) recordWoken(ctx context.Context, seen *snapshot, again *req
 	}
 	wake, err := contract.ParseLastWake(value)
 	if err != nil || again.now.Sub(wake.At) > plan.StandInFor || !seen.serves(wake.Service) {
-		return nil // a value that somebody else wrote says nothing of a wake
+		return nil // a value that another client wrote says nothing about a wake
 	}
 	since, _ := c.serving.LoadOrStore(seen.name, again.now)
 	at, _ := since.(time.Time)
