@@ -121,6 +121,7 @@ func run(ctx context.Context, much amounts, only string) error {
 		if only != "" && !slices.Contains(strings.Split(only, ","), part.name) {
 			continue
 		}
+		fmt.Printf("\n%s: %s\n", part.name, scenario.Conditions(ctx))
 		if err := part.measure(); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
