@@ -147,7 +147,7 @@ notes: ## Print what CHANGELOG.md says of the version TAG
 cluster-up: images manifest ## Make a cluster on this machine and install the plugin on it
 	$(CLUSTER) up
 	$(CLUSTER) load ../build/plugin.tar ../build/sidecar.tar
-	KUBECONFIG="$$($(CLUSTER) kubeconfig)" ./e2e/install.sh
+	$(CLUSTER) exec ./install.sh
 
 cluster-down: ## Remove the cluster of cluster-up
 	$(CLUSTER) down

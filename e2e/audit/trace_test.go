@@ -151,3 +151,23 @@ func TestTraces(t *testing.T) {
 		})
 	}
 }
+
+// A log that is damaged is an error, or has fewer traces, whose steps all have words.
+func FuzzTraces(f *testing.F) {
+	f.Add(wrote("create", aPerson, 0, 0, 1, "") + wrote("patch", aSidecar, 1, 1, 2, `"cnpg.io/hibernation": "on"`))
+	f.Add(logged("list", aSidecar, "backups", 1, 2, 200, "null", "null"))
+	f.Fuzz(func(t *testing.T, log string) {
+		traces, _, err := Traces(strings.NewReader(log))
+		_, wrong := Read(strings.NewReader(log))
+		if err != nil && wrong == nil && len(traces) != 0 {
+			t.Errorf("%d traces, and the error %v", len(traces), err)
+		}
+		for _, trace := range traces {
+			for _, step := range trace.Steps {
+				if step.Word == "" {
+					t.Errorf("a step without a word: %+v", trace)
+				}
+			}
+		}
+	})
+}

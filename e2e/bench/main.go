@@ -1,10 +1,10 @@
 // Command bench measures on a real cluster what the sidecar and the plugin cost: PostgreSQL's shutdown with the sidecar
 // against without it, side by side, its own memory and processor time at rest, how quickly the plugin answers the operator,
-// what another place in the pod would cost, how many of a thousand short sessions are seen, whether clusters without clients
-// sleep in time, what storms of sessions, and pgbench, cost, how long a client waits that wakes a cluster, from hibernation or from
-// a doze, alone and beside a backup plugin, and whether clients reach their own cluster while the gateways restart, which the last
-// part does: it is not for a cluster that others use. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG
-// names; memory, processor time and the plugin's answers need the node to be this machine.
+// how many of a thousand short sessions are seen, whether clusters without clients sleep in time, what storms of sessions, and
+// pgbench, cost, how long a client waits that wakes a cluster, from hibernation or from a doze, alone and beside a backup plugin,
+// and whether clients reach their own cluster while the gateways restart, which the last part does: it is not for a cluster that
+// others use. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG names; memory, processor time and the
+// plugin's answers need the node to be this machine.
 package main
 
 import (
@@ -49,7 +49,7 @@ func main() {
 	flag.IntVar(&much.atOnce, "at-once", 20, "how many dozing clusters are woken at once")
 	flag.IntVar(&much.cycles, "cycles", 50, "how many sleeps and wakes clients connect around")
 	flag.IntVar(&much.tenants, "tenants", 50, "how many sleeping clusters share a password while the gateways restart")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, placement, pooled, recall, gaps, infrastructure, wakes, doze, at-once, shared-buffers, beside, cycles, together, tenants")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, recall, gaps, infrastructure, wakes, doze, at-once, shared-buffers, beside, cycles, together, tenants")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -104,7 +104,6 @@ func run(ctx context.Context, much amounts, only string) error {
 		{"storms", func() error { return storms(ctx, kube, with) }},
 		{"pgbench", func() error { return pgbench(ctx, kube, with, without, much.runs) }},
 		{"awake", func() error { return awake(ctx, kube, namespace, much.runs) }},
-		{"placement", func() error { return placements(ctx, kube, with, much.runs) }},
 		{"pooled", func() error { return pooled(ctx, kube, namespace, much.runs) }},
 		{"recall", func() error { return recall(ctx, kube, namespace, much.sessions) }},
 		{"gaps", func() error { return gaps(ctx, kube, namespace, much.gaps) }},
@@ -121,6 +120,7 @@ func run(ctx context.Context, much amounts, only string) error {
 		if only != "" && !slices.Contains(strings.Split(only, ","), part.name) {
 			continue
 		}
+		fmt.Printf("\n%s: %s\n", part.name, scenario.Conditions(ctx))
 		if err := part.measure(); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}

@@ -38,3 +38,25 @@ func TestOnlyAnotherClusterMayHaveNoAuditLog(t *testing.T) {
 		})
 	}
 }
+
+func TestTraces_leaveOutNoMoreThanIsNamed(t *testing.T) {
+	t.Parallel()
+	const once = "oneruleforbothends-go-x2x4f/drivers: it dozed, and fell asleep without"
+	for _, row := range []struct {
+		rule    string
+		omitted []string
+		want    error
+	}{
+		{"what a test is known to leave out may be", []string{once}, nil},
+		{"nothing more of it may be", []string{once, once}, ErrLeftOut},
+		{"nothing of another test may be", []string{"doze-iscommanded-x2x4f/c: a person fenced it"}, ErrLeftOut},
+		{"nor what no test has made", []string{"default/c: it was made before the log begins"}, ErrLeftOut},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			if err := checkLeftOut(row.omitted); !errors.Is(err, row.want) {
+				t.Errorf("the error is %v, want %v", err, row.want)
+			}
+		})
+	}
+}

@@ -13,7 +13,7 @@ import (
 // ErrDown says that a part of a cluster, or all of it, does not run.
 var ErrDown = errors.New("not running")
 
-// Down ends every process and removes every mount, link, rule and control group of the cluster, also of one that came up only
+// Down ends every process and removes every mount, control group and network of the cluster, also of one that came up only
 // in part or crashed. The logs stay. Once begun it goes through to the end: a cancelled context does not stop it.
 func (l Layout) Down(ctx context.Context, progress *Progress) error {
 	if os.Geteuid() != 0 {
@@ -41,7 +41,7 @@ func (l Layout) Down(ctx context.Context, progress *Progress) error {
 // remove is Down with the lock held.
 func (l Layout) remove(ctx context.Context, progress *Progress, lock claim) error {
 	progress.Say("take the cluster down")
-	err := errors.Join(l.killAll(), l.unmount(), removeLinks(ctx), l.restoreSettings(), l.removeRules(ctx), l.removeLogLinks())
+	err := errors.Join(l.killAll(), l.unmount(), l.removeLogLinks())
 	for _, node := range l.nodes() {
 		err = errors.Join(err, removeSockets(node.Run), node.removeCgroups(ctx), node.removeRecords())
 	}
@@ -84,7 +84,7 @@ func (l Layout) Status() (string, error) {
 		fmt.Fprintf(&report, "%-24s %s\n", name, state)
 	}
 	image, _ := l.OperandImage()
-	fmt.Fprintf(&report, "logs: %s\nexport KUBECONFIG=%s POSTGRES_IMAGE=%s\n", l.Logs(), l.Kubeconfig(), image)
+	fmt.Fprintf(&report, "logs: %s\nexport POSTGRES_IMAGE=%s\n", l.Logs(), image)
 	if len(down) > 0 || len(components) == 0 {
 		slices.Sort(down)
 		return report.String(), fmt.Errorf("the cluster is %w: %s", ErrDown, strings.Join(down, ", "))

@@ -14,8 +14,7 @@ import (
 	"strings"
 )
 
-// Addresses and names of the cluster; ranges are in ipv4 and ipv6. Nothing listens on another interface of the machine, and pods
-// cannot reach the outside.
+// Addresses and names of the cluster; ranges are in ipv4 and ipv6. Each cluster has a network namespace, out of which nothing leads.
 const (
 	nodeName    = "node"
 	nodeAddress = "10.99.0.1"
@@ -23,7 +22,6 @@ const (
 	dnsService  = "10.96.0.10"
 	nodeBridge  = "s2z0"
 	podBridge   = "s2zpods"
-	filterTable = "s2z"
 	provisioner = "scale-to-zero.e2e/directory"
 )
 
@@ -31,8 +29,8 @@ const (
 type Layout struct {
 	// Source is the e2e module, Cache what is built and downloaded, Run what one running cluster consists of.
 	Source, Cache, Run string
-	// Network is empty for the machine's own network. Otherwise the cluster has a network namespace for itself, so that there can
-	// be others beside it, with the same addresses.
+	// Network is what the names of the cluster's network namespace and of its other things end with, so that there can be others
+	// beside it, with the same addresses. It may be empty.
 	Network string
 }
 

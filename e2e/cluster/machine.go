@@ -25,7 +25,7 @@ const (
 )
 
 // errNotRoot says what root is needed for.
-var errNotRoot = errors.New("this must be run as root: it makes namespaces, mounts, control groups and firewall rules")
+var errNotRoot = errors.New("this must be run as root: it makes network namespaces, mounts and control groups")
 
 // checkMachine says everything that is missing before anything is touched.
 func (l Layout) checkMachine(ctx context.Context, families Families) error {

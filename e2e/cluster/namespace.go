@@ -16,13 +16,10 @@ import (
 // namespaces is where iproute2 keeps network namespaces that have names.
 const namespaces = "/run/netns/"
 
-// MakeNetwork makes the network of a cluster that has one for itself.
-func (l Layout) MakeNetwork(ctx context.Context) error {
-	if l.Network == "" || l.hasNetwork() {
+// makeNetwork makes the network of a cluster or of its second node.
+func (l Layout) makeNetwork(ctx context.Context) error {
+	if l.hasNetwork() {
 		return nil
-	}
-	if os.Geteuid() != 0 {
-		return errNotRoot
 	}
 	if _, err := do(ctx, "ip", "netns", "add", l.own()); err != nil {
 		return err
@@ -33,7 +30,7 @@ func (l Layout) MakeNetwork(ctx context.Context) error {
 
 // deleteNetwork removes it; the kernel does so as soon as no process is in it.
 func (l Layout) deleteNetwork(ctx context.Context) error {
-	if l.Network == "" || !l.hasNetwork() {
+	if !l.hasNetwork() {
 		return nil
 	}
 	_, err := do(ctx, "ip", "netns", "delete", l.own())
@@ -48,9 +45,6 @@ func (l Layout) hasNetwork() bool {
 // Enter moves this process into the network of the cluster, by replacing it with the same program and arguments. It returns if the
 // process is there already, or if there is no such network.
 func (l Layout) Enter() error {
-	if l.Network == "" {
-		return nil
-	}
 	wanted, err := os.Open(namespaces + l.own())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -66,7 +66,7 @@ func (l Layout) beginSecond(ctx context.Context, options Options) error {
 		return fmt.Errorf("link the keys for the second node: %w", err)
 	}
 	err := errors.Join(
-		second.configureSecond(l.Logs(), options.ProxyMode), second.cgroups(), second.MakeNetwork(ctx))
+		second.configureSecond(l.Logs(), options.ProxyMode), second.cgroups(), second.makeNetwork(ctx))
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -62,29 +61,6 @@ func removeSockets(run string) error {
 		if path, is := strings.CutPrefix(string(address), "unix://"); is {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("remove the socket of a shim: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-// removeLinks removes the bridges and the pods' ends on them. A namespace takes its own end away, but when it likes.
-func removeLinks(ctx context.Context) error {
-	listed, err := do(ctx, "ip", "-json", "link", "show")
-	if err != nil {
-		return err
-	}
-	var links []struct{ Ifname, Master string }
-	if err := json.Unmarshal([]byte(listed), &links); err != nil {
-		return fmt.Errorf("read the list of links: %w", err)
-	}
-	for _, link := range links {
-		if link.Master != podBridge && link.Ifname != podBridge && link.Ifname != nodeBridge {
-			continue
-		}
-		if _, err := do(ctx, "ip", "link", "delete", link.Ifname); err != nil {
-			if _, gone := os.Stat("/sys/class/net/" + link.Ifname); gone == nil {
-				return err
 			}
 		}
 	}

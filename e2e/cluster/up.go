@@ -10,7 +10,7 @@ import (
 )
 
 // ErrRunning says that a cluster is already up.
-var ErrRunning = errors.New("a cluster is already running: `status` shows it, `down` ends it, `up -reuse` takes it as it is")
+var ErrRunning = errors.New("a cluster is already running: `status` shows it, `down` ends it")
 
 // Options are the choices of Up.
 type Options struct {
@@ -22,11 +22,10 @@ type Options struct {
 	Versions Versions
 	// Nodes is how many it has: one or two.
 	Nodes int
-	// Reuse takes a cluster of the same choices that is already up and answers, instead of refusing.
-	Reuse bool
 }
 
-// Up makes the cluster and returns when the operator answers. If it does not come about, what was made is taken down.
+// Up makes the cluster and returns when the operator answers. If it does not come about, what was made is taken down. It prepares
+// outside the network of the cluster, because nothing leads out of that, and then moves this process into it, as Enter does.
 func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (err error) {
 	if options.ProxyMode != "iptables" && options.ProxyMode != "nftables" {
 		return fmt.Errorf("proxy mode %q: allowed are iptables and nftables", options.ProxyMode)
@@ -37,16 +36,25 @@ func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (er
 	if err := l.checkMachine(ctx, options.Families); err != nil {
 		return err
 	}
+	built, err := l.prepare(ctx, progress, options.Versions)
+	if err != nil {
+		return err
+	}
+	if err := l.removeEnded(ctx, progress); err != nil {
+		return err
+	}
+	if err := l.makeNetwork(ctx); err != nil {
+		return err
+	}
+	if err := l.Enter(); err != nil {
+		return err
+	}
 	lock, err := take(l.lockFile())
 	if err != nil {
 		return err
 	}
 	defer lock.release()
-	if found, err := l.alreadyUp(ctx, progress, lock, options); found || err != nil {
-		return err
-	}
-	built, err := l.prepare(ctx, progress, options.Versions)
-	if err != nil {
+	if err := l.checkDown(lock); err != nil {
 		return err
 	}
 	if err := lock.write(l.Run); err != nil {
@@ -61,54 +69,31 @@ func (l Layout) Up(ctx context.Context, progress *Progress, options Options) (er
 	if err := l.bringUp(ctx, progress, built, options); err != nil {
 		return err
 	}
-	progress.Say("up: export KUBECONFIG=%s POSTGRES_IMAGE=%s", l.Kubeconfig(), built.postgresImage)
+	progress.Say("up: `exec` runs commands on it; export POSTGRES_IMAGE=%s", built.postgresImage)
 	return nil
 }
 
-// alreadyUp tells whether there is a cluster that may be used; one that may not be is an error. What one left that ended
-// without Down, because the machine was restarted, is removed.
-func (l Layout) alreadyUp(ctx context.Context, progress *Progress, lock claim, options Options) (bool, error) {
+// removeEnded removes what a cluster left that ended without Down, because the machine was restarted.
+func (l Layout) removeEnded(ctx context.Context, progress *Progress) error {
+	if l.exists() != nil || len(l.processes()) != 0 {
+		return nil
+	}
+	progress.Say("an earlier cluster ended without `down`")
+	return l.Down(ctx, progress)
+}
+
+// checkDown is ErrRunning if there is a cluster.
+func (l Layout) checkDown(lock claim) error {
 	said, err := lock.read()
-	if err != nil {
-		return false, err
+	switch {
+	case err != nil:
+		return err
+	case said.Run != "" && said.Run != l.Run:
+		return fmt.Errorf("%w (its run folder is another: SCALE_TO_ZERO_RUN=%s)", ErrRunning, said.Run)
+	case l.exists() == nil:
+		return ErrRunning
 	}
-	if said.Run != "" && said.Run != l.Run {
-		return false, fmt.Errorf("%w (its run folder is another: SCALE_TO_ZERO_RUN=%s)", ErrRunning, said.Run)
-	}
-	if _, err := os.Stat(l.Run); errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if len(l.processes()) == 0 {
-		progress.Say("an earlier cluster ended without `down`")
-		return false, l.remove(ctx, progress, lock)
-	}
-	if !options.Reuse {
-		return false, ErrRunning
-	}
-	mode, err := os.ReadFile(l.run("proxy-mode"))
-	if err != nil || string(mode) != options.ProxyMode {
-		return false, fmt.Errorf("the running cluster has the proxy mode %q, not %q: `down` ends it", mode, options.ProxyMode)
-	}
-	families, err := os.ReadFile(l.run("ip-family"))
-	if err != nil || Families(families) != options.Families {
-		return false, fmt.Errorf("the running cluster has the IP family %q, not %q: `down` ends it", families, options.Families)
-	}
-	versions, err := os.ReadFile(l.run("versions"))
-	if err != nil || string(versions) != options.Versions.String() {
-		return false, fmt.Errorf("the running cluster has %s, not %s: `down` ends it", versions, options.Versions)
-	}
-	if nodes := len(l.nodes()); nodes != options.Nodes {
-		return false, fmt.Errorf("the running cluster has %d nodes, not %d: `down` ends it", nodes, options.Nodes)
-	}
-	image, err := l.OperandImage()
-	if err != nil {
-		return false, err
-	}
-	if err := l.until(ctx, "the running cluster", 20*time.Second, l.webhook); err != nil {
-		return false, err
-	}
-	progress.Say("reused: export KUBECONFIG=%s POSTGRES_IMAGE=%s", l.Kubeconfig(), image)
-	return true, nil
+	return nil
 }
 
 // begin makes the folders and files of the run and what of the machine the cluster needs.
@@ -126,10 +111,6 @@ func (l Layout) begin(ctx context.Context, built artefacts, options Options) err
 	}
 	for _, step := range []func() error{
 		func() error { return writeFile(l.run("postgres-image"), built.postgresImage) },
-		func() error { return writeFile(l.run("versions"), options.Versions.String()) },
-		func() error { return writeFile(l.run("proxy-mode"), options.ProxyMode) },
-		func() error { return writeFile(l.run("ip-family"), string(options.Families)) },
-		func() error { return l.noteTables(ctx) },
 		l.writePKI, func() error { return l.configure(options) }, l.cgroups, func() error { return l.network(ctx, options.Families) },
 	} {
 		if err := step(); err != nil {

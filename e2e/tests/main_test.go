@@ -79,6 +79,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	if soaking { // it prints figures
+		fmt.Println(scenario.Conditions(context.Background()))
+	}
 	code := m.Run()
 	if os.Getenv("KEEP_NAMESPACES") == "" {
 		returnLent(context.Background())

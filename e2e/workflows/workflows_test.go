@@ -15,16 +15,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const root = "../.."
+const (
+	root    = "../.."
+	release = root + "/.github/workflows/release.yaml"
+)
 
 // workflow is the part of one that names what is elsewhere.
 type workflow struct {
 	Jobs map[string]struct {
-		Uses     string
-		Strategy struct{ Matrix map[string]any }
-		Steps    []struct {
+		Uses        string
+		Needs       any // a name, or a list of names
+		Permissions map[string]string
+		Strategy    struct{ Matrix map[string]any }
+		Steps       []struct {
 			Uses, Run string
-			With      map[string]any
+			With, Env map[string]any
 		}
 	}
 }
@@ -32,18 +37,32 @@ type workflow struct {
 // value is an expression that stands for a value of a job's matrix.
 var value = regexp.MustCompile(`\$\{\{ *matrix\.([a-z]+) *\}\}`)
 
-// named are the texts that a workflow runs, and those that name files, with the values of their matrices in place.
-func named(t *testing.T, path string) (runs, files, actions []string) {
+// read reads a workflow.
+func read(t *testing.T, path string) (w workflow) {
 	t.Helper()
 	body, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var w workflow
 	if err := yaml.Unmarshal(body, &w); err != nil {
 		t.Fatal(err)
 	}
-	for _, job := range w.Jobs {
+	return w
+}
+
+// after reports whether a job starts only when another has succeeded.
+func (w workflow) after(job, other string) bool {
+	names, _ := w.Jobs[job].Needs.([]any)
+	if name, ok := w.Jobs[job].Needs.(string); ok {
+		names = []any{name}
+	}
+	return slices.ContainsFunc(names, func(name any) bool { return name == other || w.after(fmt.Sprint(name), other) })
+}
+
+// named are the texts that a workflow runs, and those that name files, with the values of their matrices in place.
+func named(t *testing.T, path string) (runs, files, actions []string) {
+	t.Helper()
+	for _, job := range read(t, path).Jobs {
 		if strings.HasPrefix(job.Uses, "./") {
 			files = append(files, job.Uses)
 		}
@@ -172,16 +191,8 @@ func TestWorkflows_pinActionsByCommit(t *testing.T) {
 // Every image that a release pushes has an SBOM, and so has every archive: the release has each file that make archives writes.
 func TestRelease_hasAnSBOMOfWhatItShips(t *testing.T) {
 	t.Parallel()
-	body, err := os.ReadFile(root + "/.github/workflows/release.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var w workflow
-	if err := yaml.Unmarshal(body, &w); err != nil {
-		t.Fatal(err)
-	}
 	images, archives := 0, 0
-	for _, job := range w.Jobs {
+	for _, job := range read(t, release).Jobs {
 		for _, step := range job.Steps {
 			if step.With["push"] == true {
 				images++
@@ -196,6 +207,36 @@ func TestRelease_hasAnSBOMOfWhatItShips(t *testing.T) {
 	}
 	if images != 1 || archives != 1 {
 		t.Errorf("images are pushed by %d steps and archives are shipped by %d, want one each", images, archives)
+	}
+}
+
+// A tag without notes, or that is no version, must leave no images and no chart behind.
+func TestRelease_checksBeforeItPushes(t *testing.T) {
+	t.Parallel()
+	w := read(t, release)
+	var checks, pushes []string
+	for _, step := range w.Jobs["check"].Steps {
+		checks = append(checks, step.Run)
+	}
+	for _, target := range []string{"notes", "manifest", "chart", "archives"} {
+		if !strings.Contains(strings.Join(checks, "\n"), "make "+target+` TAG="$TAG"`) {
+			t.Errorf("the job check does not make the %s of the tag", target)
+		}
+	}
+	for name, job := range w.Jobs {
+		if !slices.Contains(slices.Collect(maps.Values(job.Permissions)), "write") {
+			continue
+		}
+		if pushes = append(pushes, name); !w.after(name, "check") || !w.after(name, "tests") {
+			t.Errorf("the job %s may write although check or tests has failed", name)
+		}
+	}
+	if slices.Sort(pushes); !slices.Equal(pushes, []string{"chart", "images", "release"}) || !w.after("release", "chart") {
+		t.Errorf("the jobs %q may write, and a release may be made without its chart", pushes)
+	}
+	published := w.Jobs["release"].Steps[len(w.Jobs["release"].Steps)-1]
+	if !strings.HasSuffix(published.Run, "$PRERELEASE") || published.Env["PRERELEASE"] != "${{ contains(github.ref_name, '-') && '--prerelease' || '' }}" {
+		t.Errorf("a candidate is not marked as a prerelease: %s, %v", published.Run, published.Env)
 	}
 }
 

@@ -78,10 +78,15 @@ func (o *observed) Missing(of metav1.ObjectMeta, what string) {
 
 func hook(t testing.TB, definition []byte, operation lifecycle.OperatorOperationType_Type) (*lifecycle.OperatorLifecycleResponse, *observed) {
 	t.Helper()
+	return hookOf(t, definition, []byte(`{}`), operation)
+}
+
+func hookOf(t testing.TB, definition, cluster []byte, operation lifecycle.OperatorOperationType_Type) (*lifecycle.OperatorLifecycleResponse, *observed) {
+	t.Helper()
 	o := &observed{}
 	server := &Server{Sidecar: configured(), Observer: o, Logger: slog.New(slog.DiscardHandler)}
 	answer, err := server.LifecycleHook(context.Background(), &lifecycle.OperatorLifecycleRequest{
-		ObjectDefinition: definition, ClusterDefinition: []byte(`{}`),
+		ObjectDefinition: definition, ClusterDefinition: cluster,
 		OperationType: &lifecycle.OperatorOperationType{Type: operation},
 	})
 	if err != nil || answer == nil {
@@ -252,9 +257,9 @@ func FuzzHookNeverFails(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(body, int32(create))
-	f.Add([]byte("null"), int32(evaluate))
-	f.Fuzz(func(t *testing.T, definition []byte, operation int32) {
-		hook(t, definition, lifecycle.OperatorOperationType_Type(operation))
+	f.Add(body, []byte(`{"spec":{"probes":{"startup":{"periodSeconds":5}}}}`), int32(create))
+	f.Add([]byte("null"), []byte("{"), int32(evaluate))
+	f.Fuzz(func(t *testing.T, definition, cluster []byte, operation int32) {
+		hookOf(t, definition, cluster, lifecycle.OperatorOperationType_Type(operation))
 	})
 }

@@ -2,9 +2,12 @@ package fence
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,4 +68,25 @@ func TestMightBeUnavailable_isNotKnownWithoutAnAnswer(t *testing.T) {
 	if got, err := patient(silent.URL).mightBeUnavailable(ctx); got || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %t, %v of one that is silent", got, err)
 	}
+}
+
+// An instance manager that says nothing of the flag must not be taken for one that says that it is unset.
+func FuzzParseStatus(f *testing.F) {
+	for _, seed := range []string{`{"mightBeUnavailable":true}`, `{"mightBeUnavailable":false,"isPrimary":true}`, `{}`, `null`, `[]`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		set, err := parseStatus(body)
+		if err != nil {
+			if set || !errors.Is(err, errStatus) {
+				t.Errorf("got %t, %v", set, err)
+			}
+			return
+		}
+		var status map[string]any
+		said := func(key string) bool { return strings.EqualFold(key, "mightBeUnavailable") && status[key] == set }
+		if json.Unmarshal(body, &status) != nil || !slices.ContainsFunc(slices.Collect(maps.Keys(status)), said) {
+			t.Errorf("%q is taken for %t", body, set)
+		}
+	})
 }

@@ -1,7 +1,7 @@
-// Package mutants reverts the fixes of former defects, one at a time, and checks that a test notices.
+// Package mutants reintroduces former and plausible defects, one at a time, and checks that a test notices each.
 //
-// Each patch under testdata reintroduces a defect, or introduces a plausible one. It is applied to copies of the files that it
-// names, which replace the originals in one run of one test (go test -overlay), so that the tree is not modified.
+// Every defect is a replacement in one file, behind a condition that only the defect's own run makes true. All of them are
+// compiled at once into one test binary of each package (go test -overlay), so that the tree is not modified.
 package mutants
 
 import (
@@ -10,156 +10,216 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
+// mutant is a defect and the test that notices it.
+type mutant struct {
+	defect string
+	// file has the text before exactly once; after replaces it. MUTANT in it is true if the defect is present.
+	file, before, after string
+	// pkg and test are the test that notices, and notice occurs in what it then says.
+	pkg, test, notice string
+}
+
+// exploration explores every state of falling asleep and waking, and explorationOfDozes those of a cluster that dozes.
+const (
+	exploration        = "TestMachine_everyReachableState"
+	explorationOfDozes = "TestMachine_everyReachableStateOfADoze"
+)
+
+var mutants = []mutant{
+	{
+		"what the other instances saw before the acknowledgement suffices",
+		"sidecar/sleep/attempt.go", `s.enter(AskingSiblings, AskSiblings)`,
+		`if MUTANT { s.enter(Confirming, ListBackups, ReadCluster) } else { s.enter(AskingSiblings, AskSiblings) }`,
+		"sidecar/sleep", exploration, "switched on, and not every instance was idle at its newest sample",
+	},
+	{
+		"an answer that may be older than the request for a sample is taken",
+		"sidecar/siblings/siblings.go", `report.Nonce != nonce`, `report.Nonce != nonce && !MUTANT`,
+		"sidecar/siblings", "TestSample_wantsItsNonceBack", "FAIL: TestSample_wantsItsNonceBack/one_with_another_is_of_another_request",
+	},
+	{
+		"only the primary ends its sessions that do not count",
+		"sidecar/sleep/machine.go", `if s.view.OwnsHibernation {`, `if s.view.OwnsHibernation && (s.view.Primary || !MUTANT) {`,
+		"sidecar/sleep", exploration, "the cluster falls asleep, and the sessions that do not count are not ended",
+	},
+	{
+		"Backups are listed before the handover only",
+		"sidecar/sleep/attempt.go", `s.enter(Confirming, ListBackups, ReadCluster)`,
+		`if MUTANT { s.enter(Confirming, ReadCluster) } else { s.enter(Confirming, ListBackups, ReadCluster) }`,
+		"sidecar/sleep", exploration, "switched on, and a Backup ran when they were last listed",
+	},
+	{
+		"what another instance's server says against a shutdown is not used",
+		"sidecar/control/siblings.go", `serverBlockers(report)...)`, `serverBlockers(report)...); if MUTANT { all.Blockers = nil }`,
+		"sidecar/control", "TestLoop_asksTheOtherInstances", "FAIL: TestLoop_asksTheOtherInstances/the_server_of_one_says_something_against_a_shutdown",
+	},
+	{
+		"an instance does not report what its server says",
+		"sidecar/server/status.go", `report.ServerBlockers = words(status.ServerBlockers)`, `if !MUTANT { report.ServerBlockers = words(status.ServerBlockers) }`,
+		"sidecar/server", "TestHandler_pagesAreGolden", "FAIL: TestHandler_pagesAreGolden",
+	},
+	{
+		"a lost answer to the hibernation patch is taken for a failure",
+		"sidecar/sleep/attempt.go", `s.enter(Verifying, ReadCluster)`, `if MUTANT { s.do(RemoveMarker); s.fail(e) } else { s.enter(Verifying, ReadCluster) }`,
+		"sidecar/control", "TestHandover_aLostAnswerToTheSwitchUndoesNothing", "a marker is left: false, want true",
+	},
+	{
+		"schedules are resumed before the late patch is fenced off",
+		"sidecar/sleep/machine.go", `case v.Primary && s.phase == Starting && v.held():`,
+		`case MUTANT && s.resume != resumed && !s.resumeWaits && v.Primary && v.Healthy: s.enter(Resuming, Resume)
+		case v.Primary && s.phase == Starting && v.held():`,
+		"sidecar/sleep", exploration, "switched on with an active schedule",
+	},
+	{
+		"the sidecar resumes a schedule whose suspension another manager owns",
+		"sidecar/kubernetes/backups.go", `s.Spec.Suspend && ownership.SetByUs(`, `s.Spec.Suspend && MUTANT || s.Spec.Suspend && ownership.SetByUs(`,
+		"sidecar/kubernetes", "TestResumeBackups_leavesWhatIsNotOurs", "taken-over: suspend is false",
+	},
+	{
+		"the plugin resumes a schedule whose suspension another manager owns",
+		"plugin/backups/reconciler.go", `*schedule.Spec.Suspend && setByUs(schedule)`, `*schedule.Spec.Suspend && (MUTANT || setByUs(schedule))`,
+		"plugin/backups", "TestWhoResumes", "taken-over resumed: true, want false",
+	},
+	{
+		"a gateway that has held clients since before the pod was made to leave its Services is believed",
+		"sidecar/sleep/attempt.go", `case !s.view.permits(true), s.held():`, `case !s.view.permits(true), s.held() && !MUTANT:`,
+		"sidecar/sleep", explorationOfDozes, "fenced although Services lead to the instance",
+	},
+	{
+		"the pod is ready again although the fence's patch may be late",
+		"sidecar/sleep/undo.go", `if !s.view.HibernationOn && (!s.view.Fenced || !s.doze) {`,
+		`if MUTANT { s.restore() }
+		if !s.view.HibernationOn && (!s.view.Fenced || !s.doze) {`,
+		"sidecar/sleep", explorationOfDozes, "readiness is restored although PostgreSQL may still stop",
+	},
+	{
+		"the marks are removed before it is known which PostgreSQL stays",
+		"sidecar/sleep/undo.go", `(v.Announced != "" || s.restarted)`, `(v.Announced != "" || s.restarted && !MUTANT || v.DozeEnding && MUTANT)`,
+		"sidecar/sleep", explorationOfDozes, "the marks are removed although PostgreSQL may still stop",
+	},
+	{
+		"a pod that is not ready is left to the operator to hibernate",
+		"sidecar/sleep/machine.go", `case !v.Fenced && (s.unready`, `case !(MUTANT && v.HibernationOn) && !v.Fenced && (s.unready`,
+		"sidecar/sleep", explorationOfDozes, "nothing leads on from here",
+	},
+	{
+		"what may doze is fenced in an attempt to hibernate it",
+		"sidecar/sleep/attempt.go", `if s.doze {`, `if s.doze && !MUTANT || s.view.MayDoze && MUTANT {`,
+		"sidecar/sleep", explorationOfDozes, "the fence is asked for although",
+	},
+	{
+		"a session whose end the kernel has ready is not in the sample",
+		"sidecar/monitor/handle.go", `if m.sockets.watching() { //`, `if !MUTANT && m.sockets.watching() { //`,
+		"sidecar/monitor", "TestSample_whatTheKernelHasReadyBelongsToIt", "FAIL: TestSample_whatTheKernelHasReadyBelongsToIt/a_session_that_ended",
+	},
+	{
+		"a client that is logging in does not count",
+		"sidecar/monitor/sample.go", `connecting := m.connecting(sample, open)`, `connecting := !MUTANT && m.connecting(sample, open)`,
+		"sidecar/monitor", "TestSample_isNotIdleWhileSomebodyConnects", "FAIL: TestSample_isNotIdleWhileSomebodyConnects/a_client_that_is_logging_in",
+	},
+	{
+		"a held client gets the answer of a PostgreSQL that starts or stops",
+		"plugin/wake/gateway/route.go", `refused.Code == string(startup.CannotConnectNow)`, `!MUTANT && refused.Code == string(startup.CannotConnectNow)`,
+		"plugin/wake/gateway", "TestAnInstanceThatDoesNotAcceptIsTriedAgain", "FAIL: TestAnInstanceThatDoesNotAcceptIsTriedAgain/it_says_that_it_starts",
+	},
+	{
+		"one address that has taken every slot keeps other clusters out",
+		"plugin/wake/gateway/limiter.go", `if own == 0 && most > 0 || own > 0 &&`, `if !MUTANT && own == 0 && most > 0 || !MUTANT && own > 0 &&`,
+		"plugin/wake/gateway", "TestLimiter_promises", "FAIL: TestLimiter_promises/clusters_that_have_nothing_get_a_slot_each_although_they_share",
+	},
+	{
+		"a wake is counted twice, or not at all, if the answer to its patch was lost",
+		"plugin/wake/waker/wake.go", `if w.unconfirmed != "" &&`, `if !MUTANT && w.unconfirmed != "" &&`,
+		"plugin/wake/waker", "TestResolve_countsAWakeWhoseAnswerWasLost", "FAIL: TestResolve_countsAWakeWhoseAnswerWasLost/",
+	},
+	{
+		"the acknowledgement of an older announcement suffices",
+		"plugin/wake/plan/plan.go", `case cluster.Acknowledged != cluster.Announced:`, `case cluster.Acknowledged != cluster.Announced && (cluster.Acknowledged == "" || !MUTANT):`,
+		"plugin/wake/plan", "TestDecide", "FAIL: TestDecide/an_older_acknowledgement_is_not_one_of_this_announcement",
+	},
+	{
+		"a port is assigned to another Service as soon as its own has gone",
+		"plugin/wake/ports/ledger.go", `now.Sub(e.freed) >= keptAfter`, `(MUTANT || now.Sub(e.freed) >= keptAfter)`,
+		"plugin/wake/ports", "TestAssign", "FAIL: TestAssign/a_port_whose_Service_has_gone_rests",
+	},
+	{
+		"a new image restarts every instance",
+		"plugin/lifecycle/lifecycle.go", `if !create && !owner.updatesImmediately(`, `if !MUTANT && !create && !owner.updatesImmediately(`,
+		"plugin/lifecycle", "TestWhatRolls", "FAIL: TestWhatRolls/by_default_nothing_does",
+	},
+}
+
 func TestMutants_areNoticed(t *testing.T) {
 	t.Parallel()
-	root := moduleRoot(t)
-	for _, row := range []struct {
-		defect, patch, pkg, test string
-		// notice must occur in the test's output.
-		notice string
-	}{
-		{
-			"S1: what the other instances saw before the acknowledgement suffices", "s1-siblings-not-sampled", "sidecar/sleep",
-			exploration, "switched on, and not every instance was idle at its newest sample",
-		},
-		{
-			"S1: an answer that may be older than the request for a sample is taken", "s1-no-nonce", "sidecar/siblings",
-			"TestSample_wantsItsNonceBack", "FAIL: TestSample_wantsItsNonceBack/one_with_another_is_of_another_request",
-		},
-		{
-			"S2: only the primary ends its sessions that do not count", "s2-primary-alone-ends-sessions", "sidecar/sleep",
-			exploration, "the cluster falls asleep, and the sessions that do not count are not ended",
-		},
-		{
-			"S4: Backups are listed before the handover only", "s4-backups-not-listed-again", "sidecar/sleep",
-			exploration, "switched on, and a Backup ran when they were last listed",
-		},
-		{
-			"S7: what another instance's server says against a shutdown is not used", "s7-blockers-not-used", "sidecar/control",
-			"TestLoop_asksTheOtherInstances", "FAIL: TestLoop_asksTheOtherInstances/the_server_of_one_says_something_against_a_shutdown",
-		},
-		{
-			"S7: an instance does not report what its server says", "s7-blockers-not-reported", "sidecar/server",
-			"TestHandler_pagesAreGolden", "FAIL: TestHandler_pagesAreGolden",
-		},
-		{
-			"S8: a lost answer to the hibernation patch is taken for a failure", "s8-lost-is-failed", "sidecar/control",
-			"TestHandover_aLostAnswerToTheSwitchUndoesNothing", "a marker is left: false, want true",
-		},
-		{
-			"S8: schedules are resumed before the late patch is fenced off", "s8-resume-before-fence", "sidecar/sleep",
-			exploration, "switched on with an active schedule",
-		},
-		{
-			"S9: the sidecar resumes a schedule whose suspension somebody else owns", "s9-sidecar-resumes", "sidecar/kubernetes",
-			"TestResumeBackups_leavesWhatIsNotOurs", "taken-over: suspend is false",
-		},
-		{
-			"S9: the plugin resumes a schedule whose suspension somebody else owns", "s9-plugin-resumes", "plugin/backups",
-			"TestWhoResumes", "taken-over resumed: true, want false",
-		},
-		{
-			"doze: a gateway that holds since before the pod was made to leave its Services is believed", "d1-held-early", "sidecar/sleep",
-			explorationOfDozes, "fenced although Services lead to the instance",
-		},
-		{
-			"doze: the pod is ready again although the fence's patch may be late", "d2-ready-before-late-fence", "sidecar/sleep",
-			explorationOfDozes, "readiness is restored although PostgreSQL may still stop",
-		},
-		{
-			"doze: the marks are removed before it is known which PostgreSQL stays", "d3-marks-removed-before-serving", "sidecar/sleep",
-			explorationOfDozes, "the marks are removed although PostgreSQL may still stop",
-		},
-		{
-			"doze: a pod that is not ready is left to the operator to hibernate", "d4-hibernated-before-serving", "sidecar/sleep",
-			explorationOfDozes, "nothing leads on from here",
-		},
-		{
-			"doze: what may doze is fenced in an attempt to hibernate it", "d5-fences-what-may-hibernate-only", "sidecar/sleep",
-			explorationOfDozes, "the fence is asked for although",
-		},
-		{
-			"a session whose end the kernel has ready is not in the sample", "kernel-queue-not-read", "sidecar/monitor",
-			"TestSample_whatTheKernelHasReadyBelongsToIt", "FAIL: TestSample_whatTheKernelHasReadyBelongsToIt/a_session_that_ended",
-		},
-		{
-			"a client that is logging in is taken for nobody", "connecting-not-examined", "sidecar/monitor",
-			"TestSample_isNotIdleWhileSomebodyConnects", "FAIL: TestSample_isNotIdleWhileSomebodyConnects/a_client_that_is_logging_in",
-		},
-	} {
-		t.Run(row.defect, func(t *testing.T) {
+	root, binaries := filepath.Join("..", ".."), t.TempDir()
+	compile(t, root, binaries)
+	for _, m := range mutants {
+		t.Run(m.defect, func(t *testing.T) {
 			t.Parallel()
-			patch, err := os.ReadFile(filepath.Join("testdata", row.patch+".patch"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			overlay, err := overlayOf(t.TempDir(), root, string(patch))
-			if err != nil {
-				t.Fatalf("the patch must be brought up to date: %v", err)
-			}
-			command := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-overlay", overlay, "-run", "^"+row.test+"$", "./"+row.pkg)
-			command.Dir = root
+			command := exec.CommandContext(t.Context(), filepath.Join(binaries, filepath.Base(m.pkg)+".test"), "-test.run", "^"+m.test+"$")
+			command.Dir, command.Env = filepath.Join(root, m.pkg), append(os.Environ(), "MUTANT="+m.defect)
 			out, err := command.CombinedOutput()
 			if err == nil {
-				t.Fatalf("%s passes with the defect in", row.test)
+				t.Fatalf("%s passes with the defect in", m.test)
 			}
-			if !strings.Contains(string(out), row.notice) {
-				t.Fatalf("%s does not say %q, but (%v):\n%s", row.test, row.notice, err, out)
+			if !strings.Contains(string(out), m.notice) {
+				t.Fatalf("%s does not say %q, but (%v):\n%s", m.test, m.notice, err, out)
 			}
 		})
 	}
 }
 
-// exploration is the test that explores every state of falling asleep and waking.
-const exploration = "TestMachine_everyReachableState"
-
-// explorationOfDozes is the one that does so for a cluster of one instance that dozes.
-const explorationOfDozes = "TestMachine_everyReachableStateOfADoze"
-
-// moduleRoot returns the directory of the module.
-func moduleRoot(t *testing.T) string {
+// compile writes a test binary of each package, all defects included, to a directory.
+func compile(t *testing.T, root, binaries string) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output()
-	if err != nil {
-		t.Fatalf("find the module: %v", err)
-	}
-	return filepath.Dir(strings.TrimSpace(string(out)))
-}
-
-// overlayOf writes patched copies of the files that a patch names, and an overlay file for the go command that replaces the
-// originals with them. It returns the path of the overlay file.
-func overlayOf(dir, root, patch string) (string, error) {
-	files, err := parsePatch(patch)
-	if err != nil {
-		return "", err
-	}
-	replace := map[string]string{}
-	for name, hunks := range files {
-		original := filepath.Join(root, filepath.FromSlash(name))
-		text, err := os.ReadFile(original)
+	replace, byFile, packages := map[string]string{}, map[string][]string{}, []string{}
+	overlay := func(name, content string) {
+		path, err := filepath.Abs(filepath.Join(root, name))
 		if err != nil {
-			return "", fmt.Errorf("read the original: %w", err)
+			t.Fatal(err)
 		}
-		patched, err := applyHunks(string(text), hunks)
+		replace[path] = filepath.Join(t.TempDir(), filepath.Base(name))
+		if err := os.WriteFile(replace[path], []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range mutants {
+		byFile[m.file] = append(byFile[m.file], m.before, strings.ReplaceAll(m.after, "MUTANT", fmt.Sprintf("(mutant == %q)", m.defect)))
+		packages = append(packages, "./"+m.pkg)
+	}
+	for file, changes := range byFile {
+		original, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
-			return "", fmt.Errorf("patch %s: %w", name, err)
+			t.Fatal(err)
 		}
-		replace[original] = filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
-		if err := os.WriteFile(replace[original], []byte(patched), 0o600); err != nil {
-			return "", fmt.Errorf("write the patched file: %w", err)
+		for i := 0; i < len(changes); i += 2 {
+			if n := strings.Count(string(original), changes[i]); n != 1 {
+				t.Fatalf("%s has %q %d times, want once: bring the mutant up to date", file, changes[i], n)
+			}
 		}
+		overlay(file, strings.NewReplacer(changes...).Replace(string(original)))
+		_, clause, _ := strings.Cut("\n"+string(original), "\npackage ")
+		name, _, _ := strings.Cut(clause, "\n")
+		overlay(filepath.Join(filepath.Dir(file), "mutant.go"), "package "+name+"\n\nimport \"os\"\n\nvar mutant = os.Getenv(\"MUTANT\")\n")
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	encoded, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
-		return "", fmt.Errorf("encode the overlay: %w", err)
+		t.Fatal(err)
 	}
-	path := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(path, overlay, 0o600); err != nil {
-		return "", fmt.Errorf("write the overlay: %w", err)
+	overlayFile := filepath.Join(binaries, "overlay.json")
+	if err := os.WriteFile(overlayFile, encoded, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	return path, nil
+	slices.Sort(packages)
+	arguments := append([]string{"test", "-c", "-vet=off", "-overlay", overlayFile, "-o", binaries + "/"}, slices.Compact(packages)...)
+	command := exec.CommandContext(t.Context(), "go", arguments...)
+	command.Dir = root
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("compile the packages with the defects in: %v\n%s", err, out)
+	}
 }

@@ -98,6 +98,28 @@
 //   - An instance manager that does not stop PostgreSQL is noticed after some seconds, and the fence lifted.
 //   - Failing actions are repeated indefinitely, with increasing pauses.
 //
+// # Time
+//
+// The models that the tests explore have no clock: what can happen may happen in any order. These durations exclude the orders that
+// the models leave out, and a test compares them (assumptions_test.go):
+//
+//	the models leave out                                            because
+//	that the schedules are resumed again before a patch that was    resumeAgainDelay > kubernetes.callTimeout + a minute (--request-timeout)
+//	  late is lost
+//	that a postmaster serves, and a lifted fence stops it after     fence.notStoppingFor >= 25 s
+//	  all; an instance manager obeys within 25 s                    fence.acceptingFor >= fence.notStoppingFor
+//	that the gateway passes a client to such a postmaster before    plan.LiftedFenceTimeout >= fence.acceptingFor
+//	  the sidecar is sure, or finds PostgreSQL stopped before       plan.sidecarTimeout >= 25 s
+//	  the instance manager has obeyed
+//	that the readiness port opens while a worker renews its lease   readiness.leaseDuration >= readiness.renewInterval + 2 * readiness.answerTimeout
+//
+// No constant bounds how long a watch lags. So these remain assumptions of the models:
+//
+//   - A replica of the gateway knows of a doze's announcement before the pod has left its Services, and heldDelay later every client
+//     that it passed on has reached PostgreSQL.
+//   - Another primary does not turn hibernation on before this instance knows of the switchover, and its patches of schedules have ended.
+//   - A person makes no second change before the watch has brought the first.
+//
 // # Where to start reading
 //
 // The transcripts in testdata are complete handovers, event by event; start with on-time.txt and doze.txt (go test -update rewrites

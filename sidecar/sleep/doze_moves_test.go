@@ -37,12 +37,12 @@ func (w *dozer) machineMoves(add dozerAdder) {
 	}
 	for _, timer := range timersRunning(w.machine) {
 		if timer == TimerHeld && w.lags {
-			continue // it is longer than a replica lags
+			continue // it outlasts how long a replica lags: see "Time" in doc.go
 		}
 		add(true, "timer ", timer.String(), func(w *dozer) { w.give(Timeout{timer}) })
 	}
 	switch {
-	case w.machine.phase == Awake && w.machine.view.MayDoze && w.postgres == running && w.endpoint && !w.closed && w.fence != theirs: // it takes longer than the port stays closed
+	case w.machine.phase == Awake && w.machine.view.MayDoze && w.postgres == running && w.fence != theirs:
 		add(true, "an observation", ": idle, to doze", func(w *dozer) { w.give(Observed{Doze: true}) })
 	case w.machine.phase == Dozing:
 		add(true, "an observation", ": idle, to hibernate", func(w *dozer) { w.give(Observed{}) })

@@ -51,7 +51,7 @@ func machineMoves(w *world, add adder) {
 	}
 	for _, timer := range timersRunning(w.machine) {
 		if timer == TimerResume && w.machine.resume == resumeAgain && w.late&schedulePatches != 0 {
-			continue // it is longer than any request takes
+			continue // it outlasts every request: see "Time" in doc.go
 		}
 		add(true, "timer ", timer.String(), func(w *world) { w.give(Timeout{timer}) })
 	}
@@ -195,7 +195,7 @@ func otherPrimaryMoves(w *world, add adder) {
 		if w.schedule != active {
 			add(true, "the other primary", " resumes the schedules", (*world).resume)
 		}
-		// It takes longer to get there than the watch lags, or a request takes that this instance made as the primary.
+		// By then the watch has brought the switchover, and what this instance requested as the primary has ended: see "Time" in doc.go.
 		if !w.machine.view.Primary && w.machine.pending&Resume == 0 {
 			add(false, "the other primary", " turns hibernation on", func(w *world) {
 				w.suspend()

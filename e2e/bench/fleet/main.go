@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
 // options are the choices of a run.
@@ -71,6 +72,7 @@ func main() {
 func run(ctx context.Context, o options) error {
 	progress := cluster.NewProgress(os.Stderr)
 	if !o.inside {
+		fmt.Println(scenario.Conditions(ctx))
 		temporary, err := os.MkdirTemp("", "fleet-")
 		if err != nil {
 			return fmt.Errorf("make a temporary directory: %w", err)

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -15,8 +14,8 @@ import (
 )
 
 const usage = `usage: cluster COMMAND
-  up [-nodes 1|2] [-proxy-mode iptables|nftables] [-ip-family ipv4|dual] [-reuse] [VERSIONS]
-                                      make the cluster; with -reuse one that is up already will do
+  up [-nodes 1|2] [-proxy-mode iptables|nftables] [-ip-family ipv4|dual] [VERSIONS]
+                                      make the cluster
   prepare [VERSIONS]                  build what a cluster is made of, and make none
   down                                remove it
   status                              show it; fails unless all of it runs
@@ -39,8 +38,8 @@ const usage = `usage: cluster COMMAND
   alertmanager                        get Alertmanager, and print where it is
   kubernetes                          build the program that is every component of the usual release, and etcd, and print where it is
 VERSIONS are -kubernetes and -operator with a release, and -postgres with a major version.
-SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs. SCALE_TO_ZERO_NETWORK is the name of
-a network for a cluster of its own, beside others.
+SCALE_TO_ZERO_CACHE and SCALE_TO_ZERO_RUN name the folders of what is built and of what runs. Every cluster has
+a network namespace; SCALE_TO_ZERO_NETWORK is the name of one for another cluster, beside others.
 `
 
 func main() {
@@ -68,12 +67,11 @@ func run(ctx context.Context, arguments []string) error {
 		flags.StringVar(&options.ProxyMode, "proxy-mode", "iptables", "iptables or nftables")
 		families := flags.String("ip-family", string(cluster.IPv4), "ipv4, or dual: IPv4 and IPv6")
 		flags.IntVar(&options.Nodes, "nodes", 1, "1, or 2: the second one in another network namespace")
-		flags.BoolVar(&options.Reuse, "reuse", false, "take a cluster that is already up")
 		if err := flags.Parse(rest); err != nil {
 			return fmt.Errorf("read the flags: %w", err)
 		}
 		options.Families = cluster.Families(*families)
-		return up(ctx, layout, progress, options)
+		return layout.Up(ctx, progress, options)
 	case "prepare":
 		var versions cluster.Versions
 		if err := versionFlags(command, &versions).Parse(rest); err != nil {
@@ -185,19 +183,6 @@ func run(ctx context.Context, arguments []string) error {
 	default:
 		return fmt.Errorf("there is no command %q\n%s", command, usage)
 	}
-}
-
-// up prepares outside the network of the cluster, if it has one for itself, since nothing leads out of that.
-func up(ctx context.Context, layout cluster.Layout, progress *cluster.Progress, options cluster.Options) error {
-	if layout.Network != "" {
-		if err := layout.Prepare(ctx, progress, options.Versions); err != nil {
-			return err
-		}
-		if err := errors.Join(layout.MakeNetwork(ctx), layout.Enter()); err != nil {
-			return err
-		}
-	}
-	return layout.Up(ctx, progress, options)
 }
 
 // versionFlags are the flags of a command that choose versions.

@@ -149,3 +149,31 @@ func TestView_holding(t *testing.T) {
 		})
 	}
 }
+
+// Whatever the annotations say, the gateway confirms an announcement only where it leads the clients, and none that has ended.
+func FuzzDecide(f *testing.F) {
+	live := announcement(20 * time.Second)
+	f.Add(live, "", "", "", "", uint8(0))
+	f.Add(live+" doze", live+" doze", live+" doze", "", "", uint8(0b101))
+	f.Add(live+" doze", "", "", "on", now.Format(time.RFC3339), uint8(0b1111))
+	f.Fuzz(func(t *testing.T, announced, acknowledged, holding, hibernation, since string, bits uint8) {
+		cluster := made(annotate(contract.AnnotationAnnounced, announced), annotate(contract.AnnotationGatewayReady, acknowledged),
+			annotate(contract.AnnotationGatewayHolding, holding), annotate(contract.AnnotationHibernation, hibernation), annotate(contract.AnnotationDozingSince, since))
+		if bits&8 != 0 {
+			fenced(contract.FieldManager)(cluster)
+		}
+		state := State{
+			Cluster: View(cluster, now), Unroutable: bits&4 != 0, WakingUntil: now.Add(time.Minute), Dozed: bits&16 != 0,
+			Services: []Service{{UID: "rw", Led: bits&1 != 0, Ready: bits&2 != 0, Direct: bits&2 != 0}},
+		}
+		plan := Decide(state, now)
+		confirms := plan.Acknowledge != "" || plan.Hold != ""
+		if confirms && (state.Unroutable || len(plan.Lead) != len(state.Services) || cluster.Annotations[contract.AnnotationHibernation] == "on") {
+			t.Errorf("%+v is confirmed: %+v", state, plan)
+		}
+		read, err := contract.ParseAnnouncement(announced)
+		if valid, _ := read.Valid(now); confirms && (err != nil || !valid || plan.Hold != "" && !read.Doze) {
+			t.Errorf("%q is confirmed: %+v", announced, plan)
+		}
+	})
+}

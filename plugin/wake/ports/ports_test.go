@@ -283,3 +283,18 @@ func FuzzReadLedger(f *testing.F) {
 		}
 	})
 }
+
+func FuzzParseRange(f *testing.F) {
+	for _, seed := range []string{"10000-29999", "1024-1024", "01024-65535", "65000-65536", "1-2-3"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		r, err := ParseRange(value)
+		switch again, wrong := ParseRange(r.String()); {
+		case err != nil && !errors.Is(err, ErrNotARange):
+			t.Errorf("the error is %v", err)
+		case err == nil && (wrong != nil || again != r || r.First < lowest || r.Count() < 1):
+			t.Errorf("%q is the range %s, which is read as %s, %v", value, r, again, wrong)
+		}
+	})
+}
