@@ -126,7 +126,7 @@ Exit codes: 0 done, 1 something failed, 2 not understood, 3 the cluster did not 
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "format of the answer: json, yaml, jsonpath=TEMPLATE and the like; status knows wide too; empty for people")
 	_ = root.RegisterFlagCompletionFunc("output", completeOutput) // fails only for a flag that does not exist
-	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(), p.releaseCommand())
+	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(), p.releaseCommand(), p.detachCommand())
 	return root
 }
 

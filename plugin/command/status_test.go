@@ -207,7 +207,7 @@ func TestWhatIsNotUnderstood(t *testing.T) {
 	for _, line := range []string{
 		"slep orders", "status orders", "explain", "explain a b", "sleep", "sleep --timeout 0s orders", "wake --timeout -1s orders", "wake --timeout soon orders",
 		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "status --all", "status -o xml", "wake -o wide orders", "status -o jsonpath", "status -o jsonpath={",
-		"status -A=perhaps", "release",
+		"status -A=perhaps", "release", "detach", "detach orders -A", "detach orders red", "detach -l=",
 	} {
 		text.WriteString(newWorld(t).run(context.Background(), strings.Fields(line)...))
 	}
