@@ -37,7 +37,7 @@ func (c *Controller) recordUnwakeable(ctx context.Context, seen *snapshot, plann
 		return err
 	}
 	err = c.Events.Write(ctx, seen.cluster, events.Event{
-		Reason: "WakesByHandOnly", Message: message, Occasion: seen.cluster.Annotations[contract.AnnotationAsleepSince] + " " + string(planned.Reason),
+		Warning: true, Reason: "WakesByHandOnly", Message: message, Occasion: seen.cluster.Annotations[contract.AnnotationAsleepSince] + " " + string(planned.Reason),
 	}, now)
 	if err != nil {
 		return err
