@@ -51,7 +51,7 @@ func (c *Controller) howToWake(cluster *cnpgv1.Cluster, reason plan.Reason, now 
 	if err != nil {
 		return "", err
 	}
-	message := fmt.Sprintf("The cluster sleeps and connections do not wake it any more: %s. To wake it: kubectl annotate -n %s clusters.%s %s %s-",
+	message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s. To wake it: kubectl annotate -n %s clusters.%s %s %s-",
 		reasonsInWords[reason], cluster.Namespace, kind.Group, cluster.Name, contract.AnnotationHibernation)
 	if plan.View(cluster, now).VolumesAtRisk {
 		message += ", but not yet: " + plan.VolumesAtRisk
