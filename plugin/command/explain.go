@@ -26,8 +26,6 @@ type explanation struct {
 	row
 	// Reason is why the cluster was put to sleep; empty unless it sleeps.
 	Reason string `json:"reason,omitempty"`
-	// Obstacle is why connections do not wake it; empty if they do.
-	Obstacle plan.Reason `json:"obstacle,omitempty"`
 	// Blockers are the primary's blockers, with descriptions.
 	Blockers []blocker `json:"blockers"`
 	// DozeBlockers are the reasons why it does not doze although its annotations ask for it, with descriptions.
@@ -99,13 +97,10 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 		}
 	}
 	if state == StateAsleep || state == StateAsleepByHand {
-		e.Reason, e.Obstacle = cluster.Annotations[contract.AnnotationAsleepReason], s.view.Obstacle()
+		e.Reason = cluster.Annotations[contract.AnnotationAsleepReason]
 		return e, nil
 	}
 	if state == StateDozing {
-		if s.view.Deleting {
-			e.Obstacle = plan.ReasonGone
-		}
 		return e, nil
 	}
 	e.askInstances(ctx, a, s)

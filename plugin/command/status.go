@@ -40,7 +40,9 @@ type row struct {
 	// Primary is the pod of the primary, even while the cluster sleeps.
 	Primary string `json:"primary,omitempty"`
 	// Wake is what wakes the cluster, by its annotations; absent if they are invalid.
-	Wake     string             `json:"wake,omitempty"`
+	Wake string `json:"wake,omitempty"`
+	// Obstacle is why connections do not wake the cluster while it sleeps; absent if they do.
+	Obstacle plan.Reason        `json:"obstacle,omitempty"`
 	LastWake *contract.LastWake `json:"lastWake,omitempty"`
 	saved
 	// Note explains what could not be determined.
@@ -178,6 +180,12 @@ func (s seen) row(state State, now time.Time) row {
 			r.note("the annotation " + contract.AnnotationLastWake + " is not understood")
 		}
 	}
+	switch {
+	case state == StateAsleep || state == StateAsleepByHand:
+		r.Obstacle = s.view.Obstacle()
+	case state == StateDozing && s.view.Deleting:
+		r.Obstacle = plan.ReasonGone
+	}
 	if state == StateDozing {
 		r.Due = unlessZero(s.hibernatesAt())
 	}
@@ -217,6 +225,9 @@ func (r *row) remarks() string {
 	var remarks []string
 	if r.State == StateDozing && r.Due != nil {
 		remarks = append(remarks, "hibernates at "+r.Due.Format(time.RFC3339))
+	}
+	if r.State == StateAsleep && r.Obstacle != "" && r.Obstacle != plan.ReasonMaintenance { // which has a note
+		remarks = append(remarks, "connections do not wake it: "+string(r.Obstacle))
 	}
 	if len(r.DozeBlockedBy) != 0 {
 		remarks = append(remarks, "cannot doze: "+strings.Join(r.DozeBlockedBy, ","))
