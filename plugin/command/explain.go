@@ -165,10 +165,14 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 		p("It cannot doze, and hibernates at its time, because %s (%s).\n", b.Description, cell(b.Reason))
 	}
 	if e.IdleForSeconds != nil && e.ThresholdSeconds != nil {
-		p("The primary is idle for %s; the threshold is %s.\n", long(e.IdleForSeconds), long(e.ThresholdSeconds))
+		p("The primary has been idle for %s; the threshold is %s.\n", long(e.IdleForSeconds), long(e.ThresholdSeconds))
 	}
-	if e.Due != nil && e.State != StateDozing {
-		p("If nothing happens, the threshold has passed at %s.\n", e.Due.Format(time.RFC3339))
+	switch {
+	case e.Due == nil || e.State == StateDozing:
+	case e.Due.After(now):
+		p("If nothing happens, the threshold passes at %s.\n", e.Due.Format(time.RFC3339))
+	default:
+		p("The threshold passed at %s.\n", e.Due.Format(time.RFC3339))
 	}
 	if e.LastWake != nil {
 		through := ""

@@ -173,11 +173,15 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 		p("Services whose clients could not be routed to the gateway: %s.\n", r.UnroutableServices)
 	}
 	if r.IdleForSeconds != nil && r.IdleSince != nil {
-		p("This instance is idle since %s, for %s; the threshold is %s.\n",
+		p("This instance has been idle since %s, for %s; the threshold is %s.\n",
 			r.IdleSince.Format(time.RFC3339), seconds(*r.IdleForSeconds), seconds(r.Rules.ThresholdSeconds))
 	}
-	if r.SleepDue != nil {
-		p("If nothing happens, the threshold has passed at %s.\n", r.SleepDue.Format(time.RFC3339))
+	switch {
+	case r.SleepDue == nil:
+	case r.SleepDue.After(e.At):
+		p("If nothing happens, the threshold passes at %s.\n", r.SleepDue.Format(time.RFC3339))
+	default:
+		p("The threshold passed at %s.\n", r.SleepDue.Format(time.RFC3339))
 	}
 	if r.LastActivity != nil {
 		p("Activity was last seen at %s.\n", r.LastActivity.Format(time.RFC3339))
