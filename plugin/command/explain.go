@@ -156,7 +156,7 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 	p(".\n")
 	e.writeSleep(p)
 	for _, problem := range e.Problems {
-		p("Not understood: %s.\n", cell(problem))
+		p("Invalid: %s.\n", cell(problem))
 	}
 	for _, b := range e.Blockers {
 		p("Awake, because %s (%s).\n", b.Description, cell(b.Reason))

@@ -62,10 +62,10 @@ func (p *program) statusCommand() *cobra.Command {
 		Use: "status", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
 		Long: `List the clusters: what sleeps, since when, and what keeps the others awake.
 
-SAVED is by the present sleep: what the cluster's PostgreSQL containers request of CPU and memory, times how long no pod has
-been there. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
+SAVED is what the current sleep has saved: the CPU and memory that the PostgreSQL containers request, times the time without
+pods. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
 
-With --watch it goes on, and writes a cluster again whenever its line has changed in more than its times.`,
+With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
 		Args: exactly(), ValidArgsFunction: cobra.NoFileCompletions, Annotations: map[string]string{annotationWide: "true"},
 		RunE: func(c *cobra.Command, _ []string) error {
 			a, err := p.connect()
@@ -94,7 +94,7 @@ With --watch it goes on, and writes a cluster again whenever its line has change
 		},
 	}
 	c.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "the clusters of all namespaces")
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and write what changes")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and print what changes")
 	return c
 }
 
@@ -177,7 +177,7 @@ func (s seen) row(state State, now time.Time) row {
 		if wake, err := contract.ParseLastWake(value); err == nil {
 			r.LastWake = &wake
 		} else {
-			r.note("the annotation " + contract.AnnotationLastWake + " is not understood")
+			r.note("the annotation " + contract.AnnotationLastWake + " is invalid")
 		}
 	}
 	switch {

@@ -131,7 +131,7 @@ type waking struct {
 func (w *waking) wake(ctx context.Context, timeout time.Duration) error {
 	err := poll(ctx, timeout, w.look)
 	if errors.Is(err, errTooLong) {
-		return notReached{fmt.Sprintf("the Cluster %q is %s, not ready after %s: %v", w.name, w.answer.State, timeout, err)}
+		return notReached{fmt.Sprintf("the Cluster %q is %s and not ready after %s: %v", w.name, w.answer.State, timeout, err)}
 	}
 	return err
 }
@@ -206,7 +206,7 @@ func (s seen) start() string {
 	primary := s.primary()
 	switch {
 	case primary == nil:
-		return "The operator has not made the pod of the primary yet."
+		return "The operator has not created the pod of the primary yet."
 	case !primary.DeletionTimestamp.IsZero():
 		return fmt.Sprintf("The pod %s is being deleted.", primary.Name)
 	case primary.Spec.NodeName == "":
