@@ -187,10 +187,13 @@ func TestReasons_haveSections(t *testing.T) {
 // written are the lines of the code that write an Event, or name the reason of one.
 var written = regexp.MustCompile(`(?:\bEventf?\(|\.write\(|\.event\(|\bReason: |\breason[A-Z]\w* *= ).*?"([A-Z][a-z]+[A-Za-z]*)"`)
 
+// warned are the lines of the code that write an Event as a warning.
+var warned = regexp.MustCompile(`(?:EventWarning|EventTypeWarning|Warning: true), (?:Reason: )?"([A-Z][A-Za-z]*)"`)
+
 // The list of Events has what the code writes.
 func TestEvents_areListed(t *testing.T) {
 	t.Parallel()
-	reasons := map[string]bool{}
+	reasons, warnings := map[string]bool{}, map[string]bool{}
 	for _, directory := range []string{"plugin", "sidecar"} {
 		err := filepath.WalkDir(filepath.Join(root, directory), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
@@ -199,6 +202,9 @@ func TestEvents_areListed(t *testing.T) {
 			body, err := os.ReadFile(path)
 			for _, match := range written.FindAllStringSubmatch(string(body), -1) {
 				reasons[match[1]] = true
+			}
+			for _, match := range warned.FindAllStringSubmatch(string(body), -1) {
+				warnings[match[1]] = true
 			}
 			return err
 		})
@@ -222,6 +228,9 @@ func TestEvents_areListed(t *testing.T) {
 	for reason := range reasons {
 		if !listed[reason] {
 			t.Errorf("%s does not list the Event %s", monitoring, reason)
+		}
+		if marked := strings.Contains(section, "| `"+reason+"` | (warning) "); marked != warnings[reason] {
+			t.Errorf("%s marks the Event %s as a warning: %t, and the code writes it as one: %t", monitoring, reason, marked, warnings[reason])
 		}
 	}
 }

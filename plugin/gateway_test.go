@@ -376,7 +376,7 @@ cnpg_scale_to_zero_instance_pods{cluster="orders",namespace="shop",sidecar_image
 # HELP cnpg_scale_to_zero_suspended_schedules ScheduledBackups of the cluster that are suspended because it sleeps.
 # TYPE cnpg_scale_to_zero_suspended_schedules gauge
 cnpg_scale_to_zero_suspended_schedules{cluster="orders",namespace="shop"} 0
-# HELP cnpg_scale_to_zero_wakes_on_connect Whether a connection wakes the cluster when it sleeps, as its settings and whoever put it to sleep have it.
+# HELP cnpg_scale_to_zero_wakes_on_connect Whether a connection would wake the cluster, by its settings and by who put it to sleep.
 # TYPE cnpg_scale_to_zero_wakes_on_connect gauge
 cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 `)

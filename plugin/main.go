@@ -107,7 +107,7 @@ func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io
 		if err != nil {
 			return err
 		}
-		logger.Info("the certificates are good", "written", strings.Join(written, ","))
+		logger.Info("the certificates are valid", "written", strings.Join(written, ","))
 		if !*keep {
 			return nil
 		}

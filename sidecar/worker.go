@@ -107,7 +107,7 @@ type instance struct {
 func trimMemory(ctx context.Context, logger *slog.Logger) {
 	for wait(ctx, trimEvery) {
 		if err := trim.Memory(); err != nil {
-			logger.Warn("the program stays in memory as it is", "error", err.Error())
+			logger.Warn("cannot release the pages of the program", "error", err.Error())
 			return
 		}
 	}

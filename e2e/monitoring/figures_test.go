@@ -76,7 +76,7 @@ func TestTimeAsleep_isThatOfAllReplicasTogether(t *testing.T) {
 }
 
 // One replica of the plugin knows already that a cluster sleeps, and the other does not.
-func TestStateNumber_isThatOfAStateWhileReplicasDisagree(t *testing.T) {
+func TestClusterState_isOneWhileReplicasDisagree(t *testing.T) {
 	t.Parallel()
 	series := map[string]string{}
 	for pod, in := range map[string]string{"p1": "awake", "p2": "asleep"} {
@@ -88,5 +88,9 @@ func TestStateNumber_isThatOfAStateWhileReplicasDisagree(t *testing.T) {
 			series[`cnpg_scale_to_zero_cluster_state{namespace="shop", cluster="blue", state="`+state+`", pod="`+pod+`"}`] = value
 		}
 	}
-	evaluated(t, "1m", series, asked(t, "State"), "5m", `[{labels: '{namespace="shop", cluster="blue"}', value: 5}]`)
+	for panel, samples := range map[string]string{
+		"State": `[{labels: '{namespace="shop", cluster="blue"}', value: 5}]`, "Asleep": "[{value: 1}]", "Dozing": "[{value: 0}]", "Awake": "[{value: 0}]",
+	} {
+		evaluated(t, "1m", series, asked(t, panel), "5m", samples)
+	}
 }

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"os/exec"
 	"testing"
 	"time"
 
@@ -63,8 +64,8 @@ func (s *story) sleepsAfresh(c *cnpgv1.Cluster, what string, clock time.Duration
 	s.hibernated(c)
 }
 
-// Adding the plugin to a running cluster injects the sidecar in the operator's rolling update. Removing it removes the sidecar
-// and its rights and resumes what was suspended, even while the cluster sleeps.
+// Adding the plugin to a running cluster injects the sidecar in the operator's rolling update. Removing it, by the command line,
+// removes the sidecar and its rights and resumes what was suspended, even while the cluster sleeps, and leaves other plugins.
 func TestPluginComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -77,7 +78,8 @@ func TestPluginComesAndGoes(t *testing.T) {
 	schedule := scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")
 	s.must(kube.Create(s.ctx, schedule))
 
-	s.list(c, cnpgv1.PluginConfiguration{Name: scenario.PluginName})
+	other := cnpgv1.PluginConfiguration{Name: "other.example.org", Enabled: new(bool)} // which the operator does not call
+	s.list(c, cnpgv1.PluginConfiguration{Name: scenario.PluginName}, other)
 	_, err := kube.AwaitPod(s.ctx, &s.instances(c)[0], "restarted with the sidecar", toHealthy, func(p *corev1.Pod) bool {
 		return sidecar(*p) != nil
 	})
@@ -90,14 +92,31 @@ func TestPluginComesAndGoes(t *testing.T) {
 	name := c.Name + "-scale-to-zero"
 	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, &rbacv1.Role{}))
 
-	s.list(c)
+	program := buildStatic(t, "../..", "./plugin/kubectl")
+	run := func(arguments ...string) {
+		s.Helper()
+		out, err := exec.CommandContext(s.ctx, program, append(arguments, "-n", s.namespace)...).CombinedOutput()
+		t.Logf("%s: %s", arguments, out)
+		s.must(err)
+	}
+	run("detach", c.Name, "--dry-run")
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	if len(c.Spec.Plugins) != 2 {
+		t.Errorf("after a dry run it lists %v", c.Spec.Plugins)
+	}
+	run("detach", c.Name)
+	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
+	if len(c.Spec.Plugins) != 1 || c.Spec.Plugins[0].Name != other.Name {
+		t.Errorf("once detached it lists %v", c.Spec.Plugins)
+	}
 	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed by the plugin", toSettle, func(b *cnpgv1.ScheduledBackup) bool {
 		return !suspended(b) && b.Annotations[scenario.Suspended] == ""
 	})
 	s.must(err)
 	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleList{}, s.namespace, name, toSettle))
 	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleBindingList{}, s.namespace, name, toSettle))
-	s.wake(c)
+	run("wake", c.Name)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	if sidecar(s.instances(c)[0]) != nil {
 		t.Error("the sidecar is still there after the plugin was removed")
 	}

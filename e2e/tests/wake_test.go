@@ -418,7 +418,7 @@ func TestWhoWokeItIsToldAllTheSame(t *testing.T) {
 	s.must(<-answered)
 	message, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
 	s.must(err)
-	if !strings.Contains(message, s.client().Status.PodIP) || !strings.Contains(message, "ended before it could say") {
+	if !strings.Contains(message, s.client().Status.PodIP) || !strings.Contains(message, "how long it took is unknown") {
 		t.Errorf("the Event says %q", message)
 	}
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))

@@ -25,6 +25,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
@@ -32,12 +33,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-const (
-	// askWithin bounds a request to one sidecar, askAllWithin the requests to all; askAtOnce limits the concurrent requests.
-	askWithin, askAllWithin, askAtOnce = 3 * time.Second, 15 * time.Second, 32
-	// tries is how often a conflicting patch is attempted.
-	tries = 5
-)
+// askWithin bounds a request to one sidecar, askAllWithin the requests to all; askAtOnce limits the concurrent requests.
+const askWithin, askAllWithin, askAtOnce = 3 * time.Second, 15 * time.Second, 32
 
 // errAnswer means that the answer is not that of the requested instance.
 var errAnswer = errors.New("unusable answer")
@@ -175,22 +172,35 @@ func status(err error) int32 {
 	return answered.Status().Code
 }
 
+// get reads one Cluster.
+func (a *access) get(ctx context.Context, key types.NamespacedName) (*cnpgv1.Cluster, error) {
+	var cluster cnpgv1.Cluster
+	if err := a.client.Get(ctx, key, &cluster); err != nil {
+		return nil, a.failed(fmt.Sprintf("read the Cluster %q in the namespace %q", key.Name, key.Namespace), err)
+	}
+	return &cluster, nil
+}
+
 // cluster reads one Cluster, which must list the plugin.
 func (a *access) cluster(ctx context.Context, name string) (*cnpgv1.Cluster, error) {
-	var cluster cnpgv1.Cluster
-	err := a.client.Get(ctx, types.NamespacedName{Namespace: a.namespace, Name: name}, &cluster)
-	switch {
-	case err == nil && !rbac.Lists(&cluster):
-		return nil, fmt.Errorf("the Cluster %q in the namespace %q does not list the plugin %s", name, a.namespace, contract.PluginName)
-	case err == nil:
-		return &cluster, nil
-	case a.unknown(err):
-		return nil, fmt.Errorf("the API server knows no Clusters of %s; CUSTOM_CNPG_GROUP and CUSTOM_CNPG_VERSION name others", a.resource)
-	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no Cluster %q in the namespace %q: %w", name, a.namespace, err)
-	default:
-		return nil, fmt.Errorf("read the Cluster %q in the namespace %q: %w", name, a.namespace, err)
+	key := types.NamespacedName{Namespace: a.namespace, Name: name}
+	cluster, err := a.get(ctx, key)
+	if err == nil && !rbac.Lists(cluster) {
+		return nil, notListed(key)
 	}
+	return cluster, err
+}
+
+func notListed(key types.NamespacedName) error {
+	return fmt.Errorf("the Cluster %q in the namespace %q does not list the plugin %s", key.Name, key.Namespace, contract.PluginName)
+}
+
+// failed says what has failed, and how to name another resource type if it is the type that does not exist.
+func (a *access) failed(what string, err error) error {
+	if a.unknown(err) {
+		return fmt.Errorf("the API server knows no Clusters of %s; CUSTOM_CNPG_GROUP and CUSTOM_CNPG_VERSION name others", a.resource)
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // unknown reports whether the resource type, rather than the object, does not exist.
@@ -201,18 +211,21 @@ func (a *access) unknown(err error) bool {
 
 // clusters reads the Clusters that list the plugin; an empty namespace means all namespaces.
 func (a *access) clusters(ctx context.Context, namespace string) ([]cnpgv1.Cluster, error) {
+	clusters, err := a.list(ctx, namespace)
+	return slices.DeleteFunc(clusters, func(c cnpgv1.Cluster) bool { return !rbac.Lists(&c) }), err
+}
+
+// list reads Clusters, whether or not they list the plugin; an empty namespace means all namespaces.
+func (a *access) list(ctx context.Context, namespace string, options ...client.ListOption) ([]cnpgv1.Cluster, error) {
 	var list cnpgv1.ClusterList
-	err := a.client.List(ctx, &list, client.InNamespace(namespace))
-	switch {
-	case err == nil:
-		return slices.DeleteFunc(list.Items, func(c cnpgv1.Cluster) bool { return !rbac.Lists(&c) }), nil
-	case a.unknown(err):
-		return nil, fmt.Errorf("the API server knows no Clusters of %s; CUSTOM_CNPG_GROUP and CUSTOM_CNPG_VERSION name others", a.resource)
-	case namespace == "":
-		return nil, fmt.Errorf("list the Clusters of all namespaces: %w", err)
-	default:
-		return nil, fmt.Errorf("list the Clusters of the namespace %q: %w", namespace, err)
+	if err := a.client.List(ctx, &list, append(options, client.InNamespace(namespace))...); err != nil {
+		what := "list the Clusters of all namespaces"
+		if namespace != "" {
+			what = fmt.Sprintf("list the Clusters of the namespace %q", namespace)
+		}
+		return nil, a.failed(what, err)
 	}
+	return list.Items, nil
 }
 
 // pods reads the instances' pods; an empty cluster means all clusters, an empty namespace all namespaces.
@@ -248,18 +261,14 @@ func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotati
 // change reads a Cluster and sets the annotations that decide returns, retrying on a conflict. If decide returns none, nothing
 // is changed.
 func (a *access) change(ctx context.Context, name string, decide func(*cnpgv1.Cluster) map[string]*string) error {
-	for try := 1; ; try++ {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		cluster, err := a.cluster(ctx, name)
 		if err != nil {
 			return err
 		}
-		annotations := decide(cluster)
-		if annotations == nil {
-			return nil
+		if annotations := decide(cluster); annotations != nil {
+			return a.annotate(ctx, cluster, annotations)
 		}
-		err = a.annotate(ctx, cluster, annotations)
-		if !apierrors.IsConflict(err) || try == tries {
-			return err
-		}
-	}
+		return nil
+	})
 }

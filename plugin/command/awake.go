@@ -29,8 +29,8 @@ type kept struct {
 func (p *program) keepAwakeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "keep-awake CLUSTER DURATION", Short: "Keep a cluster awake for a time such as 2h, at most 168h",
-		Long: `Keep a cluster awake for a time such as 2h or 90m, at most 168h, from now on. Who asks for less than somebody else has
-before takes nothing from them. A cluster that sleeps is not woken by it.`,
+		Long: `Keep a cluster awake for a time such as 2h or 90m, at most 168h, from now on. If a later time is set already, it
+stays. This does not wake a cluster that sleeps.`,
 		Args: exactly("CLUSTER", "DURATION"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
 			length, err := parseLength(arguments[1])
@@ -50,7 +50,7 @@ before takes nothing from them. A cluster that sleeps is not woken by it.`,
 
 func (p *program) releaseCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "release CLUSTER", Short: "Take keep-awake back, whoever asked for it",
+		Use: "release CLUSTER", Short: "Cancel keep-awake, whoever set it",
 		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
 			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, _ time.Time) (time.Time, bool) {
@@ -101,9 +101,9 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 	}
 	switch {
 	case sleeps:
-		p.say("It is %s, which this does not change; %s wake -n %s %s does.", answer.State, called, answer.Namespace, answer.Cluster)
+		p.say("It stays %s. To wake it: %s wake -n %s %s", answer.State, called, answer.Namespace, answer.Cluster)
 	case answer.State == StateDisabled:
-		p.say("The feature is off for it: nothing puts it to sleep.")
+		p.say("Scale to zero is off for it: nothing puts it to sleep.")
 	}
 	return p.write(answer, func(w io.Writer) {
 		if answer.Until == nil {

@@ -102,7 +102,7 @@ func (p *program) root() *cobra.Command {
 		Short: "Show which CloudNativePG clusters sleep, and put them to sleep, wake them and keep them awake",
 		Long: `Show which CloudNativePG clusters sleep, and put them to sleep, wake them and keep them awake.
 
-Exit codes: 0 done, 1 something failed, 2 not understood, 3 the cluster did not come to where it was asked to.`,
+Exit codes: 0 success, 1 error, 2 usage error, 3 the cluster did not reach the requested state.`,
 		Version:       p.version,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: called},
 		SilenceErrors: true, SilenceUsage: true,
@@ -124,9 +124,9 @@ Exit codes: 0 done, 1 something failed, 2 not understood, 3 the cluster did not 
 	root.SetOut(p.Out)
 	root.SetErr(p.Err)
 	root.SetFlagErrorFunc(flagError)
-	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "format of the answer: json, yaml, jsonpath=TEMPLATE and the like; status knows wide too; empty for people")
+	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "output format: json, yaml, kyaml, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE or jsonpath-file=FILE; status also supports wide; empty for text")
 	_ = root.RegisterFlagCompletionFunc("output", completeOutput) // fails only for a flag that does not exist
-	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(), p.releaseCommand())
+	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(), p.releaseCommand(), p.detachCommand())
 	return root
 }
 
@@ -136,7 +136,7 @@ func exactly(names ...string) cobra.PositionalArgs {
 		if len(arguments) == len(names) {
 			return nil
 		}
-		return usage("%s takes %s, not %d arguments", c.Name(), cmp.Or(strings.Join(names, " "), "no arguments"), len(arguments))
+		return usage("%s takes %s, not %d arguments", c.Name(), cmp.Or(strings.Join(names, " and "), "no arguments"), len(arguments))
 	}
 }
 

@@ -26,8 +26,6 @@ type explanation struct {
 	row
 	// Reason is why the cluster was put to sleep; empty unless it sleeps.
 	Reason string `json:"reason,omitempty"`
-	// Obstacle is why connections do not wake it; empty if they do.
-	Obstacle plan.Reason `json:"obstacle,omitempty"`
 	// Blockers are the primary's blockers, with descriptions.
 	Blockers []blocker `json:"blockers"`
 	// DozeBlockers are the reasons why it does not doze although its annotations ask for it, with descriptions.
@@ -99,13 +97,10 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 		}
 	}
 	if state == StateAsleep || state == StateAsleepByHand {
-		e.Reason, e.Obstacle = cluster.Annotations[contract.AnnotationAsleepReason], s.view.Obstacle()
+		e.Reason = cluster.Annotations[contract.AnnotationAsleepReason]
 		return e, nil
 	}
 	if state == StateDozing {
-		if s.view.Deleting {
-			e.Obstacle = plan.ReasonGone
-		}
 		return e, nil
 	}
 	e.askInstances(ctx, a, s)
@@ -161,7 +156,7 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 	p(".\n")
 	e.writeSleep(p)
 	for _, problem := range e.Problems {
-		p("Not understood: %s.\n", cell(problem))
+		p("Invalid: %s.\n", cell(problem))
 	}
 	for _, b := range e.Blockers {
 		p("Awake, because %s (%s).\n", b.Description, cell(b.Reason))
@@ -170,10 +165,14 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 		p("It cannot doze, and hibernates at its time, because %s (%s).\n", b.Description, cell(b.Reason))
 	}
 	if e.IdleForSeconds != nil && e.ThresholdSeconds != nil {
-		p("The primary is idle for %s; the threshold is %s.\n", long(e.IdleForSeconds), long(e.ThresholdSeconds))
+		p("The primary has been idle for %s; the threshold is %s.\n", long(e.IdleForSeconds), long(e.ThresholdSeconds))
 	}
-	if e.Due != nil && e.State != StateDozing {
-		p("If nothing happens, the threshold has passed at %s.\n", e.Due.Format(time.RFC3339))
+	switch {
+	case e.Due == nil || e.State == StateDozing:
+	case e.Due.After(now):
+		p("If nothing happens, the threshold passes at %s.\n", e.Due.Format(time.RFC3339))
+	default:
+		p("The threshold passed at %s.\n", e.Due.Format(time.RFC3339))
 	}
 	if e.LastWake != nil {
 		through := ""

@@ -51,7 +51,7 @@ func (p *program) chooseOutput(c *cobra.Command) error {
 		p.printer = printer
 		return nil
 	}
-	return usage("--output is %q; allowed is %s, or nothing for people", p.output, strings.Join(known, ", "))
+	return usage("--output is %q; allowed is %s, or nothing for text", p.output, strings.Join(known, ", "))
 }
 
 // completeOutput completes the values of --output; after an equals sign the user types the template.

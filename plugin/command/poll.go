@@ -13,7 +13,7 @@ import (
 const lookEvery = time.Second
 
 // errTooLong means that the timeout has passed.
-var errTooLong = errors.New("it took too long")
+var errTooLong = errors.New("timed out")
 
 // poll calls look until it is done or the timeout has passed, which is [errTooLong]. It retries after temporary errors of the
 // API server; a refusal is final.

@@ -38,12 +38,12 @@ type slept struct {
 func (p *program) sleepCommand() *cobra.Command {
 	timeout := defaultSleepTimeout
 	c := &cobra.Command{
-		Use: "sleep CLUSTER", Short: "Ask the sidecar to put a cluster to sleep now, under the usual conditions, and say what came of it",
-		Long: `Ask the sidecar to put a cluster to sleep now: without waiting for the threshold, but never while it is in use, over
-anything else that keeps it awake, without the handover to the wake gateway, or before it has been up for five minutes
-(or the threshold, if that is shorter). A cluster that dozes hibernates.
+		Use: "sleep CLUSTER", Short: "Put a cluster to sleep now, if nothing is using it",
+		Long: `Put a cluster to sleep now. Only the threshold is skipped: the sidecar makes all other checks, the handover to the wake gateway
+included, and the cluster must have been up for five minutes (or the threshold, if that is shorter). A cluster that dozes
+hibernates.
 
-The sidecar goes on trying for ten minutes; keep-awake takes the request back.`,
+The sidecar keeps trying for ten minutes; keep-awake cancels the request.`,
 		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
 			if err := checkTimeout(timeout); err != nil {
@@ -105,7 +105,7 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 		if err != nil {
 			return err
 		}
-		s.say("The sidecar is asked.")
+		s.say("Sleep is requested.")
 	}
 	err = poll(ctx, timeout, s.look)
 	if errors.Is(err, errTooLong) {
@@ -139,9 +139,9 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 	const otherwise = `; NOTIFY scale_to_zero, 'hibernate' in its database asks it too`
 	switch {
 	case asked.err != nil:
-		return fmt.Errorf("the Cluster %q is not asked to sleep, since its sidecar in %s cannot be asked: %s%s", s.name, primary, because(asked.err), otherwise)
+		return fmt.Errorf("cannot put the Cluster %q to sleep, because its sidecar in %s cannot be reached: %s%s", s.name, primary, because(asked.err), otherwise)
 	case !asked.report.AcceptsSleepRequests:
-		return fmt.Errorf("the sidecar in %s is older than this command and would take the request as a mistake; it is replaced when the pod is next made%s", primary, otherwise)
+		return fmt.Errorf("the sidecar in %s is older than this command and would reject the request as invalid; it is replaced when the pod is next created%s", primary, otherwise)
 	default:
 		return nil
 	}
@@ -166,11 +166,11 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 		}
 		return false, nil
 	case s.switched:
-		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: the hibernation annotation was turned off again, by somebody or because a client connected; see kubectl describe", s.name)}
+		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: the hibernation annotation was turned off again, by a user or because a client connected; see kubectl describe", s.name)}
 	}
 	if going := s.answer.State == StateGoing; going != s.going && s.answer.State != StateDozing {
 		s.going = going
-		s.say("%s", map[bool]string{true: "The sleep is announced; the wake gateway prepares.", false: "The announcement was withdrawn, or has run out."}[going])
+		s.say("%s", map[bool]string{true: "The sleep is announced; the wake gateway prepares.", false: "The attempt was cancelled or timed out; the sidecar will retry."}[going])
 	}
 	asked := s.ask(ctx, instance{cluster.Namespace, cluster.Name, cluster.Status.CurrentPrimary})
 	if asked.err != nil {
@@ -195,7 +195,7 @@ func (s *sleeper) update(reasons []string) (bool, error) {
 		s.say("Awake, because %s (%s).", b.Description, b.Reason)
 	}
 	if slices.Contains(reasons, string(idle.ReasonInvalidAnnotation)) {
-		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: its sidecar does not understand an annotation; a clock that is five minutes ahead of the other does that too", s.name)}
+		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: its sidecar has rejected an annotation, which also happens if the two clocks are more than five minutes apart", s.name)}
 	}
 	return false, nil
 }
@@ -203,18 +203,18 @@ func (s *sleeper) update(reasons []string) (bool, error) {
 // late explains after the timeout why the cluster is still awake.
 func (s *sleeper) late(timeout time.Duration) error {
 	if s.switched || s.value == "" {
-		return notReached{fmt.Sprintf("the Cluster %q does not sleep after %s, though the hibernation annotation is on: the operator has not stopped every pod", s.name, timeout)}
+		return notReached{fmt.Sprintf("the Cluster %q is not asleep after %s, although the hibernation annotation is on: the operator has not stopped every pod", s.name, timeout)}
 	}
 	reasons := make([]string, 0, len(s.answer.Blockers))
 	for _, b := range s.answer.Blockers {
 		reasons = append(reasons, b.Reason)
 	}
-	why := "nothing is known to be in the way"
+	why := "no blocker is reported"
 	if len(reasons) != 0 {
 		why = "it is kept awake by " + strings.Join(reasons, ", ")
 	}
 	until := s.answer.RequestedAt.Add(requestLifetime).Format(time.RFC3339)
-	return notReached{fmt.Sprintf("the Cluster %q does not sleep after %s: %s; the sidecar goes on trying until %s, unless keep-awake takes the request back", s.name, timeout, why, until)}
+	return notReached{fmt.Sprintf("the Cluster %q is still awake after %s: %s; the sidecar keeps trying until %s, unless keep-awake cancels the request", s.name, timeout, why, until)}
 }
 
 // removeRequest removes the request. The sidecar has recorded it, and an older program would treat it as invalid.

@@ -40,7 +40,9 @@ type row struct {
 	// Primary is the pod of the primary, even while the cluster sleeps.
 	Primary string `json:"primary,omitempty"`
 	// Wake is what wakes the cluster, by its annotations; absent if they are invalid.
-	Wake     string             `json:"wake,omitempty"`
+	Wake string `json:"wake,omitempty"`
+	// Obstacle is why connections do not wake the cluster while it sleeps; absent if they do.
+	Obstacle plan.Reason        `json:"obstacle,omitempty"`
 	LastWake *contract.LastWake `json:"lastWake,omitempty"`
 	saved
 	// Note explains what could not be determined.
@@ -60,10 +62,10 @@ func (p *program) statusCommand() *cobra.Command {
 		Use: "status", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
 		Long: `List the clusters: what sleeps, since when, and what keeps the others awake.
 
-SAVED is by the present sleep: what the cluster's PostgreSQL containers request of CPU and memory, times how long no pod has
-been there. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
+SAVED is what the current sleep has saved: the CPU and memory that the PostgreSQL containers request, times the time without
+pods. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
 
-With --watch it goes on, and writes a cluster again whenever its line has changed in more than its times.`,
+With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
 		Args: exactly(), ValidArgsFunction: cobra.NoFileCompletions, Annotations: map[string]string{annotationWide: "true"},
 		RunE: func(c *cobra.Command, _ []string) error {
 			a, err := p.connect()
@@ -92,7 +94,7 @@ With --watch it goes on, and writes a cluster again whenever its line has change
 		},
 	}
 	c.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "the clusters of all namespaces")
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and write what changes")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and print what changes")
 	return c
 }
 
@@ -175,8 +177,14 @@ func (s seen) row(state State, now time.Time) row {
 		if wake, err := contract.ParseLastWake(value); err == nil {
 			r.LastWake = &wake
 		} else {
-			r.note("the annotation " + contract.AnnotationLastWake + " is not understood")
+			r.note("the annotation " + contract.AnnotationLastWake + " is invalid")
 		}
+	}
+	switch {
+	case state == StateAsleep || state == StateAsleepByHand:
+		r.Obstacle = s.view.Obstacle()
+	case state == StateDozing && s.view.Deleting:
+		r.Obstacle = plan.ReasonGone
 	}
 	if state == StateDozing {
 		r.Due = unlessZero(s.hibernatesAt())
@@ -217,6 +225,9 @@ func (r *row) remarks() string {
 	var remarks []string
 	if r.State == StateDozing && r.Due != nil {
 		remarks = append(remarks, "hibernates at "+r.Due.Format(time.RFC3339))
+	}
+	if r.State == StateAsleep && r.Obstacle != "" && r.Obstacle != plan.ReasonMaintenance { // which has a note
+		remarks = append(remarks, "connections do not wake it: "+string(r.Obstacle))
 	}
 	if len(r.DozeBlockedBy) != 0 {
 		remarks = append(remarks, "cannot doze: "+strings.Join(r.DozeBlockedBy, ","))

@@ -97,6 +97,34 @@ func TestStatus(t *testing.T) {
 	})
 }
 
+// A cluster that sleeps may have been set not to wake on connection since.
+func TestStatus_saysWhyNoConnectionWakesACluster(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*cnpgv1.Cluster)
+		says   string
+	}{
+		{"connections wake what this project put to sleep", asleep, ""},
+		{"unless only people may wake it", func(c *cnpgv1.Cluster) { asleep(c); c.Annotations[contract.AnnotationWake] = "manual" }, "connections do not wake it: manual"},
+		{"or the feature is off", func(c *cnpgv1.Cluster) { asleep(c); c.Annotations[contract.AnnotationEnabled] = "false" }, "connections do not wake it: disabled"},
+		{"or an annotation is invalid", func(c *cnpgv1.Cluster) { asleep(c); c.Annotations[contract.AnnotationActivity] = "some" }, "connections do not wake it: invalid_annotation"},
+		{"a maintenance has a note of its own", func(c *cnpgv1.Cluster) { asleep(c); maintained(c) }, "not woken now: a node maintenance"},
+		{"the state says that a person put it to sleep", byHand, ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, cluster("orders", row.change))
+				text := w.run(t.Context(), "status")
+				if !strings.Contains(text, "asleep") || !strings.Contains(text, row.says) || strings.Contains(text, "NOTE") != (row.says != "") {
+					t.Errorf("it does not say %q:\n%s", row.says, text)
+				}
+			})
+		})
+	}
+}
+
 // The table is shown, however many sidecars do not answer.
 func TestSilenceIsBounded(t *testing.T) {
 	t.Parallel()
@@ -207,7 +235,7 @@ func TestWhatIsNotUnderstood(t *testing.T) {
 	for _, line := range []string{
 		"slep orders", "status orders", "explain", "explain a b", "sleep", "sleep --timeout 0s orders", "wake --timeout -1s orders", "wake --timeout soon orders",
 		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "status --all", "status -o xml", "wake -o wide orders", "status -o jsonpath", "status -o jsonpath={",
-		"status -A=perhaps", "release",
+		"status -A=perhaps", "release", "detach", "detach orders -A", "detach orders red", "detach -l=",
 	} {
 		text.WriteString(newWorld(t).run(context.Background(), strings.Fields(line)...))
 	}

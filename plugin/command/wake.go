@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -84,8 +85,8 @@ func (p *program) wakeCommand() *cobra.Command {
 	wait, timeout := false, defaultWakeTimeout
 	c := &cobra.Command{
 		Use: "wake CLUSTER", Short: "Wake a cluster, also one that a person put to sleep",
-		Long: `Wake a cluster, also one that a person put to sleep. While its pods are being deleted it waits until that is over:
-to turn back before would make the operator fail over. A cluster that dozes is woken once PostgreSQL has stopped.
+		Long: `Wake a cluster, also one that a person put to sleep or that does not list the plugin. While its pods are being deleted the
+command waits, because waking it earlier would trigger a failover. A cluster that dozes is woken once PostgreSQL has stopped.
 
 During a node maintenance with reusePVC false it refuses: the operator deletes the volumes of an instance that cannot be
 scheduled then.`,
@@ -130,14 +131,14 @@ type waking struct {
 func (w *waking) wake(ctx context.Context, timeout time.Duration) error {
 	err := poll(ctx, timeout, w.look)
 	if errors.Is(err, errTooLong) {
-		return notReached{fmt.Sprintf("the Cluster %q is %s, not ready after %s: %v", w.name, w.answer.State, timeout, err)}
+		return notReached{fmt.Sprintf("the Cluster %q is %s and not ready after %s: %v", w.name, w.answer.State, timeout, err)}
 	}
 	return err
 }
 
 // look takes the next step.
 func (w *waking) look(ctx context.Context) (bool, error) {
-	cluster, err := w.cluster(ctx, w.name)
+	cluster, err := w.get(ctx, types.NamespacedName{Namespace: w.namespace, Name: w.name})
 	if err != nil {
 		return false, err
 	}
@@ -205,7 +206,7 @@ func (s seen) start() string {
 	primary := s.primary()
 	switch {
 	case primary == nil:
-		return "The operator has not made the pod of the primary yet."
+		return "The operator has not created the pod of the primary yet."
 	case !primary.DeletionTimestamp.IsZero():
 		return fmt.Sprintf("The pod %s is being deleted.", primary.Name)
 	case primary.Spec.NodeName == "":

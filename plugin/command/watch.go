@@ -40,7 +40,7 @@ func (w *watcher) watch(ctx context.Context) error {
 		case err != nil && (w.known == nil || !passing(err)):
 			return err
 		case err != nil:
-			w.tell("The clusters cannot be read now, which is tried again: " + err.Error())
+			w.tell("Cannot list the clusters, retrying: " + err.Error())
 		default:
 			if err := w.take(answer, began); err != nil {
 				return err

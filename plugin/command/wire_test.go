@@ -212,7 +212,7 @@ func TestOnTheWire(t *testing.T) {
 		code      int
 		says      string
 	}{
-		{"explain orders", exitDone, "Awake, because idle, but not yet for the threshold (waiting)."},
+		{"explain orders", exitDone, "Awake, because it has not been idle for the threshold yet (waiting)."},
 		{"keep-awake orders 1h", exitDone, "is kept awake until"},
 		{"release orders", exitDone, "is not kept awake"},
 		{"sleep orders", exitDone, "Cluster shop/orders is asleep."},

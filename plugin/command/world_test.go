@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,6 +148,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 				return apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, o.GetName(), errors.New("changed"))
 			}
 			if err := c.Patch(ctx, o, patch, options...); err != nil {
+				if patch.Type() == types.JSONPatchType { // what the API server answers if a test operation fails
+					return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+				}
 				return err
 			}
 			body, err := patch.Data(o)

@@ -20,7 +20,7 @@ type Calls struct{ total *prometheus.CounterVec }
 // NewCalls makes the counter, preset to zero for every method of the services.
 func NewCalls(registerer prometheus.Registerer, services ...grpc.ServiceDesc) *Calls {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: prefix + "operator_calls_total", Help: "Calls of the operator that the plugin answered, by how they ended.",
+		Name: prefix + "operator_calls_total", Help: "Calls of the operator that the plugin answered, by result.",
 	}, []string{"method", "result"})
 	for _, service := range services {
 		for _, method := range service.Methods {

@@ -25,7 +25,7 @@ func TestCalls_countEveryMethodFromZero(t *testing.T) {
 		}
 	}
 	const want = `
-# HELP cnpg_scale_to_zero_operator_calls_total Calls of the operator that the plugin answered, by how they ended.
+# HELP cnpg_scale_to_zero_operator_calls_total Calls of the operator that the plugin answered, by result.
 # TYPE cnpg_scale_to_zero_operator_calls_total counter
 cnpg_scale_to_zero_operator_calls_total{method="OperatorLifecycle/GetCapabilities",result="failed"} 0
 cnpg_scale_to_zero_operator_calls_total{method="OperatorLifecycle/GetCapabilities",result="ok"} 0

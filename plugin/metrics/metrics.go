@@ -17,7 +17,7 @@ type Injections struct{ total *prometheus.CounterVec }
 // NewInjections makes the counter, preset to zero for every label combination.
 func NewInjections(registerer prometheus.Registerer) *Injections {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: prefix + "injections_total", Help: "Calls of the lifecycle hook, by how they ended.",
+		Name: prefix + "injections_total", Help: "Calls of the lifecycle hook, by result.",
 	}, []string{"operation", "result"})
 	for _, operation := range []string{"TYPE_CREATE", "TYPE_EVALUATE"} {
 		for _, result := range []lifecycle.Result{lifecycle.ResultInjected, lifecycle.ResultSkipped, lifecycle.ResultMissing, lifecycle.ResultUnreadable} {

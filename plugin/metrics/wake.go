@@ -35,29 +35,29 @@ var wakeSeconds = append([]float64{0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75}, seconds
 func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	w := &Wake{
 		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "wakes_total", Help: "Wakes that clients and Backups asked for, by what began them, how deep the cluster slept and how they ended.",
+			Name: prefix + "wakes_total", Help: "Wakes that clients and Backups requested, by trigger, depth of the sleep and result.",
 		}, []string{"trigger", "depth", "result"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "wake_duration_seconds", Help: "How long wakes took, from the first client to PostgreSQL accepting sessions, by how deep the cluster slept.",
+			Name: prefix + "wake_duration_seconds", Help: "How long wakes took, from the first client to PostgreSQL accepting sessions, by depth of the sleep.",
 			Buckets: wakeSeconds,
 		}, []string{"depth"}),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: prefix + "held_connections", Help: "Connections of clients that wait for their cluster.",
 		}),
 		queued: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "queued_wakes", Help: "Wakes that wait since their clients' addresses have begun as many as they may.",
+			Name: prefix + "queued_wakes", Help: "Wakes that are queued because the addresses of their clients have used up their wake budget.",
 		}),
 		spliced: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: prefix + "spliced_connections", Help: "Connections that go through the gateway to an instance.",
 		}),
 		ignored: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "ignored_connections_total", Help: "Connections to sleeping clusters that wake nobody, by what they are.",
+			Name: prefix + "ignored_connections_total", Help: "Connections to sleeping clusters that wake no cluster, by kind.",
 		}, []string{"reason"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "refused_connections_total", Help: "Connections that the gateway did not serve, by why.",
+			Name: prefix + "refused_connections_total", Help: "Connections that the gateway did not serve, by reason.",
 		}, []string{"reason"}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "connection_phase_seconds", Help: "How long the parts of a client's wait took, of clients that got their session.",
+			Name: prefix + "connection_phase_seconds", Help: "How long the parts of a client's wait took, for clients that got their session.",
 			Buckets: seconds,
 		}, []string{"phase"}),
 		used: prometheus.NewGauge(prometheus.GaugeOpts{

@@ -39,7 +39,7 @@ cnpg_scale_to_zero_gateway_ports_used 7
 # HELP cnpg_scale_to_zero_held_connections Connections of clients that wait for their cluster.
 # TYPE cnpg_scale_to_zero_held_connections gauge
 cnpg_scale_to_zero_held_connections 2
-# HELP cnpg_scale_to_zero_ignored_connections_total Connections to sleeping clusters that wake nobody, by what they are.
+# HELP cnpg_scale_to_zero_ignored_connections_total Connections to sleeping clusters that wake no cluster, by kind.
 # TYPE cnpg_scale_to_zero_ignored_connections_total counter
 cnpg_scale_to_zero_ignored_connections_total{reason="bare_connect"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="cancel"} 0
@@ -52,10 +52,10 @@ cnpg_scale_to_zero_ignored_connections_total{reason="not_allowed"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="pipelined"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="timeout"} 0
 cnpg_scale_to_zero_ignored_connections_total{reason="too_large"} 0
-# HELP cnpg_scale_to_zero_queued_wakes Wakes that wait since their clients' addresses have begun as many as they may.
+# HELP cnpg_scale_to_zero_queued_wakes Wakes that are queued because the addresses of their clients have used up their wake budget.
 # TYPE cnpg_scale_to_zero_queued_wakes gauge
 cnpg_scale_to_zero_queued_wakes 1
-# HELP cnpg_scale_to_zero_refused_connections_total Connections that the gateway did not serve, by why.
+# HELP cnpg_scale_to_zero_refused_connections_total Connections that the gateway did not serve, by reason.
 # TYPE cnpg_scale_to_zero_refused_connections_total counter
 cnpg_scale_to_zero_refused_connections_total{reason="asleep_by_hand"} 0
 cnpg_scale_to_zero_refused_connections_total{reason="closed"} 0
@@ -75,7 +75,7 @@ cnpg_scale_to_zero_refused_connections_total{reason="unreachable"} 0
 # HELP cnpg_scale_to_zero_spliced_connections Connections that go through the gateway to an instance.
 # TYPE cnpg_scale_to_zero_spliced_connections gauge
 cnpg_scale_to_zero_spliced_connections 2
-# HELP cnpg_scale_to_zero_wakes_total Wakes that clients and Backups asked for, by what began them, how deep the cluster slept and how they ended.
+# HELP cnpg_scale_to_zero_wakes_total Wakes that clients and Backups requested, by trigger, depth of the sleep and result.
 # TYPE cnpg_scale_to_zero_wakes_total counter
 cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="backup"} 1
 cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="backup"} 0

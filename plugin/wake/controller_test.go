@@ -385,7 +385,7 @@ func TestController_refusesWakesThatMayDeleteVolumes(t *testing.T) {
 		b.read()
 		w.wants("clients still come here, to be told", toBoth)
 		events := w.events()
-		if len(events) != 1 || events[0].Reason != "WakeRefused" || !strings.Contains(events[0].Message, "set spec.nodeMaintenanceWindow.inProgress to false, or reusePVC to true") {
+		if len(events) != 1 || events[0].Reason != "WakeRefused" || events[0].Type != corev1.EventTypeWarning || !strings.Contains(events[0].Message, "set spec.nodeMaintenanceWindow.inProgress to false, or reusePVC to true") {
 			t.Errorf("events: %+v", events)
 		}
 		w.wrote()
@@ -454,7 +454,7 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 			}
 			w.eventless = false
 			a.read()
-			if events := w.events(); len(events) != 1 || events[0].Reason != "WakesByHandOnly" {
+			if events := w.events(); len(events) != 1 || events[0].Reason != "WakesByHandOnly" || events[0].Type != corev1.EventTypeWarning {
 				t.Errorf("events: %+v", events)
 			}
 			w.wrote()

@@ -56,7 +56,7 @@ func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, ag
 		"namespace", seen.name.Namespace, "cluster", seen.name.Name, "node", node, "why", why)
 	c.requestEvents.Store(seen.name, events.Event{
 		Reason: "HibernationRequested", Occasion: value,
-		Message: fmt.Sprintf("The dozing cluster is to hibernate, so that its pod is gone from Node %s: the node %s", node, why),
+		Message: fmt.Sprintf("The dozing cluster hibernates, so that its pod leaves Node %s: the node %s", node, why),
 	})
 	return nil
 }
@@ -122,7 +122,7 @@ func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Re
 		name := client.ObjectKeyFromObject(cluster)
 		pods, err := c.Informers.Pods(ctx, name)
 		if err != nil {
-			c.Logger.Warn("where a cluster's instances are is not known", "namespace", name.Namespace, "cluster", name.Name, "error", err.Error())
+			c.Logger.Warn("cannot list the instances of a cluster", "namespace", name.Namespace, "cluster", name.Name, "error", err.Error())
 		}
 		for i := range pods {
 			if pods[i].Spec.NodeName == node.Name {

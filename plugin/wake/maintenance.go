@@ -21,7 +21,7 @@ func (c *Controller) recordMaintenance(ctx context.Context, seen *snapshot, plan
 		return nil
 	}
 	err := c.Events.Write(ctx, seen.cluster, events.Event{
-		Reason: "WakeRefused", Message: "The cluster sleeps and is not woken: " + plan.VolumesAtRisk, Occasion: sleep + " " + string(planned.Reason),
+		Warning: true, Reason: "WakeRefused", Message: "The cluster sleeps and is not woken: " + plan.VolumesAtRisk, Occasion: sleep + " " + string(planned.Reason),
 	}, now)
 	if err != nil {
 		return err

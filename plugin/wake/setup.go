@@ -72,7 +72,7 @@ func (c *Controller) changed(cluster types.NamespacedName) []reconcile.Request {
 func (c *Controller) ofCluster(ctx context.Context, o client.Object) []reconcile.Request {
 	names, err := c.Informers.Concerned(ctx, o)
 	if err != nil {
-		c.Logger.Warn("whom a change concerns is not known", "namespace", o.GetNamespace(), "name", o.GetName(), "error", err.Error())
+		c.Logger.Warn("cannot map a change to its clusters", "namespace", o.GetNamespace(), "name", o.GetName(), "error", err.Error())
 	}
 	var requests []reconcile.Request
 	for _, name := range names {

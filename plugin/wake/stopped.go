@@ -59,7 +59,7 @@ func (c *Controller) reconcileStop(ctx context.Context, seen *snapshot, again *r
 		c.Logger.Warn("the fence is lifted, since PostgreSQL was not stopped", "namespace", seen.name.Namespace, "cluster", seen.name.Name)
 		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationFencedInstances: nil})
 	case stop.FenceTimedOut(again.now):
-		c.Logger.Warn("PostgreSQL is taken to stay after a fence that was lifted, without its sidecar's word",
+		c.Logger.Warn("assuming that PostgreSQL keeps running after its fence was lifted, because its sidecar does not say",
 			"namespace", seen.name.Namespace, "cluster", seen.name.Name)
 		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationDozingSince: nil})
 	}

@@ -68,7 +68,7 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 		return err
 	}
 	return c.Events.Write(ctx, seen.cluster, events.Event{
-		Reason: "ServiceUnroutable", Occasion: names,
+		Warning: true, Reason: "ServiceUnroutable", Occasion: names,
 		Message: "The cluster stays awake, since the clients of these Services could not be routed to the gateway while it sleeps: " + names +
 			". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
 	}, now)

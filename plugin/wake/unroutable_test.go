@@ -103,7 +103,7 @@ func TestController_namesTheServicesThatCannotBeLed(t *testing.T) {
 			t.Errorf("the annotation says %q", got)
 		}
 		events := w.events()
-		if len(events) != 1 || events[0].Reason != "ServiceUnroutable" || !strings.Contains(events[0].Message, want) {
+		if len(events) != 1 || events[0].Reason != "ServiceUnroutable" || events[0].Type != corev1.EventTypeWarning || !strings.Contains(events[0].Message, want) {
 			t.Errorf("events: %+v", events)
 		}
 		w.wrote()

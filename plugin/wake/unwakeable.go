@@ -37,7 +37,7 @@ func (c *Controller) recordUnwakeable(ctx context.Context, seen *snapshot, plann
 		return err
 	}
 	err = c.Events.Write(ctx, seen.cluster, events.Event{
-		Reason: "WakesByHandOnly", Message: message, Occasion: seen.cluster.Annotations[contract.AnnotationAsleepSince] + " " + string(planned.Reason),
+		Warning: true, Reason: "WakesByHandOnly", Message: message, Occasion: seen.cluster.Annotations[contract.AnnotationAsleepSince] + " " + string(planned.Reason),
 	}, now)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (c *Controller) howToWake(cluster *cnpgv1.Cluster, reason plan.Reason, now 
 	if err != nil {
 		return "", err
 	}
-	message := fmt.Sprintf("The cluster sleeps and connections do not wake it any more: %s. To wake it: kubectl annotate -n %s clusters.%s %s %s-",
+	message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s. To wake it: kubectl annotate -n %s clusters.%s %s %s-",
 		reasonsInWords[reason], cluster.Namespace, kind.Group, cluster.Name, contract.AnnotationHibernation)
 	if plan.View(cluster, now).VolumesAtRisk {
 		message += ", but not yet: " + plan.VolumesAtRisk

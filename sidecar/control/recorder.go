@@ -172,7 +172,7 @@ func (r *recorder) warnOfSlots(ctx context.Context, s Status) {
 	inactive := s.InactiveSlots != 0
 	if inactive && !r.slots {
 		r.write(ctx, s.View, kubernetes.EventWarning, "InactiveLogicalSlot",
-			fmt.Sprintf("Logical replication slots that nobody reads, and that retain WAL: %d; they do not keep the cluster awake", s.InactiveSlots))
+			fmt.Sprintf("Logical replication slots without a reader retain WAL: %d; they do not keep the cluster awake", s.InactiveSlots))
 	}
 	r.slots = inactive
 }
@@ -185,14 +185,14 @@ func (r *recorder) listenFailed(ctx context.Context, v kubernetes.View, err erro
 	}
 	r.refused = refused.Database + refused.Code
 	r.write(ctx, v, kubernetes.EventWarning, "ListenRefused",
-		fmt.Sprintf("Notifications on channel %s of database %q are not received (SQLSTATE %s); sessions are watched all the same",
+		fmt.Sprintf("Notifications on channel %s of database %q are not received (SQLSTATE %s); the sidecar still observes sessions",
 			postgres.Channel, refused.Database, refused.Code))
 }
 
 // growthRefused writes an Event when the requests could not be raised after a doze: on a full node, PostgreSQL would get too little.
 func (r *recorder) growthRefused(ctx context.Context, v kubernetes.View, err error) {
 	r.write(ctx, v, kubernetes.EventWarning, "GrowthRefused",
-		"Awake, but PostgreSQL's container keeps the small requests of its doze, which is tried again: "+err.Error())
+		"Cannot restore the requests of PostgreSQL's container after the doze, retrying: "+err.Error())
 }
 
 // resumed reports what happened to the schedules. One that stays suspended makes no backups, and somebody must know.
@@ -202,6 +202,6 @@ func (r *recorder) resumed(ctx context.Context, v kubernetes.View, resumed kuber
 	}
 	if len(resumed.Left) != 0 {
 		r.write(ctx, v, kubernetes.EventWarning, "ScheduleLeftSuspended",
-			fmt.Sprintf("ScheduledBackups that stay suspended, since somebody else has set spec.suspend meanwhile: %s", strings.Join(resumed.Left, ", ")))
+			fmt.Sprintf("ScheduledBackups stay suspended, because spec.suspend was set by another client during the sleep: %s", strings.Join(resumed.Left, ", ")))
 	}
 }

@@ -72,7 +72,7 @@ func (l *Loop) reportAborted(ctx context.Context, reason idle.Reason) {
 }
 
 func (l *Loop) reportWithdrawn(ctx context.Context, reason idle.Reason, doze bool) {
-	what, why := "Hibernation", "the operator has not begun to hibernate the cluster in time"
+	what, why := "Hibernation", "the operator did not start to hibernate the cluster in time"
 	if doze {
 		what, why = "The doze", "the instance manager does not stop PostgreSQL"
 	}

@@ -107,7 +107,7 @@ func (l *Loop) recordRestartFailed(ctx context.Context) {
 				if errors.Is(err, kubernetes.ErrConflict) {
 					l.doze.conflictedVersion = view.ResourceVersion
 				}
-				l.parts.Logger.Warn("that PostgreSQL was not started could not be recorded", "error", err.Error())
+				l.parts.Logger.Warn("cannot record that PostgreSQL was not started", "error", err.Error())
 				l.watchRestart(ctx)
 				return
 			}

@@ -122,7 +122,7 @@ func (e Explanation) WriteText(w io.Writer) error {
 	p := func(format string, arguments ...any) { _, _ = fmt.Fprintf(table, format, arguments...) }
 	p("%s\n\n", e.At.Format(time.RFC3339))
 	if len(e.Sessions) == 0 {
-		p("Nobody is connected.\n")
+		p("No client sessions.\n")
 	} else {
 		p("PID\tUSER\tAPPLICATION\tDATABASE\tCLIENT\tSTATE\tFOR\tCOUNTS\tWHY\n")
 	}
@@ -139,7 +139,7 @@ func (e Explanation) WriteText(w io.Writer) error {
 		p("Awake, because %s (%s).\n", reason.Description(), reason)
 	}
 	if e.LastUseSeconds != nil {
-		p("The last statement of the sessions that rest ended %s ago.\n", seconds(*e.LastUseSeconds))
+		p("The last statement of the idle sessions ended %s ago.\n", seconds(*e.LastUseSeconds))
 	}
 	if e.Worker != nil {
 		e.writeWorker(p)
@@ -165,7 +165,7 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 	default:
 		p("The sidecar of %s: %s (%s).\n", r.Pod, idle.Reason(r.Reason).Description(), r.Reason)
 	}
-	p("What it keeps the cluster awake for: %s.\n", list(r.Blockers))
+	p("Kept awake by: %s.\n", list(r.Blockers))
 	if len(r.DozeBlockers) != 0 {
 		p("It cannot doze, and hibernates instead: %s.\n", list(r.DozeBlockers))
 	}
@@ -173,23 +173,27 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 		p("Services whose clients could not be routed to the gateway: %s.\n", r.UnroutableServices)
 	}
 	if r.IdleForSeconds != nil && r.IdleSince != nil {
-		p("This instance is idle since %s, for %s; the threshold is %s.\n",
+		p("This instance has been idle since %s, for %s; the threshold is %s.\n",
 			r.IdleSince.Format(time.RFC3339), seconds(*r.IdleForSeconds), seconds(r.Rules.ThresholdSeconds))
 	}
-	if r.SleepDue != nil {
-		p("If nothing happens, the threshold has passed at %s.\n", r.SleepDue.Format(time.RFC3339))
+	switch {
+	case r.SleepDue == nil:
+	case r.SleepDue.After(e.At):
+		p("If nothing happens, the threshold passes at %s.\n", r.SleepDue.Format(time.RFC3339))
+	default:
+		p("The threshold passed at %s.\n", r.SleepDue.Format(time.RFC3339))
 	}
 	if r.LastActivity != nil {
 		p("Activity was last seen at %s.\n", r.LastActivity.Format(time.RFC3339))
 	}
 	if r.LastUnseenClient != "" {
-		p("The newest session that came and went between two samples, and counted, was from %s.\n", r.LastUnseenClient)
+		p("The last session that counted and that no sample found was from %s.\n", r.LastUnseenClient)
 	}
 	if r.Scheduler {
 		p("An extension that schedules jobs is loaded: the instance is sampled every two seconds, and a shorter job may not be seen.\n")
 	}
 	if r.Known && !r.SocketEvents {
-		p("The kernel does not report sessions that end here: the instance is sampled every second, and of shorter sessions only the counters show anything.\n")
+		p("The kernel does not report ended sessions: the instance is sampled every second, and shorter sessions show up only in the counters.\n")
 	}
 }
 

@@ -70,13 +70,13 @@ func Reasons() []Reason {
 func (r Reason) Description() string {
 	switch r {
 	case ReasonInvalidAnnotation:
-		return "an annotation is not understood, so the feature is off"
+		return "an annotation is invalid, so the feature is off"
 	case ReasonDisabled:
 		return "the annotation that turns the feature on is not \"true\""
 	case ReasonPluginNotListed:
 		return "the Cluster no longer lists the plugin"
 	case ReasonAlreadyHibernating:
-		return "hibernation is already asked for"
+		return "hibernation is already requested"
 	case ReasonDozing:
 		return "the cluster dozes: PostgreSQL is stopped, and its pod is kept"
 	case ReasonNotPrimary:
@@ -96,7 +96,7 @@ func (r Reason) Description() string {
 	case ReasonArchivingFailing:
 		return "WAL archiving is failing"
 	case ReasonUnknown:
-		return "whether somebody uses the database is not known, and unknown is never idle"
+		return "it is not known whether the database is in use, and unknown is never idle"
 	case ReasonKeepAwakeWindow:
 		return "a window of the keep-awake annotation is open"
 	case ReasonKeepAwakeUntil:
@@ -110,7 +110,7 @@ func (r Reason) Description() string {
 	case ReasonConnecting:
 		return "a connection is open that is no session: its client is logging in or leaving"
 	case ReasonSiblingUnknown:
-		return "whether another instance is in use is not known"
+		return "it is not known whether another instance is in use"
 	case ReasonSiblingOutdated:
 		return "another instance runs an older sidecar, which does not sample on demand; it gets a newer one with its next restart"
 	case ReasonSiblingActive:
@@ -120,7 +120,7 @@ func (r Reason) Description() string {
 	case ReasonGatewayUnavailable:
 		return "no wake gateway has taken over the cluster's Services, so that nobody could wake it; wake=manual needs none"
 	case ReasonMinimumUptime:
-		return "sleep was asked for, but the cluster has not been up for five minutes, or the threshold if that is shorter"
+		return "sleep was requested, but the cluster has not been up for five minutes, or the threshold if that is shorter"
 	case ReasonPreparedTransaction:
 		return "a transaction is prepared for a two-phase commit"
 	case ReasonAdvisoryLock:
@@ -136,7 +136,7 @@ func (r Reason) Description() string {
 	case ReasonLogicalSlot:
 		return "a logical replication slot is in use"
 	case ReasonWaiting:
-		return "idle, but not yet for the threshold"
+		return "it has not been idle for the threshold yet"
 	case ReasonBackupRunning:
 		return "a Backup has not ended"
 	case ReasonStandbys:

@@ -70,10 +70,10 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 			Name: prefix + "dozes_total", Help: "Attempts to let the cluster doze.", ConstLabels: labels,
 		}, []string{"result"}),
 		socketEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "socket_events_total", Help: "TCP sessions of the server that the kernel reported as ended, by what they came to.", ConstLabels: labels,
+			Name: prefix + "socket_events_total", Help: "TCP sessions of the server that the kernel reported as ended, by verdict.", ConstLabels: labels,
 		}, []string{"verdict"}),
 		described: descriptions{
-			idle:         describe("idle_seconds", "For how long this instance is proven idle; zero while a session counts."),
+			idle:         describe("idle_seconds", "For how long this instance has been proven idle; zero while a session counts."),
 			lastActivity: describe("last_activity_timestamp_seconds", "When activity was last seen."),
 			lastSample:   describe("last_sample_timestamp_seconds", "When the newest successful sample ended."),
 			threshold:    describe("threshold_seconds", "For how long the cluster must be idle before it sleeps."),

@@ -39,7 +39,7 @@ func main() {
 	logger := slog.New(slog.NewJSONHandler(os.Stdout, nil)).With("part", "supervisor")
 	time.AfterFunc(settled, func() { // from then on it only waits
 		if err := trim.Program(); err != nil {
-			logger.Warn("the program stays in memory as it is", "error", err.Error())
+			logger.Warn("cannot release the pages of the program", "error", err.Error())
 		}
 	})
 	var readinessPort sync.WaitGroup

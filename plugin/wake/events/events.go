@@ -23,6 +23,8 @@ import (
 
 // Event is something that happened to a Cluster once.
 type Event struct {
+	// Warning says that it is a Warning: clients are refused, or the cluster cannot sleep.
+	Warning bool
 	// Reason and Message are what people read.
 	Reason, Message string
 	// Occasion tells it apart from what happened to the Cluster at other times, for the same reason.
@@ -53,7 +55,8 @@ func (w Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e Event, now
 			APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: cluster.Namespace, Name: cluster.Name, UID: cluster.UID,
 			ResourceVersion: cluster.ResourceVersion,
 		},
-		Type: corev1.EventTypeNormal, Reason: e.Reason, Message: e.Message,
+		Type:   map[bool]string{false: corev1.EventTypeNormal, true: corev1.EventTypeWarning}[e.Warning],
+		Reason: e.Reason, Message: e.Message,
 		Source: corev1.EventSource{Component: contract.FieldManager, Host: w.Pod}, ReportingController: contract.FieldManager,
 		ReportingInstance: w.Pod, FirstTimestamp: at, LastTimestamp: at, Count: 1,
 	})

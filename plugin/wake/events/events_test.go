@@ -42,7 +42,7 @@ func TestWrite(t *testing.T) {
 		{"what two replicas tell is one Event", orders, woken, 1},
 		{"also where they know more or less of it", orders, Event{Reason: "Woken", Message: "Woken by somebody", Occasion: "noon"}, 1},
 		{"another time is another one", orders, Event{Reason: "Woken", Occasion: "evening"}, 2},
-		{"and so is something else at that time", orders, Event{Reason: "WakesByHandOnly", Occasion: "noon"}, 2},
+		{"and so is something else at that time", orders, Event{Warning: true, Reason: "WakesByHandOnly", Occasion: "noon"}, 2},
 		{"and what happens to another Cluster of that name", anew, woken, 2},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -62,6 +62,9 @@ func TestWrite(t *testing.T) {
 				t.Errorf("%d Events, want %d", len(all.Items), row.want)
 			}
 			for _, e := range all.Items {
+				if warning := e.Reason == "WakesByHandOnly"; warning != (e.Type == corev1.EventTypeWarning) {
+					t.Errorf("the type of %s is %s", e.Reason, e.Type)
+				}
 				if e.InvolvedObject.Kind != "Cluster" || e.InvolvedObject.APIVersion != "postgresql.cnpg.io/v1" || e.InvolvedObject.Name != "orders" || e.Count != 1 {
 					t.Errorf("it is about %+v, %d times", e.InvolvedObject, e.Count)
 				}

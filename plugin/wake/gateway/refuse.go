@@ -38,7 +38,7 @@ func explain(err error, clusters string, service Service) refusal {
 	now := startup.CannotConnectNow
 	switch {
 	case errors.Is(err, errStartup):
-		return refusal{RefusedStartup, startup.TooManyConnections, "too many connections to sleeping clusters have not said what they want; try again"}
+		return refusal{RefusedStartup, startup.TooManyConnections, "too many pending connections to sleeping clusters; try again"}
 	case errors.Is(err, errHeld):
 		return refusal{RefusedHeld, startup.TooManyConnections, "too many clients wait for " + cluster + " to wake; try again later"}
 	case errors.Is(err, errSpliced):
@@ -47,13 +47,13 @@ func explain(err error, clusters string, service Service) refusal {
 		return refusal{RefusedReplication, now, cluster + " sleeps, and a replication connection does not wake it"}
 	case errors.Is(err, ErrAsleepByHand):
 		return refusal{RefusedAsleepByHand, now, fmt.Sprintf(
-			"%s sleeps, and only people wake it; to wake it: kubectl annotate -n %s %s %s "+contract.AnnotationHibernation+"-",
+			"%s is asleep and does not wake on connection; to wake it: kubectl annotate -n %s %s %s "+contract.AnnotationHibernation+"-",
 			cluster, service.Namespace, clusters, service.Cluster)}
 	case errors.Is(err, ErrMaintenance):
 		return refusal{RefusedMaintenance, now, cluster + " sleeps, and is not woken while spec.nodeMaintenanceWindow is in progress with " +
 			"reusePVC false: the operator would delete the volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"}
 	case errors.Is(err, ErrReconnect):
-		return refusal{RefusedReconnect, now, cluster + " is awake now, and its rules need your own address; connect again"}
+		return refusal{RefusedReconnect, now, cluster + " is awake; connect again, because its pg_hba or network rules depend on the client's own address"}
 	case errors.Is(err, ErrTimeout):
 		return refusal{RefusedTimeout, now, cluster + " did not wake in time; try again"}
 	case errors.Is(err, errUnreachable):

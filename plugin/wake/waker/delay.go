@@ -44,7 +44,7 @@ func (w *wake) explainDelay(ctx context.Context, seen *snapshot, now time.Time) 
 	w.delay.looked = now
 	cause, err := w.cause(ctx, seen)
 	if err != nil {
-		w.Logger.Warn("what a wake waits for cannot be read", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
+		w.Logger.Warn("cannot determine why a wake is delayed", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 		return
 	}
 	if cause == w.delay.cause {
@@ -127,7 +127,7 @@ func causeIn(pod *corev1.Pod, events []corev1.Event) string {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
 			return fmt.Sprintf("the image of container %s of pod %s cannot be pulled (%s): %s", status.Name, pod.Name, waiting.Reason, waiting.Message)
 		case "CrashLoopBackOff":
-			return fmt.Sprintf("container %s of pod %s ends again and again: %s", status.Name, pod.Name, waiting.Message)
+			return fmt.Sprintf("container %s of pod %s is crash-looping: %s", status.Name, pod.Name, waiting.Message)
 		}
 		creating = true
 	}
@@ -137,7 +137,7 @@ func causeIn(pod *corev1.Pod, events []corev1.Event) string {
 	if event := newestOf(pod, events, "FailedAttachVolume", "FailedMount"); event != nil {
 		return fmt.Sprintf("a volume of pod %s is not there (%s): %s", pod.Name, event.Reason, event.Message)
 	}
-	return fmt.Sprintf("the containers of pod %s are being made", pod.Name)
+	return fmt.Sprintf("the containers of pod %s are being created", pod.Name)
 }
 
 // newestOf returns the newest Event about the pod with one of the reasons, or nil.

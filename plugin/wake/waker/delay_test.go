@@ -167,13 +167,13 @@ func TestCauseOf_namesWhatTheWakeWaitsFor(t *testing.T) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes"}}
 		}), nil, "cannot be scheduled: 0/1 nodes"},
 		{"an image that cannot be pulled", plan.Cluster{}, in(waitingFor("ImagePullBackOff", "no such host")), nil, "image of container postgres of pod orders-1 cannot be pulled (ImagePullBackOff): no such host"},
-		{"a container that crashes", plan.Cluster{}, in(waitingFor("CrashLoopBackOff", "back-off")), nil, "ends again and again: back-off"},
+		{"a container that crashes", plan.Cluster{}, in(waitingFor("CrashLoopBackOff", "back-off")), nil, "is crash-looping: back-off"},
 		{"a volume", plan.Cluster{}, in(waitingFor("ContainerCreating", "")), []corev1.Event{
 			{InvolvedObject: corev1.ObjectReference{Name: "orders-1"}, Reason: "FailedMount", Message: "timed out"},
 			{InvolvedObject: corev1.ObjectReference{Name: "orders-1"}, Reason: "FailedAttachVolume", Message: "older", LastTimestamp: metav1.Time{}},
 			{InvolvedObject: corev1.ObjectReference{Name: "orders-2"}, Reason: "FailedMount", Message: "another's", LastTimestamp: metav1.Now()},
 		}, "is not there (FailedMount): timed out"},
-		{"containers that are being made", plan.Cluster{}, in(waitingFor("ContainerCreating", "")), nil, "are being made"},
+		{"containers that are being made", plan.Cluster{}, in(waitingFor("ContainerCreating", "")), nil, "are being created"},
 		{"PostgreSQL itself", plan.Cluster{}, in(corev1.ContainerStatus{}), nil, "PostgreSQL does not accept sessions yet"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {

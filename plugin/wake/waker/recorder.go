@@ -42,7 +42,7 @@ func (j *WakeRecorder) Woken(ctx context.Context, cluster *cnpgv1.Cluster, lastW
 		from = " from a doze"
 	}
 	return j.write(ctx, cluster, lastWake, fmt.Sprintf(
-		"Woken%s by %s through Service %s; the plugin's pod that did it ended before it could say how long it took",
+		"Woken%s by %s through Service %s; how long it took is unknown, because the plugin's pod stopped first",
 		from, who(wake.By, wake.User, wake.Database), wake.Service), now)
 }
 

@@ -71,7 +71,7 @@ func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 			w.explainDelay(ctx, seen, time.Now())
 		}
 		if err != nil && ctx.Err() == nil {
-			w.Logger.Warn("a wake does not get on", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
+			w.Logger.Warn("a wake makes no progress", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 		}
 		if err := w.pause(ctx, min(wait, left), changed); err != nil {
 			return netip.AddrPort{}, err
@@ -258,7 +258,7 @@ func (w *wake) report(err error) {
 			"No instance behind Service %s accepted sessions within %s; the next connection tries again%s", w.service.Name, rounded(took), w.delay.suffix()))
 	case errors.Is(err, gateway.ErrAsleepByHand):
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultByHand, took)
-		logger.Info("the cluster is not woken: only people wake it")
+		logger.Info("the cluster is not woken: connections do not wake it")
 	case errors.Is(err, gateway.ErrMaintenance):
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultMaintenance, took)
 		logger.Warn("the cluster is not woken: the operator might delete volumes during the node maintenance")
@@ -304,7 +304,7 @@ func (w *wake) recordWoken(message string, now time.Time) {
 	ctx, cancel := context.WithTimeout(w.Base, recordTimeout)
 	defer cancel()
 	if err := w.WakeRecorder.write(ctx, w.cluster, w.recorded, message, now); err != nil {
-		w.Logger.Warn("who woke a cluster cannot be told yet", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
+		w.Logger.Warn("cannot write yet who woke a cluster", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 	}
 }
 
