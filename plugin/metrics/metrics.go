@@ -20,7 +20,7 @@ func NewInjections(registerer prometheus.Registerer) *Injections {
 		Name: prefix + "injections_total", Help: "Calls of the lifecycle hook, by how they ended.",
 	}, []string{"operation", "result"})
 	for _, operation := range []string{"TYPE_CREATE", "TYPE_EVALUATE"} {
-		for _, result := range []lifecycle.Result{lifecycle.ResultInjected, lifecycle.ResultSkipped, lifecycle.ResultMissing, lifecycle.ResultUnreadable} {
+		for _, result := range lifecycle.Results() {
 			total.WithLabelValues(operation, string(result))
 		}
 	}
