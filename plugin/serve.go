@@ -71,7 +71,10 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		return err
 	}
 	enqueued := make(chan event.GenericEvent, queued)
-	if err := (&rbac.Reconciler{Client: manager.GetClient(), Resource: resource, Enqueued: enqueued}).SetupWithManager(manager); err != nil {
+	rights := &rbac.Reconciler{
+		Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Recorder: recorder, Resource: resource, Enqueued: enqueued,
+	}
+	if err := rights.SetupWithManager(manager); err != nil {
 		return err
 	}
 	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {

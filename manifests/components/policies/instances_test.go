@@ -269,7 +269,7 @@ func (s *server) refusesOtherVerbs(t *testing.T) {
 			})
 		}},
 		{"remove a policy's binding", func(ctx context.Context) error {
-			return c.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-scale-to-zero"}})
+			return c.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders.scale-to-zero"}})
 		}},
 	} {
 		if err := row.do(t.Context()); err == nil || !strings.Contains(err.Error(), "is forbidden: User") {
