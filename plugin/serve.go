@@ -96,6 +96,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	metrics.RegisterBuildInfo(ctrlmetrics.Registry, version)
 	calls := metrics.NewCalls(ctrlmetrics.Registry,
 		identityapi.Identity_ServiceDesc, operatorapi.Operator_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
 	leaving := make(chan struct{})

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloudnative-pg/cnpg-i-machinery/pkg/pluginhelper/object"
@@ -85,8 +86,13 @@ func (s *Server) GetCapabilities(context.Context, *lifecycle.OperatorLifecycleCa
 func (s *Server) LifecycleHook(ctx context.Context, request *lifecycle.OperatorLifecycleRequest) (*lifecycle.OperatorLifecycleResponse, error) {
 	operation := request.GetOperationType().GetType()
 	patch, result := s.patch(ctx, request, operation)
-	s.Observer.Injected(operation.String(), result)
+	s.Observer.Injected(nameOf(operation), result)
 	return &lifecycle.OperatorLifecycleResponse{JsonPatch: patch}, nil
+}
+
+// nameOf returns the operation without the prefix that the protocol gives the names of its values.
+func nameOf(operation lifecycle.OperatorOperationType_Type) string {
+	return strings.ToLower(strings.TrimPrefix(operation.String(), "TYPE_"))
 }
 
 func (s *Server) patch(ctx context.Context, request *lifecycle.OperatorLifecycleRequest, operation lifecycle.OperatorOperationType_Type) ([]byte, Result) {
@@ -102,13 +108,13 @@ func (s *Server) patch(ctx context.Context, request *lifecycle.OperatorLifecycle
 		err = json.Unmarshal(request.GetObjectDefinition(), &pod)
 	}
 	if err != nil {
-		s.Logger.Error("the pod of a request cannot be read", "operation", operation.String(), "error", err.Error())
+		s.Logger.Error("the pod of a request cannot be read", "operation", nameOf(operation), "error", err.Error())
 		return nil, ResultUnreadable
 	}
 	if pod.Labels["cnpg.io/podRole"] != "instance" {
 		return nil, ResultSkipped
 	}
-	logger := s.Logger.With("operation", operation.String(), "namespace", pod.Namespace, "pod", pod.Name)
+	logger := s.Logger.With("operation", nameOf(operation), "namespace", pod.Namespace, "pod", pod.Name)
 	owner := readCluster(request.GetClusterDefinition())
 	injected, err := s.inject(&pod, &owner, s.limits(ctx, pod.Namespace, logger), operation == lifecycle.OperatorOperationType_TYPE_CREATE)
 	if err != nil {
