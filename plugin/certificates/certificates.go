@@ -98,18 +98,14 @@ func ensure(ctx context.Context, client kubernetes.Interface, namespace, name st
 	}
 }
 
-// good reports whether the Secret holds a key and a certificate for the names that is not yet due for renewal.
+// good reports whether the Secret holds a certificate for the names with its own key that is not yet due for renewal.
 func good(data map[string][]byte, dns []string, now time.Time) bool {
-	block, _ := pem.Decode(data[corev1.TLSCertKey])
-	if block == nil || len(data[corev1.TLSPrivateKeyKey]) == 0 {
-		return false
-	}
-	certificate, err := x509.ParseCertificate(block.Bytes)
-	if err != nil || now.Before(certificate.NotBefore) || now.Add(renewal).After(certificate.NotAfter) {
+	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
+	if err != nil || now.Before(pair.Leaf.NotBefore) || now.Add(renewal).After(pair.Leaf.NotAfter) {
 		return false
 	}
 	for _, name := range dns {
-		if certificate.VerifyHostname(name) != nil {
+		if pair.Leaf.VerifyHostname(name) != nil {
 			return false
 		}
 	}
