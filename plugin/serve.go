@@ -58,6 +58,15 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if c.Gateway != nil {
+		other, err := otherInstallation(ctx, manager.GetAPIReader(), c.Gateway.Replica.Namespace)
+		if err != nil {
+			logger.Warn("cannot tell whether another installation runs", "error", err.Error())
+		}
+		if other != "" {
+			return fmt.Errorf("another installation of the plugin runs in namespace %s: a Kubernetes cluster can have one, so remove one of the two (docs/networks.md)", other)
+		}
+	}
 	// What runs goes on while the gateway drains: held clients wait for clusters that the operator wakes with our help.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
