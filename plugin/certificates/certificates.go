@@ -141,10 +141,17 @@ func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]by
 	}, nil
 }
 
+// IsAuthorityOf reports whether a certificate is the CA that this package has made for the Secret of the other, and for no other.
+func IsAuthorityOf(authority, leaf *x509.Certificate) bool {
+	return authority.Subject.CommonName == authorityName(leaf.Subject.CommonName) && authority.CheckSignatureFrom(authority) == nil
+}
+
+func authorityName(of string) string { return of + " authority" }
+
 // newAuthority makes a CA that may sign certificates but no further CAs.
 func newAuthority(name string, now time.Time) (tls.Certificate, error) {
 	return sign(&x509.Certificate{
-		Subject: pkix.Name{CommonName: name + " authority"}, NotAfter: now.Add(authorityLife),
+		Subject: pkix.Name{CommonName: authorityName(name)}, NotAfter: now.Add(authorityLife),
 		IsCA: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}, tls.Certificate{}, now)
 }
