@@ -120,7 +120,7 @@ func (s *Server) patch(ctx context.Context, request *lifecycle.OperatorLifecycle
 	if err != nil {
 		s.Observer.NotInjected(owner.identity(), err.Error())
 		logger.Error("the sidecar is not injected", "error", err.Error())
-		var forbidden *forbiddenError
+		var forbidden forbiddenError
 		if errors.As(err, &forbidden) {
 			return nil, ResultForbidden
 		}
@@ -149,10 +149,10 @@ func (s *Server) limits(ctx context.Context, namespace string, logger *slog.Logg
 }
 
 // forbiddenError means that a LimitRange would refuse the pod because of the sidecar.
-type forbiddenError struct{ why string }
+type forbiddenError string
 
-func (e *forbiddenError) Error() string {
-	return "a LimitRange of its namespace would refuse the pod with it: " + e.why
+func (e forbiddenError) Error() string {
+	return "a LimitRange of its namespace would refuse the pod with it: " + string(e)
 }
 
 // inject returns the pod to create or, if create is false, to plan. What a LimitRange would refuse only because of the sidecar gets
@@ -163,7 +163,7 @@ func (s *Server) inject(pod *corev1.Pod, owner *cluster, of limits, create bool)
 		return nil, err
 	}
 	if why := of.refusal(made); why != "" && of.refusal(withoutSidecar(pod)) == "" {
-		return nil, &forbiddenError{why}
+		return nil, forbiddenError(why)
 	}
 	switch {
 	case create:
