@@ -89,6 +89,9 @@ func leastRequest(name corev1.ResourceName, limit, ratio resource.Quantity) reso
 
 // refusal says why the API server would not admit the pod, or returns "".
 func (l limits) refusal(pod *corev1.Pod) string {
+	if len(l) == 0 {
+		return ""
+	}
 	pod = l.defaulted(pod)
 	for i := range l {
 		switch item := &l[i]; item.Type {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
 	"strings"
 	"testing"
 
@@ -223,8 +222,8 @@ func TestLifecycleHook_isAdmittedByAnAPIServer(t *testing.T) {
 	}
 }
 
-// The check agrees with the API server about pods that are refused.
-func TestLimits_refuseWhatTheAPIServerRefuses(t *testing.T) {
+// The admission plugin of the API server says the same of these pods.
+func TestLimits_refuseByContainerAndByPod(t *testing.T) {
 	t.Parallel()
 	always := corev1.ContainerRestartPolicyAlways
 	of := func(requested, limited corev1.ResourceList) corev1.ResourceRequirements {
@@ -244,11 +243,11 @@ func TestLimits_refuseWhatTheAPIServerRefuses(t *testing.T) {
 	}{
 		"an init container runs beside the restartable ones before it": {
 			corev1.LimitRangeItem{Type: corev1.LimitTypePod, Max: quantities("3900m", "")}, "the whole pod: the maximum of cpu is 3900m, its limit 4"},
-		"and no more than that":             {corev1.LimitRangeItem{Type: corev1.LimitTypePod, Max: quantities("4", "")}, ""},
-		"a maximum demands a limit":         {corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: quantities("", "1Gi")}, "container first: the maximum of memory is 1Gi, its limit 0"},
-		"a ratio demands a request":         {corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, MaxLimitRequestRatio: quantities("", "2")}, "container first: the limit of memory may be 2 times its request, and they are 0 and 0"},
-		"a minimum holds for each":          {corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: quantities("1500m", "")}, "container restartable: the minimum of cpu is 1500m, its request 1"},
-		"volumes are none of its business ": {corev1.LimitRangeItem{Type: corev1.LimitTypePersistentVolumeClaim, Min: quantities("9", "")}, ""},
+		"and no more than that":            {corev1.LimitRangeItem{Type: corev1.LimitTypePod, Max: quantities("4", "")}, ""},
+		"a maximum demands a limit":        {corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: quantities("", "1Gi")}, "container first: the maximum of memory is 1Gi, its limit 0"},
+		"a ratio demands a request":        {corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, MaxLimitRequestRatio: quantities("", "2")}, "container first: the limit of memory may be 2 times its request, and they are 0 and 0"},
+		"a minimum holds for each":         {corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: quantities("1500m", "")}, "container restartable: the minimum of cpu is 1500m, its request 1"},
+		"volumes are none of its business": {corev1.LimitRangeItem{Type: corev1.LimitTypePersistentVolumeClaim, Min: quantities("9", "")}, ""},
 	} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
@@ -260,8 +259,5 @@ func TestLimits_refuseWhatTheAPIServerRefuses(t *testing.T) {
 				t.Errorf("the pod has changed:\n%s", diff)
 			}
 		})
-	}
-	if got := maps.Clone(pod.Spec.Containers[0].Resources.Requests); len(got) != 1 {
-		t.Errorf("the requests have become %v", got)
 	}
 }

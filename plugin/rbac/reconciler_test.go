@@ -78,7 +78,7 @@ func (i informed) Get(ctx context.Context, key client.ObjectKey, into client.Obj
 	if err := i.Client.Get(ctx, key, into, options...); err != nil {
 		return err
 	}
-	if _, watched := into.(*cnpgv1.Cluster); !watched && into.GetLabels()[Label] != LabelValue {
+	if _, cluster := into.(*cnpgv1.Cluster); !cluster && into.GetLabels()[Label] != LabelValue {
 		return apierrors.NewNotFound(rbacv1.Resource("objects"), key.Name)
 	}
 	switch object := into.(type) {
