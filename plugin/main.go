@@ -78,8 +78,9 @@ func serveOperator(ctx context.Context, arguments []string, stdout, stderr io.Wr
 	return serve(ctx, c, logger)
 }
 
-// renewEvery is how often the certificates are checked with -keep.
-const renewEvery = 12 * time.Hour
+// checkEvery is how often the Secrets are read with -keep: while one is missing, the operator reconciles no cluster that lists the
+// plugin.
+const checkEvery = time.Minute
 
 func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("certificates", flag.ContinueOnError)
@@ -102,21 +103,33 @@ func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
+	written, err := certificates.Ensure(ctx, client, names, time.Now())
+	if err != nil {
+		return err
+	}
+	logger.Info("the certificates are valid", "written", strings.Join(written, ","))
+	if *keep {
+		keepCertificates(ctx, client, names, logger)
+	}
+	return nil
+}
+
+// keepCertificates reads the Secrets until the context ends, and writes what is missing, invalid or due.
+func keepCertificates(ctx context.Context, client kubernetes.Interface, names certificates.Names, logger *slog.Logger) {
+	ticker := time.NewTicker(checkEvery)
+	defer ticker.Stop()
 	for {
-		written, err := certificates.Ensure(ctx, client, names, time.Now())
-		if err != nil {
-			return err
-		}
-		logger.Info("the certificates are valid", "written", strings.Join(written, ","))
-		if !*keep {
-			return nil
-		}
-		timer := time.NewTimer(renewEvery)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
+			return
+		case <-ticker.C:
+		}
+		written, err := certificates.Ensure(ctx, client, names, time.Now())
+		switch {
+		case err != nil:
+			logger.Error("cannot keep the certificates", "error", err.Error())
+		case len(written) != 0:
+			logger.Info("certificates were missing, invalid or due", "written", strings.Join(written, ","))
 		}
 	}
 }

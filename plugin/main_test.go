@@ -2,9 +2,40 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/certificates"
 )
+
+// A Secret that is deleted keeps the operator from every cluster that lists the plugin.
+func TestKeepCertificates_createsADeletedSecretWithinAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		names := certificates.Names{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go keepCertificates(ctx, client, names, slog.New(slog.DiscardHandler))
+		secrets := client.CoreV1().Secrets("cnpg-system")
+		for range 2 {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			for _, name := range []string{"server", "client"} {
+				if err := secrets.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}
 
 func TestRun(t *testing.T) {
 	t.Parallel()

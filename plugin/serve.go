@@ -58,6 +58,15 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if c.Gateway != nil {
+		other, err := otherInstallation(ctx, manager.GetAPIReader(), c.Gateway.Replica.Namespace)
+		if err != nil {
+			logger.Warn("cannot tell whether another installation runs", "error", err.Error())
+		}
+		if other != "" {
+			return fmt.Errorf("another installation of the plugin runs in namespace %s: a Kubernetes cluster can have one, so remove one of the two (docs/networks.md)", other)
+		}
+	}
 	// What runs goes on while the gateway drains: held clients wait for clusters that the operator wakes with our help.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -71,7 +80,10 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		return err
 	}
 	enqueued := make(chan event.GenericEvent, queued)
-	if err := (&rbac.Reconciler{Client: manager.GetClient(), Resource: resource, Enqueued: enqueued}).SetupWithManager(manager); err != nil {
+	rights := &rbac.Reconciler{
+		Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Recorder: recorder, Resource: resource, Enqueued: enqueued,
+	}
+	if err := rights.SetupWithManager(manager); err != nil {
 		return err
 	}
 	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
@@ -89,6 +101,11 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 			return fmt.Errorf("register the metrics: %w", err)
 		}
 	}
+	limitRanges, err := watchLimitRanges(running, manager)
+	if err != nil {
+		return err
+	}
+	metrics.RegisterBuildInfo(ctrlmetrics.Registry, version)
 	calls := metrics.NewCalls(ctrlmetrics.Registry,
 		identityapi.Identity_ServiceDesc, operatorapi.Operator_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
 	leaving := make(chan struct{})
@@ -100,7 +117,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 				Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
 				DozeMemory: c.DozeMemory,
 			},
-			AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes,
+			AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes, LimitRanges: limitRanges,
 			Observer: &observer{
 				Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource,
 				recorder: recorder,
@@ -151,6 +168,21 @@ type readiness struct {
 	// synced: it can answer the operator, whose calls need no more. leads: what leads clients here stands, as far as that is waited
 	// for; the replica is then ready, and a rollout ends an older one.
 	synced, leads atomic.Bool
+}
+
+// watchLimitRanges returns what lists the LimitRanges of a namespace. The replica is not ready before it has seen them, so that no
+// call of the operator waits for them.
+func watchLimitRanges(ctx context.Context, manager ctrl.Manager) (func(context.Context, string) ([]corev1.LimitRange, error), error) {
+	if _, err := manager.GetCache().GetInformer(ctx, &corev1.LimitRange{}, cache.BlockUntilSynced(false)); err != nil {
+		return nil, fmt.Errorf("watch the LimitRanges: %w", err)
+	}
+	return func(ctx context.Context, namespace string) ([]corev1.LimitRange, error) {
+		var ranges corev1.LimitRangeList
+		if err := manager.GetClient().List(ctx, &ranges, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list the LimitRanges: %w", err)
+		}
+		return ranges.Items, nil
+	}, nil
 }
 
 // newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
@@ -227,6 +259,7 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 	restConfig.QPS = -1
 	kept := rbac.ByObject(resource)
 	maps.Copy(kept, backups.ByObject())
+	kept[&corev1.LimitRange{}] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
 	if c.Gateway != nil {
 		maps.Copy(kept, informers.ByObject(c.Gateway.Replica.Namespace))
 	}
@@ -252,12 +285,12 @@ type observer struct {
 // Injected counts a call.
 func (o *observer) Injected(operation string, result lifecycle.Result) { o.Count(operation, result) }
 
-// Missing writes an Event on the Cluster that says what was looked for.
-func (o *observer) Missing(of metav1.ObjectMeta, what string) {
+// NotInjected writes an Event on the Cluster that says why.
+func (o *observer) NotInjected(of metav1.ObjectMeta, why string) {
 	if of.Name == "" {
 		return
 	}
 	cluster := &metav1.PartialObjectMetadata{ObjectMeta: of}
 	cluster.SetGroupVersionKind(o.resource.WithKind("Cluster"))
-	o.recorder.Eventf(cluster, corev1.EventTypeWarning, "SidecarNotInjected", "The sidecar is not injected: the pod has no %s", what)
+	o.recorder.Eventf(cluster, corev1.EventTypeWarning, "SidecarNotInjected", "The sidecar is not injected: %s", why)
 }

@@ -58,6 +58,12 @@ func TestValues_refused(t *testing.T) {
 		{"an address", `gateway.allow=["10.0.0.1"]`, `at '/gateway/allow/0'`},
 		{"a duration", `gateway.wakeTimeout="5 minutes"`, `at '/gateway/wakeTimeout'`},
 		{"a quantity", `sidecar.resources.limits.memory="64MB"`, `at '/sidecar/resources/limits/memory'`},
+		{"thousandths of a byte", `sidecar.resources.limits.memory="64m"`, `at '/sidecar/resources/limits/memory'`},
+		{"bytes for MiB", `sidecar.resources.requests.memory="32"`, `at '/sidecar/resources/requests/memory'`},
+		{"a limit with which no sidecar starts", `sidecar.resources.limits.memory="31Mi"`, `at '/sidecar/resources/limits/memory'`},
+		{"CPU in bytes", `sidecar.resources.limits.cpu="1Mi"`, `at '/sidecar/resources/limits/cpu'`},
+		{"a registry with a slash at its end", `image.registry="reg/team/"`, `at '/image/registry'`},
+		{"a wake of a second", `gateway.wakeTimeout="1s"`, `at '/gateway/wakeTimeout'`},
 		{"a Secret by its name alone", `imagePullSecrets=["login"]`, `at '/imagePullSecrets/0': got string, want object`},
 		{"no registry", `image.registry=""`, `image.registry is empty: name the registry that has the images`},
 	} {

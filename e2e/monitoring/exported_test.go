@@ -91,9 +91,16 @@ func pluginPages(t *testing.T) map[string]*family {
 	return exported(t, "plugin/metrics/testdata/*.metrics")
 }
 
-// foreign are CloudNativePG's metrics that the dashboard and the rules use, with its labels.
+// foreign are the metrics of others that the dashboard and the rules use, with their labels: CloudNativePG's, controller-runtime's and
+// what Prometheus records of alerts.
 func foreign() map[string]*family {
-	return map[string]*family{"cnpg_collector_up": {kind: "gauge", labels: map[string]map[string]bool{"cluster": {}}}}
+	return map[string]*family{
+		"cnpg_collector_up": {kind: "gauge", labels: map[string]map[string]bool{"cluster": {}}},
+		"controller_runtime_reconcile_errors_total": {kind: "counter", labels: map[string]map[string]bool{
+			"controller": {"backups": true, "rbac": true, "wake": true},
+		}},
+		"ALERTS": {kind: "gauge", labels: map[string]map[string]bool{"alertname": {}, "alertstate": {"firing": true}}},
+	}
 }
 
 // available is everything that an expression may name. What is recorded is so of each cluster.

@@ -59,7 +59,7 @@ const kubernetesCluster = "k8s_cluster"
 var fromTarget = []string{"namespace", "pod", "container", "job", "instance", kubernetesCluster}
 
 // free are labels whose values are not a closed list.
-var free = []string{"namespace", "cluster", "pod", "version", "sidecar_image", "le"}
+var free = []string{"namespace", "cluster", "pod", "version", "sidecar_image", "le", "alertname"}
 
 // TestExpressions_nameWhatIsExported holds the expressions of the rules and of the page against the golden pages of the
 // programs: the metrics, their labels, and the values of the labels that have a closed list of them.

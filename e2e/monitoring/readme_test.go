@@ -46,9 +46,9 @@ func TestThePageListsTheAlerts(t *testing.T) { // it may write the file that oth
 		if alert.For != nil {
 			after = string(*alert.For)
 		}
-		want += fmt.Sprintf("| [`%s`](#%s) | %s | %s |\n", alert.Alert, strings.ToLower(alert.Alert), alert.Labels["severity"], after)
-		if !regexp.MustCompile("(?m)^### " + alert.Alert + "\n\n.+").Match(body) {
-			t.Errorf("%s has no section %q", page, "### "+alert.Alert)
+		want += fmt.Sprintf("| [`%s`](#%s) | %s | %s |\n", alert.Alert, strings.ToLower(counted(alert)), alert.Labels["severity"], after)
+		if !regexp.MustCompile("(?m)^### " + counted(alert) + "\n\n.+").Match(body) {
+			t.Errorf("%s has no section %q", page, "### "+counted(alert))
 		}
 	}
 	hold(t, "## Alerts", want)

@@ -166,7 +166,7 @@ func (s *story) nothingIsLeft(c *cnpgv1.Cluster) {
 	if found := s.slices(c); len(found) != 0 {
 		s.Errorf("slices still lead to the gateway: %v", found)
 	}
-	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleList{}, s.namespace, c.Name+"-scale-to-zero", toSettle))
+	s.must(kube.AwaitGone(s.ctx, &rbacv1.RoleList{}, s.namespace, c.Name+".scale-to-zero", toSettle))
 	s.must(kube.AwaitGone(s.ctx, &appsv1.DeploymentList{}, scenario.OperatorNamespace, scenario.PluginDeployment, toSettle))
 	s.must(kube.AwaitGone(s.ctx, &rbacv1.ClusterRoleList{}, "", "cnpg-scale-to-zero-plugin", toSettle))
 }

@@ -89,7 +89,7 @@ func TestPluginComesAndGoes(t *testing.T) {
 	if !suspended(schedule) {
 		t.Error("the schedule is not suspended while the cluster sleeps")
 	}
-	name := c.Name + "-scale-to-zero"
+	name := c.Name + ".scale-to-zero"
 	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, &rbacv1.Role{}))
 
 	program := buildStatic(t, "../..", "./plugin/kubectl")

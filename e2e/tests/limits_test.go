@@ -84,7 +84,7 @@ func TestInstancesAreLimited(t *testing.T) {
 		{"its Cluster away", primary, http.MethodDelete, ours, "", `cannot delete resource "clusters"`},
 		{"its schedule away", primary, http.MethodDelete, schedule, "", `cannot delete resource "scheduledbackups"`},
 		{"its pod away", primary, http.MethodDelete, core + s.namespace + "/pods/" + standby, "", `cannot delete resource "pods"`},
-		{"its rights", primary, http.MethodPatch, rbac + s.namespace + "/roles/" + c.Name + "-scale-to-zero", `{"rules":[]}`, `cannot patch resource "roles"`},
+		{"its rights", primary, http.MethodPatch, rbac + s.namespace + "/roles/" + c.Name + ".scale-to-zero", `{"rules":[]}`, `cannot patch resource "roles"`},
 		{"who has which rights", primary, http.MethodPost, rbac + s.namespace + "/rolebindings", rights, `cannot create resource "rolebindings"`},
 		{"nothing, but reads another cluster's password", primary, http.MethodGet, core + s.namespace + "/secrets/neighbour-app", "", `cannot get resource "secrets"`},
 		{"nothing, but lists Secrets", primary, http.MethodGet, core + s.namespace + "/secrets", "", `cannot list resource "secrets"`},

@@ -98,18 +98,14 @@ func ensure(ctx context.Context, client kubernetes.Interface, namespace, name st
 	}
 }
 
-// good reports whether the Secret holds a key and a certificate for the names that is not yet due for renewal.
+// good reports whether the Secret holds a certificate for the names with its own key that is not yet due for renewal.
 func good(data map[string][]byte, dns []string, now time.Time) bool {
-	block, _ := pem.Decode(data[corev1.TLSCertKey])
-	if block == nil || len(data[corev1.TLSPrivateKeyKey]) == 0 {
-		return false
-	}
-	certificate, err := x509.ParseCertificate(block.Bytes)
-	if err != nil || now.Before(certificate.NotBefore) || now.Add(renewal).After(certificate.NotAfter) {
+	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
+	if err != nil || now.Before(pair.Leaf.NotBefore) || now.Add(renewal).After(pair.Leaf.NotAfter) {
 		return false
 	}
 	for _, name := range dns {
-		if certificate.VerifyHostname(name) != nil {
+		if pair.Leaf.VerifyHostname(name) != nil {
 			return false
 		}
 	}
@@ -145,10 +141,17 @@ func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]by
 	}, nil
 }
 
+// IsAuthorityOf reports whether a certificate is the CA that this package has made for the Secret of the other, and for no other.
+func IsAuthorityOf(authority, leaf *x509.Certificate) bool {
+	return authority.Subject.CommonName == authorityName(leaf.Subject.CommonName) && authority.CheckSignatureFrom(authority) == nil
+}
+
+func authorityName(of string) string { return of + " authority" }
+
 // newAuthority makes a CA that may sign certificates but no further CAs.
 func newAuthority(name string, now time.Time) (tls.Certificate, error) {
 	return sign(&x509.Certificate{
-		Subject: pkix.Name{CommonName: name + " authority"}, NotAfter: now.Add(authorityLife),
+		Subject: pkix.Name{CommonName: authorityName(name)}, NotAfter: now.Add(authorityLife),
 		IsCA: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}, tls.Certificate{}, now)
 }

@@ -48,6 +48,18 @@ func TestEnsure(t *testing.T) {
 		t.Fatal(err)
 	}
 	step("a spoilt one is made anew", start.Add(life-renewal+2*time.Hour), 1)
+	if secret, err = client.CoreV1().Secrets("cnpg-system").Get(t.Context(), "client", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	secret.Data[corev1.TLSPrivateKeyKey] = read("server", corev1.TLSPrivateKeyKey)
+	if _, err := client.CoreV1().Secrets("cnpg-system").Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	step("one with the key of another is made anew", start.Add(life-renewal+2*time.Hour), 1)
+	if err := client.CoreV1().Secrets("cnpg-system").Delete(t.Context(), "server", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	step("one that was deleted is made anew", start.Add(life-renewal+2*time.Hour), 1)
 	names.Service = "another"
 	step("another name needs another certificate", start.Add(life-renewal+2*time.Hour), 1)
 	authority = read("server", authorityCertificate)

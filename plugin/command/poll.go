@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/net"
 )
 
 // lookEvery is the polling interval.
@@ -15,24 +16,28 @@ const lookEvery = time.Second
 // errTooLong means that the timeout has passed.
 var errTooLong = errors.New("timed out")
 
-// poll calls look until it is done or the timeout has passed, which is [errTooLong]. It retries after temporary errors of the
-// API server; a refusal is final.
+// poll calls look until it is done or the timeout has passed, which is [errTooLong], with the newest error that was not the timeout's.
+// It retries after temporary errors of the API server; a refusal is final.
 func poll(ctx context.Context, timeout time.Duration, look func(context.Context) (done bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTooLong)
 	defer cancel()
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
+	var newest error
 	for {
 		done, err := look(ctx)
 		if done || err != nil && ctx.Err() == nil && !passing(err) {
 			return err
 		}
+		if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+			newest = err
+		}
 		select {
 		case <-ctx.Done():
-			if cause := context.Cause(ctx); err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-				return cause
+			if newest == nil {
+				return context.Cause(ctx)
 			}
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), newest)
 		case <-ticker.C:
 		}
 	}
@@ -46,8 +51,7 @@ func passing(err error) bool {
 		return apierrors.IsConflict(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
 			apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 	default:
-		var network interface{ Timeout() bool } // net errors, and context.DeadlineExceeded
-		return errors.As(err, &network)
+		return net.IsTimeout(err) || net.IsConnectionRefused(err) || net.IsConnectionReset(err) || net.IsProbableEOF(err) || net.IsHTTP2ConnectionLost(err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -129,7 +130,12 @@ type waking struct {
 }
 
 func (w *waking) wake(ctx context.Context, timeout time.Duration) error {
-	err := poll(ctx, timeout, w.look)
+	err := poll(ctx, timeout, func(ctx context.Context) (bool, error) {
+		done, err := w.look(ctx)
+		var answered apierrors.APIStatus
+		unreachable := err != nil && w.answer.State == "" && !errors.As(err, &answered) // and never was reached
+		return done || unreachable, err
+	})
 	if errors.Is(err, errTooLong) {
 		return notReached{fmt.Sprintf("the Cluster %q is %s and not ready after %s: %v", w.name, w.answer.State, timeout, err)}
 	}

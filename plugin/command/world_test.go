@@ -74,6 +74,7 @@ type world struct {
 	hangs     map[string]bool
 	denied    bool                          // pods may not be listed
 	lost      int                           // how many reads of a Cluster fail
+	lostBy    error                         // by what, if not by an answer of the API server
 	lists     []error                       // errors of the next lists of Clusters
 	listed    func()                        // called at every list of Clusters
 	patched   func(map[string]*string)      // called with the patched annotations, in a goroutine
@@ -105,9 +106,12 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&cnpgv1.Cluster{}).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			w.mutex.Lock()
-			lost, looked := w.lost > 0, w.looked
+			lost, lostBy, looked := w.lost > 0, w.lostBy, w.looked
 			w.lost--
 			w.mutex.Unlock()
+			if lost && lostBy != nil {
+				return lostBy
+			}
 			if lost {
 				return apierrors.NewServiceUnavailable("it starts")
 			}

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -83,7 +84,7 @@ var settings = []setting{
 	{"validate-clusters", "VALIDATE_CLUSTERS", "false", "offer the operator to validate annotations: true or false"},
 	{"gateway-ports", "GATEWAY_PORTS", "10000-29999", "ports of the wake gateway, one for each Service"},
 	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "addresses of clients that the wake gateway serves"},
-	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a client waits for its cluster to wake; at most 1h"},
+	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a client waits for its cluster to wake; from 10s to 1h"},
 	{"handover-wait", "HANDOVER_WAIT", "2s", "how long other nodes are given to lead to the gateway before a cluster may sleep; at most 15s"},
 	{"drain-timeout", "DRAIN_TIMEOUT", "20s", "how long clients that wait, and sessions through the gateway, are given when the plugin stops; at most 24h"},
 	{"pod-name", "POD_NAME", "", "name of the plugin's pod; without it the wake gateway is off"},
@@ -95,8 +96,13 @@ var settings = []setting{
 	{"custom-cnpg-version", "CUSTOM_CNPG_VERSION", contract.DefaultCNPGVersion, "API version of the Cluster resource"},
 }
 
-// image matches an image reference: a path with an optional host, tag and digest.
-var image = regexp.MustCompile(`^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
+// image matches an image reference by the grammar of container registries (github.com/distribution/reference): a path with an
+// optional host, tag and digest.
+var image = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?/)?` + component + `(/` + component + `)*` +
+	`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
+
+// component matches a part of an image's path.
+const component = `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
 
 // reader validates the values and collects the problems.
 type reader struct {
@@ -153,7 +159,7 @@ func (r *reader) config() Config {
 		ClientCert: r.values["CLIENT_CERT"], Group: r.values["CUSTOM_CNPG_GROUP"], Version: r.values["CUSTOM_CNPG_VERSION"],
 	}
 	if !image.MatchString(c.SidecarImage) {
-		r.bad("SIDECAR_IMAGE", "it must be the reference of an image, such as example.org/sidecar:v1")
+		r.bad("SIDECAR_IMAGE", "it must be the reference of an image, such as example.org/team/sidecar:v1")
 	}
 	if !c.UpdateAtOnce && r.values["SIDECAR_UPDATE"] != contract.UpdateOnRestart {
 		r.bad("SIDECAR_UPDATE", "allowed are on-restart and immediate")
@@ -163,7 +169,7 @@ func (r *reader) config() Config {
 	}
 	c.SidecarResources = r.sidecarResources()
 	if c.DozeMemory = r.values["DOZE_MEMORY_REQUEST"]; c.DozeMemory != "" {
-		r.quantity("DOZE_MEMORY_REQUEST")
+		r.quantity("DOZE_MEMORY_REQUEST", leastMemoryRequest)
 	}
 	c.ShortenStartupProbes, c.ValidateClusters = r.boolean("SHORTEN_STARTUP_PROBES"), r.boolean("VALIDATE_CLUSTERS")
 	r.serving(c)
@@ -177,11 +183,17 @@ func (r *reader) config() Config {
 	return c
 }
 
+// address checks an address to listen on.
+func (r *reader) address(name, example string) {
+	_, text, err := net.SplitHostPort(r.values[name])
+	if number, invalid := strconv.ParseUint(text, 10, 16); err != nil || invalid != nil || number == 0 {
+		r.bad(name, "it must be an address and a port from 1 to 65535, such as "+example)
+	}
+}
+
 // serving checks the addresses and certificates for the operator.
 func (r *reader) serving(c Config) {
-	if _, _, err := net.SplitHostPort(c.MetricsAddress); err != nil {
-		r.bad("METRICS_ADDRESS", "it must be an address and a port, such as :8080")
-	}
+	r.address("METRICS_ADDRESS", ":8080")
 	if c.ServerAddress == "" && c.SocketDirectory == "" {
 		r.bad("SERVER_ADDRESS", "either it or PLUGIN_SOCKET_DIR must be set, or nobody can reach the plugin")
 	}
@@ -193,9 +205,7 @@ func (r *reader) serving(c Config) {
 	if c.ServerAddress == "" {
 		return
 	}
-	if _, _, err := net.SplitHostPort(c.ServerAddress); err != nil {
-		r.bad("SERVER_ADDRESS", "it must be an address and a port, such as :9090")
-	}
+	r.address("SERVER_ADDRESS", ":9090")
 	for _, name := range []string{"SERVER_CERT", "SERVER_KEY", "CLIENT_CERT"} {
 		if _, err := os.Stat(r.values[name]); err != nil {
 			r.bad(name, "it must be a file that exists, since SERVER_ADDRESS is set")

@@ -16,9 +16,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// The limits of the durations. A client waits no longer than the gateway stands in for a woken cluster, an announcement lasts
-// half a minute, and Kubernetes kills a pod after its grace period.
+// The limits of the durations. A wake takes seconds. A client waits no longer than the gateway stands in for a woken cluster, an
+// announcement lasts half a minute, and Kubernetes kills a pod after its grace period.
 const (
+	shortestWake                               = 10 * time.Second
 	longestWake, longestHandover, longestDrain = plan.StandInFor, 15 * time.Second, 24 * time.Hour
 )
 
@@ -26,7 +27,7 @@ const (
 func (r *reader) gateway(c Config) *Gateway {
 	gateway := &Gateway{
 		Ports: r.ports(c), Allow: r.prefixes("GATEWAY_ALLOW"),
-		WakeTimeout: r.duration("WAKE_TIMEOUT", time.Second, longestWake), HandoverWait: r.duration("HANDOVER_WAIT", 0, longestHandover),
+		WakeTimeout: r.duration("WAKE_TIMEOUT", shortestWake, longestWake), HandoverWait: r.duration("HANDOVER_WAIT", 0, longestHandover),
 		DrainTimeout: r.duration("DRAIN_TIMEOUT", 0, longestDrain),
 		Replica: endpointslice.Replica{
 			Pod: r.values["POD_NAME"], Namespace: r.values["POD_NAMESPACE"], UID: types.UID(r.values["POD_UID"]), Node: r.values["NODE_NAME"],

@@ -3,6 +3,8 @@ package grpcserver
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,6 +13,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	provisioned "github.com/cnpg-i/scale-to-zero/plugin/certificates"
 	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
 )
 
@@ -90,15 +93,44 @@ func load(files Files) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the client's certificate: %w", err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(client) {
-		return nil, fmt.Errorf("read the client's certificate: %s holds none", files.ClientCert)
+	pool, err := trusted(client)
+	if err != nil {
+		return nil, fmt.Errorf("read the client's certificate: %s: %w", files.ClientCert, err)
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, NextProtos: []string{"h2"},
 	}, nil
 }
+
+// trusted returns what the operator may present: the first certificate, and one that its own authority signs at a renewal. Any other
+// certificate above the first is an issuer's, which signs for others too.
+func trusted(text []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	var leaf *x509.Certificate
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("parse it: %w", err)
+		}
+		if leaf == nil {
+			leaf = certificate
+		}
+		if certificate == leaf || provisioned.IsAuthorityOf(certificate, leaf) {
+			pool.AddCert(certificate)
+		}
+	}
+	if leaf == nil {
+		return nil, errNoCertificate
+	}
+	return pool, nil
+}
+
+// errNoCertificate means that a file has no certificate.
+var errNoCertificate = errors.New("it holds no certificate")
 
 // mutual is mutual TLS. A connection holds one of the strangers' slots until its handshake has authenticated it as the
 // operator's.

@@ -38,7 +38,8 @@ func SetDozeMemoryRequest(pod *corev1.Pod, memory string) {
 	}
 }
 
-// ShrinkBootstrapRequests lowers the requests of the operator's init container, unless the pod is Guaranteed.
+// shrinkBootstrapRequests lowers the requests of the operator's init container as far as the limits allow, unless the pod is
+// Guaranteed.
 //
 // A pod's effective request is the larger of that of its init containers and the sum of its other containers, even after the init
 // containers have ended (Kubernetes' documentation of init containers: "Resource sharing within containers"). The operator gives
@@ -47,14 +48,15 @@ func SetDozeMemoryRequest(pod *corev1.Pod, memory string) {
 // pkg/specs/podspec_diff.go), so this causes no rollout.
 //
 // A Burstable pod stays Burstable, since the sidecar has requests. A Guaranteed pod would become Burstable, so it is left as it is.
-func ShrinkBootstrapRequests(pod *corev1.Pod) {
-	if guaranteed(pod) {
+func shrinkBootstrapRequests(pod *corev1.Pod, of limits) {
+	if guaranteed(of.defaulted(pod)) {
 		return
 	}
 	for i := range pod.Spec.InitContainers {
 		if container := &pod.Spec.InitContainers[i]; container.Name == bootstrapContainer {
 			shrink(&container.Resources, corev1.ResourceCPU, resource.MustParse("10m"))
 			shrink(&container.Resources, corev1.ResourceMemory, resource.MustParse("64Mi"))
+			container.Resources.Requests = of.fit(container.Resources).Requests
 		}
 	}
 }

@@ -39,7 +39,7 @@ func dozing(t *testing.T, instances int, others ...string) []byte {
 // answered is the pod after the hook was asked about it.
 func answered(t *testing.T, pod []byte, cluster []byte, operation lifecycle.OperatorOperationType_Type) []byte {
 	t.Helper()
-	server := &Server{Sidecar: configured(), AtOnce: true, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+	server := &Server{Sidecar: configured(), AtOnce: true, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
 	answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 		ObjectDefinition: pod, ClusterDefinition: cluster, OperationType: &lifecycle.OperatorOperationType{Type: operation},
 	})
@@ -183,7 +183,7 @@ func TestShrinkBootstrapRequests(t *testing.T) {
 			t.Parallel()
 			before := instanceWith(t, row.have)
 			pod := before.DeepCopy()
-			ShrinkBootstrapRequests(pod)
+			shrinkBootstrapRequests(pod, nil)
 			if diff := cmp.Diff(row.want, pod.Spec.InitContainers[0].Resources); diff != "" {
 				t.Errorf("resources (-want +got):\n%s", diff)
 			}

@@ -68,13 +68,16 @@ func configured() Sidecar {
 // observed records the outcomes of the hook.
 type observed struct {
 	results []Result
-	missing []string
+	reasons []string
 }
 
 func (o *observed) Injected(_ string, result Result) { o.results = append(o.results, result) }
-func (o *observed) Missing(of metav1.ObjectMeta, what string) {
-	o.missing = append(o.missing, of.Namespace+"/"+of.Name+": "+what)
+func (o *observed) NotInjected(of metav1.ObjectMeta, why string) {
+	o.reasons = append(o.reasons, of.Namespace+"/"+of.Name+": "+why)
 }
+
+// unlimited is a namespace without LimitRanges.
+func unlimited(context.Context, string) ([]corev1.LimitRange, error) { return nil, nil }
 
 func hook(t testing.TB, definition []byte, operation lifecycle.OperatorOperationType_Type) (*lifecycle.OperatorLifecycleResponse, *observed) {
 	t.Helper()
@@ -84,7 +87,7 @@ func hook(t testing.TB, definition []byte, operation lifecycle.OperatorOperation
 func hookOf(t testing.TB, definition, cluster []byte, operation lifecycle.OperatorOperationType_Type) (*lifecycle.OperatorLifecycleResponse, *observed) {
 	t.Helper()
 	o := &observed{}
-	server := &Server{Sidecar: configured(), Observer: o, Logger: slog.New(slog.DiscardHandler)}
+	server := &Server{Sidecar: configured(), LimitRanges: unlimited, Observer: o, Logger: slog.New(slog.DiscardHandler)}
 	answer, err := server.LifecycleHook(context.Background(), &lifecycle.OperatorLifecycleRequest{
 		ObjectDefinition: definition, ClusterDefinition: cluster,
 		OperationType: &lifecycle.OperatorOperationType{Type: operation},
@@ -131,8 +134,8 @@ func TestHook(t *testing.T) {
 			if patched != (row.want == ResultInjected) || !strings.Contains(string(answer.GetJsonPatch()), row.image) {
 				t.Errorf("the patch is %s", answer.GetJsonPatch())
 			}
-			if (row.want == ResultMissing) != (len(o.missing) == 1) {
-				t.Errorf("missing was told: %v", o.missing)
+			if (row.want == ResultMissing) != (len(o.reasons) == 1) {
+				t.Errorf("the reasons are %v", o.reasons)
 			}
 		})
 	}
@@ -147,14 +150,14 @@ func TestLifecycleHook_saysWhichClusterHasNoPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := &observed{}
-	server := &Server{Sidecar: configured(), Observer: o, Logger: slog.New(slog.DiscardHandler)}
+	server := &Server{Sidecar: configured(), LimitRanges: unlimited, Observer: o, Logger: slog.New(slog.DiscardHandler)}
 	if _, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 		ObjectDefinition: body, ClusterDefinition: managedCluster(t), OperationType: &lifecycle.OperatorOperationType{Type: create},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{`shop/orders: container "postgres"`}, o.missing); diff != "" {
-		t.Errorf("missing (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string{`shop/orders: the pod has no container "postgres"`}, o.reasons); diff != "" {
+		t.Errorf("reasons (-want +got):\n%s", diff)
 	}
 }
 
@@ -231,7 +234,7 @@ func TestWhatRolls(t *testing.T) {
 			plan := func(image string) string {
 				sidecar := configured()
 				sidecar.Image = image
-				server := &Server{Sidecar: sidecar, AtOnce: row.atOnce, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+				server := &Server{Sidecar: sidecar, AtOnce: row.atOnce, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
 				answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 					ObjectDefinition: body, ClusterDefinition: []byte(row.cluster),
 					OperationType: &lifecycle.OperatorOperationType{Type: evaluate},

@@ -21,7 +21,7 @@ func TestChanges(t *testing.T) {
 		SetSidecarStartupProbePeriods(p)
 		AddPreStopHook(p)
 		AddReadinessProbe(p)
-		ShrinkBootstrapRequests(p)
+		shrinkBootstrapRequests(p, nil)
 	}
 	stays := corev1.Container{
 		Name: "plugin", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), StartupProbe: startupProbe(5, 0, 10),

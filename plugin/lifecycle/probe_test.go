@@ -99,7 +99,7 @@ func TestLifecycleHook_shortensOtherSidecarsProbes(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			server := &Server{Sidecar: configured(), SidecarProbes: row.setting, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+			server := &Server{Sidecar: configured(), SidecarProbes: row.setting, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
 			answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 				ObjectDefinition: body, ClusterDefinition: []byte(row.cluster), OperationType: &lifecycle.OperatorOperationType{Type: row.operation},
 			})
@@ -138,7 +138,7 @@ func TestLifecycleHook_shortensOnlyTheOperatorsProbe(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			server := &Server{Sidecar: configured(), Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+			server := &Server{Sidecar: configured(), LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
 			answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 				ObjectDefinition: body, ClusterDefinition: []byte(row.cluster), OperationType: &lifecycle.OperatorOperationType{Type: row.operation},
 			})

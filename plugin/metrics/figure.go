@@ -9,9 +9,8 @@ import (
 )
 
 // Labels of the per-cluster series. A metric's labels must be sorted by name, so a series' further labels must sort after
-// cluster and namespace. The exception is labelBy, which only one series of a cluster has, and which the library sorts.
+// cluster and namespace.
 const (
-	labelBy        = "by"
 	labelCluster   = "cluster"
 	labelNamespace = "namespace"
 	labelResult    = "result"

@@ -99,7 +99,7 @@ func NewFleet(sources Sources) *Fleet {
 				"Memory that the cluster's sidecars requested while it was awake, by the plugin's settings, times that time: what is to be subtracted from what was saved."),
 			invalid:   describe("settings_invalid", "How many annotations of the cluster are invalid."),
 			onConnect: describe("wakes_on_connect", "Whether a connection would wake the cluster, by its settings and by who put it to sleep."),
-			woken:     describe("last_wake_timestamp_seconds", "When a connection last woke the cluster, by the address of the client; absent where none has.", labelBy),
+			woken:     describe("last_wake_timestamp_seconds", "When a connection last woke the cluster; absent where none has."),
 			wakes: describe("cluster_wakes_total", "Wakes of the cluster that this process carried out, by result: two series for each cluster, which disappear with it.",
 				labelResult),
 			unrouted: describe("unrouted_services",
@@ -186,8 +186,7 @@ func (f *Fleet) sendSleep(send send, a *account) {
 	send(f.described.sidecarMemory, prometheus.CounterValue, a.sidecarMemory)
 }
 
-// sendWake sends the last wake by a connection. The annotation is validated, since people can write it too: only a valid
-// address becomes a label value. What a client claims about itself does not, because it is not authenticated.
+// sendWake sends when a connection last woke the cluster. A wake that has no address was a Backup's.
 func (f *Fleet) sendWake(send send, cluster *cnpgv1.Cluster) {
 	value, there := cluster.Annotations[contract.AnnotationLastWake]
 	if !there {
@@ -197,8 +196,8 @@ func (f *Fleet) sendWake(send send, cluster *cnpgv1.Cluster) {
 	if err != nil {
 		return
 	}
-	if by, err := netip.ParseAddr(wake.By); err == nil && by.Zone() == "" {
-		send(f.described.woken, prometheus.GaugeValue, float64(wake.At.Unix()), label(labelBy, by.Unmap().String()))
+	if _, err := netip.ParseAddr(wake.By); err == nil {
+		send(f.described.woken, prometheus.GaugeValue, float64(wake.At.Unix()))
 	}
 }
 

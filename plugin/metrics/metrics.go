@@ -19,13 +19,22 @@ func NewInjections(registerer prometheus.Registerer) *Injections {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: prefix + "injections_total", Help: "Calls of the lifecycle hook, by result.",
 	}, []string{"operation", "result"})
-	for _, operation := range []string{"TYPE_CREATE", "TYPE_EVALUATE"} {
-		for _, result := range []lifecycle.Result{lifecycle.ResultInjected, lifecycle.ResultSkipped, lifecycle.ResultMissing, lifecycle.ResultUnreadable} {
+	for _, operation := range []string{"create", "evaluate"} {
+		for _, result := range lifecycle.Results() {
 			total.WithLabelValues(operation, string(result))
 		}
 	}
 	registerer.MustRegister(total)
 	return &Injections{total}
+}
+
+// RegisterBuildInfo registers the version of the plugin.
+func RegisterBuildInfo(registerer prometheus.Registerer, version string) {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: prefix + "plugin_build_info", Help: "The version of the plugin.", ConstLabels: prometheus.Labels{"version": version},
+	})
+	info.Set(1)
+	registerer.MustRegister(info)
 }
 
 // Count counts a call.

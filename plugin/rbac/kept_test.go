@@ -53,7 +53,7 @@ func TestOfTheRoleOfADozingClusterThePodIsKeptToo(t *testing.T) {
 func TestOfWhatIsAsItWasMadeOnlyTheOwnerIsKept(t *testing.T) {
 	t.Parallel()
 	want := metav1.ObjectMeta{
-		Namespace: "shop", Name: "orders-scale-to-zero", ResourceVersion: "7",
+		Namespace: "shop", Name: "orders.scale-to-zero", ResourceVersion: "7",
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "postgresql.cnpg.io/v1", Kind: "Cluster", Name: "orders", UID: "u", Controller: ptr.To(true)}},
 	}
 	role, binding := Role(listing(), resource), RoleBinding(listing(), resource)
@@ -93,7 +93,7 @@ func TestWhatDiffersIsKeptWhole(t *testing.T) {
 		},
 		"no owner": func(r *rbacv1.Role, b *rbacv1.RoleBinding) { r.OwnerReferences, b.OwnerReferences = nil, nil },
 		"the name of another cluster": func(r *rbacv1.Role, b *rbacv1.RoleBinding) {
-			r.Name, b.Name = "sales-scale-to-zero", "sales-scale-to-zero"
+			r.Name, b.Name = "sales.scale-to-zero", "sales.scale-to-zero"
 		},
 	} {
 		t.Run(rule, func(t *testing.T) {

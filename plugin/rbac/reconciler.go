@@ -9,7 +9,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -22,6 +24,10 @@ import (
 // another has created. Without a difference it writes nothing.
 type Reconciler struct {
 	client.Client
+	// APIReader reads what the informers do not watch or do not know yet.
+	APIReader client.Reader
+	// Recorder writes an Event where an object of somebody else has the name of one of these.
+	Recorder record.EventRecorder
 	// Resource is the group and version of Clusters.
 	Resource schema.GroupVersion
 	// Enqueued delivers the clusters that the operator is about to reconcile.
@@ -53,24 +59,28 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	role, binding := Role(&cluster, r.Resource), RoleBinding(&cluster, r.Resource)
 	if !Lists(&cluster) || !cluster.DeletionTimestamp.IsZero() {
-		for _, object := range []client.Object{binding, role} {
-			if err := r.remove(ctx, object); err != nil {
-				return ctrl.Result{}, err
-			}
-		}
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, r.remove(ctx, append(former(&cluster), binding, role)...)
 	}
 	if err := r.ensureRole(ctx, &cluster, role); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{}, r.ensureBinding(ctx, binding)
+	if err := r.ensureBinding(ctx, &cluster, binding); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{}, r.remove(ctx, former(&cluster)...) // only now, so that the sidecars have their rights all the time
+}
+
+// former are the cluster's objects by the names of earlier versions.
+func former(cluster *cnpgv1.Cluster) []client.Object {
+	named := metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + formerSuffix}
+	return []client.Object{&rbacv1.RoleBinding{ObjectMeta: named}, &rbacv1.Role{ObjectMeta: named}}
 }
 
 func (r *Reconciler) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.Role) error {
 	var kept rbacv1.Role
 	err := r.Get(ctx, client.ObjectKeyFromObject(want), &kept)
 	if apierrors.IsNotFound(err) {
-		return r.create(ctx, want)
+		return r.create(ctx, cluster, want)
 	}
 	if err != nil {
 		return fmt.Errorf("read Role %s: %w", want.Name, err)
@@ -89,11 +99,11 @@ func (r *Reconciler) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, wa
 	return nil
 }
 
-func (r *Reconciler) ensureBinding(ctx context.Context, want *rbacv1.RoleBinding) error {
+func (r *Reconciler) ensureBinding(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.RoleBinding) error {
 	var kept rbacv1.RoleBinding
 	err := r.Get(ctx, client.ObjectKeyFromObject(want), &kept)
 	if apierrors.IsNotFound(err) {
-		return r.create(ctx, want)
+		return r.create(ctx, cluster, want)
 	}
 	if err != nil {
 		return fmt.Errorf("read RoleBinding %s: %w", want.Name, err)
@@ -104,7 +114,7 @@ func (r *Reconciler) ensureBinding(ctx context.Context, want *rbacv1.RoleBinding
 		if err := r.remove(ctx, have); err != nil {
 			return err
 		}
-		return r.create(ctx, want)
+		return r.create(ctx, cluster, want)
 	case equality.Semantic.DeepEqual(have.Subjects, want.Subjects) && same(have, want):
 		return nil
 	}
@@ -120,24 +130,52 @@ func same(have, want client.Object) bool {
 		equality.Semantic.DeepEqual(have.GetOwnerReferences(), want.GetOwnerReferences())
 }
 
-// create creates the object. It may already exist because of another replica, and is not needed in a namespace that is being
-// deleted.
-func (r *Reconciler) create(ctx context.Context, object client.Object) error {
+// create creates an object, unless it is being deleted with its namespace or another replica has created it.
+func (r *Reconciler) create(ctx context.Context, cluster *cnpgv1.Cluster, object client.Object) error {
 	err := r.Create(ctx, object)
-	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if apierrors.IsAlreadyExists(err) {
+		return r.accept(ctx, cluster, object)
+	}
+	if err == nil || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil
 	}
 	return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
 }
 
-// remove deletes the object if the informers have it, so that other clusters cause no request to the API server.
-func (r *Reconciler) remove(ctx context.Context, object client.Object) error {
-	have := object.DeepCopyObject().(client.Object)
-	if err := r.Get(ctx, client.ObjectKeyFromObject(object), have); err != nil {
-		return client.IgnoreNotFound(err)
+// accept accepts an object that exists if it has the label of this package, which the informers watch. One that has not grants the
+// sidecars nothing.
+func (r *Reconciler) accept(ctx context.Context, cluster *cnpgv1.Cluster, object client.Object) error {
+	kind, err := r.GroupVersionKindFor(object)
+	if err != nil {
+		return fmt.Errorf("find the kind of %T: %w", object, err)
 	}
-	if err := r.Delete(ctx, have); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete %T %s: %w", object, object.GetName(), err)
+	var found metav1.PartialObjectMetadataList
+	found.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	named := client.MatchingFields{"metadata.name": object.GetName()}
+	if err := r.APIReader.List(ctx, &found, client.InNamespace(object.GetNamespace()), named); err != nil {
+		return fmt.Errorf("list %s %s: %w", kind.Kind, object.GetName(), err)
+	}
+	for i := range found.Items {
+		if found.Items[i].Labels[Label] != LabelValue {
+			r.Recorder.Eventf(cluster, corev1.EventTypeWarning, "RightsNotGranted",
+				"The sidecars have no rights: %s %s exists without the label %s=%s; delete or rename it", kind.Kind, object.GetName(), Label, LabelValue)
+			return fmt.Errorf("create %s %s: one without the label %s exists", kind.Kind, object.GetName(), Label)
+		}
+	}
+	return nil
+}
+
+// remove deletes the objects that the informers know, and no others.
+func (r *Reconciler) remove(ctx context.Context, objects ...client.Object) error {
+	for _, object := range objects {
+		have := object.DeepCopyObject().(client.Object)
+		err := r.Get(ctx, client.ObjectKeyFromObject(object), have)
+		if err == nil {
+			err = r.Delete(ctx, have)
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete %T %s: %w", object, object.GetName(), err)
+		}
 	}
 	return nil
 }

@@ -2,14 +2,18 @@ package rbac
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +40,8 @@ func dozing() *cnpgv1.Cluster {
 	return cluster
 }
 
+func name(object client.Object) []string { return []string{object.GetName()} }
+
 // counted is a fake API server that counts writes.
 func counted(t *testing.T, writes *int, objects ...client.Object) client.Client {
 	t.Helper()
@@ -45,7 +51,8 @@ func counted(t *testing.T, writes *int, objects ...client.Object) client.Client 
 			t.Fatal(err)
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithIndex(&rbacv1.Role{}, "metadata.name", name).WithIndex(&rbacv1.RoleBinding{}, "metadata.name", name).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			*writes++
 			return c.Create(ctx, o, options...)
@@ -71,6 +78,9 @@ func (i informed) Get(ctx context.Context, key client.ObjectKey, into client.Obj
 	if err := i.Client.Get(ctx, key, into, options...); err != nil {
 		return err
 	}
+	if _, cluster := into.(*cnpgv1.Cluster); !cluster && into.GetLabels()[Label] != LabelValue {
+		return apierrors.NewNotFound(rbacv1.Resource("objects"), key.Name)
+	}
 	switch object := into.(type) {
 	case *rbacv1.Role:
 		*object = *through(i.t, object.DeepCopy())
@@ -82,10 +92,101 @@ func (i informed) Get(ctx context.Context, key client.ObjectKey, into client.Obj
 
 func reconcile(t *testing.T, c client.Client) {
 	t.Helper()
-	c = informed{c, t}
+	if events, err := reconciled(t, c); err != nil || len(events) != 0 {
+		t.Fatal(events, err)
+	}
+}
+
+// reconciled is the outcome of one reconciliation, and the Events that it has written.
+func reconciled(t *testing.T, c client.Client) (events []string, err error) {
+	t.Helper()
+	recorder := record.NewFakeRecorder(4)
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "orders"}}
-	if _, err := (&Reconciler{Client: c, Resource: resource}).Reconcile(t.Context(), request); err != nil {
-		t.Fatal(err)
+	_, err = (&Reconciler{Client: informed{c, t}, APIReader: c, Recorder: recorder, Resource: resource}).Reconcile(t.Context(), request)
+	close(recorder.Events)
+	for event := range recorder.Events {
+		events = append(events, event)
+	}
+	return events, err
+}
+
+// An object of somebody else with the name of ours grants the sidecars nothing, which nobody is to take for success.
+func TestReconcile_saysThatAnObjectOfSomebodyElseHasItsName(t *testing.T) {
+	t.Parallel()
+	named := metav1.ObjectMeta{Namespace: "shop", Name: "orders.scale-to-zero"}
+	for kind, object := range map[string]client.Object{"Role": &rbacv1.Role{ObjectMeta: named}, "RoleBinding": &rbacv1.RoleBinding{ObjectMeta: named}} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			writes := 0
+			events, err := reconciled(t, counted(t, &writes, listing(), object))
+			want := []string{"Warning RightsNotGranted The sidecars have no rights: " + kind +
+				" orders.scale-to-zero exists without the label app.kubernetes.io/managed-by=cnpg-i-scale-to-zero; delete or rename it"}
+			if diff := cmp.Diff(want, events); diff != "" {
+				t.Errorf("Events (-want +got):\n%s", diff)
+			}
+			if err == nil || !strings.Contains(err.Error(), "create "+kind+" orders.scale-to-zero") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// late are informers that have not seen yet what another replica has created.
+type late struct{ client.Client }
+
+func (l late) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	if _, ok := into.(*cnpgv1.Cluster); !ok {
+		return apierrors.NewNotFound(rbacv1.Resource("objects"), key.Name)
+	}
+	return l.Client.Get(ctx, key, into, options...)
+}
+
+func TestReconcile_acceptsWhatAnotherReplicaHasCreated(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := counted(t, &writes, listing())
+	reconcile(t, c)
+	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "orders"}}
+	recorder := record.NewFakeRecorder(1)
+	if _, err := (&Reconciler{Client: late{c}, APIReader: c, Recorder: recorder, Resource: resource}).Reconcile(t.Context(), request); err != nil || len(recorder.Events) != 0 {
+		t.Errorf("%v, %d Events", err, len(recorder.Events))
+	}
+}
+
+// The names of earlier versions go once the sidecars have their rights by the new ones, and those of others stay.
+func TestReconcile_removesTheNamesOfEarlierVersions(t *testing.T) {
+	t.Parallel()
+	for rule, row := range map[string]struct {
+		label string
+		gone  bool
+	}{"its own": {LabelValue, true}, "the operator's, of a Cluster of that name": {"cloudnative-pg", false}} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			named := metav1.ObjectMeta{Namespace: "shop", Name: "orders-scale-to-zero", Labels: map[string]string{Label: row.label}}
+			var granted []bool
+			scheme := runtime.NewScheme()
+			for _, add := range []func(*runtime.Scheme) error{cnpgv1.AddToScheme, rbacv1.AddToScheme} {
+				if err := add(scheme); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(listing(), &rbacv1.Role{ObjectMeta: named}, &rbacv1.RoleBinding{ObjectMeta: named}).
+				WithInterceptorFuncs(interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+					err := c.Get(ctx, client.ObjectKey{Namespace: "shop", Name: "orders.scale-to-zero"}, &rbacv1.RoleBinding{})
+					granted = append(granted, err == nil)
+					return c.Delete(ctx, o, options...)
+				}}).Build()
+			reconcile(t, c)
+			for _, object := range former(listing()) {
+				err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object)
+				if gone := apierrors.IsNotFound(err); gone != row.gone {
+					t.Errorf("%T is gone: %t, want %t", object, gone, row.gone)
+				}
+			}
+			if slices.Contains(granted, false) {
+				t.Error("it was deleted before the sidecars had their rights by the new name")
+			}
+		})
 	}
 }
 
@@ -93,7 +194,7 @@ func TestReconcile_followsTheCluster(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := counted(t, &writes, listing())
-	key := client.ObjectKey{Namespace: "shop", Name: "orders-scale-to-zero"}
+	key := client.ObjectKey{Namespace: "shop", Name: "orders.scale-to-zero"}
 	step := func(rule string, want int, change func(*cnpgv1.Cluster)) {
 		t.Helper()
 		var cluster cnpgv1.Cluster
@@ -165,7 +266,7 @@ func TestReconcile_namesThePodOfAClusterThatDozes(t *testing.T) {
 		}
 		reconcile(t, c)
 		var role rbacv1.Role
-		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "orders-scale-to-zero"}, &role); err != nil {
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "orders.scale-to-zero"}, &role); err != nil {
 			t.Fatal(err)
 		}
 		var got []string

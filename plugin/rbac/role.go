@@ -32,8 +32,9 @@ func ByObject(resource schema.GroupVersion) map[client.Object]cache.ByObject {
 	}
 }
 
-// suffix is appended to the cluster's name.
-const suffix = "-scale-to-zero"
+// suffix is appended to the cluster's name. The operator gives its Role the name of the Cluster, and none can contain a dot.
+// formerSuffix is that of earlier versions, whose objects are removed.
+const suffix, formerSuffix = ".scale-to-zero", "-scale-to-zero"
 
 // Lists reports whether the Cluster lists the plugin and has not disabled it.
 func Lists(cluster *cnpgv1.Cluster) bool {

@@ -38,7 +38,7 @@ type Metrics struct {
 
 // descriptions describe the metrics computed from the newest status.
 type descriptions struct {
-	idle, lastActivity, lastSample, threshold, sessions, blocked, listener, events *prometheus.Desc
+	idle, idleSince, lastActivity, lastSample, threshold, sessions, blocked, listener, events *prometheus.Desc
 }
 
 // NewMetrics makes the metrics of the cluster's instance; version is that of the program.
@@ -74,6 +74,7 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 		}, []string{"verdict"}),
 		described: descriptions{
 			idle:         describe("idle_seconds", "For how long this instance has been proven idle; zero while a session counts."),
+			idleSince:    describe("idle_since_timestamp_seconds", "Since when this instance is proven idle; absent while a session counts, or while that is unknown."),
 			lastActivity: describe("last_activity_timestamp_seconds", "When activity was last seen."),
 			lastSample:   describe("last_sample_timestamp_seconds", "When the newest successful sample ended."),
 			threshold:    describe("threshold_seconds", "For how long the cluster must be idle before it sleeps."),
@@ -137,7 +138,7 @@ func (m *Metrics) Attempted(result sleep.Result, doze bool) {
 // Describe sends the descriptions of the metrics computed from the newest status.
 func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	d := m.described
-	for _, description := range []*prometheus.Desc{d.idle, d.lastActivity, d.lastSample, d.threshold, d.sessions, d.blocked, d.listener, d.events} {
+	for _, description := range []*prometheus.Desc{d.idle, d.idleSince, d.lastActivity, d.lastSample, d.threshold, d.sessions, d.blocked, d.listener, d.events} {
 		descriptions <- description
 	}
 }
@@ -157,6 +158,7 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 		send(m.described.idle, 0)
 	case !status.State.IdleSince.IsZero():
 		send(m.described.idle, m.now().Sub(status.State.IdleSince).Seconds())
+		send(m.described.idleSince, seconds(status.State.IdleSince))
 	}
 	if at := status.State.LastActivity; !at.IsZero() {
 		send(m.described.lastActivity, seconds(at))

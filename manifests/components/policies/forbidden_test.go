@@ -114,8 +114,8 @@ func forbidden() []write {
 		{"a finalizer of a ScheduledBackup", "orders-2", nightly("orders"), `{"metadata":{"finalizers":["example.org/evil"]}}`, "finalizers"},
 		{"an owner of a ScheduledBackup", "orders-2", nightly("orders"), `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]}}`, "owners"},
 		{"a Secret", "orders-2", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "other"}}, `{"data":{"a":"Yg=="}}`, byRole},
-		{"its own Role", "orders-2", &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-scale-to-zero"}}, `{"rules":[]}`, byRole},
-		{"its own RoleBinding", "orders-2", &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-scale-to-zero"}}, `{"subjects":[]}`, byRole},
+		{"its own Role", "orders-2", &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders.scale-to-zero"}}, `{"rules":[]}`, byRole},
+		{"its own RoleBinding", "orders-2", &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders.scale-to-zero"}}, `{"subjects":[]}`, byRole},
 		{"a pod", "orders-2", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-1"}}, `{"metadata":{"labels":{"a":"b"}}}`, byRole},
 	}
 }

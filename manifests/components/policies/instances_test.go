@@ -160,6 +160,7 @@ func TestInstancesPolicies(t *testing.T) {
 	t.Run("the sidecar's own writes", s.takesOwnWrites)
 	t.Run("what the instance manager does", s.leavesTheInstanceManager)
 	t.Run("resizes", s.limitsResizes)
+	t.Run("another account with the rights", s.limitsWhomTheRoleBindingNames)
 	t.Run("the primary moves", s.followsThePrimary)
 	t.Run("rights of others and rights that stay", s.followsTheRights)
 }
@@ -269,7 +270,7 @@ func (s *server) refusesOtherVerbs(t *testing.T) {
 			})
 		}},
 		{"remove a policy's binding", func(ctx context.Context) error {
-			return c.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-scale-to-zero"}})
+			return c.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders.scale-to-zero"}})
 		}},
 	} {
 		if err := row.do(t.Context()); err == nil || !strings.Contains(err.Error(), "is forbidden: User") {
@@ -319,6 +320,24 @@ func (s *server) limitsResizes(t *testing.T) {
 			t.Errorf("the sidecar cannot set %v: %v", requests, err)
 		}
 	}
+}
+
+// limitsWhomTheRoleBindingNames has an account that is not the Cluster's get its rights by a RoleBinding of the plugin.
+func (s *server) limitsWhomTheRoleBindingNames(t *testing.T) {
+	var orders cnpgv1.Cluster
+	s.must(s.admin.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &orders))
+	binding := rbac.RoleBinding(&orders, cnpgv1.SchemeGroupVersion)
+	binding.Name, binding.Subjects[0].Name = "given", "default"
+	s.create(binding)
+	account := s.as(func(c *rest.Config) {
+		c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:shop:default"}
+	})
+	image := write{object: &orders, patch: `{"spec":{"imageName":"example.org/evil:17"}}`}
+	s.comes("the account is limited", func() bool { return byPolicy(image.try(t.Context(), account, client.DryRunAll)) })
+	if err := image.try(t.Context(), s.admin, client.DryRunAll); err != nil {
+		t.Errorf("refused to a person: %v", err)
+	}
+	s.must(s.admin.Delete(t.Context(), binding))
 }
 
 // followsThePrimary fails the cluster over.

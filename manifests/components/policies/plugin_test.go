@@ -56,20 +56,59 @@ func labelled(cluster, role string) *corev1.Pod {
 	return pod
 }
 
-// routed is a slice as the gateway makes it for the cluster's Service.
-func routed() *discoveryv1.EndpointSlice {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders-rw", UID: "service"}}
+// serving is a Service of that namespace.
+func serving(namespace, name string, port int32, selector map[string]string) *corev1.Service {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
-	service.Spec.Ports = []corev1.ServicePort{{Name: "postgres", Port: contract.PostgresPort}}
+	service.Spec.Ports, service.Spec.Selector = []corev1.ServicePort{{Name: "postgres", Port: port}}, selector
+	return service
+}
+
+// routed is a slice as the gateway makes it for a Service of the cluster orders.
+func routed(service *corev1.Service) *discoveryv1.EndpointSlice {
 	replica := endpointslice.Replica{Pod: "scale-to-zero-1", UID: "pod", Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.7")}}
 	return &endpointslice.Wanted(service, "orders", replica, 10007)[0]
 }
 
+// world is what is there before the policies are.
+type world struct {
+	// rw is the Service of the cluster orders, inherited one that selects its instances by a label of spec.inheritedMetadata.
+	rw, inherited *corev1.Service
+	// api and foreign are Services that select no instance, and one that selects those of another cluster.
+	api, foreign *corev1.Service
+	// payments lists the plugin and has no rights yet, plain does not list it, and a person has hibernated and fenced it.
+	payments, plain *cnpgv1.Cluster
+	// pod is one of no cluster, unlisted an instance of plain.
+	pod, unlisted *corev1.Pod
+}
+
+func (s *server) world() *world {
+	s.t.Helper()
+	of := func(cluster string) map[string]string { return map[string]string{endpointslice.LabelCluster: cluster} }
+	w := &world{
+		rw:        serving("shop", "orders-rw", contract.PostgresPort, of("orders")),
+		inherited: serving("shop", "inherited", contract.PostgresPort, map[string]string{"team": "red"}),
+		api:       serving("vault", "api", 8443, map[string]string{"app": "api"}),
+		foreign:   serving("shop", "plain-rw", contract.PostgresPort, of("plain")),
+		payments:  cluster("shop", "payments", "", contract.PluginName), plain: cluster("shop", "plain", ""),
+		pod: instance("vault", "api", 1, ""), unlisted: labelled("plain", "instance"),
+	}
+	w.plain.Annotations[contract.AnnotationHibernation], w.plain.Annotations[contract.AnnotationFencedInstances] = "on", contract.FencedInstancesAll
+	w.payments.Annotations[contract.AnnotationDozeMinutes] = "5"
+	s.create(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "vault"}}, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "vault", Name: "default"}},
+		w.rw, w.inherited, w.api, w.foreign, w.payments, w.plain, w.pod, w.unlisted,
+	)
+	w.payments.Status.CurrentPrimary = "payments-2"
+	return w
+}
+
 // plugin is a server with the policies of the plugin's account, and a client of that account, which may do everything else.
-func plugin(t *testing.T) (*server, client.Client) {
+func plugin(t *testing.T) (*server, client.Client, *world) {
 	t.Helper()
 	s := begin(t, resources...)
 	s.enrol(cluster("shop", "orders", "", contract.PluginName))
+	w := s.world()
 	slice, role, binding, config := theirs()
 	pooler := labelled("pooler", "pooler")
 	s.create(slice, role, binding, config, fenced(), pooler, labelled("dozing", "instance"))
@@ -81,20 +120,44 @@ func plugin(t *testing.T) (*server, client.Client) {
 		})
 	}
 	s.comes("the policy of pods holds", func() bool { return byPolicy(c.Delete(t.Context(), pooler.DeepCopy(), client.DryRunAll)) })
-	return s, c
+	for what, do := range map[string]func() error{
+		"the policy of Services":        func() error { return c.Create(t.Context(), routed(w.foreign), client.DryRunAll) },
+		"the policy of pods by Cluster": func() error { return c.Delete(t.Context(), w.unlisted.DeepCopy(), client.DryRunAll) },
+		"the policy of rights by Cluster": func() error {
+			return c.Create(t.Context(), rbac.Role(w.plain, cnpgv1.SchemeGroupVersion), client.DryRunAll)
+		},
+	} {
+		s.comes(what+" holds", func() bool { return byPolicy(do()) })
+	}
+	// The API server has seen what the plugin's own writes are judged by.
+	for _, object := range []client.Object{routed(w.rw), routed(w.inherited), rbac.Role(w.payments, cnpgv1.SchemeGroupVersion)} {
+		s.comes("the plugin may write", func() bool {
+			return c.Create(t.Context(), object.DeepCopyObject().(client.Object), client.DryRunAll) == nil
+		})
+	}
+	return s, c, w
 }
 
 func TestPluginPolicies(t *testing.T) {
 	t.Parallel()
-	s, c := plugin(t)
-	t.Run("forbidden writes", func(t *testing.T) { s.refusesThePlugin(t, c) })
-	t.Run("the plugin's own writes", func(t *testing.T) { s.takesThePluginsWrites(t, c) })
+	s, c, w := plugin(t)
+	t.Run("forbidden writes", func(t *testing.T) { s.refusesThePlugin(t, c, w) })
+	t.Run("the certificates' account", func(t *testing.T) { s.limitsTheCertificates(t) })
+	t.Run("the plugin's own writes", func(t *testing.T) { s.takesThePluginsWrites(t, c, w) })
 	t.Run("other accounts", func(t *testing.T) {
 		slice, _, _, config := theirs()
 		manager := s.as(func(c *rest.Config) {
 			c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:cnpg-system:cnpg-manager"}
 		})
+		// What the policies ask Clusters and Services of is written by others where there are none.
+		s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "empty"}})
+		alone, theirSlice := labelled("gone", "instance"), slice.DeepCopy()
+		alone.Namespace, theirSlice.Namespace = "empty", "empty"
+		s.create(alone, theirSlice)
 		for _, who := range []client.Client{s.admin, manager} {
+			if err := who.Delete(t.Context(), alone, client.DryRunAll); err != nil {
+				t.Errorf("an instance in a namespace without Clusters: %v", err)
+			}
 			for _, object := range []client.Object{cluster("shop", "orders", ""), nightly("orders"), slice, config} {
 				if err := (write{object: object, patch: `{"metadata":{"labels":{"a":"b"}}}`}).try(t.Context(), who, client.DryRunAll); err != nil {
 					t.Errorf("%T: %v", object, err)
@@ -121,7 +184,7 @@ func tries(object client.Object, patches map[string]string) []attempt {
 	return found
 }
 
-func forbiddenToThePlugin() []attempt {
+func forbiddenToThePlugin(w *world) []attempt {
 	makes := func(object client.Object, change func()) func(context.Context, client.Client) error {
 		change()
 		return func(ctx context.Context, c client.Client) error { return c.Create(ctx, object, client.DryRunAll) }
@@ -129,11 +192,11 @@ func forbiddenToThePlugin() []attempt {
 	deletes := func(object client.Object) func(context.Context, client.Client) error {
 		return func(ctx context.Context, c client.Client) error { return c.Delete(ctx, object, client.DryRunAll) }
 	}
-	orders, payments := cluster("shop", "orders", ""), cluster("shop", "payments", "")
-	payments.UID = "uid"
+	orders, payments := cluster("shop", "orders", ""), w.payments
 	slice, role, binding, config := theirs()
-	unowned, foreign, privileged, many := routed(), routed(), routed(), routed()
-	payments.Annotations[contract.AnnotationDozeMinutes], payments.Status.CurrentPrimary = "5", "payments-2"
+	unowned, foreign, privileged, many, impostor := routed(w.rw), routed(w.rw), routed(w.rw), routed(w.rw), routed(w.rw)
+	taken, invented := routed(w.foreign), rbac.Role(w.payments, cnpgv1.SchemeGroupVersion)
+	given, handed := rbac.RoleBinding(w.payments, cnpgv1.SchemeGroupVersion), rbac.RoleBinding(orders, cnpgv1.SchemeGroupVersion)
 	everyPod, otherPod, status := rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion)
 	last := len(everyPod.Rules) - 1
 	wide, other, misnamed := rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion)
@@ -143,6 +206,24 @@ func forbiddenToThePlugin() []attempt {
 		{"a slice that no Service owns", makes(unowned, func() { unowned.OwnerReferences = nil })},
 		{"a slice of a privileged port", makes(privileged, func() { privileged.Ports[0].Port = ptr.To(int32(443)) })},
 		{"a slice of many addresses", makes(many, func() { many.Endpoints = append(many.Endpoints, many.Endpoints[0]) })},
+		{"a slice of a Service of another UID", makes(impostor, func() { impostor.OwnerReferences[0].UID = "uid" })},
+		{"a slice of another cluster's Service", makes(taken, func() { taken.Name = "taken" })},
+		{"a slice of a Service that selects no instance", makes(routed(w.api), func() {})},
+		{"an instance of a Cluster that does not list the plugin away", deletes(w.unlisted)},
+		{"a pod's resources", func(ctx context.Context, c client.Client) error {
+			patch := client.RawPatch(types.StrategicMergePatchType, []byte(resized("postgres", `{"requests":{"cpu":"10m"}}`)))
+			return c.SubResource("resize").Patch(ctx, w.pod.DeepCopy(), patch, client.DryRunAll)
+		}},
+		{"an instance's resources", func(ctx context.Context, c client.Client) error {
+			return resize(ctx, c, "orders-2", resized("postgres", `{"requests":{"cpu":"10m"}}`))
+		}},
+		{"a Role for a Cluster that does not list the plugin", makes(rbac.Role(w.plain, cnpgv1.SchemeGroupVersion), func() {})},
+		{"a Role of an owner with an invented UID", makes(invented, func() { invented.OwnerReferences[0].UID = "uid" })},
+		{"a RoleBinding of an account that is not the Cluster's", makes(given, func() { given.Subjects[0].Name = "default" })},
+		{"a RoleBinding given to another account", func(ctx context.Context, c client.Client) error {
+			patch := client.RawPatch(types.MergePatchType, []byte(`{"subjects":[{"kind":"ServiceAccount","namespace":"shop","name":"default"}]}`))
+			return c.Patch(ctx, handed.DeepCopy(), patch, client.DryRunAll)
+		}},
 		{"a Service's own slice away", deletes(slice)},
 		{"a pooler's pod away", deletes(labelled("pooler", "pooler"))},
 		{"somebody's Role away", deletes(role)},
@@ -182,6 +263,10 @@ func forbiddenToThePlugin() []attempt {
 		"one of its keys and an image":    `{"metadata":{"annotations":{"xata.io/scale-to-zero-last-wake":"x"}},"spec":{"imageName":"example.org/evil:17"}}`,
 		"an owner of the plugin's liking": `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]}}`,
 	})...)
+	rows = append(rows, tries(w.plain, map[string]string{
+		"hibernation away of a Cluster that does not list the plugin": `{"metadata":{"annotations":{"cnpg.io/hibernation":null}}}`,
+		"a fence away of a Cluster that does not list the plugin":     `{"metadata":{"annotations":{"cnpg.io/fencedInstances":null}}}`,
+	})...)
 	rows = append(rows, tries(fenced(), map[string]string{
 		"a person's fence away":    `{"metadata":{"annotations":{"cnpg.io/fencedInstances":null}}}`,
 		"a person's fence widened": `{"metadata":{"annotations":{"cnpg.io/fencedInstances":"[\"*\"]"}}}`,
@@ -203,8 +288,8 @@ func forbiddenToThePlugin() []attempt {
 	return append(rows, tries(config, map[string]string{"the operator's ConfigMap": `{"data":{"a":"evil"}}`})...)
 }
 
-func (s *server) refusesThePlugin(t *testing.T, c client.Client) {
-	for _, row := range forbiddenToThePlugin() {
+func (s *server) refusesThePlugin(t *testing.T, c client.Client, w *world) {
+	for _, row := range forbiddenToThePlugin(w) {
 		if err := row.do(t.Context(), c); !byPolicy(err) {
 			t.Errorf("%s: %v", row.rule, err)
 		}
@@ -214,8 +299,41 @@ func (s *server) refusesThePlugin(t *testing.T, c client.Client) {
 	}
 }
 
+// limitsTheCertificates has the certificates' account write its two Secrets, and no others.
+func (s *server) limitsTheCertificates(t *testing.T) {
+	const name = "cnpg-scale-to-zero-certificates"
+	s.create(&rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "cnpg-system", Name: name}},
+	})
+	account := s.as(func(c *rest.Config) {
+		c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:cnpg-system:" + name}
+	})
+	secret := func(name string, kind corev1.SecretType) *corev1.Secret {
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Type: kind,
+			Data: map[string][]byte{corev1.TLSCertKey: nil, corev1.TLSPrivateKeyKey: nil},
+		}
+	}
+	for _, own := range []string{"scaletozero-server-tls", "scaletozero-client-tls"} {
+		s.comes("it may write "+own, func() bool {
+			return account.Create(t.Context(), secret(own, corev1.SecretTypeTLS), client.DryRunAll) == nil
+		})
+	}
+	for rule, foreign := range map[string]*corev1.Secret{
+		"another name": secret("registry", corev1.SecretTypeTLS), "another type": secret("scaletozero-server-tls", corev1.SecretTypeOpaque),
+	} {
+		if err := account.Create(t.Context(), foreign.DeepCopy(), client.DryRunAll); !byPolicy(err) {
+			t.Errorf("%s: %v", rule, err)
+		}
+		if err := s.admin.Create(t.Context(), foreign, client.DryRunAll); err != nil {
+			t.Errorf("%s: refused to a person: %v", rule, err)
+		}
+	}
+}
+
 // takesThePluginsWrites has the plugin's account do what the plugin does, by its own builders.
-func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
+func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) {
 	ctx := t.Context()
 	orders := func() *cnpgv1.Cluster {
 		var living cnpgv1.Cluster
@@ -231,7 +349,7 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
 	}
 	announced, named, request := "uid 2026-03-01T00:00:30Z", "mine: it is an ExternalName", "2026-03-01T00:01:00Z"
 	person(orders(), `{"metadata":{"annotations":{"xata.io/scale-to-zero-announced":"`+announced+`"}}}`)
-	slice := routed()
+	slice := routed(w.rw)
 	role, binding := rbac.Role(orders(), cnpgv1.SchemeGroupVersion), rbac.RoleBinding(orders(), cnpgv1.SchemeGroupVersion)
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: "scale-to-zero-ports-10000", Labels: map[string]string{ports.Label: ports.LabelValue},
@@ -255,6 +373,7 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
 		{"make the ConfigMap of its ports", func() error { return c.Create(ctx, config) }},
 		{"update the ConfigMap of its ports", func() error { config.Data = map[string]string{"10000": "x"}; return c.Update(ctx, config) }},
 		{"make a slice", func() error { return c.Create(ctx, slice) }},
+		{"make one of a Service that selects by inherited labels", func() error { return c.Create(ctx, routed(w.inherited)) }},
 		{"mend a slice", func() error {
 			delete(slice.Labels, discoveryv1.LabelManagedBy)
 			s.must(s.admin.Update(ctx, slice))
@@ -297,6 +416,11 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client) {
 				contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil, contract.AnnotationLastWake: &named,
 				contract.AnnotationSleepRequested: nil,
 			})()
+		}},
+		{"wake a Cluster that has been taken from it while it dozes", func() error {
+			plain := w.plain.DeepCopy()
+			person(plain, `{"metadata":{"annotations":{"xata.io/scale-to-zero-dozing-since":"x"}}}`) // it is what is there then
+			return waker.Annotate(ctx, c, plain, map[string]*string{contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil})
 		}},
 		{"delete an instance", func() error { return c.Delete(ctx, labelled("dozing", "instance"), client.DryRunAll) }},
 		{"resume a marked ScheduledBackup", func() error {
