@@ -32,6 +32,7 @@ func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 		{"the instance manager's name over the network counts", Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager"}, ClassClient},
 		{"the exporter's user under another name counts", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: "psql", Local: true}, ClassClient},
 		{"our own sessions do not, under either role", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: contract.ApplicationName, Local: true}, ClassInfrastructure},
+		{"nor does the one that listens", Session{BackendType: "client backend", User: "postgres", Application: contract.ListeningApplicationName, Local: true}, ClassInfrastructure},
 		{"our name from an ordinary user counts", Session{BackendType: "client backend", User: "app", Application: contract.ApplicationName, Local: true}, ClassClient},
 		{"a standby does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2"}, ClassInfrastructure},
 		{"a standby that joins does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2-join"}, ClassInfrastructure},
