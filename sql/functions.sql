@@ -6,7 +6,7 @@
 --
 -- scale_to_zero.touch()               the database is in use now
 -- scale_to_zero.keep_awake(interval)  no sleep for that long, at most 7 days
--- scale_to_zero.release()             takes keep_awake back
+-- scale_to_zero.release()             takes keep_awake back, and no time that a person has set
 -- scale_to_zero.hibernate()           sleep as soon as nothing is active, without waiting for the threshold
 -- scale_to_zero.status()              what can be seen from inside
 --

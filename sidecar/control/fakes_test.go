@@ -242,6 +242,16 @@ func (w *world) Withdraw(context.Context, kubernetes.View) (kubernetes.View, err
 	})
 }
 
+func (w *world) KeepAwake(ctx context.Context, v kubernetes.View, until *string, extends bool) (kubernetes.View, error) {
+	if _, err := w.Annotate(ctx, v, contract.AnnotationKeepAwakeUntil, until); err != nil {
+		return kubernetes.View{}, err
+	}
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.view.KeepAwakeOurs = !extends
+	return w.view, nil
+}
+
 func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value *string) (kubernetes.View, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()

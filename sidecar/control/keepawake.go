@@ -23,15 +23,24 @@ const (
 type keepAwakeRequest struct {
 	pending bool
 	instead string        // the annotation's value that it replaces
+	extends bool          // that value is somebody else's, and in force
 	until   time.Time     // zero: remove the annotation
 	writing bool          // it is being written
 	next    time.Time     // when it may be written
 	wait    time.Duration // before the next try, if the last one failed
 }
 
-// take records a request. A shorter request must not shorten somebody else's.
-func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Policy, annotation string) {
-	k.instead = annotation
+// take records a request. A shorter request must not shorten somebody else's, and a release takes back only what the channel wrote:
+// every role may send one.
+func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Policy, v kubernetes.View, now time.Time) {
+	annotation, ok := v.Annotations[contract.AnnotationKeepAwakeUntil]
+	foreign := ok && !v.KeepAwakeOurs
+	if foreign && request.Until.IsZero() {
+		k.pending = false
+		return
+	}
+	until, err := time.Parse(time.RFC3339, annotation)
+	k.instead, k.extends = annotation, foreign && err == nil && now.Before(until)
 	k.pending, k.until, k.wait = true, request.Until, 0
 	if !request.Until.IsZero() {
 		k.until = later(k.until, policy.KeepAwakeUntil)
@@ -77,8 +86,9 @@ func (l *Loop) persistKeepAwake(ctx context.Context) {
 		return
 	}
 	k.writing = true
+	extends := k.extends
 	l.begin(ctx, func(ctx context.Context) func() {
-		v, err := l.parts.Kubernetes.Annotate(ctx, view, contract.AnnotationKeepAwakeUntil, value)
+		v, err := l.parts.Kubernetes.KeepAwake(ctx, view, value, extends)
 		return func() { l.wroteKeepAwake(ctx, v, err) }
 	})
 }

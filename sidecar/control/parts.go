@@ -106,6 +106,7 @@ type Kubernetes interface {
 	Fence(ctx context.Context, v kubernetes.View, at time.Time) (kubernetes.View, error)
 	LiftFence(ctx context.Context, v kubernetes.View) (kubernetes.View, error)
 	RemoveAnnouncement(ctx context.Context, v kubernetes.View) (kubernetes.View, error)
+	KeepAwake(ctx context.Context, v kubernetes.View, until *string, extends bool) (kubernetes.View, error)
 	Annotate(ctx context.Context, v kubernetes.View, key string, value *string) (kubernetes.View, error)
 	RunningBackups(ctx context.Context) ([]string, error)
 	SuspendBackups(ctx context.Context, at time.Time) (int, error)

@@ -44,6 +44,8 @@ type View struct {
 	// Hibernating is set if hibernation is on. Ours is set if our field manager is its only owner: we turned it on, and since then
 	// nobody has turned it off and on again or set the same value by server-side apply.
 	Hibernating, Ours bool
+	// KeepAwakeOurs is set if our field manager is the only owner of the annotation keep-awake-until, so that the channel may remove it.
+	KeepAwakeOurs bool
 	// Hibernation is the reason of the operator's hibernation condition, which shows its progress; empty without the condition.
 	Hibernation string
 	// Dozing is set if we have fenced the instance: the cluster dozes, unless hibernation is on. DozingSince is when, as recorded;
@@ -142,6 +144,7 @@ func viewOf(c *api.Cluster) View {
 		ShortSwitchoverDelay:   c.Spec.SwitchoverDelay > 0 && c.Spec.SwitchoverDelay < minSwitchoverDelay,
 	}
 	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
+	view.KeepAwakeOurs = ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationKeepAwakeUntil)
 	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)
 	view.FenceApplied = ownership.FenceApplied(c.Annotations)
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -243,5 +244,19 @@ func TestView_whoseTheSwitchIs(t *testing.T) {
 				t.Errorf("hibernating %t, ours %t, want %t", got.Hibernating, got.Ours, row.want)
 			}
 		})
+	}
+}
+
+func TestView_whoseKeepAwakeItIs(t *testing.T) {
+	t.Parallel()
+	const until = `, "xata.io/scale-to-zero-keep-awake-until": "2026-03-01T12:00:00Z"}, "managedFields": [{"manager": %q, "operation": "Update", "fieldsV1": {"f:metadata": {"f:annotations": {"f:xata.io/scale-to-zero-keep-awake-until": {}}}}}], "x": {"y": "z"`
+	for manager, want := range map[string]bool{contract.FieldManager: true, "kubectl-annotate": false, extendingManager: false} {
+		got, err := decodeCluster([]byte(clusterWith("annotations", fmt.Sprintf(until, manager))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.KeepAwakeOurs != want {
+			t.Errorf("set by %s: ours %t, want %t", manager, got.KeepAwakeOurs, want)
+		}
 	}
 }
