@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -414,7 +415,9 @@ func TestLoop_withdrawsTheSwitch(t *testing.T) {
 	// asked is the Cluster after the hibernation patch, as the API server shows it.
 	asked := func(w *world, condition string) kubernetes.View {
 		v := w.seen()
-		v.Hibernating, v.Ours, v.Hibernation, v.AsleepSince = true, true, condition, time.Now()
+		reason, healthyAgain := strings.CutSuffix(condition, ", and healthy")
+		v.Hibernating, v.Ours, v.Hibernation, v.AsleepSince = true, true, reason, time.Now()
+		v.Healthy = healthyAgain || reason != "WaitingForHealthy"
 		return v
 	}
 	for _, row := range []struct {
@@ -426,6 +429,7 @@ func TestLoop_withdrawsTheSwitch(t *testing.T) {
 		{"when the operator does nothing", "", false, 17 * time.Second, 1},
 		{"not at once", "", false, 10 * time.Second, 0},
 		{"when the cluster became unhealthy", "WaitingForHealthy", false, 17 * time.Second, 1},
+		{"not once it is healthy again, since the operator deletes the primary before it says so", "WaitingForHealthy, and healthy", true, time.Minute, 0},
 		{"when somebody comes", "", true, 3 * time.Second, 1},
 		{"not once the operator deletes pods", "DeletingPods", true, time.Minute, 0},
 		{"not while pods are being deleted", "WaitingPodsDeletion", true, time.Minute, 0},

@@ -76,7 +76,7 @@ type View struct {
 const minSwitchoverDelay = 60
 
 // waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30:
-// pkg/reconciler/hibernation/status.go). It writes the condition before it deletes the first pod.
+// pkg/reconciler/hibernation/status.go).
 const waitingForHealthy = "WaitingForHealthy"
 
 // Before reports whether the view is older than another of the same Cluster. resourceVersions are increasing numbers
@@ -86,9 +86,12 @@ func (v View) Before(other View) bool {
 	return err == nil && order < 0 && v.UID == other.UID
 }
 
-// Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view.
+// Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view. It adds the condition
+// before it deletes the first pod, but deletes that in the same reconciliation in which it changes the reason from waitingForHealthy,
+// and writes that change only later (1.30: updateResourceStatus compares the status with a copy that shares its conditions). So once the
+// cluster is healthy it may have begun.
 func (v View) Untouched() bool {
-	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == waitingForHealthy)
+	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == waitingForHealthy && !v.Healthy)
 }
 
 // Blockers returns the Cluster's own reasons against sleep, if the given pod decides.
