@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -92,7 +93,7 @@ func (l *Loop) sleepView() sleep.View {
 	v := l.status.View
 	return sleep.View{
 		Primary: v.CurrentPrimary == l.parts.Pod && v.TargetPrimary == l.parts.Pod,
-		Healthy: v.Healthy, Manual: l.status.Policy.Manual,
+		Healthy: v.Healthy, NotReady: v.Hibernation != "" || !slices.Contains(v.Ready, l.parts.Pod), Manual: l.status.Policy.Manual,
 		HibernationOn: v.Hibernating, OwnsHibernation: v.Ours, HibernationBegun: v.Hibernating && !v.Untouched(),
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
 		Holding: v.Annotations[contract.AnnotationGatewayHolding],

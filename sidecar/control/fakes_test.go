@@ -492,7 +492,7 @@ func healthy() kubernetes.View {
 	return kubernetes.View{
 		ResourceVersion: strconv.FormatInt(versions.Add(1), 10),
 		UID:             "u", Name: "c", CurrentPrimary: "c-1", TargetPrimary: "c-1", Healthy: true, PluginListed: true,
-		Instances: []string{"c-1"}, ApplicationDatabase: "app",
+		Instances: []string{"c-1"}, Ready: []string{"c-1"}, ApplicationDatabase: "app",
 		Annotations: map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationInactivityMinutes: "0.5"},
 	}
 }

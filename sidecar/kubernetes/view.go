@@ -20,6 +20,9 @@ import (
 // phaseHealthy is the phase in which every instance is ready (1.30: api/v1, PhaseHealthy).
 const phaseHealthy = "Cluster in healthy state"
 
+// podHealthy is the key of the ready pods in the Cluster's status (1.30: pkg/utils, PodHealthy).
+const podHealthy = "healthy"
+
 // View is the part of its Cluster that the sidecar needs.
 type View struct {
 	// UID, Name and ResourceVersion identify the object and its version.
@@ -37,6 +40,8 @@ type View struct {
 	Healthy bool
 	// Instances are the names of the pods.
 	Instances []string
+	// Ready are the names of the pods that the operator has found ready. A Backup waits for its instance to be one.
+	Ready []string
 	// Addresses are the reported addresses of the instances, by pod name.
 	Addresses map[string]netip.Addr
 	// ApplicationDatabase is the database that the Cluster was created with; empty if it names none.
@@ -136,7 +141,7 @@ func viewOf(c *api.Cluster) View {
 	view := View{
 		UID: string(c.UID), Name: c.Name, Generation: c.Generation, ResourceVersion: c.ResourceVersion, Annotations: c.Annotations,
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
-		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames, Addresses: addresses(c),
+		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames, Ready: c.Status.InstancesStatus[podHealthy], Addresses: addresses(c),
 		ApplicationDatabase:    applicationDatabase(c),
 		Operator:               operator(c),
 		Hibernating:            c.Annotations[contract.AnnotationHibernation] == "on",

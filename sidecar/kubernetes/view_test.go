@@ -21,7 +21,7 @@ const healthy = `{
   "spec": {"instances": 2, "plugins": [{"name": "barman-cloud.cloudnative-pg.io"}, %plugin%],
     "bootstrap": {"initdb": {"database": "app", "owner": "app"}}%spec%},
   "status": {"phase": "Cluster in healthy state", "currentPrimary": "blue-1", "targetPrimary": "blue-1",
-    "instanceNames": ["blue-1", "blue-2"],
+    "instanceNames": ["blue-1", "blue-2"], "instancesStatus": {"healthy": ["blue-1"], "replicating": ["blue-2"]},
     "conditions": [{"type": "Ready", "status": "True"}, {"type": "ContinuousArchiving", "status": "True"}]%status%}}`
 
 const listed = `{"name": "cnpg-i-scale-to-zero.xata.io"}`
@@ -57,7 +57,7 @@ func TestView_ofAHealthyCluster(t *testing.T) {
 	}
 	want := View{
 		UID: "0f0e", Name: "blue", ResourceVersion: "7", Annotations: map[string]string{contract.AnnotationEnabled: "true"},
-		CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, Instances: []string{"blue-1", "blue-2"},
+		CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, Instances: []string{"blue-1", "blue-2"}, Ready: []string{"blue-1"},
 		ApplicationDatabase: "app", PluginListed: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

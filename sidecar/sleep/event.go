@@ -6,6 +6,8 @@ import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
 type View struct {
 	// Primary says that this instance is both the current and the target primary, Healthy that the Cluster's phase is healthy.
 	Primary, Healthy bool
+	// NotReady says that the operator's hibernation is not over, or that it has not found this instance ready since.
+	NotReady bool
 	// Manual says that only people wake the cluster, so that no gateway is needed.
 	Manual bool
 	// HibernationOn says that hibernation is on, OwnsHibernation that our field manager alone owns its annotation, and

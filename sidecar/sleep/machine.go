@@ -241,7 +241,7 @@ func (s *step) settle() {
 		s.enterUnready(Retracting, ReadCluster)
 	case v.Primary && (v.Announced != "" || v.DozeEnding):
 		s.enter(Retracting, RemoveAnnouncement)
-	case s.resume != resumed && !s.resumeWaits && v.Primary && v.Healthy:
+	case s.resume != resumed && !s.resumeWaits && v.Primary && !v.NotReady: // without waiting for the standbys: meanwhile no backup is made
 		s.enter(Resuming, Resume)
 	default:
 		s.phase = Awake
