@@ -45,7 +45,7 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 	if !l.status.ViewKnown {
 		l.doze.endGuard()
 		l.doze.restartPending = l.findPendingRestart(v)
-		if l.parts.Readiness != nil && !v.Fenced && !v.Dozing && v.DozingSince.IsZero() && v.Annotations[contract.AnnotationAnnounced] == "" {
+		if l.parts.Readiness != nil && !v.Fenced && !v.Dozing && (v.DozingSince.IsZero() || v.ForeignMarks) && v.Annotations[contract.AnnotationAnnounced] == "" {
 			l.restoreReadiness() // an earlier process may have withdrawn it, or the supervisor has just started
 		}
 	}

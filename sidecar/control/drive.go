@@ -91,6 +91,7 @@ func (l *Loop) expire(ctx context.Context) (ok bool) {
 // sleepView returns what the machine needs to know about the newest state of the Cluster.
 func (l *Loop) sleepView() sleep.View {
 	v := l.status.View
+	marked := !v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != ""
 	return sleep.View{
 		Primary: v.CurrentPrimary == l.parts.Pod && v.TargetPrimary == l.parts.Pod,
 		Healthy: v.Healthy, NotReady: v.Hibernation != "" || !slices.Contains(v.Ready, l.parts.Pod), Manual: l.status.Policy.Manual,
@@ -98,8 +99,8 @@ func (l *Loop) sleepView() sleep.View {
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
 		Holding: v.Annotations[contract.AnnotationGatewayHolding],
 		Fenced:  v.Dozing, Stopped: v.Stopped == l.parts.PodUID,
-		DozeEnding: !v.Dozing && (!v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != "" || l.doze.restartPending),
-		MayDoze:    l.mayDoze(),
+		DozeEnding: !v.Dozing && (marked && !v.ForeignMarks || l.doze.restartPending), ForeignMarks: v.ForeignMarks,
+		MayDoze: l.mayDoze(),
 	}
 }
 

@@ -60,6 +60,8 @@ type View struct {
 	Stopped     string
 	// RestartFailed is the UID of the pod in which PostgreSQL is recorded as not started again after a doze.
 	RestartFailed string
+	// ForeignMarks is set if what a doze leaves on the Cluster until it is over is there and not ours, as after an export of its YAML.
+	ForeignMarks bool
 	// FenceApplied is set if a person's manifest contains the fence, so that one of ours would count as theirs.
 	FenceApplied bool
 	// AsleepSince is when we turned hibernation on; zero if not recorded.
@@ -154,6 +156,7 @@ func viewOf(c *api.Cluster) View {
 	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
 	view.KeepAwakeOurs = ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationKeepAwakeUntil)
 	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)
+	view.ForeignMarks = foreignMarks(c)
 	view.FenceApplied = ownership.FenceApplied(c.Annotations)
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
 	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
@@ -170,6 +173,19 @@ func viewOf(c *api.Cluster) View {
 		}
 	}
 	return view
+}
+
+func foreignMarks(c *api.Cluster) bool {
+	there := false
+	for _, key := range [...]string{contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationRestartFailed} {
+		if _, ok := c.Annotations[key]; !ok {
+			continue
+		}
+		if there = true; ownership.SetByUs(c.ManagedFields, "metadata", "annotations", key) {
+			return false
+		}
+	}
+	return there
 }
 
 // addresses returns the addresses that the instances reported; nil if none.

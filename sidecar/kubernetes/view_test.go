@@ -260,3 +260,24 @@ func TestView_whoseKeepAwakeItIs(t *testing.T) {
 		}
 	}
 }
+
+func TestView_marksOfADozeThatAreNotOurs(t *testing.T) {
+	t.Parallel()
+	const marks = `, "xata.io/scale-to-zero-dozing-since": "2026-03-01T12:00:00Z", "xata.io/scale-to-zero-postgres-stopped": "u"}, "managedFields": [{"manager": %q, "operation": "Update", "fieldsV1": {"f:metadata": {"f:annotations": {"f:xata.io/scale-to-zero-dozing-since": {}}}}}], "x": {"y": "z"`
+	for _, row := range []struct {
+		rule, annotations string
+		foreign           bool
+	}{
+		{"one that is ours suffices", fmt.Sprintf(marks, contract.FieldManager), false},
+		{"what a person has applied is theirs", fmt.Sprintf(marks, "kubectl-client-side-apply"), true},
+		{"no marks", "", false},
+	} {
+		got, err := decodeCluster([]byte(clusterWith("annotations", row.annotations)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.ForeignMarks != row.foreign {
+			t.Errorf("%s: foreign %t", row.rule, got.ForeignMarks)
+		}
+	}
+}
