@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -51,8 +52,8 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	case sleep.ReadCluster:
 		l.patch(ctx, sleep.Completed{Action: a}, client.Get)
 	case sleep.Hibernate:
-		l.attempt.judged = l.status.State
-		reason := asleepReason(l.status.View, l.attempt.judged)
+		l.attempt.judged, l.attempt.cause = l.status.State, l.cause()
+		reason := asleepReason(view, l.attempt)
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Hibernate(ctx, view, time.Now(), reason)
 		})
@@ -206,12 +207,29 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 }
 
 // asleepReason says why the cluster hibernates.
-func asleepReason(v kubernetes.View, judged idle.State) string {
+func asleepReason(v kubernetes.View, done attempt) string {
 	if v.Dozing {
-		return "dozing since " + v.DozingSince.UTC().Format(time.RFC3339)
+		return "dozing since " + v.DozingSince.UTC().Format(time.RFC3339) + done.cause
 	}
-	if !judged.Unused.IsZero() {
-		return contract.AsleepReasonUnusedPrefix + "it was woken at " + judged.Unused.UTC().Format(time.RFC3339)
+	if !done.judged.Unused.IsZero() {
+		return contract.AsleepReasonUnusedPrefix + "it was woken at " + done.judged.Unused.UTC().Format(time.RFC3339)
 	}
-	return "idle since " + judged.IdleSince.UTC().Format(time.RFC3339)
+	return "idle since " + done.judged.IdleSince.UTC().Format(time.RFC3339) + done.cause
+}
+
+// cause says why an idle cluster hibernates now.
+func (l *Loop) cause() string {
+	v, decision := l.status.View, l.status.Decision
+	switch {
+	case v.Dozing && v.Generation != l.doze.generation:
+		return ", because its specification has changed"
+	case v.Dozing && v.Operator != l.doze.operator:
+		return ", because the operator or a plugin has changed"
+	case v.Dozing && l.requestedDozing(), !v.Dozing && !decision.ThresholdPassed:
+		return ", on request"
+	case !v.Dozing && slices.Equal(decision.DozeBlockers, []idle.Reason{idle.ReasonGrowthPending}):
+		return ", because its pod still has the small requests of its last doze"
+	default:
+		return ", for the threshold of " + l.status.Policy.Threshold.String()
+	}
 }

@@ -272,11 +272,16 @@ func (l *Loop) hibernatesAt() time.Time {
 		return time.Time{}
 	}
 	at := v.DozingSince.Add(policy.Threshold - policy.Doze)
-	requested := !policy.SleepRequested.IsZero() && !policy.SleepRequested.Before(v.DozingSince) // both are in whole seconds
-	if requested || v.Generation != l.doze.generation || v.Operator != l.doze.operator {
+	if l.requestedDozing() || v.Generation != l.doze.generation || v.Operator != l.doze.operator {
 		at = v.DozingSince
 	}
 	return later(at, l.doze.retry)
+}
+
+// requestedDozing reports whether somebody has requested that the dozing cluster hibernates. Both times are in whole seconds.
+func (l *Loop) requestedDozing() bool {
+	requested := l.status.Policy.SleepRequested
+	return !requested.IsZero() && !requested.Before(l.status.View.DozingSince)
 }
 
 // hibernateDozing hibernates the dozing cluster, unless a blocker other than the doze itself keeps it from that.

@@ -18,6 +18,7 @@ type attempt struct {
 	answered  time.Time         // when they arrived
 	suspended int               // schedules
 	judged    idle.State        // at the hibernation patch or the fence: later the end of a session may have changed it
+	cause     string            // why it hibernates
 	ended     int               // sessions
 	// unconfirmed sessions were to be ended too, but PostgreSQL did not say how many it has ended.
 	unconfirmed int

@@ -224,6 +224,9 @@ func TestLoop_followsTheControlChannel(t *testing.T) {
 			send(w, postgres.Notification{Kind: postgres.KindHibernate})
 			wait(2 * time.Second)
 			expect(t, w, "asleep", true, asleep)
+			expect(t, w, "the Event says so", true, func(w *world) bool {
+				return slices.ContainsFunc(w.messages, func(text string) bool { return strings.Contains(text, ", on request;") })
+			})
 		})
 	})
 	t.Run("hibernate waits for a blocker", func(t *testing.T) {
