@@ -109,8 +109,6 @@ func outcome(err error) sleep.Outcome {
 // carryOut carries out an action that is local to this instance.
 func (l *Loop) carryOut(ctx context.Context, a sleep.Action) {
 	switch a {
-	case sleep.EndSessions:
-		l.endSessions(ctx)
 	case sleep.LeaveMarker:
 		if err := l.parts.Marker.Leave(); err != nil {
 			l.parts.Logger.Warn("PostgreSQL will not wait for the nodes before it shuts down", "error", err.Error())

@@ -43,12 +43,15 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 	}
 	l.runTimers()
 	l.watchRestart(ctx)
-	samples := false
+	samples, ends := false, false
 	for _, a := range out.Actions {
-		samples = samples || a == sleep.Sample
-		if a != sleep.Sample && !l.beginAction(ctx, a) {
+		samples, ends = samples || a == sleep.Sample, ends || a == sleep.EndSessions
+		if a != sleep.Sample && a != sleep.EndSessions && !l.beginAction(ctx, a) {
 			l.carryOut(ctx, a)
 		}
+	}
+	if ends { // it blocks the loop, and a withdrawal must not wait for it: the operator may begin meanwhile
+		l.endSessions(ctx)
 	}
 	for _, r := range out.Reports {
 		l.report(ctx, r)
