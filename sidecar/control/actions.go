@@ -26,7 +26,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	case sleep.Announce:
 		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, fence.Postmaster{}
 		text := contract.Announcement{
-			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
+			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(l.clockOffset + contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
 		}.String()
 		l.patch(ctx, sleep.Completed{Action: a, Announcement: text}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Annotate(ctx, view, contract.AnnotationAnnounced, &text)
@@ -77,10 +77,37 @@ func (l *Loop) patch(ctx context.Context, c sleep.Completed, send func(context.C
 			if err == nil {
 				l.setView(v)
 				c.View = l.sleepView() // the watch may have brought a newer one
+				if c.Action == sleep.Announce && l.adjustClock(v.WrittenAt) {
+					c.Blocker = idle.ReasonGatewayUnavailable // its deadline is wrong, and the next one is not
+				}
 			}
 			l.completed(ctx, c, err)
 		}
 	})
+}
+
+// clockTolerance is how far the deadline of an announcement may be off, since the machine acts until expiryMargin before it.
+const clockTolerance = time.Second
+
+// adjustClock learns from an announcement that the API server has just written how far its clock is ahead of this one, and reports
+// whether that has changed. The gateway compares the deadline with a third clock: if each is compared with the API server's, a node
+// whose clock is wrong keeps no cluster awake.
+func (l *Loop) adjustClock(written time.Time) (changed bool) {
+	sent, answered := l.attempt.began.Add(l.clockOffset), time.Now().Add(l.clockOffset)
+	ahead := time.Duration(0)
+	switch {
+	case written.IsZero():
+	case written.After(answered):
+		ahead = written.Sub(answered)
+	case written.Add(time.Second).Before(sent): // it is in whole seconds
+		ahead = written.Add(time.Second).Sub(sent)
+	}
+	if ahead.Abs() <= clockTolerance {
+		return false
+	}
+	l.clockOffset += ahead
+	l.parts.Logger.Warn("the clock of this node is not that of the API server, and is corrected for announcements", "ahead", (-l.clockOffset).String())
+	return true
 }
 
 // completed passes the result of an action to the machine.
@@ -189,6 +216,8 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 	switch {
 	case l.machine.ToDoze() && (!l.parts.Readiness.Held() || !l.status.Reported): // somebody may have connected directly meanwhile
 		return idle.ReasonUnknown
+	case wallClockSince(l.attempt.began) > contract.AnnouncementLifetime: // the machine was suspended, and its timers with it
+		return idle.ReasonGatewayUnavailable
 	case l.machine.ToDoze() && time.Since(l.status.LastDirect) < directQuietPeriod:
 		return idle.ReasonConnecting
 	case l.status.Decision.Action == idle.ActionNone || l.status.Decision.Action == idle.ActionAsk:
@@ -203,6 +232,8 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 		return ""
 	}
 }
+
+func wallClockSince(t time.Time) time.Duration { return time.Now().Round(0).Sub(t.Round(0)) }
 
 // asleepReason says why the cluster hibernates.
 func asleepReason(v kubernetes.View, done attempt) string {

@@ -74,6 +74,8 @@ type world struct {
 
 	// The API server.
 	view                      kubernetes.View
+	serverAhead               time.Duration // of the clock of this node
+	announcements             []string
 	away, conflict            bool
 	lost                      sleep.Action // whose answer is lost
 	backups                   []string
@@ -272,6 +274,10 @@ func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value
 		w.view.Stopped = *value
 	case contract.AnnotationRestartFailed:
 		w.view.RestartFailed = *value
+	}
+	if key == contract.AnnotationAnnounced && value != nil {
+		w.announcements = append(w.announcements, *value)
+		w.view.WrittenAt = time.Now().Add(w.serverAhead).Truncate(time.Second)
 	}
 	if key == contract.AnnotationAnnounced && value != nil && !w.gatewayAway {
 		go w.acknowledge(*value, w.gatewayTakes)

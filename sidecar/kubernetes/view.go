@@ -27,6 +27,8 @@ const podHealthy = "healthy"
 type View struct {
 	// UID, Name and ResourceVersion identify the object and its version.
 	UID, Name, ResourceVersion string
+	// WrittenAt is when our field manager has last changed the Cluster, by the API server's clock and in whole seconds; zero if never.
+	WrittenAt time.Time
 	// Generation changes with the specification.
 	Generation int64
 	// Operator changes with the version of the operator, or of a plugin that it has loaded for the Cluster. It writes them before it
@@ -152,6 +154,11 @@ func viewOf(c *api.Cluster) View {
 		Fenced:                 fenced(c.Annotations[contract.AnnotationFencedInstances]),
 		ReconciliationDisabled: c.Annotations[contract.AnnotationReconciliationLoop] == contract.ReconciliationLoopDisabled,
 		ShortSwitchoverDelay:   c.Spec.SwitchoverDelay > 0 && c.Spec.SwitchoverDelay < minSwitchoverDelay,
+	}
+	for i := range c.ManagedFields {
+		if entry := &c.ManagedFields[i]; entry.Manager == contract.FieldManager && entry.Time != nil && entry.Time.After(view.WrittenAt) {
+			view.WrittenAt = entry.Time.Time
+		}
 	}
 	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
 	view.KeepAwakeOurs = ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationKeepAwakeUntil)
