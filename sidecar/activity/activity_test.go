@@ -72,6 +72,21 @@ func TestTally_countsEveryState(t *testing.T) {
 	}
 }
 
+func TestTally_hasThePoolersIdleSessionEnded(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[string][]Terminable{
+		"idle":   {{PID: 1, Started: 10, Idle: true, Changed: 5, Infrastructure: true}},
+		"active": nil,
+	} {
+		var tally Tally
+		tally.Add(Session{BackendType: "client backend", User: poolerUser, Database: "postgres", State: state, PID: 1, Started: 10, Changed: 5}, Rules{})
+		tally.Add(Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager", Local: true, State: "idle", PID: 2}, Rules{})
+		if diff := cmp.Diff(want, tally.Terminable()); diff != "" || len(tally.InUse()) != 0 {
+			t.Errorf("%s (-want +got):\n%s", state, diff)
+		}
+	}
+}
+
 func TestTally_countsARestingSessionUpToItsLastStatement(t *testing.T) {
 	t.Parallel()
 	var tally Tally

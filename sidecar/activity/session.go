@@ -80,6 +80,9 @@ const (
 	ClassInternal Class = "internal"
 )
 
+// poolerUser is the role of PgBouncer's auth_query.
+const poolerUser = "cnpg_pooler_pgbouncer"
+
 // joinSuffix is what CloudNativePG appends to an instance's name while it joins (1.30: pkg/management/postgres/probes.go).
 const joinSuffix = "-join"
 
@@ -144,7 +147,7 @@ func infrastructure(s Session, instances []string) bool {
 		return s.Local && (s.Application == "cnpg_metrics_exporter" || sidecar(s.Application))
 	case "streaming_replica":
 		return slices.Contains(instances, strings.TrimSuffix(s.Application, joinSuffix))
-	case "cnpg_pooler_pgbouncer":
+	case poolerUser:
 		return s.Database == "postgres"
 	default:
 		return false
