@@ -19,9 +19,14 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	client, view := l.parts.Kubernetes, l.status.View
 	switch a {
 	case sleep.ListBackups:
+		asks := l.machine.Phase() == sleep.ListingBackups && !l.machine.ToDoze() && !view.Dozing && !l.parts.Monitor.Drained()
 		l.begin(ctx, func(ctx context.Context) func() {
 			names, err := client.RunningBackups(ctx)
-			return func() { l.listedBackups(ctx, names, err) }
+			var archiver idle.Reason
+			if asks && err == nil { // a doze asks when it prepares PostgreSQL; the operator's stop waits for the archiver too
+				archiver, err = l.parts.Instance.Archiver(ctx)
+			}
+			return func() { l.listedBackups(ctx, names, archiver, err) }
 		})
 	case sleep.Announce:
 		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, fence.Postmaster{}
@@ -154,8 +159,8 @@ func (l *Loop) carryOut(ctx context.Context, a sleep.Action) {
 	}
 }
 
-func (l *Loop) listedBackups(ctx context.Context, names []string, err error) {
-	c := sleep.Completed{Action: sleep.ListBackups}
+func (l *Loop) listedBackups(ctx context.Context, names []string, archiver idle.Reason, err error) {
+	c := sleep.Completed{Action: sleep.ListBackups, Blocker: archiver}
 	if err == nil {
 		l.backups.set(len(names) != 0)
 		if l.backups.running {

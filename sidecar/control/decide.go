@@ -106,6 +106,9 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	if l.status.View.FenceApplied {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonFenced)
 	}
+	if l.doze.archiver != "" && l.doze.archiverIdle.Equal(l.status.State.IdleSince) {
+		observation.DozeBlockers = append(observation.DozeBlockers, l.doze.archiver)
+	}
 	if l.status.Unsupported {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonLoginsUnseen)
 	}
