@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// keepAwakeWriteInterval is the minimum time between two writes of the annotation for the channel.
-	keepAwakeWriteInterval = 5 * time.Second
+	// keepAwakeWriteInterval is the minimum time between two writes of a time for the channel, because an application may ask with
+	// every transaction, and each write is a reconciliation. Until then the sidecar knows it all the same.
+	keepAwakeWriteInterval = time.Minute
 	// firstKeepAwakeRetry and maxKeepAwakeRetry limit the backoff between tries to write it.
 	firstKeepAwakeRetry, maxKeepAwakeRetry = 2 * time.Second, time.Minute
 )
@@ -82,7 +83,7 @@ func (l *Loop) persistKeepAwake(ctx context.Context) {
 		k.pending = false
 		return
 	}
-	if time.Now().Before(k.next) {
+	if time.Now().Before(k.next) && (k.wait != 0 || value != nil) {
 		return
 	}
 	k.writing = true

@@ -107,3 +107,20 @@ func TestKeepAwake_aReleaseTakesBackOnlyWhatTheChannelWrote(t *testing.T) {
 		})
 	}
 }
+
+func TestKeepAwake_isWrittenOnceAMinute(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		written := map[string]bool{}
+		for range 600 { // ten minutes of an application that asks every second
+			keepAwake(w)
+			wait(time.Second)
+			w.with(func(w *world) { written[w.view.Annotations[contract.AnnotationKeepAwakeUntil]] = true })
+		}
+		if len(written) < 9 || len(written) > 11 {
+			t.Errorf("written %d times in ten minutes", len(written))
+		}
+	})
+}
