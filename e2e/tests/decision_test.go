@@ -301,9 +301,9 @@ func TestControlChannel_aRequestHasAnEffectOrAnError(t *testing.T) {
 			}
 			continue
 		}
-		kept, err := kube.AwaitCluster(s.ctx, c, "kept awake", toSettle, func(c *cnpgv1.Cluster) bool { return c.Annotations[scenario.KeepAwakeUntil] != "" })
+		_, err := kube.AwaitCluster(s.ctx, c, "kept awake", toSettle, func(c *cnpgv1.Cluster) bool { return c.Annotations[scenario.KeepAwakeUntil] != "" })
 		s.must(err)
-		s.keptAwake(kept, asked, 4*time.Hour)
+		s.keptAwake(c, asked, 4*time.Hour)
 		s.must(kube.Annotate(s.ctx, c, scenario.KeepAwakeUntil, nil))
 	}
 }
