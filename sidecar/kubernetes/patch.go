@@ -118,23 +118,20 @@ const extendingManager = contract.FieldManager + "-extended"
 // [ErrConflict] if the Cluster has changed since the view. extends says that the value replaces a time of somebody else's that is still
 // in force.
 func (c *Client) KeepAwake(ctx context.Context, v View, until *string, extends bool) (View, error) {
-	p := annotating(v, map[string]*string{contract.AnnotationKeepAwakeUntil: until})
+	manager := contract.FieldManager
 	if extends {
-		p.manager = extendingManager
+		manager = extendingManager
 	}
-	return c.patchCluster(ctx, p)
+	return c.annotateAs(ctx, manager, v, map[string]*string{contract.AnnotationKeepAwakeUntil: until})
 }
 
 func (c *Client) annotate(ctx context.Context, v View, annotations map[string]*string) (View, error) {
-	return c.patchCluster(ctx, annotating(v, annotations))
+	return c.annotateAs(ctx, contract.FieldManager, v, annotations)
 }
 
-func annotating(v View, annotations map[string]*string) patch {
-	return patch{Metadata: patchMetadata{ResourceVersion: v.ResourceVersion, Annotations: annotations}}
-}
-
-func (c *Client) patchCluster(ctx context.Context, p patch) (View, error) {
+func (c *Client) annotateAs(ctx context.Context, manager string, v View, annotations map[string]*string) (View, error) {
 	var cluster api.Cluster
+	p := patch{Metadata: patchMetadata{ResourceVersion: v.ResourceVersion, Annotations: annotations}, manager: manager}
 	if err := c.apply(ctx, "clusters", c.identity.Cluster, p, &cluster); err != nil {
 		return View{}, err
 	}
