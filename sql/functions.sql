@@ -6,12 +6,14 @@
 --
 -- scale_to_zero.touch()               the database is in use now
 -- scale_to_zero.keep_awake(interval)  no sleep for that long, at most 7 days
--- scale_to_zero.release()             takes keep_awake back
+-- scale_to_zero.release()             takes keep_awake back, and no time that a person has set
 -- scale_to_zero.hibernate()           sleep as soon as nothing is active, without waiting for the threshold
 -- scale_to_zero.status()              what can be seen from inside
 --
 -- As every NOTIFY, a call takes effect when its transaction commits, and not if it is rolled back; equal calls in one
--- transaction are one; nobody keeps it while the sidecar does not listen.
+-- transaction are one. PostgreSQL does not keep it for a sidecar that does not listen, so while none listens in this database, as until
+-- the cluster is healthy after a wake, keep_awake, release and hibernate fail with SQLSTATE 55000, for the caller to try again. touch only
+-- warns, since the caller's own session is activity.
 --
 -- Whoever owns the database may install this, and should install a newer version as the same role: it replaces the functions,
 -- and leaves rights as they are. Every role may call them (EXECUTE belongs to PUBLIC by PostgreSQL's own default). That gives
@@ -42,6 +44,18 @@ BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION 'scale_to_zero: NOTIFY is impossible on a standby; ask the primary (the Service whose name ends in -rw)'
             USING ERRCODE = 'read_only_sql_transaction';
+    END IF;
+    PERFORM pg_stat_clear_snapshot(); -- an earlier call of the same transaction may have read pg_stat_activity
+    IF NOT EXISTS (SELECT FROM pg_stat_activity
+                   WHERE datname = current_database() AND application_name = 'cnpg-i-scale-to-zero listening'
+                     AND usename IN ('postgres', 'cnpg_metrics_exporter')) THEN
+        IF payload = 'activity' THEN
+            RAISE WARNING 'scale_to_zero: the sidecar does not listen in database "%"; only this session counts as activity', current_database();
+        ELSE
+            RAISE EXCEPTION 'scale_to_zero: the sidecar does not listen in database "%", so the request would be lost', current_database()
+                USING ERRCODE = 'object_not_in_prerequisite_state',
+                      HINT = 'It listens in the database of xata.io/scale-to-zero-database while the cluster is healthy and enabled; try again in a few seconds.';
+        END IF;
     END IF;
     PERFORM pg_notify('scale_to_zero', payload);
 END
@@ -82,9 +96,8 @@ AS $function$ BEGIN PERFORM scale_to_zero.send('hibernate'); END $function$;
 -- status returns what the caller can see from inside this database, without asking the sidecar:
 --
 --   in_recovery         this is a standby: ask the primary
---   sidecar_connected   a session of the sidecar is connected to this database. That it listens cannot be seen by another
---                       session; in the database postgres it may be the one that reads pg_stat_activity. False for a
---                       moment is normal: the sidecar keeps no session while the cluster is not healthy
+--   sidecar_connected   the sidecar listens in this database. False for a moment is normal: the sidecar keeps no session while
+--                       the cluster is not healthy
 --   queue_usage         how full the queue of all NOTIFYs is; at 1 every NOTIFY fails
 --   sessions            sessions of others on the whole instance, without the sidecar's. What CloudNativePG itself opens is in it
 --   sees_all            whether the caller has the rights of pg_read_all_stats. Without them PostgreSQL hides what
@@ -99,14 +112,14 @@ CREATE OR REPLACE FUNCTION scale_to_zero.status(
     SET search_path = pg_catalog, pg_temp
 AS $function$
     SELECT pg_is_in_recovery(),
-           coalesce(bool_or(sidecar AND datname = current_database()), false),
+           coalesce(bool_or(sidecar AND datname = current_database() AND application_name = 'cnpg-i-scale-to-zero listening'), false),
            pg_notification_queue_usage(),
            count(*) FILTER (WHERE NOT sidecar AND backend_type IN ('client backend', 'walsender')
                                OR NOT sidecar AND backend_type IS NULL AND datname IS NOT NULL),
            pg_has_role('pg_read_all_stats', 'USAGE')
-    FROM (SELECT datname, backend_type,
+    FROM (SELECT datname, backend_type, application_name,
                  -- By user and name together: any user may choose an application_name.
-                 coalesce(application_name = 'cnpg-i-scale-to-zero' AND usename IN ('postgres', 'cnpg_metrics_exporter'), false) AS sidecar
+                 coalesce(application_name IN ('cnpg-i-scale-to-zero', 'cnpg-i-scale-to-zero listening') AND usename IN ('postgres', 'cnpg_metrics_exporter'), false) AS sidecar
           FROM pg_stat_activity
           WHERE pid <> pg_backend_pid() AND usename IS NOT NULL) AS others
 $function$;

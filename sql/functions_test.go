@@ -57,7 +57,7 @@ func value[T any](t *testing.T, conn *pgx.Conn, query string) T {
 func listen(t *testing.T, s *postgrestest.Server) *pgx.Conn {
 	t.Helper()
 	listener := s.Connect(t, "cnpg_metrics_exporter", "app", "application_name=cnpg-i-scale-to-zero")
-	execute(t, listener, "listen scale_to_zero")
+	execute(t, listener, "listen scale_to_zero", "set application_name = 'cnpg-i-scale-to-zero listening'")
 	return listener
 }
 
@@ -107,7 +107,9 @@ func TestFunctions_notifyAndReport(t *testing.T) {
 			t.Run("there is no login trigger yet", func(t *testing.T) { tooOld(t, s) })
 		}
 		run(t, s, "app", "functions.sql")
-		listener, guest := listen(t, s), s.Connect(t, "guest", "app")
+		guest := s.Connect(t, "guest", "app")
+		t.Run("what nobody would hear", func(t *testing.T) { unheard(t, s, guest) })
+		listener := listen(t, s)
 		t.Run("what is sent", func(t *testing.T) { sent(t, listener, guest) })
 		t.Run("what is refused", func(t *testing.T) { notSent(t, listener, guest) })
 		t.Run("status", func(t *testing.T) { status(t, s, guest) })
@@ -184,6 +186,29 @@ func sent(t *testing.T, listener, guest *pgx.Conn) {
 	}
 }
 
+// unheard checks that a request fails until the sidecar listens, and that an earlier failure in the same transaction changes nothing.
+func unheard(t *testing.T, s *postgrestest.Server, guest *pgx.Conn) {
+	s.Connect(t, "cnpg_metrics_exporter", "app", "application_name=cnpg-i-scale-to-zero") // which has yet to listen
+	s.Connect(t, "guest", "app", "application_name='cnpg-i-scale-to-zero listening'")
+	listening := s.Connect(t, "cnpg_metrics_exporter", "postgres", "application_name='cnpg-i-scale-to-zero listening'")
+	for _, call := range []string{"keep_awake('1 hour')", "release()", "hibernate()"} {
+		_, err := guest.Exec(t.Context(), "select scale_to_zero."+call)
+		refused(t, err, "55000", `does not listen in database "app"`)
+	}
+	execute(t, guest, "select scale_to_zero.touch()")
+	_ = listening.Close(t.Context())
+
+	execute(t, guest, "begin", "savepoint before")
+	_, err := guest.Exec(t.Context(), "select scale_to_zero.keep_awake('1 hour')")
+	refused(t, err, "55000")
+	listener := listen(t, s)
+	execute(t, guest, "rollback to before", "select scale_to_zero.keep_awake('1 hour')", "commit")
+	if got := received(t, listener); got != "keep-awake 3600s" {
+		t.Errorf("received %q", got)
+	}
+	_ = listener.Close(t.Context())
+}
+
 func notSent(t *testing.T, listener, guest *pgx.Conn) {
 	execute(t, guest, "reset intervalstyle")
 	const allowed = "must be more than 0 and at most 7 days"
@@ -242,7 +267,7 @@ func status(t *testing.T, s *postgrestest.Server, conn *pgx.Conn) {
 	if out, err := s.Psql(t, "postgres", "other", "functions.sql"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	s.Connect(t, "guest", "other", "application_name=cnpg-i-scale-to-zero")
+	s.Connect(t, "guest", "other", "application_name='cnpg-i-scale-to-zero listening'")
 	other := s.Connect(t, "postgres", "other")
 	if status(other).SidecarConnected {
 		t.Error("a guest who calls himself the sidecar is believed")

@@ -23,3 +23,8 @@ var ArchiveSwitch string
 //
 //go:embed archive-queue.sql
 var ArchiveQueue string
+
+// ArchiveLate returns whether WAL has waited for the archiver for more than $1 seconds.
+//
+//go:embed archive-late.sql
+var ArchiveLate string

@@ -283,6 +283,31 @@ func TestControlChannel(t *testing.T) {
 	s.fallsAsleep(c, "asleep on request")
 }
 
+// The client that wakes the cluster asks before the sidecar listens, or just after: its request is refused or has an effect.
+func TestControlChannel_aRequestHasAnEffectOrAnError(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrow(1, awake)
+	functions, err := os.ReadFile("../../sql/functions.sql")
+	s.must(err)
+	s.asSuperuser(c, "app", string(functions))
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	for range 3 {
+		s.fallsAsleep(c, "asleep before the request")
+		asked := time.Now()
+		if _, err := kube.Query(s.ctx, c, "rw", "select scale_to_zero.keep_awake('4 h')"); err != nil {
+			if !strings.Contains(err.Error(), "the sidecar does not listen") {
+				t.Fatal(err)
+			}
+			continue
+		}
+		_, err := kube.AwaitCluster(s.ctx, c, "kept awake", toSettle, func(c *cnpgv1.Cluster) bool { return c.Annotations[scenario.KeepAwakeUntil] != "" })
+		s.must(err)
+		s.keptAwake(c, asked, 4*time.Hour)
+		s.must(kube.Annotate(s.ctx, c, scenario.KeepAwakeUntil, nil))
+	}
+}
+
 // keptAwake checks that the cluster is kept awake for that long after a request that has been made since then.
 func (s *story) keptAwake(c *cnpgv1.Cluster, asked time.Time, long time.Duration) {
 	s.Helper()

@@ -207,7 +207,10 @@ func TestNextStepOfAWake(t *testing.T) {
 	there := *pod("orders", "orders-1", time.Hour, true)
 	going := there
 	going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-	on := func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationHibernation] = "on" }
+	on := func(c *cnpgv1.Cluster) {
+		c.Annotations[contract.AnnotationHibernation], c.Status.Phase = "on", cnpgv1.PhaseHealthy
+	}
+	unhealthy := func(c *cnpgv1.Cluster) { c.Status.Phase = cnpgv1.PhaseWaitingForInstancesToBeActive }
 	for _, row := range []struct {
 		rule    string
 		changes []func(*cnpgv1.Cluster)
@@ -223,7 +226,8 @@ func TestNextStepOfAWake(t *testing.T) {
 		{"nor while it waits for one", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, []corev1.Pod{going}, false, stepAwaitPodsDeleted},
 		{"nor between the last pod and the condition", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, nil, false, stepAwaitPodsDeleted},
 		{"before the operator has begun it is", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there}, false, stepEndHibernation},
-		{"and while it waits for a healthy cluster", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepEndHibernation},
+		{"and while it waits for a healthy cluster", []func(*cnpgv1.Cluster){on, unhealthy, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepEndHibernation},
+		{"not once that is healthy, since the operator says so only later", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepAwaitPodsDeleted},
 		{"unless a pod is being deleted already", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there, going}, false, stepAwaitPodsDeleted},
 		{"a wake that may have the operator delete volumes is refused", []func(*cnpgv1.Cluster){asleep, maintained}, nil, false, stepRefuse},
 		{"also of what a person put to sleep", []func(*cnpgv1.Cluster){byHand, maintained}, nil, false, stepRefuse},

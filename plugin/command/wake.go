@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,8 +21,8 @@ import (
 // defaultWakeTimeout is the plugin's own default timeout for a wake.
 const defaultWakeTimeout = 5 * time.Minute
 
-// waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30: pkg/reconciler/hibernation).
-// It writes the condition before it deletes the first pod.
+// waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30: pkg/reconciler/hibernation). Once the
+// cluster is healthy it may have begun all the same: it writes the next reason only after it has deleted the first pod.
 const waitingForHealthy = "WaitingForHealthy"
 
 // step is the next step of a wake.
@@ -48,7 +49,7 @@ const (
 func (s seen) next() step {
 	reason, _, _ := s.condition()
 	deleting := slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
-	begun := deleting || reason != "" && reason != waitingForHealthy
+	begun := deleting || reason != "" && (reason != waitingForHealthy || s.cluster.Status.Phase == cnpgv1.PhaseHealthy)
 	switch {
 	case s.view.Dozing && !s.view.Stopped:
 		return stepAwaitStopped

@@ -32,6 +32,7 @@ func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 		{"the instance manager's name over the network counts", Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager"}, ClassClient},
 		{"the exporter's user under another name counts", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: "psql", Local: true}, ClassClient},
 		{"our own sessions do not, under either role", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: contract.ApplicationName, Local: true}, ClassInfrastructure},
+		{"nor does the one that listens", Session{BackendType: "client backend", User: "postgres", Application: contract.ListeningApplicationName, Local: true}, ClassInfrastructure},
 		{"our name from an ordinary user counts", Session{BackendType: "client backend", User: "app", Application: contract.ApplicationName, Local: true}, ClassClient},
 		{"a standby does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2"}, ClassInfrastructure},
 		{"a standby that joins does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2-join"}, ClassInfrastructure},
@@ -68,6 +69,21 @@ func TestTally_countsEveryState(t *testing.T) {
 	want := map[string]int{"active": 1, "idle": 1, "idle_in_transaction": 1, "idle_in_transaction_aborted": 1, "fastpath_function_call": 1, "disabled": 1, "unknown": 2}
 	if diff := cmp.Diff(want, tally.ByState()); diff != "" || len(tally.InUse()) != 1 {
 		t.Errorf("states (-want +got):\n%s", diff)
+	}
+}
+
+func TestTally_hasThePoolersIdleSessionEnded(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[string][]Terminable{
+		"idle":   {{PID: 1, Started: 10, Idle: true, Changed: 5, Infrastructure: true}},
+		"active": nil,
+	} {
+		var tally Tally
+		tally.Add(Session{BackendType: "client backend", User: poolerUser, Database: "postgres", State: state, PID: 1, Started: 10, Changed: 5}, Rules{})
+		tally.Add(Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager", Local: true, State: "idle", PID: 2}, Rules{})
+		if diff := cmp.Diff(want, tally.Terminable()); diff != "" || len(tally.InUse()) != 0 {
+			t.Errorf("%s (-want +got):\n%s", state, diff)
+		}
 	}
 }
 

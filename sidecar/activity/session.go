@@ -80,6 +80,9 @@ const (
 	ClassInternal Class = "internal"
 )
 
+// poolerUser is the role of PgBouncer's auth_query.
+const poolerUser = "cnpg_pooler_pgbouncer"
+
 // joinSuffix is what CloudNativePG appends to an instance's name while it joins (1.30: pkg/management/postgres/probes.go).
 const joinSuffix = "-join"
 
@@ -139,14 +142,19 @@ func infrastructure(s Session, instances []string) bool {
 		// millisecond every ten seconds. Operators without a role for the exporter (1.28 before 1.28.3) scrape in a session of
 		// the instance manager that temporarily has the exporter's name (metrics/collector.go).
 		return s.Local && (s.Application == "cnpg-instance-manager" || s.Application == "cnpg_metrics_exporter" ||
-			s.Application == "pg_isready" || s.Application == contract.ApplicationName)
+			s.Application == "pg_isready" || sidecar(s.Application))
 	case "cnpg_metrics_exporter":
-		return s.Local && (s.Application == "cnpg_metrics_exporter" || s.Application == contract.ApplicationName)
+		return s.Local && (s.Application == "cnpg_metrics_exporter" || sidecar(s.Application))
 	case "streaming_replica":
 		return slices.Contains(instances, strings.TrimSuffix(s.Application, joinSuffix))
-	case "cnpg_pooler_pgbouncer":
+	case poolerUser:
 		return s.Database == "postgres"
 	default:
 		return false
 	}
+}
+
+// sidecar reports whether an application_name is the sidecar's.
+func sidecar(application string) bool {
+	return application == contract.ApplicationName || application == contract.ListeningApplicationName
 }

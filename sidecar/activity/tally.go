@@ -51,6 +51,8 @@ type Terminable struct {
 	// Idle says that the session does not count because it has been idle since Changed, in microseconds since 1970.
 	Idle    bool
 	Changed int64
+	// Infrastructure says that its work is no use either.
+	Infrastructure bool
 }
 
 // maximumKept limits what is kept of one sample. A server with more sessions has some that count.
@@ -87,6 +89,8 @@ func (t *Tally) Add(s Session, rules Rules) {
 		return
 	case class == ClassClient:
 		t.count(s)
+	case class == ClassInfrastructure && s.User == poolerUser && s.State == "idle": // PgBouncer keeps it for its next auth_query
+		t.addTerminable(Terminable{PID: s.PID, Started: s.Started, Idle: true, Changed: s.Changed, Infrastructure: true})
 	}
 	t.classes[class]++
 	if class != ClassInfrastructure && class != ClassInternal && class != ClassIgnored && !s.Peer.IsValid() {

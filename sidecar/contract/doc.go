@@ -10,6 +10,9 @@ const (
 	FieldManager = "cnpg-i-scale-to-zero"
 	// ApplicationName is the application_name of the sidecar's own sessions, and of the probes of the sidecar and the gateway.
 	ApplicationName = "cnpg-i-scale-to-zero"
+	// ListeningApplicationName is that of the session that receives the notifications, once it does: sql/functions.sql refuses a
+	// request while there is none.
+	ListeningApplicationName = ApplicationName + " listening"
 	// SidecarPort is where every sidecar serves /metrics, /activity and /client-address.
 	SidecarPort = 9189
 	// ReadinessPort is where the sidecar of a pod that may doze accepts the connections of the kubelet's readiness probe. It closes

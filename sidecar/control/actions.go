@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -18,14 +19,19 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	client, view := l.parts.Kubernetes, l.status.View
 	switch a {
 	case sleep.ListBackups:
+		asks := l.machine.Phase() == sleep.ListingBackups && !l.machine.ToDoze() && !view.Dozing && !l.parts.Monitor.Drained()
 		l.begin(ctx, func(ctx context.Context) func() {
 			names, err := client.RunningBackups(ctx)
-			return func() { l.listedBackups(ctx, names, err) }
+			var archiver idle.Reason
+			if asks && err == nil { // a doze asks when it prepares PostgreSQL; the operator's stop waits for the archiver too
+				archiver, err = l.parts.Instance.Archiver(ctx)
+			}
+			return func() { l.listedBackups(ctx, names, archiver, err) }
 		})
 	case sleep.Announce:
 		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, fence.Postmaster{}
 		text := contract.Announcement{
-			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
+			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(l.clockOffset + contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
 		}.String()
 		l.patch(ctx, sleep.Completed{Action: a, Announcement: text}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Annotate(ctx, view, contract.AnnotationAnnounced, &text)
@@ -51,8 +57,8 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	case sleep.ReadCluster:
 		l.patch(ctx, sleep.Completed{Action: a}, client.Get)
 	case sleep.Hibernate:
-		l.attempt.judged = l.status.State
-		reason := asleepReason(l.status.View, l.attempt.judged)
+		l.attempt.judged, l.attempt.cause = l.status.State, l.cause()
+		reason := asleepReason(view, l.attempt)
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Hibernate(ctx, view, time.Now(), reason)
 		})
@@ -76,10 +82,37 @@ func (l *Loop) patch(ctx context.Context, c sleep.Completed, send func(context.C
 			if err == nil {
 				l.setView(v)
 				c.View = l.sleepView() // the watch may have brought a newer one
+				if c.Action == sleep.Announce && l.adjustClock(v.WrittenAt) {
+					c.Blocker = idle.ReasonGatewayUnavailable // its deadline is wrong, and the next one is not
+				}
 			}
 			l.completed(ctx, c, err)
 		}
 	})
+}
+
+// clockTolerance is how far the deadline of an announcement may be off, since the machine acts until expiryMargin before it.
+const clockTolerance = time.Second
+
+// adjustClock learns from an announcement that the API server has just written how far its clock is ahead of this one, and reports
+// whether that has changed. The gateway compares the deadline with a third clock: if each is compared with the API server's, a node
+// whose clock is wrong keeps no cluster awake.
+func (l *Loop) adjustClock(written time.Time) (changed bool) {
+	sent, answered := l.attempt.began.Add(l.clockOffset), time.Now().Add(l.clockOffset)
+	ahead := time.Duration(0)
+	switch {
+	case written.IsZero():
+	case written.After(answered):
+		ahead = written.Sub(answered)
+	case written.Add(time.Second).Before(sent): // it is in whole seconds
+		ahead = written.Add(time.Second).Sub(sent)
+	}
+	if ahead.Abs() <= clockTolerance {
+		return false
+	}
+	l.clockOffset += ahead
+	l.parts.Logger.Warn("the clock of this node is not that of the API server, and is corrected for announcements", "ahead", (-l.clockOffset).String())
+	return true
 }
 
 // completed passes the result of an action to the machine.
@@ -108,8 +141,6 @@ func outcome(err error) sleep.Outcome {
 // carryOut carries out an action that is local to this instance.
 func (l *Loop) carryOut(ctx context.Context, a sleep.Action) {
 	switch a {
-	case sleep.EndSessions:
-		l.endSessions(ctx)
 	case sleep.LeaveMarker:
 		if err := l.parts.Marker.Leave(); err != nil {
 			l.parts.Logger.Warn("PostgreSQL will not wait for the nodes before it shuts down", "error", err.Error())
@@ -128,8 +159,8 @@ func (l *Loop) carryOut(ctx context.Context, a sleep.Action) {
 	}
 }
 
-func (l *Loop) listedBackups(ctx context.Context, names []string, err error) {
-	c := sleep.Completed{Action: sleep.ListBackups}
+func (l *Loop) listedBackups(ctx context.Context, names []string, archiver idle.Reason, err error) {
+	c := sleep.Completed{Action: sleep.ListBackups, Blocker: archiver}
 	if err == nil {
 		l.backups.set(len(names) != 0)
 		if l.backups.running {
@@ -190,6 +221,8 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 	switch {
 	case l.machine.ToDoze() && (!l.parts.Readiness.Held() || !l.status.Reported): // somebody may have connected directly meanwhile
 		return idle.ReasonUnknown
+	case wallClockSince(l.attempt.began) > contract.AnnouncementLifetime: // the machine was suspended, and its timers with it
+		return idle.ReasonGatewayUnavailable
 	case l.machine.ToDoze() && time.Since(l.status.LastDirect) < directQuietPeriod:
 		return idle.ReasonConnecting
 	case l.status.Decision.Action == idle.ActionNone || l.status.Decision.Action == idle.ActionAsk:
@@ -205,13 +238,32 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 	}
 }
 
+func wallClockSince(t time.Time) time.Duration { return time.Now().Round(0).Sub(t.Round(0)) }
+
 // asleepReason says why the cluster hibernates.
-func asleepReason(v kubernetes.View, judged idle.State) string {
+func asleepReason(v kubernetes.View, done attempt) string {
 	if v.Dozing {
-		return "dozing since " + v.DozingSince.UTC().Format(time.RFC3339)
+		return "dozing since " + v.DozingSince.UTC().Format(time.RFC3339) + done.cause
 	}
-	if !judged.Unused.IsZero() {
-		return contract.AsleepReasonUnusedPrefix + "it was woken at " + judged.Unused.UTC().Format(time.RFC3339)
+	if !done.judged.Unused.IsZero() {
+		return contract.AsleepReasonUnusedPrefix + "it was woken at " + done.judged.Unused.UTC().Format(time.RFC3339)
 	}
-	return "idle since " + judged.IdleSince.UTC().Format(time.RFC3339)
+	return "idle since " + done.judged.IdleSince.UTC().Format(time.RFC3339) + done.cause
+}
+
+// cause says why an idle cluster hibernates now.
+func (l *Loop) cause() string {
+	v, decision := l.status.View, l.status.Decision
+	switch {
+	case v.Dozing && v.Generation != l.doze.generation:
+		return ", because its specification has changed"
+	case v.Dozing && v.Operator != l.doze.operator:
+		return ", because the operator or a plugin has changed"
+	case v.Dozing && l.requestedDozing(), !v.Dozing && !decision.ThresholdPassed:
+		return ", on request"
+	case !v.Dozing && slices.Equal(decision.DozeBlockers, []idle.Reason{idle.ReasonGrowthPending}):
+		return ", because its pod still has the small requests of its last doze"
+	default:
+		return ", for the threshold of " + l.status.Policy.Threshold.String()
+	}
 }

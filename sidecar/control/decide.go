@@ -45,7 +45,7 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 	if !l.status.ViewKnown {
 		l.doze.endGuard()
 		l.doze.restartPending = l.findPendingRestart(v)
-		if l.parts.Readiness != nil && !v.Fenced && !v.Dozing && v.DozingSince.IsZero() && v.Annotations[contract.AnnotationAnnounced] == "" {
+		if l.parts.Readiness != nil && !v.Fenced && !v.Dozing && (v.DozingSince.IsZero() || v.ForeignMarks) && v.Annotations[contract.AnnotationAnnounced] == "" {
 			l.restoreReadiness() // an earlier process may have withdrawn it, or the supervisor has just started
 		}
 	}
@@ -105,6 +105,9 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	}
 	if l.status.View.FenceApplied {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonFenced)
+	}
+	if l.doze.archiver != "" && l.doze.archiverIdle.Equal(l.status.State.IdleSince) {
+		observation.DozeBlockers = append(observation.DozeBlockers, l.doze.archiver)
 	}
 	if l.status.Unsupported {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonLoginsUnseen)

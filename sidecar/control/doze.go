@@ -36,6 +36,10 @@ type doze struct {
 	generation int64
 	operator   string
 	retry      time.Time
+	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle then: each
+	// preparation costs a checkpoint and a WAL file, so there is no other one until the cluster is used.
+	archiver     idle.Reason
+	archiverIdle time.Time
 	// sized reports whether a size of the requests was asked for, and small whether it was that of a doze.
 	sized, small bool
 }
@@ -58,7 +62,10 @@ func (l *Loop) beginDoze(ctx context.Context, a sleep.Action) (ok bool) {
 		preparing := l.preparation.begin(ctx)
 		l.begin(ctx, func(context.Context) func() {
 			reason, err := instance.Prepare(preparing)
-			return func() { l.completed(ctx, sleep.Completed{Action: a, Blocker: reason}, err) }
+			return func() {
+				l.doze.archiver, l.doze.archiverIdle = reason, l.status.State.IdleSince
+				l.completed(ctx, sleep.Completed{Action: a, Blocker: reason}, err)
+			}
 		})
 	case sleep.WithdrawReadiness:
 		l.withdrawReadiness(ctx)
@@ -272,11 +279,16 @@ func (l *Loop) hibernatesAt() time.Time {
 		return time.Time{}
 	}
 	at := v.DozingSince.Add(policy.Threshold - policy.Doze)
-	requested := !policy.SleepRequested.IsZero() && !policy.SleepRequested.Before(v.DozingSince) // both are in whole seconds
-	if requested || v.Generation != l.doze.generation || v.Operator != l.doze.operator {
+	if l.requestedDozing() || v.Generation != l.doze.generation || v.Operator != l.doze.operator {
 		at = v.DozingSince
 	}
 	return later(at, l.doze.retry)
+}
+
+// requestedDozing reports whether somebody has requested that the dozing cluster hibernates. Both times are in whole seconds.
+func (l *Loop) requestedDozing() bool {
+	requested := l.status.Policy.SleepRequested
+	return !requested.IsZero() && !requested.Before(l.status.View.DozingSince)
 }
 
 // hibernateDozing hibernates the dozing cluster, unless a blocker other than the doze itself keeps it from that.

@@ -24,6 +24,7 @@ type instance struct {
 	ready      bool
 	prepared   int
 	refuses    idle.Reason   // what speaks against a doze
+	late       idle.Reason   // what speaks against a hibernation
 	stopTakes  time.Duration // from the fence until PostgreSQL has stopped
 	ignores    bool          // the manager ignores the fence
 	managed    bool          // the manager answers
@@ -56,6 +57,12 @@ func (i *instance) Prepare(context.Context) (idle.Reason, error) {
 	defer i.mutex.Unlock()
 	i.prepared++
 	return i.refuses, nil
+}
+
+func (i *instance) Archiver(context.Context) (idle.Reason, error) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	return i.late, nil
 }
 
 func (i *instance) Read() (fence.Postmaster, error) {
@@ -658,5 +665,40 @@ func TestRestart_thatHasFailedIsForgottenOncePostgreSQLServes(t *testing.T) {
 		wait(time.Second)
 		expect(t, w, "recorded", "", func(w *world) string { return w.view.RestartFailed })
 		expect(t, w, "ready", true, func(w *world) bool { return w.instance.ready })
+	})
+}
+
+// Each preparation costs a checkpoint and a WAL file.
+func TestDoze_preparesOnceForEachIdlePeriodWhileTheArchiverIsSlow(t *testing.T) {
+	t.Parallel()
+	prepare := func(w *world) {
+		dozes(w)
+		w.view.Annotations[contract.AnnotationInactivityMinutes] = "1440"
+		w.instance.refuses = idle.ReasonArchiverSlow
+	}
+	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(23 * time.Hour)
+		expect(t, w, "preparations", 1, func(w *world) int { return w.instance.prepared })
+		expect(t, w, "an Event says why", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
+		w.report(activity.Ended{Peer: peer, Received: 700, At: time.Now()})
+		wait(time.Hour)
+		expect(t, w, "preparations after a use", 2, func(w *world) int { return w.instance.prepared })
+		wait(24 * time.Hour)
+		expect(t, w, "hibernated at its time", true, asleep)
+	})
+}
+
+func TestHandover_waitsForALateArchiver(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) { w.instance.late = idle.ReasonArchiverBehind }, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(10 * time.Minute)
+		expect(t, w, "asleep", false, asleep)
+		expect(t, w, "announcements", 0, func(w *world) int { return len(w.announcements) })
+		expect(t, w, "reason", idle.ReasonArchiverBehind, func(w *world) idle.Reason { return w.status.Decision.Reason })
+		w.with(func(w *world) { w.instance.late = "" })
+		wait(6 * time.Minute)
+		expect(t, w, "asleep once it has caught up", true, asleep)
 	})
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -17,6 +18,7 @@ type attempt struct {
 	answered  time.Time         // when they arrived
 	suspended int               // schedules
 	judged    idle.State        // at the hibernation patch or the fence: later the end of a session may have changed it
+	cause     string            // why it hibernates
 	ended     int               // sessions
 	// unconfirmed sessions were to be ended too, but PostgreSQL did not say how many it has ended.
 	unconfirmed int
@@ -41,12 +43,15 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 	}
 	l.runTimers()
 	l.watchRestart(ctx)
-	samples := false
+	samples, ends := false, false
 	for _, a := range out.Actions {
-		samples = samples || a == sleep.Sample
-		if a != sleep.Sample && !l.beginAction(ctx, a) {
+		samples, ends = samples || a == sleep.Sample, ends || a == sleep.EndSessions
+		if a != sleep.Sample && a != sleep.EndSessions && !l.beginAction(ctx, a) {
 			l.carryOut(ctx, a)
 		}
+	}
+	if ends { // it blocks the loop, and a withdrawal must not wait for it: the operator may begin meanwhile
+		l.endSessions(ctx)
 	}
 	for _, r := range out.Reports {
 		l.report(ctx, r)
@@ -90,15 +95,16 @@ func (l *Loop) expire(ctx context.Context) (ok bool) {
 // sleepView returns what the machine needs to know about the newest state of the Cluster.
 func (l *Loop) sleepView() sleep.View {
 	v := l.status.View
+	marked := !v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != ""
 	return sleep.View{
 		Primary: v.CurrentPrimary == l.parts.Pod && v.TargetPrimary == l.parts.Pod,
-		Healthy: v.Healthy, Manual: l.status.Policy.Manual,
+		Healthy: v.Healthy, NotReady: v.Hibernation != "" || !slices.Contains(v.Ready, l.parts.Pod), Manual: l.status.Policy.Manual,
 		HibernationOn: v.Hibernating, OwnsHibernation: v.Ours, HibernationBegun: v.Hibernating && !v.Untouched(),
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
 		Holding: v.Annotations[contract.AnnotationGatewayHolding],
 		Fenced:  v.Dozing, Stopped: v.Stopped == l.parts.PodUID,
-		DozeEnding: !v.Dozing && (!v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != "" || l.doze.restartPending),
-		MayDoze:    l.mayDoze(),
+		DozeEnding: !v.Dozing && (marked && !v.ForeignMarks || l.doze.restartPending), ForeignMarks: v.ForeignMarks,
+		MayDoze: l.mayDoze(),
 	}
 }
 

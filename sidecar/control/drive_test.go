@@ -80,6 +80,7 @@ func TestDrive_anAnswerToAnotherPatchReachesTheMachine(t *testing.T) {
 	prepare := func(w *world) {
 		w.gatewayAway = true
 		w.view.Annotations[contract.AnnotationKeepAwakeUntil] = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+		w.view.KeepAwakeOurs = true
 	}
 	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
 		loop.Deliver(w.seen())

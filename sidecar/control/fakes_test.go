@@ -74,6 +74,8 @@ type world struct {
 
 	// The API server.
 	view                      kubernetes.View
+	serverAhead               time.Duration // of the clock of this node
+	announcements             []string
 	away, conflict            bool
 	lost                      sleep.Action // whose answer is lost
 	backups                   []string
@@ -242,6 +244,16 @@ func (w *world) Withdraw(context.Context, kubernetes.View) (kubernetes.View, err
 	})
 }
 
+func (w *world) KeepAwake(ctx context.Context, v kubernetes.View, until *string, extends bool) (kubernetes.View, error) {
+	if _, err := w.Annotate(ctx, v, contract.AnnotationKeepAwakeUntil, until); err != nil {
+		return kubernetes.View{}, err
+	}
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.view.KeepAwakeOurs = !extends
+	return w.view, nil
+}
+
 func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value *string) (kubernetes.View, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -262,6 +274,10 @@ func (w *world) Annotate(_ context.Context, _ kubernetes.View, key string, value
 		w.view.Stopped = *value
 	case contract.AnnotationRestartFailed:
 		w.view.RestartFailed = *value
+	}
+	if key == contract.AnnotationAnnounced && value != nil {
+		w.announcements = append(w.announcements, *value)
+		w.view.WrittenAt = time.Now().Add(w.serverAhead).Truncate(time.Second)
 	}
 	if key == contract.AnnotationAnnounced && value != nil && !w.gatewayAway {
 		go w.acknowledge(*value, w.gatewayTakes)
@@ -482,7 +498,7 @@ func healthy() kubernetes.View {
 	return kubernetes.View{
 		ResourceVersion: strconv.FormatInt(versions.Add(1), 10),
 		UID:             "u", Name: "c", CurrentPrimary: "c-1", TargetPrimary: "c-1", Healthy: true, PluginListed: true,
-		Instances: []string{"c-1"}, ApplicationDatabase: "app",
+		Instances: []string{"c-1"}, Ready: []string{"c-1"}, ApplicationDatabase: "app",
 		Annotations: map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationInactivityMinutes: "0.5"},
 	}
 }

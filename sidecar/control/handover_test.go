@@ -286,3 +286,39 @@ func TestHandover_useOfASiblingLeavesNoWaitBehind(t *testing.T) {
 		expect(t, w, "asleep once nobody comes any more", true, asleep)
 	})
 }
+
+// The gateway compares the deadline with its own clock, which is that of the API server.
+func TestLoop_announcesByTheClockOfTheAPIServer(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule  string
+		ahead time.Duration
+		tries int
+	}{
+		{"the clocks agree", 0, 1},
+		{"they differ by what a deadline may be off", time.Second, 1},
+		{"that of the node is behind", 40 * time.Second, 2},
+		{"so little that the gateway would leave before the switch", 25 * time.Second, 2},
+		{"that of the node is ahead", -time.Hour, 2},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) { w.serverAhead = row.ahead }, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(43 * time.Second) // the second try is at 40 s; no operator begins before 45 s
+				expect(t, w, "asleep", true, asleep)
+				expect(t, w, "announcements", row.tries, func(w *world) int { return len(w.announcements) })
+				w.with(func(w *world) {
+					announced, err := contract.ParseAnnouncement(w.announcements[len(w.announcements)-1])
+					if err != nil {
+						t.Fatal(err)
+					}
+					left := announced.Deadline.Sub(w.hibernated.Add(row.ahead))
+					if left < contract.AnnouncementLifetime-10*time.Second || left > contract.AnnouncementLifetime+clockTolerance {
+						t.Errorf("the deadline is %s after the switch", left)
+					}
+				})
+			})
+		})
+	}
+}

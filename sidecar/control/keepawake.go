@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// keepAwakeWriteInterval is the minimum time between two writes of the annotation for the channel.
-	keepAwakeWriteInterval = 5 * time.Second
+	// keepAwakeWriteInterval is the minimum time between two writes of a time for the channel, because an application may ask with
+	// every transaction, and each write is a reconciliation. Until then the sidecar knows it all the same.
+	keepAwakeWriteInterval = time.Minute
 	// firstKeepAwakeRetry and maxKeepAwakeRetry limit the backoff between tries to write it.
 	firstKeepAwakeRetry, maxKeepAwakeRetry = 2 * time.Second, time.Minute
 )
@@ -23,15 +24,24 @@ const (
 type keepAwakeRequest struct {
 	pending bool
 	instead string        // the annotation's value that it replaces
+	extends bool          // that value is somebody else's, and in force
 	until   time.Time     // zero: remove the annotation
 	writing bool          // it is being written
 	next    time.Time     // when it may be written
 	wait    time.Duration // before the next try, if the last one failed
 }
 
-// take records a request. A shorter request must not shorten somebody else's.
-func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Policy, annotation string) {
-	k.instead = annotation
+// take records a request. A shorter request must not shorten somebody else's, and a release takes back only what the channel wrote:
+// every role may send one.
+func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Policy, v kubernetes.View, now time.Time) {
+	annotation, ok := v.Annotations[contract.AnnotationKeepAwakeUntil]
+	foreign := ok && !v.KeepAwakeOurs
+	if foreign && request.Until.IsZero() {
+		k.pending = false
+		return
+	}
+	until, err := time.Parse(time.RFC3339, annotation)
+	k.instead, k.extends = annotation, foreign && err == nil && now.Before(until)
 	k.pending, k.until, k.wait = true, request.Until, 0
 	if !request.Until.IsZero() {
 		k.until = later(k.until, policy.KeepAwakeUntil)
@@ -73,12 +83,13 @@ func (l *Loop) persistKeepAwake(ctx context.Context) {
 		k.pending = false
 		return
 	}
-	if time.Now().Before(k.next) {
+	if time.Now().Before(k.next) && (k.wait != 0 || value != nil) {
 		return
 	}
 	k.writing = true
+	extends := k.extends
 	l.begin(ctx, func(ctx context.Context) func() {
-		v, err := l.parts.Kubernetes.Annotate(ctx, view, contract.AnnotationKeepAwakeUntil, value)
+		v, err := l.parts.Kubernetes.KeepAwake(ctx, view, value, extends)
 		return func() { l.wroteKeepAwake(ctx, v, err) }
 	})
 }

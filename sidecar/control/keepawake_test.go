@@ -64,3 +64,63 @@ func TestKeepAwake_isWrittenOnceItCan(t *testing.T) {
 		expect(t, w, "keep-awake-until", until, func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
 	})
 }
+
+func TestKeepAwake_aReleaseTakesBackOnlyWhatTheChannelWrote(t *testing.T) {
+	t.Parallel()
+	in := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
+	release := postgres.Notification{Kind: postgres.KindRelease}
+	hour := postgres.Notification{Kind: postgres.KindKeepAwake, For: time.Hour}
+	for _, row := range []struct {
+		rule   string
+		person time.Duration // until when a person keeps it awake; zero: not at all
+		sent   []postgres.Notification
+		kept   time.Duration // zero: no annotation is left
+	}{
+		{"its own time is gone", 0, []postgres.Notification{hour, release}, 0},
+		{"a person's time stays", 24 * time.Hour, []postgres.Notification{release}, 24 * time.Hour},
+		{"also after a shorter one of the channel's", 24 * time.Hour, []postgres.Notification{hour, release}, 24 * time.Hour},
+		{"and what the channel has made longer", 30 * time.Minute, []postgres.Notification{hour, release}, time.Hour},
+		{"a person's time that has passed is nobody's", -time.Hour, []postgres.Notification{hour, release}, 0},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			live(t, func(t *testing.T, w *world, loop *Loop) {
+				began := time.Now()
+				if row.person != 0 {
+					w.with(func(w *world) { w.view.Annotations[contract.AnnotationKeepAwakeUntil] = in(row.person) })
+				}
+				loop.Deliver(w.seen())
+				wait(10 * time.Second)
+				want := ""
+				if row.kept != 0 {
+					want = in(row.kept - time.Since(began))
+				}
+				for _, n := range row.sent {
+					if n.At = time.Now(); n.Kind == postgres.KindKeepAwake && row.kept == n.For {
+						want = in(n.For)
+					}
+					w.notification()(n)
+					wait(10 * time.Second)
+				}
+				expect(t, w, "keep-awake-until", want, func(w *world) string { return w.view.Annotations[contract.AnnotationKeepAwakeUntil] })
+			})
+		})
+	}
+}
+
+func TestKeepAwake_isWrittenOnceAMinute(t *testing.T) {
+	t.Parallel()
+	live(t, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(10 * time.Second)
+		written := map[string]bool{}
+		for range 600 { // ten minutes of an application that asks every second
+			keepAwake(w)
+			wait(time.Second)
+			w.with(func(w *world) { written[w.view.Annotations[contract.AnnotationKeepAwakeUntil]] = true })
+		}
+		if len(written) < 9 || len(written) > 11 {
+			t.Errorf("written %d times in ten minutes", len(written))
+		}
+	})
+}

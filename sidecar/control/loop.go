@@ -32,8 +32,9 @@ type Loop struct {
 	doze      doze
 	// preparation may be canceled from any goroutine.
 	preparation preparation
-	quietUntil  time.Time // until then no session is held
-	due         time.Time // when the next sample is due; zero: none
+	quietUntil  time.Time     // until then no session is held
+	clockOffset time.Duration // how far the API server's clock is ahead
+	due         time.Time     // when the next sample is due; zero: none
 }
 
 // New returns a loop for Run.

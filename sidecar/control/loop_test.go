@@ -242,6 +242,32 @@ func TestLoop_resumesSchedulesOnceAfterAWake(t *testing.T) {
 	})
 }
 
+func TestLoop_resumesSchedulesWithoutTheStandbys(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule    string
+		change  func(*kubernetes.View)
+		resumed int
+	}{
+		{"once the primary is ready", func(*kubernetes.View) {}, 1},
+		{"not before that", func(v *kubernetes.View) { v.Ready = nil }, 0},
+		{"not for what was ready before the sleep", func(v *kubernetes.View) { v.Hibernation = "Hibernated" }, 0},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			live(t, func(t *testing.T, w *world, loop *Loop) {
+				woken := healthy()
+				woken.Healthy, woken.Instances = false, []string{"c-1", "c-2"} // the other finds no node
+				row.change(&woken)
+				w.with(func(w *world) { w.view, w.suspended = woken, 1 })
+				loop.Deliver(woken)
+				wait(time.Minute)
+				expect(t, w, "resumed", row.resumed, func(w *world) int { return w.resumed })
+			})
+		})
+	}
+}
+
 func TestLoop_saysWhichSchedulesStaySuspended(t *testing.T) {
 	t.Parallel()
 	liveAfter(t, func(w *world) { w.left = []string{"nightly"} }, func(t *testing.T, w *world, loop *Loop) {

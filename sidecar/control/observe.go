@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
@@ -105,7 +104,7 @@ func (l *Loop) mayBeOurTermination() bool {
 func (l *Loop) take(change monitor.Change) {
 	l.status.Status = l.parts.Monitor.Status()
 	if change.KeepAwake != nil {
-		l.keepAwake.take(*change.KeepAwake, l.status.Policy, l.status.View.Annotations[contract.AnnotationKeepAwakeUntil])
+		l.keepAwake.take(*change.KeepAwake, l.status.Policy, l.status.View, time.Now())
 	}
 	switch restored := change.Restored; {
 	case restored == nil:

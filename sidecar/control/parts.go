@@ -64,6 +64,8 @@ type Marker interface {
 type Instance interface {
 	// Prepare runs a checkpoint and waits until WAL is archived. It returns why PostgreSQL would not stop soon, or "".
 	Prepare(ctx context.Context) (idle.Reason, error)
+	// Archiver returns why PostgreSQL would wait for its archiver when it stops, or "", and has it write nothing.
+	Archiver(ctx context.Context) (idle.Reason, error)
 	// Read returns the running postmaster; the zero value if none runs.
 	Read() (fence.Postmaster, error)
 	// AwaitStopped returns once no postmaster runs.
@@ -106,6 +108,7 @@ type Kubernetes interface {
 	Fence(ctx context.Context, v kubernetes.View, at time.Time) (kubernetes.View, error)
 	LiftFence(ctx context.Context, v kubernetes.View) (kubernetes.View, error)
 	RemoveAnnouncement(ctx context.Context, v kubernetes.View) (kubernetes.View, error)
+	KeepAwake(ctx context.Context, v kubernetes.View, until *string, extends bool) (kubernetes.View, error)
 	Annotate(ctx context.Context, v kubernetes.View, key string, value *string) (kubernetes.View, error)
 	RunningBackups(ctx context.Context) ([]string, error)
 	SuspendBackups(ctx context.Context, at time.Time) (int, error)

@@ -41,20 +41,16 @@ func (l *Loop) reportSuccess(ctx context.Context, doze bool) {
 	}
 	since := l.attempt.judged.IdleSince.UTC().Format(time.RFC3339)
 	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", l.attempt.suspended, "terminated", l.attempt.ended, "unconfirmed", l.attempt.unconfirmed)
-	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status.View, l.status.Policy.Threshold, l.attempt))
+	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status.View, l.attempt))
 }
 
 // putToSleep returns the Event's message.
-func putToSleep(v kubernetes.View, threshold time.Duration, done attempt) string {
-	why := asleepReason(v, done.judged)
-	if done.judged.Unused.IsZero() {
-		why += ", for the threshold of " + threshold.String()
-	}
+func putToSleep(v kubernetes.View, done attempt) string {
 	ended := strconv.Itoa(done.ended)
 	if done.unconfirmed != 0 {
 		ended = fmt.Sprintf("at most %d", done.ended+done.unconfirmed)
 	}
-	return fmt.Sprintf("Put to sleep: %s; suspended ScheduledBackups: %d; ended sessions that do not count: %s", why, done.suspended, ended)
+	return fmt.Sprintf("Put to sleep: %s; suspended ScheduledBackups: %d; ended sessions that do not count: %s", asleepReason(v, done), done.suspended, ended)
 }
 
 func (l *Loop) reportAborted(ctx context.Context, reason idle.Reason) {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -223,6 +224,9 @@ func TestLoop_followsTheControlChannel(t *testing.T) {
 			send(w, postgres.Notification{Kind: postgres.KindHibernate})
 			wait(2 * time.Second)
 			expect(t, w, "asleep", true, asleep)
+			expect(t, w, "the Event says so", true, func(w *world) bool {
+				return slices.ContainsFunc(w.messages, func(text string) bool { return strings.Contains(text, ", on request;") })
+			})
 		})
 	})
 	t.Run("hibernate waits for a blocker", func(t *testing.T) {
@@ -414,7 +418,9 @@ func TestLoop_withdrawsTheSwitch(t *testing.T) {
 	// asked is the Cluster after the hibernation patch, as the API server shows it.
 	asked := func(w *world, condition string) kubernetes.View {
 		v := w.seen()
-		v.Hibernating, v.Ours, v.Hibernation, v.AsleepSince = true, true, condition, time.Now()
+		reason, healthyAgain := strings.CutSuffix(condition, ", and healthy")
+		v.Hibernating, v.Ours, v.Hibernation, v.AsleepSince = true, true, reason, time.Now()
+		v.Healthy = healthyAgain || reason != "WaitingForHealthy"
 		return v
 	}
 	for _, row := range []struct {
@@ -426,6 +432,7 @@ func TestLoop_withdrawsTheSwitch(t *testing.T) {
 		{"when the operator does nothing", "", false, 17 * time.Second, 1},
 		{"not at once", "", false, 10 * time.Second, 0},
 		{"when the cluster became unhealthy", "WaitingForHealthy", false, 17 * time.Second, 1},
+		{"not once it is healthy again, since the operator deletes the primary before it says so", "WaitingForHealthy, and healthy", true, time.Minute, 0},
 		{"when somebody comes", "", true, 3 * time.Second, 1},
 		{"not once the operator deletes pods", "DeletingPods", true, time.Minute, 0},
 		{"not while pods are being deleted", "WaitingPodsDeletion", true, time.Minute, 0},

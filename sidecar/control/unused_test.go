@@ -123,31 +123,62 @@ func TestLoop_isUsedAsSoonAsASessionHasEnded(t *testing.T) {
 func TestAsleepReason_saysThatNobodyUsedIt(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	if got := asleepReason(kubernetes.View{}, idle.State{IdleSince: at}); got != "idle since 2026-03-01T12:00:00Z" {
+	if got := asleepReason(kubernetes.View{}, attempt{judged: idle.State{IdleSince: at}}); got != "idle since 2026-03-01T12:00:00Z" {
 		t.Error(got)
 	}
-	if got := asleepReason(kubernetes.View{}, idle.State{IdleSince: at, Unused: at}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+	if got := asleepReason(kubernetes.View{}, attempt{judged: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
 		t.Error(got)
 	}
 }
 
-func TestPutToSleep_namesTheThresholdOnlyIfThatHasPassed(t *testing.T) {
+func TestPutToSleep_saysWhatForUnlessNobodyUsedIt(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	done := attempt{judged: idle.State{IdleSince: at}, suspended: 1, ended: 2}
+	done := attempt{judged: idle.State{IdleSince: at}, cause: ", on request", suspended: 1, ended: 2}
 	const counts = "; suspended ScheduledBackups: 1; ended sessions that do not count: 2"
-	if got := putToSleep(kubernetes.View{}, 30*time.Minute, done); got != "Put to sleep: idle since 2026-03-01T12:00:00Z, for the threshold of 30m0s"+counts {
+	if got := putToSleep(kubernetes.View{}, done); got != "Put to sleep: idle since 2026-03-01T12:00:00Z, on request"+counts {
 		t.Error(got)
 	}
 	done.judged.Unused = at
-	if got := putToSleep(kubernetes.View{}, 30*time.Minute, done); got != "Put to sleep: unused since it was woken at 2026-03-01T12:00:00Z"+counts {
+	if got := putToSleep(kubernetes.View{}, done); got != "Put to sleep: unused since it was woken at 2026-03-01T12:00:00Z"+counts {
 		t.Error(got)
 	}
 }
 
 func TestPutToSleep_saysHowManySessionsMayHaveBeenEnded(t *testing.T) {
 	t.Parallel()
-	if got := putToSleep(kubernetes.View{}, time.Minute, attempt{unconfirmed: 50}); !strings.HasSuffix(got, "ended sessions that do not count: at most 50") {
+	if got := putToSleep(kubernetes.View{}, attempt{unconfirmed: 50}); !strings.HasSuffix(got, "ended sessions that do not count: at most 50") {
 		t.Error(got)
+	}
+}
+
+func TestLoop_cause(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	dozing := kubernetes.View{Dozing: true, DozingSince: at, Generation: 1, Operator: "1.30"}
+	changed, upgraded := dozing, dozing
+	changed.Generation, upgraded.Operator = 2, "1.31"
+	for _, row := range []struct {
+		rule   string
+		status Status
+		want   string
+	}{
+		{"the threshold has passed", Status{Decision: idle.Decision{ThresholdPassed: true}}, ", for the threshold of 1h0m0s"},
+		{"it has not, so somebody has asked", Status{}, ", on request"},
+		{
+			"where it would doze again, but lacks its requests",
+			Status{Decision: idle.Decision{ThresholdPassed: true, DozeBlockers: []idle.Reason{idle.ReasonGrowthPending}}},
+			", because its pod still has the small requests of its last doze",
+		},
+		{"it has dozed for the threshold", Status{View: dozing}, ", for the threshold of 1h0m0s"},
+		{"somebody has asked during the doze", Status{View: dozing, Policy: idle.Policy{SleepRequested: at}}, ", on request"},
+		{"somebody had asked before it", Status{View: dozing, Policy: idle.Policy{SleepRequested: at.Add(-time.Second)}}, ", for the threshold of 1h0m0s"},
+		{"a change of the specification", Status{View: changed}, ", because its specification has changed"},
+		{"another operator", Status{View: upgraded}, ", because the operator or a plugin has changed"},
+	} {
+		loop := &Loop{status: row.status, doze: doze{generation: 1, operator: "1.30"}}
+		if loop.status.Policy.Threshold = time.Hour; loop.cause() != row.want {
+			t.Errorf("%s: %q", row.rule, loop.cause())
+		}
 	}
 }

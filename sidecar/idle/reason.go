@@ -152,9 +152,9 @@ func (r Reason) Description() string {
 	case ReasonGrowthPending:
 		return "the pod's requests could not be raised again after a doze; the cluster hibernates after doze-minutes, so that its next pod is placed anew"
 	case ReasonArchiverBehind:
-		return "WAL is not archived within 10 seconds, so that PostgreSQL could not stop soon; the cluster does not doze meanwhile"
+		return "WAL is not archived within 10 seconds, so that PostgreSQL could not stop soon; the cluster does not sleep meanwhile"
 	case ReasonArchiverSlow:
-		return "the archiving of one WAL file takes longer than 2 seconds, for which a client would have to wait while PostgreSQL stops; the cluster does not doze meanwhile"
+		return "the archiving of one WAL file takes longer than 2 seconds, for which a client would have to wait while PostgreSQL stops; the cluster does not doze before it is used again"
 	case ReasonEndpointsRemain:
 		return "a Service still leads to the instance although its pod is not ready, as with publishNotReadyAddresses; the cluster does not doze meanwhile"
 	case ReasonIdle:

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,8 @@ var errNoVersion = errors.New("the object's resourceVersion is not known")
 type patch struct {
 	Metadata patchMetadata `json:"metadata"`
 	Spec     *suspension   `json:"spec,omitempty"`
+	// manager is the field manager, if it is not the usual one.
+	manager string
 }
 
 type patchMetadata struct {
@@ -50,7 +53,7 @@ func (c *Client) apply(ctx context.Context, resource, name string, p patch, resu
 	ctx, cancel := callContext(ctx)
 	defer cancel()
 	err = c.rest.Patch(types.MergePatchType).Namespace(c.identity.Namespace).Resource(resource).Name(name).
-		VersionedParams(&metav1.PatchOptions{FieldManager: contract.FieldManager}, metav1.ParameterCodec).
+		VersionedParams(&metav1.PatchOptions{FieldManager: cmp.Or(p.manager, contract.FieldManager)}, metav1.ParameterCodec).
 		MaxRetries(0).Body(body).Do(ctx).Into(result)
 	if err != nil {
 		return fmt.Errorf("patch %s %s: %w", resource, name, classify(err))
@@ -107,9 +110,28 @@ func (c *Client) Annotate(ctx context.Context, v View, key string, value *string
 	return c.annotate(ctx, v, map[string]*string{key: value})
 }
 
+// extendingManager is the field manager of a time that the channel has made longer than another had set it. The channel does not take
+// that back, since theirs is in it.
+const extendingManager = contract.FieldManager + "-extended"
+
+// KeepAwake sets the annotation keep-awake-until, or removes it if the value is nil, and returns the resulting Cluster. It fails with
+// [ErrConflict] if the Cluster has changed since the view. extends says that the value replaces a time of somebody else's that is still
+// in force.
+func (c *Client) KeepAwake(ctx context.Context, v View, until *string, extends bool) (View, error) {
+	manager := contract.FieldManager
+	if extends {
+		manager = extendingManager
+	}
+	return c.annotateAs(ctx, manager, v, map[string]*string{contract.AnnotationKeepAwakeUntil: until})
+}
+
 func (c *Client) annotate(ctx context.Context, v View, annotations map[string]*string) (View, error) {
+	return c.annotateAs(ctx, contract.FieldManager, v, annotations)
+}
+
+func (c *Client) annotateAs(ctx context.Context, manager string, v View, annotations map[string]*string) (View, error) {
 	var cluster api.Cluster
-	p := patch{Metadata: patchMetadata{ResourceVersion: v.ResourceVersion, Annotations: annotations}}
+	p := patch{Metadata: patchMetadata{ResourceVersion: v.ResourceVersion, Annotations: annotations}, manager: manager}
 	if err := c.apply(ctx, "clusters", c.identity.Cluster, p, &cluster); err != nil {
 		return View{}, err
 	}

@@ -334,7 +334,25 @@ func hibernate(t *testing.T, sidecar *kubernetes.Client, views <-chan kubernetes
 	if _, err := sidecar.Withdraw(t.Context(), on); err != nil {
 		t.Fatal(err)
 	}
-	await(t, views, func(v kubernetes.View) bool { return !v.Hibernating })
+	keepAwake(t, sidecar, await(t, views, func(v kubernetes.View) bool { return !v.Hibernating }))
+}
+
+// keepAwake checks what the API server records of the times of the channel.
+func keepAwake(t *testing.T, sidecar *kubernetes.Client, v kubernetes.View) {
+	t.Helper()
+	for i, extends := range []bool{false, true, false} {
+		until := time.Now().Add(time.Duration(i+1) * time.Hour).UTC().Format(time.RFC3339)
+		var err error
+		if v, err = sidecar.KeepAwake(t.Context(), v, &until, extends); err != nil {
+			t.Fatal(err)
+		}
+		if v.KeepAwakeOurs == extends {
+			t.Errorf("a time that extends another: %t, ours: %t", extends, v.KeepAwakeOurs)
+		}
+		if ago := time.Since(v.WrittenAt); !extends && (ago < -time.Second || ago > patience) {
+			t.Errorf("written %s ago", ago)
+		}
+	}
 }
 
 func administrator(t *testing.T, config *rest.Config) client.Client {

@@ -20,10 +20,15 @@ import (
 // phaseHealthy is the phase in which every instance is ready (1.30: api/v1, PhaseHealthy).
 const phaseHealthy = "Cluster in healthy state"
 
+// podHealthy is the key of the ready pods in the Cluster's status (1.30: pkg/utils, PodHealthy).
+const podHealthy = "healthy"
+
 // View is the part of its Cluster that the sidecar needs.
 type View struct {
 	// UID, Name and ResourceVersion identify the object and its version.
 	UID, Name, ResourceVersion string
+	// WrittenAt is when our field manager has last changed the Cluster, by the API server's clock and in whole seconds; zero if never.
+	WrittenAt time.Time
 	// Generation changes with the specification.
 	Generation int64
 	// Operator changes with the version of the operator, or of a plugin that it has loaded for the Cluster. It writes them before it
@@ -37,6 +42,8 @@ type View struct {
 	Healthy bool
 	// Instances are the names of the pods.
 	Instances []string
+	// Ready are the names of the pods that the operator has found ready. A Backup waits for its instance to be one.
+	Ready []string
 	// Addresses are the reported addresses of the instances, by pod name.
 	Addresses map[string]netip.Addr
 	// ApplicationDatabase is the database that the Cluster was created with; empty if it names none.
@@ -44,6 +51,8 @@ type View struct {
 	// Hibernating is set if hibernation is on. Ours is set if our field manager is its only owner: we turned it on, and since then
 	// nobody has turned it off and on again or set the same value by server-side apply.
 	Hibernating, Ours bool
+	// KeepAwakeOurs is set if our field manager is the only owner of the annotation keep-awake-until, so that the channel may remove it.
+	KeepAwakeOurs bool
 	// Hibernation is the reason of the operator's hibernation condition, which shows its progress; empty without the condition.
 	Hibernation string
 	// Dozing is set if we have fenced the instance: the cluster dozes, unless hibernation is on. DozingSince is when, as recorded;
@@ -53,6 +62,8 @@ type View struct {
 	Stopped     string
 	// RestartFailed is the UID of the pod in which PostgreSQL is recorded as not started again after a doze.
 	RestartFailed string
+	// ForeignMarks is set if what a doze leaves on the Cluster until it is over is there and not ours, as after an export of its YAML.
+	ForeignMarks bool
 	// FenceApplied is set if a person's manifest contains the fence, so that one of ours would count as theirs.
 	FenceApplied bool
 	// AsleepSince is when we turned hibernation on; zero if not recorded.
@@ -74,7 +85,7 @@ type View struct {
 const minSwitchoverDelay = 60
 
 // waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30:
-// pkg/reconciler/hibernation/status.go). It writes the condition before it deletes the first pod.
+// pkg/reconciler/hibernation/status.go).
 const waitingForHealthy = "WaitingForHealthy"
 
 // Before reports whether the view is older than another of the same Cluster. resourceVersions are increasing numbers
@@ -84,9 +95,12 @@ func (v View) Before(other View) bool {
 	return err == nil && order < 0 && v.UID == other.UID
 }
 
-// Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view.
+// Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view. It adds the condition
+// before it deletes the first pod, but deletes that in the same reconciliation in which it changes the reason from waitingForHealthy,
+// and writes that change only later (1.30: updateResourceStatus compares the status with a copy that shares its conditions). So once the
+// cluster is healthy it may have begun.
 func (v View) Untouched() bool {
-	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == waitingForHealthy)
+	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == waitingForHealthy && !v.Healthy)
 }
 
 // Blockers returns the Cluster's own reasons against sleep, if the given pod decides.
@@ -131,7 +145,7 @@ func viewOf(c *api.Cluster) View {
 	view := View{
 		UID: string(c.UID), Name: c.Name, Generation: c.Generation, ResourceVersion: c.ResourceVersion, Annotations: c.Annotations,
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
-		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames, Addresses: addresses(c),
+		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames, Ready: c.Status.InstancesStatus[podHealthy], Addresses: addresses(c),
 		ApplicationDatabase:    applicationDatabase(c),
 		Operator:               operator(c),
 		Hibernating:            c.Annotations[contract.AnnotationHibernation] == "on",
@@ -141,8 +155,15 @@ func viewOf(c *api.Cluster) View {
 		ReconciliationDisabled: c.Annotations[contract.AnnotationReconciliationLoop] == contract.ReconciliationLoopDisabled,
 		ShortSwitchoverDelay:   c.Spec.SwitchoverDelay > 0 && c.Spec.SwitchoverDelay < minSwitchoverDelay,
 	}
+	for i := range c.ManagedFields {
+		if entry := &c.ManagedFields[i]; entry.Manager == contract.FieldManager && entry.Time != nil && entry.Time.After(view.WrittenAt) {
+			view.WrittenAt = entry.Time.Time
+		}
+	}
 	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
+	view.KeepAwakeOurs = ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationKeepAwakeUntil)
 	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)
+	view.ForeignMarks = foreignMarks(c)
 	view.FenceApplied = ownership.FenceApplied(c.Annotations)
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
 	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
@@ -159,6 +180,19 @@ func viewOf(c *api.Cluster) View {
 		}
 	}
 	return view
+}
+
+func foreignMarks(c *api.Cluster) bool {
+	there := false
+	for _, key := range [...]string{contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationRestartFailed} {
+		if _, ok := c.Annotations[key]; !ok {
+			continue
+		}
+		if there = true; ownership.SetByUs(c.ManagedFields, "metadata", "annotations", key) {
+			return false
+		}
+	}
+	return there
 }
 
 // addresses returns the addresses that the instances reported; nil if none.

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ const healthy = `{
   "spec": {"instances": 2, "plugins": [{"name": "barman-cloud.cloudnative-pg.io"}, %plugin%],
     "bootstrap": {"initdb": {"database": "app", "owner": "app"}}%spec%},
   "status": {"phase": "Cluster in healthy state", "currentPrimary": "blue-1", "targetPrimary": "blue-1",
-    "instanceNames": ["blue-1", "blue-2"],
+    "instanceNames": ["blue-1", "blue-2"], "instancesStatus": {"healthy": ["blue-1"], "replicating": ["blue-2"]},
     "conditions": [{"type": "Ready", "status": "True"}, {"type": "ContinuousArchiving", "status": "True"}]%status%}}`
 
 const listed = `{"name": "cnpg-i-scale-to-zero.xata.io"}`
@@ -56,7 +57,7 @@ func TestView_ofAHealthyCluster(t *testing.T) {
 	}
 	want := View{
 		UID: "0f0e", Name: "blue", ResourceVersion: "7", Annotations: map[string]string{contract.AnnotationEnabled: "true"},
-		CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, Instances: []string{"blue-1", "blue-2"},
+		CurrentPrimary: "blue-1", TargetPrimary: "blue-1", Healthy: true, Instances: []string{"blue-1", "blue-2"}, Ready: []string{"blue-1"},
 		ApplicationDatabase: "app", PluginListed: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -243,5 +244,40 @@ func TestView_whoseTheSwitchIs(t *testing.T) {
 				t.Errorf("hibernating %t, ours %t, want %t", got.Hibernating, got.Ours, row.want)
 			}
 		})
+	}
+}
+
+func TestView_whoseKeepAwakeItIs(t *testing.T) {
+	t.Parallel()
+	const until = `, "xata.io/scale-to-zero-keep-awake-until": "2026-03-01T12:00:00Z"}, "managedFields": [{"manager": %q, "operation": "Update", "fieldsV1": {"f:metadata": {"f:annotations": {"f:xata.io/scale-to-zero-keep-awake-until": {}}}}}], "x": {"y": "z"`
+	for manager, want := range map[string]bool{contract.FieldManager: true, "kubectl-annotate": false, extendingManager: false} {
+		got, err := decodeCluster([]byte(clusterWith("annotations", fmt.Sprintf(until, manager))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.KeepAwakeOurs != want {
+			t.Errorf("set by %s: ours %t, want %t", manager, got.KeepAwakeOurs, want)
+		}
+	}
+}
+
+func TestView_marksOfADozeThatAreNotOurs(t *testing.T) {
+	t.Parallel()
+	const marks = `, "xata.io/scale-to-zero-dozing-since": "2026-03-01T12:00:00Z", "xata.io/scale-to-zero-postgres-stopped": "u"}, "managedFields": [{"manager": %q, "operation": "Update", "fieldsV1": {"f:metadata": {"f:annotations": {"f:xata.io/scale-to-zero-dozing-since": {}}}}}], "x": {"y": "z"`
+	for _, row := range []struct {
+		rule, annotations string
+		foreign           bool
+	}{
+		{"one that is ours suffices", fmt.Sprintf(marks, contract.FieldManager), false},
+		{"what a person has applied is theirs", fmt.Sprintf(marks, "kubectl-client-side-apply"), true},
+		{"no marks", "", false},
+	} {
+		got, err := decodeCluster([]byte(clusterWith("annotations", row.annotations)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.ForeignMarks != row.foreign {
+			t.Errorf("%s: foreign %t", row.rule, got.ForeignMarks)
+		}
 	}
 }

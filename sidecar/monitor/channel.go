@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"context"
+	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
@@ -70,6 +71,9 @@ func (m *Monitor) stopListening() {
 	}
 }
 
+// malformedEvery limits the log, because every role may send what is malformed. All of it is counted.
+const malformedEvery = time.Minute
+
 // handleNotifications handles the notifications in the mailbox.
 func (m *Monitor) handleNotifications() Change {
 	mail := m.mailbox.take()
@@ -78,7 +82,8 @@ func (m *Monitor) handleNotifications() Change {
 			m.parts.Observer.Notified(kind)
 		}
 	}
-	if mail.malformed != nil {
+	if now := time.Now(); mail.malformed != nil && now.Sub(m.logged) >= malformedEvery {
+		m.logged = now
 		m.parts.Logger.Warn("a notification is not understood and was passed over",
 			"channel", postgres.Channel, "error", mail.malformed.Error())
 	}

@@ -1,6 +1,8 @@
 package monitor
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,6 +160,25 @@ func TestHandle_publishesWhetherItListens(t *testing.T) {
 		i.listener.failed(errFake)
 		if change := handleAll(m); change.ListenFailure == nil || m.Status().ListenerConnected {
 			t.Errorf("%+v, connected %t", change, m.Status().ListenerConnected)
+		}
+	})
+}
+
+// Every role may send what is malformed, as fast as it likes.
+func TestHandle_logsWhatIsMalformedOnceAMinute(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, i *instance, m *Monitor) {
+		var log strings.Builder
+		m.parts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		m.Configure(listening)
+		_, _ = m.Sample(t.Context())
+		for range 180 {
+			i.listener.notify(postgres.Notification{Kind: postgres.KindMalformed, Err: errFake, At: time.Now()})
+			handleAll(m)
+			time.Sleep(time.Second)
+		}
+		if lines := strings.Count(log.String(), "not understood"); lines != 3 || len(i.kinds) != 180 {
+			t.Errorf("%d lines for %d notifications in three minutes", lines, len(i.kinds))
 		}
 	})
 }

@@ -84,6 +84,7 @@ type Monitor struct {
 	began     time.Time // start of the newest sample
 	sampleAt  time.Time // when the next sample is requested; zero for none
 	probed    time.Time // when the server was last asked whether it is shutting down
+	logged    time.Time // when a malformed notification was last logged
 	timeouts  int       // how many times in a row it did not answer in time
 	kept      bool      // whether the sampler's session stays open between samples
 

@@ -140,7 +140,7 @@ func (m *Monitor) sawPeers(classes map[netip.AddrPort]activity.Class) {
 func newestChange(sessions []activity.Terminable) int64 {
 	newest := int64(0)
 	for _, s := range sessions {
-		if s.Idle {
+		if s.Idle && !s.Infrastructure {
 			newest = max(newest, s.Changed)
 		}
 	}

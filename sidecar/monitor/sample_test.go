@@ -115,7 +115,14 @@ func TestSample_aRestingSessionCountsUpToItsLastStatement(t *testing.T) {
 		if got := rest(2, time.Hour); got != time.Minute {
 			t.Errorf("with a change, by a clock that was set, used %s ago", got)
 		}
-		if sessions := m.Terminable(); len(sessions) != 1 || sessions[0].PID != 11 {
+		i.sample.Tally.Add(activity.Session{
+			BackendType: "client backend", User: "cnpg_pooler_pgbouncer", Database: "postgres", State: "idle", PID: 12, Changed: 3,
+		}, settings.Rules)
+		time.Sleep(time.Minute)
+		if seen, _ := m.Sample(t.Context()); time.Since(seen.Used) != time.Hour {
+			t.Errorf("the pooler's authentication is a use %s ago", time.Since(seen.Used))
+		}
+		if sessions := m.Terminable(); len(sessions) != 2 || sessions[0].PID != 11 {
 			t.Errorf("%+v can be terminated", sessions)
 		}
 	})

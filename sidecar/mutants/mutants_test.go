@@ -71,7 +71,7 @@ var mutants = []mutant{
 	{
 		"schedules are resumed before the late patch is fenced off",
 		"sidecar/sleep/machine.go", `case v.Primary && s.phase == Starting && v.held():`,
-		`case MUTANT && s.resume != resumed && !s.resumeWaits && v.Primary && v.Healthy: s.enter(Resuming, Resume)
+		`case MUTANT && s.resume != resumed && !s.resumeWaits && v.Primary && !v.NotReady: s.enter(Resuming, Resume)
 		case v.Primary && s.phase == Starting && v.held():`,
 		"sidecar/sleep", exploration, "switched on with an active schedule",
 	},

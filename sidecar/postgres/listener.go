@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgxlisten"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Channel is the name of the control channel.
@@ -130,8 +132,14 @@ func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _
 	return nil
 }
 
-// HandleBacklog runs once LISTEN has taken effect. Earlier notifications are lost, so this counts as activity.
-func (h handler) HandleBacklog(context.Context, string, *pgx.Conn) error {
+// HandleBacklog runs once LISTEN has taken effect. Earlier notifications are lost, so this counts as activity. The functions for the
+// channel see from the session's new name that it listens.
+func (h handler) HandleBacklog(ctx context.Context, _ string, conn *pgx.Conn) error {
+	limited, cancel := context.WithTimeout(ctx, h.listener.server.answerWithin)
+	defer cancel()
+	if _, err := conn.Exec(limited, "SET application_name = '"+contract.ListeningApplicationName+"'"); err != nil {
+		return fmt.Errorf("name the session: %w", err)
+	}
 	h.listener.connected.Store(true)
 	h.listener.delay = 0
 	h.listener.notify(Notification{Kind: KindBacklog, At: time.Now()})

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
@@ -277,6 +278,11 @@ func TestListener_receivesNotifications(t *testing.T) {
 			t.Errorf("first %q, connected %t", got, listener.Connected())
 		}
 		app := s.Connect(t, "app", "app")
+		var listening int
+		const sessions = "select count(*) from pg_stat_activity where datname = 'app' and application_name = '" + contract.ListeningApplicationName + "'"
+		if err := app.QueryRow(t.Context(), sessions).Scan(&listening); err != nil || listening != 1 {
+			t.Errorf("%d sessions are seen to listen: %v", listening, err)
+		}
 		for payload, want := range map[string]Kind{"": KindActivity, "activity": KindActivity, "keep-awake 2h": KindKeepAwake, "release": KindRelease, "hibernate": KindHibernate, "go to sleep": KindMalformed} {
 			if _, err := app.Exec(t.Context(), "select pg_notify('scale_to_zero', $1)", payload); err != nil {
 				t.Fatal(err)

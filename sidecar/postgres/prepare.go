@@ -63,6 +63,26 @@ func (s *Server) prepare(ctx context.Context, limits preparation) (idle.Reason, 
 	return awaitArchived(ctx, opened.conn, completed, limits)
 }
 
+// Archiver returns [idle.ReasonArchiverBehind] if WAL has waited for the archiver for longer than a preparation waits, or "". A shutdown
+// would wait for it too. Unlike Prepare it has PostgreSQL write nothing.
+func (s *Server) Archiver(ctx context.Context) (idle.Reason, error) {
+	ctx, cancel := context.WithTimeout(ctx, preparing.answer)
+	defer cancel()
+	opened, err := s.connect(ctx, maintenanceDatabase)
+	if err != nil {
+		return "", err
+	}
+	defer opened.closeNow()
+	var late bool
+	if err := opened.conn.QueryRow(ctx, sql.ArchiveLate, preparing.archived.Seconds()).Scan(&late); err != nil {
+		return "", fmt.Errorf("ask whether the archiver is late: %w", err)
+	}
+	if late {
+		return idle.ReasonArchiverBehind, nil
+	}
+	return "", nil
+}
+
 // checkpoint runs a checkpoint. One that takes too long goes on in the server.
 func checkpoint(ctx context.Context, conn *pgx.Conn, limits preparation) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.checkpoint+limits.answer) // the server's own limit applies unless it hangs

@@ -232,3 +232,43 @@ func TestPrepare_aFrozenServerIsAnError(t *testing.T) {
 		}
 	})
 }
+
+func TestArchiver_isLateIfAFileWaits(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule     string
+		settings []string
+		want     idle.Reason
+	}{
+		{"one that fails", []string{"archive_mode=on", "archive_command=false"}, idle.ReasonArchiverBehind},
+		{"one that works", []string{"archive_mode=on", "archive_command=true"}, ""},
+		{"without a command nothing waits", []string{"archive_mode=on"}, ""},
+		{"nothing is archived", nil, ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			postgrestest.From(t, 0, func(t *testing.T, s *postgrestest.Server) {
+				s.Execute(t, "create table written as select 1", "select pg_switch_wal()")
+				for _, file := range ready(t, s) { // a minute old
+					then := time.Now().Add(-time.Minute)
+					if err := os.Chtimes(file, then, then); err != nil {
+						t.Log(err) // the archiver has taken it
+					}
+				}
+				if got, err := serverOf(s).Archiver(t.Context()); got != row.want || err != nil {
+					t.Errorf("got %q, %v, want %q", got, err, row.want)
+				}
+			}, row.settings...)
+		})
+	}
+}
+
+// ready returns the files that mark WAL for the archiver.
+func ready(t *testing.T, s *postgrestest.Server) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.Directory, "data", "pg_wal", "archive_status", "*.ready"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}

@@ -18,8 +18,9 @@ const (
 	// firstRetry and maxRetry are the shortest and the longest wait before a failed resize is tried again. A quota may forbid it for
 	// days.
 	firstRetry, maxRetry = 250 * time.Millisecond, time.Minute
-	// lostAnswerTimeout is how long a resize whose answer was lost may still take effect.
-	lostAnswerTimeout = 10 * time.Second
+	// lostAnswerTimeout is how long a resize whose answer was lost may still take effect: longer than the API server handles a request
+	// (its --request-timeout is a minute by default).
+	lostAnswerTimeout = 2 * time.Minute
 	// kubeletTimeout is how long the kubelet may take to set the condition PodResizePending after the requests were raised.
 	kubeletTimeout = 10 * time.Second
 )

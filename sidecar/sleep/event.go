@@ -6,6 +6,8 @@ import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
 type View struct {
 	// Primary says that this instance is both the current and the target primary, Healthy that the Cluster's phase is healthy.
 	Primary, Healthy bool
+	// NotReady says that the operator's hibernation is not over, or that it has not found this instance ready since.
+	NotReady bool
 	// Manual says that only people wake the cluster, so that no gateway is needed.
 	Manual bool
 	// HibernationOn says that hibernation is on, OwnsHibernation that our field manager alone owns its annotation, and
@@ -20,6 +22,8 @@ type View struct {
 	// DozeEnding says that the fence of a doze is gone, but not yet every other annotation of it, or that PostgreSQL has not been
 	// started since.
 	DozeEnding bool
+	// ForeignMarks says that somebody else has written annotations of a doze: they say nothing of PostgreSQL, and are removed.
+	ForeignMarks bool
 	// MayDoze says that the cluster may still doze.
 	MayDoze bool
 }

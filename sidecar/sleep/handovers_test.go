@@ -122,9 +122,9 @@ var handovers = []handoverTranscript{
 		tr.note("the instance that becomes the primary")
 		tr.starts()
 		tr.sees(func(*View) {})
-		tr.sees(func(v *View) { v.Primary = true })
+		tr.sees(func(v *View) { v.Primary, v.NotReady = true, true })
 		tr.done(RemoveAnnouncement)
-		tr.sees(func(v *View) { v.Healthy = true })
+		tr.sees(func(v *View) { v.NotReady = false })
 		tr.done(Resume)
 	}},
 	{"person", "A person hibernates the cluster during a handover, and wakes it. Their switch is left alone.", func(tr *transcript) {

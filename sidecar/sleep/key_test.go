@@ -67,7 +67,7 @@ func (p *packer) reason(value idle.Reason) {
 
 func (p *packer) view(v View) {
 	p.flags(v.Primary, v.Healthy, v.Manual, v.HibernationOn, v.OwnsHibernation, v.HibernationBegun)
-	p.flags(v.Fenced, v.Stopped, v.DozeEnding, v.MayDoze)
+	p.flags(v.Fenced, v.Stopped, v.DozeEnding, v.MayDoze, v.NotReady, v.ForeignMarks)
 	p.announcement(v.Announced)
 	p.announcement(v.Acknowledged)
 	p.announcement(v.Holding)

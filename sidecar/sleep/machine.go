@@ -218,7 +218,7 @@ func (s *step) held() bool { return !s.doze || s.view.Holding == s.announcement 
 // settle enters the phase that follows from the Cluster, outside of an attempt.
 func (s *step) settle() {
 	switch v := s.view; {
-	case !v.Fenced && (s.unready || v.DozeEnding && !s.restarted): // even if hibernation is on: the operator hibernates no pod that is not ready
+	case !v.Fenced && (s.unready || v.Primary && v.DozeEnding && !s.restarted): // even if hibernation is on: the operator hibernates no pod that is not ready
 		s.waits, s.withdrawal = false, keep
 		s.enterUnready(Restarting, AwaitServing)
 	case v.HibernationOn && v.OwnsHibernation && v.Primary && !v.HibernationBegun:
@@ -239,9 +239,9 @@ func (s *step) settle() {
 		s.settle()
 	case v.Primary && s.phase == Starting && v.held(): // an earlier process may have requested the fence
 		s.enterUnready(Retracting, ReadCluster)
-	case v.Primary && (v.Announced != "" || v.DozeEnding):
+	case v.Primary && (v.Announced != "" || v.DozeEnding || v.ForeignMarks):
 		s.enter(Retracting, RemoveAnnouncement)
-	case s.resume != resumed && !s.resumeWaits && v.Primary && v.Healthy:
+	case s.resume != resumed && !s.resumeWaits && v.Primary && !v.NotReady: // without waiting for the standbys: meanwhile no backup is made
 		s.enter(Resuming, Resume)
 	default:
 		s.phase = Awake

@@ -82,6 +82,7 @@ type world struct {
 func (w *world) view(healthy bool) View {
 	return View{
 		Primary: w.primary, Healthy: healthy, HibernationOn: w.on, OwnsHibernation: w.on && w.ours, HibernationBegun: w.operator != untouched,
+		NotReady:  w.operator != untouched, // whatever the health: the schedules must not wait for the standbys
 		Announced: w.announced, Acknowledged: w.acknowledged,
 	}
 }

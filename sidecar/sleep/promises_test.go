@@ -30,8 +30,8 @@ func (w *world) asked(a Action) {
 			w.violate("schedules are suspended although the Cluster forbids sleep, or the gateway does not stand ready")
 		}
 	case Resume:
-		if !m.view.Healthy {
-			w.violate("schedules are resumed although the Cluster is known to be unhealthy")
+		if m.view.NotReady {
+			w.violate("schedules are resumed although the primary is known not to be ready")
 		}
 	case Hibernate:
 		switch {

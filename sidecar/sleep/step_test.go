@@ -1,6 +1,9 @@
 package sleep
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // TestStep_anAnnouncementThatComesToNothing holds what the exploration cannot: nothing is suspended for an attempt that is bound
 // to end.
@@ -29,5 +32,24 @@ func TestStep_anAnnouncementThatComesToNothing(t *testing.T) {
 				t.Errorf("%s, %+v", m.Phase(), out)
 			}
 		})
+	}
+}
+
+func TestStep_theMarksOfADoze(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule string
+		view View
+		want Phase
+	}{
+		{"a primary whose doze ends stays unready until PostgreSQL serves", View{Primary: true, Healthy: true, DozeEnding: true}, Restarting},
+		{"a standby does not doze and stays ready", View{Healthy: true, DozeEnding: true}, Awake},
+		{"a primary removes marks of somebody else and stays ready", View{Primary: true, Healthy: true, ForeignMarks: true}, Retracting},
+		{"a standby leaves them to it", View{Healthy: true, ForeignMarks: true}, Awake},
+	} {
+		m, out := Step(Machine{}, Viewed{row.view})
+		if m.Phase() != row.want || slices.Contains(out.Actions, WithdrawReadiness) != (row.want == Restarting) {
+			t.Errorf("%s: %s, asks for %v", row.rule, m.Phase(), out.Actions)
+		}
 	}
 }

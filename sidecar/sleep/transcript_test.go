@@ -142,7 +142,7 @@ func (tr *transcript) sees(change func(*View)) {
 		word    string
 		applies bool
 	}{
-		{"standby", !v.Primary}, {"primary", v.Primary}, {"unhealthy", !v.Healthy}, {"woken by people only", v.Manual},
+		{"standby", !v.Primary}, {"primary", v.Primary}, {"unhealthy", !v.Healthy}, {"not ready", v.NotReady}, {"woken by people only", v.Manual},
 		{"announced", v.Announced != "" && v.Acknowledged != v.Announced}, {"acknowledged", v.Announced != "" && v.Acknowledged == v.Announced},
 		{"held", v.Announced != "" && v.Holding == v.Announced}, {"fenced", v.Fenced}, {"PostgreSQL has stopped", v.Stopped},
 		{"not fenced any more", !v.Fenced && v.DozeEnding}, {"not to doze any more", v.Fenced && !v.MayDoze},

@@ -76,6 +76,8 @@ type ClusterStatus struct {
 	// CloudNativePGCommitHash is that of the operator, and PluginStatus has the versions of its plugins.
 	CloudNativePGCommitHash string         `json:"cloudNativePGCommitHash"`
 	PluginStatus            []PluginStatus `json:"pluginStatus"`
+	// InstancesStatus has the names of the pods, keyed by their states.
+	InstancesStatus map[string][]string `json:"instancesStatus"`
 	// InstancesReportedState is keyed by pod name.
 	InstancesReportedState map[string]InstanceReportedState `json:"instancesReportedState"`
 }

@@ -242,6 +242,21 @@ func (in *ClusterStatus) DeepCopyInto(out *ClusterStatus) {
 		*out = make([]PluginStatus, len(*in))
 		copy(*out, *in)
 	}
+	if in.InstancesStatus != nil {
+		in, out := &in.InstancesStatus, &out.InstancesStatus
+		*out = make(map[string][]string, len(*in))
+		for key, val := range *in {
+			var outVal []string
+			if val == nil {
+				(*out)[key] = nil
+			} else {
+				in, out := &val, &outVal
+				*out = make([]string, len(*in))
+				copy(*out, *in)
+			}
+			(*out)[key] = outVal
+		}
+	}
 	if in.InstancesReportedState != nil {
 		in, out := &in.InstancesReportedState, &out.InstancesReportedState
 		*out = make(map[string]InstanceReportedState, len(*in))
