@@ -50,6 +50,7 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 		}
 	}
 	l.status.View, l.status.ViewKnown = v, true
+	l.served.note(v, l.parts.Pod)
 	l.parse(time.Now())
 	l.resize()
 	return true
@@ -119,15 +120,15 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	}
 }
 
-// wokenAt returns when a connection woke the cluster; zero if none did, or if a session has been forwarded since. A wake by hand
-// leaves the annotation of the last sleep, or removes that of the last wake.
+// wokenAt returns when a connection woke the cluster; zero if none did, if a session has been forwarded since, or if an instance that
+// has served since is gone, with what it knew. A wake by hand leaves the annotation of the last sleep, or removes that of the last wake.
 func (l *Loop) wokenAt() time.Time {
-	annotations := l.status.View.Annotations
-	if _, asleep := annotations[contract.AnnotationAsleepSince]; asleep || l.status.SessionsForwarded {
+	view := l.status.View
+	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || l.status.SessionsForwarded || l.served.replaced {
 		return time.Time{}
 	}
-	wake, err := contract.ParseLastWake(annotations[contract.AnnotationLastWake])
-	if err != nil {
+	wake, err := contract.ParseLastWake(view.Annotations[contract.AnnotationLastWake])
+	if err != nil || view.PrimarySince.After(wake.At) {
 		return time.Time{}
 	}
 	return wake.At

@@ -26,6 +26,7 @@ type Loop struct {
 	attempt   attempt
 	ender     sessionEnder
 	aborted   idle.Reason // why the last attempt was aborted, or empty
+	served    served
 	recorder  recorder
 	backups   backups
 	keepAwake keepAwakeRequest

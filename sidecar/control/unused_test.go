@@ -29,6 +29,9 @@ func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
 		{"nor if it is not known who woke it", func(w *world) { delete(w.view.Annotations, contract.AnnotationLastWake) }, false},
 		{"nor if it was woken a while ago", func(w *world) { lastWake(w, time.Now().Add(-10*time.Minute)) }, false},
 		{"nor if PostgreSQL has served for a while before the first sample", func(w *world) { w.started = time.Now().Add(-2 * time.Minute).UnixMicro() }, false},
+		{"nor if PostgreSQL has stopped since, as in a pod that was deleted", func(w *world) { w.checkpointed = time.Now().UnixMicro() }, false},
+		{"nor if this instance became the primary since", func(w *world) { w.view.PrimarySince = time.Now().Add(time.Second) }, false},
+		{"but if it became the primary before the wake", func(w *world) { w.view.PrimarySince = time.Now().Add(-time.Hour) }, true},
 		{"nor if a session is open", func(w *world) { w.inUse = true }, false},
 		{"nor if the gateway has passed a session on", func(w *world) {
 			w.clientAddrs.Add(netip.MustParseAddr("10.0.0.9"), contract.ClientAddress{Port: 40000, Peer: netip.MustParseAddrPort("10.1.2.3:5000")})
@@ -77,6 +80,41 @@ func besides(w *world, say func(*contract.Report)) {
 		answer.Report.Unused = true
 		say(&answer.Report)
 		return []siblings.Answer{answer}
+	}
+}
+
+// Whoever used the pod of a standby that was replaced, only that pod knew it; the new one has seen nobody.
+func TestLoop_doesNotTakeAWakeForUnusedOnceAnInstanceWasReplaced(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*kubernetes.View)
+		asleep bool
+	}{
+		{"the same instances are a proof", func(*kubernetes.View) {}, true},
+		{"a pod at another address is another pod", func(v *kubernetes.View) {
+			v.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.3")}
+		}, false},
+		{"a pod that was removed says nothing any more", func(v *kubernetes.View) { v.Instances, v.Addresses = []string{"c-1"}, nil }, false},
+		{"its own new address is no other pod's", func(v *kubernetes.View) {
+			v.Addresses = map[string]netip.Addr{"c-1": netip.MustParseAddr("10.0.0.9"), "c-2": netip.MustParseAddr("10.0.0.2")}
+		}, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				w.view.Annotations[contract.AnnotationInactivityMinutes] = "30"
+				lastWake(w, time.Now())
+				besides(w, func(*contract.Report) {})
+			}, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(10 * time.Second)
+				w.with(func(w *world) { row.change(&w.view) })
+				loop.Deliver(w.seen())
+				wait(65 * time.Second)
+				expect(t, w, "asleep", row.asleep, asleep)
+			})
+		})
 	}
 }
 

@@ -103,7 +103,8 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 	m.sawPeers(sample.Tally.Peers())
 	before := m.newest
 	seen := idle.Observation{
-		Began: sample.Began, Ended: sample.Ended, Started: time.UnixMicro(sample.Started), InUse: sample.Tally.InUse(), Used: m.since.used,
+		Began: sample.Began, Ended: sample.Ended, Started: time.UnixMicro(sample.Started), Checkpointed: time.UnixMicro(sample.Checkpointed),
+		InUse: sample.Tally.InUse(), Used: m.since.used,
 		Gap:      m.since.gap || before.started != 0 && before.started != sample.Started,
 		Reported: m.sockets.watching() || m.sockets.paused, Local: sample.Tally.Local(), Scheduler: sample.Scheduler,
 		Requested: m.requested, Blockers: sample.Blockers,

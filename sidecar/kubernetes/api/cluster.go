@@ -71,6 +71,8 @@ type ClusterStatus struct {
 	Phase          string      `json:"phase"`
 	CurrentPrimary string      `json:"currentPrimary"`
 	TargetPrimary  string      `json:"targetPrimary"`
+	// CurrentPrimaryTimestamp is when CurrentPrimary was last written.
+	CurrentPrimaryTimestamp string `json:"currentPrimaryTimestamp"`
 	InstanceNames  []string    `json:"instanceNames"`
 	Conditions     []Condition `json:"conditions"`
 	// CloudNativePGCommitHash is that of the operator, and PluginStatus has the versions of its plugins.
