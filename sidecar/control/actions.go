@@ -3,8 +3,10 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -52,7 +54,8 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 		l.patch(ctx, sleep.Completed{Action: a}, client.Get)
 	case sleep.Hibernate:
 		l.attempt.judged = l.status.State
-		reason := asleepReason(l.status.View, l.attempt.judged)
+		l.attempt.ignored = wokenInVain(l.status.View, l.attempt.judged, l.ender.judged)
+		reason := asleepReason(l.status.View, l.attempt)
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Hibernate(ctx, view, time.Now(), reason)
 		})
@@ -206,12 +209,29 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 }
 
 // asleepReason says why the cluster hibernates.
-func asleepReason(v kubernetes.View, judged idle.State) string {
+func asleepReason(v kubernetes.View, a attempt) string {
 	if v.Dozing {
 		return "dozing since " + v.DozingSince.UTC().Format(time.RFC3339)
 	}
-	if !judged.Unused.IsZero() {
-		return contract.AsleepReasonUnusedPrefix + "it was woken at " + judged.Unused.UTC().Format(time.RFC3339)
+	if a.judged.Unused.IsZero() {
+		return "idle since " + a.judged.IdleSince.UTC().Format(time.RFC3339)
 	}
-	return "idle since " + judged.IdleSince.UTC().Format(time.RFC3339)
+	reason := contract.AsleepReasonUnusedPrefix + "it was woken at " + a.judged.Unused.UTC().Format(time.RFC3339)
+	if a.ignored != (activity.Terminable{}) {
+		reason += contract.AsleepReasonIgnoredSuffix
+	}
+	return reason
+}
+
+// wokenInVain returns the ignored session of the client that woke the cluster if nobody has used it since; zero if there is none.
+func wokenInVain(v kubernetes.View, judged idle.State, sessions []activity.Terminable) activity.Terminable {
+	wake, err := contract.ParseLastWake(v.Annotations[contract.AnnotationLastWake])
+	if err != nil || judged.Unused.IsZero() {
+		return activity.Terminable{}
+	}
+	at := slices.IndexFunc(sessions, func(s activity.Terminable) bool { return !s.Idle && s.Client.Unmap().String() == wake.By })
+	if at < 0 {
+		return activity.Terminable{}
+	}
+	return sessions[at]
 }

@@ -120,11 +120,11 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	}
 }
 
-// wokenAt returns when a connection woke the cluster; zero if none did, if a session has been forwarded since, or if an instance that
+// wokenAt returns when a connection woke the cluster; zero if none did, if a session may have been missed since, or if an instance that
 // has served since is gone, with what it knew. A wake by hand leaves the annotation of the last sleep, or removes that of the last wake.
 func (l *Loop) wokenAt() time.Time {
 	view := l.status.View
-	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || l.status.SessionsForwarded || l.served.replaced {
+	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || l.status.SessionMissed || l.served.replaced {
 		return time.Time{}
 	}
 	wake, err := contract.ParseLastWake(view.Annotations[contract.AnnotationLastWake])

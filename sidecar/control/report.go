@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
@@ -42,11 +44,17 @@ func (l *Loop) reportSuccess(ctx context.Context, doze bool) {
 	since := l.attempt.judged.IdleSince.UTC().Format(time.RFC3339)
 	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", l.attempt.suspended, "terminated", l.attempt.ended, "unconfirmed", l.attempt.unconfirmed)
 	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status.View, l.status.Policy.Threshold, l.attempt))
+	if ignored := l.attempt.ignored; ignored != (activity.Terminable{}) {
+		l.recorder.write(ctx, l.status.View, kubernetes.EventWarning, "WokenByIgnored", fmt.Sprintf(
+			"A client at %s woke the cluster, but its session (user %q) is ignored, so nobody used it, and the client waits longer each time. "+
+				"Only an item of %s that consists of client= alone keeps it from waking the cluster: client=%s, unless other clients share the address",
+			ignored.Client, ignored.User, contract.AnnotationIgnore, ignored.Client))
+	}
 }
 
 // putToSleep returns the Event's message.
 func putToSleep(v kubernetes.View, threshold time.Duration, done attempt) string {
-	why := asleepReason(v, done.judged)
+	why := asleepReason(v, done)
 	if done.judged.Unused.IsZero() {
 		why += ", for the threshold of " + threshold.String()
 	}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,39 @@ func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
 				expect(t, w, "asleep before the minute has passed", false, asleep)
 				wait(20 * time.Second)
 				expect(t, w, "asleep", row.asleep, asleep)
+			})
+		})
+	}
+}
+
+// Monitoring that stays connected comes back when its session is ended for the sleep, and wakes the cluster. Its session does not count,
+// so the wake is unused, and an Event says how to keep it from waking the cluster.
+func TestLoop_takesAWakeByAnIgnoredSessionForUnused(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, ignore, by string
+		asleep, named    bool
+	}{
+		{"the session of who woke it is ignored", "user=app", "10.1.2.3", true, true},
+		{"it is another's", "user=app", "10.1.2.4", true, false},
+		{"it is not ignored", "user=mon", "10.1.2.3", false, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				w.view.Annotations[contract.AnnotationInactivityMinutes], w.view.Annotations[contract.AnnotationIgnore] = "30", row.ignore
+				lastWake(w, time.Now())
+				w.view.Annotations[contract.AnnotationLastWake] = strings.Replace(w.view.Annotations[contract.AnnotationLastWake], "10.1.2.3", row.by, 1)
+				w.inUse = true
+				w.clientAddrs.Add(peer.Addr(), contract.ClientAddress{Port: peer.Port(), Peer: netip.MustParseAddrPort("10.1.2.3:5000")})
+			}, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(75 * time.Second)
+				expect(t, w, "asleep", row.asleep, asleep)
+				expect(t, w, "an Event names the item", row.named, func(w *world) bool {
+					at := slices.Index(w.events, "WokenByIgnored")
+					return at >= 0 && strings.Contains(w.messages[at], `user "app"`) && strings.Contains(w.messages[at], "client=10.1.2.3,")
+				})
 			})
 		})
 	}
@@ -161,10 +195,14 @@ func TestLoop_isUsedAsSoonAsASessionHasEnded(t *testing.T) {
 func TestAsleepReason_saysThatNobodyUsedIt(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	if got := asleepReason(kubernetes.View{}, idle.State{IdleSince: at}); got != "idle since 2026-03-01T12:00:00Z" {
+	if got := asleepReason(kubernetes.View{}, attempt{judged: idle.State{IdleSince: at}}); got != "idle since 2026-03-01T12:00:00Z" {
 		t.Error(got)
 	}
-	if got := asleepReason(kubernetes.View{}, idle.State{IdleSince: at, Unused: at}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+	if got := asleepReason(kubernetes.View{}, attempt{judged: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+		t.Error(got)
+	}
+	ignored := attempt{judged: idle.State{IdleSince: at, Unused: at}, ignored: activity.Terminable{PID: 7}}
+	if got := asleepReason(kubernetes.View{}, ignored); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, contract.AsleepReasonIgnoredSuffix) {
 		t.Error(got)
 	}
 }
