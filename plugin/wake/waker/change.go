@@ -60,10 +60,13 @@ func changes(do step, fenced bool, lastWake string) map[string]*string {
 // Unfence returns the changes of a Cluster's annotations by a wake from a doze.
 func Unfence(lastWake string) map[string]*string { return changes(stepUnfence, true, lastWake) }
 
-// lastWake returns the annotation's value for a wake.
-func lastWake(service gateway.Service, by gateway.Client, do step) (string, error) {
+// lastWake returns the annotation's value for a wake of the cluster.
+func lastWake(cluster *cnpgv1.Cluster, service gateway.Service, by gateway.Client, do step) (string, error) {
 	wake := contract.LastWake{
 		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
+	}
+	if before, _, ok := unusedWake(cluster, by); ok {
+		wake.Unused = before.Unused + 1
 	}
 	if do == stepUnfence {
 		wake.Depth = contract.DepthDoze

@@ -133,7 +133,7 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (*answer, tim
 	value := w.unconfirmed
 	if value == "" {
 		var err error
-		if value, err = lastWake(w.service, w.client, do); err != nil {
+		if value, err = lastWake(seen.cluster, w.service, w.client, do); err != nil {
 			return nil, readAgain, err
 		}
 	}
