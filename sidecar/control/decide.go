@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
@@ -97,6 +98,10 @@ func (l *Loop) observed() sleep.Observed {
 func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	before := l.status.Decision.Reason
 	observation.Blockers = slices.Concat(observation.Blockers, l.blockers())
+	wake, _ := contract.ParseLastWake(l.status.View.Annotations[contract.AnnotationLastWake]) // zero without one
+	if l.status.Returning = returning(wake, l.withdrawn, l.status.Tally.Terminable()); l.status.Returning != (activity.Terminable{}) {
+		observation.Blockers = append(observation.Blockers, idle.ReasonClientsReturn)
+	}
 	observation.Siblings, observation.Woken = l.siblingCount(), l.wokenAt()
 	if l.parts.Readiness == nil {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonPodMadeBefore)

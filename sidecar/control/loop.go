@@ -27,6 +27,7 @@ type Loop struct {
 	ender     sessionEnder
 	aborted   idle.Reason // why the last attempt was aborted, or empty
 	served    served
+	withdrawn int // how many sleeps in a row a client has ended before they began, although idle sessions were ended
 	recorder  recorder
 	backups   backups
 	keepAwake keepAwakeRequest

@@ -33,7 +33,7 @@ func (l *Loop) report(ctx context.Context, r sleep.Report) {
 }
 
 func (l *Loop) reportSuccess(ctx context.Context, doze bool) {
-	l.aborted = ""
+	l.aborted, l.withdrawn = "", 0
 	if l.attempt.judged == (idle.State{}) { // the patch is that of an earlier process
 		l.attempt.judged = l.status.State
 	}
@@ -86,6 +86,9 @@ func (l *Loop) reportWithdrawn(ctx context.Context, reason idle.Reason, doze boo
 	}
 	if reason == idle.ReasonActive {
 		why = "the database is in use after all"
+		if l.attempt.ended+l.attempt.unconfirmed != 0 {
+			l.withdrawn++
+		}
 	}
 	l.parts.Logger.Info("sleep is withdrawn", "doze", doze, "why", why)
 	l.recorder.write(ctx, l.status.View, kubernetes.EventWarning, "SleepWithdrawn", what+" is withdrawn: "+why)

@@ -347,7 +347,7 @@ func TestLastWake_countsUnusedWakes(t *testing.T) {
 	} {
 		cluster := cluster.DeepCopy()
 		cluster.Annotations[contract.AnnotationAsleepReason] = row.reason
-		value, err := lastWake(cluster, service("-rw"), gateway.Client{Peer: netip.MustParseAddrPort(row.peer)}, stepEndHibernation)
+		value, err := lastWake(cluster, service("-rw"), gateway.Client{Peer: netip.MustParseAddrPort(row.peer)}, stepEndHibernation, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -429,5 +429,35 @@ func TestNotBefore_isForWhoWokeItInVain(t *testing.T) {
 				t.Error("the same user need not wait")
 			}
 		})
+	}
+}
+
+// Wakes for clients that come within seconds of the sleep are counted, until one is for a client that comes later.
+func TestLastWake_countsClientsThatReturnAtOnce(t *testing.T) {
+	t.Parallel()
+	const second = `{"at":"2026-03-01T11:50:00Z","by":"10.0.0.9","service":"orders-rw","returns":2}`
+	for _, row := range []struct {
+		rule, last, asleep, dozing string
+		since                      time.Duration
+		want                       int
+	}{
+		{"the first", "", "2026-03-01T12:00:00Z", "", 9 * time.Second, 1},
+		{"the third in a row", second, "2026-03-01T12:00:00Z", "", time.Second, 3},
+		{"one that has waited since before the sleep", second, "2026-03-01T12:00:00Z", "", -time.Second, 3},
+		{"one that comes later ends the row", second, "2026-03-01T12:00:00Z", "", 10 * time.Second, 0},
+		{"a doze is a sleep too", second, "", "2026-03-01T12:00:00Z", time.Second, 3},
+		{"nonsense is no time", second, "x", "", time.Second, 0},
+	} {
+		cluster := &cnpgv1.Cluster{}
+		cluster.Annotations = map[string]string{
+			contract.AnnotationLastWake: row.last, contract.AnnotationAsleepSince: row.asleep, contract.AnnotationDozingSince: row.dozing,
+		}
+		value, err := lastWake(cluster, service("-rw"), by, stepEndHibernation, returned(cluster, noon.Add(row.since)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wake, err := contract.ParseLastWake(value); err != nil || wake.Returns != row.want {
+			t.Errorf("%s: %s, %v", row.rule, value, err)
+		}
 	}
 }

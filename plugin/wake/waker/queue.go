@@ -44,16 +44,16 @@ type queue struct {
 
 // mayWake returns a client that may wake the cluster now. It asks for one client of each address, so that none waits because of
 // another's budget or unused wake. Its errors are errQueued and errNobodyWaits.
-func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, error) {
+func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) {
 	clients := w.waiters.of(w.service.UID)
 	if len(clients) == 0 {
-		return gateway.Client{}, errNobodyWaits
+		return waiting{}, errNobodyWaits
 	}
 	if w.queue.granted {
-		return w.client, nil
+		return waiting{w.client, w.since}, nil
 	}
 	if w.depth == DepthDoze { // this creates no pod, so the budget does not apply
-		return clients[0].Client, nil
+		return clients[0], nil
 	}
 	why := whyUnused
 	for _, client := range clients {
@@ -64,7 +64,7 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, 
 		if w.granted.join(clusterOf(w.service), func() bool { return w.Budget.Take(source, clusterOf(w.service), now) }) {
 			w.leaveQueue()
 			w.queue.granted = true
-			return client.Client, nil
+			return client, nil
 		}
 		if w.queue.asked == nil {
 			w.queue.asked = map[netip.Addr]bool{}
@@ -79,7 +79,7 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, 
 			"The wake for %s through Service %s waits: %s", whoIs(w.client), w.service.Name, why))
 	}
 	w.queue.why = why
-	return gateway.Client{}, errQueued
+	return waiting{}, errQueued
 }
 
 // leaveQueue withdraws all requests, when the search may wake the cluster or ends.
