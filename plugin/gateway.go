@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,9 @@ type wakeGateway struct {
 	controller *wake.Controller
 	backend    *waker.Waker
 	metrics    *metrics.Wake
+	// setHeld sets how many clients can wait by the number of clusters, at most room; nil if a setting does.
+	setHeld func(most int)
+	room    int
 }
 
 // askReplica fails unless the replica at the address is alive.
@@ -66,8 +70,9 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	backend := &waker.Waker{
 		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier, Stopping: stopping,
 		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, WakeRecorder: wakeRecorder, Recorder: recorder,
-		Observer: counts, Logger: logger, Budget: waker.NewBudget(), Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
+		Observer: counts, Logger: logger, Budget: waker.NewBudget(c.WakeBurst, c.WakeRate), Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
 	}
+	clients := gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger)
 	controller := &wake.Controller{
 		Settings: wake.Settings{
 			Replica: c.Replica, HandoverWait: c.HandoverWait, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
@@ -76,7 +81,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 		Ports: &ports.Store{
 			Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
-		Gateway: gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger),
+		Gateway: clients,
 		Listen:  func(ctx context.Context, port uint16) (gateway.Listener, error) { return entry.Listen(ctx, port) },
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
@@ -86,13 +91,17 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err
 	}
-	return &wakeGateway{controller: controller, backend: backend, metrics: counts}, nil
+	g := &wakeGateway{controller: controller, backend: backend, metrics: counts, room: limits(c).Room(entry.Most(), c.Ports.Count())}
+	if c.Held == 0 {
+		g.setHeld = clients.SetHeld
+	}
+	return g, nil
 }
 
 // limits returns the gateway's default limits, but a client is held for as long as a wake may take.
 func limits(c *config.Gateway) gateway.Limits {
 	limits := gateway.DefaultLimits()
-	limits.HeldFor = c.WakeTimeout
+	limits.HeldFor, limits.Held = c.WakeTimeout, cmp.Or(c.Held, limits.Held)
 	return limits
 }
 
@@ -109,10 +118,24 @@ func (g *wakeGateway) sweep(ctx context.Context, manager ctrl.Manager) error {
 	if !manager.GetCache().WaitForCacheSync(ctx) {
 		return nil
 	}
-	if err := g.controller.Sweep(ctx, g.metrics.PortsUsed); err != nil {
+	err := g.controller.Sweep(ctx, func(ports int) {
+		g.metrics.PortsUsed(ports)
+		if clusters, err := g.controller.Informers.Clusters(ctx); err == nil {
+			g.setFleet(len(clusters))
+		}
+	})
+	if err != nil {
 		return fmt.Errorf("free ports: %w", err)
 	}
 	return nil
+}
+
+// setFleet adapts what is not set to the number of clusters.
+func (g *wakeGateway) setFleet(clusters int) {
+	g.backend.Budget.SetFleet(clusters)
+	if g.setHeld != nil {
+		g.setHeld(max(gateway.DefaultLimits().Held, min(clusters, g.room)))
+	}
 }
 
 // probePeers probes the other replicas until the context ends, once the informers are in sync.

@@ -28,12 +28,14 @@ SELECT 'database', '', '', '', d.datname, '', '', 0, d.sessions,
 FROM pg_catalog.pg_stat_database AS d
 WHERE d.datname IS NOT NULL
 UNION ALL
--- The name is that of the libraries, as far as they may be read: an extension's background workers may run jobs.
+-- The name is that of the libraries, as far as they may be read: an extension's background workers may run jobs. changed is
+-- when the newest checkpoint began: a shutdown and a recovery each end with one.
 SELECT 'server',
        CASE WHEN pg_catalog.pg_has_role('pg_read_all_settings', 'USAGE')
            THEN pg_catalog.current_setting('shared_preload_libraries') ELSE '' END,
        '', '', '', '', '', 0, 0,
-       (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint, 0, 0, false, false
+       (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint, 0,
+       (SELECT (extract(epoch FROM c.checkpoint_time) * 1000000)::bigint FROM pg_catalog.pg_control_checkpoint() AS c), false, false
 UNION ALL
 SELECT 'blocker', b.name, '', '', '', '', '', 0, b.number, 0, 0, 0, false, false
 FROM (

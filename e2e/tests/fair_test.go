@@ -1,12 +1,15 @@
 package tests
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
@@ -116,4 +119,76 @@ printf '\x00\x00\x00\x12\x00\x03\x00\x00user\x00app\x00\x00' >&3; until [ -e /tm
 	s.awaitReport(used, used.Status.CurrentPrimary, "that it sleeps after the threshold only", func(r report) bool {
 		return r.Known && !r.Unused && r.SampledAt.After(healthy.Add(time.Minute)) && r.Due.After(r.IdleSince.Add(time.Hour))
 	})
+}
+
+// A primary that was used and whose pod is deleted leaves nobody who knows of the use: the threshold applies, and no client waits.
+func TestAPrimaryThatIsReplacedLeavesNoProofThatNobodyUsedIt(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrow(2, asleep)
+	_, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
+	s.must(err)
+	woken := time.Now()
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	first := c.Status.CurrentPrimary
+	doomed := &corev1.Pod{}
+	doomed.Namespace, doomed.Name = c.Namespace, first
+	s.must(kube.Delete(s.ctx, doomed, client.GracePeriodSeconds(0)))
+	_, err = kube.AwaitCluster(s.ctx, c, "failed over", toHealthy, func(c *cnpgv1.Cluster) bool { return c.Status.CurrentPrimary != first })
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	t.Logf("healthy %.1fs after the wake", time.Since(woken).Seconds())
+	healthy := time.Now()
+	s.awaitReport(c, c.Status.CurrentPrimary, "that it sleeps after the threshold only", func(r report) bool {
+		return r.Known && !r.Unused && r.SampledAt.After(healthy) && r.Due.After(r.IdleSince.Add(time.Hour))
+	})
+}
+
+// Monitoring that stays connected, is ignored by its user and comes back wakes the cluster, which then sleeps again after a minute, and
+// an Event names what would keep it from doing so. It waits before it may wake the cluster again.
+func TestMonitoringThatComesBackDoesNotKeepWakingIt(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrow(1, asleep)
+	s.annotate(c, scenario.Ignore, "application=monitor")
+	monitored, stop := context.WithCancel(s.ctx)
+	ended := make(chan struct{})
+	go func() { // it comes back as soon as its session is ended
+		defer close(ended)
+		for monitored.Err() == nil {
+			session, err := kube.OpenAs(s.ctx, c, "rw", "application_name=monitor "+fromAfar)
+			if err != nil {
+				select {
+				case <-monitored.Done():
+				case <-time.After(pollEvery):
+				}
+				continue
+			}
+			for err == nil && monitored.Err() == nil {
+				err = session.Run("select pg_sleep(1)")
+			}
+			session.Close()
+		}
+	}()
+	defer func() {
+		stop()
+		s.wake(c)
+		<-ended
+	}()
+	_, err := kube.AwaitCluster(s.ctx, c, "woken by the monitoring", toHealthy, func(c *cnpgv1.Cluster) bool { return !scenario.HibernationOn(c) })
+	s.must(err)
+	woken := time.Now()
+	_, err = kube.AwaitCluster(s.ctx, c, "asleep", toHealthy+time.Minute+toSleep, scenario.HibernationOn)
+	s.must(err)
+	up := time.Since(woken)
+	if reason := c.Annotations[scenario.AsleepReason]; !strings.HasPrefix(reason, "unused since") || !strings.HasSuffix(reason, "by a client whose session is ignored") {
+		t.Errorf("the reason is %q", reason)
+	}
+	message, err := kube.AwaitEvent(s.ctx, c, "WokenByIgnored", toSettle)
+	s.must(err)
+	if !strings.Contains(message, "client=") {
+		t.Errorf("the Event does not name the item: %s", message)
+	}
+	s.hibernated(c)
+	s.asleep(c, fmt.Sprintf("the monitoring is back, and the cluster was up for %.0fs", up.Seconds()))
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -25,7 +27,7 @@ const (
 
 // gateway returns the checked settings of the wake gateway, or nil if no pod is named.
 func (r *reader) gateway(c Config) *Gateway {
-	gateway := &Gateway{
+	g := &Gateway{
 		Ports: r.ports(c), Allow: r.prefixes("GATEWAY_ALLOW"),
 		WakeTimeout: r.duration("WAKE_TIMEOUT", shortestWake, longestWake), HandoverWait: r.duration("HANDOVER_WAIT", 0, longestHandover),
 		DrainTimeout: r.duration("DRAIN_TIMEOUT", 0, longestDrain),
@@ -33,7 +35,9 @@ func (r *reader) gateway(c Config) *Gateway {
 			Pod: r.values["POD_NAME"], Namespace: r.values["POD_NAMESPACE"], UID: types.UID(r.values["POD_UID"]), Node: r.values["NODE_NAME"],
 		},
 	}
-	if gateway.Replica.Pod == "" {
+	g.WakeBurst, g.WakeRate = r.number("WAKE_BURST", mostAtOnce, ""), r.number("WAKE_RATE", mostEachSecond, "")
+	g.Held = r.number("GATEWAY_HELD", r.room(g.Ports), ", as RLIMIT_NOFILE allows besides the ports of GATEWAY_PORTS")
+	if g.Replica.Pod == "" {
 		return nil
 	}
 	for _, name := range []string{"POD_NAMESPACE", "POD_UID"} {
@@ -47,9 +51,9 @@ func (r *reader) gateway(c Config) *Gateway {
 			r.bad("POD_IPS", "it must be addresses separated by commas, since POD_NAME is set")
 			break
 		}
-		gateway.Replica.Addresses = append(gateway.Replica.Addresses, address.Unmap())
+		g.Replica.Addresses = append(g.Replica.Addresses, address.Unmap())
 	}
-	return gateway
+	return g
 }
 
 // ports checks that the gateway's ports are not used otherwise.
@@ -99,6 +103,30 @@ func (r *reader) prefixes(name string) []netip.Prefix {
 		prefixes = append(prefixes, idle.Unmapped(prefix))
 	}
 	return prefixes
+}
+
+// The limits of the numbers. A million is more than any fleet.
+const mostAtOnce, mostEachSecond = 1_000_000, 1000
+
+// room returns how many clients can be held with the file descriptors of the process. Without a gateway nothing uses them.
+func (r *reader) room(of ports.Range) int {
+	descriptors, err := listener.Descriptors()
+	if err != nil || r.values["POD_NAME"] == "" {
+		return mostAtOnce
+	}
+	return max(1, gateway.DefaultLimits().Room(descriptors, of.Count()))
+}
+
+// number returns a positive number, or 0 if none is set. why is what limits it.
+func (r *reader) number(name string, most int, why string) int {
+	if r.values[name] == "" {
+		return 0
+	}
+	number, err := strconv.Atoi(r.values[name])
+	if err != nil || number < 1 || number > most {
+		r.bad(name, fmt.Sprintf("it must be a number from 1 to %d%s", most, why))
+	}
+	return number
 }
 
 func (r *reader) duration(name string, shortest, longest time.Duration) time.Duration {

@@ -93,12 +93,12 @@ func TestTally_countsARestingSessionUpToItsLastStatement(t *testing.T) {
 	rules := Rules{Queries: true}
 	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 1, Started: 10, IdleFor: time.Hour, Changed: 5}, rules)
 	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 2, Started: 20, IdleFor: time.Minute, Changed: 6}, rules)
-	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 3, Started: 30, IdleFor: -time.Minute, Changed: 7}, Rules{Ignore: []idle.Pattern{{User: "*"}}})
+	tally.Add(Session{BackendType: "client backend", State: "idle", PID: 3, Started: 30, IdleFor: -time.Minute, Changed: 7, User: "mon", Peer: netip.MustParseAddrPort("10.0.0.9:5000")}, Rules{Ignore: []idle.Pattern{{User: "*"}}})
 	if ago, ok := tally.LastUse(); !ok || ago != time.Minute || len(tally.InUse()) != 0 {
 		t.Errorf("last use %s ago (%t), in use %v", ago, ok, tally.InUse())
 	}
-	want := []Terminable{{PID: 1, Started: 10, Idle: true, Changed: 5}, {PID: 2, Started: 20, Idle: true, Changed: 6}, {PID: 3, Started: 30}}
-	if diff := cmp.Diff(want, tally.Terminable()); diff != "" {
+	want := []Terminable{{PID: 1, Started: 10, Idle: true, Changed: 5}, {PID: 2, Started: 20, Idle: true, Changed: 6}, {PID: 3, Started: 30, User: "mon", Client: netip.MustParseAddr("10.0.0.9")}}
+	if diff := cmp.Diff(want, tally.Terminable(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("terminable (-want +got):\n%s", diff)
 	}
 	for _, state := range []string{"active", "idle in transaction", "disabled", ""} {

@@ -48,6 +48,9 @@ func stateOf(column string) string {
 type Terminable struct {
 	// PID and Started, in microseconds since 1970, identify the session.
 	PID, Started int64
+	// User and Client are whose it is; a session over the Unix socket has no valid address.
+	User   string
+	Client netip.Addr
 	// Idle says that the session does not count because it has been idle since Changed, in microseconds since 1970.
 	Idle    bool
 	Changed int64
@@ -79,10 +82,10 @@ func (t *Tally) Add(s Session, rules Rules) {
 	resting := rules.Queries && class == ClassClient && s.State == "idle"
 	switch {
 	case class == ClassIgnored:
-		t.addTerminable(Terminable{PID: s.PID, Started: s.Started})
+		t.addTerminable(Terminable{PID: s.PID, Started: s.Started, User: s.User, Client: rules.client(s)})
 	case resting:
 		t.count(s)
-		t.addTerminable(Terminable{PID: s.PID, Started: s.Started, Idle: true, Changed: s.Changed})
+		t.addTerminable(Terminable{PID: s.PID, Started: s.Started, User: s.User, Client: rules.client(s), Idle: true, Changed: s.Changed})
 		if idleFor := max(s.IdleFor, 0); !t.used || idleFor < t.lastUse {
 			t.used, t.lastUse = true, idleFor
 		}

@@ -30,9 +30,9 @@ const (
 
 // Table maps connections of the gateway to clients. It is safe for concurrent use.
 type Table struct {
-	mutex            sync.Mutex
-	entries          map[netip.AddrPort]entry
-	sessionAnnounced bool
+	mutex   sync.Mutex
+	entries map[netip.AddrPort]entry
+	missed  bool // whether an announced session was found by no sample, and its end not reported
 }
 
 type entry struct {
@@ -40,7 +40,7 @@ type entry struct {
 	probe bool
 	own   bool      // whether it is this sidecar's probe, and the kernel will report its end
 	until time.Time // when the entry expires, unless a sample contained it; zero while the probe is open
-	seen  bool      // whether the newest sample contained it
+	seen  bool      // whether a sample has contained it
 }
 
 func (e entry) expired(now time.Time) bool { return !e.until.IsZero() && !now.Before(e.until) }
@@ -53,22 +53,29 @@ func NewTable() *Table { return &Table{entries: map[netip.AddrPort]entry{}} }
 func (t *Table) Add(gateway netip.Addr, a contract.ClientAddress) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.sessionAnnounced = t.sessionAnnounced || !a.Probe
 	now := time.Now()
 	if len(t.entries) >= maximumEntries {
 		t.expire(now)
 	}
-	if len(t.entries) < maximumEntries {
-		peer := netip.AddrPortFrom(gateway.Unmap().WithZone(""), a.Port)
-		t.entries[peer] = entry{peer: a.Peer, probe: a.Probe, until: now.Add(announcementLifetime)}
+	if len(t.entries) >= maximumEntries {
+		t.missed = t.missed || !a.Probe
+		return
 	}
+	peer := netip.AddrPortFrom(gateway.Unmap().WithZone(""), a.Port)
+	t.entries[peer] = entry{peer: a.Peer, probe: a.Probe, until: now.Add(announcementLifetime)}
 }
 
-// SessionAnnounced reports whether the gateway has ever announced the client of a session.
-func (t *Table) SessionAnnounced() bool {
+// SessionMissed reports whether the gateway has announced a session that nobody has judged: no sample has found it, and its end
+// was not reported.
+func (t *Table) SessionMissed() bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	return t.sessionAnnounced
+	for _, e := range t.entries {
+		if !e.probe && !e.seen {
+			return true
+		}
+	}
+	return t.missed
 }
 
 // AddProbe stores a connection of this sidecar that only asks whether PostgreSQL accepts sessions. It must be called before the
@@ -166,6 +173,7 @@ func (t *Table) expire(now time.Time) {
 			at = now.Add(-reportedProbeLifetime)
 		}
 		if !e.seen && e.expired(at) {
+			t.missed = t.missed || !e.probe
 			delete(t.entries, peer)
 		}
 	}

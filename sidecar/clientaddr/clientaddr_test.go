@@ -125,3 +125,40 @@ func TestTable_ownProbesAreKnownWhenTheirEndIsReportedLate(t *testing.T) {
 		}
 	})
 }
+
+// A session that a sample has found, or whose end was reported, has been judged there. Any other may have been a use.
+func TestTable_missesASessionThatNobodyHasJudged(t *testing.T) {
+	t.Parallel()
+	gateway, client := netip.MustParseAddrPort("10.0.0.9:40000"), netip.MustParseAddrPort("192.0.2.7:5000")
+	gone, here := func(netip.AddrPort) bool { return false }, func(netip.AddrPort) bool { return true }
+	for _, row := range []struct {
+		rule   string
+		probe  bool
+		then   func(*Table)
+		missed bool
+	}{
+		{"one that nobody has seen yet", false, func(*Table) {}, true},
+		{"not one that a sample has found", false, func(table *Table) { table.Seen(here) }, false},
+		{"not once it has gone either", false, func(table *Table) { table.Seen(here); table.Seen(gone) }, false},
+		{"not one whose end was reported", false, func(table *Table) { table.Ended(gateway) }, false},
+		{"one that ended before a sample, or never came", false, func(table *Table) { time.Sleep(2 * announcementLifetime); table.Seen(gone) }, true},
+		{"not a probe", true, func(table *Table) { table.Seen(gone) }, false},
+		{"one for which there was no room", true, func(table *Table) {
+			for port := range maximumEntries + 1 {
+				table.Add(gateway.Addr(), contract.ClientAddress{Port: uint16(port), Peer: client})
+			}
+			table.Seen(here)
+		}, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				table := NewTable()
+				table.Add(gateway.Addr(), contract.ClientAddress{Port: gateway.Port(), Peer: client, Probe: row.probe})
+				if row.then(table); table.SessionMissed() != row.missed {
+					t.Errorf("missed: %t", !row.missed)
+				}
+			})
+		})
+	}
+}

@@ -69,6 +69,8 @@ const (
 	AnnotationAsleepReason = Prefix + "asleep-reason"
 	// AsleepReasonUnusedPrefix is the beginning of that reason if a connection woke the cluster and it was not used.
 	AsleepReasonUnusedPrefix = "unused since "
+	// AsleepReasonIgnoredSuffix is the end of such a reason if the client that woke it had a session that the annotation excludes.
+	AsleepReasonIgnoredSuffix = " by a client whose session is ignored"
 	// AnnotationLastWake names who woke the cluster last, and when.
 	AnnotationLastWake = Prefix + "last-wake"
 	// AnnotationUnroutableServices names the Services whose clients could not be routed to the gateway, and why: they keep the cluster

@@ -29,6 +29,10 @@ type LastWake struct {
 	Service string `json:"service"`
 	// Depth is [DepthDoze], or empty if the cluster was hibernated.
 	Depth string `json:"depth,omitempty"`
+	// Unused is how many wakes from the same source in a row, up to the one before this, were not used.
+	Unused int `json:"unused,omitempty"`
+	// Returns is how many wakes in a row, up to this one, were for a client that came within seconds of the sleep.
+	Returns int `json:"returns,omitempty"`
 }
 
 // Encode returns the annotation's value. The time is truncated to seconds.

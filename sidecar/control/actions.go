@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -58,6 +59,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 		l.patch(ctx, sleep.Completed{Action: a}, client.Get)
 	case sleep.Hibernate:
 		l.attempt.judged, l.attempt.cause = l.status.State, l.cause()
+		l.attempt.ignored = wokenInVain(l.status.View, l.attempt.judged, l.ender.judged)
 		reason := asleepReason(view, l.attempt)
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Hibernate(ctx, view, time.Now(), reason)
@@ -245,10 +247,14 @@ func asleepReason(v kubernetes.View, done attempt) string {
 	if v.Dozing {
 		return "dozing since " + v.DozingSince.UTC().Format(time.RFC3339) + done.cause
 	}
-	if !done.judged.Unused.IsZero() {
-		return contract.AsleepReasonUnusedPrefix + "it was woken at " + done.judged.Unused.UTC().Format(time.RFC3339)
+	if done.judged.Unused.IsZero() {
+		return "idle since " + done.judged.IdleSince.UTC().Format(time.RFC3339) + done.cause
 	}
-	return "idle since " + done.judged.IdleSince.UTC().Format(time.RFC3339) + done.cause
+	reason := contract.AsleepReasonUnusedPrefix + "it was woken at " + done.judged.Unused.UTC().Format(time.RFC3339)
+	if done.ignored != (activity.Terminable{}) {
+		reason += contract.AsleepReasonIgnoredSuffix
+	}
+	return reason
 }
 
 // cause says why an idle cluster hibernates now.
@@ -266,4 +272,17 @@ func (l *Loop) cause() string {
 	default:
 		return ", for the threshold of " + l.status.Policy.Threshold.String()
 	}
+}
+
+// wokenInVain returns the ignored session of the client that woke the cluster if nobody has used it since; zero if there is none.
+func wokenInVain(v kubernetes.View, judged idle.State, sessions []activity.Terminable) activity.Terminable {
+	wake, err := contract.ParseLastWake(v.Annotations[contract.AnnotationLastWake])
+	if err != nil || judged.Unused.IsZero() {
+		return activity.Terminable{}
+	}
+	at := slices.IndexFunc(sessions, func(s activity.Terminable) bool { return !s.Idle && s.Client.Unmap().String() == wake.By })
+	if at < 0 {
+		return activity.Terminable{}
+	}
+	return sessions[at]
 }

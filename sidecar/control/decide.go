@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
@@ -50,6 +51,7 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 		}
 	}
 	l.status.View, l.status.ViewKnown = v, true
+	l.served.note(v, l.parts.Pod)
 	l.parse(time.Now())
 	l.resize()
 	return true
@@ -96,6 +98,10 @@ func (l *Loop) observed() sleep.Observed {
 func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	before := l.status.Decision.Reason
 	observation.Blockers = slices.Concat(observation.Blockers, l.blockers())
+	wake, _ := contract.ParseLastWake(l.status.View.Annotations[contract.AnnotationLastWake]) // zero without one
+	if l.status.Returning = returning(wake, l.withdrawn, l.status.Tally.Terminable()); l.status.Returning != (activity.Terminable{}) {
+		observation.Blockers = append(observation.Blockers, idle.ReasonClientsReturn)
+	}
 	observation.Siblings, observation.Woken = l.siblingCount(), l.wokenAt()
 	if l.parts.Readiness == nil {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonPodMadeBefore)
@@ -122,15 +128,15 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	}
 }
 
-// wokenAt returns when a connection woke the cluster; zero if none did, or if a session has been forwarded since. A wake by hand
-// leaves the annotation of the last sleep, or removes that of the last wake.
+// wokenAt returns when a connection woke the cluster; zero if none did, if a session may have been missed since, or if an instance that
+// has served since is gone, with what it knew. A wake by hand leaves the annotation of the last sleep, or removes that of the last wake.
 func (l *Loop) wokenAt() time.Time {
-	annotations := l.status.View.Annotations
-	if _, asleep := annotations[contract.AnnotationAsleepSince]; asleep || l.status.SessionsForwarded {
+	view := l.status.View
+	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || l.status.SessionMissed || l.served.replaced {
 		return time.Time{}
 	}
-	wake, err := contract.ParseLastWake(annotations[contract.AnnotationLastWake])
-	if err != nil {
+	wake, err := contract.ParseLastWake(view.Annotations[contract.AnnotationLastWake])
+	if err != nil || view.PrimarySince.After(wake.At) {
 		return time.Time{}
 	}
 	return wake.At

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
@@ -14,12 +15,13 @@ import (
 // attempt is the state of the current attempt to sleep.
 type attempt struct {
 	began     time.Time
-	siblings  []siblings.Answer // answers to the newest request for samples
-	answered  time.Time         // when they arrived
-	suspended int               // schedules
-	judged    idle.State        // at the hibernation patch or the fence: later the end of a session may have changed it
-	cause     string            // why it hibernates
-	ended     int               // sessions
+	siblings  []siblings.Answer   // answers to the newest request for samples
+	answered  time.Time           // when they arrived
+	suspended int                 // schedules
+	judged    idle.State          // at the hibernation patch or the fence: later the end of a session may have changed it
+	ignored   activity.Terminable // likewise, the ignored session of the client that woke the cluster in vain; zero if there is none
+	cause     string              // why it hibernates
+	ended     int                 // sessions
 	// unconfirmed sessions were to be ended too, but PostgreSQL did not say how many it has ended.
 	unconfirmed int
 }

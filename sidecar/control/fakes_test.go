@@ -52,7 +52,7 @@ type world struct {
 	inUse, broken, shuttingDown, connected bool
 	opened, samples                        int
 	ledger                                 activity.Ledger
-	started                                int64 // in microseconds since 1970
+	started, checkpointed                  int64 // in microseconds since 1970
 	standing                               []idle.Reason
 	stateChanged                           time.Time // of the session that is open while inUse
 	terminated                             []activity.Terminable
@@ -136,7 +136,7 @@ func (w *world) Sample(_ context.Context, rules activity.Rules) (postgres.Sample
 		w.opened++
 	}
 	w.samples++
-	sample := postgres.Sample{Began: time.Now(), Ended: time.Now(), Started: w.started, Ledger: maps.Clone(w.ledger), Blockers: w.standing}
+	sample := postgres.Sample{Began: time.Now(), Ended: time.Now(), Started: w.started, Checkpointed: w.checkpointed, Ledger: maps.Clone(w.ledger), Blockers: w.standing}
 	if w.inUse {
 		sample.Tally.Add(activity.Session{
 			BackendType: "client backend", State: "idle", PID: 11, Started: 1, Changed: w.stateChanged.UnixMicro(),

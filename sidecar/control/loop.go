@@ -26,6 +26,8 @@ type Loop struct {
 	attempt   attempt
 	ender     sessionEnder
 	aborted   idle.Reason // why the last attempt was aborted, or empty
+	served    served
+	withdrawn int // how many sleeps in a row a client has ended before they began, although idle sessions were ended
 	recorder  recorder
 	backups   backups
 	keepAwake keepAwakeRequest

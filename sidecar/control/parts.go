@@ -138,6 +138,8 @@ type Status struct {
 	State     idle.State
 	Decision  idle.Decision
 	DecidedAt time.Time
+	// Returning is the session for which clients_return keeps the cluster awake, zero if there is none.
+	Returning activity.Terminable
 	// InUse is whether the instance was in use at the newest sample, or has been since.
 	InUse bool
 }

@@ -121,6 +121,9 @@ func (r *recorder) decided(ctx context.Context, s Status) {
 		if reason == idle.ReasonServiceUnroutable {
 			message += ": " + s.View.Annotations[contract.AnnotationUnroutableServices]
 		}
+		if reason == idle.ReasonClientsReturn {
+			message += fmt.Sprintf(": user %q at %s", s.Returning.User, s.Returning.Client)
+		}
 		r.write(ctx, s.View, kubernetes.EventNormal, "SleepBlocked", message)
 	}
 }

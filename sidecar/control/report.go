@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
@@ -31,7 +33,7 @@ func (l *Loop) report(ctx context.Context, r sleep.Report) {
 }
 
 func (l *Loop) reportSuccess(ctx context.Context, doze bool) {
-	l.aborted = ""
+	l.aborted, l.withdrawn = "", 0
 	if l.attempt.judged == (idle.State{}) { // the patch is that of an earlier process
 		l.attempt.judged = l.status.State
 	}
@@ -42,6 +44,12 @@ func (l *Loop) reportSuccess(ctx context.Context, doze bool) {
 	since := l.attempt.judged.IdleSince.UTC().Format(time.RFC3339)
 	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", l.attempt.suspended, "terminated", l.attempt.ended, "unconfirmed", l.attempt.unconfirmed)
 	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status.View, l.attempt))
+	if ignored := l.attempt.ignored; ignored != (activity.Terminable{}) {
+		l.recorder.write(ctx, l.status.View, kubernetes.EventWarning, "WokenByIgnored", fmt.Sprintf(
+			"A client at %s woke the cluster, but its session (user %q) is ignored, so nobody used it, and the client waits longer each time. "+
+				"Only an item of %s that consists of client= alone keeps it from waking the cluster: client=%s, unless other clients share the address",
+			ignored.Client, ignored.User, contract.AnnotationIgnore, ignored.Client))
+	}
 }
 
 // putToSleep returns the Event's message.
@@ -74,6 +82,9 @@ func (l *Loop) reportWithdrawn(ctx context.Context, reason idle.Reason, doze boo
 	}
 	if reason == idle.ReasonActive {
 		why = "the database is in use after all"
+		if l.attempt.ended+l.attempt.unconfirmed != 0 {
+			l.withdrawn++
+		}
 	}
 	l.parts.Logger.Info("sleep is withdrawn", "doze", doze, "why", why)
 	l.recorder.write(ctx, l.status.View, kubernetes.EventWarning, "SleepWithdrawn", what+" is withdrawn: "+why)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // sessionEnder terminates the sessions of this instance that do not count once the cluster falls asleep, because a shutdown would
@@ -63,6 +64,23 @@ func (e *sessionEnder) end(ctx context.Context) (judged, ended int, err error) {
 	}
 	ended, err = terminator.Terminate(ctx, sessions)
 	return len(sessions), ended, err
+}
+
+// maxTurns is how many times in a row the cluster sleeps although a client that was cut comes back within seconds.
+const maxTurns = 3
+
+// returning returns an idle session whose client would come back within seconds of its end, as one has maxTurns times in a row; zero if
+// there is none. Such clients listen, or belong to a pool that keeps a minimum. The client that woke the cluster is preferred.
+func returning(wake contract.LastWake, withdrawn int, sessions []activity.Terminable) (found activity.Terminable) {
+	if wake.Returns+withdrawn < maxTurns {
+		return found
+	}
+	for _, session := range sessions {
+		if session.Idle && (found == activity.Terminable{} || session.Client.Unmap().String() == wake.By) {
+			found = session
+		}
+	}
+	return found
 }
 
 // endSessions closes our own sessions, and terminates those of this instance that do not count. If that fails, the shutdown only

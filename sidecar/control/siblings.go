@@ -92,6 +92,24 @@ func serverBlockers(report contract.Report) []idle.Reason {
 	return blockers
 }
 
+// served is which other instances have served since this process began.
+type served struct {
+	addresses map[string]netip.Addr
+	// replaced says that one of them has been replaced or removed: nobody who was there can say whether it was used.
+	replaced bool
+}
+
+// note records the instances of a healthy cluster. In any other, the addresses may be those of pods that are gone.
+func (s *served) note(v kubernetes.View, pod string) {
+	if !v.Healthy || v.Hibernating {
+		return
+	}
+	for name, address := range s.addresses {
+		s.replaced = s.replaced || name != pod && v.Addresses[name] != address
+	}
+	s.addresses = v.Addresses
+}
+
 // sampleRequest is another instance's request for a sample of this one.
 type sampleRequest struct {
 	asker netip.Addr

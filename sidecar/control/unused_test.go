@@ -2,6 +2,7 @@ package control
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,9 @@ func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
 		{"nor if it is not known who woke it", func(w *world) { delete(w.view.Annotations, contract.AnnotationLastWake) }, false},
 		{"nor if it was woken a while ago", func(w *world) { lastWake(w, time.Now().Add(-10*time.Minute)) }, false},
 		{"nor if PostgreSQL has served for a while before the first sample", func(w *world) { w.started = time.Now().Add(-2 * time.Minute).UnixMicro() }, false},
+		{"nor if PostgreSQL has stopped since, as in a pod that was deleted", func(w *world) { w.checkpointed = time.Now().UnixMicro() }, false},
+		{"nor if this instance became the primary since", func(w *world) { w.view.PrimarySince = time.Now().Add(time.Second) }, false},
+		{"but if it became the primary before the wake", func(w *world) { w.view.PrimarySince = time.Now().Add(-time.Hour) }, true},
 		{"nor if a session is open", func(w *world) { w.inUse = true }, false},
 		{"nor if the gateway has passed a session on", func(w *world) {
 			w.clientAddrs.Add(netip.MustParseAddr("10.0.0.9"), contract.ClientAddress{Port: 40000, Peer: netip.MustParseAddrPort("10.1.2.3:5000")})
@@ -58,6 +62,39 @@ func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
 	}
 }
 
+// Monitoring that stays connected comes back when its session is ended for the sleep, and wakes the cluster. Its session does not count,
+// so the wake is unused, and an Event says how to keep it from waking the cluster.
+func TestLoop_takesAWakeByAnIgnoredSessionForUnused(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, ignore, by string
+		asleep, named    bool
+	}{
+		{"the session of who woke it is ignored", "user=app", "10.1.2.3", true, true},
+		{"it is another's", "user=app", "10.1.2.4", true, false},
+		{"it is not ignored", "user=mon", "10.1.2.3", false, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				w.view.Annotations[contract.AnnotationInactivityMinutes], w.view.Annotations[contract.AnnotationIgnore] = "30", row.ignore
+				lastWake(w, time.Now())
+				w.view.Annotations[contract.AnnotationLastWake] = strings.Replace(w.view.Annotations[contract.AnnotationLastWake], "10.1.2.3", row.by, 1)
+				w.inUse = true
+				w.clientAddrs.Add(peer.Addr(), contract.ClientAddress{Port: peer.Port(), Peer: netip.MustParseAddrPort("10.1.2.3:5000")})
+			}, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(75 * time.Second)
+				expect(t, w, "asleep", row.asleep, asleep)
+				expect(t, w, "an Event names the item", row.named, func(w *world) bool {
+					at := slices.Index(w.events, "WokenByIgnored")
+					return at >= 0 && strings.Contains(w.messages[at], `user "app"`) && strings.Contains(w.messages[at], "client=10.1.2.3,")
+				})
+			})
+		})
+	}
+}
+
 // lastWake sets when a connection woke the cluster, and starts the server now.
 func lastWake(w *world, at time.Time) {
 	value, err := contract.LastWake{At: at, By: "10.1.2.3", Service: "c-rw"}.Encode()
@@ -77,6 +114,41 @@ func besides(w *world, say func(*contract.Report)) {
 		answer.Report.Unused = true
 		say(&answer.Report)
 		return []siblings.Answer{answer}
+	}
+}
+
+// Whoever used the pod of a standby that was replaced, only that pod knew it; the new one has seen nobody.
+func TestLoop_doesNotTakeAWakeForUnusedOnceAnInstanceWasReplaced(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*kubernetes.View)
+		asleep bool
+	}{
+		{"the same instances are a proof", func(*kubernetes.View) {}, true},
+		{"a pod at another address is another pod", func(v *kubernetes.View) {
+			v.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.3")}
+		}, false},
+		{"a pod that was removed says nothing any more", func(v *kubernetes.View) { v.Instances, v.Addresses = []string{"c-1"}, nil }, false},
+		{"its own new address is no other pod's", func(v *kubernetes.View) {
+			v.Addresses = map[string]netip.Addr{"c-1": netip.MustParseAddr("10.0.0.9"), "c-2": netip.MustParseAddr("10.0.0.2")}
+		}, true},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				w.view.Annotations[contract.AnnotationInactivityMinutes] = "30"
+				lastWake(w, time.Now())
+				besides(w, func(*contract.Report) {})
+			}, func(t *testing.T, w *world, loop *Loop) {
+				loop.Deliver(w.seen())
+				wait(10 * time.Second)
+				w.with(func(w *world) { row.change(&w.view) })
+				loop.Deliver(w.seen())
+				wait(65 * time.Second)
+				expect(t, w, "asleep", row.asleep, asleep)
+			})
+		})
 	}
 }
 
@@ -127,6 +199,10 @@ func TestAsleepReason_saysThatNobodyUsedIt(t *testing.T) {
 		t.Error(got)
 	}
 	if got := asleepReason(kubernetes.View{}, attempt{judged: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+		t.Error(got)
+	}
+	if got := asleepReason(kubernetes.View{}, attempt{judged: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+	if got := asleepReason(kubernetes.View{}, ignored); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, contract.AsleepReasonIgnoredSuffix) {
 		t.Error(got)
 	}
 }

@@ -58,10 +58,10 @@ type Observation struct {
 	Scheduler bool
 	// Requested is the time of the newest request to sleep as soon as nothing is in use, or zero.
 	Requested time.Time
-	// Started is when the server started.
-	Started time.Time
-	// Woken is when a connection woke the cluster; zero if that did not happen or is not known, or once a session has been
-	// reported.
+	// Started is when the server started, and Checkpointed when its newest checkpoint began.
+	Started, Checkpointed time.Time
+	// Woken is when a connection woke the cluster; zero if that did not happen or is not known, once a session has been
+	// reported, or once an instance that has served since is gone.
 	Woken time.Time
 	// Siblings is the number of other instances, and Elsewhere their answers.
 	Siblings  int
@@ -342,7 +342,8 @@ func (s State) after(seen Observation, eligible bool, now time.Time) State {
 	switch {
 	case !s.LastActivity.IsZero(), seen.Unknown, !seen.Reported, seen.Elsewhere.Used, seen.Woken.IsZero(), !first && seen.Gap, tookOver:
 		s.Unused = time.Time{}
-	case first && seen.Began.Sub(seen.Woken).Abs() <= wokenWithin && seen.Began.Sub(seen.Started) <= unwatchedAtMost:
+	// A server that has stopped since the wake, in this pod or in one before it, has made a checkpoint then or when it recovered.
+	case first && seen.Began.Sub(seen.Woken).Abs() <= wokenWithin && seen.Began.Sub(seen.Started) <= unwatchedAtMost && seen.Checkpointed.Before(seen.Woken):
 		s.Unused = seen.Woken
 	}
 	return s

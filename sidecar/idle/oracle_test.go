@@ -63,6 +63,9 @@ func history(script []byte) []moment {
 			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, IdleSince: now.Add(-time.Minute), Used: true}
 		}
 		seen.Woken, seen.Started = woken, midnight
+		if kind&0x40 != 0 { // the server has stopped since the wake
+			seen.Checkpointed = midnight.Add(time.Second)
+		}
 		moments = append(moments, moment{seen, now.Add(5 * time.Millisecond)})
 	}
 	return moments
@@ -172,7 +175,7 @@ func unused(moments []moment) bool {
 	if known < 0 || moments[known].seen.Began.Sub(moments[known].seen.Woken).Abs() > wokenWithin {
 		return false
 	}
-	if moments[known].seen.Began.Sub(moments[known].seen.Started) > unwatchedAtMost {
+	if moments[known].seen.Began.Sub(moments[known].seen.Started) > unwatchedAtMost || !moments[known].seen.Checkpointed.Before(moments[known].seen.Woken) {
 		return false
 	}
 	notPrimary := func(i int) bool { return slices.Contains(moments[i].seen.Blockers, ReasonNotPrimary) }

@@ -26,6 +26,7 @@ const (
 	ReasonReplicationClient      Reason = "replication_client"
 	ReasonBackgroundWorker       Reason = "background_worker"
 	ReasonConnecting             Reason = "connecting"
+	ReasonClientsReturn          Reason = "clients_return"
 	ReasonSiblingUnknown         Reason = "sibling_unknown"
 	ReasonSiblingOutdated        Reason = "sibling_outdated"
 	ReasonSiblingActive          Reason = "sibling_active"
@@ -59,7 +60,7 @@ func Reasons() []Reason {
 		ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating, ReasonDozing, ReasonNotPrimary,
 		ReasonSwitchover, ReasonUnhealthy, ReasonReconciliationDisabled, ReasonFenced, ReasonMaintenance,
 		ReasonReplicaCluster, ReasonArchivingFailing, ReasonKeepAwakeWindow, ReasonKeepAwakeUntil, ReasonUnknown,
-		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonConnecting, ReasonSiblingUnknown, ReasonSiblingOutdated, ReasonSiblingActive,
+		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonConnecting, ReasonClientsReturn, ReasonSiblingUnknown, ReasonSiblingOutdated, ReasonSiblingActive,
 		ReasonServiceUnroutable, ReasonGatewayUnavailable, ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
 		ReasonWraparoundVacuum, ReasonSubscription, ReasonLogicalSlot, ReasonBackupRunning, ReasonStandbys, ReasonWakeManual, ReasonPodMadeBefore,
 		ReasonLoginsUnseen, ReasonSwitchoverDelay, ReasonGrowthPending, ReasonArchiverBehind, ReasonArchiverSlow, ReasonEndpointsRemain, ReasonIdle,
@@ -109,6 +110,8 @@ func (r Reason) Description() string {
 		return "a background worker of an extension works"
 	case ReasonConnecting:
 		return "a connection is open that is no session: its client is logging in or leaving"
+	case ReasonClientsReturn:
+		return "with activity=queries the cluster has slept three times in a row and was woken within seconds each time, by a client that reconnects when its idle session is ended; such a session is open"
 	case ReasonSiblingUnknown:
 		return "it is not known whether another instance is in use"
 	case ReasonSiblingOutdated:

@@ -38,6 +38,8 @@ type View struct {
 	Annotations map[string]string
 	// CurrentPrimary and TargetPrimary are pod names; they differ during a switchover or failover.
 	CurrentPrimary, TargetPrimary string
+	// PrimarySince is when CurrentPrimary became the primary; zero if not recorded.
+	PrimarySince time.Time
 	// Healthy is set if the phase is healthy.
 	Healthy bool
 	// Instances are the names of the pods.
@@ -165,6 +167,7 @@ func viewOf(c *api.Cluster) View {
 	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)
 	view.ForeignMarks = foreignMarks(c)
 	view.FenceApplied = ownership.FenceApplied(c.Annotations)
+	view.PrimarySince, _ = time.Parse(time.RFC3339, c.Status.CurrentPrimaryTimestamp)
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
 	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
 	view.RestartFailed = c.Annotations[contract.AnnotationRestartFailed]

@@ -49,9 +49,9 @@ type Status struct {
 	ListenerConnected bool
 	// Reported is set while socket events are received, Unsupported if the kernel does not support them.
 	Reported, Unsupported bool
-	// SessionsForwarded is set if the gateway has forwarded a session since this process started, or if an earlier process ran. Samples and
-	// events then do not show every client.
-	SessionsForwarded bool
+	// SessionMissed is set if the gateway has forwarded a session that neither a sample nor an event has shown, or if an earlier process
+	// ran.
+	SessionMissed bool
 	// LastDirect is when the newest direct TCP session was noticed: one of a client, through a Service or to the pod's address, and
 	// not of the gateway or an instance. It is noticed when it ends, or when a sample first finds it open, whether or not it counts.
 	// When socket events begin to be received again, one may have been missed, so that moment counts too. The time is only

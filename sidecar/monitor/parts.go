@@ -72,8 +72,8 @@ type ClientAddrs interface {
 	// Known reports whether a connection is a probe of this sidecar, or was announced by the gateway.
 	Known(peer netip.AddrPort) bool
 	Seen(connected func(netip.AddrPort) bool)
-	// SessionAnnounced reports whether the gateway has ever announced the client of a session.
-	SessionAnnounced() bool
+	// SessionMissed reports whether the gateway has announced a session that no sample has found and no event has reported.
+	SessionMissed() bool
 	Ended(peer netip.AddrPort)
 }
 

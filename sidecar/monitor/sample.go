@@ -103,7 +103,8 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 	m.sawPeers(sample.Tally.Peers())
 	before := m.newest
 	seen := idle.Observation{
-		Began: sample.Began, Ended: sample.Ended, Started: time.UnixMicro(sample.Started), InUse: sample.Tally.InUse(), Used: m.since.used,
+		Began: sample.Began, Ended: sample.Ended, Started: time.UnixMicro(sample.Started), Checkpointed: time.UnixMicro(sample.Checkpointed),
+		InUse: sample.Tally.InUse(), Used: m.since.used,
 		Gap:      m.since.gap || before.started != 0 && before.started != sample.Started,
 		Reported: m.sockets.watching() || m.sockets.paused, Local: sample.Tally.Local(), Scheduler: sample.Scheduler,
 		Requested: m.requested, Blockers: sample.Blockers,
@@ -124,7 +125,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 		ledger: sample.Ledger, started: sample.Started, changed: changed, ended: sample.Ended, terminable: sample.Tally.Terminable(),
 	}
 	m.since, m.requested = since{}, time.Time{}
-	m.status.SessionsForwarded = m.resumed || m.parts.ClientAddrs.SessionAnnounced()
+	m.status.SessionMissed = m.resumed || m.parts.ClientAddrs.SessionMissed()
 	m.status.Known, m.status.Tally, m.status.SampledAt, m.status.Reported = true, sample.Tally, sample.Ended, seen.Reported
 	m.status.ServerBlockers, m.status.Scheduler, m.status.InactiveSlots = sample.Blockers, sample.Scheduler, sample.InactiveSlots
 	return seen

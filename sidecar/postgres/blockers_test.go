@@ -191,3 +191,22 @@ func TestSampler_findsPeers(t *testing.T) {
 		await(t, server, activity.Rules{}, "local session", func(sample Sample) bool { return sample.Tally.Local() })
 	})
 }
+
+// A server that has stopped and started again has a later checkpoint than one that has not.
+func TestSampler_showsTheNewestCheckpoint(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		before := takeSample(t, server)
+		if again := takeSample(t, server); before.Checkpointed == 0 || again.Checkpointed != before.Checkpointed {
+			t.Errorf("checkpoints at %d and %d", before.Checkpointed, again.Checkpointed)
+		}
+		stopped := time.Now().Truncate(time.Second) // pg_control has no fractions
+		s.Stop(t)
+		s.Start(t)
+		after := await(t, server, activity.Rules{}, "the server", func(sample Sample) bool { return sample.Started != before.Started })
+		if time.UnixMicro(after.Checkpointed).Before(stopped) {
+			t.Errorf("the newest checkpoint is of %s, the server stopped at %s", time.UnixMicro(after.Checkpointed), stopped)
+		}
+	})
+}

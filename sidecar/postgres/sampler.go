@@ -27,6 +27,8 @@ type Sample struct {
 	Ledger activity.Ledger
 	// Started is the start time of the server, in microseconds since 1970.
 	Started int64
+	// Checkpointed is the time of its newest checkpoint, likewise.
+	Checkpointed int64
 	// Blockers are the server's other reasons against a shutdown.
 	Blockers []idle.Reason
 	// Scheduler is set if an extension that schedules jobs is loaded.
@@ -118,7 +120,7 @@ func (s *Sample) add(r record) error {
 	case "database":
 		s.Ledger[r.database] = activity.Database{Sessions: r.number, Reset: r.moment}
 	case "server":
-		s.Started, s.Scheduler = r.moment, schedulesJobs(r.name)
+		s.Started, s.Checkpointed, s.Scheduler = r.moment, r.changed, schedulesJobs(r.name)
 	case "blocker":
 		if r.name == "inactive_logical_slot" {
 			s.InactiveSlots = r.number

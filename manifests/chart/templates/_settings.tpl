@@ -15,6 +15,9 @@
   "GATEWAY_PORTS" .Values.gateway.ports
   "GATEWAY_ALLOW" (join "," .Values.gateway.allow)
   "WAKE_TIMEOUT" .Values.gateway.wakeTimeout
+  "WAKE_BURST" (int .Values.gateway.wakeBurst)
+  "WAKE_RATE" (int .Values.gateway.wakeRate)
+  "GATEWAY_HELD" (int .Values.gateway.held)
   "HANDOVER_WAIT" .Values.gateway.handoverWait
   "DRAIN_TIMEOUT" (printf "%ds" (int .Values.gateway.drainSeconds))
   "CUSTOM_CNPG_GROUP" (ternary "" .Values.rbac.cnpgGroup (eq .Values.rbac.cnpgGroup "postgresql.cnpg.io"))

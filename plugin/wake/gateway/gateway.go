@@ -60,6 +60,9 @@ func New(limits Limits, clusters string, backend Backend, observer Observer, log
 	}
 }
 
+// SetHeld changes how many clients can wait for a session.
+func (g *Gateway) SetHeld(most int) { g.held.resize(most) }
+
 // Open serves the Service on the listener, which the gateway then owns. A Service may have several listeners: one for each
 // address family. After Drain the listener is closed at once. If Announce fails, Open closes it and returns the error.
 func (g *Gateway) Open(service Service, listener Listener) error {

@@ -58,6 +58,13 @@ func newLimiter(most int, displaceAlways bool) *limiter {
 	}
 }
 
+// resize changes the number of slots. Those that are taken stay so.
+func (l *limiter) resize(most int) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.most = most
+}
+
 // SourceOf returns the key by which clients are counted: the IPv4 address, or the /64 network of an IPv6 address, because a host
 // can use every address of its /64.
 func SourceOf(address netip.Addr) netip.Addr {

@@ -20,8 +20,13 @@ type Limits struct {
 	StartupBytes int
 }
 
-// DefaultLimits returns the limits for a gateway with 65,536 file descriptors: a listening port uses one, a held client one and a
-// session six, four of which are the pipes of splice(2). So 20,000 ports fit together with every slot below.
+// Room returns how many clients can be held by a process with so many file descriptors while every port and every other slot is in
+// use: a listening port uses one, a held client one and a session six, four of which are the pipes of splice(2).
+func (l Limits) Room(descriptors, ports int) int {
+	return descriptors - ports - l.Starting - 6*l.Spliced
+}
+
+// DefaultLimits returns the limits for a gateway with 65,536 file descriptors: 20,000 ports fit together with every slot below.
 func DefaultLimits() Limits {
 	return Limits{
 		Held: 4096, Starting: 2048, Spliced: 6144,

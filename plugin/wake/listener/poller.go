@@ -30,11 +30,20 @@ type Poller struct {
 	last  int32
 }
 
-// New makes a poller for a process with its limit of file descriptors.
-func New() (*Poller, error) {
+// Descriptors returns how many file descriptors the process may open, without those that are kept back.
+func Descriptors() (int, error) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return nil, fmt.Errorf("read the limit of file descriptors: %w", err)
+		return 0, fmt.Errorf("read the limit of file descriptors: %w", err)
+	}
+	return int(min(limit.Cur, 1<<30)) - KeptBack, nil
+}
+
+// New makes a poller for a process with its limit of file descriptors.
+func New() (*Poller, error) {
+	most, err := Descriptors()
+	if err != nil {
+		return nil, err
 	}
 	epoll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err == nil {
@@ -43,7 +52,7 @@ func New() (*Poller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make an epoll instance: %w", err)
 	}
-	e := &Poller{most: int(min(limit.Cur, 1<<30)) - KeptBack, epoll: os.NewFile(uintptr(epoll), "epoll"), open: map[int32]*Listener{}}
+	e := &Poller{most: most, epoll: os.NewFile(uintptr(epoll), "epoll"), open: map[int32]*Listener{}}
 	raw, err := e.epoll.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("wait for an epoll instance: %w", err)

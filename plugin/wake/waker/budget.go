@@ -1,6 +1,7 @@
 package waker
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"sync"
@@ -13,6 +14,9 @@ import (
 const (
 	sourceBurst, sourceEvery = 10, 10 * time.Second
 	sharedBurst, sharedEvery = 500, time.Second
+	// fleetBurst and fleetRate are the parts of a larger fleet that the shared budget wakes at once, and each second: two replicas
+	// wake all of it within five minutes.
+	fleetBurst, fleetRate = 20, 600
 	// waitsFor is how long a source stays in the queue without asking again.
 	waitsFor = 3 * askBudgetEvery
 	// askBudgetEvery is how often a waiting wake asks again.
@@ -22,10 +26,13 @@ const (
 // Budget limits how many wakes may begin, since each schedules pods that have to be paid for.
 //
 // A source address may begin ten wakes at once and one more every ten seconds. Further wakes are taken from a budget that all
-// sources share, 500 at once and one more a second. If both are used up, the wake waits. Waiting wakes are served in turn, source
+// sources share: as set, or for the size of the fleet, at least 500 at once and one more a second. If both are used up, the wake waits. Waiting wakes are served in turn, source
 // by source, starting with the source whose last turn was longest ago.
 type Budget struct {
+	burst, rate int // of the shared budget; 0: for the size of the fleet
+
 	mutex    sync.Mutex
+	clusters int
 	shared   bucket
 	swept    time.Time // when forget last ran
 	accounts map[netip.Addr]*account
@@ -40,9 +47,23 @@ type account struct {
 	waiting map[types.NamespacedName]time.Time
 }
 
-// NewBudget returns an unused budget.
-func NewBudget() *Budget {
-	return &Budget{accounts: map[netip.Addr]*account{}}
+// NewBudget returns an unused budget, whose shared part begins as many wakes at once, and more each second. 0 is for the size of the
+// fleet.
+func NewBudget(burst, rate int) *Budget {
+	return &Budget{burst: burst, rate: rate, accounts: map[netip.Addr]*account{}}
+}
+
+// SetFleet sets the number of clusters.
+func (b *Budget) SetFleet(clusters int) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	b.clusters = clusters
+}
+
+// pace returns how many wakes the shared budget begins at once, and how often one more.
+func (b *Budget) pace() (burst int, every time.Duration) {
+	burst = cmp.Or(b.burst, max(sharedBurst, b.clusters/fleetBurst))
+	return burst, sharedEvery / time.Duration(cmp.Or(b.rate, max(1, b.clusters/fleetRate)))
 }
 
 // Take reports whether the source may wake the cluster now. If not, the source is queued until it asks again or leaves.
@@ -55,9 +76,10 @@ func (b *Budget) Take(source netip.Addr, cluster types.NamespacedName, now time.
 		asking = &account{waiting: map[types.NamespacedName]time.Time{}}
 		b.accounts[source] = asking
 	}
+	burst, every := b.pace()
 	switch {
 	case asking.own.take(now, sourceBurst, sourceEvery):
-	case b.isNext(asking) && b.shared.take(now, sharedBurst, sharedEvery):
+	case b.isNext(asking) && b.shared.take(now, burst, every):
 		asking.served = now
 	default:
 		asking.waiting[cluster] = now
@@ -92,9 +114,10 @@ func (b *Budget) forget(now time.Time) {
 		return
 	}
 	b.swept = now
+	burst, every := b.pace()
 	for source, a := range b.accounts {
 		maps.DeleteFunc(a.waiting, func(_ types.NamespacedName, asked time.Time) bool { return now.Sub(asked) > waitsFor })
-		if len(a.waiting) == 0 && !a.own.empties.After(now) && now.Sub(a.served) > sharedBurst*sharedEvery {
+		if len(a.waiting) == 0 && !a.own.empties.After(now) && now.Sub(a.served) > time.Duration(burst)*every {
 			delete(b.accounts, source)
 		}
 	}

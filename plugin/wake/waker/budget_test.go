@@ -73,7 +73,7 @@ func TestBudget_promises(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			if got := row.play(NewBudget()); got != row.want {
+			if got := row.play(NewBudget(0, 0)); got != row.want {
 				t.Errorf("%d wakes begin, want %d", got, row.want)
 			}
 		})
@@ -83,7 +83,7 @@ func TestBudget_promises(t *testing.T) {
 // TestBudget_servesSourcesInTurn lets sources with many and with few requests wait for one wake a second.
 func TestBudget_servesSourcesInTurn(t *testing.T) {
 	t.Parallel()
-	b := NewBudget()
+	b := NewBudget(0, 0)
 	b.took(source(9), 9500, noon)
 	for i := range 3 {
 		b.took(source(i), sourceBurst, noon)
@@ -114,7 +114,7 @@ func TestBudget_servesSourcesInTurn(t *testing.T) {
 func TestBudget_neverExceedsItsRates(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(7, 0)) // a test that can be repeated
-	b := NewBudget()
+	b := NewBudget(0, 0)
 	taken, all := map[int]int{}, 0
 	for second := range 3600 {
 		now := noon.Add(time.Duration(second) * time.Second)
@@ -237,6 +237,30 @@ func TestResolve_leavesTheQueueWhenItMayWake(t *testing.T) {
 	})
 }
 
+// A fleet of ten thousand whose clients come from few addresses is woken by two replicas within five minutes, unless set otherwise.
+func TestBudget_growsWithTheFleet(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule                  string
+		burst, rate, clusters int
+		want, each            int
+	}{
+		{"a small fleet", 0, 0, 100, 500, 1},
+		{"a large one", 0, 0, 100_000, 5000, 166},
+		{"as set, whatever the fleet", 7, 3, 100_000, 7, 3},
+	} {
+		b := NewBudget(row.burst, row.rate)
+		b.SetFleet(row.clusters)
+		now, source := noon, gateway.SourceOf(by.Peer.Addr())
+		if got := b.took(source, 2*(sourceBurst+row.want), now); got != sourceBurst+row.want {
+			t.Errorf("%s: %d at once, want %d", row.rule, got, sourceBurst+row.want)
+		}
+		if got := b.took(source, 2*row.each, now.Add(time.Second)); got != row.each {
+			t.Errorf("%s: %d more a second, want %d", row.rule, got, row.each)
+		}
+	}
+}
+
 // A client does not wait for the budget of another client of the same cluster.
 func TestResolve_wakesForWhoeverMay(t *testing.T) {
 	t.Parallel()
@@ -259,36 +283,102 @@ func TestResolve_wakesForWhoeverMay(t *testing.T) {
 	})
 }
 
-// Pods of one node share a /64 network, and therefore a budget. Only the pod that caused an unused wake waits.
-func TestResolve_letsOnlyWhoWokeItInVainWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
-			last, err := contract.LastWake{At: time.Now().Add(-10 * time.Minute), By: "fd00::1", Service: "orders-rw"}.Encode()
-			if err != nil {
-				t.Error(err)
-			}
-			c.Annotations[contract.AnnotationLastWake] = last
-			c.Annotations[contract.AnnotationAsleepReason] = contract.AsleepReasonUnusedPrefix + "it was woken"
-			c.Annotations[contract.AnnotationAsleepSince] = time.Now().Format(time.RFC3339)
-		})
-		go w.operate()
-		scanner, leave := context.WithCancel(t.Context())
-		defer leave()
-		go func() {
-			_, _ = w.waker.Resolve(scanner, service("-rw"), gateway.Client{Peer: netip.MustParseAddrPort("[fd00::1]:4711")})
-		}()
-		synctest.Wait()
-		if _, _, _, events := w.seen(); len(events) != 1 || !strings.HasSuffix(events[0], "waits: the cluster was woken from the addresses of its clients and not used") {
-			t.Errorf("Events: %v", events)
+// wokenInVain returns a cluster that is asleep again after the second unused wake in a row by a client at fd00::1.
+func wokenInVain(t *testing.T, suffix string) func(*cnpgv1.Cluster) {
+	t.Helper()
+	return func(c *cnpgv1.Cluster) {
+		last, err := contract.LastWake{At: time.Now().Add(-time.Minute), By: "fd00::1", Service: "orders-rw", Unused: 1}.Encode()
+		if err != nil {
+			t.Error(err)
 		}
-		if _, err := w.waker.Resolve(t.Context(), service("-rw"), gateway.Client{Peer: netip.MustParseAddrPort("[fd00::2]:4711")}); err != nil {
+		c.Annotations[contract.AnnotationLastWake] = last
+		c.Annotations[contract.AnnotationAsleepReason] = contract.AsleepReasonUnusedPrefix + "it was woken" + suffix
+		c.Annotations[contract.AnnotationAsleepSince] = time.Now().Format(time.RFC3339)
+	}
+}
+
+// Behind one address, which may be a NAT's, a client that has left keeps out nobody who stays.
+func TestResolve_wakesForWhoStaysAtTheSourceOfAnUnusedWake(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, suffix, peer string
+		after              time.Duration
+	}{
+		{"a client of another source waits for nothing", "", "10.0.0.9:4711", 0},
+		{"a client of the same address wakes it once it has stayed for some seconds", "", "[fd00::1]:4711", patience},
+		{"and so does its neighbour in the /64, which is the same source", "", "[fd00::2]:4711", patience},
+		{"but not if the one that woke it stays too, and is ignored", contract.AsleepReasonIgnoredSuffix, "[fd00::2]:4711", 2 * time.Minute},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 10*time.Minute, wokenInVain(t, row.suffix))
+				go w.operate()
+				scans, stop := context.WithCancel(t.Context())
+				stopped := make(chan struct{})
+				defer func() { stop(); <-stopped }()
+				go func() { // it comes again and again, and never stays
+					defer close(stopped)
+					for scans.Err() == nil {
+						scan, leave := context.WithTimeout(scans, 2*time.Second)
+						_, _ = w.waker.Resolve(scan, service("-rw"), gateway.Client{Peer: netip.MustParseAddrPort("[fd00::1]:4000")})
+						leave()
+						time.Sleep(100 * time.Millisecond) // of the bubble's
+					}
+				}()
+				synctest.Wait()
+				client, began := gateway.Client{Peer: netip.MustParseAddrPort(row.peer)}, time.Now()
+				if _, err := w.waker.Resolve(t.Context(), service("-rw"), client); err != nil {
+					t.Fatal(err)
+				}
+				woke := w.wokenAfter(t, began)
+				if woke < row.after || woke > row.after+askBudgetEvery {
+					t.Errorf("woken after %s, want %s", woke, row.after)
+				}
+			})
+		})
+	}
+}
+
+// wokenAfter returns how long after a time the newest wake began.
+func (w *world) wokenAfter(t *testing.T, began time.Time) time.Duration {
+	t.Helper()
+	var cluster cnpgv1.Cluster
+	if err := w.waker.APIReader.Get(t.Context(), clusterOf(service("-rw")), &cluster); err != nil {
+		t.Fatal(err)
+	}
+	wake, err := contract.ParseLastWake(cluster.Annotations[contract.AnnotationLastWake])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wake.At.Sub(began)
+}
+
+// The wakes of one source that nobody uses are counted, until one is used or another source wakes the cluster.
+func TestLastWake_countsUnusedWakes(t *testing.T) {
+	t.Parallel()
+	cluster := &cnpgv1.Cluster{}
+	cluster.Annotations = map[string]string{}
+	wokenInVain(t, "")(cluster)
+	for _, row := range []struct {
+		rule, peer, reason string
+		want               int
+	}{
+		{"the third in a row", "[fd00::1]:1", cluster.Annotations[contract.AnnotationAsleepReason], 2},
+		{"by the same source", "[fd00::2]:1", cluster.Annotations[contract.AnnotationAsleepReason], 2},
+		{"not by another", "10.0.0.9:1", cluster.Annotations[contract.AnnotationAsleepReason], 0},
+		{"nor once one was used", "[fd00::1]:1", "idle since x", 0},
+	} {
+		cluster := cluster.DeepCopy()
+		cluster.Annotations[contract.AnnotationAsleepReason] = row.reason
+		value, err := lastWake(cluster, service("-rw"), gateway.Client{Peer: netip.MustParseAddrPort(row.peer)}, stepEndHibernation, false)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if messages := w.woken(); len(messages) != 1 || !strings.HasPrefix(messages[0], "Woken by fd00::2 ") {
-			t.Errorf("Events: %v", messages)
+		if wake, err := contract.ParseLastWake(value); err != nil || wake.Unused != row.want {
+			t.Errorf("%s: %s, %v", row.rule, value, err)
 		}
-	})
+	}
 }
 
 // A waiting wake ends with its last client, because nobody would use it.
@@ -328,11 +418,15 @@ func TestResolve_outlivesAPanic(t *testing.T) {
 func TestNotBefore_isForWhoWokeItInVain(t *testing.T) {
 	t.Parallel()
 	unused := contract.AsleepReasonUnusedPrefix + "it was woken"
-	last := `{"at":"2026-03-01T12:00:00Z","by":"10.0.0.9","service":"orders-rw"}`
+	const last, again = `{"at":"2026-03-01T12:00:00Z","by":"10.0.0.9","user":"mon","service":"orders-rw"}`,
+		`{"at":"2026-03-01T12:00:00Z","by":"10.0.0.9","service":"orders-rw","unused":1}`
 	for _, row := range []struct {
 		rule, reason, last, since, address string
 		want                               time.Time
 	}{
+		{"twice as long after the second in a row", unused, again, "2026-03-01T12:01:10Z", "10.0.0.9", noon.Add(210 * time.Second)},
+		{"but five minutes at most, however many there were", unused, strings.Replace(again, ":1}", ":999999999}", 1), "2026-03-01T12:00:00Z", "10.0.0.9", noon.Add(5 * time.Minute)},
+		{"and nothing if the count is nonsense", unused, strings.Replace(again, ":1}", ":-7}", 1), "2026-03-01T12:01:10Z", "10.0.0.9", noon.Add(140 * time.Second)},
 		{"who woke it in vain waits for as long as it was up", unused, last, "2026-03-01T12:01:10Z", "10.0.0.9", noon.Add(140 * time.Second)},
 		{"but five minutes at most", unused, last, "2026-03-01T18:00:00Z", "10.0.0.9", noon.Add(6*time.Hour + 5*time.Minute)},
 		{"by IPv4 on a socket for both families too", unused, last, "2026-03-01T12:01:10Z", "::ffff:10.0.0.9", noon.Add(140 * time.Second)},
@@ -348,9 +442,46 @@ func TestNotBefore_isForWhoWokeItInVain(t *testing.T) {
 			cluster.Annotations = map[string]string{
 				contract.AnnotationAsleepReason: row.reason, contract.AnnotationLastWake: row.last, contract.AnnotationAsleepSince: row.since,
 			}
-			if got := notBefore(cluster, netip.MustParseAddr(row.address)); !got.Equal(row.want) {
+			client := waiting{gateway.Client{Peer: netip.AddrPortFrom(netip.MustParseAddr(row.address), 1)}, noon.Add(24 * time.Hour)}
+			if got := notBefore(cluster, client); !got.Equal(row.want) {
 				t.Errorf("not before %s, want %s", got, row.want)
 			}
+			if client.User = "app"; row.last == last && !notBefore(cluster, client).IsZero() {
+				t.Error("another user must wait too")
+			}
+			if client.User = "mon"; row.last == last && !notBefore(cluster, client).Equal(row.want) {
+				t.Error("the same user need not wait")
+			}
 		})
+	}
+}
+
+// Wakes for clients that come within seconds of the sleep are counted, until one is for a client that comes later.
+func TestLastWake_countsClientsThatReturnAtOnce(t *testing.T) {
+	t.Parallel()
+	const second = `{"at":"2026-03-01T11:50:00Z","by":"10.0.0.9","service":"orders-rw","returns":2}`
+	for _, row := range []struct {
+		rule, last, asleep, dozing string
+		since                      time.Duration
+		want                       int
+	}{
+		{"the first", "", "2026-03-01T12:00:00Z", "", 9 * time.Second, 1},
+		{"the third in a row", second, "2026-03-01T12:00:00Z", "", time.Second, 3},
+		{"one that has waited since before the sleep", second, "2026-03-01T12:00:00Z", "", -time.Second, 3},
+		{"one that comes later ends the row", second, "2026-03-01T12:00:00Z", "", 10 * time.Second, 0},
+		{"a doze is a sleep too", second, "", "2026-03-01T12:00:00Z", time.Second, 3},
+		{"nonsense is no time", second, "x", "", time.Second, 0},
+	} {
+		cluster := &cnpgv1.Cluster{}
+		cluster.Annotations = map[string]string{
+			contract.AnnotationLastWake: row.last, contract.AnnotationAsleepSince: row.asleep, contract.AnnotationDozingSince: row.dozing,
+		}
+		value, err := lastWake(cluster, service("-rw"), by, stepEndHibernation, returned(cluster, noon.Add(row.since)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wake, err := contract.ParseLastWake(value); err != nil || wake.Returns != row.want {
+			t.Errorf("%s: %s, %v", row.rule, value, err)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package waker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -60,10 +61,28 @@ func changes(do step, fenced bool, lastWake string) map[string]*string {
 // Unfence returns the changes of a Cluster's annotations by a wake from a doze.
 func Unfence(lastWake string) map[string]*string { return changes(stepUnfence, true, lastWake) }
 
-// lastWake returns the annotation's value for a wake.
-func lastWake(service gateway.Service, by gateway.Client, do step) (string, error) {
+// returnsWithin is how soon after the cluster fell asleep a client comes that has only been cut, or has not heard of the sleep.
+const returnsWithin = 10 * time.Second
+
+// returned reports whether a client that has waited since then came within returnsWithin.
+func returned(cluster *cnpgv1.Cluster, since time.Time) bool {
+	asleep, err := time.Parse(time.RFC3339, cmp.Or(cluster.Annotations[contract.AnnotationAsleepSince], cluster.Annotations[contract.AnnotationDozingSince]))
+	return err == nil && since.Before(asleep.Add(returnsWithin))
+}
+
+// lastWake returns the annotation's value for a wake of the cluster, for a client that returned at once, or not.
+func lastWake(cluster *cnpgv1.Cluster, service gateway.Service, by gateway.Client, do step, returned bool) (string, error) {
 	wake := contract.LastWake{
 		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
+	}
+	if before, _, ok := unusedWake(cluster, by); ok {
+		wake.Unused = before.Unused + 1
+	}
+	if before, err := contract.ParseLastWake(cluster.Annotations[contract.AnnotationLastWake]); returned && err == nil {
+		wake.Returns = before.Returns
+	}
+	if returned {
+		wake.Returns++
 	}
 	if do == stepUnfence {
 		wake.Depth = contract.DepthDoze

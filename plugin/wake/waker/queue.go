@@ -16,8 +16,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// longestBackoff limits the wait of a client whose address has caused an unused wake.
-const longestBackoff = 5 * time.Minute
+const (
+	// longestBackoff limits the wait of a client whose source has caused an unused wake.
+	longestBackoff = 5 * time.Minute
+	// patience is how long a client stays that is no scanner.
+	patience = 4 * time.Second
+)
 
 // errQueued means that none of the clients may wake the cluster yet.
 var errQueued = errors.New("the wake waits for the budget")
@@ -25,7 +29,7 @@ var errQueued = errors.New("the wake waits for the budget")
 // Why a wake waits.
 const (
 	whyBudget = "the addresses of its clients have begun as many wakes as they may for now"
-	whyUnused = "the cluster was woken from the addresses of its clients and not used"
+	whyUnused = "the cluster was woken from the addresses of its clients and not used, or only by sessions that are ignored"
 )
 
 // queue is the state of a wake that waits for the budget.
@@ -40,20 +44,20 @@ type queue struct {
 
 // mayWake returns a client that may wake the cluster now. It asks for one client of each address, so that none waits because of
 // another's budget or unused wake. Its errors are errQueued and errNobodyWaits.
-func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, error) {
+func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) {
 	clients := w.waiters.of(w.service.UID)
 	if len(clients) == 0 {
-		return gateway.Client{}, errNobodyWaits
+		return waiting{}, errNobodyWaits
 	}
 	if w.queue.granted {
-		return w.client, nil
+		return waiting{w.client, w.since}, nil
 	}
 	if w.depth == DepthDoze { // this creates no pod, so the budget does not apply
 		return clients[0], nil
 	}
 	why := whyUnused
 	for _, client := range clients {
-		if now.Before(notBefore(cluster, client.Peer.Addr())) {
+		if now.Before(notBefore(cluster, client)) {
 			continue
 		}
 		source := gateway.SourceOf(client.Peer.Addr())
@@ -75,7 +79,7 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (gateway.Client, 
 			"The wake for %s through Service %s waits: %s", whoIs(w.client), w.service.Name, why))
 	}
 	w.queue.why = why
-	return gateway.Client{}, errQueued
+	return waiting{}, errQueued
 }
 
 // leaveQueue withdraws all requests, when the search may wake the cluster or ends.
@@ -122,19 +126,40 @@ func (g *granted) leave(cluster types.NamespacedName) {
 	}
 }
 
-// notBefore returns when a client of the address may wake the cluster. If the last wake came from that address and was not used,
-// it must wait for as long as the cluster was up, at most longestBackoff.
-func notBefore(cluster *cnpgv1.Cluster, address netip.Addr) time.Time {
-	if !strings.HasPrefix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepReasonUnusedPrefix) {
+// notBefore returns when the client may wake the cluster. If the last wake came from its source and was not used, it must wait for as
+// long as the cluster was up, twice as long after each further such wake, and at most longestBackoff. Many clients may share a source, so
+// one that stays for some seconds need not wait longer: who has not used a wake left before it was served. A client whose session is
+// ignored does stay.
+func notBefore(cluster *cnpgv1.Cluster, client waiting) time.Time {
+	last, asleep, ok := unusedWake(cluster, client.Client)
+	if !ok {
 		return time.Time{}
+	}
+	backoff := asleep.Sub(last.At)
+	for i := 0; i < last.Unused && backoff < longestBackoff; i++ {
+		backoff = max(2*backoff, time.Second)
+	}
+	until := asleep.Add(min(backoff, longestBackoff))
+	if stayed := client.since.Add(patience); stayed.Before(until) && !strings.HasSuffix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepReasonIgnoredSuffix) {
+		return stayed
+	}
+	return until
+}
+
+// unusedWake returns the last wake, and when the cluster fell asleep after it, if that wake was not used and came from the client's
+// source. Users whose names are visible are told apart.
+func unusedWake(cluster *cnpgv1.Cluster, client gateway.Client) (last contract.LastWake, asleep time.Time, ok bool) {
+	if !strings.HasPrefix(cluster.Annotations[contract.AnnotationAsleepReason], contract.AsleepReasonUnusedPrefix) {
+		return last, asleep, false
 	}
 	last, err := contract.ParseLastWake(cluster.Annotations[contract.AnnotationLastWake])
-	if err != nil || last.By != address.Unmap().String() {
-		return time.Time{}
+	if err != nil {
+		return last, asleep, false
 	}
-	asleep, err := time.Parse(time.RFC3339, cluster.Annotations[contract.AnnotationAsleepSince])
-	if err != nil || asleep.Before(last.At) {
-		return time.Time{}
+	by, err := netip.ParseAddr(last.By)
+	if err != nil || gateway.SourceOf(by) != gateway.SourceOf(client.Peer.Addr()) || last.User != "" && client.User != "" && last.User != shorten(client.User) {
+		return last, asleep, false
 	}
-	return asleep.Add(min(asleep.Sub(last.At), longestBackoff))
+	asleep, err = time.Parse(time.RFC3339, cluster.Annotations[contract.AnnotationAsleepSince])
+	return last, asleep, err == nil && !asleep.Before(last.At)
 }

@@ -26,6 +26,8 @@ type wake struct {
 	*Waker
 	service gateway.Service
 	client  gateway.Client
+	since   time.Time // since when the client that may wake the cluster has waited
+	stopped bool      // whether a client has waited while the cluster stopped
 
 	cluster        *cnpgv1.Cluster // as last read
 	woke           bool            // whether this search turned hibernation off or lifted the fence
@@ -96,11 +98,12 @@ func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Durat
 	case stepWithdraw:
 		return nil, readAgain, w.withdraw(ctx, seen)
 	case stepAwaitStopped:
-		w.depth = DepthDoze
+		w.depth, w.stopped = DepthDoze, true
 	case stepUnfence:
 		w.depth = DepthDoze
 		return w.begin(ctx, seen, do)
 	case stepAwaitPodsDeleted: // a running instance is about to be shut down and gets no new clients
+		w.stopped = true
 		w.signalWaiters(ctx, seen)
 	case stepGiveUp:
 		if seen.view.Obstacle() == plan.ReasonMaintenance {
@@ -127,13 +130,13 @@ func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (*answer, tim
 		if err != nil {
 			return nil, askBudgetEvery, nil // it waits, and the clients with it
 		}
-		w.client = by
+		w.client, w.since = by.Client, by.since
 	}
 	w.phases.stopped = time.Now()
 	value := w.unconfirmed
 	if value == "" {
 		var err error
-		if value, err = lastWake(w.service, w.client, do); err != nil {
+		if value, err = lastWake(seen.cluster, w.service, w.client, do, w.stopped || returned(seen.cluster, w.since)); err != nil {
 			return nil, readAgain, err
 		}
 	}

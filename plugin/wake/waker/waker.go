@@ -127,11 +127,12 @@ type Waker struct {
 	// Budget limits how many wakes may begin.
 	Budget *Budget
 
-	changing, peers, resending singleflight.Group
-	searches                   searches
-	podSearches                podSearches
-	waiters                    waiters
-	granted                    granted
+	changing, peers singleflight.Group
+	unsent          unsent
+	searches        searches
+	podSearches     podSearches
+	waiters         waiters
+	granted         granted
 }
 
 var _ gateway.Backend = (*Waker)(nil)

@@ -68,11 +68,13 @@ type NodeMaintenanceWindow struct {
 
 // ClusterStatus is the state that the operator reports.
 type ClusterStatus struct {
-	Phase          string      `json:"phase"`
-	CurrentPrimary string      `json:"currentPrimary"`
-	TargetPrimary  string      `json:"targetPrimary"`
-	InstanceNames  []string    `json:"instanceNames"`
-	Conditions     []Condition `json:"conditions"`
+	Phase          string `json:"phase"`
+	CurrentPrimary string `json:"currentPrimary"`
+	TargetPrimary  string `json:"targetPrimary"`
+	// CurrentPrimaryTimestamp is when CurrentPrimary was last written.
+	CurrentPrimaryTimestamp string      `json:"currentPrimaryTimestamp"`
+	InstanceNames           []string    `json:"instanceNames"`
+	Conditions              []Condition `json:"conditions"`
 	// CloudNativePGCommitHash is that of the operator, and PluginStatus has the versions of its plugins.
 	CloudNativePGCommitHash string         `json:"cloudNativePGCommitHash"`
 	PluginStatus            []PluginStatus `json:"pluginStatus"`
