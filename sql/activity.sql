@@ -54,7 +54,9 @@ FROM (
     ) AS p JOIN pg_catalog.pg_stat_activity AS a USING (pid)
     WHERE a.backend_type IS DISTINCT FROM 'autovacuum worker'
     UNION ALL
-    SELECT 'subscription', count(*) FROM pg_catalog.pg_stat_subscription WHERE pid IS NOT NULL
+    -- Also one whose worker does not run because its publisher is away: asleep, it would not come back to it. Everybody may read
+    -- this column, from every database.
+    SELECT 'subscription', count(*) FROM pg_catalog.pg_subscription WHERE subenabled
     UNION ALL
     SELECT 'logical_slot', count(*) FROM pg_catalog.pg_replication_slots WHERE slot_type = 'logical' AND active
     UNION ALL
