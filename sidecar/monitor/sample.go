@@ -108,7 +108,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 		Reported: m.sockets.watching() || m.sockets.paused, Local: sample.Tally.Local(), Scheduler: sample.Scheduler,
 		Requested: m.requested, Blockers: sample.Blockers,
 	}
-	if !seen.Reported && before.ledger != nil && before.ledger.Rose(sample.Ledger) {
+	if !seen.Reported && before.ledger != nil && !before.ledger.Same(sample.Ledger) {
 		seen.Used = sample.Ended
 	}
 	changed := newestChange(sample.Tally.Terminable())
