@@ -31,8 +31,8 @@ const (
 	unusedThreshold = time.Minute
 	// wokenWithin is how soon after the wake the first sample must be taken to count as observed from the beginning.
 	wokenWithin = 5 * time.Minute
-	// unwatchedAtMost is how long a woken server may have run before its first sample. The Cluster is not healthy earlier;
-	// sessions that do not come through the gateway meanwhile are not known.
+	// unwatchedAtMost is how long a woken server may have run before its first sample: sessions that do not come through the gateway
+	// meanwhile are not known.
 	unwatchedAtMost = time.Minute
 	// requestLasts is how long a request to sleep stays valid while something is in use.
 	requestLasts = 10 * time.Minute

@@ -37,7 +37,7 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	change.Restored = m.restore(sample)
 	observation := m.observe(sample)
 	m.listen(ctx)
-	if m.kept = !observation.Reported; !m.held() {
+	if m.kept = !observation.Reported && !m.quiet(); !m.held() {
 		m.parts.Sampler.Close() // the next sample is far away, and until a shutdown is noticed an open session would delay it
 	}
 	m.status.ListenerConnected = m.channel.connected()
