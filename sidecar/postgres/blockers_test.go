@@ -123,6 +123,27 @@ func TestSampler_findsBlockers(t *testing.T) {
 	})
 }
 
+// Without the text of its query, a vacuum against wraparound is known by the age of its database.
+func TestSampler_findsAVacuumAgainstWraparoundWithoutItsText(t *testing.T) {
+	t.Parallel()
+	postgrestest.From(t, 0, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		conn := s.Connect(t, "postgres", "app")
+		for _, statement := range []string{
+			"create table old as select g from generate_series(1, 100000) g",
+			"do $$ begin for i in 1..100500 loop perform txid_current(); commit; end loop; end $$",
+		} {
+			if _, err := conn.Exec(t.Context(), statement); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+		}
+		_ = conn.Close(t.Context())
+		await(t, server, activity.Rules{}, "vacuum", func(sample Sample) bool {
+			return slices.Contains(sample.Tally.InUse(), idle.ReasonWraparoundVacuum)
+		})
+	}, "track_activities=off", "autovacuum_freeze_max_age=100000", "autovacuum_naptime=1", "autovacuum_vacuum_cost_delay=100", "autovacuum_vacuum_cost_limit=1")
+}
+
 func TestSampler_findsAPreparedTransaction(t *testing.T) {
 	t.Parallel()
 	postgrestest.From(t, 15, func(t *testing.T, s *postgrestest.Server) {
