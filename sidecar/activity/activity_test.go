@@ -45,6 +45,8 @@ func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 		{"one in a transaction does", Session{BackendType: "x", User: "postgres", State: "idle", InTransaction: true}, ClassWorker},
 		{"a worker of a subscription has a reason of its own", Session{BackendType: "logical replication apply worker", User: "app", State: "idle"}, ClassInternal},
 		{"an autovacuum against wraparound counts", Session{BackendType: "autovacuum worker", State: "active", Wraparound: true}, ClassWraparound},
+		{"a worker of pg_prewarm that fills the cache does not", Session{BackendType: "autoprewarm worker", User: "postgres", State: "active", InTransaction: true}, ClassInternal},
+		{"nor does its leader", Session{BackendType: "autoprewarm leader", State: "active"}, ClassInternal},
 		{"who is ignored does not count", Session{BackendType: "client backend", User: "monitoring", State: "active"}, ClassIgnored},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
