@@ -1,7 +1,10 @@
 package activity
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +16,8 @@ import (
 
 func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 	t.Parallel()
-	rules := Rules{Instances: []string{"c-1", "c-2"}, Ignore: []idle.Pattern{{User: "monitoring"}}}
+	standby, elsewhere := netip.MustParseAddrPort("192.0.2.2:5000"), netip.MustParseAddrPort("203.0.113.7:5000")
+	rules := Rules{Instances: []string{"c-1", "c-2"}, Addresses: []netip.Addr{standby.Addr()}, Ignore: []idle.Pattern{{User: "monitoring"}}}
 	for _, row := range []struct {
 		rule    string
 		session Session
@@ -33,8 +37,14 @@ func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 		{"the exporter's user under another name counts", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: "psql", Local: true}, ClassClient},
 		{"our own sessions do not, under either role", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: contract.ApplicationName, Local: true}, ClassInfrastructure},
 		{"our name from an ordinary user counts", Session{BackendType: "client backend", User: "app", Application: contract.ApplicationName, Local: true}, ClassClient},
-		{"a standby does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2"}, ClassInfrastructure},
-		{"a standby that joins does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2-join"}, ClassInfrastructure},
+		{"a standby does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2", Peer: standby}, ClassInfrastructure},
+		{"nor does its slot replicator", Session{BackendType: "client backend", User: "streaming_replica", Application: "c-2", Peer: standby}, ClassInfrastructure},
+		{"a standby that joins does not, from a pod that is no instance yet", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2-join", Peer: elsewhere}, ClassInfrastructure},
+		{"a replica cluster with the name of an instance counts", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2", Peer: elsewhere}, ClassReplication},
+		{"so does another client of it", Session{BackendType: "client backend", User: "streaming_replica", Application: "c-2", Peer: elsewhere}, ClassClient},
+		{"a standby whose address is not visible counts", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2"}, ClassReplication},
+		{"a worker of pg_prewarm that fills the cache does not", Session{BackendType: "autoprewarm worker", User: "postgres", State: "active", InTransaction: true}, ClassInternal},
+		{"nor does its leader", Session{BackendType: "autoprewarm leader", State: "active"}, ClassInternal},
 		{"a walsender of another cluster counts", Session{BackendType: "walsender", User: "streaming_replica", Application: "d-1"}, ClassReplication},
 		{"the pooler in another database counts", Session{BackendType: "client backend", User: "cnpg_pooler_pgbouncer", Database: "app"}, ClassClient},
 		{"the checkpointer does not", Session{BackendType: "checkpointer"}, ClassInternal},
@@ -45,8 +55,6 @@ func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 		{"one in a transaction does", Session{BackendType: "x", User: "postgres", State: "idle", InTransaction: true}, ClassWorker},
 		{"a worker of a subscription has a reason of its own", Session{BackendType: "logical replication apply worker", User: "app", State: "idle"}, ClassInternal},
 		{"an autovacuum against wraparound counts", Session{BackendType: "autovacuum worker", State: "active", Wraparound: true}, ClassWraparound},
-		{"a worker of pg_prewarm that fills the cache does not", Session{BackendType: "autoprewarm worker", User: "postgres", State: "active", InTransaction: true}, ClassInternal},
-		{"nor does its leader", Session{BackendType: "autoprewarm leader", State: "active"}, ClassInternal},
 		{"who is ignored does not count", Session{BackendType: "client backend", User: "monitoring", State: "active"}, ClassIgnored},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -55,6 +63,24 @@ func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 				t.Errorf("got %s, want %s", got, row.want)
 			}
 		})
+	}
+}
+
+// The login trigger must not notify of sessions that do not count, and the other way round.
+func TestLoginTrigger_hasTheSameInfrastructure(t *testing.T) {
+	t.Parallel()
+	trigger, err := os.ReadFile("../../sql/login-trigger.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for user, applications := range localInfrastructure {
+		condition := fmt.Sprintf("session_user = '%s' AND socket AND application IN ('%s')", user, strings.Join(applications, "', '"))
+		if !strings.Contains(string(trigger), condition) {
+			t.Errorf("login-trigger.sql lacks %s", condition)
+		}
+	}
+	if got := strings.Count(string(trigger), "AND socket AND"); got != len(localInfrastructure) {
+		t.Errorf("login-trigger.sql has %d users of the socket, want %d", got, len(localInfrastructure))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 )
 
@@ -85,8 +86,9 @@ type ReportedRules struct {
 	// Activity is the mode, Ignore the unparsed annotation of that name.
 	Activity string `json:"activity,omitempty"`
 	Ignore   string `json:"ignore,omitempty"`
-	// Instances are the names of the cluster's pods.
-	Instances []string `json:"instances,omitempty"`
+	// Instances are the names of the cluster's pods, Addresses the addresses of the other ones, sorted.
+	Instances []string     `json:"instances,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 }
 
 // EncodeReport encodes a report as JSON.

@@ -52,6 +52,24 @@ func ask(ctx context.Context, v kubernetes.View, pod string, send send) []siblin
 	return append(answers, send(ctx, reachable)...)
 }
 
+// Rules returns the rules by which that instance judges sessions.
+func (s Status) Rules(pod string) contract.ReportedRules {
+	rules := contract.ReportedRules{
+		Enabled: s.Policy.Enabled, ThresholdSeconds: s.Policy.Threshold.Seconds(), Activity: contract.ActivityConnections,
+		Ignore: s.View.Annotations[contract.AnnotationIgnore], Instances: s.View.Instances,
+	}
+	if s.Policy.Queries {
+		rules.Activity = contract.ActivityQueries
+	}
+	for name, address := range s.View.Addresses {
+		if name != pod {
+			rules.Addresses = append(rules.Addresses, address)
+		}
+	}
+	slices.SortFunc(rules.Addresses, netip.Addr.Compare)
+	return rules
+}
+
 // elsewhere combines the answers: a missing answer is unknown, and an instance is idle only if it says since when.
 func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) idle.Elsewhere {
 	all := idle.Elsewhere{Asked: true}

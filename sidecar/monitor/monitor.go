@@ -126,6 +126,7 @@ func (m *Monitor) Configure(settings Settings) {
 	settings.Rules.ClientAddr, settings.Rules.Probe = m.parts.ClientAddrs.ClientAddr, m.parts.ClientAddrs.Probe
 	m.settings = settings
 	m.peers.setInstances(settings.Others, time.Now())
+	m.settings.Rules.Addresses = m.peers.instanceAddresses(time.Now())
 	if !m.mayConnect() || m.quiet() {
 		m.CloseSessions()
 	}
