@@ -70,8 +70,9 @@ func (s Status) Rules(pod string) contract.ReportedRules {
 	return rules
 }
 
-// elsewhere combines the answers: a missing answer is unknown, and an instance is idle only if it says since when.
-func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) idle.Elsewhere {
+// elsewhere combines the answers: a missing answer is unknown, and so is one by other rules than this instance's, whose watch may be
+// ahead. An instance is idle only if it says since when.
+func elsewhere(answers []siblings.Answer, rules contract.ReportedRules, now time.Time, logger *slog.Logger) idle.Elsewhere {
 	all := idle.Elsewhere{Asked: true}
 	for _, answer := range answers {
 		report := answer.Report
@@ -86,7 +87,8 @@ func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) id
 			logger.Info("another instance is in use", "instance", answer.Pod,
 				"lastActivity", report.LastActivity, "lastUnseenClient", report.LastUnseenClient)
 			all.Active = true
-		case !report.Known || report.IdleForSeconds == nil || *report.IdleForSeconds < 0:
+		case report.Rules.Activity != rules.Activity, report.Rules.Ignore != rules.Ignore,
+			!report.Known, report.IdleForSeconds == nil, *report.IdleForSeconds < 0:
 			all.Unknown = true
 		default:
 			since := now.Add(-time.Duration(*report.IdleForSeconds * float64(time.Second)))
