@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -68,6 +69,19 @@ func (s Status) Rules(pod string) contract.ReportedRules {
 	}
 	slices.SortFunc(rules.Addresses, netip.Addr.Compare)
 	return rules
+}
+
+// IgnoredPods names an item of the ignore annotation that covers the address of an instance, and so probably every pod; "" if none does.
+func (s Status) IgnoredPods() string {
+	for _, name := range s.View.Instances {
+		address, ok := s.View.Addresses[name]
+		for _, item := range s.Policy.Ignore {
+			if ok && item.MatchesUnseen(address) {
+				return fmt.Sprintf("client=%s contains %s, the address of %s", item.Client, address, name)
+			}
+		}
+	}
+	return ""
 }
 
 // elsewhere combines the answers: a missing answer is unknown, and so is one by other rules than this instance's, whose watch may be
