@@ -336,11 +336,13 @@ func startsClock(r Reason) bool {
 func (s State) after(seen Observation, eligible bool, now time.Time) State {
 	first := s.SampledUntil.IsZero() && !seen.Unknown
 	tookOver := !first && eligible && s.EligibleSince.IsZero() // whether the former primary was used is not known
-	switch {
-	case slices.ContainsFunc(seen.Blockers, startsClock):
+	if slices.ContainsFunc(seen.Blockers, startsClock) {
 		s.BlockedUntil = seen.Ended
-	case !s.IdleSince.IsZero():
-		s.IdleSince, s.BlockedUntil = latest(s.IdleSince, s.BlockedUntil), time.Time{}
+	} else {
+		if !s.IdleSince.IsZero() {
+			s.IdleSince = latest(s.IdleSince, s.BlockedUntil)
+		}
+		s.BlockedUntil = time.Time{}
 	}
 	switch {
 	case seen.Unknown:
