@@ -160,7 +160,7 @@ func TestRanges_areNoPodNetworks(t *testing.T) {
 	shared := netip.MustParsePrefix("100.64.0.0/10")
 	for _, directory := range []string{"README.md", "docs", "manifests", "plugin", "sidecar"} {
 		err := filepath.WalkDir(filepath.Join(root, directory), func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(filepath.Dir(path), "test") ||
+			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(filepath.Dir(path), "test") || strings.HasSuffix(filepath.Dir(path), "testdata") ||
 				!slices.Contains([]string{".md", ".yaml", ".go", ".tmpl", ".txt"}, filepath.Ext(path)) {
 				return err
 			}
