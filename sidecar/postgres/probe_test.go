@@ -135,7 +135,7 @@ func TestAccepts_isNoClient(t *testing.T) {
 				t.Fatalf("accepts %t, %v", accepts, err)
 			}
 		}
-		if sample := takeSample(t, server); len(sample.Tally.InUse()) != 0 || !sample.Ledger.Same(before) {
+		if sample := takeSample(t, server); len(sample.Tally.InUse()) != 0 || !before.Same(sample.Ledger) {
 			t.Errorf("the ledger was %v and is %v; in use: %v", before, sample.Ledger, sample.Tally.InUse())
 		}
 	})
