@@ -1,10 +1,13 @@
 package docs
 
 import (
+	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +147,34 @@ func TestSeriesAndAlerts_exist(t *testing.T) {
 			if !regexp.MustCompile(`\b` + name + `\b`).MatchString(exported.String()) {
 				t.Errorf("%s names %s, which does not exist", p.path, name)
 			}
+		}
+	}
+}
+
+// ranges are addresses with the length of a prefix.
+var ranges = regexp.MustCompile(`[0-9A-Fa-f:.]+/[0-9]{1,3}\b`)
+
+// Whoever copies an example must not ignore or admit the pods of a cluster by it: what we name are ranges for documentation.
+func TestRanges_areNoPodNetworks(t *testing.T) {
+	t.Parallel()
+	shared := netip.MustParsePrefix("100.64.0.0/10")
+	for _, directory := range []string{"README.md", "docs", "manifests", "plugin", "sidecar"} {
+		err := filepath.WalkDir(filepath.Join(root, directory), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(filepath.Dir(path), "test") || strings.HasSuffix(filepath.Dir(path), "testdata") ||
+				!slices.Contains([]string{".md", ".yaml", ".go", ".tmpl", ".txt"}, filepath.Ext(path)) {
+				return err
+			}
+			body, err := os.ReadFile(path)
+			for _, text := range ranges.FindAllString(string(body), -1) {
+				prefix, err := netip.ParsePrefix(text)
+				if err == nil && (prefix.Addr().IsPrivate() || shared.Contains(prefix.Addr())) {
+					t.Errorf("%s names %s, which may be a network of pods; take one of RFC 5737 or RFC 3849", path, text)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }

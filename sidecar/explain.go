@@ -91,7 +91,7 @@ type sampler func(context.Context, activity.Rules) (postgres.Sample, []activity.
 // source returns the function that samples, and the rules to judge by.
 func (e explanation) source(ctx context.Context, lookup func(string) string) (sampler, activity.Rules, *contract.Report, error) {
 	if e.dsn != "" {
-		rules, err := rulesOf(e.mode, e.ignore, nil)
+		rules, err := rulesOf(contract.ReportedRules{Activity: e.mode, Ignore: e.ignore})
 		return func(ctx context.Context, rules activity.Rules) (postgres.Sample, []activity.Session, error) {
 			return postgres.ExamineDSN(ctx, e.dsn, rules)
 		}, rules, nil, err
@@ -104,24 +104,26 @@ func (e explanation) source(ctx context.Context, lookup func(string) string) (sa
 	if err != nil {
 		return nil, activity.Rules{}, nil, err
 	}
-	rules, err := rulesOf(worker.Rules.Activity, worker.Rules.Ignore, worker.Rules.Instances)
+	rules, err := rulesOf(worker.Rules)
 	if err != nil { // the worker reports this too, and the feature is off
-		rules = activity.Rules{Instances: worker.Rules.Instances}
+		rules = activity.Rules{Instances: worker.Rules.Instances, Addresses: worker.Rules.Addresses}
 	}
 	return postgres.NewServer(s.socketDirectory, s.databasePort, nil).Examine, rules, &worker, nil
 }
 
 // rulesOf parses the rules as annotations are parsed.
-func rulesOf(mode, ignore string, instances []string) (activity.Rules, error) {
-	annotations := map[string]string{contract.AnnotationActivity: mode}
-	if ignore != "" {
-		annotations[contract.AnnotationIgnore] = ignore
+func rulesOf(reported contract.ReportedRules) (activity.Rules, error) {
+	annotations := map[string]string{contract.AnnotationActivity: reported.Activity}
+	if reported.Ignore != "" {
+		annotations[contract.AnnotationIgnore] = reported.Ignore
 	}
 	policy, problems := idle.ParsePolicy(annotations, time.Now())
 	if len(problems) != 0 {
 		return activity.Rules{}, errors.New(problems[0].String())
 	}
-	return activity.Rules{Instances: instances, Ignore: policy.Ignore, Queries: policy.Queries}, nil
+	return activity.Rules{
+		Instances: reported.Instances, Addresses: reported.Addresses, Ignore: policy.Ignore, Queries: policy.Queries,
+	}, nil
 }
 
 // askWorker requests the worker's newest decision.

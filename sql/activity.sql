@@ -19,7 +19,13 @@ SELECT 'session' AS kind,
        coalesce((extract(epoch FROM pg_catalog.clock_timestamp() - a.state_change) * 1000000)::bigint, 0) AS idle_for,
        coalesce((extract(epoch FROM a.state_change) * 1000000)::bigint, 0) AS changed,
        a.xact_start IS NOT NULL AS in_transaction,
-       coalesce(a.query LIKE 'autovacuum: % (to prevent wraparound)', false) AS wraparound
+       -- The text is absent without track_activities and may be cut short, so any autovacuum worker of a database that needs such a
+       -- vacuum is taken for one.
+       coalesce(a.query LIKE 'autovacuum: % (to prevent wraparound)', false) OR a.backend_type IS NOT DISTINCT FROM 'autovacuum worker' AND EXISTS (
+           SELECT FROM pg_catalog.pg_database AS d WHERE d.oid = a.datid
+           AND (pg_catalog.age(d.datfrozenxid) > pg_catalog.current_setting('autovacuum_freeze_max_age')::bigint
+               OR pg_catalog.mxid_age(d.datminmxid) > pg_catalog.current_setting('autovacuum_multixact_freeze_max_age')::bigint)
+       ) AS wraparound
 FROM pg_catalog.pg_stat_activity AS a
 WHERE a.pid <> pg_catalog.pg_backend_pid()
 UNION ALL
@@ -56,7 +62,9 @@ FROM (
     ) AS p JOIN pg_catalog.pg_stat_activity AS a USING (pid)
     WHERE a.backend_type IS DISTINCT FROM 'autovacuum worker'
     UNION ALL
-    SELECT 'subscription', count(*) FROM pg_catalog.pg_stat_subscription WHERE pid IS NOT NULL
+    -- Also one whose worker does not run because its publisher is away: asleep, it would not come back to it. Everybody may read
+    -- this column, from every database.
+    SELECT 'subscription', count(*) FROM pg_catalog.pg_subscription WHERE subenabled
     UNION ALL
     SELECT 'logical_slot', count(*) FROM pg_catalog.pg_replication_slots WHERE slot_type = 'logical' AND active
     UNION ALL

@@ -60,15 +60,16 @@ BEGIN
             RETURN;
         END IF;
 
-        -- The infrastructure, by user and application_name together, as sidecar/activity/session.go knows it.
+        -- The infrastructure, by user and application_name together, as sidecar/activity/session.go knows it; a test compares them.
+        -- What this server cannot tell, the addresses of its standbys, is left to the sidecar: it judges their sessions by them.
         DECLARE
             application text := current_setting('application_name');
             socket boolean := inet_client_addr() IS NULL;
             cluster text := current_setting('cluster_name') || '-';
         BEGIN
-            IF session_user = 'postgres' AND socket AND application IN ('cnpg-instance-manager', 'cnpg-i-scale-to-zero')
+            IF session_user = 'postgres' AND socket AND application IN ('cnpg-instance-manager', 'cnpg_metrics_exporter', 'pg_isready', 'cnpg-i-scale-to-zero')
                 OR session_user = 'cnpg_metrics_exporter' AND socket AND application IN ('cnpg_metrics_exporter', 'cnpg-i-scale-to-zero')
-                OR session_user = 'streaming_replica' AND starts_with(application, cluster)
+                OR session_user = 'streaming_replica' AND current_database() = 'postgres' AND starts_with(application, cluster)
                     AND substr(application, length(cluster) + 1) ~ '^[0-9]+(-join)?$'
                 OR session_user = 'cnpg_pooler_pgbouncer' AND current_database() = 'postgres'
             THEN

@@ -64,10 +64,13 @@ func TestLoginTrigger_whoseLoginIsNotified(t *testing.T) {
 			{role: "cnpg_metrics_exporter", database: "app", application: "x", notified: true},
 			{role: "streaming_replica", database: "postgres", application: "d-1", notified: true},
 			{role: "streaming_replica", database: "postgres", application: "c-1-other", notified: true},
+			{role: "streaming_replica", database: "app", application: "c-2", notified: true},
 			{role: "streaming_replica", database: "app", application: "subscription", settings: "replication=database", notified: true},
 			{role: "cnpg_pooler_pgbouncer", database: "app", application: "pgbouncer", notified: true},
 			{role: "postgres", database: "app", application: "cnpg-instance-manager"},
 			{role: "postgres", database: "postgres", application: "cnpg-instance-manager"},
+			{role: "postgres", database: "postgres", application: "pg_isready"},
+			{role: "postgres", database: "app", application: "cnpg_metrics_exporter"},
 			{role: "postgres", database: "app", application: "cnpg-i-scale-to-zero"},
 			{role: "cnpg_metrics_exporter", database: "app", application: "cnpg_metrics_exporter"},
 			{role: "cnpg_metrics_exporter", database: "app", application: "cnpg-i-scale-to-zero"},
@@ -75,7 +78,7 @@ func TestLoginTrigger_whoseLoginIsNotified(t *testing.T) {
 			{role: "streaming_replica", database: "postgres", application: "c-12-join"},
 			{role: "cnpg_pooler_pgbouncer", database: "postgres", application: "pgbouncer"},
 		}
-		for _, name := range []string{"cnpg-instance-manager", "cnpg_metrics_exporter", "cnpg-i-scale-to-zero", "c-1"} {
+		for _, name := range []string{"cnpg-instance-manager", "cnpg_metrics_exporter", "pg_isready", "cnpg-i-scale-to-zero", "c-1"} {
 			rows = append(rows, struct { // a user who only uses that name
 				role, database, application, settings string
 				notified                              bool

@@ -3,6 +3,7 @@ package tests
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
@@ -36,6 +37,21 @@ echo $! >/tmp/base.pid`) // it takes some minutes at the lowest rate
 	s.awake(c, threshold, "subscription", "a subscription that runs")
 	s.asSuperuser(c, "copy", "alter subscription sales disable")
 	s.fallsAsleep(c, "asleep beside a slot that nobody reads")
+}
+
+// A subscriber stays awake while its publisher cannot be reached, when no worker of its subscription runs: asleep, it would not come back
+// to a publisher that retains WAL for it.
+func TestAbsentPublisherKeepsItsSubscriberAwake(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrow(1, awake)
+	s.asSuperuser(c, "postgres", `create subscription away connection 'host=127.0.0.1 port=1 dbname=app' publication sales
+		with (connect = false, slot_name = 'away')`)
+	s.asSuperuser(c, "postgres", "alter subscription away enable")
+	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
+	s.awake(c, time.Minute, "subscription", "a subscription without its publisher")
+	s.annotate(c, scenario.InactivityMinutes, never)
+	s.asSuperuser(c, "postgres", "alter subscription away disable; alter subscription away set (slot_name = none); drop subscription away")
 }
 
 // A job of pg_cron keeps the cluster awake while it runs; the idle launcher does not.

@@ -164,6 +164,11 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 	for _, b := range e.DozeBlockers {
 		p("It cannot doze, and hibernates at its time, because %s (%s).\n", b.Description, cell(b.Reason))
 	}
+	for _, t := range e.Instances {
+		if t.Primary && t.Report != nil && t.Report.IgnoredPods != "" {
+			p("Every pod is probably ignored: %s.\n", cell(t.Report.IgnoredPods))
+		}
+	}
 	if e.IdleForSeconds != nil && e.ThresholdSeconds != nil {
 		p("The primary has been idle for %s; the threshold is %s.\n", long(e.IdleForSeconds), long(e.ThresholdSeconds))
 	}

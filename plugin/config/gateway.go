@@ -97,7 +97,7 @@ func (r *reader) prefixes(name string) []netip.Prefix {
 	for text := range strings.SplitSeq(r.values[name], ",") {
 		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
-			r.bad(name, "it must be ranges of addresses separated by commas, such as 10.0.0.0/8,fd00::/8")
+			r.bad(name, "it must be ranges of addresses separated by commas, such as 192.0.2.0/24,2001:db8::/32")
 			return nil
 		}
 		prefixes = append(prefixes, idle.Unmapped(prefix))

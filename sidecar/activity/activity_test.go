@@ -1,7 +1,10 @@
 package activity
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +16,8 @@ import (
 
 func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 	t.Parallel()
-	rules := Rules{Instances: []string{"c-1", "c-2"}, Ignore: []idle.Pattern{{User: "monitoring"}}}
+	standby, elsewhere := netip.MustParseAddrPort("192.0.2.2:5000"), netip.MustParseAddrPort("203.0.113.7:5000")
+	rules := Rules{Instances: []string{"c-1", "c-2"}, Addresses: []netip.Addr{standby.Addr()}, Ignore: []idle.Pattern{{User: "monitoring"}}}
 	for _, row := range []struct {
 		rule    string
 		session Session
@@ -34,8 +38,14 @@ func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 		{"our own sessions do not, under either role", Session{BackendType: "client backend", User: "cnpg_metrics_exporter", Application: contract.ApplicationName, Local: true}, ClassInfrastructure},
 		{"nor does the one that listens", Session{BackendType: "client backend", User: "postgres", Application: contract.ListeningApplicationName, Local: true}, ClassInfrastructure},
 		{"our name from an ordinary user counts", Session{BackendType: "client backend", User: "app", Application: contract.ApplicationName, Local: true}, ClassClient},
-		{"a standby does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2"}, ClassInfrastructure},
-		{"a standby that joins does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2-join"}, ClassInfrastructure},
+		{"a standby does not", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2", Peer: standby}, ClassInfrastructure},
+		{"nor does its slot replicator", Session{BackendType: "client backend", User: "streaming_replica", Application: "c-2", Peer: standby}, ClassInfrastructure},
+		{"a standby that joins does not, from a pod that is no instance yet", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2-join", Peer: elsewhere}, ClassInfrastructure},
+		{"a replica cluster with the name of an instance counts", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2", Peer: elsewhere}, ClassReplication},
+		{"so does another client of it", Session{BackendType: "client backend", User: "streaming_replica", Application: "c-2", Peer: elsewhere}, ClassClient},
+		{"a standby whose address is not visible counts", Session{BackendType: "walsender", User: "streaming_replica", Application: "c-2"}, ClassReplication},
+		{"a worker of pg_prewarm that fills the cache does not", Session{BackendType: "autoprewarm worker", User: "postgres", State: "active", InTransaction: true}, ClassInternal},
+		{"nor does its leader", Session{BackendType: "autoprewarm leader", State: "active"}, ClassInternal},
 		{"a walsender of another cluster counts", Session{BackendType: "walsender", User: "streaming_replica", Application: "d-1"}, ClassReplication},
 		{"the pooler in another database counts", Session{BackendType: "client backend", User: "cnpg_pooler_pgbouncer", Database: "app"}, ClassClient},
 		{"the checkpointer does not", Session{BackendType: "checkpointer"}, ClassInternal},
@@ -54,6 +64,24 @@ func TestClassify_infrastructureIsByUserAndApplication(t *testing.T) {
 				t.Errorf("got %s, want %s", got, row.want)
 			}
 		})
+	}
+}
+
+// The login trigger must not notify of sessions that do not count, and the other way round.
+func TestLoginTrigger_hasTheSameInfrastructure(t *testing.T) {
+	t.Parallel()
+	trigger, err := os.ReadFile("../../sql/login-trigger.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for user, applications := range localInfrastructure {
+		condition := fmt.Sprintf("session_user = '%s' AND socket AND application IN ('%s')", user, strings.Join(applications, "', '"))
+		if !strings.Contains(string(trigger), condition) {
+			t.Errorf("login-trigger.sql lacks %s", condition)
+		}
+	}
+	if got := strings.Count(string(trigger), "AND socket AND"); got != len(localInfrastructure) {
+		t.Errorf("login-trigger.sql has %d users of the socket, want %d", got, len(localInfrastructure))
 	}
 }
 
@@ -169,29 +197,26 @@ func TestClassify_probesAreInfrastructure(t *testing.T) {
 	}
 }
 
-func TestLedger_risesWithSessionsAndResets(t *testing.T) {
+func TestLedger_isTheSameWithoutSessionsAndResets(t *testing.T) {
 	t.Parallel()
 	before := Ledger{"postgres": {Sessions: 100}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 1}}
 	for _, row := range []struct {
-		rule       string
-		after      Ledger
-		rose, same bool
+		rule  string
+		after Ledger
+		same  bool
 	}{
-		{"nothing happened", before, false, true},
-		{"probes log in to the maintenance database", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 1}}, false, true},
-		{"the exporter logs in to every database", Ledger{"postgres": {Sessions: 116}, "app": {Sessions: 25}, "other": {Sessions: 20, Reset: 1}}, false, false},
-		{"a client logs in to one of them", Ledger{"postgres": {Sessions: 100}, "app": {Sessions: 11}, "other": {Sessions: 5, Reset: 1}}, true, false},
-		{"the statistics were reset", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 2}}, true, false},
-		{"a crash set them back", Ledger{"postgres": {Sessions: 1}, "app": {Sessions: 0}, "other": {Sessions: 0, Reset: 1}}, true, false},
-		{"a database was dropped", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}}, true, false},
-		{"a database was made", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 1}, "new": {}}, true, false},
-		{"a database took another's place", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "new": {Sessions: 5, Reset: 1}}, true, false},
+		{"nothing happened", before, true},
+		{"probes log in to the maintenance database", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 1}}, true},
+		{"the exporter logs in to every database", Ledger{"postgres": {Sessions: 116}, "app": {Sessions: 25}, "other": {Sessions: 20, Reset: 1}}, false},
+		{"a client logs in to one of them", Ledger{"postgres": {Sessions: 100}, "app": {Sessions: 11}, "other": {Sessions: 5, Reset: 1}}, false},
+		{"the statistics were reset", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 2}}, false},
+		{"a crash set them back", Ledger{"postgres": {Sessions: 1}, "app": {Sessions: 0}, "other": {Sessions: 0, Reset: 1}}, false},
+		{"a database was dropped", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}}, false},
+		{"a database was made", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "other": {Sessions: 5, Reset: 1}, "new": {}}, false},
+		{"a database took another's place", Ledger{"postgres": {Sessions: 106}, "app": {Sessions: 10}, "new": {Sessions: 5, Reset: 1}}, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			if got := before.Rose(row.after); got != row.rose {
-				t.Errorf("rose %t", got)
-			}
 			if got := before.Same(row.after); got != row.same {
 				t.Errorf("same %t", got)
 			}

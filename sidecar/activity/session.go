@@ -36,8 +36,10 @@ type Session struct {
 
 // Rules say which sessions do not count.
 type Rules struct {
-	// Instances are the names of the cluster's pods, by which the cluster's own sessions are recognised.
+	// Instances are the names of the cluster's pods, and Addresses the addresses of the other ones: together they show the sessions of
+	// its standbys.
 	Instances []string
+	Addresses []netip.Addr
 	// Ignore describes sessions that never count.
 	Ignore []idle.Pattern
 	// Queries says that an idle session counts only until the end of its last statement.
@@ -94,7 +96,7 @@ func Classify(s Session, rules Rules) Class {
 		switch {
 		case s.State == "starting" && s.User == "":
 			return ClassInternal // PostgreSQL 18 shows sessions that have not logged in yet; earlier versions do not
-		case infrastructure(s, rules.Instances), rules.probe(s):
+		case infrastructure(s, rules), rules.probe(s):
 			return ClassInfrastructure
 		case ignored(s, rules):
 			return ClassIgnored
@@ -114,6 +116,8 @@ func Classify(s Session, rules Rules) Class {
 		"slotsync worker", "startup", "checkpointer", "background writer", "walwriter", "archiver", "walreceiver",
 		"walsummarizer", "logger", "stats collector", "io worker", "standalone backend":
 		return ClassInternal
+	case "autoprewarm leader", "autoprewarm worker": // pg_prewarm fills the cache again after a start, in transactions, for nobody
+		return ClassInternal
 	default:
 		// A background worker of an extension: between two jobs its launcher is idle, or has no state.
 		if s.InTransaction || s.State != "" && s.State != "idle" {
@@ -131,30 +135,33 @@ func ignored(s Session, rules Rules) bool {
 	})
 }
 
+// localInfrastructure are the applications that use the Unix socket, by user. The probes run pg_isready, which logs in where peer
+// authentication allows it: a session of a millisecond every ten seconds. Operators without a role for the exporter (1.28 before
+// 1.28.3) scrape in a session of the instance manager that temporarily has the exporter's name (metrics/collector.go).
+// sql/login-trigger.sql has the same list.
+var localInfrastructure = map[string][]string{
+	"postgres":              {"cnpg-instance-manager", "cnpg_metrics_exporter", "pg_isready", contract.ApplicationName},
+	"cnpg_metrics_exporter": {"cnpg_metrics_exporter", contract.ApplicationName},
+}
+
 // infrastructure recognises the sessions of CloudNativePG 1.28 to 1.30: the instance manager
 // (pkg/management/postgres/instance.go), the metrics exporter, the standbys and their slot replicator (conninfo.go,
 // slots/runner), and PgBouncer's auth_query (internal/pgbouncer/config). It does not include backup tools, because a running
 // backup must not be cut.
-func infrastructure(s Session, instances []string) bool {
-	switch s.User {
-	case "postgres":
-		// The probes run pg_isready, which logs in where peer authentication allows it, as over the socket: a session of a
-		// millisecond every ten seconds. Operators without a role for the exporter (1.28 before 1.28.3) scrape in a session of
-		// the instance manager that temporarily has the exporter's name (metrics/collector.go).
-		return s.Local && (s.Application == "cnpg-instance-manager" || s.Application == "cnpg_metrics_exporter" ||
-			s.Application == "pg_isready" || sidecar(s.Application))
-	case "cnpg_metrics_exporter":
-		return s.Local && (s.Application == "cnpg_metrics_exporter" || sidecar(s.Application))
-	case "streaming_replica":
-		return slices.Contains(instances, strings.TrimSuffix(s.Application, joinSuffix))
-	case poolerUser:
-		return s.Database == "postgres"
-	default:
-		return false
+func infrastructure(s Session, rules Rules) bool {
+	application := s.Application
+	if application == contract.ListeningApplicationName {
+		application = contract.ApplicationName // as when it logged in
 	}
-}
-
-// sidecar reports whether an application_name is the sidecar's.
-func sidecar(application string) bool {
-	return application == contract.ApplicationName || application == contract.ListeningApplicationName
+	switch {
+	case s.Local && slices.Contains(localInfrastructure[s.User], application):
+		return true
+	case s.User == "streaming_replica":
+		// A replica cluster connects with its own name, which may be that of a pod here. An instance that joins does so from the pod
+		// of a Job, whose address is in no status; a walreceiver has no such suffix, and nobody else uses the socket.
+		name, joins := strings.CutSuffix(application, joinSuffix)
+		return slices.Contains(rules.Instances, name) && (joins || s.Local || slices.Contains(rules.Addresses, s.Peer.Addr()))
+	default:
+		return s.User == poolerUser && s.Database == "postgres"
+	}
 }

@@ -78,6 +78,9 @@ func (s *Store) Save(c Checkpoint) error {
 		}
 		return max(int64(up-now.Sub(t)), 1)
 	}
+	if !c.State.IdleSince.IsZero() && c.State.BlockedUntil.After(c.State.IdleSince) { // the blocker may end meanwhile
+		c.State.IdleSince = c.State.BlockedUntil
+	}
 	body, err := json.Marshal(file{
 		Version: version, Instance: c.Instance, SavedAt: int64(up), Ledger: c.Ledger, Started: c.Started,
 		IdleSince: stamp(c.State.IdleSince), EligibleSince: stamp(c.State.EligibleSince),

@@ -23,7 +23,7 @@ const (
 	// AnnotationActivity specifies what counts as activity: with [ActivityConnections] any open client session, with [ActivityQueries] a session
 	// that sits idle only up to its last statement. Default: [ActivityConnections].
 	AnnotationActivity = Prefix + "activity"
-	// AnnotationIgnore lists sessions that never count, such as `user=monitoring application=datadog*; client=10.0.0.0/8`. Default: none.
+	// AnnotationIgnore lists sessions that never count, such as `user=monitoring application=datadog*; client=192.0.2.10`. Default: none.
 	AnnotationIgnore = Prefix + "ignore"
 	// AnnotationKeepAwake lists times of the week without sleep, such as `Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC`.
 	// Default: none.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 )
 
@@ -71,6 +72,9 @@ type Report struct {
 	DozeBlockers []string `json:"dozeBlockers,omitempty"`
 	// UnroutableServices names the Services that keep the cluster awake, and why; absent if there are none.
 	UnroutableServices string `json:"unroutableServices,omitempty"`
+	// IgnoredPods names an item of the annotation that ignores every client from the address of an instance, and so probably every pod;
+	// absent if there is none.
+	IgnoredPods string `json:"ignoredPods,omitempty"`
 	// ServerBlockers are the server's own reasons against a shutdown in the newest sample; absent if there are none.
 	ServerBlockers []string `json:"serverBlockers,omitempty"`
 	// Scheduler reports whether a loaded extension runs jobs in background workers, so that the instance is sampled every two seconds.
@@ -85,8 +89,9 @@ type ReportedRules struct {
 	// Activity is the mode, Ignore the unparsed annotation of that name.
 	Activity string `json:"activity,omitempty"`
 	Ignore   string `json:"ignore,omitempty"`
-	// Instances are the names of the cluster's pods.
-	Instances []string `json:"instances,omitempty"`
+	// Instances are the names of the cluster's pods, Addresses the addresses of the other ones, sorted.
+	Instances []string     `json:"instances,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 }
 
 // EncodeReport encodes a report as JSON.

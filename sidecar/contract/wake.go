@@ -11,7 +11,7 @@ import (
 const maxLastWakeBytes = 4 << 10
 
 // ErrInvalidLastWake means that an annotation's value is not a [LastWake].
-var ErrInvalidLastWake = errors.New(`not a wake such as {"at":"2026-03-01T18:00:00Z","by":"10.0.0.9","service":"orders-rw"}`)
+var ErrInvalidLastWake = errors.New(`not a wake such as {"at":"2026-03-01T18:00:00Z","by":"192.0.2.9","service":"orders-rw"}`)
 
 // DepthDoze is the Depth of a wake from a doze: only PostgreSQL had to be started again.
 const DepthDoze = "doze"

@@ -182,7 +182,7 @@ func (l *Loop) resumedBackups(ctx context.Context, resumed kubernetes.Resumed, e
 
 func (l *Loop) askedSiblings(ctx context.Context, answers []siblings.Answer) {
 	l.attempt.siblings, l.attempt.answered = answers, time.Now()
-	all := elsewhere(answers, time.Now(), l.parts.Logger)
+	all := elsewhere(answers, l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
 	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Blocker: all.Reason()})
 }
 
@@ -218,7 +218,7 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 		return idle.ReasonUnknown
 	}
 	observation := l.sample(ctx)
-	observation.Elsewhere = elsewhere(l.attempt.siblings, time.Now(), l.parts.Logger)
+	observation.Elsewhere = elsewhere(l.attempt.siblings, l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
 	l.decide(observation, time.Now())
 	switch {
 	case l.machine.ToDoze() && (!l.parts.Readiness.Held() || !l.status.Reported): // somebody may have connected directly meanwhile

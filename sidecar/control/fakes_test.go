@@ -164,6 +164,12 @@ func (w *world) notification() func(postgres.Notification) {
 	return w.notify
 }
 
+func (w *world) listenFailed() func(error) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.failed
+}
+
 func (w *world) Close() { w.with(func(w *world) { w.connected = false }) }
 
 func (w *world) ShuttingDown(context.Context) (bool, error) {

@@ -20,14 +20,15 @@ func (l *Loop) settings() monitor.Settings {
 	return monitor.Settings{
 		Rules:   activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries},
 		Others:  slices.Collect(maps.Values(others)),
-		Connect: l.mayConnect(), QuietUntil: l.quietUntil, Database: l.channelDatabase(),
+		Connect: l.mayConnect(), Quiet: !v.Healthy, QuietUntil: l.quietUntil, Database: l.channelDatabase(),
 	}
 }
 
-// mayConnect reports whether database sessions may be held.
+// mayConnect reports whether database sessions may be opened. The health of the Cluster says nothing about its clients, so that the
+// clock goes on while it forbids sleep.
 func (l *Loop) mayConnect() bool {
 	v := l.status.View
-	return l.status.ViewKnown && l.status.Policy.Enabled && len(l.status.Problems) == 0 && v.PluginListed && v.Healthy && !v.Hibernating && !v.Dozing
+	return l.status.ViewKnown && l.status.Policy.Enabled && len(l.status.Problems) == 0 && v.PluginListed && !v.Hibernating && !v.Dozing
 }
 
 // channelDatabase returns the database in which to listen on the control channel, or "". A standby does not permit LISTEN.

@@ -24,6 +24,7 @@ type recorder struct {
 	record func(context.Context, kubernetes.View, kubernetes.Event, time.Time) error
 
 	problems  string               // the invalid annotations
+	ignored   string               // the item of ignore that covers an instance, as last written
 	noDoze    []idle.Reason        // why the cluster cannot doze, as last written
 	blocked   map[idle.Reason]bool // the reasons that have had an Event since the threshold passed
 	refused   string               // the database and the code of a refused LISTEN
@@ -103,6 +104,7 @@ func (r *recorder) decided(ctx context.Context, s Status) {
 		return
 	}
 	r.writeProblems(ctx, s)
+	r.warnOfIgnore(ctx, s)
 	r.writeDozeBlockers(ctx, s)
 	r.warnOfSlots(ctx, s)
 	if !s.Decision.ThresholdPassed {
@@ -143,6 +145,16 @@ func (r *recorder) writeProblems(ctx context.Context, s Status) {
 	}
 	r.logger.Warn("the annotations are not understood; the feature is off", "problems", lines)
 	r.write(ctx, s.View, kubernetes.EventWarning, "InvalidAnnotation", "Scale to zero is off: "+message)
+}
+
+// warnOfIgnore warns about an item of the ignore annotation that probably covers the clients' pods.
+func (r *recorder) warnOfIgnore(ctx context.Context, s Status) {
+	item := s.IgnoredPods()
+	if item != "" && item != r.ignored {
+		r.write(ctx, s.View, kubernetes.EventWarning, "PodsIgnored",
+			"The annotation "+contract.AnnotationIgnore+" probably covers every pod, so that none keeps the cluster awake or wakes it: "+item)
+	}
+	r.ignored = item
 }
 
 // writeDozeBlockers says why a cluster that is to doze hibernates instead.

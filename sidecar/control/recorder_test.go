@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -154,6 +155,41 @@ func TestRecorder_writesEveryEventOfAPodThatIsBeingStopped(t *testing.T) {
 			t.Errorf("written: %v", names)
 		}
 	})
+}
+
+func TestRecorder_warnsOfAnIgnoreThatCoversPods(t *testing.T) {
+	t.Parallel()
+	var told []string
+	r := recorder{pod: "c-1", record: func(_ context.Context, _ kubernetes.View, e kubernetes.Event, _ time.Time) error {
+		told = append(told, string(e.Type)+" "+e.Reason+": "+e.Message)
+		return nil
+	}}
+	covered := "Warning PodsIgnored: The annotation xata.io/scale-to-zero-ignore probably covers every pod, so that none keeps the cluster awake or wakes it: " +
+		"client=10.0.0.0/8 contains 10.244.0.5, the address of c-1"
+	for _, row := range []struct {
+		rule, primary, ignore string
+		want                  []string
+	}{
+		{"not of an address of somebody else", "c-1", "client=192.0.2.10", nil},
+		{"not where the item also names a user", "c-1", "client=10.0.0.0/8 user=monitoring", nil},
+		{"not of a standby", "c-2", "client=10.0.0.0/8", nil},
+		{"of a range that contains an instance", "c-1", "user=monitoring; client=10.0.0.0/8", []string{covered}},
+		{"not again", "c-1", "client=10.0.0.0/8", []string{covered}},
+		{"not when it is gone", "c-1", "user=monitoring", []string{covered}},
+		{"when it is back", "c-1", "client=10.0.0.0/8", []string{covered, covered}},
+	} {
+		policy, problems := idle.ParsePolicy(map[string]string{contract.AnnotationIgnore: row.ignore}, time.Now())
+		if len(problems) != 0 {
+			t.Fatal(problems)
+		}
+		r.decided(t.Context(), Status{Policy: policy, View: kubernetes.View{
+			CurrentPrimary: row.primary, Instances: []string{"c-1"}, Addresses: map[string]netip.Addr{"c-1": netip.MustParseAddr("10.244.0.5")},
+		}})
+		r.unwritten.Wait()
+		if diff := cmp.Diff(row.want, told); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.rule, diff)
+		}
+	}
 }
 
 func TestRecorder_saysOnceWhyAClusterCannotDoze(t *testing.T) {

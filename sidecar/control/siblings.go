@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -52,8 +53,40 @@ func ask(ctx context.Context, v kubernetes.View, pod string, send send) []siblin
 	return append(answers, send(ctx, reachable)...)
 }
 
-// elsewhere combines the answers: a missing answer is unknown, and an instance is idle only if it says since when.
-func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) idle.Elsewhere {
+// Rules returns the rules by which that instance judges sessions.
+func (s Status) Rules(pod string) contract.ReportedRules {
+	rules := contract.ReportedRules{
+		Enabled: s.Policy.Enabled, ThresholdSeconds: s.Policy.Threshold.Seconds(), Activity: contract.ActivityConnections,
+		Ignore: s.View.Annotations[contract.AnnotationIgnore], Instances: s.View.Instances,
+	}
+	if s.Policy.Queries {
+		rules.Activity = contract.ActivityQueries
+	}
+	for name, address := range s.View.Addresses {
+		if name != pod {
+			rules.Addresses = append(rules.Addresses, address)
+		}
+	}
+	slices.SortFunc(rules.Addresses, netip.Addr.Compare)
+	return rules
+}
+
+// IgnoredPods names an item of the ignore annotation that covers the address of an instance, and so probably every pod; "" if none does.
+func (s Status) IgnoredPods() string {
+	for _, name := range s.View.Instances {
+		address, ok := s.View.Addresses[name]
+		for _, item := range s.Policy.Ignore {
+			if ok && item.MatchesUnseen(address) {
+				return fmt.Sprintf("client=%s contains %s, the address of %s", item.Client, address, name)
+			}
+		}
+	}
+	return ""
+}
+
+// elsewhere combines the answers: a missing answer is unknown, and so is one by other rules than this instance's, whose watch may be
+// ahead. An instance is idle only if it says since when.
+func elsewhere(answers []siblings.Answer, rules contract.ReportedRules, now time.Time, logger *slog.Logger) idle.Elsewhere {
 	all := idle.Elsewhere{Asked: true}
 	for _, answer := range answers {
 		report := answer.Report
@@ -68,7 +101,8 @@ func elsewhere(answers []siblings.Answer, now time.Time, logger *slog.Logger) id
 			logger.Info("another instance is in use", "instance", answer.Pod,
 				"lastActivity", report.LastActivity, "lastUnseenClient", report.LastUnseenClient)
 			all.Active = true
-		case !report.Known || report.IdleForSeconds == nil || *report.IdleForSeconds < 0:
+		case report.Rules.Activity != rules.Activity, report.Rules.Ignore != rules.Ignore,
+			!report.Known, report.IdleForSeconds == nil, *report.IdleForSeconds < 0:
 			all.Unknown = true
 		default:
 			since := now.Add(-time.Duration(*report.IdleForSeconds * float64(time.Second)))

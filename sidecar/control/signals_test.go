@@ -109,9 +109,7 @@ func TestLoop_samplesEverySecondWithoutSocketEvents(t *testing.T) {
 		w.with(func(w *world) { w.ledger["app"] = activity.Database{Sessions: 1} }) // a session between two samples
 		wait(25 * time.Second)
 		expect(t, w, "asleep", false, asleep)
-		w.with(func(w *world) { // the exporter
-			w.ledger["app"], w.ledger["postgres"] = activity.Database{Sessions: 16}, activity.Database{Sessions: 17}
-		})
+		w.with(func(w *world) { w.ledger["postgres"] = activity.Database{Sessions: 17} }) // probes
 		wait(10 * time.Second)
 		expect(t, w, "asleep", true, asleep)
 		expect(t, w, "tried to listen", 1, func(w *world) int { return w.joined })
@@ -308,7 +306,10 @@ func TestLoop_followsTheAnnotationThatAsksForSleep(t *testing.T) {
 // report is another instance's report.
 func reportOf(pod string, idleFor time.Duration, active bool) siblings.Answer {
 	seconds := idleFor.Seconds()
-	return siblings.Answer{Pod: pod, Report: contract.Report{Known: true, SamplesOnDemand: true, Active: active, IdleForSeconds: &seconds}}
+	return siblings.Answer{Pod: pod, Report: contract.Report{
+		Known: true, SamplesOnDemand: true, Active: active, IdleForSeconds: &seconds,
+		Rules: contract.ReportedRules{Activity: contract.ActivityConnections},
+	}}
 }
 
 // blockedReportOf returns the report of an instance whose server has a reason against a shutdown.
@@ -343,6 +344,11 @@ func TestLoop_asksTheOtherInstances(t *testing.T) {
 		}, false, idle.ReasonWaiting},
 		{"one does not answer", func(bool) []siblings.Answer {
 			return []siblings.Answer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Err: errors.New("silence")}}
+		}, false, idle.ReasonSiblingUnknown},
+		{"one judges by rules that have changed", func(bool) []siblings.Answer {
+			outdated := reportOf("c-3", time.Hour, false)
+			outdated.Report.Rules.Ignore = "user=app"
+			return []siblings.Answer{reportOf("c-2", time.Hour, false), outdated}
 		}, false, idle.ReasonSiblingUnknown},
 		{"one does not know", func(bool) []siblings.Answer {
 			return []siblings.Answer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Report: contract.Report{}}}

@@ -201,7 +201,7 @@ func TestAsleepReason_saysThatNobodyUsedIt(t *testing.T) {
 	if got := asleepReason(kubernetes.View{}, attempt{judged: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
 		t.Error(got)
 	}
-	if got := asleepReason(kubernetes.View{}, attempt{judged: idle.State{IdleSince: at, Unused: at}}); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, "2026-03-01T12:00:00Z") {
+	ignored := attempt{judged: idle.State{IdleSince: at, Unused: at}, ignored: activity.Terminable{PID: 7}}
 	if got := asleepReason(kubernetes.View{}, ignored); !strings.HasPrefix(got, contract.AsleepReasonUnusedPrefix) || !strings.HasSuffix(got, contract.AsleepReasonIgnoredSuffix) {
 		t.Error(got)
 	}

@@ -172,6 +172,9 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 	if r.UnroutableServices != "" {
 		p("Services whose clients could not be routed to the gateway: %s.\n", r.UnroutableServices)
 	}
+	if r.IgnoredPods != "" {
+		p("Every pod is probably ignored: %s.\n", r.IgnoredPods)
+	}
 	if r.IdleForSeconds != nil && r.IdleSince != nil {
 		p("This instance has been idle since %s, for %s; the threshold is %s.\n",
 			r.IdleSince.Format(time.RFC3339), seconds(*r.IdleForSeconds), seconds(r.Rules.ThresholdSeconds))

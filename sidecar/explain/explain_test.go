@@ -60,6 +60,10 @@ func TestDescribe_isGolden(t *testing.T) {
 			Pod: "c-1", Known: true, SocketEvents: true, Scheduler: true, Reason: "waiting", ServerBlockers: []string{"advisory_lock"},
 			Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
 		}),
+		"ignored": described(rules, nil, &contract.Report{
+			Pod: "c-1", Known: true, SocketEvents: true, Reason: "waiting", IgnoredPods: "client=10.0.0.0/8 contains 10.244.0.5, the address of c-1",
+			Rules: contract.ReportedRules{Enabled: true, ThresholdSeconds: 1800},
+		}),
 		"dozing": described(rules, nil, &contract.Report{Pod: "c-1", Reason: "dozing", Rules: contract.ReportedRules{Enabled: true}}),
 		"dozeless": described(rules, nil, &contract.Report{
 			Pod: "c-1", Known: true, SocketEvents: true, Reason: "waiting", DozeBlockers: []string{"wake_manual", "pod_made_before"},

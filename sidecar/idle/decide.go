@@ -31,8 +31,8 @@ const (
 	unusedThreshold = time.Minute
 	// wokenWithin is how soon after the wake the first sample must be taken to count as observed from the beginning.
 	wokenWithin = 5 * time.Minute
-	// unwatchedAtMost is how long a woken server may have run before its first sample. The Cluster is not healthy earlier;
-	// sessions that do not come through the gateway meanwhile are not known.
+	// unwatchedAtMost is how long a woken server may have run before its first sample: sessions that do not come through the gateway
+	// meanwhile are not known.
 	unwatchedAtMost = time.Minute
 	// requestLasts is how long a request to sleep stays valid while something is in use.
 	requestLasts = 10 * time.Minute
@@ -102,6 +102,8 @@ func (e Elsewhere) Reason() Reason {
 type State struct {
 	// IdleSince is since when the instance has been proven idle; zero while in use or unknown.
 	IdleSince time.Time
+	// BlockedUntil is the end of the newest sample with a blocker whose end starts the clock; zero once it has started it.
+	BlockedUntil time.Time
 	// EligibleSince is since when this instance has been the one that decides; zero while it is not.
 	EligibleSince time.Time
 	// ElsewhereSince is since when the other instances have been idle, as far as they were asked.
@@ -304,12 +306,13 @@ func blockersOf(policy Policy, invalid bool, seen Observation, now time.Time) []
 	return blockers
 }
 
-// eligible reports whether this instance is the one that decides. When it becomes so, the clock restarts.
+// eligible reports whether this instance is the one that decides. When it becomes so, the clock restarts: a replica that is
+// promoted has not had the clients that it is promoted for.
 func eligible(blockers []Reason) bool {
 	return !slices.ContainsFunc(blockers, func(r Reason) bool {
 		switch r {
 		case ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating,
-			ReasonNotPrimary, ReasonSwitchover:
+			ReasonNotPrimary, ReasonSwitchover, ReasonReplicaCluster:
 			return true
 		default:
 			return false
@@ -317,10 +320,30 @@ func eligible(blockers []Reason) bool {
 	})
 }
 
+// startsClock reports whether the clock starts when the blocker ends. It does for what the server does for somebody, who may be
+// between two tries: an ignored reader of a slot reconnects. Other blockers show no use: with the end of a Backup, a maintenance
+// window, an unhealthy phase or a keep-awake window, a cluster that has been idle for the threshold may sleep at once.
+func startsClock(r Reason) bool {
+	switch r {
+	case ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress, ReasonSubscription, ReasonLogicalSlot:
+		return true
+	default:
+		return false
+	}
+}
+
 // after returns the state after one more sample.
 func (s State) after(seen Observation, eligible bool, now time.Time) State {
 	first := s.SampledUntil.IsZero() && !seen.Unknown
 	tookOver := !first && eligible && s.EligibleSince.IsZero() // whether the former primary was used is not known
+	if slices.ContainsFunc(seen.Blockers, startsClock) {
+		s.BlockedUntil = seen.Ended
+	} else {
+		if !s.IdleSince.IsZero() {
+			s.IdleSince = latest(s.IdleSince, s.BlockedUntil)
+		}
+		s.BlockedUntil = time.Time{}
+	}
 	switch {
 	case seen.Unknown:
 		s.IdleSince = time.Time{}

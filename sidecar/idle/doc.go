@@ -15,7 +15,7 @@
 //
 // The Cluster object says whether the feature is on, which instance is primary and whether sleep is permitted; the instance says
 // whether somebody uses it. Both must agree at the same sample. The clock of the decision restarts when this instance becomes the
-// primary, when the feature is turned on, and when a requested hibernation is withdrawn.
+// primary, when a replica cluster is promoted, when the feature is turned on, and when a requested hibernation is withdrawn.
 //
 // # Unused wakes
 //

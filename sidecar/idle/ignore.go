@@ -17,7 +17,7 @@ type Pattern struct {
 // maximumPatterns limits the list, because each pattern is compared with each session.
 const maximumPatterns = 64
 
-// parsePatterns parses a list such as "user=monitoring application=datadog*; client=10.0.0.0/8". Items are separated by
+// parsePatterns parses a list such as "user=monitoring application=datadog*; client=192.0.2.10". Items are separated by
 // semicolons or commas. The terms of an item are separated by spaces and must all match. The error names the invalid item.
 func parsePatterns(value string) ([]Pattern, error) {
 	var patterns []Pattern
@@ -80,7 +80,7 @@ func parsePrefix(value string) (netip.Prefix, error) {
 	}
 	prefix, err := netip.ParsePrefix(value)
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("%q is not an address or a range such as 10.0.0.0/8", value)
+		return netip.Prefix{}, fmt.Errorf("%q is not an address or a range such as 192.0.2.0/24", value)
 	}
 	return Unmapped(prefix), nil
 }

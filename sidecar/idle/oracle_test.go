@@ -59,6 +59,8 @@ func history(script []byte) []moment {
 		switch kind & 15 {
 		case 13: // the gateway has forwarded a session
 			woken = time.Time{}
+		case 15:
+			seen.Blockers = []Reason{ReasonSubscription}
 		case 14:
 			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, IdleSince: now.Add(-time.Minute), Used: true}
 		}
@@ -205,6 +207,9 @@ func idleBackTo(moments []moment, wanted time.Time) bool {
 		seen := moments[i].seen
 		if seen.Unknown || len(seen.InUse) != 0 {
 			return false
+		}
+		if slices.Contains(seen.Blockers, ReasonSubscription) {
+			used = latest(used, seen.Ended)
 		}
 		if used = latest(used, seen.Used); used.After(wanted) {
 			return false

@@ -95,7 +95,7 @@ const (
 	allowedDoze      = `allowed is a number of minutes, at least "0.5", and less than inactivity-minutes`
 	allowedActivity  = `allowed are "connections" and "queries"`
 	allowedWake      = `allowed are "on-connect" and "manual"`
-	allowedIgnore    = `allowed is a list such as "user=monitoring application=datadog*; client=10.0.0.0/8"`
+	allowedIgnore    = `allowed is a list such as "user=monitoring application=datadog*; client=192.0.2.10"`
 	allowedKeepAwake = `allowed is a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
 	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
 	allowedRequest   = `allowed is a time of RFC 3339, at most 5 minutes ahead, such as "2026-03-01T18:00:00Z"`

@@ -135,7 +135,7 @@ func (r Reason) Description() string {
 	case ReasonWraparoundVacuum:
 		return "an autovacuum against wraparound runs"
 	case ReasonSubscription:
-		return "a logical subscription runs"
+		return "a logical subscription is enabled"
 	case ReasonLogicalSlot:
 		return "a logical replication slot is in use"
 	case ReasonWaiting:

@@ -120,7 +120,6 @@ func parseMinute(text string) (int, error) {
 func (w Window) around(now time.Time) (inside bool, change time.Time) {
 	local := now.In(w.Zone)
 	for offset := -1; offset <= 7; offset++ {
-		// For local times that a change of daylight saving time skips or repeats, this follows time.Date.
 		day := time.Date(local.Year(), local.Month(), local.Day()+offset, 12, 0, 0, 0, w.Zone)
 		if !w.Days[day.Weekday()] {
 			continue
@@ -129,7 +128,8 @@ func (w Window) around(now time.Time) (inside bool, change time.Time) {
 		if to <= w.From {
 			to += minutesOfDay
 		}
-		begin, end := w.at(day, w.From), w.at(day, to)
+		begin, _ := w.at(day, w.From)
+		_, end := w.at(day, to)
 		switch {
 		case now.Before(begin):
 			if change.IsZero() || begin.Before(change) {
@@ -142,8 +142,32 @@ func (w Window) around(now time.Time) (inside bool, change time.Time) {
 	return false, change
 }
 
-func (w Window) at(day time.Time, minute int) time.Time {
-	return time.Date(day.Year(), day.Month(), day.Day(), 0, minute, 0, 0, w.Zone)
+// at returns the first and the last moment at which clocks in the zone show that minute of the day. They differ if it is repeated when
+// daylight saving time ends; if it is skipped when that begins, both are the moment of the change.
+func (w Window) at(day time.Time, minute int) (first, last time.Time) {
+	wall := time.Date(day.Year(), day.Month(), day.Day(), 0, minute, 0, 0, time.UTC)
+	const aDay = 24 * time.Hour
+	first, before := w.shown(wall, wall.Add(-aDay))
+	last, after := w.shown(wall, wall.Add(aDay))
+	switch {
+	case before && after:
+		return first, last
+	case before:
+		return first, first
+	case after:
+		return last, last
+	default:
+		change, _ := first.ZoneBounds()
+		return change, change
+	}
+}
+
+// shown returns when clocks show the wall time if they have the offset that they have at another time, and whether they then do.
+func (w Window) shown(wall, other time.Time) (at time.Time, ok bool) {
+	_, offset := other.In(w.Zone).Zone()
+	at = wall.Add(-time.Duration(offset) * time.Second).In(w.Zone)
+	_, got := at.Zone()
+	return at, got == offset
 }
 
 // keepAwake reports whether one of the windows contains the time, and when that may change; zero without windows.

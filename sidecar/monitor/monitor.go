@@ -27,8 +27,9 @@ type Settings struct {
 	Others []netip.Addr
 	// Connect permits database sessions.
 	Connect bool
-	// QuietUntil is the time until which sessions are opened for a sample only, because the instance may be about to restart in
-	// place.
+	// Quiet says that sessions are opened for a sample only, because the instance may be about to restart in place; until QuietUntil
+	// they are as well.
+	Quiet      bool
 	QuietUntil time.Time
 	// Database is the database whose control channel is listened to; empty for none.
 	Database string
@@ -126,6 +127,7 @@ func (m *Monitor) Configure(settings Settings) {
 	settings.Rules.ClientAddr, settings.Rules.Probe = m.parts.ClientAddrs.ClientAddr, m.parts.ClientAddrs.Probe
 	m.settings = settings
 	m.peers.setInstances(settings.Others, time.Now())
+	m.settings.Rules.Addresses = m.peers.instanceAddresses(time.Now())
 	if !m.mayConnect() || m.quiet() {
 		m.CloseSessions()
 	}
@@ -151,7 +153,7 @@ func (m *Monitor) Close() {
 func (m *Monitor) mayConnect() bool { return m.settings.Connect && !m.Drained() }
 
 // quiet reports whether sessions are opened for a sample only.
-func (m *Monitor) quiet() bool { return time.Now().Before(m.settings.QuietUntil) }
+func (m *Monitor) quiet() bool { return m.settings.Quiet || time.Now().Before(m.settings.QuietUntil) }
 
 // held reports whether a session is open.
 func (m *Monitor) held() bool { return m.kept || m.channel.running() }

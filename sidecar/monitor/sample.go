@@ -37,7 +37,7 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	change.Restored = m.restore(sample)
 	observation := m.observe(sample)
 	m.listen(ctx)
-	if m.kept = !observation.Reported; !m.held() {
+	if m.kept = !observation.Reported && !m.quiet(); !m.held() {
 		m.parts.Sampler.Close() // the next sample is far away, and until a shutdown is noticed an open session would delay it
 	}
 	m.status.ListenerConnected = m.channel.connected()
@@ -109,7 +109,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 		Reported: m.sockets.watching() || m.sockets.paused, Local: sample.Tally.Local(), Scheduler: sample.Scheduler,
 		Requested: m.requested, Blockers: sample.Blockers,
 	}
-	if !seen.Reported && before.ledger != nil && before.ledger.Rose(sample.Ledger) {
+	if !seen.Reported && before.ledger != nil && !before.ledger.Same(sample.Ledger) {
 		seen.Used = sample.Ended
 	}
 	changed := newestChange(sample.Tally.Terminable())

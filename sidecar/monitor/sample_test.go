@@ -63,7 +63,7 @@ func TestSample_isUnknownWhereItIsNotPermittedOrFails(t *testing.T) {
 	}
 }
 
-func TestSample_withoutSocketEventsAnUnexplainedRiseIsAUse(t *testing.T) {
+func TestSample_withoutSocketEventsARiseIsAUse(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule      string
@@ -71,8 +71,9 @@ func TestSample_withoutSocketEventsAnUnexplainedRiseIsAUse(t *testing.T) {
 		app, main int64
 		used      bool
 	}{
-		{"a login that nothing explains", unsupported, 1, 0, true},
-		{"a login that one in the maintenance database explains", unsupported, 1, 1, false},
+		{"a login", unsupported, 1, 0, true},
+		{"a login at the same time as one to the maintenance database", unsupported, 1, 1, true},
+		{"a login to the maintenance database, which may be a probe's", unsupported, 0, 1, false},
 		{"a login while socket events are received", nil, 1, 0, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {

@@ -31,6 +31,7 @@ type socketWatcher struct {
 	resume  time.Time
 	lastUse time.Time
 	retryAt time.Time // no attempt before then
+	polling bool      // whether the newest attempt failed: frequent samples replace the events
 }
 
 // watching reports whether events are received.
@@ -112,7 +113,7 @@ func (w *socketWatcher) use(now time.Time) {
 }
 
 // watch starts watching if not already watching. What happened before is unknown, unless reception was paused because of a use:
-// that use is then taken to have lasted until now.
+// that use is then taken to have lasted until now. Another attempt that fails changes nothing: the samples go on.
 func (m *Monitor) watch(ctx context.Context) {
 	if !m.sockets.mayStart(time.Now()) {
 		return
@@ -121,9 +122,10 @@ func (m *Monitor) watch(ctx context.Context) {
 	others, err := m.sockets.start(ctx)
 	m.noteSupport(err)
 	if err != nil {
-		m.since.gap = true
+		m.since.gap, m.sockets.polling = m.since.gap || !m.sockets.polling, true
 		return
 	}
+	m.sockets.polling = false
 	if paused {
 		m.sockets.lastUse = time.Now()
 		m.since.used = later(m.since.used, m.sockets.lastUse)

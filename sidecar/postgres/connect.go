@@ -41,8 +41,6 @@ type Server struct {
 	// the machine with many others.
 	probeWithin, answerWithin time.Duration
 
-	// maintenanceSessions counts our own sessions in the maintenance database.
-	maintenanceSessions atomic.Int64
 	// plaintextRefused is set once a startup packet without TLS was rejected.
 	plaintextRefused atomic.Bool
 }
@@ -106,9 +104,6 @@ func (s *Server) connectAs(ctx context.Context, role, database string, statement
 	config.DialFunc = opened.dial
 	if opened.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("connect to database %s as %s: %w", database, role, err)
-	}
-	if database == maintenanceDatabase {
-		s.maintenanceSessions.Add(1)
 	}
 	return opened, nil
 }

@@ -170,20 +170,6 @@ func TestReadQueue_countsWhatTheArchiverTakesFirst(t *testing.T) {
 	})
 }
 
-func TestPrepare_leavesTheCountOfOtherPeoplesSessionsAlone(t *testing.T) {
-	t.Parallel()
-	postgrestest.From(t, 0, func(t *testing.T, s *postgrestest.Server) {
-		server := prepare(t, s)
-		before := takeSample(t, server).Ledger
-		if _, err := server.Prepare(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if sample := takeSample(t, server); before.Rose(sample.Ledger) || len(sample.Tally.InUse()) != 0 {
-			t.Errorf("the ledger was %v and is %v; in use: %v", before, sample.Ledger, sample.Tally.InUse())
-		}
-	})
-}
-
 func TestPrepare_endsItsSessionWithItsContext(t *testing.T) {
 	t.Parallel()
 	postgrestest.From(t, 0, func(t *testing.T, s *postgrestest.Server) {

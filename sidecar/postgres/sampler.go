@@ -22,8 +22,7 @@ type Sample struct {
 	Began, Ended time.Time
 	// Tally summarizes the sessions.
 	Tally activity.Tally
-	// Ledger holds every database's session counter, without our own sessions in the maintenance database: they would mask
-	// sessions of others (see [activity.Ledger.Rose]).
+	// Ledger holds every database's session counter.
 	Ledger activity.Ledger
 	// Started is the start time of the server, in microseconds since 1970.
 	Started int64
@@ -63,15 +62,10 @@ func (s *Sampler) Sample(ctx context.Context, rules activity.Rules) (Sample, err
 			return Sample{}, fmt.Errorf("keep the session: %w", err)
 		}
 	}
-	ours := s.server.maintenanceSessions.Load()
 	sample, err := read(ctx, session.conn, rules, func(activity.Session) {})
 	if err != nil {
 		s.held.close()
 		return Sample{}, err
-	}
-	if database, ok := sample.Ledger[maintenanceDatabase]; ok {
-		database.Sessions -= ours
-		sample.Ledger[maintenanceDatabase] = database
 	}
 	return sample, nil
 }

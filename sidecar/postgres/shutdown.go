@@ -42,11 +42,8 @@ func (s *Server) refusesSessions(ctx context.Context) (bool, error) {
 		return s.refusesLogin(ctx)
 	}
 	code, err := s.probe(ctx)
-	switch code {
-	case stateInvalidAuthorization:
+	if code == stateInvalidAuthorization {
 		s.plaintextRefused.Store(true)
-	case probe.SessionOpened:
-		s.maintenanceSessions.Add(1)
 	}
 	return code == probe.CannotConnectNow, err
 }
@@ -64,9 +61,6 @@ func (s *Server) Accepts(ctx context.Context) (bool, error) {
 	}
 	defer func() { _ = conn.Close() }()
 	code, err := probe.Startup(ctx, conn)
-	if code == probe.SessionOpened {
-		s.maintenanceSessions.Add(1)
-	}
 	return err == nil && code != probe.CannotConnectNow, err
 }
 

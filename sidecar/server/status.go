@@ -48,7 +48,7 @@ func (m *Metrics) Report(cluster, pod string) contract.Report {
 		SampledAt: unlessZero(status.SampledAt), LastActivity: unlessZero(status.State.LastActivity),
 		DecidedAt: unlessZero(status.DecidedAt), Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
 		SocketEvents: status.Reported, AcceptsSleepRequests: true, SamplesOnDemand: true,
-		Rules: rulesOf(status), UnroutableServices: status.View.Annotations[contract.AnnotationUnroutableServices],
+		Rules: status.Rules(pod), IgnoredPods: status.IgnoredPods(), UnroutableServices: status.View.Annotations[contract.AnnotationUnroutableServices],
 	}
 	report.Unused = !status.State.Unused.IsZero()
 	if status.LastPeer.IsValid() {
@@ -75,18 +75,6 @@ func words(reasons []idle.Reason) []string {
 		words = append(words, string(reason))
 	}
 	return words
-}
-
-// rulesOf returns what explain needs to judge sessions as the worker does.
-func rulesOf(status control.Status) contract.ReportedRules {
-	mode := contract.ActivityConnections
-	if status.Policy.Queries {
-		mode = contract.ActivityQueries
-	}
-	return contract.ReportedRules{
-		Enabled: status.Policy.Enabled, ThresholdSeconds: status.Policy.Threshold.Seconds(), Activity: mode,
-		Ignore: status.View.Annotations[contract.AnnotationIgnore], Instances: status.View.Instances,
-	}
 }
 
 func unlessZero(t time.Time) *time.Time {

@@ -50,7 +50,7 @@ var Rules = []Rule{
 	{contract.AnnotationSidecarUpdate, Bad, []string{"", "now", "Immediate", "on-restart "}},
 	{contract.AnnotationDatabase, Good, []string{"", "orders", "Any Name", "ü;--"}},
 	{contract.AnnotationIgnore, Good, []string{
-		"user=monitoring application=datadog*; client=10.0.0.0/8", "user=a,user=b;;", " user=a\tdatabase=b ", "application=a=b", "user=user=x",
+		"user=monitoring application=datadog*; client=192.0.2.10", "user=a,user=b;;", " user=a\tdatabase=b ", "application=a=b", "user=user=x",
 		"client=10.1.2.3", "client=0.0.0.0/0", "client=fd00::1", "client=::/0", "client=::ffff:10.0.0.1", "client=fd00::/64 user=x*",
 		"\u00a0user=a\u2003database=b\u3000", "user=a\vdatabase=b\u0085", many("user=a", 64),
 	}},
