@@ -328,7 +328,7 @@ func TestHibernationIsWithdrawn(t *testing.T) {
 	_, err := kube.AwaitCluster(s.ctx, c, "asked to sleep", toSleep, scenario.HibernationOn)
 	s.must(err)
 	since := asleepSince(c)
-	withdrawn, err := kube.AwaitEventSaying(s.ctx, c, "SleepWithdrawn", "the operator has not begun", toSettle)
+	withdrawn, err := kube.AwaitEventSaying(s.ctx, c, "SleepWithdrawn", "the operator did not start to hibernate", toSettle)
 	s.must(err)
 	if took := withdrawn.FirstTimestamp.Sub(since); took < 13*time.Second { // both are whole seconds
 		t.Errorf("withdrawn after %s, want 15 s", took)
