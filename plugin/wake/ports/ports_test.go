@@ -224,9 +224,66 @@ func TestAnotherRangeLeavesWhatIsWritten(t *testing.T) {
 	}
 }
 
-// Replicas that give ports at once, each on what it has read, give each port once.
+// The replica that comes second computes its change anew, and what it computed before is nobody's.
+func TestAssign_losesTheLastPortToAnotherReplica(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule string
+		had  []Request // who has a port before
+		of   Range
+	}{
+		{"that creates the ledger at the same time", nil, Range{10000, 10000}},
+		{"that changes it at the same time", []Request{request("a")}, Range{10000, 10001}},
+		{"in the last of several blocks", []Request{request("a")}, Range{10499, 10500}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			writes := 0
+			c := api(t, &writes)
+			other := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: row.of}
+			if _, err := other.Assign(t.Context(), row.had, now); err != nil {
+				t.Fatal(err)
+			}
+			var once sync.Once
+			first := func(ctx context.Context) {
+				once.Do(func() {
+					if _, err := other.Assign(ctx, []Request{request("winner")}, now); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			raced := interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // the fake is one
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+					first(ctx)
+					return c.Create(ctx, o, options...)
+				},
+				Update: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+					first(ctx)
+					return c.Update(ctx, o, options...)
+				},
+			})
+			store := &Store{Client: raced, APIReader: c, Namespace: "system", Named: nobody, Range: row.of}
+			got, err := store.Assign(t.Context(), []Request{request("loser")}, now)
+			if !errors.Is(err, ErrNoPort) {
+				t.Errorf("the loser gets port %d, %v: it is the winner's", got["loser"], err)
+			}
+		})
+	}
+}
+
+// Replicas that give ports at once, each on what it has read, give each port once, also when there are too few.
 func TestReplicasNeverShareAPort(t *testing.T) {
 	t.Parallel()
+	for _, last := range []uint16{20009, 20003} {
+		t.Run(fmt.Sprintf("8 Services want ports up to %d", last), func(t *testing.T) {
+			t.Parallel()
+			neverShare(t, Range{20000, last})
+		})
+	}
+}
+
+func neverShare(t *testing.T, of Range) {
+	t.Helper()
 	writes := 0
 	c := api(t, &writes)
 	const replicas, clusters = 3, 8
@@ -236,12 +293,15 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 	}
 	results := make(chan given, replicas*clusters)
 	var group sync.WaitGroup
-	for range replicas {
-		store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
+	for replica := range replicas {
+		store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: of}
 		group.Go(func() {
 			for i := range clusters {
-				uid := fmt.Sprintf("uid-%d", i)
+				uid := fmt.Sprintf("uid-%d", (i+replica*3)%clusters) // at a full range each asks for others
 				ports, err := store.Assign(t.Context(), []Request{request(uid)}, now)
+				if errors.Is(err, ErrNoPort) && of.Count() < clusters {
+					continue
+				}
 				if err != nil {
 					t.Error(err)
 					return
@@ -262,7 +322,7 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 		}
 		byPort[result.port], byUID[result.uid] = result.uid, result.port
 	}
-	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
+	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: of}
 	_, err := store.Assign(t.Context(), []Request{request("x"), request("y"), request("z")}, now)
 	if !errors.Is(err, ErrNoPort) {
 		t.Errorf("with every port taken: %v", err)
