@@ -50,7 +50,8 @@ func (c *Controller) ensureSlice(ctx context.Context, seen *snapshot, want *disc
 	return nil
 }
 
-// reduce removes what is not planned: this replica's slices and then, a moment later, its ports; and the slices of dead replicas.
+// reduce removes what is not planned: this replica's slices and then, a moment later, its ports; and the slices of dead replicas. A slice whose
+// port another Service has leads clients into another's database: it goes, even if none takes its place.
 func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, routes []routed, again *requeue) error {
 	wanted := map[string]bool{}
 	for _, l := range routes {
@@ -65,14 +66,18 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 		if !endpointslice.IsOurs(slice) || wanted[slice.Name] {
 			continue
 		}
+		misleads, err := c.Ports.BelongsToAnother(ctx, endpointslice.PortOf(slice), endpointslice.ServiceOf(slice))
+		if err != nil {
+			return err
+		}
 		if endpointslice.ReplicaOf(slice) == own {
-			if contains(planned.Lead, endpointslice.ServiceOf(slice)) && len(routes) == 0 {
+			if contains(planned.Lead, endpointslice.ServiceOf(slice)) && len(routes) == 0 && !misleads {
 				continue // planned, but its port could not be opened: the slices stay until it can
 			}
 			unwakeable = unwakeable || planned.Unwakeable
 		} else if !seen.replicas.ready(own) {
 			continue // a replica that is not ready does not judge others
-		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead && !c.isLost(seen, planned, slice) {
+		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead && !misleads && !c.isLost(seen, planned, slice) {
 			again.at(ask)
 			continue
 		}

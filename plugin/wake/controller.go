@@ -331,6 +331,9 @@ func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services
 	}
 	for _, owner := range owners {
 		port := assigned[owner.UID]
+		if another, err := c.Ports.BelongsToAnother(ctx, port, owner.UID); err != nil || another {
+			return errors.Join(fmt.Errorf("listen on port %d for Service %s/%s: the ledger gives it to another", port, owner.Namespace, owner.Name), err)
+		}
 		listener, err := c.Listen(ctx, port)
 		if err != nil {
 			return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)

@@ -271,6 +271,34 @@ func TestAssign_losesTheLastPortToAnotherReplica(t *testing.T) {
 	}
 }
 
+func TestBelongsToAnother(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := api(t, &writes)
+	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10000, 10999}}
+	if _, err := store.Assign(t.Context(), []Request{request("a"), request("gone")}, now); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Free(t.Context(), []types.UID{"gone"}, now); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		rule string
+		port uint16
+		than types.UID
+		want bool
+	}{
+		{"a Service's own port is not another's", 10000, "a", false},
+		{"that of a Service that is there is", 10000, "b", true},
+		{"that of one that has gone is nobody's", 10001, "b", false},
+		{"nor is one that nobody has had", 10002, "b", false},
+	} {
+		if got, err := store.BelongsToAnother(t.Context(), row.port, row.than); got != row.want || err != nil {
+			t.Errorf("%s: got %t, %v", row.rule, got, err)
+		}
+	}
+}
+
 // Replicas that give ports at once, each on what it has read, give each port once, also when there are too few.
 func TestReplicasNeverShareAPort(t *testing.T) {
 	t.Parallel()

@@ -229,6 +229,18 @@ func (s *Store) Free(ctx context.Context, gone []types.UID, now time.Time) error
 	return nil
 }
 
+// BelongsToAnother reports whether the ledger, as the informers have it, gives the port to another Service than this one.
+func (s *Store) BelongsToAnother(ctx context.Context, port uint16, than types.UID) (bool, error) {
+	ledgers, err := s.cached(ctx)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(ledgers, func(l Ledger) bool {
+		e, taken := l.entries[port]
+		return taken && e.freed.IsZero() && e.owner.Name != "" && e.owner.UID != than
+	}), nil
+}
+
 // Owners are the Services that have a port and are not known to be gone.
 func (s *Store) Owners(ctx context.Context) ([]Owner, error) {
 	ledgers, err := s.cached(ctx)
