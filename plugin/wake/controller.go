@@ -107,8 +107,9 @@ type snapshot struct {
 	name     types.NamespacedName
 	cluster  *cnpgv1.Cluster // nil: it is gone
 	services []corev1.Service
-	// unroutable names the Services that cannot lead here, and says why.
+	// unroutable names the Services of which not every client can be led here, and says why; stranded are they.
 	unroutable []string
+	stranded   []corev1.Service
 	slices     []discoveryv1.EndpointSlice
 	replicas   replicas
 }
@@ -180,9 +181,10 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snap
 			return nil, err
 		}
 	}
-	if seen.slices, err = c.Informers.Slices(ctx, name, seen.services); err != nil {
+	if seen.slices, err = c.Informers.Slices(ctx, name, append(stdslices.Clip(seen.services), seen.stranded...)); err != nil {
 		return nil, err
 	}
+	seen.leadStranded(time.Now())
 	seen.replicas, err = c.readReplicas(ctx)
 	return seen, err
 }

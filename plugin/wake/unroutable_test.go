@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -126,6 +128,75 @@ func TestController_namesTheServicesThatCannotBeLed(t *testing.T) {
 			t.Errorf("one that is accepted is named: %q", got)
 		}
 	})
+}
+
+// Clients of what became unroutable during a sleep have nothing else that would wake the cluster.
+func TestController_keepsWhatSleepsReachable(t *testing.T) {
+	t.Parallel()
+	local := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }
+	unnamed := func(s *corev1.Service) {
+		s.Spec.Selector = map[string]string{endpointslice.LabelInstanceRole: "primary"}
+	}
+	mine := map[string][]string{"a": {"mine", "orders-r", "orders-rw"}}
+	for _, row := range []struct {
+		rule          string
+		before, after func(*corev1.Service) // nil: there is none
+		second        bool                  // whether a second Cluster is made in the namespace
+		want          map[string][]string
+	}{
+		{"a Service that turns to externalTrafficPolicy Local", func(*corev1.Service) {}, local, false, mine},
+		{"one that is made with it", nil, local, false, mine},
+		{"one whose load balancer takes pods only", nil, func(s *corev1.Service) {
+			s.Spec.Type, s.Annotations = corev1.ServiceTypeLoadBalancer, map[string]string{"service.beta.kubernetes.io/aws-load-balancer-nlb-target-type": "ip"}
+		}, false, mine},
+		{"one that a second Cluster makes ambiguous", unnamed, unnamed, true, mine},
+		{"one that is made ambiguous says nothing of whom to wake", nil, unnamed, true, toA},
+		{"one that turns into an ExternalName has no address of its own", func(*corev1.Service) {}, func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.org"
+		}, false, toA},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				if row.before != nil {
+					w.exposed("mine", row.before)
+				}
+				cluster := w.cluster(asleep)
+				a := w.replica("a", "10.1.0.1")
+				a.read()
+				if row.second {
+					w.put(&cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "sales", UID: "sales"}, Spec: cluster.Spec})
+				}
+				w.exposed("mine", row.after)
+				a.read()
+				pass(t, time.Minute)
+				a.read()
+				w.wants("asleep", row.want)
+				if got := a.Unrouted(orders); got != 1 {
+					t.Errorf("%d Services are counted as unrouted, want the one of which not every client is led", got)
+				}
+				for _, event := range w.events() {
+					if event.Reason != "ServiceUnroutable" || !strings.HasPrefix(event.Message, "The cluster sleeps, and ") {
+						t.Errorf("Event %s: %s", event.Reason, event.Message)
+					}
+				}
+				if got := len(w.events()); got != 1 {
+					t.Errorf("%d Events", got)
+				}
+
+				w.cluster(awake)
+				a.read()
+				w.wants("woken, until its own endpoints are ready", row.want)
+				for _, name := range []string{"mine", "orders-r", "orders-rw"} {
+					w.endpoint(name, true)
+				}
+				a.read()
+				w.wants("ready", nowhere)
+				if w.cluster(nil).Annotations[contract.AnnotationUnroutableServices] == "" {
+					t.Error("nothing tells the instances to keep the cluster awake")
+				}
+			})
+		})
+	}
 }
 
 func TestController_looksAtTheClustersThatAServiceConcerns(t *testing.T) {
