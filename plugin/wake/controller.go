@@ -321,7 +321,7 @@ func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services
 	for _, service := range services {
 		if !c.openPorts.reopen(seen.name, service.UID) {
 			owner := ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name}
-			owners = append(owners, ports.Request{Owner: owner, Led: seen.port(service.UID)})
+			owners = append(owners, ports.Request{Owner: owner, Led: seen.port(service.UID), First: isFirst(service, seen.name.Name)})
 		}
 	}
 	if len(owners) == 0 {

@@ -2,6 +2,7 @@ package wake
 
 import (
 	"context"
+	"fmt"
 	stdslices "slices"
 	"strings"
 	"time"
@@ -45,8 +46,39 @@ func (c *Controller) route(ctx context.Context, seen *snapshot) error {
 		case endpointslice.Unrelated, endpointslice.Accepted:
 		}
 	}
+	seen.limitServices()
 	stdslices.Sort(seen.unroutable)
 	return nil
+}
+
+// mostServices bounds the Services of a cluster that lead here: each takes a port, which are everybody's, and slices in every
+// kube-proxy.
+const mostServices = 32
+
+// limitServices makes those beyond the bound unroutable. The operator's own come first.
+func (s *snapshot) limitServices() {
+	if len(s.services) <= mostServices {
+		return
+	}
+	stdslices.SortFunc(s.services, func(a, b corev1.Service) int {
+		if first := isFirst(&a, s.name.Name); first != isFirst(&b, s.name.Name) {
+			if first {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	tooMany := s.services[mostServices:]
+	s.unroutable = append(s.unroutable, fmt.Sprintf("%s: it is one of %d too many, since a cluster may have %d", tooMany[0].Name, len(tooMany), mostServices))
+	s.stranded = append(s.stranded, tooMany...)
+	s.services = s.services[:mostServices:mostServices]
+}
+
+// isFirst reports whether the Service is one that the operator makes for each cluster.
+func isFirst(service *corev1.Service, cluster string) bool {
+	suffix, found := strings.CutPrefix(service.Name, cluster)
+	return found && stdslices.Contains([]string{"-rw", "-r", "-ro"}, suffix)
 }
 
 // leadStranded has the unroutable Services lead here while the cluster sleeps, as far as they can: they became so, or were made,
@@ -61,7 +93,7 @@ func (s *snapshot) leadStranded(now time.Time) {
 	for i := range s.stranded {
 		service := &s.stranded[i]
 		named := service.Spec.Selector[endpointslice.LabelCluster] != ""
-		may := asleep && named
+		may := asleep && named && len(s.services) < mostServices
 		if service.Spec.Type != corev1.ServiceTypeExternalName && (may || s.port(service.UID) != 0) {
 			s.services = append(s.services, *service)
 		}

@@ -1,6 +1,8 @@
 package wake
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +199,28 @@ func TestController_keepsWhatSleepsReachable(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestController_leadsSoManyServicesOfACluster(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for i := range 100 {
+			w.exposed(fmt.Sprintf("a-%02d", i), func(*corev1.Service) {})
+		}
+		a := w.replica("a", "10.1.0.1")
+		w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
+		a.read()
+		pass(t, 10*time.Second)
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != "" {
+			t.Error("a cluster may sleep although not all of its Services are led")
+		}
+		if got, want := w.cluster(nil).Annotations[contract.AnnotationUnroutableServices], "a-30: it is one of 70 too many, since a cluster may have 32"; got != want {
+			t.Errorf("the annotation says %q, want %q", got, want)
+		}
+		led := w.routed()["a"]
+		if len(led) != mostServices || !slices.Contains(led, "orders-rw") || !slices.Contains(led, "orders-r") {
+			t.Errorf("%d are led: %v", len(led), led)
+		}
+	})
 }
 
 func TestController_looksAtTheClustersThatAServiceConcerns(t *testing.T) {

@@ -21,7 +21,7 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func owner(uid string) Owner { return Owner{UID: types.UID(uid), Namespace: "shop", Name: uid} }
 
-func request(uid string) Request { return Request{Owner: owner(uid)} }
+func request(uid string) Request { return Request{Owner: owner(uid), First: true} }
 
 func nobody(context.Context, uint16) ([]types.UID, error) { return nil, nil }
 
@@ -124,7 +124,7 @@ func TestAssign(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			before := ReadLedger(Range{7000, 7001}, row.data)
-			after, port, err := before.Assign(Request{owner("a"), row.named.by("a")}, Rested, row.named.free, now)
+			after, port, err := before.Assign(Request{Owner: owner("a"), Led: row.named.by("a")}, Rested, row.named.free, now)
 			if port != row.want || (err == nil) == (row.want == 0) || err != nil && !errors.Is(err, ErrNoPort) {
 				t.Fatalf("got %d, %v, want %d", port, err, row.want)
 			}
@@ -268,6 +268,50 @@ func TestAssign_losesTheLastPortToAnotherReplica(t *testing.T) {
 				t.Errorf("the loser gets port %d, %v: it is the winner's", got["loser"], err)
 			}
 		})
+	}
+}
+
+// Whoever may create Services takes no more than their share of the ports.
+func TestAssign_sharesThePortsFairly(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := api(t, &writes)
+	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10490, 10509}}
+	of := func(namespace, name string, first bool) Request {
+		return Request{Owner: Owner{UID: types.UID(namespace + name), Namespace: namespace, Name: name}, First: first}
+	}
+	give := func(request Request) bool {
+		t.Helper()
+		_, err := store.Assign(t.Context(), []Request{request}, now)
+		if err != nil && !errors.Is(err, ErrNoPort) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	taken := 0
+	for i := range 100 {
+		if give(of("greedy", fmt.Sprint(i), false)) {
+			taken++
+		}
+	}
+	if taken != 10 {
+		t.Errorf("one namespace takes %d of 20 ports, want half of them", taken)
+	}
+	if !give(of("greedy", "0", false)) {
+		t.Error("a Service does not keep its port")
+	}
+	for i := range 4 {
+		if !give(of("shop", fmt.Sprint(i), false)) {
+			t.Errorf("another namespace does not get port %d", i)
+		}
+	}
+	for i := range 6 {
+		if !give(of("greedy", fmt.Sprint("first-", i), true)) {
+			t.Errorf("the first Services of a cluster do not get port %d while there is one", i)
+		}
+	}
+	if give(of("shop", "first", true)) {
+		t.Error("there are more ports than the range has")
 	}
 }
 

@@ -141,7 +141,10 @@ func (s *Store) join(ctx context.Context, missing []Request, now time.Time) (map
 // has had, so that replicas look in the same order and find what another has given, and then those that have rested. Blocks
 // that have nothing to give, as far as the informers know, are passed over.
 func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
-	left := b.requests
+	left, err := s.fair(ctx, b.requests, now)
+	if err != nil {
+		return err
+	}
 	for _, round := range []struct {
 		age  Age
 		asks func(Ledger, Request) bool
@@ -162,6 +165,28 @@ func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// fair returns those that may have a port. Whoever may create Services must not take the range: beside the first Services of its
+// clusters a namespace gets ports only while it has fewer than are free. One that has had a port keeps it.
+func (s *Store) fair(ctx context.Context, requests []Request, now time.Time) ([]Request, error) {
+	ledgers, err := s.cached(ctx)
+	if err != nil {
+		return nil, err
+	}
+	free, had := 0, map[string]int{}
+	for _, ledger := range ledgers {
+		ledger.share(&free, had, now)
+	}
+	var may []Request
+	for _, request := range requests {
+		if request.First || request.Led != 0 || had[request.Namespace] < free {
+			may = append(may, request)
+			had[request.Namespace]++
+			free--
+		}
+	}
+	return may, nil
 }
 
 // giveIn gives ports of one block, in one write, and returns the Services that got none. Who has a port is what the ledger says
