@@ -104,6 +104,9 @@ func (g *wakeGateway) wakeForBackup() func(context.Context, types.NamespacedName
 	return g.controller.WakeForBackup
 }
 
+// stale reports whether clients should be led to other replicas. Without a gateway none is led here.
+func (g *wakeGateway) stale() bool { return g != nil && g.controller.Stale() }
+
 // sweep frees ports until the context ends, starting once the informers are in sync.
 func (g *wakeGateway) sweep(ctx context.Context, manager ctrl.Manager) error {
 	if !manager.GetCache().WaitForCacheSync(ctx) {

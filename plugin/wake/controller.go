@@ -81,6 +81,7 @@ type Controller struct {
 	openPorts     openPorts
 	deadReplicas  deadReplicas
 	silent        chan event.GenericEvent // the pods of replicas that count as dead
+	heard         heard
 	handover      handovers
 	waking        sync.Map // until when the gateway stands in, by cluster: time.Time
 	dozed         sync.Map // since when the Services of clusters that dozed are ready again, by cluster: [readySince]

@@ -52,6 +52,9 @@ func TestProbes_tellTheDead(t *testing.T) {
 // probe has the replica probe the others until the test ends, and look at the cluster whenever one is taken for dead.
 func (r *replica) probe() {
 	r.world.t.Helper()
+	r.world.mutex.Lock()
+	r.network.probes = true
+	r.world.mutex.Unlock()
 	ctx, cancel := context.WithCancel(r.world.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.ProbePeers(ctx) }()
@@ -109,7 +112,55 @@ func TestProbePeers_silence(t *testing.T) {
 		w.silence("10.1.0.2")
 		pass(t, silentFor+probeEvery)
 		a.read()
-		w.wants("once it has answered it is judged again", toA)
+		w.wants("once it has answered it is given twice as long", toBoth)
+		pass(t, silentFor)
+		a.read()
+		w.wants("and is judged again", toA)
+	})
+}
+
+func TestProbePeers_judgesNobodyWhileItCannotReachItself(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		a.probe()
+		b.probe()
+		pass(t, time.Second)
+		w.disturb("a", "")
+		pass(t, time.Minute)
+		if a.judged() {
+			t.Error("a replica that gets no answer from itself judges another")
+		}
+		a.read()
+		w.wants("nothing is removed", toBoth)
+	})
+}
+
+func TestProbePeers_aReplicaThatTheAPIServerDoesNotAnswer(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		a.probe()
+		b.probe()
+		pass(t, time.Second)
+		w.disturb("", "b")
+		pass(t, staleAfter-time.Second)
+		if b.Stale() || a.judged() {
+			t.Error("a short silence of the API server has a consequence")
+		}
+		pass(t, time.Second+silentFor+yieldFor+2*probeEvery)
+		if !b.Stale() || a.Stale() {
+			t.Errorf("stale: a %t, b %t", a.Stale(), b.Stale())
+		}
+		if b.judged() {
+			t.Error("who sees nothing judges another")
+		}
+		a.read()
+		w.wants("its clients are led to the replica that is answered", toA)
 	})
 }
 
