@@ -83,6 +83,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 		},
 		Ask: ask, Notifier: notifier, Stopping: stopping, Events: tell, WakeRecorder: wakeRecorder, Observer: counts, Logger: logger,
 	}
+	backend.Stale = controller.Stale
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err
 	}

@@ -61,6 +61,7 @@ type world struct {
 
 	manager  atomic.Value // the field manager that turned hibernation on, or fenced the cluster
 	postgres atomic.Bool  // PostgreSQL accepts sessions
+	stale    atomic.Bool  // the API server has not answered for long
 	conflict atomic.Int32 // how many patches conflict with another change
 	// interfere makes that change; by default an irrelevant one.
 	interfere func(*cnpgv1.Cluster)
@@ -146,6 +147,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 	t.Cleanup(cancel)
 	w.waker = &Waker{
 		Informers: informerstest.Reader(w.api), APIReader: w.api, Client: w.api, Notifier: w.notifier, Stopping: &Stopping{},
+		Stale:        func() bool { return w.stale.Load() },
 		WakeRecorder: &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
 		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(), Limit: limit, Base: base,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second,
