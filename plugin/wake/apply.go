@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,6 +62,7 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 	}
 	own := c.Settings.Replica.UID
 	unwakeable := false
+	unwanted := c.noteUnwanted(seen, planned, again.now)
 	for i := range seen.slices {
 		slice := &seen.slices[i]
 		if !endpointslice.IsOurs(slice) || wanted[slice.Name] {
@@ -79,7 +81,11 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 			continue // a replica that is not ready does not judge others
 		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead && !misleads && !c.isLost(seen, planned, slice) {
 			again.at(ask)
-			continue
+			if gone, err := c.isUnwanted(ctx, seen, unwanted[slice.UID], again); err != nil {
+				return err
+			} else if !gone {
+				continue
+			}
 		}
 		if err := c.remove(ctx, slice); err != nil {
 			return err
@@ -87,6 +93,54 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 	}
 	c.closePorts(seen.name, func(uid types.UID) bool { return contains(planned.Lead, uid) }, again)
 	return c.recordUnwakeable(ctx, seen, planned, unwakeable, again.now)
+}
+
+// unwantedFor is how long no plan must have wanted a slice before any replica removes it, whoever made it: the replica that did removes
+// it at once, unless it cannot, or does not see why.
+const unwantedFor = 30 * time.Second
+
+// noteUnwanted returns since when this replica's plans have not wanted a slice, by its UID.
+func (c *Controller) noteUnwanted(seen *snapshot, planned plan.Plan, now time.Time) map[types.UID]time.Time {
+	last, _ := c.unwanted.Load(seen.name)
+	before, _ := last.(map[types.UID]time.Time)
+	since := map[types.UID]time.Time{}
+	for i := range seen.slices {
+		slice := &seen.slices[i]
+		if !endpointslice.IsOurs(slice) || contains(planned.Lead, endpointslice.ServiceOf(slice)) {
+			continue
+		}
+		since[slice.UID] = now
+		if at, ok := before[slice.UID]; ok {
+			since[slice.UID] = at
+		}
+	}
+	if len(since) == 0 {
+		c.unwanted.Delete(seen.name)
+	} else {
+		c.unwanted.Store(seen.name, since)
+	}
+	return since
+}
+
+// isUnwanted reports whether no plan has wanted a slice for unwantedFor, and the API server has the Cluster that the last one was made
+// of: a replica whose own informers are late must not judge others.
+func (c *Controller) isUnwanted(ctx context.Context, seen *snapshot, since time.Time, again *requeue) (bool, error) {
+	if since.IsZero() {
+		return false, nil
+	}
+	if due := since.Add(unwantedFor); again.now.Before(due) {
+		again.at(due)
+		return false, nil
+	}
+	var live cnpgv1.Cluster
+	err := c.APIReader.Get(ctx, seen.name, &live)
+	switch {
+	case apierrors.IsNotFound(err):
+		return seen.cluster == nil, nil
+	case err != nil:
+		return false, fmt.Errorf("read Cluster %s: %w", seen.name, err)
+	}
+	return seen.cluster != nil && seen.cluster.ResourceVersion == live.ResourceVersion, nil
 }
 
 func (c *Controller) closePorts(cluster types.NamespacedName, keep func(types.UID) bool, again *requeue) {

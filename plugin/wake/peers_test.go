@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 )
 
 func TestProbes_tellTheDead(t *testing.T) {
@@ -161,6 +162,38 @@ func TestProbePeers_aReplicaThatTheAPIServerDoesNotAnswer(t *testing.T) {
 		}
 		a.read()
 		w.wants("its clients are led to the replica that is answered", toA)
+	})
+}
+
+// A replica that is told of nothing any more goes on leading the clients of a cluster that was woken since.
+func TestController_removesWhatNoPlanWants(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		w.cluster(awake)
+		for _, service := range []string{"orders-r", "orders-rw"} {
+			w.endpoint(service, true)
+		}
+		again := a.read()
+		w.wants("its own slices go at once", map[string][]string{"b": {"orders-r", "orders-rw"}})
+		if again <= 0 || again > unwantedFor {
+			t.Errorf("the next look is in %s", again)
+		}
+		pass(t, unwantedFor-time.Second)
+		a.read()
+		w.wants("the other replica is given time", map[string][]string{"b": {"orders-r", "orders-rw"}})
+		pass(t, time.Second)
+		w.disturb("", "a")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := a.Reconcile(ctx, ctrl.Request{NamespacedName: orders}); err == nil {
+			t.Error("a replica whose plan may be old judges another")
+		}
+		w.disturb("", "")
+		a.read()
+		w.wants("then they go", nowhere)
 	})
 }
 
