@@ -10,7 +10,9 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -129,6 +131,24 @@ func TestController_namesTheServicesThatCannotBeLed(t *testing.T) {
 		if got := named(); got != "" {
 			t.Errorf("one that is accepted is named: %q", got)
 		}
+	})
+}
+
+func TestSweep_removesSlicesOfNoCluster(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a := w.replica("a", "10.1.0.1")
+		a.read()
+		w.put(&discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "office", Name: "stray", Labels: map[string]string{discoveryv1.LabelServiceName: "x", endpointslice.LabelReplica: "nobody"},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(10005))}},
+		})
+		if _, err := a.sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.wants("what names no cluster goes", toA)
 	})
 }
 
