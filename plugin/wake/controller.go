@@ -210,7 +210,7 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	for i := range seen.services {
 		service := &seen.services[i]
 		state.Services = append(state.Services, plan.Service{
-			UID: service.UID, Led: routed[service.UID], Ready: endpointslice.ServesAll(service, seen.slices),
+			UID: service.UID, Led: routed[service.UID], Ready: endpointslice.ServesAll(service, seen.slices) && seen.isTold(service),
 			Direct: len(endpointslice.Ready(service, seen.slices)) != 0,
 		})
 	}
@@ -254,7 +254,7 @@ func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan
 	for _, service := range services {
 		openPort := c.openPorts.of(seen.name, service.UID)
 		wanted := endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, openPort.port)
-		if planned.Reason == plan.ReasonWaking { // who is served need not come here because others are not, or never will be
+		if planned.Reason == plan.ReasonWaking && seen.isTold(service) { // who is served need not come here because others are not, or never will be
 			wanted = stdslices.DeleteFunc(wanted, func(s discoveryv1.EndpointSlice) bool {
 				return endpointslice.Serves(service, s.AddressType, seen.slices)
 			})
@@ -361,6 +361,28 @@ func (s *snapshot) port(service types.UID) uint16 {
 		}
 	}
 	return 0
+}
+
+// isTold reports whether the Service's own endpoints say whether PostgreSQL serves. One that publishes addresses that are not ready has
+// them as soon as a pod has an address: then an endpoint of another of the cluster's Services says it.
+func (s *snapshot) isTold(service *corev1.Service) bool {
+	if !service.Spec.PublishNotReadyAddresses {
+		return true
+	}
+	published, others := endpointslice.Ready(service, s.slices), 0
+	for i := range s.services {
+		other := &s.services[i]
+		if other.Spec.PublishNotReadyAddresses {
+			continue
+		}
+		others++
+		for _, address := range endpointslice.Ready(other, s.slices) {
+			if stdslices.Contains(published, address) {
+				return true
+			}
+		}
+	}
+	return others == 0
 }
 
 // requeue is when to look again: the earliest of several times.

@@ -134,6 +134,25 @@ func TestController_namesTheServicesThatCannotBeLed(t *testing.T) {
 	})
 }
 
+// Such a Service has an endpoint as soon as the waking pod has an address, long before PostgreSQL listens.
+func TestController_leadsAServiceThatPublishesAddressesThatAreNotReady(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.exposed("mine", func(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = true })
+		w.cluster(asleep)
+		a := w.replica("a", "10.1.0.1")
+		a.read()
+		w.cluster(awake)
+		w.endpoint("mine", true)
+		a.read()
+		w.wants("the pod has an address", map[string][]string{"a": {"mine", "orders-r", "orders-rw"}})
+		for _, service := range []string{"orders-r", "orders-rw"} {
+			w.endpoint(service, true)
+		}
+		a.read()
+		w.wants("another Service says that it is ready", nowhere)
+	})
+}
+
 func TestSweep_removesSlicesOfNoCluster(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.cluster(asleep)
