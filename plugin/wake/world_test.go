@@ -46,6 +46,9 @@ const system = "cnpg-system"
 
 var orders = types.NamespacedName{Namespace: "shop", Name: "orders"}
 
+// ofOrders says that the operator made a pod for the cluster.
+var ofOrders = []metav1.OwnerReference{{Kind: "Cluster", Name: orders.Name, UID: "cluster", Controller: ptr.To(true)}}
+
 // world is a Kubernetes cluster: an API server, and what kube-proxy does with its EndpointSlices.
 type world struct {
 	t   *testing.T
