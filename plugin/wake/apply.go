@@ -3,6 +3,7 @@ package wake
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -73,7 +74,7 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 			return err
 		}
 		if endpointslice.ReplicaOf(slice) == own {
-			if contains(planned.Lead, endpointslice.ServiceOf(slice)) && len(routes) == 0 && !misleads {
+			if slices.Contains(planned.Lead, endpointslice.ServiceOf(slice)) && len(routes) == 0 && !misleads {
 				continue // planned, but its port could not be opened: the slices stay until it can
 			}
 			unwakeable = unwakeable || planned.Unwakeable
@@ -91,7 +92,7 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 			return err
 		}
 	}
-	c.closePorts(seen.name, func(uid types.UID) bool { return contains(planned.Lead, uid) }, again)
+	c.closePorts(seen.name, func(uid types.UID) bool { return slices.Contains(planned.Lead, uid) }, again)
 	return c.recordUnwakeable(ctx, seen, planned, unwakeable, again.now)
 }
 
@@ -106,7 +107,7 @@ func (c *Controller) noteUnwanted(seen *snapshot, planned plan.Plan, now time.Ti
 	since := map[types.UID]time.Time{}
 	for i := range seen.slices {
 		slice := &seen.slices[i]
-		if !endpointslice.IsOurs(slice) || contains(planned.Lead, endpointslice.ServiceOf(slice)) {
+		if !endpointslice.IsOurs(slice) || slices.Contains(planned.Lead, endpointslice.ServiceOf(slice)) {
 			continue
 		}
 		since[slice.UID] = now

@@ -234,7 +234,7 @@ func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan
 	var services []*corev1.Service
 	for i := range seen.services {
 		service := &seen.services[i]
-		if !contains(planned.Lead, service.UID) || !c.leads(seen.replicas) && !c.hasSlice(seen, service.UID) {
+		if !stdslices.Contains(planned.Lead, service.UID) || !c.leads(seen.replicas) && !c.hasSlice(seen, service.UID) {
 			continue
 		}
 		if len(endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, 0)) == 0 {
@@ -302,15 +302,6 @@ func (c *Controller) hasSlice(seen *snapshot, service types.UID) bool {
 	for i := range seen.slices {
 		slice := &seen.slices[i]
 		if endpointslice.IsOurs(slice) && endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID && endpointslice.ServiceOf(slice) == service {
-			return true
-		}
-	}
-	return false
-}
-
-func contains(uids []types.UID, uid types.UID) bool {
-	for _, other := range uids {
-		if other == uid {
 			return true
 		}
 	}

@@ -108,7 +108,7 @@ func (c *Controller) isLost(seen *snapshot, planned plan.Plan, slice *discoveryv
 // its own endpoints too.
 func (c *Controller) isSpare(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
 	uid := endpointslice.ServiceOf(slice)
-	if !contains(planned.Lead, uid) {
+	if !slices.Contains(planned.Lead, uid) {
 		return true
 	}
 	for i := range seen.services {

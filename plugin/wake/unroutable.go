@@ -60,15 +60,13 @@ func (s *snapshot) limitServices() {
 	if len(s.services) <= mostServices {
 		return
 	}
-	stdslices.SortFunc(s.services, func(a, b corev1.Service) int {
-		if first := isFirst(&a, s.name.Name); first != isFirst(&b, s.name.Name) {
-			if first {
-				return -1
-			}
-			return 1
+	later := func(service *corev1.Service) string { // the operator's own come before all others
+		if isFirst(service, s.name.Name) {
+			return ""
 		}
-		return strings.Compare(a.Name, b.Name)
-	})
+		return service.Name
+	}
+	stdslices.SortFunc(s.services, func(a, b corev1.Service) int { return strings.Compare(later(&a), later(&b)) })
 	tooMany := s.services[mostServices:]
 	s.unroutable = append(s.unroutable, fmt.Sprintf("%s: it is one of %d too many, since a cluster may have %d", tooMany[0].Name, len(tooMany), mostServices))
 	s.stranded = append(s.stranded, tooMany...)

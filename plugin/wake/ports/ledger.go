@@ -106,10 +106,7 @@ func (l Ledger) Owners() []Owner {
 	return owners
 }
 
-// Used is how many ports belong to Services that are there.
-func (l Ledger) Used() int { return len(l.Owners()) }
-
-// Wish is a Service that needs a port.
+// Request is a Service that needs a port.
 type Request struct {
 	Owner
 	// Led is the port that a slice of the Service names; 0: none. It holds even where the ledger has been lost.
