@@ -88,6 +88,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 		},
 		Ask: ask, Notifier: notifier, Stopping: stopping, Events: tell, WakeRecorder: wakeRecorder, Observer: counts, Logger: logger,
 	}
+	backend.Stale = controller.Stale
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err
 	}
@@ -112,6 +113,9 @@ func (g *wakeGateway) wakeForBackup() func(context.Context, types.NamespacedName
 	}
 	return g.controller.WakeForBackup
 }
+
+// stale reports whether clients should be led to other replicas. Without a gateway none is led here.
+func (g *wakeGateway) stale() bool { return g != nil && g.controller.Stale() }
 
 // sweep frees ports until the context ends, starting once the informers are in sync.
 func (g *wakeGateway) sweep(ctx context.Context, manager ctrl.Manager) error {

@@ -350,6 +350,7 @@ func TestAgainstAnAPIServer(t *testing.T) { // it sets KUBECONFIG
 		return f.annotation(contract.AnnotationHibernation) == "" && strings.Contains(f.annotation(contract.AnnotationLastWake), "192.0.2.1")
 	})
 	instance := pod("shop", "orders-1", "10.0.0.1", map[string]string{endpointslice.LabelCluster: "orders", endpointslice.LabelPodRole: "instance"})
+	instance.OwnerReferences = []metav1.OwnerReference{{APIVersion: "postgresql.cnpg.io/v1", Kind: "Cluster", Name: "orders", UID: "u", Controller: ptr.To(true)}}
 	instance.Spec.Containers = append(instance.Spec.Containers, corev1.Container{Name: "scale-to-zero", Image: "example.org/sidecar:v7"})
 	f.create(instance)
 	if err := <-resolved; err != nil {

@@ -227,7 +227,7 @@ func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server
 		return nil
 	})
 	group.Go(func() error {
-		return pages.Serve(ctx, c.MetricsAddress, pages.Handler(ctrlmetrics.Registry, ready.leads.Load))
+		return pages.Serve(ctx, c.MetricsAddress, pages.Handler(ctrlmetrics.Registry, ready.leads.Load, woken.stale))
 	})
 	if c.ServerAddress != "" {
 		group.Go(func() error { return server.ServeTCP(ctx, c.ServerAddress, certificateFiles(c)) })

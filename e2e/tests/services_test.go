@@ -1,12 +1,14 @@
 package tests
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -63,4 +65,41 @@ func TestServicesThatSomebodyElseMade(t *testing.T) {
 	s.must(kube.Annotate(s.ctx, local, "xata.io/scale-to-zero-unroutable", &accept))
 	s.sleeps(c)
 	s.awaitSlices(c, toSettle, "rw", "r", "mine", "sticky")
+}
+
+// A Service that is changed or made while the cluster sleeps, so that it could not lead to the gateway before a sleep, goes on waking
+// the cluster by its ClusterIP.
+func TestServicesThatChangeDuringASleep(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrow(1, awake)
+	changed := s.expose(c, "changed", func(service *corev1.Service) { service.Spec.Type = corev1.ServiceTypeNodePort })
+	made := changed.DeepCopy()
+	made.ObjectMeta = metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name + "-made"}
+	made.Spec = corev1.ServiceSpec{
+		Type: corev1.ServiceTypeNodePort, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Selector: changed.Spec.Selector,
+		Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 5432, TargetPort: intstr.FromInt32(5432)}},
+	}
+	s.sleeps(c)
+	s.awaitSlices(c, toSettle, "rw", "r", "changed")
+
+	s.must(kube.Patch(s.ctx, changed, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"externalTrafficPolicy":"Local"}}`))))
+	s.must(kube.Create(s.ctx, made))
+	_, err := kube.AwaitEventSaying(s.ctx, c, "ServiceUnroutable", "The cluster sleeps, and ", toSettle)
+	s.must(err)
+	s.awaitSlices(c, toSettle, "rw", "r", "changed", "made")
+	answers := make(chan error, 2) // both are held at once, because a cluster that was woken stays awake
+	for _, service := range []string{"changed", "made"} {
+		go func() {
+			answer, err := kube.QueryAs(s.ctx, c, service, fromAfar, "select 'answered ' || pg_is_in_recovery()")
+			if err == nil && answer != "answered false" {
+				err = fmt.Errorf("the answer through %s is %q", service, answer)
+			}
+			answers <- err
+		}()
+	}
+	s.must(<-answers)
+	s.must(<-answers)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.awaitSlices(c, toSettle)
 }

@@ -83,7 +83,7 @@ var settings = []setting{
 	{"server-key", "SERVER_KEY", "", "file of the server's key"},
 	{"client-cert", "CLIENT_CERT", "", "file of the certificate that the operator must present"},
 	{"plugin-socket-dir", "PLUGIN_SOCKET_DIR", "", "the operator's plugin directory, to serve on a Unix socket"},
-	{"metrics-address", "METRICS_ADDRESS", ":8080", "address of /metrics, /healthz and /readyz"},
+	{"metrics-address", "METRICS_ADDRESS", ":8080", "address of /metrics, /healthz, /readyz and /peer"},
 	{"validate-clusters", "VALIDATE_CLUSTERS", "false", "offer the operator to validate annotations: true or false"},
 	{"gateway-ports", "GATEWAY_PORTS", "10000-29999", "ports of the wake gateway, one for each Service"},
 	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "addresses of clients that the wake gateway serves"},

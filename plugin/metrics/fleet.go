@@ -103,7 +103,7 @@ func NewFleet(sources Sources) *Fleet {
 			wakes: describe("cluster_wakes_total", "Wakes of the cluster that this process carried out, by result: two series for each cluster, which disappear with it.",
 				labelResult),
 			unrouted: describe("unrouted_services",
-				"Services of the sleeping cluster whose clients should wake it, and that do not lead to the wake gateway; absent while it is awake."),
+				"Services of the sleeping cluster whose clients should wake it, and that do not lead to the wake gateway, or only by some of their addresses; absent while it is awake."),
 			unreconciled: describe("reconciliation_blocked",
 				"Whether the operator reports that it cannot reconcile the cluster because it cannot call this plugin, or a call failed; 0 while the cluster is hibernated."),
 			suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),

@@ -22,14 +22,22 @@ func config() httpserver.Config {
 	}
 }
 
-// Handler serves /metrics, /healthz, and /readyz, which fails until the plugin is ready.
-func Handler(metrics prometheus.Gatherer, ready func() bool) http.Handler {
+// Handler serves /metrics, /healthz, /readyz, which fails until the plugin is ready, and /peer, which tells other replicas whether this
+// one can serve clients. The last is not for the kubelet: while the API server answers nobody, no replica can, and the operator needs them.
+func Handler(metrics prometheus.Gatherer, ready, stale func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", &shared{inner: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})})
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready() {
 			http.Error(w, "the informers are not in sync, or EndpointSlices are still to be made", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	mux.HandleFunc(peerPage, func(w http.ResponseWriter, _ *http.Request) {
+		if stale() {
+			http.Error(w, "the API server has not answered", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n"))

@@ -79,20 +79,29 @@ func ask(t *testing.T, conn net.Conn, path string) string {
 	return string(answer)
 }
 
+func always() bool { return true }
+
+func never() bool { return false }
+
 func TestHandler_tellsWhetherThePluginIsReady(t *testing.T) {
 	t.Parallel()
-	var ready atomic.Bool
-	address := start(t, Handler(gauge(7), ready.Load))
+	var ready, stale atomic.Bool
+	address := start(t, Handler(gauge(7), ready.Load, stale.Load))
 	for _, row := range []struct {
-		ready      bool
-		path, want string
+		ready, stale bool
+		path, want   string
 	}{
-		{false, "/healthz", "HTTP/1.1 200 "},
-		{false, "/readyz", "HTTP/1.1 503 "},
-		{true, "/readyz", "HTTP/1.1 200 "},
-		{true, "/else", "HTTP/1.1 404 "},
+		{false, false, "/healthz", "HTTP/1.1 200 "},
+		{false, false, "/readyz", "HTTP/1.1 503 "},
+		{true, false, "/readyz", "HTTP/1.1 200 "},
+		{true, false, "/peer", "HTTP/1.1 200 "},
+		{true, true, "/peer", "HTTP/1.1 503 "},
+		{true, true, "/healthz", "HTTP/1.1 200 "},
+		{true, true, "/readyz", "HTTP/1.1 200 "},
+		{true, false, "/else", "HTTP/1.1 404 "},
 	} {
 		ready.Store(row.ready)
+		stale.Store(row.stale)
 		if answer := ask(t, dial(t, "127.0.0.1", address), row.path); !strings.HasPrefix(answer, row.want) {
 			t.Errorf("%s: %q", row.path, answer)
 		}
@@ -109,7 +118,7 @@ func TestServe_answersBesideThoseWhoTieItUp(t *testing.T) {
 		large.WithLabelValues(strconv.Itoa(i)).Set(1)
 	}
 	registry.MustRegister(large)
-	address := start(t, Handler(registry, func() bool { return true }))
+	address := start(t, Handler(registry, always, never))
 	for _, stranger := range []string{"127.0.0.8", "127.0.0.9"} {
 		for i := range config().MaximumConnections {
 			conn := dial(t, stranger, address)
@@ -142,7 +151,7 @@ func TestShared_isMadeOnceForAllWhoAskWithinItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gathered := &counting{Gatherer: gauge(7)}
-		handler := Handler(gathered, func() bool { return true })
+		handler := Handler(gathered, always, never)
 		get := func(encoding string) *httptest.ResponseRecorder {
 			request := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 			request.Header.Set("Accept-Encoding", encoding)
@@ -178,7 +187,7 @@ func TestShared_sendsAnErrorOn(t *testing.T) {
 	t.Parallel()
 	failing := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, io.ErrUnexpectedEOF })
 	answer := httptest.NewRecorder()
-	Handler(failing, func() bool { return true }).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	Handler(failing, always, never).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if answer.Code != http.StatusInternalServerError || !strings.Contains(answer.Body.String(), "unexpected EOF") {
 		t.Errorf("the answer is %d %q", answer.Code, answer.Body)
 	}

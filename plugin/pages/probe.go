@@ -8,7 +8,10 @@ import (
 	"net/netip"
 )
 
-// Prober asks other replicas for /healthz, each time over a connection of its own, as a client's is.
+// peerPage is what replicas ask each other for.
+const peerPage = "/peer"
+
+// Prober asks replicas for /peer, each time over a connection of its own, as a client's is.
 type Prober struct {
 	port   string
 	client *http.Client
@@ -25,7 +28,7 @@ func NewProber(address string) (*Prober, error) {
 
 // Ask fails unless the replica answers before the context ends.
 func (p *Prober) Ask(ctx context.Context, replica netip.Addr) error {
-	page := "http://" + net.JoinHostPort(replica.String(), p.port) + "/healthz"
+	page := "http://" + net.JoinHostPort(replica.String(), p.port) + peerPage
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
 	if err != nil {
 		return fmt.Errorf("ask for %s: %w", page, err)

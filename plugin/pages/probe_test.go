@@ -25,7 +25,8 @@ func TestProber_ask(t *testing.T) {
 		address func(*testing.T) string
 		lives   bool
 	}{
-		{"one that answers lives", func(t *testing.T) string { return start(t, Handler(gauge(1), func() bool { return false })) }, true},
+		{"one that answers lives", func(t *testing.T) string { return start(t, Handler(gauge(1), never, never)) }, true},
+		{"one that the API server does not answer is of no use", func(t *testing.T) string { return start(t, Handler(gauge(1), always, always)) }, false},
 		{"one that says something else does not", func(t *testing.T) string { return start(t, http.NotFoundHandler()) }, false},
 		{"one that says nothing does not", silent, false},
 	} {

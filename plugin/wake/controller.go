@@ -81,12 +81,14 @@ type Controller struct {
 	openPorts     openPorts
 	deadReplicas  deadReplicas
 	silent        chan event.GenericEvent // the pods of replicas that count as dead
+	heard         heard
 	handover      handovers
 	waking        sync.Map // until when the gateway stands in, by cluster: time.Time
 	dozed         sync.Map // since when the Services of clusters that dozed are ready again, by cluster: [readySince]
 	bypassed      sync.Map // since when no Service leads to an instance directly, by cluster: [bypass]
 	stops         sync.Map // what is known of a stop that no sidecar has recorded, by cluster: [plan.Stop]
 	made          sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
+	unwanted      sync.Map // since when no plan has wanted the slices of a cluster that are there, by cluster: map[types.UID]time.Time
 	unallocated   sync.Map // the clusters without a port, that is said once of each
 	unrecorded    sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
 	requestEvents sync.Map // the requests to hibernate of which no Event could be written yet, by cluster: [events.Event]
@@ -107,8 +109,9 @@ type snapshot struct {
 	name     types.NamespacedName
 	cluster  *cnpgv1.Cluster // nil: it is gone
 	services []corev1.Service
-	// unroutable names the Services that cannot lead here, and says why.
+	// unroutable names the Services of which not every client can be led here, and says why; stranded are they.
 	unroutable []string
+	stranded   []corev1.Service
 	slices     []discoveryv1.EndpointSlice
 	replicas   replicas
 }
@@ -180,9 +183,10 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snap
 			return nil, err
 		}
 	}
-	if seen.slices, err = c.Informers.Slices(ctx, name, seen.services); err != nil {
+	if seen.slices, err = c.Informers.Slices(ctx, name, append(stdslices.Clip(seen.services), seen.stranded...)); err != nil {
 		return nil, err
 	}
+	seen.leadStranded(time.Now())
 	seen.replicas, err = c.readReplicas(ctx)
 	return seen, err
 }
@@ -206,7 +210,7 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	for i := range seen.services {
 		service := &seen.services[i]
 		state.Services = append(state.Services, plan.Service{
-			UID: service.UID, Led: routed[service.UID], Ready: endpointslice.ServesAll(service, seen.slices),
+			UID: service.UID, Led: routed[service.UID], Ready: endpointslice.ServesAll(service, seen.slices) && seen.isTold(service),
 			Direct: len(endpointslice.Ready(service, seen.slices)) != 0,
 		})
 	}
@@ -230,7 +234,7 @@ func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan
 	var services []*corev1.Service
 	for i := range seen.services {
 		service := &seen.services[i]
-		if !contains(planned.Lead, service.UID) || !c.leads(seen.replicas) && !c.hasSlice(seen, service.UID) {
+		if !stdslices.Contains(planned.Lead, service.UID) || !c.leads(seen.replicas) && !c.hasSlice(seen, service.UID) {
 			continue
 		}
 		if len(endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, 0)) == 0 {
@@ -250,7 +254,7 @@ func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan
 	for _, service := range services {
 		openPort := c.openPorts.of(seen.name, service.UID)
 		wanted := endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, openPort.port)
-		if planned.Reason == plan.ReasonWaking { // who is served need not come here because others are not, or never will be
+		if planned.Reason == plan.ReasonWaking && seen.isTold(service) { // who is served need not come here because others are not, or never will be
 			wanted = stdslices.DeleteFunc(wanted, func(s discoveryv1.EndpointSlice) bool {
 				return endpointslice.Serves(service, s.AddressType, seen.slices)
 			})
@@ -304,22 +308,13 @@ func (c *Controller) hasSlice(seen *snapshot, service types.UID) bool {
 	return false
 }
 
-func contains(uids []types.UID, uid types.UID) bool {
-	for _, other := range uids {
-		if other == uid {
-			return true
-		}
-	}
-	return false
-}
-
 // openListeners opens the listeners of those Services that have none yet.
 func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) error {
 	var owners []ports.Request
 	for _, service := range services {
 		if !c.openPorts.reopen(seen.name, service.UID) {
 			owner := ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name}
-			owners = append(owners, ports.Request{Owner: owner, Led: seen.port(service.UID)})
+			owners = append(owners, ports.Request{Owner: owner, Led: seen.port(service.UID), First: isFirst(service, seen.name.Name)})
 		}
 	}
 	if len(owners) == 0 {
@@ -331,6 +326,9 @@ func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services
 	}
 	for _, owner := range owners {
 		port := assigned[owner.UID]
+		if another, err := c.Ports.BelongsToAnother(ctx, port, owner.UID); err != nil || another {
+			return errors.Join(fmt.Errorf("listen on port %d for Service %s/%s: the ledger gives it to another", port, owner.Namespace, owner.Name), err)
+		}
 		listener, err := c.Listen(ctx, port)
 		if err != nil {
 			return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
@@ -354,6 +352,28 @@ func (s *snapshot) port(service types.UID) uint16 {
 		}
 	}
 	return 0
+}
+
+// isTold reports whether the Service's own endpoints say whether PostgreSQL serves. One that publishes addresses that are not ready has
+// them as soon as a pod has an address: then an endpoint of another of the cluster's Services says it.
+func (s *snapshot) isTold(service *corev1.Service) bool {
+	if !service.Spec.PublishNotReadyAddresses {
+		return true
+	}
+	published, others := endpointslice.Ready(service, s.slices), 0
+	for i := range s.services {
+		other := &s.services[i]
+		if other.Spec.PublishNotReadyAddresses {
+			continue
+		}
+		others++
+		for _, address := range endpointslice.Ready(other, s.slices) {
+			if stdslices.Contains(published, address) {
+				return true
+			}
+		}
+	}
+	return others == 0
 }
 
 // requeue is when to look again: the earliest of several times.

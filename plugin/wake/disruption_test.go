@@ -28,7 +28,7 @@ func (w *world) instance(node string) {
 	w.t.Helper()
 	w.put(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"},
+			Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"}, OwnerReferences: ofOrders,
 		},
 		Spec: corev1.PodSpec{NodeName: node},
 	})

@@ -234,7 +234,7 @@ func TestTendFenced(t *testing.T) {
 				w.manager, w.fencer = row.manager, row.fencer
 				for name, role := range map[string]string{"orders-1": "instance", "orders-pooler": "pooler"} {
 					w.put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-						Namespace: orders.Namespace, Name: name, UID: types.UID(name), Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": role},
+						Namespace: orders.Namespace, Name: name, UID: types.UID(name), Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": role}, OwnerReferences: ofOrders,
 					}})
 				}
 				w.cluster(row.cluster)
@@ -278,7 +278,7 @@ func TestTendFenced_asksTheAPIServerBeforeItDeletes(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
 		w.put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"},
+			Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"}, OwnerReferences: ofOrders,
 		}})
 		w.cluster(hibernates("DeletingPods", metav1.ConditionFalse))
 		a.APIReader = newer{w.api, func(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationHibernation) }}

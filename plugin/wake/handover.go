@@ -27,6 +27,8 @@ const (
 	answersWithin = 3 * time.Second
 	// dialInterval is the pause between test connections, and dialTimeout limits each: kube-proxy chooses among all endpoints at random.
 	dialInterval, dialTimeout = 25 * time.Millisecond, 300 * time.Millisecond
+	// maxConcurrentTries is how many Services of a cluster are tried at once. An announcement lasts longer than all of them take.
+	maxConcurrentTries = 16
 )
 
 // ErrNotLed means that a Service does not lead to this replica although it has the slice. If the cluster were put to sleep,
@@ -113,6 +115,7 @@ func (c *Controller) beginHandover(ctx context.Context, seen *snapshot, announce
 // handOver proves that every Service leads here, gives the other nodes time, and acknowledges.
 func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement string, routes []routed) error {
 	group, tries := errgroup.WithContext(ctx)
+	group.SetLimit(maxConcurrentTries)
 	for _, l := range routes {
 		for _, address := range endpointslice.Addresses(l.service) {
 			switch family := endpointslice.FamilyOf(address.Addr()); {

@@ -21,6 +21,9 @@ const (
 	probeEvery, probeTimeout = time.Second, time.Second
 	// A replica is taken for dead after so many probes in a row without an answer, over so long.
 	deadAfter, silentFor = 3, 3 * time.Second
+	// mostDoublings is how often the wait is doubled for a replica that was taken for dead and answered later: it is slow, or the way
+	// to it is, and each time all that leads to it is removed and made again.
+	mostDoublings = 4
 	// yieldFor is how much longer the one with the greater UID waits: when two live that do not reach each other, both would remove
 	// the other's slices at once, and nothing would lead anywhere until they are made again.
 	yieldFor = 2 * time.Second
@@ -31,12 +34,14 @@ type probes struct {
 	answered bool // once: a network that lets no probe through says nothing of the one behind it
 	failed   int  // since the last answer
 	since    time.Time
+	// misjudged is how often it answered after it had been taken for dead.
+	misjudged int
 }
 
 // after adds a probe that began then.
 func (p probes) after(answered bool, began time.Time) probes {
 	if answered {
-		return probes{answered: true}
+		return probes{answered: true, misjudged: p.misjudged}
 	}
 	if p.failed == 0 {
 		p.since = began
@@ -103,7 +108,7 @@ func (c *Controller) isLost(seen *snapshot, planned plan.Plan, slice *discoveryv
 // its own endpoints too.
 func (c *Controller) isSpare(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
 	uid := endpointslice.ServiceOf(slice)
-	if !contains(planned.Lead, uid) {
+	if !slices.Contains(planned.Lead, uid) {
 		return true
 	}
 	for i := range seen.services {
@@ -135,7 +140,8 @@ func (c *Controller) ProbePeers(ctx context.Context) error {
 	}
 }
 
-// probePeers probes each once, all at the same time, and keeps what came of it.
+// probePeers probes each once, all at the same time, and keeps what came of it. It probes itself by the same way: a replica that is
+// slow to answer itself, or has had no answer from the API server, judges nobody.
 func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes) error {
 	pods, err := c.peers(ctx)
 	if err != nil {
@@ -147,11 +153,20 @@ func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes)
 		}
 	}
 	began := time.Now()
-	for uid, answered := range c.askAll(ctx, pods) {
-		known[uid] = known[uid].after(answered, began)
-	}
-	if ctx.Err() != nil {
+	own := c.Settings.Replica.UID
+	answers := c.askAll(ctx, pods)
+	took, answered := answers[own]
+	if ctx.Err() != nil || !answered || took > probeTimeout/2 {
 		return nil // nobody was given the time to answer
+	}
+	delete(pods, own)
+	for uid := range pods {
+		_, answered := answers[uid]
+		of := known[uid].after(answered, began)
+		if answered && c.deadReplicas.knows(uid) {
+			of.misjudged++
+		}
+		known[uid] = of
 	}
 	c.deadReplicas.keep(func(uid types.UID) bool { return known[uid].failed != 0 })
 	for uid, pod := range pods {
@@ -162,7 +177,7 @@ func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes)
 	return nil
 }
 
-// peers are the pods of the other replicas that slices lead to.
+// peers are the pods of the replicas that slices lead to, and this one's.
 func (c *Controller) peers(ctx context.Context) (replicas, error) {
 	uids, err := c.Informers.Replicas(ctx)
 	if err != nil {
@@ -173,30 +188,35 @@ func (c *Controller) peers(ctx context.Context) (replicas, error) {
 		return nil, err
 	}
 	peers := replicas{}
-	for _, uid := range uids {
-		if pod := pods[uid]; pod != nil && uid != c.Settings.Replica.UID {
+	for _, uid := range append(uids, c.Settings.Replica.UID) {
+		if pod := pods[uid]; pod != nil {
 			peers[uid] = pod
 		}
 	}
 	return peers, nil
 }
 
-// askAll reports which of the replicas answer.
-func (c *Controller) askAll(ctx context.Context, pods replicas) map[types.UID]bool {
+// askAll asks the API server and the replicas, and returns how long those took that answered.
+func (c *Controller) askAll(ctx context.Context, pods replicas) map[types.UID]time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	var mutex sync.Mutex
 	var group sync.WaitGroup
-	answered := map[types.UID]bool{}
+	answered := map[types.UID]time.Duration{}
+	began := time.Now()
+	group.Go(func() { c.askAPIServer(ctx) })
 	for uid, pod := range pods {
 		group.Go(func() {
 			address, err := netip.ParseAddr(pod.Status.PodIP)
 			if err == nil {
 				err = c.Ask(ctx, address)
 			}
+			if err != nil {
+				return
+			}
 			mutex.Lock()
 			defer mutex.Unlock()
-			answered[uid] = err == nil
+			answered[uid] = time.Since(began)
 		})
 	}
 	group.Wait()
@@ -205,7 +225,7 @@ func (c *Controller) askAll(ctx context.Context, pods replicas) map[types.UID]bo
 
 // judge has what leads to a replica removed if it is to be taken for dead, once.
 func (c *Controller) judge(ctx context.Context, pod *corev1.Pod, of probes) error {
-	silence := silentFor
+	silence := silentFor << min(of.misjudged, mostDoublings)
 	if c.Settings.Replica.UID > pod.UID {
 		silence += yieldFor
 	}

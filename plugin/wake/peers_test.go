@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 )
 
 func TestProbes_tellTheDead(t *testing.T) {
@@ -52,6 +53,9 @@ func TestProbes_tellTheDead(t *testing.T) {
 // probe has the replica probe the others until the test ends, and look at the cluster whenever one is taken for dead.
 func (r *replica) probe() {
 	r.world.t.Helper()
+	r.world.mutex.Lock()
+	r.network.probes = true
+	r.world.mutex.Unlock()
 	ctx, cancel := context.WithCancel(r.world.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.ProbePeers(ctx) }()
@@ -109,7 +113,87 @@ func TestProbePeers_silence(t *testing.T) {
 		w.silence("10.1.0.2")
 		pass(t, silentFor+probeEvery)
 		a.read()
-		w.wants("once it has answered it is judged again", toA)
+		w.wants("once it has answered it is given twice as long", toBoth)
+		pass(t, silentFor)
+		a.read()
+		w.wants("and is judged again", toA)
+	})
+}
+
+func TestProbePeers_judgesNobodyWhileItCannotReachItself(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		a.probe()
+		b.probe()
+		pass(t, time.Second)
+		w.disturb("a", "")
+		pass(t, time.Minute)
+		if a.judged() {
+			t.Error("a replica that gets no answer from itself judges another")
+		}
+		a.read()
+		w.wants("nothing is removed", toBoth)
+	})
+}
+
+func TestProbePeers_aReplicaThatTheAPIServerDoesNotAnswer(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		a.probe()
+		b.probe()
+		pass(t, time.Second)
+		w.disturb("", "b")
+		pass(t, staleAfter-time.Second)
+		if b.Stale() || a.judged() {
+			t.Error("a short silence of the API server has a consequence")
+		}
+		pass(t, time.Second+silentFor+yieldFor+2*probeEvery)
+		if !b.Stale() || a.Stale() {
+			t.Errorf("stale: a %t, b %t", a.Stale(), b.Stale())
+		}
+		if b.judged() {
+			t.Error("who sees nothing judges another")
+		}
+		a.read()
+		w.wants("its clients are led to the replica that is answered", toA)
+	})
+}
+
+// A replica that is told of nothing any more goes on leading the clients of a cluster that was woken since.
+func TestController_removesWhatNoPlanWants(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		w.cluster(awake)
+		for _, service := range []string{"orders-r", "orders-rw"} {
+			w.endpoint(service, true)
+		}
+		again := a.read()
+		w.wants("its own slices go at once", map[string][]string{"b": {"orders-r", "orders-rw"}})
+		if again <= 0 || again > unwantedFor {
+			t.Errorf("the next look is in %s", again)
+		}
+		pass(t, unwantedFor-time.Second)
+		a.read()
+		w.wants("the other replica is given time", map[string][]string{"b": {"orders-r", "orders-rw"}})
+		pass(t, time.Second)
+		w.disturb("", "a")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := a.Reconcile(ctx, ctrl.Request{NamespacedName: orders}); err == nil {
+			t.Error("a replica whose plan may be old judges another")
+		}
+		w.disturb("", "")
+		a.read()
+		w.wants("then they go", nowhere)
 	})
 }
 

@@ -69,7 +69,7 @@ func TestTendRestart(t *testing.T) {
 					return here, row.answer
 				}
 				pod := &corev1.Pod{
-					ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"}},
+					ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"}, OwnerReferences: ofOrders},
 					Status:     corev1.PodStatus{PodIP: "10.0.0.1"},
 				}
 				row.pod(pod)
@@ -95,7 +95,7 @@ func TestTendRestart_asksTheAPIServerBeforeItDeletes(t *testing.T) {
 		a := w.replica("a", "10.1.0.1")
 		a.Dial = func(context.Context, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }
 		w.put(&corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"}, OwnerReferences: ofOrders},
 			Status:     corev1.PodStatus{PodIP: "10.0.0.1"},
 		})
 		w.cluster(func(c *cnpgv1.Cluster) {

@@ -75,7 +75,7 @@ func TestTendStop(t *testing.T) {
 				}
 				if row.pod != nil {
 					pod := &corev1.Pod{
-						ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"}},
+						ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"}, OwnerReferences: ofOrders},
 						Status:     corev1.PodStatus{PodIP: "10.0.0.1", ContainerStatuses: []corev1.ContainerStatus{{Name: contract.PostgresContainer}}},
 					}
 					row.pod(pod)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 )
 
@@ -36,8 +37,11 @@ func (c *Controller) Sweep(ctx context.Context, used func(int)) error {
 	}
 }
 
-// sweep frees the ports of Services that neither the informers nor the API server know.
+// sweep frees the ports of Services that neither the informers nor the API server know, and removes slices of no cluster.
 func (c *Controller) sweep(ctx context.Context) (int, error) {
+	if err := c.removeStray(ctx); err != nil {
+		return 0, err
+	}
 	owners, err := c.Ports.Owners(ctx)
 	if err != nil {
 		return 0, err
@@ -66,6 +70,23 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	return len(owners) - len(gone), nil
+}
+
+// removeStray removes slices of ours that name no cluster, whoever made them or took the label away: no reconciliation sees them, and
+// each would keep a port from being given.
+func (c *Controller) removeStray(ctx context.Context) error {
+	all, err := c.Informers.OurSlices(ctx)
+	if err != nil {
+		return err
+	}
+	for _, slice := range all {
+		if slice.Labels[endpointslice.LabelCluster] == "" {
+			if err := c.remove(ctx, slice); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // isGone asks the API server, because the informers may be late, or skip a Service that lost its label. An owner that cannot be

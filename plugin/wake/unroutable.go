@@ -2,10 +2,12 @@ package wake
 
 import (
 	"context"
+	"fmt"
 	stdslices "slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -40,11 +42,65 @@ func (c *Controller) route(ctx context.Context, seen *snapshot) error {
 			seen.services = append(seen.services, *service)
 		case endpointslice.Unroutable:
 			seen.unroutable = append(seen.unroutable, service.Name+": "+obstacle)
+			seen.stranded = append(seen.stranded, *service)
 		case endpointslice.Unrelated, endpointslice.Accepted:
 		}
 	}
+	seen.limitServices()
 	stdslices.Sort(seen.unroutable)
 	return nil
+}
+
+// mostServices bounds the Services of a cluster that lead here: each takes a port, which are everybody's, and slices in every
+// kube-proxy.
+const mostServices = 32
+
+// limitServices makes those beyond the bound unroutable. The operator's own come first.
+func (s *snapshot) limitServices() {
+	if len(s.services) <= mostServices {
+		return
+	}
+	later := func(service *corev1.Service) string { // the operator's own come before all others
+		if isFirst(service, s.name.Name) {
+			return ""
+		}
+		return service.Name
+	}
+	stdslices.SortFunc(s.services, func(a, b corev1.Service) int { return strings.Compare(later(&a), later(&b)) })
+	tooMany := s.services[mostServices:]
+	s.unroutable = append(s.unroutable, fmt.Sprintf("%s: it is one of %d too many, since a cluster may have %d", tooMany[0].Name, len(tooMany), mostServices))
+	s.stranded = append(s.stranded, tooMany...)
+	s.services = s.services[:mostServices:mostServices]
+}
+
+// isFirst reports whether the Service is one that the operator makes for each cluster.
+func isFirst(service *corev1.Service, cluster string) bool {
+	suffix, found := strings.CutPrefix(service.Name, cluster)
+	return found && stdslices.Contains([]string{"-rw", "-r", "-ro"}, suffix)
+}
+
+// leadStranded has the unroutable Services lead here while the cluster sleeps, as far as they can: they became so, or were made,
+// during the sleep, and nothing else wakes the cluster for their clients. Neither a traffic policy nor a load balancer that takes
+// pods only matters to who connects to the ClusterIP. Of one that does not name its cluster, only what leads here already is kept:
+// its port says which cluster to wake. After the wake each leads here until it is ready, as others do.
+func (s *snapshot) leadStranded(now time.Time) {
+	if len(s.stranded) == 0 {
+		return
+	}
+	asleep := sleeps(plan.View(s.cluster, now))
+	for i := range s.stranded {
+		service := &s.stranded[i]
+		named := service.Spec.Selector[endpointslice.LabelCluster] != ""
+		may := asleep && named && len(s.services) < mostServices
+		if service.Spec.Type != corev1.ServiceTypeExternalName && (may || s.port(service.UID) != 0) {
+			s.services = append(s.services, *service)
+		}
+	}
+}
+
+// sleeps reports whether the Services of the cluster lead to nothing else than the gateway.
+func sleeps(cluster plan.Cluster) bool {
+	return cluster.HibernationOn || cluster.Dozing || cluster.MayStillStop
 }
 
 // recordUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake. The replica
@@ -55,7 +111,8 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 	}
 	before, there := seen.cluster.Annotations[contract.AnnotationUnroutableServices]
 	names := strings.Join(seen.unroutable, "; ")
-	switch obstacle := plan.View(seen.cluster, now).Obstacle(); {
+	view := plan.View(seen.cluster, now)
+	switch obstacle := view.Obstacle(); {
 	case obstacle != "" && obstacle != plan.ReasonMaintenance, names == "":
 		if !there {
 			return nil
@@ -67,10 +124,14 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 	if err := c.annotateUnroutable(ctx, seen, &names); err != nil {
 		return err
 	}
+	message := "The cluster stays awake, because the clients of these Services could not be routed to the gateway while it sleeps: "
+	if sleeps(view) {
+		message = "The cluster sleeps, and not every client of these Services reaches the gateway, which would wake it. A connection to " +
+			"its Service " + seen.name.Name + "-rw wakes it, and it then stays awake: "
+	}
 	return c.Events.Write(ctx, seen.cluster, events.Event{
 		Warning: true, Reason: "ServiceUnroutable", Occasion: names,
-		Message: "The cluster stays awake, since the clients of these Services could not be routed to the gateway while it sleeps: " + names +
-			". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
+		Message: message + names + ". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
 	}, now)
 }
 

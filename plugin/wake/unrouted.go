@@ -7,10 +7,10 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// noteUnrouted records how many Services of a sleeping cluster should lead to the gateway but lead to no replica of it. routes
-// are those that now lead to this one.
+// noteUnrouted records how many Services of a sleeping cluster have clients that do not reach the gateway: those that lead to no
+// replica of it, and those of which only some addresses do. routes are those that now lead to this one.
 func (c *Controller) noteUnrouted(seen *snapshot, planned plan.Plan, routes []routed) {
-	count := 0
+	lost := map[types.UID]bool{}
 	if planned.Reason == plan.ReasonAsleep || planned.Reason == plan.ReasonMaintenance || planned.Reason == plan.ReasonDozing {
 		routed := map[types.UID]bool{}
 		for i := range seen.slices {
@@ -23,18 +23,21 @@ func (c *Controller) noteUnrouted(seen *snapshot, planned plan.Plan, routes []ro
 		}
 		for _, uid := range planned.Lead {
 			if !routed[uid] {
-				count++
+				lost[uid] = true
 			}
 		}
+		for i := range seen.stranded {
+			lost[seen.stranded[i].UID] = true
+		}
 	}
-	if count == 0 {
+	if len(lost) == 0 {
 		c.unrouted.Delete(seen.name)
 		return
 	}
-	c.unrouted.Store(seen.name, count)
+	c.unrouted.Store(seen.name, len(lost))
 }
 
-// Unrouted returns how many Services of the sleeping cluster led to no gateway at its last reconciliation.
+// Unrouted returns how many Services of the sleeping cluster had clients that do not reach the gateway at its last reconciliation.
 func (c *Controller) Unrouted(cluster types.NamespacedName) int {
 	count, _ := c.unrouted.Load(cluster)
 	number, _ := count.(int)

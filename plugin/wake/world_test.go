@@ -46,6 +46,9 @@ const system = "cnpg-system"
 
 var orders = types.NamespacedName{Namespace: "shop", Name: "orders"}
 
+// ofOrders says that the operator made a pod for the cluster.
+var ofOrders = []metav1.OwnerReference{{Kind: "Cluster", Name: orders.Name, UID: "cluster", Controller: ptr.To(true)}}
+
 // world is a Kubernetes cluster: an API server, and what kube-proxy does with its EndpointSlices.
 type world struct {
 	t   *testing.T
@@ -62,6 +65,8 @@ type world struct {
 	sliceless  bool                      // whether EndpointSlices cannot be created
 	deleteAll  time.Duration             // how long the API server takes to delete a collection
 	mute       []string                  // the addresses at which replicas do not answer each other
+	slow       string                    // the replica that gets no answer in time, not even from itself
+	deaf       string                    // the replica that the API server does not answer
 	addresses  map[string][]string       // those of the replicas, by name
 	turn, made int
 	woken      []string // the wakes that were observed
@@ -323,14 +328,15 @@ func (w *world) replica(name string, addresses ...string) *replica {
 	n := &network{listening: map[uint16]*fakeListener{}, served: map[types.UID]net.Listener{}}
 	w.networks = append(w.networks, n)
 	r := &replica{network: n, world: w}
+	n.of = r
 	tell := events.Writer{Client: w.api, Pod: name}
 	r.Controller = &Controller{
 		Settings: Settings{
 			Replica: of, HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
 		},
-		Client: w.api, Informers: informerstest.Reader(w.api), APIReader: w.api,
+		Client: w.api, Informers: informerstest.Reader(w.api), APIReader: apiReader{w.api, w, name},
 		Ports:   &ports.Store{Client: w.api, APIReader: w.api, Namespace: system, Named: informerstest.Reader(w.api).Naming, Range: ports.Range{First: 10000, Last: 10999}},
-		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: w.ask, silent: make(chan event.GenericEvent, 8), Notifier: &waker.Notifier{}, Stopping: &waker.Stopping{}, Events: tell, WakeRecorder: &waker.WakeRecorder{Events: tell}, Observer: w, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
+		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: func(ctx context.Context, asked netip.Addr) error { return w.ask(ctx, r, asked) }, silent: make(chan event.GenericEvent, 8), Notifier: &waker.Notifier{}, Stopping: &waker.Stopping{}, Events: tell, WakeRecorder: &waker.WakeRecorder{Events: tell}, Observer: w, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	}
 	return r
 }
@@ -431,16 +437,49 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	return behind[w.turn%len(behind)].connect(to)
 }
 
-// ask is a probe of a replica: who is mute takes the connection and says nothing.
-func (w *world) ask(ctx context.Context, replica netip.Addr) error {
+// ask is a probe of a replica: who is mute takes the connection of another and says nothing.
+func (w *world) ask(ctx context.Context, by *replica, asked netip.Addr) error {
 	w.mutex.Lock()
-	mute := slices.Contains(w.mute, replica.String())
+	itself := slices.Contains(by.Settings.Replica.Addresses, asked)
+	mute := slices.Contains(w.mute, asked.String()) && !itself || w.slow == by.Settings.Replica.Pod
 	w.mutex.Unlock()
 	if mute {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	for _, n := range w.networks {
+		if n.probes && slices.Contains(n.of.Settings.Replica.Addresses, asked) && n.of.Stale() {
+			return errors.New("the API server has not answered")
+		}
+	}
 	return nil
+}
+
+// apiReader reads from the API server for a replica.
+type apiReader struct {
+	client.Reader
+	world *world
+	by    string
+}
+
+func (r apiReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	r.world.mutex.Lock()
+	deaf := r.world.deaf == r.by
+	r.world.mutex.Unlock()
+	if deaf {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return r.Reader.Get(ctx, key, o, options...)
+}
+
+// disturb changes which replica gets no answer in time, and which one none from the API server; empty: none.
+func (w *world) disturb(slow, deaf string) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.slow, w.deaf = slow, deaf
 }
 
 // silence has no replica get an answer from these addresses.
@@ -455,6 +494,8 @@ type network struct {
 	mutex     sync.Mutex
 	listening map[uint16]*fakeListener
 	served    map[types.UID]net.Listener
+	of        *replica
+	probes    bool     // whether the replica probes others, and asks the API server
 	drained   []string // what was still routed here when the drain began
 	onDrain   func() []string
 }

@@ -35,7 +35,7 @@ func made(service *corev1.Service) *corev1.Service {
 func TestSelects(t *testing.T) {
 	t.Parallel()
 	pod := func(name, role string) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{LabelCluster: "orders", LabelPodRole: "instance"}}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{LabelCluster: "orders", LabelPodRole: "instance"}, OwnerReferences: ofOrders}}
 		if role != "" {
 			p.Labels[LabelInstanceRole], p.Labels["role"] = role, role
 		}

@@ -66,7 +66,8 @@ func Route(service *corev1.Service, cluster *cnpgv1.Cluster, pods []corev1.Pod, 
 	switch {
 	case obstacle != "":
 	case !willSelect:
-		obstacle = "it selects instances by labels that only their pods have, so that nobody knows whom it selects while they are gone"
+		obstacle = "it selects instances by labels that only their pods have, such as those of the operator's setting INHERITED_LABELS, so that " +
+			"nobody knows whom it selects while they are gone; spec.inheritedMetadata.labels of the Cluster would say it"
 	default:
 		obstacle = ambiguity(service, cluster, all)
 	}

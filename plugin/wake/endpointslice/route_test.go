@@ -32,6 +32,39 @@ func exposed(name, role string) func(cnpgv1.Cluster) *corev1.Service {
 	}
 }
 
+// ofOrders says that the operator made a pod for the cluster.
+var ofOrders = []metav1.OwnerReference{{Kind: "Cluster", Name: "orders", Controller: ptr.To(true)}}
+
+func TestIsInstance(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		{"a pod that the Cluster controls is one", func(*corev1.Pod) {}, true},
+		{"a copy that only has its labels is none", func(p *corev1.Pod) { p.OwnerReferences = nil }, false},
+		{"nor one that the Cluster merely owns", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: "orders"}}
+		}, false},
+		{"nor one of another cluster", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: "sales", Controller: ptr.To(true)}}
+		}, false},
+		{"nor one of a Job with its labels", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Name: "orders", Controller: ptr.To(true)}}
+		}, false},
+		{"nor a pooler's", func(p *corev1.Pod) { p.Labels[LabelPodRole] = "pooler" }, false},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Labels: map[string]string{LabelCluster: "orders", LabelPodRole: "instance"}, OwnerReferences: ofOrders,
+		}}
+		row.change(pod)
+		if got := IsInstance(pod); got != row.want {
+			t.Errorf("%s: got %t", row.rule, got)
+		}
+	}
+}
+
 func selecting(selector map[string]string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.Selector = selector }
 }
@@ -98,7 +131,7 @@ func TestRoute_whoComesToTheGateway(t *testing.T) {
 
 func TestRoute_namesWhatIsInTheWay(t *testing.T) {
 	t.Parallel()
-	tagged := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{LabelCluster: "orders", LabelPodRole: "instance", LabelInstanceRole: "primary", "by": "hand"}}}
+	tagged := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{LabelCluster: "orders", LabelPodRole: "instance", LabelInstanceRole: "primary", "by": "hand"}, OwnerReferences: ofOrders}}
 	sales := cluster(1)
 	sales.Name = "sales"
 	for _, row := range []struct {

@@ -9,6 +9,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -37,8 +38,12 @@ const (
 	kindOfCluster     = "Cluster"
 )
 
-// IsInstance reports whether the pod is an instance of its cluster.
-func IsInstance(pod *corev1.Pod) bool { return pod.Labels[LabelPodRole] == roleInstance }
+// IsInstance reports whether the pod is an instance of the cluster that its label names, which the operator made for it. One that only
+// has the labels, such as a copy for debugging, is none: the operator goes by the controller too.
+func IsInstance(pod *corev1.Pod) bool {
+	controller := metav1.GetControllerOfNoCopy(pod)
+	return controller != nil && controller.Kind == kindOfCluster && controller.Name == pod.Labels[LabelCluster] && pod.Labels[LabelPodRole] == roleInstance
+}
 
 // HasEnded reports whether every container of the pod has ended for good, as after an eviction. Its object keeps an address that
 // another pod may have by now.

@@ -161,7 +161,7 @@ func whatIsOurs(c *cnpgv1.Cluster) []metav1.ManagedFieldsEntry {
 func pods(p *corev1.Pod) any {
 	kept := &corev1.Pod{ObjectMeta: identity(&p.ObjectMeta)}
 	if endpointslice.IsInstance(p) { // a Service's selector may ask for any of them
-		kept.Labels = partsOf(p.Name, p.Labels)
+		kept.Labels, kept.OwnerReferences = partsOf(p.Name, p.Labels), controller(p)
 		kept.Spec.NodeName, kept.Spec.Tolerations = one(p.Spec.NodeName), tolerationsOfAll.of(p.Spec.Tolerations)
 	} else if cluster := p.Labels[endpointslice.LabelCluster]; cluster != "" {
 		kept.Labels = map[string]string{endpointslice.LabelCluster: partOf(p.Name, cluster)}
@@ -181,6 +181,12 @@ func pods(p *corev1.Pod) any {
 		}
 	}
 	return kept
+}
+
+// controller is what is kept of a pod's owners: whose instance it is.
+func controller(p *corev1.Pod) []metav1.OwnerReference {
+	of := metav1.GetControllerOfNoCopy(p)
+	return ownersOfBefore.of([]metav1.OwnerReference{{Kind: one(of.Kind), Name: partOf(p.Name, of.Name), Controller: of.Controller}})
 }
 
 // tolerationsOfAll are what a fleet's instances mostly tolerate.

@@ -32,6 +32,7 @@ var meta = metav1.ObjectMeta{
 var instance = func() metav1.ObjectMeta {
 	instance := *meta.DeepCopy()
 	instance.Labels["cnpg.io/podRole"] = "instance"
+	instance.OwnerReferences = append(instance.OwnerReferences, metav1.OwnerReference{Kind: "Cluster", Name: "orders", UID: "c", Controller: ptr.To(true)})
 	return instance
 }()
 
@@ -81,7 +82,7 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 		want := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "x", UID: "u", ResourceVersion: "7",
-				Labels: instance.Labels,
+				Labels: instance.Labels, OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: "orders", Controller: ptr.To(true)}},
 			},
 			Spec: corev1.PodSpec{NodeName: "n", Tolerations: tolerations, Containers: []corev1.Container{{Name: "scale-to-zero", Image: "sidecar:1"}}, InitContainers: []corev1.Container{{
 				Name: "plugin-slow", RestartPolicy: slow.RestartPolicy, StartupProbe: &corev1.Probe{PeriodSeconds: 10},

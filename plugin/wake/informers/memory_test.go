@@ -118,7 +118,7 @@ func asleep(b *testing.B, i int) map[string][]message {
 		endpointslice.LabelCluster: cluster.Name, endpointslice.LabelPodRole: "instance", endpointslice.LabelInstanceRole: "primary", "role": "primary", "cnpg.io/instanceName": pod,
 	}
 	messages["pods of awake clusters"] = []message{sent(b, &corev1.Pod{
-		ObjectMeta: identified(metav1.ObjectMeta{Namespace: cluster.Namespace, Name: pod, Labels: labels}, i),
+		ObjectMeta: identified(metav1.ObjectMeta{Namespace: cluster.Namespace, Name: pod, Labels: labels, OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: cluster.Name, UID: cluster.UID, Controller: ptr.To(true)}}}, i),
 		Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "postgres", Image: "example.org/postgresql:17.5", Env: []corev1.EnvVar{{Name: "PGDATA", Value: "/var/lib/postgresql/data/pgdata"}, {Name: "CLUSTER_NAME", Value: cluster.Name}}},
 			{Name: "scale-to-zero", Image: "example.org/sidecar:1"},

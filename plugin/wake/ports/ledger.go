@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ErrNoPort says that every port is taken. The cluster gets no acknowledgement and stays awake.
-var ErrNoPort = errors.New("no_port: every port of the gateway's range belongs to a Service")
+// ErrNoPort says that every port is taken, or as many as the namespace may have. The cluster gets no acknowledgement and stays awake.
+var ErrNoPort = errors.New("no_port: every port of the gateway's range belongs to a Service, or the namespace has its share")
 
 // keptAfter is how long a port stays its last Service's after that has gone. Routes to it, in other nodes' kube-proxies or
 // in DNS, are gone long before.
@@ -106,14 +106,13 @@ func (l Ledger) Owners() []Owner {
 	return owners
 }
 
-// Used is how many ports belong to Services that are there.
-func (l Ledger) Used() int { return len(l.Owners()) }
-
-// Wish is a Service that needs a port.
+// Request is a Service that needs a port.
 type Request struct {
 	Owner
 	// Led is the port that a slice of the Service names; 0: none. It holds even where the ledger has been lost.
 	Led uint16
+	// First says that it is one of those that each cluster has: it gets a port while there is one.
+	First bool
 }
 
 // Free reports whether no slice of ours names the port but those of the Service.
@@ -159,6 +158,18 @@ func (l Ledger) Assign(request Request, age Age, free Free, now time.Time) (Ledg
 		}
 	}
 	return l, 0, fmt.Errorf("assign a port to Service %s/%s: %w", request.Namespace, request.Name, ErrNoPort)
+}
+
+// share adds how many ports are free, and how many each namespace has.
+func (l Ledger) share(free *int, had map[string]int, now time.Time) {
+	*free += l.of.Count() - len(l.entries)
+	for _, e := range l.entries {
+		if e.reusable(now) {
+			*free++
+		} else if e.freed.IsZero() {
+			had[e.owner.Namespace]++
+		}
+	}
 }
 
 // Gives reports whether there is a port of that age.

@@ -21,7 +21,7 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func owner(uid string) Owner { return Owner{UID: types.UID(uid), Namespace: "shop", Name: uid} }
 
-func request(uid string) Request { return Request{Owner: owner(uid)} }
+func request(uid string) Request { return Request{Owner: owner(uid), First: true} }
 
 func nobody(context.Context, uint16) ([]types.UID, error) { return nil, nil }
 
@@ -124,7 +124,7 @@ func TestAssign(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			before := ReadLedger(Range{7000, 7001}, row.data)
-			after, port, err := before.Assign(Request{owner("a"), row.named.by("a")}, Rested, row.named.free, now)
+			after, port, err := before.Assign(Request{Owner: owner("a"), Led: row.named.by("a")}, Rested, row.named.free, now)
 			if port != row.want || (err == nil) == (row.want == 0) || err != nil && !errors.Is(err, ErrNoPort) {
 				t.Fatalf("got %d, %v, want %d", port, err, row.want)
 			}
@@ -146,8 +146,8 @@ func TestFree(t *testing.T) {
 	if _, marked := after.Free([]types.UID{"b"}, now.Add(time.Hour)); marked {
 		t.Error("a port was freed twice")
 	}
-	if before.Used() != 2 || after.Used() != 1 {
-		t.Errorf("used: %d before, %d after", before.Used(), after.Used())
+	if had, has := len(before.Owners()), len(after.Owners()); had != 2 || has != 1 {
+		t.Errorf("Services with a port: %d before, %d after", had, has)
 	}
 }
 
@@ -224,9 +224,138 @@ func TestAnotherRangeLeavesWhatIsWritten(t *testing.T) {
 	}
 }
 
-// Replicas that give ports at once, each on what it has read, give each port once.
+// The replica that comes second computes its change anew, and what it computed before is nobody's.
+func TestAssign_losesTheLastPortToAnotherReplica(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule string
+		had  []Request // who has a port before
+		of   Range
+	}{
+		{"that creates the ledger at the same time", nil, Range{10000, 10000}},
+		{"that changes it at the same time", []Request{request("a")}, Range{10000, 10001}},
+		{"in the last of several blocks", []Request{request("a")}, Range{10499, 10500}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			writes := 0
+			c := api(t, &writes)
+			other := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: row.of}
+			if _, err := other.Assign(t.Context(), row.had, now); err != nil {
+				t.Fatal(err)
+			}
+			var once sync.Once
+			first := func(ctx context.Context) {
+				once.Do(func() {
+					if _, err := other.Assign(ctx, []Request{request("winner")}, now); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			raced := interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // the fake is one
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+					first(ctx)
+					return c.Create(ctx, o, options...)
+				},
+				Update: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+					first(ctx)
+					return c.Update(ctx, o, options...)
+				},
+			})
+			store := &Store{Client: raced, APIReader: c, Namespace: "system", Named: nobody, Range: row.of}
+			got, err := store.Assign(t.Context(), []Request{request("loser")}, now)
+			if !errors.Is(err, ErrNoPort) {
+				t.Errorf("the loser gets port %d, %v: it is the winner's", got["loser"], err)
+			}
+		})
+	}
+}
+
+// Whoever may create Services takes no more than their share of the ports.
+func TestAssign_sharesThePortsFairly(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := api(t, &writes)
+	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10490, 10509}}
+	of := func(namespace, name string, first bool) Request {
+		return Request{Owner: Owner{UID: types.UID(namespace + name), Namespace: namespace, Name: name}, First: first}
+	}
+	give := func(request Request) bool {
+		t.Helper()
+		_, err := store.Assign(t.Context(), []Request{request}, now)
+		if err != nil && !errors.Is(err, ErrNoPort) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	taken := 0
+	for i := range 100 {
+		if give(of("greedy", fmt.Sprint(i), false)) {
+			taken++
+		}
+	}
+	if taken != 10 {
+		t.Errorf("one namespace takes %d of 20 ports, want half of them", taken)
+	}
+	if !give(of("greedy", "0", false)) {
+		t.Error("a Service does not keep its port")
+	}
+	for i := range 4 {
+		if !give(of("shop", fmt.Sprint(i), false)) {
+			t.Errorf("another namespace does not get port %d", i)
+		}
+	}
+	for i := range 6 {
+		if !give(of("greedy", fmt.Sprint("first-", i), true)) {
+			t.Errorf("the first Services of a cluster do not get port %d while there is one", i)
+		}
+	}
+	if give(of("shop", "first", true)) {
+		t.Error("there are more ports than the range has")
+	}
+}
+
+func TestBelongsToAnother(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := api(t, &writes)
+	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{10000, 10999}}
+	if _, err := store.Assign(t.Context(), []Request{request("a"), request("gone")}, now); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Free(t.Context(), []types.UID{"gone"}, now); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		rule string
+		port uint16
+		than types.UID
+		want bool
+	}{
+		{"a Service's own port is not another's", 10000, "a", false},
+		{"that of a Service that is there is", 10000, "b", true},
+		{"that of one that has gone is nobody's", 10001, "b", false},
+		{"nor is one that nobody has had", 10002, "b", false},
+	} {
+		if got, err := store.BelongsToAnother(t.Context(), row.port, row.than); got != row.want || err != nil {
+			t.Errorf("%s: got %t, %v", row.rule, got, err)
+		}
+	}
+}
+
+// Replicas that give ports at once, each on what it has read, give each port once, also when there are too few.
 func TestReplicasNeverShareAPort(t *testing.T) {
 	t.Parallel()
+	for _, last := range []uint16{20009, 20003} {
+		t.Run(fmt.Sprintf("8 Services want ports up to %d", last), func(t *testing.T) {
+			t.Parallel()
+			neverShare(t, Range{20000, last})
+		})
+	}
+}
+
+func neverShare(t *testing.T, of Range) {
+	t.Helper()
 	writes := 0
 	c := api(t, &writes)
 	const replicas, clusters = 3, 8
@@ -236,12 +365,15 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 	}
 	results := make(chan given, replicas*clusters)
 	var group sync.WaitGroup
-	for range replicas {
-		store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
+	for replica := range replicas {
+		store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: of}
 		group.Go(func() {
 			for i := range clusters {
-				uid := fmt.Sprintf("uid-%d", i)
+				uid := fmt.Sprintf("uid-%d", (i+replica*3)%clusters) // at a full range each asks for others
 				ports, err := store.Assign(t.Context(), []Request{request(uid)}, now)
+				if errors.Is(err, ErrNoPort) && of.Count() < clusters {
+					continue
+				}
 				if err != nil {
 					t.Error(err)
 					return
@@ -262,7 +394,7 @@ func TestReplicasNeverShareAPort(t *testing.T) {
 		}
 		byPort[result.port], byUID[result.uid] = result.uid, result.port
 	}
-	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: Range{20000, 20009}}
+	store := &Store{Client: c, APIReader: c, Namespace: "system", Named: nobody, Range: of}
 	_, err := store.Assign(t.Context(), []Request{request("x"), request("y"), request("z")}, now)
 	if !errors.Is(err, ErrNoPort) {
 		t.Errorf("with every port taken: %v", err)

@@ -141,7 +141,10 @@ func (s *Store) join(ctx context.Context, missing []Request, now time.Time) (map
 // has had, so that replicas look in the same order and find what another has given, and then those that have rested. Blocks
 // that have nothing to give, as far as the informers know, are passed over.
 func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
-	left := b.requests
+	left, err := s.fair(ctx, b.requests, now)
+	if err != nil {
+		return err
+	}
 	for _, round := range []struct {
 		age  Age
 		asks func(Ledger, Request) bool
@@ -164,7 +167,30 @@ func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
 	return nil
 }
 
-// giveIn gives ports of one block, in one write, and returns the Services that got none.
+// fair returns those that may have a port. Whoever may create Services must not take the range: beside the first Services of its
+// clusters a namespace gets ports only while it has fewer than are free. One that has had a port keeps it.
+func (s *Store) fair(ctx context.Context, requests []Request, now time.Time) ([]Request, error) {
+	ledgers, err := s.cached(ctx)
+	if err != nil {
+		return nil, err
+	}
+	free, had := 0, map[string]int{}
+	for _, ledger := range ledgers {
+		ledger.share(&free, had, now)
+	}
+	var may []Request
+	for _, request := range requests {
+		if request.First || request.Led != 0 || had[request.Namespace] < free {
+			may = append(may, request)
+			had[request.Namespace]++
+			free--
+		}
+	}
+	return may, nil
+}
+
+// giveIn gives ports of one block, in one write, and returns the Services that got none. Who has a port is what the ledger says
+// that was written: what was computed for a write that another replica came before does not hold.
 func (s *Store) giveIn(
 	ctx context.Context, block Range, age Age, requests []Request, asks func(Request) bool, assigned map[types.UID]uint16, now time.Time,
 ) (left []Request, err error) {
@@ -175,31 +201,34 @@ func (s *Store) giveIn(
 		naming, err := s.Named(ctx, port)
 		return !slices.ContainsFunc(naming, func(uid types.UID) bool { return uid != of }), err
 	}
-	err = s.change(ctx, block, func(ledger Ledger) (Ledger, bool, error) {
-		after := ledger
-		left = nil
+	written, err := s.change(ctx, block, func(ledger Ledger) (Ledger, bool, error) {
 		changed := false
 		for _, request := range requests {
-			if !asks(request) {
-				left = append(left, request)
+			if _, has := portIn([]Ledger{ledger}, request.UID); has || !asks(request) {
 				continue
 			}
-			had, ok := after.Of(request.UID)
-			freed := ok && !after.entries[had].freed.IsZero()
-			next, port, err := after.Assign(request, age, free, now)
-			switch {
-			case errors.Is(err, ErrNoPort):
-				left = append(left, request)
+			next, _, err := ledger.Assign(request, age, free, now)
+			if errors.Is(err, ErrNoPort) {
 				continue
-			case err != nil:
+			}
+			if err != nil {
 				return ledger, false, err
 			}
-			changed = changed || !ok || freed
-			after, assigned[request.UID] = next, port
+			ledger, changed = next, true
 		}
-		return after, changed, nil
+		return ledger, changed, nil
 	})
-	return left, err
+	if err != nil {
+		return nil, err
+	}
+	for _, request := range requests {
+		if port, ok := portIn([]Ledger{written}, request.UID); ok {
+			assigned[request.UID] = port
+		} else {
+			left = append(left, request)
+		}
+	}
+	return left, nil
 }
 
 // Free marks the ports of Services that are gone.
@@ -214,7 +243,7 @@ func (s *Store) Free(ctx context.Context, gone []types.UID, now time.Time) error
 		if _, marked := cached.Free(gone, now); !marked {
 			continue
 		}
-		err := s.change(ctx, cached.of, func(ledger Ledger) (Ledger, bool, error) {
+		_, err := s.change(ctx, cached.of, func(ledger Ledger) (Ledger, bool, error) {
 			after, marked := ledger.Free(gone, now)
 			return after, marked, nil
 		})
@@ -223,6 +252,18 @@ func (s *Store) Free(ctx context.Context, gone []types.UID, now time.Time) error
 		}
 	}
 	return nil
+}
+
+// BelongsToAnother reports whether the ledger, as the informers have it, gives the port to another Service than this one.
+func (s *Store) BelongsToAnother(ctx context.Context, port uint16, than types.UID) (bool, error) {
+	ledgers, err := s.cached(ctx)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(ledgers, func(l Ledger) bool {
+		e, taken := l.entries[port]
+		return taken && e.freed.IsZero() && e.owner.Name != "" && e.owner.UID != than
+	}), nil
 }
 
 // Owners are the Services that have a port and are not known to be gone.
@@ -238,35 +279,36 @@ func (s *Store) Owners(ctx context.Context) ([]Owner, error) {
 	return owners, nil
 }
 
-// change applies a change to a block on the state that the API server has, until no other replica comes between. The change
-// may be computed several times; it says whether there is anything to write.
-func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) error {
+// change applies a change to a block on the state that the API server has, until no other replica comes between, and returns the
+// ledger that the API server has then. The change may be computed several times; it says whether there is anything to write.
+func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (Ledger, error) {
 	var err error
 	for range attempts {
 		var again bool
-		if again, err = s.tryChange(ctx, block, compute); !again {
-			return err
+		var written Ledger
+		if written, again, err = s.tryChange(ctx, block, compute); !again {
+			return written, err
 		}
 	}
-	return fmt.Errorf("change the ports of %s: %w", block, err)
+	return Ledger{}, fmt.Errorf("change the ports of %s: %w", block, err)
 }
 
 // tryChange reports whether the change has to be tried again because another replica came between.
-func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (bool, error) {
+func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (Ledger, bool, error) {
 	have, err := s.read(ctx, block)
 	if err != nil {
-		return false, err
+		return Ledger{}, false, err
 	}
 	after, changed, err := compute(ledgerOf(block, have))
 	if err != nil || !changed {
-		return false, err
+		return after, false, err
 	}
 	if have == nil {
 		err := s.Client.Create(ctx, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: nameOf(block), Labels: map[string]string{Label: LabelValue}},
 			Data:       after.Data(),
 		})
-		return apierrors.IsAlreadyExists(err), wrap("create", block, err)
+		return after, apierrors.IsAlreadyExists(err), wrap("create", block, err)
 	}
 	have = have.DeepCopy()
 	if have.Data == nil {
@@ -278,7 +320,7 @@ func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger)
 	}
 	have.Labels[Label] = LabelValue
 	err = s.Client.Update(ctx, have) // the resourceVersion that was read is its precondition
-	return apierrors.IsConflict(err), wrap("update", block, err)
+	return after, apierrors.IsConflict(err), wrap("update", block, err)
 }
 
 func wrap(verb string, block Range, err error) error {

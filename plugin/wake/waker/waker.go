@@ -119,6 +119,8 @@ type Waker struct {
 	Allowed []netip.Prefix
 	// Limit is how long a client waits. A search continues while any client waits.
 	Limit time.Duration
+	// Stale reports whether the informers may be so far behind that an address which they have is another pod's.
+	Stale func() bool
 	// NodesWait is how long the kube-proxies of other nodes get to learn that a Service no longer leads here.
 	NodesWait time.Duration
 	// Base is the parent context of all wakes.
@@ -293,7 +295,14 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 	if err != nil {
 		return nil, err
 	}
-	seen := &snapshot{cluster: cluster, view: plan.View(cluster, time.Now())}
+	seen := &snapshot{cluster: cluster}
+	stale := w.Stale()
+	if stale {
+		if err := w.readLive(ctx, name, seen); err != nil {
+			return nil, err
+		}
+	}
+	seen.view = plan.View(seen.cluster, time.Now())
 	services, err := w.Informers.Services(ctx, name)
 	if err != nil {
 		return nil, err
@@ -303,8 +312,10 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 		return nil, fmt.Errorf("find Service %s/%s: %w", service.Namespace, service.Name, ErrGone)
 	}
 	seen.service = &services[at]
-	if seen.pods, err = w.Informers.Pods(ctx, name); err != nil {
-		return nil, err
+	if !stale {
+		if seen.pods, err = w.Informers.Pods(ctx, name); err != nil {
+			return nil, err
+		}
 	}
 	if seen.slices, err = w.Informers.Slices(ctx, name, services[at:at+1]); err != nil {
 		return nil, err

@@ -61,6 +61,7 @@ type world struct {
 
 	manager  atomic.Value // the field manager that turned hibernation on, or fenced the cluster
 	postgres atomic.Bool  // PostgreSQL accepts sessions
+	stale    atomic.Bool  // the API server has not answered for long
 	conflict atomic.Int32 // how many patches conflict with another change
 	// interfere makes that change; by default an irrelevant one.
 	interfere func(*cnpgv1.Cluster)
@@ -146,6 +147,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 	t.Cleanup(cancel)
 	w.waker = &Waker{
 		Informers: informerstest.Reader(w.api), APIReader: w.api, Client: w.api, Notifier: w.notifier, Stopping: &Stopping{},
+		Stale:        func() bool { return w.stale.Load() },
 		WakeRecorder: &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
 		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(0, 0), Limit: limit, Base: base,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second,
@@ -209,7 +211,7 @@ func maintained(c *cnpgv1.Cluster) {
 func (w *world) pod(pod, address string, change func(*corev1.Pod)) {
 	w.t.Helper()
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod, Labels: map[string]string{"cnpg.io/cluster": name, "cnpg.io/podRole": "instance"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod, Labels: map[string]string{"cnpg.io/cluster": name, "cnpg.io/podRole": "instance"}, OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: name, UID: "cluster", Controller: ptr.To(true)}}},
 		Status:     corev1.PodStatus{PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}},
 	}
 	change(p)
@@ -679,4 +681,18 @@ func TestRunning(t *testing.T) {
 	if got := w.waker.Running(service("-rw")); len(got) != 0 {
 		t.Errorf("once hibernation is on %v are said to accept sessions", got)
 	}
+}
+
+// A pod that only has an instance's labels, such as a copy for debugging, is not waited for: the operator has hibernated the cluster.
+func TestResolve_aPodWithTheLabelsOnlyBlocksNoWake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, func(*cnpgv1.Cluster) {})
+		w.pod("orders-1-debug", "10.0.0.9", func(p *corev1.Pod) { p.OwnerReferences = nil })
+		go w.operate()
+		got, err := w.waker.Resolve(t.Context(), service("-rw"), by)
+		if err != nil || got != primary {
+			t.Errorf("got %s, %v", got, err)
+		}
+	})
 }

@@ -1,0 +1,40 @@
+package wake
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// staleAfter is how long the API server may be silent before what the informers have is too old to pass a client on by: an
+// instance's address may be another tenant's by then.
+const staleAfter = 30 * time.Second
+
+// heard is when the API server last answered.
+type heard struct {
+	mutex sync.Mutex
+	at    time.Time
+}
+
+// askAPIServer reads this replica's own pod. That the pod is gone is an answer too, and a refusal is none: who may not read sees
+// nothing any more.
+func (c *Controller) askAPIServer(ctx context.Context) {
+	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: c.Settings.Replica.Namespace, Name: c.Settings.Replica.Pod}, &corev1.Pod{})
+	if client.IgnoreNotFound(err) != nil {
+		return
+	}
+	c.heard.mutex.Lock()
+	defer c.heard.mutex.Unlock()
+	c.heard.at = time.Now()
+}
+
+// Stale reports whether the API server has not answered for so long, or never has, that what is known of the clusters may be wrong. Other
+// replicas then lead the clients.
+func (c *Controller) Stale() bool {
+	c.heard.mutex.Lock()
+	defer c.heard.mutex.Unlock()
+	return time.Since(c.heard.at) > staleAfter
+}
