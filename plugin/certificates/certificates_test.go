@@ -56,7 +56,7 @@ func TestEnsure(t *testing.T) {
 		t.Fatal(err)
 	}
 	step("one with the key of another is made anew", start.Add(life-renewal+2*time.Hour), 1)
-	if err := client.CoreV1().Secrets("cnpg-system").Delete(t.Context(), "server", metav1.DeleteOptions{}); err != nil {
+	if err := client.CoreV1().Secrets("cnpg-system").Delete(t.Context(), "client", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	step("one that was deleted is made anew", start.Add(life-renewal+2*time.Hour), 1)

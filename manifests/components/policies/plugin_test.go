@@ -195,7 +195,7 @@ func forbiddenToThePlugin(w *world) []attempt {
 	orders, payments := cluster("shop", "orders", ""), w.payments
 	slice, role, binding, config := theirs()
 	unowned, foreign, privileged, many, impostor := routed(w.rw), routed(w.rw), routed(w.rw), routed(w.rw), routed(w.rw)
-	taken, invented := routed(w.foreign), rbac.Role(w.payments, cnpgv1.SchemeGroupVersion)
+	hijack, taken, invented := routed(w.api), routed(w.foreign), rbac.Role(w.payments, cnpgv1.SchemeGroupVersion)
 	given, handed := rbac.RoleBinding(w.payments, cnpgv1.SchemeGroupVersion), rbac.RoleBinding(orders, cnpgv1.SchemeGroupVersion)
 	everyPod, otherPod, status := rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion)
 	last := len(everyPod.Rules) - 1
@@ -208,7 +208,7 @@ func forbiddenToThePlugin(w *world) []attempt {
 		{"a slice of many addresses", makes(many, func() { many.Endpoints = append(many.Endpoints, many.Endpoints[0]) })},
 		{"a slice of a Service of another UID", makes(impostor, func() { impostor.OwnerReferences[0].UID = "uid" })},
 		{"a slice of another cluster's Service", makes(taken, func() { taken.Name = "taken" })},
-		{"a slice of a Service that selects no instance", makes(routed(w.api), func() {})},
+		{"a slice of a Service that selects no instance", makes(hijack, func() { hijack.Ports = unowned.Ports })},
 		{"an instance of a Cluster that does not list the plugin away", deletes(w.unlisted)},
 		{"a pod's resources", func(ctx context.Context, c client.Client) error {
 			patch := client.RawPatch(types.StrategicMergePatchType, []byte(resized("postgres", `{"requests":{"cpu":"10m"}}`)))
