@@ -42,7 +42,7 @@ type Backend interface {
 	// instance accepts sessions or the context ends, which it also does when the client hangs up. The client gets a specific
 	// message for the errors ErrAsleepByHand, ErrMaintenance, ErrReconnect and ErrTimeout.
 	Resolve(ctx context.Context, service Service, client Client) (netip.AddrPort, error)
-	// Running returns the instances behind the Service that accept sessions now. It never wakes the cluster.
+	// Running returns the instances behind the Service that should accept sessions now. It never wakes the cluster, and does not block.
 	Running(service Service) []netip.AddrPort
 	// MustReconnect reports whether the peer's session must not come from the gateway's address. Resolve checks this itself.
 	MustReconnect(service Service, peer netip.AddrPort) bool
@@ -58,7 +58,7 @@ type Refusal string
 const (
 	// RefusalIgnored is a peer on the ignore list of the cluster. It is served after all if instances are running.
 	RefusalIgnored Refusal = "ignored_client"
-	// RefusalInstance is an instance of the same cluster.
+	// RefusalInstance is an instance of the same cluster. Like an ignored peer, it is served if instances are running.
 	RefusalInstance Refusal = "instance"
 	// RefusalNotAllowed is a peer outside the networks that the gateway serves.
 	RefusalNotAllowed Refusal = "not_allowed"

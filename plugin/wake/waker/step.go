@@ -110,6 +110,15 @@ func (s *snapshot) ready() []netip.AddrPort {
 	})
 }
 
+// running returns the ready candidates, or all while the kubelet reports none as ready: after a wake it does so some seconds after
+// PostgreSQL accepts sessions.
+func (s *snapshot) running() []netip.AddrPort {
+	if ready := s.ready(); len(ready) != 0 {
+		return ready
+	}
+	return s.candidates()
+}
+
 func podReady(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp.IsZero() && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

@@ -165,21 +165,20 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	return ""
 }
 
-// Running returns the instances behind the Service that the kubelet reports as ready, or none while all clients are held. It never
-// wakes the cluster.
+// Running returns the instances behind the Service that serve it, or none while all clients are held. It never wakes the cluster.
 func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	seen, err := w.read(w.Base, service)
 	if err != nil || seen.view.HoldsAll() {
 		return nil
 	}
-	return seen.ready()
+	return seen.running()
 }
 
 // MustReconnect reports whether a session of the client must not come from the gateway's address to a running instance. If that
 // cannot be read, it must not.
 func (w *Waker) MustReconnect(service gateway.Service, peer netip.AddrPort) bool {
 	seen, err := w.read(w.Base, service)
-	return err != nil || slices.ContainsFunc(seen.ready(), func(instance netip.AddrPort) bool {
+	return err != nil || slices.ContainsFunc(seen.running(), func(instance netip.AddrPort) bool {
 		return w.barred(w.Base, seen, instance.Addr(), peer.Addr().Unmap())
 	})
 }
