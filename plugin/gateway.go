@@ -66,7 +66,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	backend := &waker.Waker{
 		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier, Stopping: stopping,
 		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, WakeRecorder: wakeRecorder, Recorder: recorder,
-		Observer: counts, Logger: logger, Budget: waker.NewBudget(), Allowed: c.Allow, Limit: c.WakeTimeout, Base: ctx,
+		Observer: counts, Logger: logger, Budget: waker.NewBudget(), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
 	}
 	controller := &wake.Controller{
 		Settings: wake.Settings{

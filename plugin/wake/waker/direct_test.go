@@ -92,6 +92,11 @@ func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 			w.isolated(map[string]string{"app": "api"})
 			w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationGatewayAddress] = "accept" })
 		}, gateway.ErrReconnect},
+		{"a rule for a network that has the client and the gateway bars nobody", func(w *world) {
+			w.change(func(c *cnpgv1.Cluster) { c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"} })
+		}, nil},
+		{"one that has only the client does", func(w *world) { w.change(addressed) }, gateway.ErrReconnect},
+		{"nobody passes through to an instance of a family of which this pod has no address", func(w *world) { w.waker.Addresses = []netip.Addr{netip.IPv6Loopback()} }, gateway.ErrReconnect},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -118,7 +123,7 @@ func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 
 func addressed(c *cnpgv1.Cluster) {
 	awake(c)
-	c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
+	c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.1.0.0/16 md5"}
 }
 
 // A client that is asked to reconnect must not come here again: the slices are gone, and every node knows. Its direct session may

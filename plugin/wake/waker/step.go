@@ -136,11 +136,12 @@ func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 	return nil
 }
 
-// mustReconnect reports whether clients must reconnect directly, because rules distinguish addresses and PostgreSQL would see ours.
-func (s *snapshot) mustReconnect() bool {
+// mustReconnect reports whether the client must reconnect directly, because rules distinguish its address and the gateway's, which
+// PostgreSQL would see.
+func (s *snapshot) mustReconnect(client, gateway netip.Addr) bool {
 	spec := &s.cluster.Spec
 	return !s.view.Policy.AcceptGateway &&
-		(len(spec.PodSelectorRefs) != 0 || hba.TellsAddressesApart(spec.PostgresConfiguration.PgHBA))
+		(len(spec.PodSelectorRefs) != 0 || hba.TellApart(spec.PostgresConfiguration.PgHBA, client, gateway))
 }
 
 // readAgain is when the informers are read again even without a notification.

@@ -117,6 +117,8 @@ type Waker struct {
 	Logger       *slog.Logger
 	// Allowed are the networks whose clients are served.
 	Allowed []netip.Prefix
+	// Addresses are those of this pod, one of each family that it has.
+	Addresses []netip.Addr
 	// Limit is how long a client waits. A search continues while any client waits.
 	Limit time.Duration
 	// NodesWait is how long the kube-proxies of other nodes get to learn that a Service no longer leads here.

@@ -148,7 +148,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 		Informers: informerstest.Reader(w.api), APIReader: w.api, Client: w.api, Notifier: w.notifier, Stopping: &Stopping{},
 		WakeRecorder: &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
 		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(), Limit: limit, Base: base,
-		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second,
+		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second, Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.1")},
 		Signal: func(_ context.Context, instance, client netip.AddrPort) {
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
@@ -161,6 +161,11 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 			return w.postgres.Load()
 		},
 	}
+	before := cluster.DeepCopy()
+	awake(before)
+	delete(before.Annotations, contract.AnnotationFencedInstances)
+	delete(before.Annotations, contract.AnnotationDozingSince)
+	w.waker.Stopping.Note(before, time.Now()) // its Secrets are those of before it slept
 	w.inform()
 	return w
 }
@@ -654,7 +659,7 @@ func TestSendsAway(t *testing.T) {
 		}
 	}
 	w.change(func(c *cnpgv1.Cluster) {
-		c.Spec.PostgresConfiguration.PgHBA = []string{"host replication streaming_replica 10.0.0.0/8 md5"}
+		c.Spec.PostgresConfiguration.PgHBA = []string{"host replication streaming_replica 10.1.0.0/16 md5"}
 	})
 	if !w.waker.MustReconnect(service("-rw"), by.Peer) {
 		t.Error("rules that tell addresses apart do not send a session away")
