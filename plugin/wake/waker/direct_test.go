@@ -61,6 +61,16 @@ func (w *world) isolated(labels map[string]string) {
 	})
 }
 
+// block admits only addresses of a network.
+func (w *world) block(cidr string) {
+	w.create(&networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "outside"},
+		Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
+			From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: cidr}}},
+		}}},
+	})
+}
+
 func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -77,6 +87,13 @@ func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 				w.t.Error(err)
 			}
 		}, gateway.ErrReconnect},
+		{"nor a pod that only a block of addresses would let in: some networks do not match pods by these", func(w *world) { w.block("10.0.0.0/8") }, gateway.ErrReconnect},
+		{"a client that is no pod is let in by a block", func(w *world) {
+			w.block("10.0.0.0/8")
+			if err := w.api.Delete(w.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}); err != nil {
+				w.t.Error(err)
+			}
+		}, nil},
 		{"nor one of the node's network", func(w *world) {
 			w.isolated(map[string]string{"app": "web"})
 			var pod corev1.Pod
