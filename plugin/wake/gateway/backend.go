@@ -40,7 +40,7 @@ type Backend interface {
 	Refuses(service Service, peer netip.AddrPort) Refusal
 	// Resolve returns the instance for a client's session. If the cluster sleeps, Resolve wakes it first. It blocks until an
 	// instance accepts sessions or the context ends, which it also does when the client hangs up. The client gets a specific
-	// message for the errors ErrAsleepByHand, ErrMaintenance, ErrReconnect and ErrTimeout.
+	// message for the errors ErrAsleepByHand, ErrMaintenance, ErrReconnect, ErrGone and ErrTimeout.
 	Resolve(ctx context.Context, service Service, client Client) (netip.AddrPort, error)
 	// Running returns the instances behind the Service that should accept sessions now. It never wakes the cluster, and does not block.
 	Running(service Service) []netip.AddrPort
@@ -75,6 +75,8 @@ var (
 	ErrMaintenance = errors.New("a wake during the node maintenance might delete volumes")
 	// ErrReconnect means that the cluster is awake, but this session must not come from the gateway's address.
 	ErrReconnect = errors.New("the session must not pass through the gateway")
+	// ErrGone means that the Service or the Cluster does not exist, or is being deleted.
+	ErrGone = errors.New("the Service or its Cluster is gone")
 	// ErrTimeout means that the cluster did not wake in time.
 	ErrTimeout = errors.New("the cluster did not wake in time")
 )

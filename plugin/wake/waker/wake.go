@@ -61,7 +61,7 @@ func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 		}
 		changed := w.Notifier.Listen(clusterOf(w.service))
 		seen, err := w.read(ctx, w.service)
-		if errors.Is(err, ErrGone) {
+		if errors.Is(err, gateway.ErrGone) {
 			return netip.AddrPort{}, err
 		}
 		wait := readAgain
@@ -105,6 +105,9 @@ func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Durat
 	case stepAwaitPodsDeleted: // a running instance is about to be shut down and gets no new clients
 		w.signalWaiters(ctx, seen)
 	case stepGiveUp:
+		if seen.view.Deleting {
+			return &answer{err: gateway.ErrGone}, 0, nil
+		}
 		if seen.view.Obstacle() == plan.ReasonMaintenance {
 			return &answer{err: gateway.ErrMaintenance}, 0, nil
 		}

@@ -85,9 +85,6 @@ type Observer interface {
 	Queued(change int)
 }
 
-// ErrGone means that the Service or the Cluster does not exist.
-var ErrGone = errors.New("the Service or its Cluster is gone")
-
 // errNobodyWaits means that every client left before hibernation was turned off, so nothing is woken.
 var errNobodyWaits = errors.New("no client waits any more")
 
@@ -158,7 +155,11 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	if err != nil {
 		return ""
 	}
-	policy, _ := idle.ParsePolicy(cluster.Annotations, time.Now()) // this is asked for every connection, and needs no more
+	ignore, ok := cluster.Annotations[contract.AnnotationIgnore]
+	if !ok {
+		return ""
+	}
+	policy, _ := idle.ParsePolicy(map[string]string{contract.AnnotationIgnore: ignore}, time.Now()) // no more, for every connection
 	for _, pattern := range policy.Ignore {
 		if pattern.MatchesUnseen(address) {
 			return gateway.RefusalIgnored
@@ -186,8 +187,8 @@ func (w *Waker) MustReconnect(service gateway.Service, peer netip.AddrPort) bool
 }
 
 // Resolve wakes the cluster if it sleeps, and returns an instance behind the Service that accepts sessions. Its errors are
-// [gateway.ErrAsleepByHand], [gateway.ErrMaintenance], [gateway.ErrReconnect], [gateway.ErrTimeout], [ErrGone] and those of the
-// context.
+// [gateway.ErrAsleepByHand], [gateway.ErrMaintenance], [gateway.ErrReconnect], [gateway.ErrTimeout], [gateway.ErrGone] and those of
+// the context.
 //
 // Every client waits for the full [Waker.Limit], even if it joins a search late.
 func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gateway.Client) (netip.AddrPort, error) {
@@ -288,7 +289,7 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 	name := clusterOf(service)
 	cluster, err := w.Informers.Cluster(ctx, name)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("%w: %w", ErrGone, err)
+		return nil, fmt.Errorf("%w: %w", gateway.ErrGone, err)
 	}
 	if err != nil {
 		return nil, err
@@ -300,7 +301,7 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 	}
 	at := slices.IndexFunc(services, func(s corev1.Service) bool { return s.UID == service.UID })
 	if at < 0 {
-		return nil, fmt.Errorf("find Service %s/%s: %w", service.Namespace, service.Name, ErrGone)
+		return nil, fmt.Errorf("find Service %s/%s: %w", service.Namespace, service.Name, gateway.ErrGone)
 	}
 	seen.service = &services[at]
 	if seen.pods, err = w.Informers.Pods(ctx, name); err != nil {

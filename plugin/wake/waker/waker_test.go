@@ -491,7 +491,7 @@ func TestResolve(t *testing.T) {
 			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
 			c.Annotations[contract.AnnotationGatewayAddress] = "accept"
 		}, "-rw", func(w *world) { go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
-		{"a Service that is gone serves nobody", awake, "-gone", nil, nil, netip.AddrPort{}, ErrGone, 0, nil},
+		{"a Service that is gone serves nobody", awake, "-gone", nil, nil, netip.AddrPort{}, gateway.ErrGone, 0, nil},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
