@@ -476,7 +476,7 @@ func TestResolve(t *testing.T) {
 		{"a cluster that another replica woke is waited for", unchanged, "-rw", nil, func(w *world) { w.change(awake); go w.operate() }, primary, nil, 0, nil},
 		{"a wake that does not come ends", unchanged, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrTimeout, 1, []Result{ResultTimeout}},
 		{"rules that tell addresses apart send the client away once it is awake", func(c *cnpgv1.Cluster) {
-			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
+			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.1.0.0/16 md5"}
 		}, "-rw", func(w *world) { go w.operate() }, func(w *world) { w.later(5*time.Second, func() { w.endpoint("orders-rw", "10.0.0.1") }) },
 			netip.AddrPort{}, gateway.ErrReconnect, 1, []Result{ResultSuccess}},
 		{"so do selected pods", func(c *cnpgv1.Cluster) {
@@ -488,7 +488,7 @@ func TestResolve(t *testing.T) {
 			w.endpoint("orders-rw", "10.0.0.1")
 		}, nil, netip.AddrPort{}, gateway.ErrReconnect, 0, nil},
 		{"unless an annotation accepts the gateway's address", func(c *cnpgv1.Cluster) {
-			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
+			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.1.0.0/16 md5"}
 			c.Annotations[contract.AnnotationGatewayAddress] = "accept"
 		}, "-rw", func(w *world) { go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
 		{"a Service that is gone serves nobody", awake, "-gone", nil, nil, netip.AddrPort{}, gateway.ErrGone, 0, nil},
