@@ -85,6 +85,28 @@ func TestDoze_manyAtOnce(t *testing.T) {
 	}
 }
 
+// PostgreSQL is a client of its own Services, such as by dblink or a foreign server: in the first seconds after a doze, too, while they lead
+// to the gateway.
+func TestDoze_itsInstanceReachesItself(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrowDozing()
+	s.asSuperuser(c, "app", "create extension dblink")
+	defer s.asSuperuser(c, "app", "drop extension dblink")
+	s.dozes(c)
+	s.annotate(c, scenario.DozeMinutes, dozesLater)
+	settings := fmt.Sprintf("host=%s-rw user=app dbname=app password=%s sslmode=require connect_timeout=10", c.Name, s.password(c))
+	_, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, `do $$
+begin
+	for i in 1..10 loop
+		perform * from dblink('`+settings+`', 'select 1') as answer(one int);
+		perform pg_sleep(0.3);
+	end loop;
+end $$`)
+	s.must(err)
+	s.awakeAgain(c)
+}
+
 // managerStops is less than after what the kubelet restarts the container of an instance manager that does not answer: half a minute.
 const managerStops = 15 * time.Second
 

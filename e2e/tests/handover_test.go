@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -210,6 +211,21 @@ func TestRulesByAddress(t *testing.T) {
 		}
 	}
 	refused("woken")
+}
+
+// A rule for a network that has both the client and the gateway, such as that of the pods, distinguishes neither: the client is answered.
+func TestRulesByAddress_ofANetworkOfBoth(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.running(kube.NewCluster(s.namespace, "inside", 1, never))
+	pods := netip.PrefixFrom(netip.MustParseAddr(s.client().Status.PodIP), 8).Masked()
+	before := c.DeepCopy()
+	c.Spec.PostgresConfiguration.PgHBA = []string{"host all all " + pods.String() + " scram-sha-256"}
+	s.must(kube.Patch(s.ctx, c, client.MergeFrom(before)))
+	s.sleeps(c)
+	if answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar+" sslmode=require", "select 'passed'"); err != nil || answer != "passed" {
+		t.Errorf("the client got %q (%v)", answer, err)
+	}
 }
 
 // connectsAgain checks that a client that wakes the cluster is told to connect again once its Service leads to PostgreSQL only, and

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -79,6 +80,55 @@ func TestPoolerWakes(t *testing.T) {
 		s.wokenSince(c, start, "a pooler without clients")
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 	}
+}
+
+// A password that was changed during the sleep is the one that the first client may use, from hibernation, from a doze and through a Pooler.
+func TestWake_aPasswordThatWasChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := kube.NewCluster(s.namespace, "rotated", 1, never)
+	c.Annotations[scenario.DozeMinutes] = dozesLater
+	s.running(c)
+	pooler := kube.NewPooler(c, c.Name+"-pooler")
+	pooler.Spec.PgBouncer.Parameters = map[string]string{"server_idle_timeout": "1"}
+	s.must(kube.Create(s.ctx, pooler))
+	s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
+	for _, row := range []struct {
+		rule, service string
+		sleeps        func()
+	}{
+		{"from hibernation", "rw", func() { s.sleeps(c) }},
+		{"from a doze", "rw", func() {
+			s.annotate(c, scenario.DozeMinutes, dozeMinutes)
+			s.dozes(c)
+			s.annotate(c, scenario.DozeMinutes, dozesLater)
+		}},
+		{"through a Pooler", "pooler", func() { s.sleeps(c) }},
+	} {
+		row.sleeps()
+		s.rotates(c)
+		start := time.Now()
+		answer, err := kube.QueryAs(s.ctx, c, row.service, fromAfar, "select 'answered'")
+		t.Logf("%s: %q after %.2fs", row.rule, answer, time.Since(start).Seconds())
+		if err != nil || answer != "answered" {
+			t.Errorf("%s the first client with the new password got %q (%v)", row.rule, answer, err)
+		}
+		s.awakeAgain(c)
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	}
+}
+
+// rotates changes the application's password, and waits until the operator knows.
+func (s *story) rotates(c *cnpgv1.Cluster) {
+	s.Helper()
+	var secret corev1.Secret
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-app"}, &secret))
+	secret.Data["password"] = append(secret.Data["password"], 'x')
+	s.must(kube.Update(s.ctx, &secret))
+	_, err := kube.AwaitCluster(s.ctx, c, "told of the new Secret", toSettle, func(c *cnpgv1.Cluster) bool {
+		return c.Status.SecretsResourceVersion.ApplicationSecretVersion == secret.ResourceVersion
+	})
+	s.must(err)
 }
 
 // askPooler asks the cluster through its Pooler, again if PgBouncer logged in too early.

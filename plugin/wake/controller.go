@@ -140,16 +140,19 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := c.reduce(ctx, seen, planned, routed, again); err != nil {
 		failed = errors.Join(failed, err)
 	}
+	// An Event that cannot be written keeps nothing from being done.
+	told := errors.Join(
+		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordHibernationRequested(ctx, seen, again.now),
+	)
 	if err := errors.Join(
-		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordUnroutable(ctx, seen, again.now),
+		c.recordUnroutable(ctx, seen, again.now),
 		// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
 		c.reconcileStop(ctx, seen, again), c.reconcileFenced(ctx, seen, again.now), c.reconcileRestart(ctx, seen, again), c.reconcileDisruption(ctx, seen, again),
-		c.recordHibernationRequested(ctx, seen, again.now),
 	); err != nil {
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil {
-		return ctrl.Result{}, failed
+		return ctrl.Result{}, errors.Join(failed, told)
 	}
 	if planned.Reason != plan.ReasonAnnounced {
 		c.handover.forget(seen.name)
@@ -157,7 +160,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if planned.Acknowledge != "" && len(routed) != 0 && len(routed) == len(planned.Lead) {
 		c.beginHandover(ctx, seen, planned.Acknowledge, routed)
 	}
-	if err := c.confirmHolding(ctx, seen, planned.Hold, again); err != nil {
+	if err := errors.Join(c.confirmHolding(ctx, seen, planned.Hold, again), told); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: again.after()}, nil

@@ -364,6 +364,36 @@ func TestReplicas(t *testing.T) {
 	})
 }
 
+// A quota may refuse Events for as long as it likes.
+func TestController_acknowledgesAlthoughEventsCannotBeWritten(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		wake, err := contract.LastWake{At: time.Now(), By: "10.9.9.9", Service: "orders-rw"}.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, service := range []string{"orders-r", "orders-rw"} {
+			w.endpoint(service, true)
+		}
+		w.cluster(annotated(contract.AnnotationLastWake, wake))
+		a := w.replica("a", "10.1.0.1")
+		a.read()
+		pass(t, wakerEventDelay)
+		w.eventless = true
+		if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil {
+			t.Error("an Event that could not be written is not tried again")
+		}
+		announcement := announced(20 * time.Second)
+		w.cluster(annotated(contract.AnnotationAnnounced, announcement))
+		for range 2 * int(a.Settings.HandoverWait/time.Second+1) {
+			_, _ = a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders})
+			pass(t, time.Second)
+		}
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != announcement {
+			t.Errorf("acknowledged is %q, want %q", got, announcement)
+		}
+	})
+}
+
 func TestController_refusesWakesThatMayDeleteVolumes(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")

@@ -34,9 +34,9 @@ const (
 	// AnnotationKeepAwakeUntil allows no sleep before this time of RFC 3339, at most 7 days ahead; `keep-awake` of the channel and of the
 	// command line write it too. Default: none.
 	AnnotationKeepAwakeUntil = Prefix + "keep-awake-until"
-	// AnnotationGatewayAddress specifies what happens if `pg_hba` or `podSelectorRefs` distinguish addresses: with [GatewayReject] a client
-	// that woke the cluster is asked to reconnect, with [GatewayAccept] it is routed through the gateway, whose address PostgreSQL
-	// then sees. Default: [GatewayReject].
+	// AnnotationGatewayAddress specifies what happens if `pg_hba` or `podSelectorRefs` distinguish the client's address from the gateway's:
+	// with [GatewayReject] a client that woke the cluster is asked to reconnect, with [GatewayAccept] it is routed through the gateway,
+	// whose address PostgreSQL then sees. Default: [GatewayReject].
 	AnnotationGatewayAddress = Prefix + "gateway-address"
 	// AnnotationSidecarUpdate specifies when a new sidecar reaches the running instances: with [UpdateOnRestart] the pod that is made next,
 	// with [UpdateImmediate] by a rolling update of the operator. Default: the setting `SIDECAR_UPDATE`.

@@ -60,8 +60,8 @@ func (g *Gateway) admit(d *serviceListener, conn net.Conn) {
 	c.logger = g.logger.With("namespace", d.service.Namespace, "cluster", d.service.Cluster, "service", d.service.Name, "peer", c.peer.String())
 	defer c.contain()
 	refusal := g.backend.Refuses(d.service, c.peer)
-	c.ignored = refusal == RefusalIgnored && len(g.backend.Running(d.service)) != 0
-	if refusal != "" && !c.ignored {
+	c.wakesNothing = (refusal == RefusalIgnored || refusal == RefusalInstance) && len(g.backend.Running(d.service)) != 0
+	if refusal != "" && !c.wakesNothing {
 		c.ignore(string(refusal))
 		_ = conn.Close()
 		return

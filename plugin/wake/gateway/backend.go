@@ -40,9 +40,9 @@ type Backend interface {
 	Refuses(service Service, peer netip.AddrPort) Refusal
 	// Resolve returns the instance for a client's session. If the cluster sleeps, Resolve wakes it first. It blocks until an
 	// instance accepts sessions or the context ends, which it also does when the client hangs up. The client gets a specific
-	// message for the errors ErrAsleepByHand, ErrMaintenance, ErrReconnect and ErrTimeout.
+	// message for the errors ErrAsleepByHand, ErrMaintenance, ErrReconnect, ErrGone and ErrTimeout.
 	Resolve(ctx context.Context, service Service, client Client) (netip.AddrPort, error)
-	// Running returns the instances behind the Service that accept sessions now. It never wakes the cluster.
+	// Running returns the instances behind the Service that should accept sessions now. It never wakes the cluster, and does not block.
 	Running(service Service) []netip.AddrPort
 	// MustReconnect reports whether the peer's session must not come from the gateway's address. Resolve checks this itself.
 	MustReconnect(service Service, peer netip.AddrPort) bool
@@ -58,7 +58,7 @@ type Refusal string
 const (
 	// RefusalIgnored is a peer on the ignore list of the cluster. It is served after all if instances are running.
 	RefusalIgnored Refusal = "ignored_client"
-	// RefusalInstance is an instance of the same cluster.
+	// RefusalInstance is an instance of the same cluster. Like an ignored peer, it is served if instances are running.
 	RefusalInstance Refusal = "instance"
 	// RefusalNotAllowed is a peer outside the networks that the gateway serves.
 	RefusalNotAllowed Refusal = "not_allowed"
@@ -75,6 +75,8 @@ var (
 	ErrMaintenance = errors.New("a wake during the node maintenance might delete volumes")
 	// ErrReconnect means that the cluster is awake, but this session must not come from the gateway's address.
 	ErrReconnect = errors.New("the session must not pass through the gateway")
+	// ErrGone means that the Service or the Cluster does not exist, or is being deleted.
+	ErrGone = errors.New("the Service or its Cluster is gone")
 	// ErrTimeout means that the cluster did not wake in time.
 	ErrTimeout = errors.New("the cluster did not wake in time")
 )

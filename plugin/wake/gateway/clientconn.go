@@ -22,8 +22,9 @@ type clientConn struct {
 	peer     netip.AddrPort
 	came     time.Time
 	logger   *slog.Logger
-	// ignored is whether the cluster ignores the client. An ignored client gets a session only while the cluster is awake.
-	ignored bool
+	// wakesNothing is whether the client is one that the cluster ignores, or an instance of it. It gets a session only while the cluster is
+	// awake.
+	wakesNothing bool
 	// inSession is whether it holds a session slot.
 	inSession bool
 }

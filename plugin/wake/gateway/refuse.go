@@ -54,6 +54,8 @@ func explain(err error, clusters string, service Service) refusal {
 			"reusePVC false: the operator would delete the volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"}
 	case errors.Is(err, ErrReconnect):
 		return refusal{RefusedReconnect, now, cluster + " is awake; connect again, because its pg_hba or network rules depend on the client's own address"}
+	case errors.Is(err, ErrGone):
+		return refusal{RefusedFailed, now, cluster + " or this Service of it is being deleted, or is gone"}
 	case errors.Is(err, ErrTimeout):
 		return refusal{RefusedTimeout, now, cluster + " did not wake in time; try again"}
 	case errors.Is(err, errUnreachable):

@@ -30,7 +30,7 @@ const (
 
 // route asks the backend where the session goes, and sends the startup packet there.
 func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached, error) {
-	if c.ignored || packet.Replication != startup.NoReplication {
+	if c.wakesNothing || packet.Replication != startup.NoReplication {
 		return c.routeToRunning(ctx, packet)
 	}
 	client := Client{
@@ -58,12 +58,12 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 }
 
 // routeToRunning forwards a session to a running instance and never wakes the cluster: replication clients are connected all the
-// time, and ignored clients must not wake it.
+// time, and neither ignored clients nor the cluster's own instances may wake it.
 func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) (*reached, error) {
 	reconnect := c.backend.MustReconnect(c.listener.service, c.peer) // before the instances, since it may take a while
 	running := c.backend.Running(c.listener.service)
 	switch {
-	case len(running) == 0 && c.ignored:
+	case len(running) == 0 && c.wakesNothing:
 		return nil, errUnreachable
 	case len(running) == 0:
 		return nil, errReplication

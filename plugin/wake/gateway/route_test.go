@@ -106,7 +106,7 @@ func TestReplicationPassesToAnInstanceThatRuns(t *testing.T) {
 }
 
 // While a cluster falls asleep or wakes, its Services lead to the gateway although it is awake.
-func TestGateway_ignoredClientsReachAClusterThatIsAwake(t *testing.T) {
+func TestGateway_whoWakesNothingReachesAClusterThatIsAwake(t *testing.T) {
 	t.Parallel()
 	target := instance(t, trusting(echo))
 	for _, row := range []struct {
@@ -117,7 +117,9 @@ func TestGateway_ignoredClientsReachAClusterThatIsAwake(t *testing.T) {
 	}{
 		{"an ignored client is served while an instance runs", []netip.AddrPort{target}, RefusalIgnored, true},
 		{"an ignored client is not served by a sleeping cluster", nil, RefusalIgnored, false},
-		{"an instance of the cluster is never served", []netip.AddrPort{target}, RefusalInstance, false},
+		{"an instance of the cluster is served while one runs", []netip.AddrPort{target}, RefusalInstance, true},
+		{"an instance of the cluster does not wake it", nil, RefusalInstance, false},
+		{"a client of a network that is not served never is", []netip.AddrPort{target}, RefusalNotAllowed, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()

@@ -1,23 +1,19 @@
-// Package hba tells whether rules of pg_hba.conf tell addresses apart. PostgreSQL sees the gateway's address for a session
+// Package hba tells whether rules of pg_hba.conf tell a client and the gateway apart. PostgreSQL sees the gateway's address for a session
 // that was held, so that such rules would be bypassed.
 package hba
 
 import (
-	"slices"
+	"net"
+	"net/netip"
 	"strings"
 )
 
-// everybody are the addresses that a client's does not matter for; the loopback is nobody's who comes over the network.
-var everybody = []string{"all", "0.0.0.0/0", "::/0", "127.0.0.1/32", "::1/128"}
-
-// withMask are the same, written with a mask.
-var withMask = [][2]string{{"0.0.0.0", "0.0.0.0"}, {"::", "::"}, {"127.0.0.1", "255.255.255.255"}}
-
-// TellsAddressesApart reports whether a rule is for some addresses only. A line that is not understood is taken for one.
-func TellsAddressesApart(lines []string) bool {
+// TellApart reports whether a rule holds for the client at one address, and not for the gateway at the other, or the other way round. A
+// line that is invalid, or that names hosts, networks or pods, is taken for such a rule.
+func TellApart(lines []string, client, gateway netip.Addr) bool {
 	for _, text := range lines {
 		for line := range strings.Lines(text) {
-			if apart(fields(line)) {
+			if apart(fields(line), client.Unmap(), gateway.Unmap()) {
 				return true
 			}
 		}
@@ -26,22 +22,43 @@ func TellsAddressesApart(lines []string) bool {
 }
 
 // apart judges a line: TYPE DATABASE USER ADDRESS [MASK] METHOD [OPTIONS].
-func apart(fields []string) bool {
+func apart(fields []string, client, gateway netip.Addr) bool {
 	if len(fields) == 0 {
 		return false
 	}
 	switch fields[0] {
 	case "local":
 		return false
-	case "host", "hostssl", "hostnossl", "hostgssenc", "hostnogssenc":
-	default: // an include, or no rule at all
+	case "host", "hostssl", "hostnossl":
+	default: // an include, no rule at all, or one about GSS encryption, which a client may have with PostgreSQL only
 		return true
 	}
 	if len(fields) < 5 {
 		return true
 	}
-	address, next := fields[3], fields[4]
-	return !slices.Contains(everybody, address) && !slices.Contains(withMask, [2]string{address, next})
+	if fields[3] == "all" {
+		return false
+	}
+	block, ok := parseRange(fields[3], fields[4])
+	// All of one family is all of the other, too: a client and the gateway may reach an instance by different ones.
+	return !ok || block.Bits() != 0 && block.Contains(client) != block.Contains(gateway)
+}
+
+// parseRange parses a range of addresses with its length, or with the mask that follows.
+func parseRange(address, mask string) (netip.Prefix, bool) {
+	if block, err := netip.ParsePrefix(address); err == nil {
+		return block, true
+	}
+	of, err := netip.ParseAddr(address)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	by, err := netip.ParseAddr(mask)
+	if err != nil || by.BitLen() != of.BitLen() {
+		return netip.Prefix{}, false
+	}
+	ones, bits := net.IPMask(by.AsSlice()).Size()
+	return netip.PrefixFrom(of, ones), bits != 0
 }
 
 // fields splits a line as PostgreSQL does: at white space, which quotes keep together; a comma joins what follows it to the

@@ -98,6 +98,11 @@ func clusters(c *cnpgv1.Cluster) any {
 		kept.Spec.NodeMaintenanceWindow = window
 	}
 	kept.Spec.PodSelectorRefs, kept.Spec.PostgresConfiguration.PgHBA = c.Spec.PodSelectorRefs, c.Spec.PostgresConfiguration.PgHBA
+	versions := &c.Status.SecretsResourceVersion // a wake waits until those that have changed are applied
+	kept.Status.SecretsResourceVersion = cnpgv1.SecretsResourceVersion{
+		ApplicationSecretVersion: versions.ApplicationSecretVersion, SuperuserSecretVersion: versions.SuperuserSecretVersion,
+		ManagedRoleSecretVersions: versions.ManagedRoleSecretVersions,
+	}
 	kept.Status.CurrentPrimary, kept.Status.TargetPrimary = c.Status.CurrentPrimary, c.Status.TargetPrimary
 	if plan.BlockedByPlugin(c) {
 		kept.Status.Phase, kept.Status.PhaseReason = one(c.Status.Phase), c.Status.PhaseReason

@@ -29,8 +29,8 @@ type Pod struct {
 	Labels, NamespaceLabels map[string]string
 }
 
-// Allows reports whether the policies let who has the address connect to the target. pod is nil where no pod is known to have it:
-// then only blocks of addresses may let it in.
+// Allows reports whether the policies let who has the address connect to the target. Only selectors let a pod in: some networks do not
+// match pods by blocks of addresses. pod is nil where no pod is known to have the address: then only such blocks may let it in.
 func Allows(policies []networkingv1.NetworkPolicy, target Target, address netip.Addr, pod *Pod) bool {
 	isolated := false
 	for i := range policies {
@@ -82,7 +82,7 @@ func from(peers []networkingv1.NetworkPolicyPeer, namespace string, address neti
 	return len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
 		switch {
 		case p.IPBlock != nil:
-			return inBlock(p.IPBlock, address)
+			return pod == nil && inBlock(p.IPBlock, address)
 		case pod == nil || p.NamespaceSelector == nil && p.PodSelector == nil:
 			return false
 		case p.NamespaceSelector == nil && pod.Namespace != namespace:

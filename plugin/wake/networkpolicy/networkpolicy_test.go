@@ -64,7 +64,8 @@ func TestAllows_asTheAPIDefines(t *testing.T) {
 		{"and those of no other", []string{from("{namespaceSelector: {matchLabels: {team: red}}}")}, "10.0.0.9", neighbour, false},
 		{"pods of a namespace must be both", []string{from("{namespaceSelector: {matchLabels: {team: red}}, podSelector: {matchLabels: {app: api}}}")}, "10.0.0.9", web, false},
 		{"and are let in if they are", []string{from("{namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}")}, "10.0.0.9", web, true},
-		{"two peers are alternatives", []string{from("{namespaceSelector: {matchLabels: {team: none}}}, {ipBlock: {cidr: 10.0.0.0/8}}")}, "10.0.0.9", web, true},
+		{"two peers are alternatives", []string{from("{namespaceSelector: {matchLabels: {team: none}}}, {namespaceSelector: {matchLabels: {team: red}}}")}, "10.0.0.9", web, true},
+		{"a block lets no pod in", []string{from("{ipBlock: {cidr: 10.0.0.0/8}}")}, "10.0.0.9", web, false},
 		{"who is no pod is in no namespace", []string{from("{namespaceSelector: {}}")}, "10.0.0.9", nil, false},
 		{"expressions count", []string{from("{podSelector: {matchExpressions: [{key: app, operator: In, values: [web, api]}]}}")}, "10.0.0.9", neighbour, true},
 		{"an expression that is none lets nobody in", []string{from("{podSelector: {matchExpressions: [{key: app, operator: Is}]}}")}, "10.0.0.9", neighbour, false},
@@ -137,8 +138,8 @@ func FuzzAllows(f *testing.F) {
 		}
 		pod := &Pod{Namespace: "shop", Labels: map[string]string{"app": app}}
 		alone := []networkingv1.NetworkPolicy{policy}
-		if Allows(alone, target, peer, nil) && !Allows(alone, target, peer, pod) {
-			t.Error("who is a pod is barred from where an address alone is not")
+		if Allows(alone, target, netip.Addr{}, nil) && !Allows(alone, target, peer, pod) {
+			t.Error("a pod is barred from where everybody may connect")
 		}
 		if open := append(alone, read(t, "shop", instances+"ingress: [{}]")); !Allows(open, target, peer, pod) {
 			t.Error("a policy takes away what another gives")

@@ -24,10 +24,11 @@ const podTimeout = 5 * time.Second
 // errAsleepAgain means that the cluster was put to sleep again before a client could connect directly.
 var errAsleepAgain = errors.New("the cluster is put to sleep again")
 
-// barred reports whether a session of the client must not come from the gateway's address: pg_hba distinguishes addresses, or
+// barred reports whether a session of the client must not come from the gateway's address: pg_hba distinguishes the two, or
 // NetworkPolicies would not admit the client itself. If that cannot be read, the session is barred.
 func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr, peer netip.Addr) bool {
-	if seen.mustReconnect() {
+	own := slices.IndexFunc(w.Addresses, func(a netip.Addr) bool { return a.Is4() == instance.Is4() })
+	if own < 0 || seen.mustReconnect(peer, w.Addresses[own]) {
 		return true
 	}
 	at := slices.IndexFunc(seen.pods, func(p corev1.Pod) bool { return p.Status.PodIP == instance.String() })
@@ -52,7 +53,7 @@ func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr,
 
 // allowed reports whether the policies let the client reach the target. It looks up the pod of the address only if that matters.
 func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target networkpolicy.Target, peer netip.Addr) (bool, error) {
-	if networkpolicy.Allows(policies, target, peer, nil) {
+	if networkpolicy.Allows(policies, target, netip.Addr{}, nil) { // everybody
 		return true, nil
 	}
 	found, err, _ := w.peers.Do(peer.String(), func() (any, error) { return w.podAt(peer) })

@@ -61,6 +61,16 @@ func (w *world) isolated(labels map[string]string) {
 	})
 }
 
+// block admits only addresses of a network.
+func (w *world) block(cidr string) {
+	w.create(&networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "outside"},
+		Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
+			From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: cidr}}},
+		}}},
+	})
+}
+
 func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -77,6 +87,13 @@ func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 				w.t.Error(err)
 			}
 		}, gateway.ErrReconnect},
+		{"nor a pod that only a block of addresses would let in: some networks do not match pods by these", func(w *world) { w.block("10.0.0.0/8") }, gateway.ErrReconnect},
+		{"a client that is no pod is let in by a block", func(w *world) {
+			w.block("10.0.0.0/8")
+			if err := w.api.Delete(w.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}); err != nil {
+				w.t.Error(err)
+			}
+		}, nil},
 		{"nor one of the node's network", func(w *world) {
 			w.isolated(map[string]string{"app": "web"})
 			var pod corev1.Pod
@@ -92,6 +109,11 @@ func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 			w.isolated(map[string]string{"app": "api"})
 			w.change(func(c *cnpgv1.Cluster) { c.Annotations[contract.AnnotationGatewayAddress] = "accept" })
 		}, gateway.ErrReconnect},
+		{"a rule for a network that has the client and the gateway bars nobody", func(w *world) {
+			w.change(func(c *cnpgv1.Cluster) { c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"} })
+		}, nil},
+		{"one that has only the client does", func(w *world) { w.change(addressed) }, gateway.ErrReconnect},
+		{"nobody passes through to an instance of a family of which this pod has no address", func(w *world) { w.waker.Addresses = []netip.Addr{netip.IPv6Loopback()} }, gateway.ErrReconnect},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -118,7 +140,7 @@ func TestResolve_lendsNobodyItsOwnWayIn(t *testing.T) {
 
 func addressed(c *cnpgv1.Cluster) {
 	awake(c)
-	c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
+	c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.1.0.0/16 md5"}
 }
 
 // A client that is asked to reconnect must not come here again: the slices are gone, and every node knows. Its direct session may

@@ -110,6 +110,15 @@ func (s *snapshot) ready() []netip.AddrPort {
 	})
 }
 
+// running returns the ready candidates, or all while the kubelet reports none as ready: after a wake it does so some seconds after
+// PostgreSQL accepts sessions.
+func (s *snapshot) running() []netip.AddrPort {
+	if ready := s.ready(); len(ready) != 0 {
+		return ready
+	}
+	return s.candidates()
+}
+
 func podReady(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp.IsZero() && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -127,11 +136,12 @@ func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 	return nil
 }
 
-// mustReconnect reports whether clients must reconnect directly, because rules distinguish addresses and PostgreSQL would see ours.
-func (s *snapshot) mustReconnect() bool {
+// mustReconnect reports whether the client must reconnect directly, because rules distinguish its address and the gateway's, which
+// PostgreSQL would see.
+func (s *snapshot) mustReconnect(client, gateway netip.Addr) bool {
 	spec := &s.cluster.Spec
 	return !s.view.Policy.AcceptGateway &&
-		(len(spec.PodSelectorRefs) != 0 || hba.TellsAddressesApart(spec.PostgresConfiguration.PgHBA))
+		(len(spec.PodSelectorRefs) != 0 || hba.TellApart(spec.PostgresConfiguration.PgHBA, client, gateway))
 }
 
 // readAgain is when the informers are read again even without a notification.

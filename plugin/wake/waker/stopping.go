@@ -14,8 +14,13 @@ import (
 
 // Stopping remembers the clusters whose PostgreSQL may be stopping for a doze. Whoever replaces a Cluster removes its fence together
 // with the annotations that say so. PostgreSQL stops all the same, and accepts sessions until then. The sidecar keeps the pod
-// unready meanwhile, which no change of the Cluster undoes. The zero value is ready to use.
-type Stopping struct{ stops sync.Map } // by cluster: stop
+// unready meanwhile, which no change of the Cluster undoes.
+//
+// It also remembers which Secrets of a cluster may have to be applied after a wake. The zero value is ready to use.
+type Stopping struct {
+	stops   sync.Map // by cluster: stop
+	secrets sync.Map // by cluster: secrets
+}
 
 // stop is a stop of PostgreSQL that has not been recorded.
 type stop struct {
@@ -28,20 +33,21 @@ type stop struct {
 // Note adds a state of a Cluster. It must be called for every state, in order.
 func (s *Stopping) Note(cluster *cnpgv1.Cluster, now time.Time) {
 	name, view, wake := client.ObjectKeyFromObject(cluster), plan.View(cluster, now), cluster.Annotations[contract.AnnotationLastWake]
+	s.noteSecrets(cluster, view)
 	_, recorded := cluster.Annotations[contract.AnnotationPostgresStopped]
 	stored, _ := s.stops.Load(name)
 	known, ok := stored.(stop)
 	woken := wake != "" && wake != known.lastWake // by whoever has waited until it had stopped
 	switch {
 	case recorded || view.Hibernated || view.Deleting:
-		s.Forget(name)
+		s.stops.Delete(name)
 	case view.Fenced:
 		s.stops.Store(name, stop{cluster: cluster.UID, lastWake: wake})
 	case view.MayStillStop && !ok:
 		s.stops.Store(name, stop{cluster: cluster.UID, lastWake: wake, lifted: now})
 	case !ok:
 	case known.cluster != cluster.UID || woken:
-		s.Forget(name)
+		s.stops.Delete(name)
 	case known.lifted.IsZero():
 		known.lifted = now
 		s.stops.Store(name, known)
@@ -49,7 +55,10 @@ func (s *Stopping) Note(cluster *cnpgv1.Cluster, now time.Time) {
 }
 
 // Forget forgets a cluster.
-func (s *Stopping) Forget(cluster types.NamespacedName) { s.stops.Delete(cluster) }
+func (s *Stopping) Forget(cluster types.NamespacedName) {
+	s.stops.Delete(cluster)
+	s.secrets.Delete(cluster)
+}
 
 // mayStop reports whether PostgreSQL may still stop, although the fence is gone. Like a fence that a person has lifted, it is assumed
 // not to stop PostgreSQL any more after [plan.LiftedFenceTimeout].

@@ -36,6 +36,8 @@ type wake struct {
 	recorded       string          // the value that it wrote to AnnotationLastWake
 	unconfirmed    string          // the value of a patch that may have been applied although it failed
 	firstProbed    time.Time       // when PostgreSQL was first probed
+	accepted       time.Time       // when it was first found to accept sessions, while Secrets may have to be applied
+	ready          time.Time       // since when the pod has been ready without a break, from then on
 	queue          queue
 	phases         phases
 	waited         []corev1.Container // what the pod's PostgreSQL may have waited for
@@ -61,7 +63,7 @@ func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 		}
 		changed := w.Notifier.Listen(clusterOf(w.service))
 		seen, err := w.read(ctx, w.service)
-		if errors.Is(err, ErrGone) {
+		if errors.Is(err, gateway.ErrGone) {
 			return netip.AddrPort{}, err
 		}
 		wait := readAgain
@@ -106,6 +108,9 @@ func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Durat
 		w.stopped = true
 		w.signalWaiters(ctx, seen)
 	case stepGiveUp:
+		if seen.view.Deleting {
+			return &answer{err: gateway.ErrGone}, 0, nil
+		}
 		if seen.view.Obstacle() == plan.ReasonMaintenance {
 			return &answer{err: gateway.ErrMaintenance}, 0, nil
 		}
@@ -171,7 +176,7 @@ func (w *wake) withdraw(ctx context.Context, seen *snapshot) error {
 
 // forgetProbes discards the results of all probes so far, since the instances are about to be stopped, or have been.
 func (w *wake) forgetProbes() {
-	w.found, w.firstProbed, w.probed = netip.AddrPort{}, time.Time{}, make(chan probed, 1)
+	w.found, w.firstProbed, w.accepted, w.probed = netip.AddrPort{}, time.Time{}, time.Time{}, make(chan probed, 1)
 }
 
 // probeInstances starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
@@ -189,6 +194,9 @@ func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duratio
 		w.phases.found = time.Now()
 	}
 	if slices.Contains(candidates, w.found) {
+		if wait := w.unapplied(seen, time.Now()); wait > 0 {
+			return min(wait, readAgain), nil
+		}
 		w.phases.ready, w.waited = time.Now(), seen.waitedFor(w.found.Addr())
 		return 0, &answer{address: w.found}
 	}

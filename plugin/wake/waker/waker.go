@@ -85,9 +85,6 @@ type Observer interface {
 	Queued(change int)
 }
 
-// ErrGone means that the Service or the Cluster does not exist.
-var ErrGone = errors.New("the Service or its Cluster is gone")
-
 // errNobodyWaits means that every client left before hibernation was turned off, so nothing is woken.
 var errNobodyWaits = errors.New("no client waits any more")
 
@@ -117,6 +114,8 @@ type Waker struct {
 	Logger       *slog.Logger
 	// Allowed are the networks whose clients are served.
 	Allowed []netip.Prefix
+	// Addresses are those of this pod, one of each family that it has.
+	Addresses []netip.Addr
 	// Limit is how long a client waits. A search continues while any client waits.
 	Limit time.Duration
 	// Stale reports whether the informers may be so far behind that an address which they have is another pod's.
@@ -159,7 +158,11 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	if err != nil {
 		return ""
 	}
-	policy, _ := idle.ParsePolicy(cluster.Annotations, time.Now()) // this is asked for every connection, and needs no more
+	ignore, ok := cluster.Annotations[contract.AnnotationIgnore]
+	if !ok {
+		return ""
+	}
+	policy, _ := idle.ParsePolicy(map[string]string{contract.AnnotationIgnore: ignore}, time.Now()) // no more, for every connection
 	for _, pattern := range policy.Ignore {
 		if pattern.MatchesUnseen(address) {
 			return gateway.RefusalIgnored
@@ -168,28 +171,27 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	return ""
 }
 
-// Running returns the instances behind the Service that the kubelet reports as ready, or none while all clients are held. It never
-// wakes the cluster.
+// Running returns the instances behind the Service that serve it, or none while all clients are held. It never wakes the cluster.
 func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	seen, err := w.read(w.Base, service)
 	if err != nil || seen.view.HoldsAll() {
 		return nil
 	}
-	return seen.ready()
+	return seen.running()
 }
 
 // MustReconnect reports whether a session of the client must not come from the gateway's address to a running instance. If that
 // cannot be read, it must not.
 func (w *Waker) MustReconnect(service gateway.Service, peer netip.AddrPort) bool {
 	seen, err := w.read(w.Base, service)
-	return err != nil || slices.ContainsFunc(seen.ready(), func(instance netip.AddrPort) bool {
+	return err != nil || slices.ContainsFunc(seen.running(), func(instance netip.AddrPort) bool {
 		return w.barred(w.Base, seen, instance.Addr(), peer.Addr().Unmap())
 	})
 }
 
 // Resolve wakes the cluster if it sleeps, and returns an instance behind the Service that accepts sessions. Its errors are
-// [gateway.ErrAsleepByHand], [gateway.ErrMaintenance], [gateway.ErrReconnect], [gateway.ErrTimeout], [ErrGone] and those of the
-// context.
+// [gateway.ErrAsleepByHand], [gateway.ErrMaintenance], [gateway.ErrReconnect], [gateway.ErrTimeout], [gateway.ErrGone] and those of
+// the context.
 //
 // Every client waits for the full [Waker.Limit], even if it joins a search late.
 func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gateway.Client) (netip.AddrPort, error) {
@@ -290,7 +292,7 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 	name := clusterOf(service)
 	cluster, err := w.Informers.Cluster(ctx, name)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("%w: %w", ErrGone, err)
+		return nil, fmt.Errorf("%w: %w", gateway.ErrGone, err)
 	}
 	if err != nil {
 		return nil, err
@@ -309,7 +311,7 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 	}
 	at := slices.IndexFunc(services, func(s corev1.Service) bool { return s.UID == service.UID })
 	if at < 0 {
-		return nil, fmt.Errorf("find Service %s/%s: %w", service.Namespace, service.Name, ErrGone)
+		return nil, fmt.Errorf("find Service %s/%s: %w", service.Namespace, service.Name, gateway.ErrGone)
 	}
 	seen.service = &services[at]
 	if !stale {

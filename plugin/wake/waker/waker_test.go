@@ -150,7 +150,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 		Stale:        func() bool { return w.stale.Load() },
 		WakeRecorder: &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
 		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(0, 0), Limit: limit, Base: base,
-		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second,
+		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second, Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.1")},
 		Signal: func(_ context.Context, instance, client netip.AddrPort) {
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
@@ -163,6 +163,11 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 			return w.postgres.Load()
 		},
 	}
+	before := cluster.DeepCopy()
+	awake(before)
+	delete(before.Annotations, contract.AnnotationFencedInstances)
+	delete(before.Annotations, contract.AnnotationDozingSince)
+	w.waker.Stopping.Note(before, time.Now()) // its Secrets are those of before it slept
 	w.inform()
 	return w
 }
@@ -473,7 +478,7 @@ func TestResolve(t *testing.T) {
 		{"a cluster that another replica woke is waited for", unchanged, "-rw", nil, func(w *world) { w.change(awake); go w.operate() }, primary, nil, 0, nil},
 		{"a wake that does not come ends", unchanged, "-rw", nil, nil, netip.AddrPort{}, gateway.ErrTimeout, 1, []Result{ResultTimeout}},
 		{"rules that tell addresses apart send the client away once it is awake", func(c *cnpgv1.Cluster) {
-			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
+			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.1.0.0/16 md5"}
 		}, "-rw", func(w *world) { go w.operate() }, func(w *world) { w.later(5*time.Second, func() { w.endpoint("orders-rw", "10.0.0.1") }) },
 			netip.AddrPort{}, gateway.ErrReconnect, 1, []Result{ResultSuccess}},
 		{"so do selected pods", func(c *cnpgv1.Cluster) {
@@ -485,10 +490,10 @@ func TestResolve(t *testing.T) {
 			w.endpoint("orders-rw", "10.0.0.1")
 		}, nil, netip.AddrPort{}, gateway.ErrReconnect, 0, nil},
 		{"unless an annotation accepts the gateway's address", func(c *cnpgv1.Cluster) {
-			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.0.0.0/8 md5"}
+			c.Spec.PostgresConfiguration.PgHBA = []string{"host all all 10.1.0.0/16 md5"}
 			c.Annotations[contract.AnnotationGatewayAddress] = "accept"
 		}, "-rw", func(w *world) { go w.operate() }, nil, primary, nil, 1, []Result{ResultSuccess}},
-		{"a Service that is gone serves nobody", awake, "-gone", nil, nil, netip.AddrPort{}, ErrGone, 0, nil},
+		{"a Service that is gone serves nobody", awake, "-gone", nil, nil, netip.AddrPort{}, gateway.ErrGone, 0, nil},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -656,7 +661,7 @@ func TestSendsAway(t *testing.T) {
 		}
 	}
 	w.change(func(c *cnpgv1.Cluster) {
-		c.Spec.PostgresConfiguration.PgHBA = []string{"host replication streaming_replica 10.0.0.0/8 md5"}
+		c.Spec.PostgresConfiguration.PgHBA = []string{"host replication streaming_replica 10.1.0.0/16 md5"}
 	})
 	if !w.waker.MustReconnect(service("-rw"), by.Peer) {
 		t.Error("rules that tell addresses apart do not send a session away")
@@ -669,9 +674,12 @@ func TestRunning(t *testing.T) {
 	w.pod("orders-1", "10.0.0.1", ready)
 	w.pod("orders-2", "10.0.0.2", same)
 	w.pod("orders-3", "10.0.0.3", func(p *corev1.Pod) { ready(p); terminating(p) })
-	for suffix, want := range map[string]int{"-rw": 1, "-ro": 0, "-r": 1, "-gone": 0} {
-		if got := w.waker.Running(service(suffix)); len(got) != want {
-			t.Errorf("%s: got %v, want %d", suffix, got, want)
+	for suffix, want := range map[string][]netip.AddrPort{
+		"-rw": {primary}, "-r": {primary}, "-gone": nil,
+		"-ro": {netip.MustParseAddrPort("10.0.0.2:5432")}, // the kubelet may report a ready instance late
+	} {
+		if got := w.waker.Running(service(suffix)); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", suffix, got, want)
 		}
 	}
 	if _, _, probes, _ := w.seen(); probes != 0 {

@@ -1,0 +1,80 @@
+package waker
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+)
+
+// A woken instance manager tries each second whether PostgreSQL is ready, and then sets the passwords of the Secrets (1.30:
+// internal/management/controller/instance_controller.go). Nothing says that it has. After a doze it waits for the next change of the
+// Cluster, such as that its instance is ready.
+const (
+	// applyTime is how long it is given once the pod is ready.
+	applyTime = 2 * time.Second
+	// applyTimeout is how long a wake waits at most, from when PostgreSQL accepts sessions.
+	applyTimeout = 15 * time.Second
+)
+
+// secrets are the versions of a cluster's Secrets that its instance manager has applied; empty if this replica has seen it asleep only.
+type secrets struct {
+	cluster types.UID
+	applied string
+	// asleep reports whether the cluster sleeps, and pending whether it was woken with other versions than applied.
+	asleep, pending bool
+}
+
+// noteSecrets adds a state of a Cluster.
+func (s *Stopping) noteSecrets(cluster *cnpgv1.Cluster, view plan.Cluster) {
+	name, versions := client.ObjectKeyFromObject(cluster), &cluster.Status.SecretsResourceVersion
+	stored, _ := s.secrets.Load(name)
+	known, ok := stored.(secrets)
+	now := fmt.Sprint(versions.ApplicationSecretVersion, " ", versions.SuperuserSecretVersion, " ", versions.ManagedRoleSecretVersions)
+	switch {
+	case view.HibernationOn || view.Dozing || view.MayStillStop:
+		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: known.applied, asleep: true, pending: known.pending})
+	case ok && known.cluster == cluster.UID && (known.asleep || known.pending):
+		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: known.applied, pending: known.pending || known.applied != now})
+	default:
+		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: now})
+	}
+}
+
+// pending reports whether the cluster was woken with Secrets that its instance manager may still have to apply.
+func (s *Stopping) pending(cluster types.NamespacedName) bool {
+	stored, _ := s.secrets.Load(cluster)
+	known, _ := stored.(secrets)
+	return known.pending
+}
+
+// unapplied returns for how long the instance manager may still have to apply Secrets, now that PostgreSQL accepts sessions.
+func (w *wake) unapplied(seen *snapshot, now time.Time) time.Duration {
+	name := clusterOf(w.service)
+	if !w.Stopping.pending(name) {
+		return 0
+	}
+	if w.accepted.IsZero() {
+		w.accepted = now
+	}
+	until := w.accepted.Add(applyTimeout)
+	switch ready := slices.Contains(seen.ready(), w.found); {
+	case !ready:
+		w.ready = time.Time{}
+	case w.ready.IsZero():
+		w.ready = now
+	}
+	if applied := w.ready.Add(applyTime); !w.ready.IsZero() && applied.Before(until) {
+		until = applied
+	}
+	if now.Before(until) {
+		return until.Sub(now)
+	}
+	w.Stopping.secrets.Delete(name)
+	return 0
+}
