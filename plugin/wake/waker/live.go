@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 )
 
 // readLive reads the Cluster and its instances from the API server. Nobody is passed on while it does not answer: the clients wait.
@@ -22,7 +23,7 @@ func (w *Waker) readLive(ctx context.Context, name types.NamespacedName, seen *s
 		return fmt.Errorf("read Cluster %s: %w", name, err)
 	}
 	if live.UID != cached.UID {
-		return fmt.Errorf("read Cluster %s: %w", name, ErrGone)
+		return fmt.Errorf("read Cluster %s: %w", name, gateway.ErrGone)
 	}
 	var pods corev1.PodList
 	of := client.MatchingLabels{endpointslice.LabelCluster: name.Name}
