@@ -132,7 +132,7 @@ func TestSleep(t *testing.T) {
 				w.obey(0)(annotations)
 			}
 		}, ""},
-		"somebody-asks-anew": {nil, func(w *world) {
+		"requested-anew": {nil, func(w *world) {
 			w.patched = func(annotations map[string]*string) {
 				if requested(annotations) {
 					w.annotate("orders", map[string]*string{contract.AnnotationSleepRequested: &later})
@@ -227,7 +227,7 @@ func TestNextStepOfAWake(t *testing.T) {
 		{"nor between the last pod and the condition", []func(*cnpgv1.Cluster){on, condition("WaitingPodsDeletion")}, nil, false, stepAwaitPodsDeleted},
 		{"before the operator has begun it is", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there}, false, stepEndHibernation},
 		{"and while it waits for a healthy cluster", []func(*cnpgv1.Cluster){on, unhealthy, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepEndHibernation},
-		{"not once that is healthy, since the operator says so only later", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepAwaitPodsDeleted},
+		{"not once that is healthy, because the operator says so only later", []func(*cnpgv1.Cluster){on, condition("WaitingForHealthy")}, []corev1.Pod{there}, false, stepAwaitPodsDeleted},
 		{"unless a pod is being deleted already", []func(*cnpgv1.Cluster){on}, []corev1.Pod{there, going}, false, stepAwaitPodsDeleted},
 		{"a wake that may have the operator delete volumes is refused", []func(*cnpgv1.Cluster){asleep, maintained}, nil, false, stepRefuse},
 		{"also of what a person put to sleep", []func(*cnpgv1.Cluster){byHand, maintained}, nil, false, stepRefuse},

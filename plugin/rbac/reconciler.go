@@ -26,7 +26,7 @@ type Reconciler struct {
 	client.Client
 	// APIReader reads what the informers do not watch or do not know yet.
 	APIReader client.Reader
-	// Recorder writes an Event where an object of somebody else has the name of one of these.
+	// Recorder writes an Event where an object that is not ours has the name of one of these.
 	Recorder record.EventRecorder
 	// Resource is the group and version of Clusters.
 	Resource schema.GroupVersion

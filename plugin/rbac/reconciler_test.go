@@ -110,8 +110,8 @@ func reconciled(t *testing.T, c client.Client) (events []string, err error) {
 	return events, err
 }
 
-// An object of somebody else with the name of ours grants the sidecars nothing, which nobody is to take for success.
-func TestReconcile_saysThatAnObjectOfSomebodyElseHasItsName(t *testing.T) {
+// An object that is not ours and has the name of ours grants the sidecars nothing, which must not count as success.
+func TestReconcile_saysThatAForeignObjectHasItsName(t *testing.T) {
 	t.Parallel()
 	named := metav1.ObjectMeta{Namespace: "shop", Name: "orders.scale-to-zero"}
 	for kind, object := range map[string]client.Object{"Role": &rbacv1.Role{ObjectMeta: named}, "RoleBinding": &rbacv1.RoleBinding{ObjectMeta: named}} {

@@ -380,7 +380,7 @@ func TestController_acknowledgesAlthoughEventsCannotBeWritten(t *testing.T) {
 		pass(t, wakerEventDelay)
 		w.eventless = true
 		if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil {
-			t.Error("an Event that could not be written is not tried again")
+			t.Error("a failed Event is not tried again")
 		}
 		announcement := announced(20 * time.Second)
 		w.cluster(annotated(contract.AnnotationAnnounced, announcement))
@@ -408,7 +408,7 @@ func TestController_refusesWakesThatMayDeleteVolumes(t *testing.T) {
 		maintain(true)
 		w.eventless = true
 		if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil {
-			t.Error("an Event that could not be written is not tried again")
+			t.Error("a failed Event is not tried again")
 		}
 		w.eventless = false
 		a.read()

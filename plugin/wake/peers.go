@@ -140,7 +140,7 @@ func (c *Controller) ProbePeers(ctx context.Context) error {
 	}
 }
 
-// probePeers probes each once, all at the same time, and keeps what came of it. It probes itself by the same way: a replica that is
+// probePeers probes each once, all at the same time, and keeps the results. It probes itself by the same way: a replica that is
 // slow to answer itself, or has had no answer from the API server, judges nobody.
 func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes) error {
 	pods, err := c.peers(ctx)

@@ -68,7 +68,7 @@ func (s *snapshot) limitServices() {
 	}
 	stdslices.SortFunc(s.services, func(a, b corev1.Service) int { return strings.Compare(later(&a), later(&b)) })
 	tooMany := s.services[mostServices:]
-	s.unroutable = append(s.unroutable, fmt.Sprintf("%s: it is one of %d too many, since a cluster may have %d", tooMany[0].Name, len(tooMany), mostServices))
+	s.unroutable = append(s.unroutable, fmt.Sprintf("%s: it is one of %d too many, because a cluster may have %d", tooMany[0].Name, len(tooMany), mostServices))
 	s.stranded = append(s.stranded, tooMany...)
 	s.services = s.services[:mostServices:mostServices]
 }

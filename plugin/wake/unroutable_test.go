@@ -252,7 +252,7 @@ func TestController_leadsSoManyServicesOfACluster(t *testing.T) {
 		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != "" {
 			t.Error("a cluster may sleep although not all of its Services are led")
 		}
-		if got, want := w.cluster(nil).Annotations[contract.AnnotationUnroutableServices], "a-30: it is one of 70 too many, since a cluster may have 32"; got != want {
+		if got, want := w.cluster(nil).Annotations[contract.AnnotationUnroutableServices], "a-30: it is one of 70 too many, because a cluster may have 32"; got != want {
 			t.Errorf("the annotation says %q, want %q", got, want)
 		}
 		led := w.routed()["a"]

@@ -93,7 +93,7 @@ func (l *Loop) patch(ctx context.Context, c sleep.Completed, send func(context.C
 	})
 }
 
-// clockTolerance is how far the deadline of an announcement may be off, since the machine acts until expiryMargin before it.
+// clockTolerance is how far the deadline of an announcement may be off, because the machine acts until expiryMargin before it.
 const clockTolerance = time.Second
 
 // adjustClock learns from an announcement that the API server has just written how far its clock is ahead of this one, and reports

@@ -285,7 +285,7 @@ func (l *Loop) hibernatesAt() time.Time {
 	return later(at, l.doze.retry)
 }
 
-// requestedDozing reports whether somebody has requested that the dozing cluster hibernates. Both times are in whole seconds.
+// requestedDozing reports whether a request that the cluster hibernates is newer than its doze. Both times are in whole seconds.
 func (l *Loop) requestedDozing() bool {
 	requested := l.status.Policy.SleepRequested
 	return !requested.IsZero() && !requested.Before(l.status.View.DozingSince)

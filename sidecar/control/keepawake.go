@@ -24,14 +24,14 @@ const (
 type keepAwakeRequest struct {
 	pending bool
 	instead string        // the annotation's value that it replaces
-	extends bool          // that value is somebody else's, and in force
+	extends bool          // that value is not ours, and in force
 	until   time.Time     // zero: remove the annotation
 	writing bool          // it is being written
 	next    time.Time     // when it may be written
 	wait    time.Duration // before the next try, if the last one failed
 }
 
-// take records a request. A shorter request must not shorten somebody else's, and a release takes back only what the channel wrote:
+// take records a request. A shorter request must not shorten another's, and a release takes back only what the channel wrote:
 // every role may send one.
 func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Policy, v kubernetes.View, now time.Time) {
 	annotation, ok := v.Annotations[contract.AnnotationKeepAwakeUntil]

@@ -170,7 +170,7 @@ func TestRecorder_warnsOfAnIgnoreThatCoversPods(t *testing.T) {
 		rule, primary, ignore string
 		want                  []string
 	}{
-		{"not of an address of somebody else", "c-1", "client=192.0.2.10", nil},
+		{"not of another address", "c-1", "client=192.0.2.10", nil},
 		{"not where the item also names a user", "c-1", "client=10.0.0.0/8 user=monitoring", nil},
 		{"not of a standby", "c-2", "client=10.0.0.0/8", nil},
 		{"of a range that contains an instance", "c-1", "user=monitoring; client=10.0.0.0/8", []string{covered}},

@@ -438,7 +438,7 @@ func TestLoop_withdrawsTheSwitch(t *testing.T) {
 		{"when the operator does nothing", "", false, 17 * time.Second, 1},
 		{"not at once", "", false, 10 * time.Second, 0},
 		{"when the cluster became unhealthy", "WaitingForHealthy", false, 17 * time.Second, 1},
-		{"not once it is healthy again, since the operator deletes the primary before it says so", "WaitingForHealthy, and healthy", true, time.Minute, 0},
+		{"not once it is healthy again, because the operator deletes the primary before it says so", "WaitingForHealthy, and healthy", true, time.Minute, 0},
 		{"when somebody comes", "", true, 3 * time.Second, 1},
 		{"not once the operator deletes pods", "DeletingPods", true, time.Minute, 0},
 		{"not while pods are being deleted", "WaitingPodsDeletion", true, time.Minute, 0},

@@ -240,15 +240,15 @@ func TestLoop_cause(t *testing.T) {
 		want   string
 	}{
 		{"the threshold has passed", Status{Decision: idle.Decision{ThresholdPassed: true}}, ", for the threshold of 1h0m0s"},
-		{"it has not, so somebody has asked", Status{}, ", on request"},
+		{"it has not, so that there was a request", Status{}, ", on request"},
 		{
 			"where it would doze again, but lacks its requests",
 			Status{Decision: idle.Decision{ThresholdPassed: true, DozeBlockers: []idle.Reason{idle.ReasonGrowthPending}}},
 			", because its pod still has the small requests of its last doze",
 		},
 		{"it has dozed for the threshold", Status{View: dozing}, ", for the threshold of 1h0m0s"},
-		{"somebody has asked during the doze", Status{View: dozing, Policy: idle.Policy{SleepRequested: at}}, ", on request"},
-		{"somebody had asked before it", Status{View: dozing, Policy: idle.Policy{SleepRequested: at.Add(-time.Second)}}, ", for the threshold of 1h0m0s"},
+		{"a request during the doze", Status{View: dozing, Policy: idle.Policy{SleepRequested: at}}, ", on request"},
+		{"a request before it", Status{View: dozing, Policy: idle.Policy{SleepRequested: at.Add(-time.Second)}}, ", for the threshold of 1h0m0s"},
 		{"a change of the specification", Status{View: changed}, ", because its specification has changed"},
 		{"another operator", Status{View: upgraded}, ", because the operator or a plugin has changed"},
 	} {

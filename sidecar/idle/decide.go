@@ -320,7 +320,7 @@ func eligible(blockers []Reason) bool {
 	})
 }
 
-// startsClock reports whether the clock starts when the blocker ends. It does for what the server does for somebody, who may be
+// startsClock reports whether the clock starts when the blocker ends. It does for what the server does for a client, which may be
 // between two tries: an ignored reader of a slot reconnects. Other blockers show no use: with the end of a Backup, a maintenance
 // window, an unhealthy phase or a keep-awake window, a cluster that has been idle for the threshold may sleep at once.
 func startsClock(r Reason) bool {

@@ -111,11 +111,11 @@ func (c *Client) Annotate(ctx context.Context, v View, key string, value *string
 }
 
 // extendingManager is the field manager of a time that the channel has made longer than another had set it. The channel does not take
-// that back, since theirs is in it.
+// that back, because theirs is in it.
 const extendingManager = contract.FieldManager + "-extended"
 
 // KeepAwake sets the annotation keep-awake-until, or removes it if the value is nil, and returns the resulting Cluster. It fails with
-// [ErrConflict] if the Cluster has changed since the view. extends says that the value replaces a time of somebody else's that is still
+// [ErrConflict] if the Cluster has changed since the view. extends says that the value replaces a time that is not ours and still
 // in force.
 func (c *Client) KeepAwake(ctx context.Context, v View, until *string, extends bool) (View, error) {
 	manager := contract.FieldManager

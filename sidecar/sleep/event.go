@@ -22,7 +22,7 @@ type View struct {
 	// DozeEnding says that the fence of a doze is gone, but not yet every other annotation of it, or that PostgreSQL has not been
 	// started since.
 	DozeEnding bool
-	// ForeignMarks says that somebody else has written annotations of a doze: they say nothing of PostgreSQL, and are removed.
+	// ForeignMarks says that another writer has written annotations of a doze: they say nothing of PostgreSQL, and are removed.
 	ForeignMarks bool
 	// MayDoze says that the cluster may still doze.
 	MayDoze bool

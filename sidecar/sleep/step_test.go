@@ -44,7 +44,7 @@ func TestStep_theMarksOfADoze(t *testing.T) {
 	}{
 		{"a primary whose doze ends stays unready until PostgreSQL serves", View{Primary: true, Healthy: true, DozeEnding: true}, Restarting},
 		{"a standby does not doze and stays ready", View{Healthy: true, DozeEnding: true}, Awake},
-		{"a primary removes marks of somebody else and stays ready", View{Primary: true, Healthy: true, ForeignMarks: true}, Retracting},
+		{"a primary removes marks that are not ours and stays ready", View{Primary: true, Healthy: true, ForeignMarks: true}, Retracting},
 		{"a standby leaves them to it", View{Healthy: true, ForeignMarks: true}, Awake},
 	} {
 		m, out := Step(Machine{}, Viewed{row.view})
