@@ -149,7 +149,7 @@ var mutants = []mutant{
 	},
 	{
 		"a new image restarts every instance",
-		"plugin/lifecycle/lifecycle.go", `if !create && !owner.updatesImmediately(`, `if !MUTANT && !create && !owner.updatesImmediately(`,
+		"plugin/lifecycle/lifecycle.go", `case owner.updatesImmediately(s.AtOnce):`, `case MUTANT || owner.updatesImmediately(s.AtOnce):`,
 		"plugin/lifecycle", "TestWhatRolls", "FAIL: TestWhatRolls/by_default_nothing_does",
 	},
 }
