@@ -1,6 +1,8 @@
 package wake
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -179,6 +182,37 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 					t.Errorf("acknowledged %q, want %q", got, want)
 				}
 				w.wantsWritten("no acknowledgement is written")
+			})
+		})
+	}
+}
+
+// What the plugin cannot reach it must not take over: whoever wakes the cluster later would wait in vain.
+func TestController_takesOverOnlyWhatItReaches(t *testing.T) {
+	t.Parallel()
+	for _, isolated := range []bool{false, true} {
+		t.Run(fmt.Sprintf("isolated %t", isolated), func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a := w.replica("a", "10.1.0.1")
+				w.isolated = isolated
+				w.endpoint("orders-rw", true, "10.0.0.1")
+				announcement := announced(20 * time.Second)
+				w.cluster(annotated(contract.AnnotationAnnounced, announcement))
+				a.read()
+				pass(t, 10*time.Second)
+				if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; (got == announcement) == isolated {
+					t.Errorf("acknowledged %q", got)
+				}
+				var told corev1.EventList
+				if err := w.api.List(t.Context(), &told); err != nil {
+					t.Fatal(err)
+				}
+				says := slices.ContainsFunc(told.Items, func(e corev1.Event) bool {
+					return e.Reason == waker.EventInstanceUnreachable && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "connect to instance 10.0.0.1:5432: it accepts no connection from the plugin's pod")
+				})
+				if says != isolated {
+					t.Errorf("Events: %+v", told.Items)
+				}
 			})
 		})
 	}

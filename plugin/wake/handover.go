@@ -17,13 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 const (
-	// answersWithin is how long a Service may take to lead here.
+	// answersWithin is how long a Service may take to lead here, and an instance to accept a connection from here.
 	answersWithin = 3 * time.Second
 	// dialInterval is the pause between test connections, and dialTimeout limits each: kube-proxy chooses among all endpoints at random.
 	dialInterval, dialTimeout = 25 * time.Millisecond, 300 * time.Millisecond
@@ -34,6 +35,9 @@ const (
 // ErrNotLed means that a Service does not lead to this replica although it has the slice. If the cluster were put to sleep,
 // nobody could wake it.
 var ErrNotLed = errors.New("no connection through the Service has arrived")
+
+// errUnreachable means that this replica cannot pass a client on to an instance, as behind a NetworkPolicy that does not admit it.
+var errUnreachable = errors.New("it accepts no connection from the plugin's pod")
 
 // errNoAddress means that the instances have addresses of a family of which this pod has none.
 var errNoAddress = errors.New("this pod has no address of that family, and the instances have")
@@ -108,11 +112,26 @@ func (c *Controller) beginHandover(ctx context.Context, seen *snapshot, announce
 			logger.Debug("the announcement needs no answer any more")
 		default:
 			logger.Warn("the announcement is not acknowledged: the cluster stays awake", "error", err.Error())
+			c.recordUnreachable(ctx, seen, err)
 		}
 	})
 }
 
-// handOver proves that every Service leads here, gives the other nodes time, and acknowledges.
+// recordUnreachable writes an Event if no acknowledgement was possible because of the network.
+func (c *Controller) recordUnreachable(ctx context.Context, seen *snapshot, cause error) {
+	if !errors.Is(cause, errUnreachable) {
+		return
+	}
+	if err := c.Events.Write(ctx, seen.cluster, events.Event{
+		Warning: true, Reason: waker.EventInstanceUnreachable, Occasion: cause.Error(),
+		Message: fmt.Sprintf("Plugin pod %s cannot take over the clients of the cluster: %v. Unless another replica can, the cluster stays awake", c.Settings.Replica.Pod, cause),
+	}, time.Now()); err != nil {
+		c.Logger.Warn("cannot write why an announcement is not acknowledged", "namespace", seen.name.Namespace, "cluster", seen.name.Name, "error", err.Error())
+	}
+}
+
+// handOver proves that every Service leads here and that the instances can be reached from here, gives the other nodes time, and
+// acknowledges.
 func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement string, routes []routed) error {
 	group, tries := errgroup.WithContext(ctx)
 	group.SetLimit(maxConcurrentTries)
@@ -132,6 +151,14 @@ func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement 
 				})
 			}
 		}
+	}
+	for _, instance := range instancesBehind(routes, seen.slices) {
+		group.Go(func() error {
+			if err := c.accepts(tries, instance); err != nil {
+				return fmt.Errorf("connect to instance %s: %w", instance, err)
+			}
+			return nil
+		})
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -173,6 +200,34 @@ func (c *Controller) arrives(ctx context.Context, l routed, address netip.AddrPo
 		case <-timer.C:
 		}
 	}
+}
+
+// instancesBehind returns the instances that serve the clients of the Services now.
+func instancesBehind(routes []routed, all []discoveryv1.EndpointSlice) []netip.AddrPort {
+	var found []netip.AddrPort
+	for _, l := range routes {
+		for _, address := range endpointslice.Ready(l.service, all) {
+			found = append(found, netip.AddrPortFrom(address, contract.PostgresPort))
+		}
+	}
+	slices.SortFunc(found, netip.AddrPort.Compare)
+	return slices.Compact(found)
+}
+
+// accepts connects to an instance until it accepts a connection, which sends nothing either.
+func (c *Controller) accepts(ctx context.Context, instance netip.AddrPort) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, errUnreachable)
+	defer cancel()
+	for !c.try(ctx, instance) {
+		timer := time.NewTimer(dialInterval)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+	}
+	return nil
 }
 
 // try connects once, and reports whether anything answered. If nothing does, the next attempt may be routed elsewhere.

@@ -62,6 +62,7 @@ type world struct {
 	passedOver string                    // an address to which nothing is routed
 	bound      bool                      // whether session affinity leads the gateway's own connections to an instance
 	eventless  bool                      // whether Events cannot be written
+	isolated   bool                      // whether the instances accept no connection from the plugin
 	sliceless  bool                      // whether EndpointSlices cannot be created
 	deleteAll  time.Duration             // how long the API server takes to delete a collection
 	mute       []string                  // the addresses at which replicas do not answer each other
@@ -410,6 +411,11 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	}
 	to := netip.MustParseAddrPort(address).Addr()
 	family := endpointslice.FamilyOf(to)
+	if !slices.ContainsFunc(services.Items, func(s corev1.Service) bool { return slices.Contains(s.Spec.ClusterIPs, to.String()) }) && !w.isolated { // an instance
+		here, there := net.Pipe()
+		_ = there.Close()
+		return here, nil
+	}
 	var behind []*fakeListener
 	for i := range services.Items {
 		if !slices.Contains(services.Items[i].Spec.ClusterIPs, to.String()) || slices.Contains(w.unrouted, family) || to.String() == w.passedOver {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -38,6 +39,7 @@ type wake struct {
 	firstProbed    time.Time       // when PostgreSQL was first probed
 	accepted       time.Time       // when it was first found to accept sessions, while Secrets may have to be applied
 	ready          time.Time       // since when the pod has been ready without a break, from then on
+	direct         time.Time       // since when the Service has led to an instance directly, as far as probes go on
 	queue          queue
 	phases         phases
 	waited         []corev1.Container // what the pod's PostgreSQL may have waited for
@@ -176,8 +178,14 @@ func (w *wake) withdraw(ctx context.Context, seen *snapshot) error {
 
 // forgetProbes discards the results of all probes so far, since the instances are about to be stopped, or have been.
 func (w *wake) forgetProbes() {
-	w.found, w.firstProbed, w.accepted, w.probed = netip.AddrPort{}, time.Time{}, time.Time{}, make(chan probed, 1)
+	w.found, w.firstProbed, w.accepted, w.direct, w.probed = netip.AddrPort{}, time.Time{}, time.Time{}, time.Time{}, make(chan probed, 1)
 }
+
+// reachesWithin is how long an instance may be ready for its Service while no probe of this replica reaches it.
+const reachesWithin = 5 * time.Second
+
+// EventInstanceUnreachable is the reason of the Events that say that the plugin cannot connect to an instance.
+const EventInstanceUnreachable = "InstanceUnreachable"
 
 // probeInstances starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
 // does not wait for the probes, so that a lost packet does not delay the next probe.
@@ -199,6 +207,15 @@ func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duratio
 		}
 		w.phases.ready, w.waited = time.Now(), seen.waitedFor(w.found.Addr())
 		return 0, &answer{address: w.found}
+	}
+	switch direct := !seen.routed() && len(endpointslice.Ready(seen.service, seen.slices)) != 0; {
+	case !direct:
+		w.direct = time.Time{}
+	case w.direct.IsZero():
+		w.direct = time.Now()
+	case time.Since(w.direct) >= w.NodesWait+reachesWithin:
+		w.phases.ready = time.Now()
+		return 0, &answer{err: gateway.ErrReconnect}
 	}
 	for _, candidate := range candidates {
 		go w.probe(ctx, candidate, w.probed)
@@ -273,6 +290,14 @@ func (w *wake) report(err error) {
 	case errors.Is(err, gateway.ErrMaintenance):
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultMaintenance, took)
 		logger.Warn("the cluster is not woken: the operator might delete volumes during the node maintenance")
+	case errors.Is(err, gateway.ErrReconnect):
+		logger.Warn("the cluster is awake, but this replica cannot connect to its instances", "took", took)
+		w.event(corev1.EventTypeWarning, EventInstanceUnreachable, fmt.Sprintf(
+			"PostgreSQL serves the clients of Service %s, but the plugin's pod cannot connect to it: the clients that waited have to connect again", w.service.Name))
+		if !w.woke {
+			return
+		}
+		fallthrough
 	case w.woke && err == nil:
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultSuccess, took)
 		hold, patch, pod, postgres := w.phases.durations()

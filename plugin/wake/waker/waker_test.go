@@ -534,6 +534,27 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// Nobody is held for an instance that serves everybody but the plugin, as behind a NetworkPolicy that does not admit it.
+func TestResolve_sendsClientsToAnInstanceThatOnlyTheyReach(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, time.Minute, awake)
+		w.pod("orders-1", "10.0.0.1", same)
+		w.later(10*time.Second, func() { w.endpoint("orders-rw", "10.0.0.1") })
+		began := time.Now()
+		if _, err := w.waker.Resolve(t.Context(), service("-rw"), by); !errors.Is(err, gateway.ErrReconnect) {
+			t.Errorf("got %v", err)
+		}
+		if took, most := time.Since(began), 10*time.Second+w.waker.NodesWait+reachesWithin; took < most || took > most+2*readAgain {
+			t.Errorf("the client was held for %s", took)
+		}
+		synctest.Wait()
+		if _, _, _, events := w.seen(); len(events) != 1 || !strings.Contains(events[0], "InstanceUnreachable PostgreSQL serves the clients of Service orders-rw") {
+			t.Errorf("events: %v", events)
+		}
+	})
+}
+
 // later does something after a while, within the test.
 func (w *world) later(d time.Duration, do func()) {
 	go func() {
