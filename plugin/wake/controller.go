@@ -140,10 +140,6 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := c.reduce(ctx, seen, planned, routed, again); err != nil {
 		failed = errors.Join(failed, err)
 	}
-	// An Event that cannot be written keeps nothing from being done.
-	told := errors.Join(
-		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordHibernationRequested(ctx, seen, again.now),
-	)
 	if err := errors.Join(
 		c.recordUnroutable(ctx, seen, again.now),
 		// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
@@ -151,6 +147,10 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	); err != nil {
 		failed = errors.Join(failed, err)
 	}
+	// An Event that cannot be written keeps nothing from being done.
+	told := errors.Join(
+		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordHibernationRequested(ctx, seen, again.now),
+	)
 	if failed != nil {
 		return ctrl.Result{}, errors.Join(failed, told)
 	}
