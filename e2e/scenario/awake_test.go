@@ -1,19 +1,23 @@
 package scenario
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 func TestStaysAwake_endsWithADecisionAfterTheThreshold(t *testing.T) {
@@ -56,7 +60,14 @@ func withActivity(t *testing.T, c *cnpgv1.Cluster, page http.HandlerFunc) *Kuber
 	if err := cnpgv1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(page)
+	watched := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(writer http.ResponseWriter, r *http.Request) {
+		select { // the fake has no history for a watch that begins after a change
+		case <-watched:
+			page(writer, r)
+		case <-r.Context().Done():
+		}
+	}))
 	t.Cleanup(server.Close)
 	clientset, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
 	if err != nil {
@@ -64,5 +75,10 @@ func withActivity(t *testing.T, c *cnpgv1.Cluster, page http.HandlerFunc) *Kuber
 	}
 	byName := func(object client.Object) []string { return []string{object.GetName()} }
 	objects := fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.DeepCopy()).WithIndex(c, "metadata.name", byName)
+	var once sync.Once
+	objects.WithInterceptorFuncs(interceptor.Funcs{Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
+		defer once.Do(func() { close(watched) })
+		return c.Watch(ctx, list, options...)
+	}})
 	return &Kubernetes{WithWatch: objects.Build(), Clientset: clientset}
 }
