@@ -20,7 +20,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -208,7 +207,7 @@ func TestController_takesOverOnlyWhatItReaches(t *testing.T) {
 					t.Fatal(err)
 				}
 				says := slices.ContainsFunc(told.Items, func(e corev1.Event) bool {
-					return e.Reason == waker.EventInstanceUnreachable && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "connect to instance 10.0.0.1:5432: it accepts no connection from the plugin's pod")
+					return e.Reason == "InstanceUnreachable" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "connect to instance 10.0.0.1:5432: it accepts no connection from the plugin's pod")
 				})
 				if says != isolated {
 					t.Errorf("Events: %+v", told.Items)

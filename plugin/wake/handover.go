@@ -123,7 +123,7 @@ func (c *Controller) recordUnreachable(ctx context.Context, seen *snapshot, caus
 		return
 	}
 	if err := c.Events.Write(ctx, seen.cluster, events.Event{
-		Warning: true, Reason: waker.EventInstanceUnreachable, Occasion: cause.Error(),
+		Warning: true, Reason: "InstanceUnreachable", Occasion: cause.Error(),
 		Message: fmt.Sprintf("Plugin pod %s cannot take over the clients of the cluster: %v. Unless another replica can, the cluster stays awake", c.Settings.Replica.Pod, cause),
 	}, time.Now()); err != nil {
 		c.Logger.Warn("cannot write why an announcement is not acknowledged", "namespace", seen.name.Namespace, "cluster", seen.name.Name, "error", err.Error())

@@ -184,9 +184,6 @@ func (w *wake) forgetProbes() {
 // reachesWithin is how long an instance may be ready for its Service while no probe of this replica reaches it.
 const reachesWithin = 5 * time.Second
 
-// EventInstanceUnreachable is the reason of the Events that say that the plugin cannot connect to an instance.
-const EventInstanceUnreachable = "InstanceUnreachable"
-
 // probeInstances starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
 // does not wait for the probes, so that a lost packet does not delay the next probe.
 func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duration, *answer) {
@@ -292,7 +289,7 @@ func (w *wake) report(err error) {
 		logger.Warn("the cluster is not woken: the operator might delete volumes during the node maintenance")
 	case errors.Is(err, gateway.ErrReconnect):
 		logger.Warn("the cluster is awake, but this replica cannot connect to its instances", "took", took)
-		w.event(corev1.EventTypeWarning, EventInstanceUnreachable, fmt.Sprintf(
+		w.event(corev1.EventTypeWarning, "InstanceUnreachable", fmt.Sprintf(
 			"PostgreSQL serves the clients of Service %s, but the plugin's pod cannot connect to it: the clients that waited have to connect again", w.service.Name))
 		if !w.woke {
 			return
