@@ -93,17 +93,20 @@ func TestWake_aPasswordThatWasChangedMeanwhile(t *testing.T) {
 	pooler.Spec.PgBouncer.Parameters = map[string]string{"server_idle_timeout": "1"}
 	s.must(kube.Create(s.ctx, pooler))
 	s.must(kube.AwaitReachable(s.ctx, c, "pooler", toHealthy))
+	hibernates := func() {
+		s.must(kube.Annotate(s.ctx, c, scenario.DozeMinutes, nil))
+		s.sleeps(c)
+	}
 	for _, row := range []struct {
 		rule, service string
 		sleeps        func()
 	}{
-		{"from hibernation", "rw", func() { s.sleeps(c) }},
 		{"from a doze", "rw", func() {
 			s.annotate(c, scenario.DozeMinutes, dozeMinutes)
 			s.dozes(c)
 			s.annotate(c, scenario.DozeMinutes, dozesLater)
 		}},
-		{"through a Pooler", "pooler", func() { s.sleeps(c) }},
+		{"from hibernation", "rw", hibernates}, {"through a Pooler", "pooler", hibernates},
 	} {
 		row.sleeps()
 		s.rotates(c)
