@@ -88,6 +88,9 @@ func TestServicesThatChangeDuringASleep(t *testing.T) {
 	_, err := kube.AwaitEventSaying(s.ctx, c, "ServiceUnroutable", "The cluster sleeps, and ", toSettle)
 	s.must(err)
 	s.awaitSlices(c, toSettle, "rw", "r", "changed", "made")
+	// kube-proxy learns of a Service and of its slices one after the other. A bare connect wakes nothing.
+	_, err = kube.Client(s.ctx, s.namespace, fmt.Sprintf("until : 2>/dev/null >/dev/tcp/%s/5432; do sleep 0.1; done", s.address(c, "made")))
+	s.must(err)
 	answers := make(chan error, 2) // both are held at once, because a cluster that was woken stays awake
 	for _, service := range []string{"changed", "made"} {
 		go func() {
