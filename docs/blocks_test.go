@@ -154,7 +154,7 @@ func TestSeriesAndAlerts_exist(t *testing.T) {
 // ranges are addresses with the length of a prefix.
 var ranges = regexp.MustCompile(`[0-9A-Fa-f:.]+/[0-9]{1,3}\b`)
 
-// Whoever copies an example must not ignore or admit the pods of a cluster by it: what we name are ranges for documentation.
+// An example that a reader copies must not ignore or admit the pods of a cluster: what we name are ranges for documentation.
 func TestRanges_areNoPodNetworks(t *testing.T) {
 	t.Parallel()
 	shared := netip.MustParsePrefix("100.64.0.0/10")

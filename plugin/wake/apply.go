@@ -96,7 +96,7 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 	return c.recordUnwakeable(ctx, seen, planned, unwakeable, again.now)
 }
 
-// unwantedFor is how long no plan must have wanted a slice before any replica removes it, whoever made it: the replica that did removes
+// unwantedFor is how long no plan must have wanted a slice before any replica removes it, also one that another replica made: the replica that did removes
 // it at once, unless it cannot, or does not see why.
 const unwantedFor = 30 * time.Second
 

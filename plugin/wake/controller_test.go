@@ -186,7 +186,7 @@ func TestAnnouncementsThatAreNotAcknowledged(t *testing.T) {
 	}
 }
 
-// What the plugin cannot reach it must not take over: whoever wakes the cluster later would wait in vain.
+// What the plugin cannot reach it must not take over: a client that wakes the cluster later would wait in vain.
 func TestController_takesOverOnlyWhatItReaches(t *testing.T) {
 	t.Parallel()
 	for _, isolated := range []bool{false, true} {

@@ -165,7 +165,7 @@ func TestProbePeers_aReplicaThatTheAPIServerDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A replica that is told of nothing any more goes on leading the clients of a cluster that was woken since.
+// A replica that is told of nothing any more still leads the clients of a cluster that was woken since.
 func TestController_removesWhatNoPlanWants(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.cluster(asleep)

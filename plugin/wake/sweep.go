@@ -72,7 +72,7 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 	return len(owners) - len(gone), nil
 }
 
-// removeStray removes slices of ours that name no cluster, whoever made them or took the label away: no reconciliation sees them, and
+// removeStray removes slices of ours that name no cluster, because they were made so or have lost the label: no reconciliation sees them, and
 // each would keep a port from being given.
 func (c *Controller) removeStray(ctx context.Context) error {
 	all, err := c.Informers.OurSlices(ctx)

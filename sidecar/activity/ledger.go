@@ -14,7 +14,7 @@ const maintenanceDatabase = "postgres"
 
 // Same reports whether, between two samples, no database except the maintenance one has had a session, and none was created,
 // dropped or reset. This proves that nobody connected to another database meanwhile; what connects to the maintenance database
-// cannot be told from the infrastructure.
+// looks the same as the infrastructure.
 func (l Ledger) Same(after Ledger) bool {
 	for name, now := range after {
 		before, ok := l[name]

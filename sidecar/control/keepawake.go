@@ -31,7 +31,7 @@ type keepAwakeRequest struct {
 	wait    time.Duration // before the next try, if the last one failed
 }
 
-// take records a request. A shorter request must not shorten another's, and a release takes back only what the channel wrote:
+// take records a request. A shorter request must not shorten another's, and a release removes only what the channel wrote:
 // every role may send one.
 func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Policy, v kubernetes.View, now time.Time) {
 	annotation, ok := v.Annotations[contract.AnnotationKeepAwakeUntil]

@@ -11,7 +11,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// Whatever goes on beside an idle database, without a client, must not move its clock.
+// Whatever happens beside an idle database, without a client, must not move its clock.
 func TestLoop_sleepsInEverySteadyModeOnceTheThresholdHasPassed(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

@@ -25,7 +25,7 @@ func (l *Loop) settings() monitor.Settings {
 }
 
 // mayConnect reports whether database sessions may be opened. The health of the Cluster says nothing about its clients, so that the
-// clock goes on while it forbids sleep.
+// clock continues while it forbids sleep.
 func (l *Loop) mayConnect() bool {
 	v := l.status.View
 	return l.status.ViewKnown && l.status.Policy.Enabled && len(l.status.Problems) == 0 && v.PluginListed && !v.Hibernating && !v.Dozing

@@ -117,7 +117,7 @@ func besides(w *world, say func(*contract.Report)) {
 	}
 }
 
-// Whoever used the pod of a standby that was replaced, only that pod knew it; the new one has seen nobody.
+// Only the pod of a standby that was replaced knew who had used it; the new one has seen nobody.
 func TestLoop_doesNotTakeAWakeForUnusedOnceAnInstanceWasReplaced(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

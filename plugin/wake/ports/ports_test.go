@@ -271,7 +271,7 @@ func TestAssign_losesTheLastPortToAnotherReplica(t *testing.T) {
 	}
 }
 
-// Whoever may create Services takes no more than their share of the ports.
+// A user who may create Services takes no more than a share of the ports.
 func TestAssign_sharesThePortsFairly(t *testing.T) {
 	t.Parallel()
 	writes := 0

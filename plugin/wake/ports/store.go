@@ -167,7 +167,7 @@ func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
 	return nil
 }
 
-// fair returns those that may have a port. Whoever may create Services must not take the range: beside the first Services of its
+// fair returns those that may have a port. A user who may create Services must not take the range: beside the first Services of its
 // clusters a namespace gets ports only while it has fewer than are free. One that has had a port keeps it.
 func (s *Store) fair(ctx context.Context, requests []Request, now time.Time) ([]Request, error) {
 	ledgers, err := s.cached(ctx)

@@ -98,7 +98,7 @@ func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event
 		return "the operator has not said that it has hibernated the cluster; is it running?"
 	case len(instances) == 0:
 		return "the operator has made no pod: the API server refuses it (a full ResourceQuota, a LimitRange, an admission policy or webhook), " +
-			"a major upgrade goes on, or the operator does not run; the phase of the Cluster and the operator's log say which"
+			"a major upgrade is running, or the operator does not run; the phase of the Cluster and the operator's log say which"
 	}
 	for i := range instances {
 		if cause := causeIn(&instances[i], events); cause != "" {
