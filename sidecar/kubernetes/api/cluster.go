@@ -3,8 +3,6 @@ package api
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Cluster is a PostgreSQL cluster.
-//
-// +kubebuilder:object:root=true
 type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -14,8 +12,6 @@ type Cluster struct {
 }
 
 // ClusterList is a list of Clusters.
-//
-// +kubebuilder:object:root=true
 type ClusterList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
