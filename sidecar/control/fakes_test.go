@@ -222,7 +222,7 @@ func (w *world) patched(change func()) (kubernetes.View, error) {
 func (w *world) Hibernate(_ context.Context, _ kubernetes.View, at time.Time, _ string) (kubernetes.View, error) {
 	v, err := w.patched(func() {
 		w.hibernated, w.markerFirst = at, w.marker.left.Load()
-		w.view.Hibernating, w.view.Ours, w.view.AsleepSince = true, true, at
+		w.view.Hibernating, w.view.Ours = true, true
 	})
 	if err == nil && w.loses(sleep.Hibernate) {
 		return kubernetes.View{}, kubernetes.ErrAnswerLost

@@ -68,15 +68,10 @@ type View struct {
 	ForeignMarks bool
 	// FenceApplied is set if a person's manifest contains the fence, so that one of ours would count as theirs.
 	FenceApplied bool
-	// AsleepSince is when we turned hibernation on; zero if not recorded.
-	AsleepSince time.Time
 	// PluginListed is set if the Cluster lists the plugin as enabled.
 	PluginListed bool
 	// Each of ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled and ArchivingFailing forbids sleep.
 	ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled, ArchivingFailing bool
-	// VolumesAtRisk is set during a maintenance window in which the operator deletes the volumes of a pod that cannot be scheduled
-	// (reusePVC is false): we must not cause a pod to be created or deleted.
-	VolumesAtRisk bool
 	// ShortSwitchoverDelay is set if the instance manager gives a fenced PostgreSQL less than a minute to stop, and then stops it immediately.
 	ShortSwitchoverDelay bool
 }
@@ -155,6 +150,7 @@ func viewOf(c *api.Cluster) View {
 		ReplicaCluster:         replica(c),
 		Fenced:                 fenced(c.Annotations[contract.AnnotationFencedInstances]),
 		ReconciliationDisabled: c.Annotations[contract.AnnotationReconciliationLoop] == contract.ReconciliationLoopDisabled,
+		Maintenance:            c.Spec.NodeMaintenanceWindow.InProgress,
 		ShortSwitchoverDelay:   c.Spec.SwitchoverDelay > 0 && c.Spec.SwitchoverDelay < minSwitchoverDelay,
 	}
 	for i := range c.ManagedFields {
@@ -171,11 +167,6 @@ func viewOf(c *api.Cluster) View {
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
 	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
 	view.RestartFailed = c.Annotations[contract.AnnotationRestartFailed]
-	view.AsleepSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationAsleepSince]) // zero if a person wrote something else
-	if window := c.Spec.NodeMaintenanceWindow; window != nil {
-		view.Maintenance = window.InProgress
-		view.VolumesAtRisk = window.InProgress && window.ReusePVC != nil && !*window.ReusePVC
-	}
 	for _, condition := range c.Status.Conditions {
 		view.ArchivingFailing = view.ArchivingFailing || condition.Type == "ContinuousArchiving" && condition.Status == "False"
 		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation

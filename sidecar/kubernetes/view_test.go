@@ -89,28 +89,6 @@ func TestView_changesWithTheOperatorAndItsPlugins(t *testing.T) {
 	}
 }
 
-func TestView_volumesAtRisk(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		rule, window string
-		want         bool
-	}{
-		{"without a window none are", `{}`, false},
-		{"a window keeps volumes unless it says otherwise", `{"inProgress": true}`, false},
-		{"a window that keeps volumes says so", `{"inProgress": true, "reusePVC": true}`, false},
-		{"a window that does not keep them", `{"inProgress": true, "reusePVC": false}`, true},
-		{"a window that has not begun", `{"inProgress": false, "reusePVC": false}`, false},
-	} {
-		t.Run(row.rule, func(t *testing.T) {
-			t.Parallel()
-			view, err := decodeCluster([]byte(clusterWith("spec", `, "nodeMaintenanceWindow": `+row.window)))
-			if err != nil || view.VolumesAtRisk != row.want {
-				t.Errorf("%t, error %v", view.VolumesAtRisk, err)
-			}
-		})
-	}
-}
-
 func TestView_stopsHastily(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string]bool{

@@ -21,10 +21,10 @@ type ClusterList struct {
 
 // ClusterSpec is the specification of a Cluster.
 type ClusterSpec struct {
-	Bootstrap             Bootstrap              `json:"bootstrap"`
-	Plugins               []Plugin               `json:"plugins"`
-	Replica               *Replica               `json:"replica"`
-	NodeMaintenanceWindow *NodeMaintenanceWindow `json:"nodeMaintenanceWindow"`
+	Bootstrap             Bootstrap             `json:"bootstrap"`
+	Plugins               []Plugin              `json:"plugins"`
+	Replica               *Replica              `json:"replica"`
+	NodeMaintenanceWindow NodeMaintenanceWindow `json:"nodeMaintenanceWindow"`
 	// SwitchoverDelay is in seconds; zero for the default of an hour.
 	SwitchoverDelay int32 `json:"switchoverDelay"`
 }
@@ -58,8 +58,6 @@ type Replica struct {
 // NodeMaintenanceWindow is set while nodes are being drained.
 type NodeMaintenanceWindow struct {
 	InProgress bool `json:"inProgress"`
-	// ReusePVC defaults to true.
-	ReusePVC *bool `json:"reusePVC"`
 }
 
 // ClusterStatus is the state that the operator reports.
