@@ -42,17 +42,17 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	logger := slog.New(slog.NewJSONHandler(output, &slog.HandlerOptions{Level: s.level})).
 		With("namespace", s.identity.Namespace, "cluster", s.identity.Cluster, "pod", s.identity.Pod)
 	if err != nil {
-		logger.Error("the settings are wrong", "error", err.Error())
+		logger.Error("invalid settings", "error", err.Error())
 		return 2
 	}
 	endpoint, err := kubernetes.InCluster(lookup)
 	if err != nil {
-		logger.Error("the API server cannot be found", "error", err.Error())
+		logger.Error("cannot find the API server", "error", err.Error())
 		return 1
 	}
 	client, err := kubernetes.Connect(endpoint, s.identity, logger)
 	if err != nil {
-		logger.Error("no client can be made", "error", err.Error())
+		logger.Error("cannot make a client of the API server", "error", err.Error())
 		return 1
 	}
 	metrics := server.NewMetrics(s.identity.Cluster, version, time.Now)

@@ -127,7 +127,7 @@ const withdrawRetry = time.Second
 // withdrawReadiness withdraws the readiness. The action is completed with the result of the first try; after a failure it is tried
 // again until it succeeds or the readiness is restored.
 func (l *Loop) withdrawReadiness(ctx context.Context) {
-	if l.parts.Readiness == nil { // somebody has set our fence on a pod that was created without the probe
+	if l.parts.Readiness == nil { // our fence was set on a pod that was created without the probe
 		l.completed(ctx, sleep.Completed{Action: sleep.WithdrawReadiness}, errNoProbe)
 		return
 	}
@@ -203,7 +203,7 @@ func (l *Loop) await(ctx context.Context, a sleep.Action, wait func(context.Cont
 func (l *Loop) notePostmaster() {
 	postmaster, err := l.parts.Instance.Read()
 	if err != nil {
-		l.parts.Logger.Warn("which PostgreSQL is fenced is not known", "error", err.Error())
+		l.parts.Logger.Warn("cannot tell which PostgreSQL is fenced", "error", err.Error())
 	}
 	l.doze.fencedPostmaster = postmaster
 }

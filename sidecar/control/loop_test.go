@@ -60,7 +60,7 @@ func TestLoop_whatKeepsTheClusterAwake(t *testing.T) {
 		{"another instance is primary", func(w *world) { w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2" }, idle.ReasonNotPrimary},
 		{"a switchover is going on", func(w *world) { w.view.TargetPrimary = "c-2" }, idle.ReasonSwitchover},
 		{"the cluster is unhealthy", func(w *world) { w.view.Healthy = false }, idle.ReasonUnhealthy},
-		{"the sessions cannot be sampled", func(w *world) { w.broken = true }, idle.ReasonUnknown},
+		{"cannot sample the sessions", func(w *world) { w.broken = true }, idle.ReasonUnknown},
 		{"PostgreSQL is shutting down", func(w *world) { w.shuttingDown = true }, idle.ReasonUnknown},
 		{"a session is open", func(w *world) { w.inUse = true }, idle.ReasonActive},
 		{"a Backup runs", func(w *world) { w.backups = []string{"b"} }, idle.ReasonBackupRunning},

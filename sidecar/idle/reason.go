@@ -97,7 +97,7 @@ func (r Reason) Description() string {
 	case ReasonArchivingFailing:
 		return "WAL archiving is failing"
 	case ReasonUnknown:
-		return "it is not known whether the database is in use, and unknown is never idle"
+		return "the sidecar cannot tell whether the database is in use, and unknown is never idle"
 	case ReasonKeepAwakeWindow:
 		return "a window of the keep-awake annotation is open"
 	case ReasonKeepAwakeUntil:
@@ -113,13 +113,13 @@ func (r Reason) Description() string {
 	case ReasonClientsReturn:
 		return "with activity=queries the cluster has slept three times in a row and was woken within seconds each time, by a client that reconnects when its idle session is ended; such a session is open"
 	case ReasonSiblingUnknown:
-		return "it is not known whether another instance is in use"
+		return "the primary's sidecar cannot tell whether another instance is in use"
 	case ReasonSiblingOutdated:
 		return "another instance runs an older sidecar, which does not sample on demand; it gets a newer one with its next restart"
 	case ReasonSiblingActive:
 		return "another instance is in use"
 	case ReasonServiceUnroutable:
-		return "the clients of a Service could not be routed to the gateway; the annotation xata.io/scale-to-zero-unroutable-services names it"
+		return "the plugin cannot route the clients of a Service to the gateway; the annotation xata.io/scale-to-zero-unroutable-services names it"
 	case ReasonGatewayUnavailable:
 		return "no wake gateway has taken over the cluster's Services, so that nobody could wake it; wake=manual needs none"
 	case ReasonMinimumUptime:
@@ -153,7 +153,7 @@ func (r Reason) Description() string {
 	case ReasonSwitchoverDelay:
 		return "spec.switchoverDelay is less than 60 seconds, after which PostgreSQL would be stopped immediately, and its unlogged tables emptied"
 	case ReasonGrowthPending:
-		return "the pod's requests could not be raised again after a doze; the cluster hibernates after doze-minutes, so that its next pod is placed anew"
+		return "the pod has not got its requests back after a doze; the cluster hibernates after doze-minutes, so that its next pod is placed anew"
 	case ReasonArchiverBehind:
 		return "WAL is not archived within 10 seconds, so that PostgreSQL could not stop soon; the cluster does not sleep meanwhile"
 	case ReasonArchiverSlow:

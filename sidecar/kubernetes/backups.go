@@ -90,7 +90,7 @@ func (c *Client) SuspendBackups(ctx context.Context, at time.Time) (int, error) 
 type Resumed struct {
 	// Changed is the number of schedules whose mark was removed.
 	Changed int
-	// Left are the names of those that stay suspended because somebody else has become an owner of spec.suspend.
+	// Left are the names of those that stay suspended because another manager has become an owner of spec.suspend.
 	Left []string
 }
 
