@@ -16,6 +16,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/prestop"
 	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
@@ -105,7 +106,7 @@ type instance struct {
 
 // trimMemory gives memory back periodically, until the context ends or it fails.
 func trimMemory(ctx context.Context, logger *slog.Logger) {
-	for wait(ctx, trimEvery) {
+	for pause.For(ctx, trimEvery) {
 		if err := trim.Memory(); err != nil {
 			logger.Warn("cannot release the pages of the program", "error", err.Error())
 			return
@@ -121,20 +122,8 @@ func keep(ctx context.Context, logger *slog.Logger, part string, run func() erro
 			return
 		}
 		logger.Error("a part failed and is started again", "failed", part, "error", err.Error())
-		if !wait(ctx, partRetry) {
+		if !pause.For(ctx, partRetry) {
 			return
 		}
-	}
-}
-
-// wait waits for d, and reports false if the context ended first.
-func wait(ctx context.Context, d time.Duration) (ok bool) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -137,7 +138,7 @@ func (l *Loop) withdrawReadiness(ctx context.Context) {
 		err := l.parts.Readiness.Withdraw(withdrawing)
 		if err != nil {
 			l.running.Go(func() {
-				for pause(withdrawing, withdrawRetry) && l.parts.Readiness.Withdraw(withdrawing) != nil {
+				for pause.For(withdrawing, withdrawRetry) && l.parts.Readiness.Withdraw(withdrawing) != nil {
 				}
 			})
 		}
@@ -162,18 +163,6 @@ func (l *Loop) restoreReadiness() {
 	}
 	if err := l.parts.Readiness.Restore(); err != nil {
 		l.parts.Logger.Warn("the pod becomes ready a few seconds later", "error", err.Error())
-	}
-}
-
-// pause waits for d, and reports false if the context ended first.
-func pause(ctx context.Context, d time.Duration) (ok bool) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
@@ -72,7 +73,7 @@ func (r *recorder) tryToRecord(ctx, graced context.Context, v kubernetes.View, e
 		if err == nil || !mayBeRepeated(err) || try == eventTries {
 			return err
 		}
-		if !pause(ctx, wait) && !pause(graced, eventLastWait) {
+		if !pause.For(ctx, wait) && !pause.For(graced, eventLastWait) {
 			return err
 		}
 	}
@@ -91,7 +92,7 @@ func mayBeRepeated(err error) bool {
 func withGrace(parent context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
 	stop := context.AfterFunc(parent, func() {
-		pause(ctx, grace)
+		pause.For(ctx, grace)
 		cancel()
 	})
 	return ctx, func() { stop(); cancel() }
