@@ -34,8 +34,9 @@ type instance struct {
 	postmaster fence.Postmaster
 	sizes      []string // of its requests, as wanted one after the other
 	refused    chan error
-	lacking    bool // the pod lacks its requests
-	withdrew   bool // the pod was made unready
+	lacking    bool   // the pod lacks its requests
+	withdrew   bool   // the pod was made unready
+	ended      string // whose sessions were ended when PostgreSQL stopped
 }
 
 func (i *instance) Want(small bool) {
@@ -63,6 +64,15 @@ func (i *instance) Archiver(context.Context) (idle.Reason, error) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	return i.late, nil
+}
+
+func (i *instance) EndAtStop(_ context.Context, rules activity.Rules) (int, error) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	for _, pattern := range rules.Ignore {
+		i.ended += pattern.User
+	}
+	return 1, nil
 }
 
 func (i *instance) Read() (fence.Postmaster, error) {

@@ -133,6 +133,9 @@ func (m *Monitor) Configure(settings Settings) {
 	}
 }
 
+// Rules returns the rules by which sessions are judged.
+func (m *Monitor) Rules() activity.Rules { return m.settings.Rules }
+
 // Status returns the current status.
 func (m *Monitor) Status() Status { return m.status }
 
