@@ -94,7 +94,7 @@ type world struct {
 	verdicts                  []activity.Verdict
 	withdrawn                 int
 	failed                    func(error)
-	listening                 bool
+	listening, misses         bool // misses: notifications, before it listened
 
 	// The wake gateway.
 	loop         *Loop
@@ -181,6 +181,9 @@ func (w *world) ShuttingDown(context.Context) (bool, error) {
 
 func (w *world) Run(ctx context.Context) {
 	w.with(func(w *world) { w.listening = true })
+	if w.misses {
+		w.notification()(postgres.Notification{Kind: postgres.KindBacklog, At: time.Now()})
+	}
 	<-ctx.Done()
 	w.with(func(w *world) { w.listening = false })
 }

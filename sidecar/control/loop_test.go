@@ -157,17 +157,17 @@ func TestLoop_aDrainClosesAtOnceAndEndsByItself(t *testing.T) {
 	})
 }
 
-func TestLoop_closesSessionsOfAnUnhealthyOrStoppingServer(t *testing.T) {
+func TestLoop_closesSessionsOfARestartingOrStoppingServer(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		w.with(func(w *world) { w.inUse = true })
 		loop.Deliver(healthy())
 		wait(5 * time.Second)
-		unhealthy := healthy()
-		unhealthy.Healthy = false
-		loop.Deliver(unhealthy)
+		restarting := healthy()
+		restarting.Healthy, restarting.Restarting = false, true
+		loop.Deliver(restarting)
 		wait(0)
-		expect(t, w, "connected while unhealthy", false, func(w *world) bool { return w.connected || w.listening })
+		expect(t, w, "connected during a restart", false, func(w *world) bool { return w.connected || w.listening })
 		loop.Deliver(healthy())
 		wait(5 * time.Second)
 		expect(t, w, "connected again", true, func(w *world) bool { return w.connected })

@@ -20,7 +20,7 @@ func (l *Loop) settings() monitor.Settings {
 	return monitor.Settings{
 		Rules:   activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries},
 		Others:  slices.Collect(maps.Values(others)),
-		Connect: l.mayConnect(), Quiet: !v.Healthy, QuietUntil: l.quietUntil, Database: l.channelDatabase(),
+		Connect: l.mayConnect(), Quiet: v.Restarting, QuietUntil: l.quietUntil, Database: l.channelDatabase(),
 	}
 }
 

@@ -20,6 +20,9 @@ import (
 // phaseHealthy is the phase in which every instance is ready (1.30: api/v1, PhaseHealthy).
 const phaseHealthy = "Cluster in healthy state"
 
+// phaseRestarting is the phase in which the primary's instance manager restarts PostgreSQL (1.30: api/v1, PhaseInplacePrimaryRestart).
+const phaseRestarting = "Primary instance is being restarted in-place"
+
 // podHealthy is the key of the ready pods in the Cluster's status (1.30: pkg/utils, PodHealthy).
 const podHealthy = "healthy"
 
@@ -40,8 +43,8 @@ type View struct {
 	CurrentPrimary, TargetPrimary string
 	// PrimarySince is when CurrentPrimary became the primary; zero if not recorded.
 	PrimarySince time.Time
-	// Healthy is set if the phase is healthy.
-	Healthy bool
+	// Healthy is set if the phase is healthy, Restarting if the primary's instance manager restarts PostgreSQL in place.
+	Healthy, Restarting bool
 	// Instances are the names of the pods.
 	Instances []string
 	// Ready are the names of the pods that the operator has found ready. A Backup waits for its instance to be one.
@@ -142,7 +145,7 @@ func viewOf(c *api.Cluster) View {
 	view := View{
 		UID: string(c.UID), Name: c.Name, Generation: c.Generation, ResourceVersion: c.ResourceVersion, Annotations: c.Annotations,
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
-		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames, Ready: c.Status.InstancesStatus[podHealthy], Addresses: addresses(c),
+		Healthy: c.Status.Phase == phaseHealthy, Restarting: c.Status.Phase == phaseRestarting, Instances: c.Status.InstanceNames, Ready: c.Status.InstancesStatus[podHealthy], Addresses: addresses(c),
 		ApplicationDatabase:    applicationDatabase(c),
 		Operator:               operator(c),
 		Hibernating:            c.Annotations[contract.AnnotationHibernation] == "on",

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
@@ -150,6 +151,18 @@ func TestView_blockers(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestView_knowsARestartInPlace(t *testing.T) {
+	t.Parallel()
+	for phase, want := range map[string]bool{
+		cnpgv1.PhaseInplacePrimaryRestart: true, cnpgv1.PhaseInplaceDeletePrimaryRestart: false, cnpgv1.PhaseWaitingForInstancesToBeActive: false, cnpgv1.PhaseHealthy: false,
+	} {
+		view, err := decodeCluster([]byte(clusterWith("status", `, "phase": "`+phase+`"`)))
+		if err != nil || view.Restarting != want || view.Healthy != (phase == cnpgv1.PhaseHealthy) {
+			t.Errorf("%s: restarting %t, healthy %t, error %v", phase, view.Restarting, view.Healthy, err)
+		}
 	}
 }
 

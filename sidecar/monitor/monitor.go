@@ -27,7 +27,7 @@ type Settings struct {
 	Others []netip.Addr
 	// Connect permits database sessions.
 	Connect bool
-	// Quiet says that sessions are opened for a sample only, because the instance may be about to restart in place; until QuietUntil
+	// Quiet says that sessions are opened for a sample only, because PostgreSQL is restarted in place, which waits for them; until QuietUntil
 	// they are as well.
 	Quiet      bool
 	QuietUntil time.Time
