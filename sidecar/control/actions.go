@@ -261,10 +261,8 @@ func asleepReason(v kubernetes.View, done attempt) string {
 func (l *Loop) cause() string {
 	v, decision := l.status.View, l.status.Decision
 	switch {
-	case v.Dozing && v.Generation != l.doze.generation:
-		return ", because its specification has changed"
-	case v.Dozing && v.Operator != l.doze.operator:
-		return ", because the operator or a plugin has changed"
+	case v.Dozing && specification(v) != l.doze.specification:
+		return ", because its specification, the operator or a plugin has changed"
 	case v.Dozing && l.requestedDozing(), !v.Dozing && !decision.ThresholdPassed:
 		return ", on request"
 	case !v.Dozing && slices.Equal(decision.DozeBlockers, []idle.Reason{idle.ReasonGrowthPending}):

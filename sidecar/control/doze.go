@@ -1,9 +1,11 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -33,10 +35,9 @@ type doze struct {
 	endGuard context.CancelFunc
 	// cancelWithdrawal ends the withdrawal of the readiness; nil without one.
 	cancelWithdrawal context.CancelFunc
-	// generation and operator are those of the Cluster when it was fenced, and retry is when hibernation is tried again.
-	generation int64
-	operator   string
-	retry      time.Time
+	// specification is that of the Cluster at the last sample before it was fenced, and retry is when hibernation is tried again.
+	specification string
+	retry         time.Time
 	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle then: each
 	// preparation costs a checkpoint and a WAL file, so there is no other one until the cluster is used.
 	archiver     idle.Reason
@@ -209,7 +210,7 @@ func (l *Loop) fenceChanged(fenced bool) {
 		return
 	}
 	l.parts.Monitor.CloseSessions()
-	l.doze.generation, l.doze.operator, l.doze.retry = l.status.View.Generation, l.status.View.Operator, time.Time{}
+	l.doze.specification, l.doze.retry = cmp.Or(l.parts.Monitor.SavedSpecification(), specification(l.status.View)), time.Time{}
 	if l.doze.fencedPostmaster == (fence.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
 		l.notePostmaster()
 	}
@@ -268,7 +269,7 @@ func (l *Loop) hibernatesAt() time.Time {
 		return time.Time{}
 	}
 	at := v.DozingSince.Add(policy.Threshold - policy.Doze)
-	if l.requestedDozing() || v.Generation != l.doze.generation || v.Operator != l.doze.operator {
+	if l.requestedDozing() || specification(v) != l.doze.specification {
 		at = v.DozingSince
 	}
 	return later(at, l.doze.retry)
@@ -278,6 +279,11 @@ func (l *Loop) hibernatesAt() time.Time {
 func (l *Loop) requestedDozing() bool {
 	requested := l.status.Policy.SleepRequested
 	return !requested.IsZero() && !requested.Before(l.status.View.DozingSince)
+}
+
+// specification identifies what the operator and the plugins make an instance of.
+func specification(v kubernetes.View) string {
+	return strconv.FormatInt(v.Generation, 10) + " " + v.Operator
 }
 
 // hibernateDozing hibernates the dozing cluster, unless a blocker other than the doze itself keeps it from that.

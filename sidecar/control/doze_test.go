@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -430,6 +431,34 @@ func TestDoze_hibernatesBeforeItsTime(t *testing.T) {
 				wait(41 * time.Second)
 				expect(t, w, "dozing", true, dozing)
 				w.with(row.change)
+				loop.Deliver(w.seen())
+				wait(time.Second)
+				expect(t, w, "hibernated", row.want, asleep)
+			})
+		})
+	}
+}
+
+// The specification at the fence outlives the process that requested it.
+func TestDoze_hibernatesForAChangeWhileTheSidecarWasDown(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, saved string
+		want        bool
+	}{
+		{"its specification has changed", "6 1.30", true},
+		{"the operator has changed", "7 1.29", true},
+		{"nothing has", "7 1.30", false},
+		{"an older sidecar has not saved it", "", false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				dozes(w)
+				w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped = true, true, time.Now(), "pod-uid"
+				w.view.Generation, w.view.Operator, w.instance.postmaster = 7, "1.30", fence.Postmaster{}
+				w.kept = &checkpoint.Checkpoint{Instance: "pod-uid", Specification: row.saved}
+			}, func(t *testing.T, w *world, loop *Loop) {
 				loop.Deliver(w.seen())
 				wait(time.Second)
 				expect(t, w, "hibernated", row.want, asleep)

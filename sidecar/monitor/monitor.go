@@ -31,6 +31,8 @@ type Settings struct {
 	// they are as well.
 	Quiet      bool
 	QuietUntil time.Time
+	// Specification identifies what the Cluster specifies, for a process that is started after this one.
+	Specification string
 	// Database is the database whose control channel is listened to; empty for none.
 	Database string
 }

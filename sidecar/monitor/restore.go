@@ -28,7 +28,7 @@ func (m *Monitor) Checkpoint(state idle.State) {
 	if !proven && !m.saved.proven && now.Sub(m.saved.at) < sampleApart { // the last checkpoint is equivalent
 		return
 	}
-	kept := checkpoint.Checkpoint{Instance: m.parts.PodUID, State: idle.State{LastActivity: state.LastActivity}}
+	kept := checkpoint.Checkpoint{Instance: m.parts.PodUID, Specification: m.settings.Specification, State: idle.State{LastActivity: state.LastActivity}}
 	if proven {
 		kept.State, kept.Ledger, kept.Started = state, m.newest.ledger, m.newest.started
 	}
@@ -37,6 +37,15 @@ func (m *Monitor) Checkpoint(state idle.State) {
 		m.parts.Logger.Warn("cannot save the checkpoint", "error", err.Error())
 	}
 	m.saved = saved{at: now, proven: proven || err != nil, failed: m.saved.failed || err != nil}
+}
+
+// SavedSpecification returns the specification of the newest checkpoint, which an earlier process may have saved; empty without one.
+func (m *Monitor) SavedSpecification() string {
+	kept, err := m.parts.Checkpoints.Load(m.parts.PodUID)
+	if err != nil {
+		return ""
+	}
+	return kept.Specification
 }
 
 // restore resumes the clock of an earlier process if it is proven that nothing happened meanwhile: the server has not
