@@ -95,9 +95,15 @@ type Resumed struct {
 }
 
 // ResumeBackups removes our mark from every ScheduledBackup of the cluster and resumes those whose spec.suspend only we own.
-// Its result is valid even if it fails halfway.
+// Its result is valid even if it fails halfway. It reads the Cluster first, and fails with [ErrConflict] if that hibernates, or if another
+// instance is its primary now: the watch may be late, and the new primary may have suspended the schedules for its own sleep.
 func (c *Client) ResumeBackups(ctx context.Context) (Resumed, error) {
 	var resumed Resumed
+	if v, err := c.Get(ctx); err != nil {
+		return resumed, err
+	} else if v.Hibernating || v.CurrentPrimary != c.identity.Pod {
+		return resumed, fmt.Errorf("resume the ScheduledBackups as the primary of an awake cluster: %w", ErrConflict)
+	}
 	changed, err := c.eachSchedule(ctx, func(s *api.ScheduledBackup) *patch {
 		p := resume(s)
 		if p != nil && p.Spec == nil && s.Spec.Suspend {
