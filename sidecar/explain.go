@@ -13,6 +13,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/explain"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
@@ -60,7 +61,7 @@ func explainCommand(ctx context.Context, arguments []string, lookup func(string)
 		if !e.watch {
 			return 0
 		}
-		if !wait(ctx, explainEvery) {
+		if !pause.For(ctx, explainEvery) {
 			return 0
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/prestop"
 	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
@@ -42,17 +43,17 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	logger := slog.New(slog.NewJSONHandler(output, &slog.HandlerOptions{Level: s.level})).
 		With("namespace", s.identity.Namespace, "cluster", s.identity.Cluster, "pod", s.identity.Pod)
 	if err != nil {
-		logger.Error("the settings are wrong", "error", err.Error())
+		logger.Error("invalid settings", "error", err.Error())
 		return 2
 	}
 	endpoint, err := kubernetes.InCluster(lookup)
 	if err != nil {
-		logger.Error("the API server cannot be found", "error", err.Error())
+		logger.Error("cannot find the API server", "error", err.Error())
 		return 1
 	}
 	client, err := kubernetes.Connect(endpoint, s.identity, logger)
 	if err != nil {
-		logger.Error("no client can be made", "error", err.Error())
+		logger.Error("cannot make a client of the API server", "error", err.Error())
 		return 1
 	}
 	metrics := server.NewMetrics(s.identity.Cluster, version, time.Now)
@@ -105,7 +106,7 @@ type instance struct {
 
 // trimMemory gives memory back periodically, until the context ends or it fails.
 func trimMemory(ctx context.Context, logger *slog.Logger) {
-	for wait(ctx, trimEvery) {
+	for pause.For(ctx, trimEvery) {
 		if err := trim.Memory(); err != nil {
 			logger.Warn("cannot release the pages of the program", "error", err.Error())
 			return
@@ -121,20 +122,8 @@ func keep(ctx context.Context, logger *slog.Logger, part string, run func() erro
 			return
 		}
 		logger.Error("a part failed and is started again", "failed", part, "error", err.Error())
-		if !wait(ctx, partRetry) {
+		if !pause.For(ctx, partRetry) {
 			return
 		}
-	}
-}
-
-// wait waits for d, and reports false if the context ended first.
-func wait(ctx context.Context, d time.Duration) (ok bool) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

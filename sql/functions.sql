@@ -54,7 +54,7 @@ BEGIN
         ELSE
             RAISE EXCEPTION 'scale_to_zero: the sidecar does not listen in database "%", so the request would be lost', current_database()
                 USING ERRCODE = 'object_not_in_prerequisite_state',
-                      HINT = 'It listens in the database of xata.io/scale-to-zero-database while the cluster is healthy and enabled; try again in a few seconds.';
+                      HINT = 'It listens in the database of xata.io/scale-to-zero-database while the feature is on; try again in a few seconds.';
         END IF;
     END IF;
     PERFORM pg_notify('scale_to_zero', payload);
@@ -96,8 +96,8 @@ AS $function$ BEGIN PERFORM scale_to_zero.send('hibernate'); END $function$;
 -- status returns what the caller can see from inside this database, without asking the sidecar:
 --
 --   in_recovery         this is a standby: ask the primary
---   sidecar_connected   the sidecar listens in this database. False for a moment is normal: the sidecar keeps no session while
---                       the cluster is not healthy
+--   sidecar_connected   the sidecar listens in this database. False for some seconds is normal: the sidecar keeps no session while
+--                       PostgreSQL restarts in place, and after a change of the Cluster's specification
 --   queue_usage         how full the queue of all NOTIFYs is; at 1 every NOTIFY fails
 --   sessions            sessions of others on the whole instance, without the sidecar's. What CloudNativePG itself opens is in it
 --   sees_all            whether the caller has the rights of pg_read_all_stats. Without them PostgreSQL hides what

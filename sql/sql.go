@@ -14,6 +14,11 @@ var Activity string
 //go:embed terminate.sql
 var Terminate string
 
+// Stopping returns whether the server has begun to stop.
+//
+//go:embed stopping.sql
+var Stopping string
+
 // ArchiveSwitch completes the WAL file in use and returns the name of the newest completed file, empty if nothing is archived.
 //
 //go:embed archive-switch.sql

@@ -27,6 +27,8 @@ var ErrUnusable = errors.New("unusable checkpoint")
 type Checkpoint struct {
 	// Instance is the UID of the pod.
 	Instance string
+	// Specification identifies what the Cluster specified.
+	Specification string
 	// State is the state at the newest sample.
 	State idle.State
 	// Ledger and Started are the server's values at that sample.
@@ -38,6 +40,7 @@ type Checkpoint struct {
 type file struct {
 	Version       int             `json:"version"`
 	Instance      string          `json:"instance"`
+	Specification string          `json:"specification"`
 	SavedAt       int64           `json:"savedAt"`
 	IdleSince     int64           `json:"idleSince"`
 	EligibleSince int64           `json:"eligibleSince"`
@@ -82,7 +85,7 @@ func (s *Store) Save(c Checkpoint) error {
 		c.State.IdleSince = c.State.BlockedUntil
 	}
 	body, err := json.Marshal(file{
-		Version: version, Instance: c.Instance, SavedAt: int64(up), Ledger: c.Ledger, Started: c.Started,
+		Version: version, Instance: c.Instance, Specification: c.Specification, SavedAt: int64(up), Ledger: c.Ledger, Started: c.Started,
 		IdleSince: stamp(c.State.IdleSince), EligibleSince: stamp(c.State.EligibleSince),
 		SampledUntil: stamp(c.State.SampledUntil), LastActivity: stamp(c.State.LastActivity),
 	})
@@ -132,7 +135,7 @@ func decode(body []byte, instance string, now time.Time, up time.Duration) (Chec
 		return now.Add(time.Duration(stamp) - up)
 	}
 	return Checkpoint{
-		Instance: f.Instance, Ledger: f.Ledger, Started: f.Started,
+		Instance: f.Instance, Specification: f.Specification, Ledger: f.Ledger, Started: f.Started,
 		State: idle.State{
 			IdleSince: moment(f.IdleSince), EligibleSince: moment(f.EligibleSince),
 			SampledUntil: moment(f.SampledUntil), LastActivity: moment(f.LastActivity),

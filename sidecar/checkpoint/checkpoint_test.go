@@ -23,7 +23,7 @@ func at(path string, up, step time.Duration) *Store {
 
 func kept(idleSince time.Time) Checkpoint {
 	return Checkpoint{
-		Instance: "u", Started: 7, Ledger: activity.Ledger{"app": {Sessions: 3, Reset: 1}},
+		Instance: "u", Specification: "2 1.30", Started: 7, Ledger: activity.Ledger{"app": {Sessions: 3, Reset: 1}},
 		State: idle.State{IdleSince: idleSince, SampledUntil: idleSince.Add(time.Second)},
 	}
 }

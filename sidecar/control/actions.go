@@ -214,14 +214,14 @@ func (l *Loop) lastSample(ctx context.Context) {
 // decideLast takes the last sample before the hibernation patch or the fence, and returns the blocker, or "".
 func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing happens between it and the hibernation patch
-		l.parts.Logger.Warn("the sessions that do not count could not be ended later", "error", err.Error())
+		l.parts.Logger.Warn("cannot open the session that ends those that do not count", "error", err.Error())
 		return idle.ReasonUnknown
 	}
 	observation := l.sample(ctx)
 	observation.Elsewhere = elsewhere(l.attempt.siblings, l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
 	l.decide(observation, time.Now())
 	switch {
-	case l.machine.ToDoze() && (!l.parts.Readiness.Held() || !l.status.Reported): // somebody may have connected directly meanwhile
+	case l.machine.ToDoze() && (!l.parts.Readiness.Held() || !l.status.Reported): // a client may have connected directly meanwhile
 		return idle.ReasonUnknown
 	case wallClockSince(l.attempt.began) > contract.AnnouncementLifetime: // the machine was suspended, and its timers with it
 		return idle.ReasonGatewayUnavailable
@@ -261,10 +261,8 @@ func asleepReason(v kubernetes.View, done attempt) string {
 func (l *Loop) cause() string {
 	v, decision := l.status.View, l.status.Decision
 	switch {
-	case v.Dozing && v.Generation != l.doze.generation:
-		return ", because its specification has changed"
-	case v.Dozing && v.Operator != l.doze.operator:
-		return ", because the operator or a plugin has changed"
+	case v.Dozing && specification(v) != l.doze.specification:
+		return ", because its specification, the operator or a plugin has changed"
 	case v.Dozing && l.requestedDozing(), !v.Dozing && !decision.ThresholdPassed:
 		return ", on request"
 	case !v.Dozing && slices.Equal(decision.DozeBlockers, []idle.Reason{idle.ReasonGrowthPending}):

@@ -62,6 +62,12 @@ func (l *Loop) parse(now time.Time) {
 	l.status.Policy, l.status.Problems = idle.ParsePolicy(annotations(l.status.View, now), now)
 	l.keepAwake.apply(&l.status.Policy)
 	l.parts.Monitor.Configure(l.settings())
+	var asleep *activity.Rules
+	if v := l.status.View; v.Hibernating && v.Ours && !v.Dozing {
+		rules := l.parts.Monitor.Rules()
+		asleep = &rules
+	}
+	l.asleep.Store(asleep)
 }
 
 // step samples once, decides, and acts on the decision.

@@ -1,9 +1,11 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -32,10 +35,9 @@ type doze struct {
 	endGuard context.CancelFunc
 	// cancelWithdrawal ends the withdrawal of the readiness; nil without one.
 	cancelWithdrawal context.CancelFunc
-	// generation and operator are those of the Cluster when it was fenced, and retry is when hibernation is tried again.
-	generation int64
-	operator   string
-	retry      time.Time
+	// specification is that of the Cluster at the last sample before it was fenced, and retry is when hibernation is tried again.
+	specification string
+	retry         time.Time
 	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle then: each
 	// preparation costs a checkpoint and a WAL file, so there is no other one until the cluster is used.
 	archiver     idle.Reason
@@ -127,7 +129,7 @@ const withdrawRetry = time.Second
 // withdrawReadiness withdraws the readiness. The action is completed with the result of the first try; after a failure it is tried
 // again until it succeeds or the readiness is restored.
 func (l *Loop) withdrawReadiness(ctx context.Context) {
-	if l.parts.Readiness == nil { // somebody has set our fence on a pod that was created without the probe
+	if l.parts.Readiness == nil { // our fence was set on a pod that was created without the probe
 		l.completed(ctx, sleep.Completed{Action: sleep.WithdrawReadiness}, errNoProbe)
 		return
 	}
@@ -137,7 +139,7 @@ func (l *Loop) withdrawReadiness(ctx context.Context) {
 		err := l.parts.Readiness.Withdraw(withdrawing)
 		if err != nil {
 			l.running.Go(func() {
-				for pause(withdrawing, withdrawRetry) && l.parts.Readiness.Withdraw(withdrawing) != nil {
+				for pause.For(withdrawing, withdrawRetry) && l.parts.Readiness.Withdraw(withdrawing) != nil {
 				}
 			})
 		}
@@ -162,18 +164,6 @@ func (l *Loop) restoreReadiness() {
 	}
 	if err := l.parts.Readiness.Restore(); err != nil {
 		l.parts.Logger.Warn("the pod becomes ready a few seconds later", "error", err.Error())
-	}
-}
-
-// pause waits for d, and reports false if the context ended first.
-func pause(ctx context.Context, d time.Duration) (ok bool) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 
@@ -203,7 +193,7 @@ func (l *Loop) await(ctx context.Context, a sleep.Action, wait func(context.Cont
 func (l *Loop) notePostmaster() {
 	postmaster, err := l.parts.Instance.Read()
 	if err != nil {
-		l.parts.Logger.Warn("which PostgreSQL is fenced is not known", "error", err.Error())
+		l.parts.Logger.Warn("cannot tell which PostgreSQL is fenced", "error", err.Error())
 	}
 	l.doze.fencedPostmaster = postmaster
 }
@@ -220,7 +210,7 @@ func (l *Loop) fenceChanged(fenced bool) {
 		return
 	}
 	l.parts.Monitor.CloseSessions()
-	l.doze.generation, l.doze.operator, l.doze.retry = l.status.View.Generation, l.status.View.Operator, time.Time{}
+	l.doze.specification, l.doze.retry = cmp.Or(l.parts.Monitor.SavedSpecification(), specification(l.status.View)), time.Time{}
 	if l.doze.fencedPostmaster == (fence.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
 		l.notePostmaster()
 	}
@@ -279,7 +269,7 @@ func (l *Loop) hibernatesAt() time.Time {
 		return time.Time{}
 	}
 	at := v.DozingSince.Add(policy.Threshold - policy.Doze)
-	if l.requestedDozing() || v.Generation != l.doze.generation || v.Operator != l.doze.operator {
+	if l.requestedDozing() || specification(v) != l.doze.specification {
 		at = v.DozingSince
 	}
 	return later(at, l.doze.retry)
@@ -289,6 +279,11 @@ func (l *Loop) hibernatesAt() time.Time {
 func (l *Loop) requestedDozing() bool {
 	requested := l.status.Policy.SleepRequested
 	return !requested.IsZero() && !requested.Before(l.status.View.DozingSince)
+}
+
+// specification identifies what the operator and the plugins make an instance of.
+func specification(v kubernetes.View) string {
+	return strconv.FormatInt(v.Generation, 10) + " " + v.Operator
 }
 
 // hibernateDozing hibernates the dozing cluster, unless a blocker other than the doze itself keeps it from that.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -34,8 +35,9 @@ type instance struct {
 	postmaster fence.Postmaster
 	sizes      []string // of its requests, as wanted one after the other
 	refused    chan error
-	lacking    bool // the pod lacks its requests
-	withdrew   bool // the pod was made unready
+	lacking    bool   // the pod lacks its requests
+	withdrew   bool   // the pod was made unready
+	ended      string // whose sessions were ended when PostgreSQL stopped
 }
 
 func (i *instance) Want(small bool) {
@@ -63,6 +65,15 @@ func (i *instance) Archiver(context.Context) (idle.Reason, error) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	return i.late, nil
+}
+
+func (i *instance) EndAtStop(_ context.Context, rules activity.Rules) (int, error) {
+	i.mutex.Lock()
+	defer i.mutex.Unlock()
+	for _, pattern := range rules.Ignore {
+		i.ended += pattern.User
+	}
+	return 1, nil
 }
 
 func (i *instance) Read() (fence.Postmaster, error) {
@@ -420,6 +431,34 @@ func TestDoze_hibernatesBeforeItsTime(t *testing.T) {
 				wait(41 * time.Second)
 				expect(t, w, "dozing", true, dozing)
 				w.with(row.change)
+				loop.Deliver(w.seen())
+				wait(time.Second)
+				expect(t, w, "hibernated", row.want, asleep)
+			})
+		})
+	}
+}
+
+// The specification at the fence outlives the process that requested it.
+func TestDoze_hibernatesForAChangeWhileTheSidecarWasDown(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule, saved string
+		want        bool
+	}{
+		{"its specification has changed", "6 1.30", true},
+		{"the operator has changed", "7 1.29", true},
+		{"nothing has", "7 1.30", false},
+		{"an older sidecar has not saved it", "", false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			liveAfter(t, func(w *world) {
+				dozes(w)
+				w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped = true, true, time.Now(), "pod-uid"
+				w.view.Generation, w.view.Operator, w.instance.postmaster = 7, "1.30", fence.Postmaster{}
+				w.kept = &checkpoint.Checkpoint{Instance: "pod-uid", Specification: row.saved}
+			}, func(t *testing.T, w *world, loop *Loop) {
 				loop.Deliver(w.seen())
 				wait(time.Second)
 				expect(t, w, "hibernated", row.want, asleep)

@@ -25,6 +25,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
@@ -93,7 +94,7 @@ type world struct {
 	verdicts                  []activity.Verdict
 	withdrawn                 int
 	failed                    func(error)
-	listening                 bool
+	listening, misses         bool // misses: notifications, before it listened
 
 	// The wake gateway.
 	loop         *Loop
@@ -180,6 +181,9 @@ func (w *world) ShuttingDown(context.Context) (bool, error) {
 
 func (w *world) Run(ctx context.Context) {
 	w.with(func(w *world) { w.listening = true })
+	if w.misses {
+		w.notification()(postgres.Notification{Kind: postgres.KindBacklog, At: time.Now()})
+	}
 	<-ctx.Done()
 	w.with(func(w *world) { w.listening = false })
 }
@@ -222,7 +226,7 @@ func (w *world) patched(change func()) (kubernetes.View, error) {
 func (w *world) Hibernate(_ context.Context, _ kubernetes.View, at time.Time, _ string) (kubernetes.View, error) {
 	v, err := w.patched(func() {
 		w.hibernated, w.markerFirst = at, w.marker.left.Load()
-		w.view.Hibernating, w.view.Ours, w.view.AsleepSince = true, true, at
+		w.view.Hibernating, w.view.Ours = true, true
 	})
 	if err == nil && w.loses(sleep.Hibernate) {
 		return kubernetes.View{}, kubernetes.ErrAnswerLost
@@ -474,7 +478,7 @@ func (w *world) Record(ctx context.Context, _ kubernetes.View, e kubernetes.Even
 	takes, lost := w.eventTakes, w.eventsLost
 	w.eventsLost = max(0, lost-1)
 	w.mutex.Unlock()
-	if !pause(ctx, takes) || lost > 0 {
+	if !pause.For(ctx, takes) || lost > 0 {
 		return kubernetes.ErrAnswerLost
 	}
 	w.with(func(w *world) { w.events, w.messages = append(w.events, e.Reason), append(w.messages, e.Message) })

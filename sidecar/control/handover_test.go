@@ -73,10 +73,10 @@ func TestHandover_whileTheGatewayIsAwaited(t *testing.T) {
 		{"a shutdown is noticed within two seconds", func(w *world, _ *Loop) {
 			w.with(func(w *world) { w.shuttingDown = true })
 		}, func(w *world) bool { return !asleep(w) && !w.connected }},
-		{"an unhealthy cluster ends the attempt, and the sessions", func(w *world, loop *Loop) {
+		{"an unhealthy cluster ends the attempt, and is listened to", func(w *world, loop *Loop) {
 			w.with(func(w *world) { w.view.Healthy = false })
 			loop.Deliver(w.seen())
-		}, func(w *world) bool { return !asleep(w) && !w.connected && w.suspended == 0 }},
+		}, func(w *world) bool { return !asleep(w) && w.listening && w.suspended == 0 }},
 		{"wake=manual ends the wait", func(w *world, loop *Loop) {
 			w.with(func(w *world) { w.view.Annotations[contract.AnnotationWake] = "manual" })
 			loop.Deliver(w.seen())

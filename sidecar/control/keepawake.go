@@ -79,7 +79,7 @@ func (l *Loop) persistKeepAwake(ctx context.Context) {
 	}
 	current, ok := view.Annotations[contract.AnnotationKeepAwakeUntil]
 	switch {
-	case !ok && value == nil, ok && value != nil && current == *value, current != k.instead: // or somebody else has changed it
+	case !ok && value == nil, ok && value != nil && current == *value, current != k.instead: // or another client has changed it
 		k.pending = false
 		return
 	}
@@ -98,13 +98,13 @@ func (l *Loop) wroteKeepAwake(ctx context.Context, v kubernetes.View, err error)
 	l.keepAwake.settle(err)
 	switch {
 	case err == nil:
-		l.parts.Logger.Info("what was asked for over the channel is written down", "annotation", contract.AnnotationKeepAwakeUntil)
+		l.parts.Logger.Info("the request of the control channel is written", "annotation", contract.AnnotationKeepAwakeUntil)
 		l.keepAwake.instead = v.Annotations[contract.AnnotationKeepAwakeUntil]
 		if l.setView(v) { // the next patch requires its resourceVersion, so the machine must know its content
 			l.advance(ctx, sleep.Viewed{View: l.sleepView()})
 		}
 	case !errors.Is(err, kubernetes.ErrConflict):
-		l.parts.Logger.Warn("what was asked for over the channel could not be written down", "error", err.Error())
+		l.parts.Logger.Warn("cannot write the request of the control channel", "error", err.Error())
 	}
 	l.schedule()
 }

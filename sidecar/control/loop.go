@@ -5,8 +5,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
@@ -25,7 +27,8 @@ type Loop struct {
 	timers    map[sleep.Timer]time.Time // when each expires
 	attempt   attempt
 	ender     sessionEnder
-	aborted   idle.Reason // why the last attempt was aborted, or empty
+	asleep    atomic.Pointer[activity.Rules] // by which Drain ends sessions, while our hibernation is on; nil otherwise
+	aborted   idle.Reason                    // why the last attempt was aborted, or empty
 	served    served
 	withdrawn int // how many sleeps in a row a client has ended before they began, although idle sessions were ended
 	recorder  recorder

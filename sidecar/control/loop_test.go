@@ -60,7 +60,7 @@ func TestLoop_whatKeepsTheClusterAwake(t *testing.T) {
 		{"another instance is primary", func(w *world) { w.view.CurrentPrimary, w.view.TargetPrimary = "c-2", "c-2" }, idle.ReasonNotPrimary},
 		{"a switchover is going on", func(w *world) { w.view.TargetPrimary = "c-2" }, idle.ReasonSwitchover},
 		{"the cluster is unhealthy", func(w *world) { w.view.Healthy = false }, idle.ReasonUnhealthy},
-		{"the sessions cannot be sampled", func(w *world) { w.broken = true }, idle.ReasonUnknown},
+		{"cannot sample the sessions", func(w *world) { w.broken = true }, idle.ReasonUnknown},
 		{"PostgreSQL is shutting down", func(w *world) { w.shuttingDown = true }, idle.ReasonUnknown},
 		{"a session is open", func(w *world) { w.inUse = true }, idle.ReasonActive},
 		{"a Backup runs", func(w *world) { w.backups = []string{"b"} }, idle.ReasonBackupRunning},
@@ -157,17 +157,17 @@ func TestLoop_aDrainClosesAtOnceAndEndsByItself(t *testing.T) {
 	})
 }
 
-func TestLoop_closesSessionsOfAnUnhealthyOrStoppingServer(t *testing.T) {
+func TestLoop_closesSessionsOfARestartingOrStoppingServer(t *testing.T) {
 	t.Parallel()
 	live(t, func(t *testing.T, w *world, loop *Loop) {
 		w.with(func(w *world) { w.inUse = true })
 		loop.Deliver(healthy())
 		wait(5 * time.Second)
-		unhealthy := healthy()
-		unhealthy.Healthy = false
-		loop.Deliver(unhealthy)
+		restarting := healthy()
+		restarting.Healthy, restarting.Restarting = false, true
+		loop.Deliver(restarting)
 		wait(0)
-		expect(t, w, "connected while unhealthy", false, func(w *world) bool { return w.connected || w.listening })
+		expect(t, w, "connected during a restart", false, func(w *world) bool { return w.connected || w.listening })
 		loop.Deliver(healthy())
 		wait(5 * time.Second)
 		expect(t, w, "connected again", true, func(w *world) bool { return w.connected })

@@ -18,9 +18,9 @@ func (l *Loop) settings() monitor.Settings {
 	others := maps.Clone(v.Addresses)
 	delete(others, l.parts.Pod)
 	return monitor.Settings{
-		Rules:   activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries},
+		Rules: activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries}, Specification: specification(v),
 		Others:  slices.Collect(maps.Values(others)),
-		Connect: l.mayConnect(), Quiet: !v.Healthy, QuietUntil: l.quietUntil, Database: l.channelDatabase(),
+		Connect: l.mayConnect(), Quiet: v.Restarting, QuietUntil: l.quietUntil, Database: l.channelDatabase(),
 	}
 }
 

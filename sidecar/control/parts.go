@@ -66,6 +66,8 @@ type Instance interface {
 	Prepare(ctx context.Context) (idle.Reason, error)
 	// Archiver returns why PostgreSQL would wait for its archiver when it stops, or "", and has it write nothing.
 	Archiver(ctx context.Context) (idle.Reason, error)
+	// EndAtStop waits until PostgreSQL has begun to stop, ends the sessions that never count, and returns how many.
+	EndAtStop(ctx context.Context, rules activity.Rules) (int, error)
 	// Read returns the running postmaster; the zero value if none runs.
 	Read() (fence.Postmaster, error)
 	// AwaitStopped returns once no postmaster runs.

@@ -14,6 +14,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
@@ -60,7 +61,7 @@ func (r *recorder) write(ctx context.Context, v kubernetes.View, kind kubernetes
 		}
 		event := kubernetes.Event{Type: kind, Reason: reason, Message: message}
 		if err := r.tryToRecord(ctx, graced, v, event, at); err != nil {
-			r.logger.Warn("an Event could not be written", "reason", reason, "error", err.Error())
+			r.logger.Warn("cannot write an Event", "reason", reason, "error", err.Error())
 		}
 	})
 }
@@ -72,7 +73,7 @@ func (r *recorder) tryToRecord(ctx, graced context.Context, v kubernetes.View, e
 		if err == nil || !mayBeRepeated(err) || try == eventTries {
 			return err
 		}
-		if !pause(ctx, wait) && !pause(graced, eventLastWait) {
+		if !pause.For(ctx, wait) && !pause.For(graced, eventLastWait) {
 			return err
 		}
 	}
@@ -91,7 +92,7 @@ func mayBeRepeated(err error) bool {
 func withGrace(parent context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
 	stop := context.AfterFunc(parent, func() {
-		pause(ctx, grace)
+		pause.For(ctx, grace)
 		cancel()
 	})
 	return ctx, func() { stop(); cancel() }
@@ -143,7 +144,7 @@ func (r *recorder) writeProblems(ctx context.Context, s Status) {
 	if message == "" {
 		return
 	}
-	r.logger.Warn("the annotations are not understood; the feature is off", "problems", lines)
+	r.logger.Warn("invalid annotations; the feature is off", "problems", lines)
 	r.write(ctx, s.View, kubernetes.EventWarning, "InvalidAnnotation", "Scale to zero is off: "+message)
 }
 
@@ -210,7 +211,7 @@ func (r *recorder) growthRefused(ctx context.Context, v kubernetes.View, err err
 		"Cannot restore the requests of PostgreSQL's container after the doze, retrying: "+err.Error())
 }
 
-// resumed reports what happened to the schedules. One that stays suspended makes no backups, and somebody must know.
+// resumed reports what happened to the schedules. One that stays suspended makes no backups, and a person must know.
 func (r *recorder) resumed(ctx context.Context, v kubernetes.View, resumed kubernetes.Resumed) {
 	if count := resumed.Changed - len(resumed.Left); count > 0 {
 		r.write(ctx, v, kubernetes.EventNormal, "Resumed", fmt.Sprintf("ScheduledBackups resumed: %d", count))

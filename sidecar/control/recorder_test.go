@@ -124,7 +124,7 @@ func TestRecorder_repeatsWhatTheAPIServerMayAcceptLater(t *testing.T) {
 				if len(times) != row.tries || len(slices.Compact(times)) != 1 {
 					t.Errorf("tried %d times, want %d, each with the same time", len(times), row.tries)
 				}
-				if strings.Count(log.String(), "an Event could not be written") != 1 || !strings.Contains(log.String(), "Hibernated") {
+				if strings.Count(log.String(), "cannot write an Event") != 1 || !strings.Contains(log.String(), "Hibernated") {
 					t.Errorf("log: %s", log.String())
 				}
 			})

@@ -26,7 +26,7 @@ func (l *Loop) report(ctx context.Context, r sleep.Report) {
 		l.parts.Logger.Info("the Cluster changed while it was being put to sleep", "action", r.Action.String())
 	case sleep.ResultError:
 		l.aborted = ""
-		l.parts.Logger.Error("the cluster could not be put to sleep", "action", r.Action.String())
+		l.parts.Logger.Error("cannot put the cluster to sleep", "action", r.Action.String())
 	case sleep.ResultWithdrawn:
 		l.reportWithdrawn(ctx, r.Reason, r.Doze)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -41,7 +42,7 @@ func (l *Loop) guardStart(ctx context.Context, withdrawn bool) {
 	}
 	instance := l.parts.Instance
 	l.begin(ctx, func(ctx context.Context) func() {
-		pause(ctx, guardInterval)
+		pause.For(ctx, guardInterval)
 		stopping, known := instance.Stopping(ctx)
 		accepts, unanswered := instance.Accepts(ctx)
 		postmaster, unread := instance.Read()

@@ -119,9 +119,19 @@ func (l *Loop) endJudged(ctx context.Context) (ok bool) {
 	return err == nil && ended == all
 }
 
-// Drain closes all database sessions at once and keeps them closed. It may be called from any goroutine.
-func (l *Loop) Drain() {
+// Drain closes all database sessions at once and keeps them closed. If the pod is deleted for our hibernation, it then ends the sessions
+// that never count once more: their clients may have come back, and PostgreSQL would wait for them. It may be called from any goroutine.
+func (l *Loop) Drain(ctx context.Context) {
 	l.parts.Monitor.Drain()
 	l.ender.close()
 	l.preparation.cancel()
+	rules := l.asleep.Load()
+	if rules == nil {
+		return
+	}
+	if ended, err := l.parts.Instance.EndAtStop(ctx, *rules); err != nil {
+		l.parts.Logger.Warn("cannot end the sessions that do not count when PostgreSQL stops; the shutdown waits for them", "ended", ended, "error", err.Error())
+	} else if ended != 0 {
+		l.parts.Logger.Info("sessions that do not count are ended while PostgreSQL stops", "ended", ended)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 )
 
 func TestReturning_isAnIdleSessionAfterThreeTurns(t *testing.T) {
@@ -74,6 +75,35 @@ func TestLoop_staysAwakeForAClientThatAlwaysReturns(t *testing.T) {
 				w.leave()
 				wait(2 * time.Minute)
 				expect(t, w, "asleep once the client has gone", true, asleep)
+			})
+		})
+	}
+}
+
+// A client whose session never counts may have come back since it was cut, and PostgreSQL would wait for it.
+func TestDrain_endsWhatNeverCountsForOurHibernationOnly(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule   string
+		change func(*kubernetes.View)
+		want   string
+	}{
+		{"asleep by our hibernation", func(v *kubernetes.View) { v.Hibernating, v.Ours = true, true }, "mon"},
+		{"so does a standby", func(v *kubernetes.View) { v.Hibernating, v.Ours, v.CurrentPrimary = true, true, "c-2" }, "mon"},
+		{"a person's hibernation is served as without us", func(v *kubernetes.View) { v.Hibernating = true }, ""},
+		{"so is a restart", func(*kubernetes.View) {}, ""},
+		{"PostgreSQL has stopped for a doze", func(v *kubernetes.View) { v.Hibernating, v.Ours, v.Fenced, v.Dozing = true, true, true, true }, ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			live(t, func(t *testing.T, w *world, loop *Loop) {
+				v := healthy()
+				v.Annotations[contract.AnnotationIgnore] = "user=mon"
+				row.change(&v)
+				loop.Deliver(v)
+				wait(0)
+				loop.Drain(t.Context())
+				expect(t, w, "whose sessions are ended", row.want, func(w *world) string { return w.instance.ended })
 			})
 		})
 	}

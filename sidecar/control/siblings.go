@@ -17,7 +17,7 @@ import (
 )
 
 // errNoAddress means that an instance cannot be asked.
-var errNoAddress = errors.New("its address is not known")
+var errNoAddress = errors.New("unknown address")
 
 // siblingCount returns the number of other instances.
 func (l *Loop) siblingCount() int {
@@ -129,7 +129,7 @@ func serverBlockers(report contract.Report) []idle.Reason {
 // served is which other instances have served since this process began.
 type served struct {
 	addresses map[string]netip.Addr
-	// replaced says that one of them has been replaced or removed: nobody who was there can say whether it was used.
+	// replaced says that one of them has been replaced or removed: no sidecar that was there can say whether it was used.
 	replaced bool
 }
 

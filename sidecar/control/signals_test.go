@@ -425,7 +425,7 @@ func TestLoop_withdrawsTheSwitch(t *testing.T) {
 	asked := func(w *world, condition string) kubernetes.View {
 		v := w.seen()
 		reason, healthyAgain := strings.CutSuffix(condition, ", and healthy")
-		v.Hibernating, v.Ours, v.Hibernation, v.AsleepSince = true, true, reason, time.Now()
+		v.Hibernating, v.Ours, v.Hibernation = true, true, reason
 		v.Healthy = healthyAgain || reason != "WaitingForHealthy"
 		return v
 	}

@@ -170,7 +170,7 @@ func (e Explanation) writeWorker(p func(string, ...any)) {
 		p("It cannot doze, and hibernates instead: %s.\n", list(r.DozeBlockers))
 	}
 	if r.UnroutableServices != "" {
-		p("Services whose clients could not be routed to the gateway: %s.\n", r.UnroutableServices)
+		p("Services whose clients the plugin cannot route to the gateway: %s.\n", r.UnroutableServices)
 	}
 	if r.IgnoredPods != "" {
 		p("Every pod is probably ignored: %s.\n", r.IgnoredPods)

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 )
 
 const (
@@ -94,7 +96,7 @@ func (o *Observer) AwaitStopped(ctx context.Context) error {
 		case waited < normalStopPolls:
 			interval = normalPoll
 		}
-		if !wait(ctx, interval) {
+		if !pause.For(ctx, interval) {
 			return fmt.Errorf("wait until PostgreSQL has stopped: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}
@@ -112,7 +114,7 @@ func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 	answers := make(chan managerAnswer, 1) // there is one question at a time
 	ask := func(after time.Duration) {
 		asking.Go(func() {
-			if wait(ctx, after) {
+			if pause.For(ctx, after) {
 				answers <- o.ask(ctx)
 			}
 		})
@@ -166,7 +168,7 @@ func (o *Observer) AwaitStartFailed(ctx context.Context) error {
 		if rule, over = rule.observe(running, err == nil, refused, time.Now()); over {
 			return nil
 		}
-		if !wait(ctx, absentPoll) {
+		if !pause.For(ctx, absentPoll) {
 			return fmt.Errorf("wait whether PostgreSQL is started: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}
@@ -196,14 +198,4 @@ func refuses(ctx context.Context, socket string) bool {
 		_ = conn.Close()
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
-}
-
-// wait waits for d, and reports false if the context ended first.
-func wait(ctx context.Context, d time.Duration) (ok bool) {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 )
 
 var errFake = errors.New("it failed")
@@ -48,7 +50,7 @@ func (i *instance) refuses(context.Context) bool {
 }
 
 func (i *instance) mightBeUnavailable(ctx context.Context) (bool, error) {
-	wait(ctx, i.statusTakes)
+	pause.For(ctx, i.statusTakes)
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	i.asked++

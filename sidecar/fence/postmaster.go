@@ -22,7 +22,7 @@ type Postmaster struct {
 const maximumLock = 16 << 10
 
 // errLock means that a lock file cannot be understood: it is being written, or is not PostgreSQL's.
-var errLock = errors.New("the lock file is not understood")
+var errLock = errors.New("invalid lock file")
 
 // readLock returns the postmaster that holds a socket's lock file. The file of one that was killed stays.
 func readLock(path string) (Postmaster, error) {

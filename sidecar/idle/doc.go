@@ -14,7 +14,7 @@
 // # Who is authoritative
 //
 // The Cluster object says whether the feature is on, which instance is primary and whether sleep is permitted; the instance says
-// whether somebody uses it. Both must agree at the same sample. The clock of the decision restarts when this instance becomes the
+// whether a client uses it. Both must agree at the same sample. The clock of the decision restarts when this instance becomes the
 // primary, when a replica cluster is promoted, when the feature is turned on, and when a requested hibernation is withdrawn.
 //
 // # Unused wakes

@@ -42,7 +42,7 @@ type Policy struct {
 	KeepAwake []Window
 	// KeepAwakeUntil is a time before which there is no sleep, or zero.
 	KeepAwakeUntil time.Time
-	// SleepRequested is when somebody requested sleep as soon as nothing is in use; zero if nobody did, or too long ago.
+	// SleepRequested is when sleep was requested as soon as nothing is in use; zero if it was not, or too long ago.
 	SleepRequested time.Time
 	// Manual says that only people wake the cluster.
 	Manual bool

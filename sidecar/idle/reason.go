@@ -54,115 +54,74 @@ const (
 	ReasonIdle                   Reason = "idle"
 )
 
+// reasons has them in the same order, with what docs/troubleshooting.md and the Events say about each.
+var reasons = []struct {
+	reason      Reason
+	description string
+}{
+	{ReasonInvalidAnnotation, "an annotation is invalid, so the feature is off"},
+	{ReasonDisabled, "the annotation that turns the feature on is not \"true\""},
+	{ReasonPluginNotListed, "the Cluster no longer lists the plugin"},
+	{ReasonAlreadyHibernating, "hibernation is already requested"},
+	{ReasonDozing, "the cluster dozes: PostgreSQL is stopped, and its pod is kept"},
+	{ReasonNotPrimary, "this instance is not the primary; only the primary decides"},
+	{ReasonSwitchover, "another instance is becoming the primary"},
+	{ReasonUnhealthy, "the Cluster's phase is not healthy"},
+	{ReasonReconciliationDisabled, "the operator's reconciliation of the Cluster is disabled"},
+	{ReasonFenced, "an instance is fenced"},
+	{ReasonMaintenance, "a node maintenance window is in progress"},
+	{ReasonReplicaCluster, "the Cluster is a replica of another one, which would retain WAL for it"},
+	{ReasonArchivingFailing, "WAL archiving is failing"},
+	{ReasonKeepAwakeWindow, "a window of the keep-awake annotation is open"},
+	{ReasonKeepAwakeUntil, "the time of the keep-awake-until annotation has not come"},
+	{ReasonUnknown, "the sidecar cannot tell whether the database is in use, and unknown is never idle"},
+	{ReasonActive, "a client session is open, or with activity=queries runs a statement or a transaction"},
+	{ReasonReplicationClient, "a replication client that is not a standby of this cluster is connected"},
+	{ReasonBackgroundWorker, "a background worker of an extension works"},
+	{ReasonConnecting, "a connection is open that is no session: its client is logging in or leaving"},
+	{ReasonClientsReturn, "with activity=queries the cluster has slept three times in a row and was woken within seconds each time, by a client that reconnects when its idle session is ended; such a session is open"},
+	{ReasonSiblingUnknown, "the primary's sidecar cannot tell whether another instance is in use"},
+	{ReasonSiblingOutdated, "another instance runs an older sidecar, which does not sample on demand; it gets a newer one with its next restart"},
+	{ReasonSiblingActive, "another instance is in use"},
+	{ReasonServiceUnroutable, "the plugin cannot route the clients of a Service to the gateway; the annotation xata.io/scale-to-zero-unroutable-services names it"},
+	{ReasonGatewayUnavailable, "no wake gateway has taken over the cluster's Services, so that nobody could wake it; wake=manual needs none"},
+	{ReasonMinimumUptime, "sleep was requested, but the cluster has not been up for five minutes, or the threshold if that is shorter"},
+	{ReasonWaiting, "it has not been idle for the threshold yet"},
+	{ReasonPreparedTransaction, "a transaction is prepared for a two-phase commit"},
+	{ReasonAdvisoryLock, "a session holds an advisory lock"},
+	{ReasonBaseBackup, "a base backup is streamed"},
+	{ReasonProgress, "a command such as VACUUM, CREATE INDEX or COPY is in progress"},
+	{ReasonWraparoundVacuum, "an autovacuum against wraparound runs"},
+	{ReasonSubscription, "a logical subscription is enabled"},
+	{ReasonLogicalSlot, "a logical replication slot is in use"},
+	{ReasonBackupRunning, "a Backup has not ended"},
+	{ReasonStandbys, "the cluster has standbys, and only a cluster of one instance dozes"},
+	{ReasonWakeManual, "with wake=manual no client could end a doze"},
+	{ReasonPodMadeBefore, "the pod was made before the annotation doze-minutes was set, so that it has no readiness probe to leave its Services; the next pod has one"},
+	{ReasonLoginsUnseen, "the kernel does not report sessions, as with gVisor, so that a client that is logging in would not be seen before PostgreSQL is stopped"},
+	{ReasonSwitchoverDelay, "spec.switchoverDelay is less than 60 seconds, after which PostgreSQL would be stopped immediately, and its unlogged tables emptied"},
+	{ReasonGrowthPending, "the pod has not got its requests back after a doze; the cluster hibernates after doze-minutes, so that its next pod is placed anew"},
+	{ReasonArchiverBehind, "WAL is not archived within 10 seconds, so that PostgreSQL could not stop soon; the cluster does not sleep meanwhile"},
+	{ReasonArchiverSlow, "the archiving of one WAL file takes longer than 2 seconds, for which a client would have to wait while PostgreSQL stops; the cluster does not doze before it is used again"},
+	{ReasonEndpointsRemain, "a Service still leads to the instance although its pod is not ready, as with publishNotReadyAddresses; the cluster does not doze meanwhile"},
+	{ReasonIdle, "idle for the threshold: the cluster is put to sleep"},
+}
+
 // Reasons returns all reasons in order.
 func Reasons() []Reason {
-	return []Reason{
-		ReasonInvalidAnnotation, ReasonDisabled, ReasonPluginNotListed, ReasonAlreadyHibernating, ReasonDozing, ReasonNotPrimary,
-		ReasonSwitchover, ReasonUnhealthy, ReasonReconciliationDisabled, ReasonFenced, ReasonMaintenance,
-		ReasonReplicaCluster, ReasonArchivingFailing, ReasonKeepAwakeWindow, ReasonKeepAwakeUntil, ReasonUnknown,
-		ReasonActive, ReasonReplicationClient, ReasonBackgroundWorker, ReasonConnecting, ReasonClientsReturn, ReasonSiblingUnknown, ReasonSiblingOutdated, ReasonSiblingActive,
-		ReasonServiceUnroutable, ReasonGatewayUnavailable, ReasonMinimumUptime, ReasonWaiting, ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress,
-		ReasonWraparoundVacuum, ReasonSubscription, ReasonLogicalSlot, ReasonBackupRunning, ReasonStandbys, ReasonWakeManual, ReasonPodMadeBefore,
-		ReasonLoginsUnseen, ReasonSwitchoverDelay, ReasonGrowthPending, ReasonArchiverBehind, ReasonArchiverSlow, ReasonEndpointsRemain, ReasonIdle,
+	all := make([]Reason, len(reasons))
+	for i := range reasons {
+		all[i] = reasons[i].reason
 	}
+	return all
 }
 
 // Description describes the reason for docs/troubleshooting.md and the Events.
 func (r Reason) Description() string {
-	switch r {
-	case ReasonInvalidAnnotation:
-		return "an annotation is invalid, so the feature is off"
-	case ReasonDisabled:
-		return "the annotation that turns the feature on is not \"true\""
-	case ReasonPluginNotListed:
-		return "the Cluster no longer lists the plugin"
-	case ReasonAlreadyHibernating:
-		return "hibernation is already requested"
-	case ReasonDozing:
-		return "the cluster dozes: PostgreSQL is stopped, and its pod is kept"
-	case ReasonNotPrimary:
-		return "this instance is not the primary; only the primary decides"
-	case ReasonSwitchover:
-		return "another instance is becoming the primary"
-	case ReasonUnhealthy:
-		return "the Cluster's phase is not healthy"
-	case ReasonReconciliationDisabled:
-		return "the operator's reconciliation of the Cluster is disabled"
-	case ReasonFenced:
-		return "an instance is fenced"
-	case ReasonMaintenance:
-		return "a node maintenance window is in progress"
-	case ReasonReplicaCluster:
-		return "the Cluster is a replica of another one, which would retain WAL for it"
-	case ReasonArchivingFailing:
-		return "WAL archiving is failing"
-	case ReasonUnknown:
-		return "it is not known whether the database is in use, and unknown is never idle"
-	case ReasonKeepAwakeWindow:
-		return "a window of the keep-awake annotation is open"
-	case ReasonKeepAwakeUntil:
-		return "the time of the keep-awake-until annotation has not come"
-	case ReasonActive:
-		return "a client session is open, or with activity=queries runs a statement or a transaction"
-	case ReasonReplicationClient:
-		return "a replication client that is not a standby of this cluster is connected"
-	case ReasonBackgroundWorker:
-		return "a background worker of an extension works"
-	case ReasonConnecting:
-		return "a connection is open that is no session: its client is logging in or leaving"
-	case ReasonClientsReturn:
-		return "with activity=queries the cluster has slept three times in a row and was woken within seconds each time, by a client that reconnects when its idle session is ended; such a session is open"
-	case ReasonSiblingUnknown:
-		return "it is not known whether another instance is in use"
-	case ReasonSiblingOutdated:
-		return "another instance runs an older sidecar, which does not sample on demand; it gets a newer one with its next restart"
-	case ReasonSiblingActive:
-		return "another instance is in use"
-	case ReasonServiceUnroutable:
-		return "the clients of a Service could not be routed to the gateway; the annotation xata.io/scale-to-zero-unroutable-services names it"
-	case ReasonGatewayUnavailable:
-		return "no wake gateway has taken over the cluster's Services, so that nobody could wake it; wake=manual needs none"
-	case ReasonMinimumUptime:
-		return "sleep was requested, but the cluster has not been up for five minutes, or the threshold if that is shorter"
-	case ReasonPreparedTransaction:
-		return "a transaction is prepared for a two-phase commit"
-	case ReasonAdvisoryLock:
-		return "a session holds an advisory lock"
-	case ReasonBaseBackup:
-		return "a base backup is streamed"
-	case ReasonProgress:
-		return "a command such as VACUUM, CREATE INDEX or COPY is in progress"
-	case ReasonWraparoundVacuum:
-		return "an autovacuum against wraparound runs"
-	case ReasonSubscription:
-		return "a logical subscription is enabled"
-	case ReasonLogicalSlot:
-		return "a logical replication slot is in use"
-	case ReasonWaiting:
-		return "it has not been idle for the threshold yet"
-	case ReasonBackupRunning:
-		return "a Backup has not ended"
-	case ReasonStandbys:
-		return "the cluster has standbys, and only a cluster of one instance dozes"
-	case ReasonWakeManual:
-		return "with wake=manual no client could end a doze"
-	case ReasonPodMadeBefore:
-		return "the pod was made before the annotation doze-minutes was set, so that it has no readiness probe to leave its Services; the next pod has one"
-	case ReasonLoginsUnseen:
-		return "the kernel does not report sessions, as with gVisor, so that a client that is logging in would not be seen before PostgreSQL is stopped"
-	case ReasonSwitchoverDelay:
-		return "spec.switchoverDelay is less than 60 seconds, after which PostgreSQL would be stopped immediately, and its unlogged tables emptied"
-	case ReasonGrowthPending:
-		return "the pod's requests could not be raised again after a doze; the cluster hibernates after doze-minutes, so that its next pod is placed anew"
-	case ReasonArchiverBehind:
-		return "WAL is not archived within 10 seconds, so that PostgreSQL could not stop soon; the cluster does not sleep meanwhile"
-	case ReasonArchiverSlow:
-		return "the archiving of one WAL file takes longer than 2 seconds, for which a client would have to wait while PostgreSQL stops; the cluster does not doze before it is used again"
-	case ReasonEndpointsRemain:
-		return "a Service still leads to the instance although its pod is not ready, as with publishNotReadyAddresses; the cluster does not doze meanwhile"
-	case ReasonIdle:
-		return "idle for the threshold: the cluster is put to sleep"
-	default:
-		return ""
+	for _, known := range reasons {
+		if known.reason == r {
+			return known.description
+		}
 	}
+	return ""
 }

@@ -90,14 +90,20 @@ func (c *Client) SuspendBackups(ctx context.Context, at time.Time) (int, error) 
 type Resumed struct {
 	// Changed is the number of schedules whose mark was removed.
 	Changed int
-	// Left are the names of those that stay suspended because somebody else has become an owner of spec.suspend.
+	// Left are the names of those that stay suspended because another manager has become an owner of spec.suspend.
 	Left []string
 }
 
 // ResumeBackups removes our mark from every ScheduledBackup of the cluster and resumes those whose spec.suspend only we own.
-// Its result is valid even if it fails halfway.
+// Its result is valid even if it fails halfway. It reads the Cluster first, and fails with [ErrConflict] if that hibernates, or if another
+// instance is its primary now: the watch may be late, and the new primary may have suspended the schedules for its own sleep.
 func (c *Client) ResumeBackups(ctx context.Context) (Resumed, error) {
 	var resumed Resumed
+	if v, err := c.Get(ctx); err != nil {
+		return resumed, err
+	} else if v.Hibernating || v.CurrentPrimary != c.identity.Pod {
+		return resumed, fmt.Errorf("resume the ScheduledBackups as the primary of an awake cluster: %w", ErrConflict)
+	}
 	changed, err := c.eachSchedule(ctx, func(s *api.ScheduledBackup) *patch {
 		p := resume(s)
 		if p != nil && p.Spec == nil && s.Spec.Suspend {

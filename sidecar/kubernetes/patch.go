@@ -17,7 +17,7 @@ import (
 )
 
 // errNoVersion prevents sending a patch without its precondition.
-var errNoVersion = errors.New("the object's resourceVersion is not known")
+var errNoVersion = errors.New("unknown resourceVersion")
 
 // patch is the body of a JSON merge patch. Its resourceVersion makes it fail if the object has changed since it was read.
 type patch struct {

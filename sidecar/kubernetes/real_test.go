@@ -52,6 +52,10 @@ func TestClient_onAnAPIServer(t *testing.T) {
 		Spec:       cnpgv1.ClusterSpec{Instances: 1, StorageConfiguration: cnpgv1.StorageConfiguration{Size: "1Gi"}, Plugins: []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}},
 	}
 	create(cluster)
+	cluster.Status.CurrentPrimary = "blue-1"
+	if err := admin.Status().Update(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
 	group := schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"}
 	create(rbac.Role(cluster, group))
 	binding := rbac.RoleBinding(cluster, group)

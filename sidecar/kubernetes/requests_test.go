@@ -142,6 +142,24 @@ func TestResumeBackups_leavesWhatIsNotOurs(t *testing.T) {
 	}
 }
 
+// The primary may have changed, and the cluster may hibernate, before the watch tells.
+func TestResumeBackups_isForThePrimaryOfAnAwakeCluster(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ rule, where, addition string }{
+		{"another instance is the primary", "status", `, "currentPrimary": "blue-2"`},
+		{"the cluster hibernates", "annotations", `, "cnpg.io/hibernation": "on"`},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			a := stocked(t)
+			a.put(t, clusters, clusterWith(row.where, row.addition))
+			if resumed, err := connect(t, a).ResumeBackups(t.Context()); resumed.Changed != 0 || !errors.Is(err, ErrConflict) {
+				t.Errorf("%+v, %v", resumed, err)
+			}
+		})
+	}
+}
+
 func TestSuspendBackups_oneThatFailsDoesNotKeepTheOthers(t *testing.T) {
 	t.Parallel()
 	a := stocked(t)

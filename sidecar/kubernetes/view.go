@@ -20,6 +20,9 @@ import (
 // phaseHealthy is the phase in which every instance is ready (1.30: api/v1, PhaseHealthy).
 const phaseHealthy = "Cluster in healthy state"
 
+// phaseRestarting is the phase in which the primary's instance manager restarts PostgreSQL (1.30: api/v1, PhaseInplacePrimaryRestart).
+const phaseRestarting = "Primary instance is being restarted in-place"
+
 // podHealthy is the key of the ready pods in the Cluster's status (1.30: pkg/utils, PodHealthy).
 const podHealthy = "healthy"
 
@@ -40,8 +43,8 @@ type View struct {
 	CurrentPrimary, TargetPrimary string
 	// PrimarySince is when CurrentPrimary became the primary; zero if not recorded.
 	PrimarySince time.Time
-	// Healthy is set if the phase is healthy.
-	Healthy bool
+	// Healthy is set if the phase is healthy, Restarting if the primary's instance manager restarts PostgreSQL in place.
+	Healthy, Restarting bool
 	// Instances are the names of the pods.
 	Instances []string
 	// Ready are the names of the pods that the operator has found ready. A Backup waits for its instance to be one.
@@ -68,15 +71,10 @@ type View struct {
 	ForeignMarks bool
 	// FenceApplied is set if a person's manifest contains the fence, so that one of ours would count as theirs.
 	FenceApplied bool
-	// AsleepSince is when we turned hibernation on; zero if not recorded.
-	AsleepSince time.Time
 	// PluginListed is set if the Cluster lists the plugin as enabled.
 	PluginListed bool
 	// Each of ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled and ArchivingFailing forbids sleep.
 	ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled, ArchivingFailing bool
-	// VolumesAtRisk is set during a maintenance window in which the operator deletes the volumes of a pod that cannot be scheduled
-	// (reusePVC is false): we must not cause a pod to be created or deleted.
-	VolumesAtRisk bool
 	// ShortSwitchoverDelay is set if the instance manager gives a fenced PostgreSQL less than a minute to stop, and then stops it immediately.
 	ShortSwitchoverDelay bool
 }
@@ -147,7 +145,7 @@ func viewOf(c *api.Cluster) View {
 	view := View{
 		UID: string(c.UID), Name: c.Name, Generation: c.Generation, ResourceVersion: c.ResourceVersion, Annotations: c.Annotations,
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
-		Healthy: c.Status.Phase == phaseHealthy, Instances: c.Status.InstanceNames, Ready: c.Status.InstancesStatus[podHealthy], Addresses: addresses(c),
+		Healthy: c.Status.Phase == phaseHealthy, Restarting: c.Status.Phase == phaseRestarting, Instances: c.Status.InstanceNames, Ready: c.Status.InstancesStatus[podHealthy], Addresses: addresses(c),
 		ApplicationDatabase:    applicationDatabase(c),
 		Operator:               operator(c),
 		Hibernating:            c.Annotations[contract.AnnotationHibernation] == "on",
@@ -155,6 +153,7 @@ func viewOf(c *api.Cluster) View {
 		ReplicaCluster:         replica(c),
 		Fenced:                 fenced(c.Annotations[contract.AnnotationFencedInstances]),
 		ReconciliationDisabled: c.Annotations[contract.AnnotationReconciliationLoop] == contract.ReconciliationLoopDisabled,
+		Maintenance:            c.Spec.NodeMaintenanceWindow.InProgress,
 		ShortSwitchoverDelay:   c.Spec.SwitchoverDelay > 0 && c.Spec.SwitchoverDelay < minSwitchoverDelay,
 	}
 	for i := range c.ManagedFields {
@@ -171,11 +170,6 @@ func viewOf(c *api.Cluster) View {
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
 	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
 	view.RestartFailed = c.Annotations[contract.AnnotationRestartFailed]
-	view.AsleepSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationAsleepSince]) // zero if a person wrote something else
-	if window := c.Spec.NodeMaintenanceWindow; window != nil {
-		view.Maintenance = window.InProgress
-		view.VolumesAtRisk = window.InProgress && window.ReusePVC != nil && !*window.ReusePVC
-	}
 	for _, condition := range c.Status.Conditions {
 		view.ArchivingFailing = view.ArchivingFailing || condition.Type == "ContinuousArchiving" && condition.Status == "False"
 		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
@@ -89,28 +90,6 @@ func TestView_changesWithTheOperatorAndItsPlugins(t *testing.T) {
 	}
 }
 
-func TestView_volumesAtRisk(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		rule, window string
-		want         bool
-	}{
-		{"without a window none are", `{}`, false},
-		{"a window keeps volumes unless it says otherwise", `{"inProgress": true}`, false},
-		{"a window that keeps volumes says so", `{"inProgress": true, "reusePVC": true}`, false},
-		{"a window that does not keep them", `{"inProgress": true, "reusePVC": false}`, true},
-		{"a window that has not begun", `{"inProgress": false, "reusePVC": false}`, false},
-	} {
-		t.Run(row.rule, func(t *testing.T) {
-			t.Parallel()
-			view, err := decodeCluster([]byte(clusterWith("spec", `, "nodeMaintenanceWindow": `+row.window)))
-			if err != nil || view.VolumesAtRisk != row.want {
-				t.Errorf("%t, error %v", view.VolumesAtRisk, err)
-			}
-		})
-	}
-}
-
 func TestView_stopsHastily(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string]bool{
@@ -172,6 +151,18 @@ func TestView_blockers(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestView_knowsARestartInPlace(t *testing.T) {
+	t.Parallel()
+	for phase, want := range map[string]bool{
+		cnpgv1.PhaseInplacePrimaryRestart: true, cnpgv1.PhaseInplaceDeletePrimaryRestart: false, cnpgv1.PhaseWaitingForInstancesToBeActive: false, cnpgv1.PhaseHealthy: false,
+	} {
+		view, err := decodeCluster([]byte(clusterWith("status", `, "phase": "`+phase+`"`)))
+		if err != nil || view.Restarting != want || view.Healthy != (phase == cnpgv1.PhaseHealthy) {
+			t.Errorf("%s: restarting %t, healthy %t, error %v", phase, view.Restarting, view.Healthy, err)
+		}
 	}
 }
 

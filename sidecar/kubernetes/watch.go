@@ -146,6 +146,6 @@ func (o *outage) log(err error) {
 	defer o.mutex.Unlock()
 	if cause := err.Error(); cause != o.cause || time.Since(o.logged) >= repeatAfter {
 		o.cause, o.logged = cause, time.Now()
-		o.logger.Warn("the Cluster cannot be watched", "error", cause)
+		o.logger.Warn("cannot watch the Cluster", "error", cause)
 	}
 }

@@ -84,7 +84,7 @@ func (m *Monitor) handleNotifications() Change {
 	}
 	if now := time.Now(); mail.malformed != nil && now.Sub(m.logged) >= malformedEvery {
 		m.logged = now
-		m.parts.Logger.Warn("a notification is not understood and was passed over",
+		m.parts.Logger.Warn("ignored an invalid notification",
 			"channel", postgres.Channel, "error", mail.malformed.Error())
 	}
 	change := Change{Used: mail.used, KeepAwake: mail.keepAwake, ListenFailure: mail.failure}
@@ -102,7 +102,7 @@ func (m *Monitor) handleNotifications() Change {
 		m.SampleSoon()
 	}
 	if mail.failure != nil {
-		m.parts.Logger.Warn("the control channel cannot be listened to", "channel", postgres.Channel, "error", mail.failure.Error())
+		m.parts.Logger.Warn("cannot listen to the control channel", "channel", postgres.Channel, "error", mail.failure.Error())
 	}
 	return change
 }

@@ -177,7 +177,7 @@ func TestHandle_logsWhatIsMalformedOnceAMinute(t *testing.T) {
 			handleAll(m)
 			time.Sleep(time.Second)
 		}
-		if lines := strings.Count(log.String(), "not understood"); lines != 3 || len(i.kinds) != 180 {
+		if lines := strings.Count(log.String(), "invalid notification"); lines != 3 || len(i.kinds) != 180 {
 			t.Errorf("%d lines for %d notifications in three minutes", lines, len(i.kinds))
 		}
 	})

@@ -27,10 +27,12 @@ type Settings struct {
 	Others []netip.Addr
 	// Connect permits database sessions.
 	Connect bool
-	// Quiet says that sessions are opened for a sample only, because the instance may be about to restart in place; until QuietUntil
+	// Quiet says that sessions are opened for a sample only, because PostgreSQL is restarted in place, which waits for them; until QuietUntil
 	// they are as well.
 	Quiet      bool
 	QuietUntil time.Time
+	// Specification identifies what the Cluster specifies, for a process that is started after this one.
+	Specification string
 	// Database is the database whose control channel is listened to; empty for none.
 	Database string
 }
@@ -132,6 +134,9 @@ func (m *Monitor) Configure(settings Settings) {
 		m.CloseSessions()
 	}
 }
+
+// Rules returns the rules by which sessions are judged.
+func (m *Monitor) Rules() activity.Rules { return m.settings.Rules }
 
 // Status returns the current status.
 func (m *Monitor) Status() Status { return m.status }

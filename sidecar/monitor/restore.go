@@ -28,15 +28,24 @@ func (m *Monitor) Checkpoint(state idle.State) {
 	if !proven && !m.saved.proven && now.Sub(m.saved.at) < sampleApart { // the last checkpoint is equivalent
 		return
 	}
-	kept := checkpoint.Checkpoint{Instance: m.parts.PodUID, State: idle.State{LastActivity: state.LastActivity}}
+	kept := checkpoint.Checkpoint{Instance: m.parts.PodUID, Specification: m.settings.Specification, State: idle.State{LastActivity: state.LastActivity}}
 	if proven {
 		kept.State, kept.Ledger, kept.Started = state, m.newest.ledger, m.newest.started
 	}
 	err := m.parts.Checkpoints.Save(kept)
 	if err != nil && !m.saved.failed {
-		m.parts.Logger.Warn("what is known cannot be kept for a restart of the sidecar", "error", err.Error())
+		m.parts.Logger.Warn("cannot save the checkpoint", "error", err.Error())
 	}
 	m.saved = saved{at: now, proven: proven || err != nil, failed: m.saved.failed || err != nil}
+}
+
+// SavedSpecification returns the specification of the newest checkpoint, which an earlier process may have saved; empty without one.
+func (m *Monitor) SavedSpecification() string {
+	kept, err := m.parts.Checkpoints.Load(m.parts.PodUID)
+	if err != nil {
+		return ""
+	}
+	return kept.Specification
 }
 
 // restore resumes the clock of an earlier process if it is proven that nothing happened meanwhile: the server has not
@@ -50,12 +59,12 @@ func (m *Monitor) restore(sample postgres.Sample) *idle.State {
 	m.resumed = !errors.Is(err, fs.ErrNotExist)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			m.parts.Logger.Warn("what an earlier sidecar knew cannot be read", "error", err.Error())
+			m.parts.Logger.Warn("cannot read the checkpoint of an earlier sidecar", "error", err.Error())
 		}
 		return nil
 	}
 	proven := kept.Started == sample.Started && kept.Ledger.Same(sample.Ledger) && m.sockets.watching() && m.since.used.IsZero()
-	m.parts.Logger.Info("an earlier sidecar has left what it knew", "proven", proven, "idleSince", kept.State.IdleSince)
+	m.parts.Logger.Info("read the checkpoint of an earlier sidecar", "proven", proven, "idleSince", kept.State.IdleSince)
 	if !proven || kept.State.IdleSince.IsZero() {
 		return &idle.State{LastActivity: kept.State.LastActivity}
 	}

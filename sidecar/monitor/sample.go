@@ -159,7 +159,7 @@ func (m *Monitor) logFailure(err error) {
 	}
 	m.failure = message
 	if err != nil {
-		m.parts.Logger.Warn("the sessions cannot be sampled", "error", message)
+		m.parts.Logger.Warn("cannot sample the sessions", "error", message)
 	} else {
 		m.parts.Logger.Info("the sessions can be sampled again")
 	}

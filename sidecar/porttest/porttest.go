@@ -1,4 +1,4 @@
-// Package porttest reserves TCP ports for tests that hand a port to somebody who opens it later, or who closes and opens it again.
+// Package porttest reserves TCP ports for tests that hand a port to a program that opens it later, or that closes and opens it again.
 //
 // A port that was found free with port 0 may be anybody's as soon as it is closed: the tests of other packages, which run beside,
 // open many sockets. And while it is open, a client of theirs may have the same port at another address of the loopback interface,

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +32,23 @@ func await(t *testing.T, server *Server, rules activity.Rules, what string, hold
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not seen; blockers %v, in use %v", what, sample.Blockers, sample.Tally.InUse())
+		}
+	}
+}
+
+// awaitTrue polls until the query returns true.
+func awaitTrue(t *testing.T, conn *pgx.Conn, query string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
+		var is bool
+		if err := conn.QueryRow(t.Context(), query).Scan(&is); err != nil {
+			t.Fatal(err)
+		}
+		if is {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never true: %s", query)
 		}
 	}
 }
@@ -214,6 +232,42 @@ func TestTerminator_endsOnlyWhatIsStillAsJudged(t *testing.T) {
 		stranger := activity.Terminable{PID: sample.Tally.Terminable()[0].PID, Started: 1}
 		if ended, err := terminator.Terminate(t.Context(), []activity.Terminable{stranger}); err != nil || ended != 0 {
 			t.Errorf("another session with the same number was ended: %d (%v)", ended, err)
+		}
+	})
+}
+
+// A smart shutdown waits for every session. Whoever never counts may connect until it begins, and so is ended then.
+func TestEndAtStop_endsWhatNeverCountsOnceNobodyConnects(t *testing.T) {
+	t.Parallel()
+	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
+		server := prepare(t, s)
+		s.Execute(t, "create role mon login")
+		rules := activity.Rules{Queries: true, Ignore: []idle.Pattern{{User: "mon"}}}
+		admin, client, early := s.Connect(t, "postgres", "postgres"), s.Connect(t, "app", "app"), s.Connect(t, "mon", "app")
+		ended, failed := 0, error(nil)
+		done := make(chan struct{})
+		go func() { defer close(done); ended, failed = server.EndAtStop(t.Context(), rules) }()
+		awaitTrue(t, admin, "select exists (select from pg_stat_activity where query like '%postmaster.pid%' and pid <> pg_backend_pid())")
+		late := s.Connect(t, "mon", "app")
+		alive := func(conn *pgx.Conn) bool { return conn.Ping(t.Context()) == nil }
+		if !alive(early) || !alive(late) {
+			t.Error("sessions were ended before the shutdown began")
+		}
+		if err := s.Signal(syscall.SIGTERM); err != nil { // smart
+			t.Fatal(err)
+		}
+		<-done
+		if failed != nil || ended != 2 {
+			t.Errorf("ended %d (%v), want 2", ended, failed)
+		}
+		if alive(early) || alive(late) || !alive(client) || !alive(admin) {
+			t.Errorf("alive: early %t, late %t, client %t, admin %t", alive(early), alive(late), alive(client), alive(admin))
+		}
+		_, _ = client.Close(t.Context()), admin.Close(t.Context())
+		select {
+		case <-s.Ended():
+		case <-time.After(patience):
+			t.Error("PostgreSQL waits for somebody")
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgxlisten"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 )
 
 // Channel is the name of the control channel.
@@ -84,12 +85,8 @@ func (l *Listener) Run(ctx context.Context) {
 }
 
 func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
-	timer := time.NewTimer(l.delay)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
+	if !pause.For(ctx, l.delay) {
 		return nil, ctx.Err()
-	case <-timer.C:
 	}
 	limited, cancel := context.WithTimeout(ctx, l.server.answerWithin)
 	defer cancel()

@@ -66,6 +66,6 @@ func ParsePayload(payload string) Notification {
 	}
 	// The payload is not repeated: it may be long, or a secret sent by mistake.
 	return Notification{
-		Kind: KindMalformed, Err: fmt.Errorf("a payload of %d bytes is not understood: %s", len(payload), allowedPayloads),
+		Kind: KindMalformed, Err: fmt.Errorf("invalid payload of %d bytes: %s", len(payload), allowedPayloads),
 	}
 }

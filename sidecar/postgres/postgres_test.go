@@ -214,7 +214,7 @@ func TestSampler_aFrozenServerIsAnError(t *testing.T) {
 		if _, err := sampler.Sample(t.Context(), instances); err == nil {
 			t.Error("a frozen server was sampled")
 		}
-		if sampler.Connected() {
+		if sampler.held.current() != nil {
 			t.Error("the session is kept after an error")
 		}
 		if _, err := server.ShuttingDown(t.Context()); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrTimeout) {

@@ -152,8 +152,5 @@ func (r *record) session() activity.Session {
 	return s
 }
 
-// Connected reports whether the sampler's session is open.
-func (s *Sampler) Connected() bool { return s.held.current() != nil }
-
 // Close closes the session at once, even during a sample. It may be called from any goroutine.
 func (s *Sampler) Close() { s.held.close() }

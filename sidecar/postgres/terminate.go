@@ -3,9 +3,13 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
@@ -46,13 +50,17 @@ func (t *Terminator) Terminate(ctx context.Context, sessions []activity.Terminab
 	if session == nil {
 		return 0, fmt.Errorf("end the sessions that do not count: %w", errClosed)
 	}
+	return terminate(ctx, session.conn, sessions)
+}
+
+func terminate(ctx context.Context, conn *pgx.Conn, sessions []activity.Terminable) (int, error) {
 	var pids, started, changed []int64
 	var resting []bool
 	for _, d := range sessions {
 		pids, started = append(pids, d.PID), append(started, d.Started)
 		resting, changed = append(resting, d.Idle), append(changed, d.Changed)
 	}
-	tag, err := session.conn.Exec(ctx, sql.Terminate, pids, started, resting, changed)
+	tag, err := conn.Exec(ctx, sql.Terminate, pids, started, resting, changed)
 	if err != nil {
 		return 0, fmt.Errorf("end the sessions that do not count: %w", err)
 	}
@@ -61,3 +69,43 @@ func (t *Terminator) Terminate(ctx context.Context, sessions []activity.Terminab
 
 // Close closes the session at once.
 func (t *Terminator) Close() { t.held.close() }
+
+const (
+	// stopWithin bounds the wait of EndAtStop: two seconds of PostgreSQL's preStop hook, and what a busy node adds.
+	stopWithin = 4 * time.Second
+	// stopPoll is the interval between two of its looks.
+	stopPoll = 100 * time.Millisecond
+)
+
+// EndAtStop waits until PostgreSQL has begun to stop, so that nobody connects any more, and ends the sessions that never count. It looks
+// twice, because a client may have been logging in. A session that rests is left alone, because it may have been used since it was judged.
+// PostgreSQL waits for this session too, which is why it is closed at once when it fails, or when the context ends.
+func (s *Server) EndAtStop(ctx context.Context, rules activity.Rules) (ended int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, max(s.answerWithin, stopWithin))
+	defer cancel()
+	opened, err := s.connectAs(ctx, roleFallback, maintenanceDatabase, statementTimeout)
+	if err != nil {
+		return 0, err
+	}
+	defer opened.closeNow()
+	for looks := 0; ; {
+		var stopping bool
+		if err := opened.conn.QueryRow(ctx, sql.Stopping).Scan(&stopping); err != nil {
+			return ended, fmt.Errorf("ask whether PostgreSQL has begun to stop: %w", err)
+		}
+		if stopping {
+			sample, err := read(ctx, opened.conn, rules, func(activity.Session) {})
+			if err != nil {
+				return ended, err
+			}
+			count, err := terminate(ctx, opened.conn, slices.DeleteFunc(sample.Tally.Terminable(), func(d activity.Terminable) bool { return d.Idle && !d.Infrastructure }))
+			if ended += count; err != nil || looks == 1 {
+				return ended, err
+			}
+			looks++
+		}
+		if !pause.For(ctx, stopPoll) {
+			return ended, fmt.Errorf("wait until PostgreSQL stops: %w", context.Cause(ctx))
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/privatesocket"
 )
 
@@ -29,17 +30,7 @@ func Serve(ctx context.Context, address, socket string, logger *slog.Logger) {
 			return
 		}
 		logger.Error("the readiness port cannot be leased", "error", err.Error())
-		pause(ctx)
-	}
-}
-
-// pause waits before the next try.
-func pause(ctx context.Context) {
-	timer := time.NewTimer(retryInterval)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
+		pause.For(ctx, retryInterval)
 	}
 }
 

@@ -30,7 +30,7 @@ type Requests map[string]resource.Quantity
 const (
 	notBurstable = "the pod is not Burstable"
 	notStored    = "the pod has no specification by the operator"
-	setByOthers  = "somebody else sets the requests"
+	setByOthers  = "another client sets the requests"
 	restarts     = "a resize would restart the container"
 )
 
@@ -117,7 +117,7 @@ func postgres(spec api.PodSpec) (api.Container, bool) {
 	return api.Container{}, false
 }
 
-// othersSet reports whether somebody else, such as a vertical autoscaler, has set the container's requests, when the pod was created
+// othersSet reports whether another client, such as a vertical autoscaler, has set the container's requests, when the pod was created
 // or later.
 func othersSet(pod *api.Pod, container api.Container, target Requests) bool {
 	made := path("image")

@@ -146,7 +146,7 @@ func (r *Resizer) decide(pod *api.Pod) Requests {
 func (r *Resizer) failed(ctx context.Context, err error) (again bool) {
 	if !r.logged && !errors.Is(err, kubernetes.ErrConflict) && ctx.Err() == nil {
 		r.logged = true
-		r.logger.Warn("the requests of PostgreSQL's container could not be changed", "small", r.small, "error", err.Error())
+		r.logger.Warn("cannot change the requests of PostgreSQL's container", "small", r.small, "error", err.Error())
 	}
 	var refusal *kubernetes.RefusedError
 	return !r.small || !errors.As(err, &refusal)

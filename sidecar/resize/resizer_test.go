@@ -171,7 +171,7 @@ func TestResizer_triesAgain(t *testing.T) {
 				if told > 1 || (told == 1) != row.tells {
 					t.Errorf("told %d times", told)
 				}
-				if logs := strings.Count(w.log.String(), "could not be changed"); logs != row.logs {
+				if logs := strings.Count(w.log.String(), "cannot change"); logs != row.logs {
 					t.Errorf("logged %d times, want %d", logs, row.logs)
 				}
 			})

@@ -13,15 +13,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/privatesocket"
 )
 
-// drainTimeout bounds a drain for both the client and the server.
-const drainTimeout = 3 * time.Second
+// drainTimeout bounds a drain for both the client and the server. For a hibernation it lasts until PostgreSQL has begun to stop.
+const drainTimeout = 6 * time.Second
 
 // drained is the answer once every session is closed.
 const drained = "drained\n"
 
 // ServeDrain calls drain for every connection to the Unix socket and answers when it has returned, until the context ends. The
 // socket is in a directory private to this container: over the network anybody could request a drain.
-func ServeDrain(ctx context.Context, path string, drain func()) error {
+func ServeDrain(ctx context.Context, path string, drain func(context.Context)) error {
 	listener, err := privatesocket.Listen(path)
 	if err != nil {
 		return fmt.Errorf("open the drain socket: %w", err)
@@ -30,7 +30,7 @@ func ServeDrain(ctx context.Context, path string, drain func()) error {
 }
 
 // answerDrains serves the listener's clients one after the other, and closes the listener.
-func answerDrains(ctx context.Context, listener net.Listener, drain func()) error {
+func answerDrains(ctx context.Context, listener net.Listener, drain func(context.Context)) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
 	defer func() { _ = listener.Close() }() // closing twice is harmless
@@ -42,7 +42,7 @@ func answerDrains(ctx context.Context, listener net.Listener, drain func()) erro
 			}
 			return fmt.Errorf("accept on the drain socket: %w", err)
 		}
-		drain()
+		drain(ctx)
 		_ = conn.SetDeadline(time.Now().Add(drainTimeout))
 		_, _ = io.WriteString(conn, drained)
 		_ = conn.Close()

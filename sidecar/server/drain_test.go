@@ -15,7 +15,7 @@ import (
 )
 
 // startDrain serves a drain socket until the test ends.
-func startDrain(t *testing.T, path string, drain func()) {
+func startDrain(t *testing.T, path string, drain func(context.Context)) {
 	t.Helper()
 	listener, err := privatesocket.Listen(path)
 	if err != nil {
@@ -36,7 +36,7 @@ func TestDrain_returnsAfterTheSessionsAreClosed(t *testing.T) {
 	t.Parallel()
 	var drains atomic.Int32
 	path := filepath.Join(t.TempDir(), "drain.sock")
-	startDrain(t, path, func() { drains.Add(1) })
+	startDrain(t, path, func(context.Context) { drains.Add(1) })
 	for want := range int32(3) { // the kubelet may run the hook more than once
 		if err := Drain(t.Context(), path); err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func TestDrain_waitsNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	draining, release := make(chan struct{}), make(chan struct{})
 	path := filepath.Join(t.TempDir(), "drain.sock")
-	startDrain(t, path, func() { close(draining); <-release })
+	startDrain(t, path, func(context.Context) { close(draining); <-release })
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
 	go func() { result <- Drain(ctx, path) }()
@@ -128,7 +128,7 @@ func TestServeDrain_endsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	path := filepath.Join(t.TempDir(), "drain.sock")
-	if err := ServeDrain(ctx, path, func() { t.Error("drained for nobody") }); err != nil {
+	if err := ServeDrain(ctx, path, func(context.Context) { t.Error("drained for nobody") }); err != nil {
 		t.Error(err)
 	}
 	if err := Drain(t.Context(), path); err != nil {
@@ -138,7 +138,7 @@ func TestServeDrain_endsWithTheContext(t *testing.T) {
 
 func TestServeDrain_namesWhatFailed(t *testing.T) {
 	t.Parallel()
-	if err := ServeDrain(t.Context(), filepath.Join(t.TempDir(), "absent", "drain.sock"), func() {}); err == nil {
+	if err := ServeDrain(t.Context(), filepath.Join(t.TempDir(), "absent", "drain.sock"), func(context.Context) {}); err == nil {
 		t.Error("a socket in a directory that is not there was made")
 	}
 }

@@ -34,7 +34,7 @@ const (
 
 // errMessage means that the kernel's message could not be decoded, errNoCounters that it lacks the counters.
 var (
-	errMessage    = errors.New("a message of the kernel is not understood")
+	errMessage    = errors.New("invalid message of the kernel")
 	errNoCounters = fmt.Errorf("%w: it has no counters", errMessage)
 )
 

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 )
 
 const (
@@ -48,12 +50,7 @@ func (s *Supervisor) Run(ctx context.Context) {
 			wait = firstWait
 		}
 		s.Logger.Warn("the worker ended and is started again", "error", fmt.Sprint(err), "lasted", lasted, "wait", wait)
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		pause.For(ctx, wait)
 		wait = min(2*wait, lastWait)
 	}
 }

@@ -19,7 +19,7 @@ func Memory() error {
 }
 
 // Program unmaps the pages of this program's code and constants. Pages in use are mapped again from the page cache. Pages
-// needed only at startup or by a rare task are not, and these are a good part of what every PostgreSQL instance would pay for.
+// needed only at startup or by a rare task are not: of an idle worker's 17.1 MiB of proportional memory, 5.7 (without an API server).
 func Program() error {
 	executable, err := os.Readlink("/proc/self/exe")
 	if err != nil {

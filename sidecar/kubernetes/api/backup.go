@@ -8,8 +8,6 @@ type ClusterReference struct {
 }
 
 // Backup is one backup of a cluster.
-//
-// +kubebuilder:object:root=true
 type Backup struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -19,8 +17,6 @@ type Backup struct {
 }
 
 // BackupList is a page of Backups.
-//
-// +kubebuilder:object:root=true
 type BackupList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
@@ -39,8 +35,6 @@ type BackupStatus struct {
 }
 
 // ScheduledBackup is a schedule of backups.
-//
-// +kubebuilder:object:root=true
 type ScheduledBackup struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -49,8 +43,6 @@ type ScheduledBackup struct {
 }
 
 // ScheduledBackupList is a page of ScheduledBackups.
-//
-// +kubebuilder:object:root=true
 type ScheduledBackupList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`

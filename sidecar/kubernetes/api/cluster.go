@@ -3,8 +3,6 @@ package api
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Cluster is a PostgreSQL cluster.
-//
-// +kubebuilder:object:root=true
 type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -14,8 +12,6 @@ type Cluster struct {
 }
 
 // ClusterList is a list of Clusters.
-//
-// +kubebuilder:object:root=true
 type ClusterList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
@@ -25,10 +21,10 @@ type ClusterList struct {
 
 // ClusterSpec is the specification of a Cluster.
 type ClusterSpec struct {
-	Bootstrap             Bootstrap              `json:"bootstrap"`
-	Plugins               []Plugin               `json:"plugins"`
-	Replica               *Replica               `json:"replica"`
-	NodeMaintenanceWindow *NodeMaintenanceWindow `json:"nodeMaintenanceWindow"`
+	Bootstrap             Bootstrap             `json:"bootstrap"`
+	Plugins               []Plugin              `json:"plugins"`
+	Replica               *Replica              `json:"replica"`
+	NodeMaintenanceWindow NodeMaintenanceWindow `json:"nodeMaintenanceWindow"`
 	// SwitchoverDelay is in seconds; zero for the default of an hour.
 	SwitchoverDelay int32 `json:"switchoverDelay"`
 }
@@ -62,8 +58,6 @@ type Replica struct {
 // NodeMaintenanceWindow is set while nodes are being drained.
 type NodeMaintenanceWindow struct {
 	InProgress bool `json:"inProgress"`
-	// ReusePVC defaults to true.
-	ReusePVC *bool `json:"reusePVC"`
 }
 
 // ClusterStatus is the state that the operator reports.

@@ -1,7 +1,3 @@
 // Package api holds the kinds of CloudNativePG and Kubernetes that the sidecar reads, reduced to the fields that it needs: what is
 // not named here is not decoded. Those of CloudNativePG are registered under the group and version of the cluster's operator.
-//
-// +kubebuilder:object:generate=true
 package api
-
-//go:generate go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.0 object paths=.

@@ -6,8 +6,6 @@ import (
 )
 
 // Pod is a pod of Kubernetes.
-//
-// +kubebuilder:object:root=true
 type Pod struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
