@@ -27,10 +27,8 @@ func (s Service) cluster() types.NamespacedName {
 type Client struct {
 	// Peer is its address, as the gateway sees it.
 	Peer netip.AddrPort
-	// TLS says that it uses TLS, in which case nothing more is known about it.
-	TLS bool
-	// User, Database and Application are from a plaintext startup packet, and not authenticated.
-	User, Database, Application string
+	// User and Database are from a plaintext startup packet, and not authenticated; empty with TLS.
+	User, Database string
 }
 
 // Backend knows the clusters: which clients are admitted, which clusters sleep and where sessions go. Its methods are called

@@ -33,9 +33,7 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 	if c.wakesNothing || packet.Replication != startup.NoReplication {
 		return c.routeToRunning(ctx, packet)
 	}
-	client := Client{
-		Peer: c.peer, TLS: packet.Kind.Encrypted(), User: packet.User, Database: packet.Database, Application: packet.Application,
-	}
+	client := Client{Peer: c.peer, User: packet.User, Database: packet.Database}
 	for attempt := 1; ; attempt++ {
 		asked := time.Now()
 		target, err := c.backend.Resolve(ctx, c.listener.service, client)
