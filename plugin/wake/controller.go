@@ -79,7 +79,6 @@ type Controller struct {
 
 	firstPass     firstPass
 	openPorts     openPorts
-	deadReplicas  deadReplicas
 	silent        chan event.GenericEvent // the pods of replicas that count as dead
 	heard         heard
 	handover      handovers
@@ -88,7 +87,7 @@ type Controller struct {
 	bypassed      sync.Map // since when no Service leads to an instance directly, by cluster: [bypass]
 	stops         sync.Map // what is known of a stop that no sidecar has recorded, by cluster: [plan.Stop]
 	made          sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
-	unwanted      sync.Map // since when no plan has wanted the slices of a cluster that are there, by cluster: map[types.UID]time.Time
+	condemned     sync.Map // the slices of other replicas that are to go, by UID: [condemned]
 	unallocated   sync.Map // the clusters without a port, that is said once of each
 	unrecorded    sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
 	requestEvents sync.Map // the requests to hibernate of which no Event could be written yet, by cluster: [events.Event]

@@ -27,12 +27,8 @@ func (c *Controller) Sweep(ctx context.Context, used func(int)) error {
 		} else {
 			used(count)
 		}
-		timer := time.NewTimer(sweepEvery)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if pause(ctx, sweepEvery); ctx.Err() != nil {
 			return nil
-		case <-timer.C:
 		}
 	}
 }
@@ -73,18 +69,24 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 }
 
 // removeStray removes slices of ours that name no cluster, because they were made so or have lost the label: no reconciliation sees them, and
-// each would keep a port from being given.
+// each would keep a port from being given. It forgets the condemned ones that are gone.
 func (c *Controller) removeStray(ctx context.Context) error {
+	gone := map[any]bool{}
+	c.condemned.Range(func(slice, _ any) bool { gone[slice] = true; return true })
 	all, err := c.Informers.OurSlices(ctx)
 	if err != nil {
 		return err
 	}
 	for _, slice := range all {
+		delete(gone, slice.UID)
 		if slice.Labels[endpointslice.LabelCluster] == "" {
 			if err := c.remove(ctx, slice); err != nil {
 				return err
 			}
 		}
+	}
+	for slice := range gone {
+		c.condemned.Delete(slice)
 	}
 	return nil
 }
