@@ -55,8 +55,9 @@ func (c *Controller) ensureSlice(ctx context.Context, seen *snapshot, want *disc
 // reduce removes what is not planned: this replica's slices and then, a moment later, its ports; and what others must not leave. A slice whose
 // port another Service has leads clients into another's database: it goes, even if none takes its place.
 func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, routes []routed, again *requeue) error {
-	wanted := map[string]bool{}
+	wanted, led := map[string]bool{}, map[types.UID]bool{}
 	for _, l := range routes {
+		led[l.service.UID] = true
 		for i := range l.wanted {
 			wanted[l.wanted[i].Name] = true
 		}
@@ -73,7 +74,7 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 			return err
 		}
 		switch own := endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID; {
-		case own && slices.Contains(planned.Lead, service) && len(routes) == 0 && !misleads:
+		case own && slices.Contains(planned.Lead, service) && !led[service] && !misleads:
 			continue // planned, but its port could not be opened: the slices stay until it can
 		case own:
 			unwakeable = unwakeable || planned.Unwakeable

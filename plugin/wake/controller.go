@@ -131,8 +131,8 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	planned := c.plan(seen, now)
 	again := newRequeue(now)
 	again.at(planned.Next)
-	routed, failed := c.lead(ctx, seen, planned, again)
-	failed = c.unlessUnallocated(seen.name, failed, again)
+	routed, unallocated, failed := c.lead(ctx, seen, planned, again)
+	c.noteUnallocated(seen.name, unallocated, again)
 	c.passed(seen.name, failed)
 	c.noteUnrouted(seen, planned, routed)
 	c.observeBackupWake(seen, again)
@@ -230,9 +230,10 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	return planned
 }
 
-// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed;
-// without a port, or while this replica does not serve, none is, and none whose family of addresses this replica has not.
-func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan, again *requeue) ([]routed, error) {
+// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed; while this
+// replica does not serve, none is, and none whose family of addresses this replica has not. A Service for which that fails keeps no
+// other from being led. unallocated says for which there is no port, or no file descriptor.
+func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan, again *requeue) (routes []routed, unallocated, failed error) {
 	var services []*corev1.Service
 	for i := range seen.services {
 		service := &seen.services[i]
@@ -246,50 +247,43 @@ func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan
 		}
 		services = append(services, service)
 	}
-	if len(services) == 0 {
-		return nil, nil
-	}
-	if err := c.openListeners(ctx, seen, services, again.now); err != nil {
-		return nil, err
-	}
-	var routes []routed
+	unallocated, failed = c.openListeners(ctx, seen, services, again.now)
 	for _, service := range services {
 		openPort := c.openPorts.of(seen.name, service.UID)
+		if openPort == nil {
+			continue
+		}
 		wanted := endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, openPort.port)
 		if planned.Reason == plan.ReasonWaking && seen.isTold(service) { // who is served need not come here because others are not, or never will be
 			wanted = stdslices.DeleteFunc(wanted, func(s discoveryv1.EndpointSlice) bool {
 				return endpointslice.Serves(service, s.AddressType, seen.slices)
 			})
 		}
+		var missing error
 		for i := range wanted {
-			if err := c.ensureSlice(ctx, seen, &wanted[i], again); err != nil {
-				return nil, err
-			}
+			missing = errors.Join(missing, c.ensureSlice(ctx, seen, &wanted[i], again))
 		}
-		routes = append(routes, routed{service: service, openPort: openPort, wanted: wanted})
+		if failed = errors.Join(failed, missing); missing == nil {
+			routes = append(routes, routed{service: service, openPort: openPort, wanted: wanted})
+		}
 	}
-	return routes, nil
+	return routes, unallocated, failed
 }
 
-// unallocatedFor is after how long a cluster for which there was no port is looked at again. Whatever changes of it has it looked
-// at, too.
+// unallocatedFor is the retry interval for a cluster with a Service that got no port. Any change to it also triggers a retry.
 const unallocatedFor = time.Minute
 
-// unlessUnallocated returns the error unless it says that there is no port, or no file descriptor, for the cluster: that is no
-// failure to be tried again at once, and others are not to wait for it. A cluster that was to sleep stays awake, one that
-// sleeps can be woken by hand.
-func (c *Controller) unlessUnallocated(cluster types.NamespacedName, err error, again *requeue) error {
-	if !errors.Is(err, ports.ErrNoPort) && !errors.Is(err, listener.ErrNoDescriptor) {
-		if err == nil {
-			c.unallocated.Delete(cluster)
-		}
-		return err
+// noteUnallocated says once of a cluster that there is no port, or no file descriptor, for a Service of it. That is not retried at
+// once, and must not hold up other clusters. A cluster that was to sleep stays awake, and one that sleeps can be woken by hand.
+func (c *Controller) noteUnallocated(cluster types.NamespacedName, err error, again *requeue) {
+	if err == nil {
+		c.unallocated.Delete(cluster)
+		return
 	}
 	again.at(again.now.Add(unallocatedFor))
 	if _, said := c.unallocated.Swap(cluster, true); !said {
 		c.Logger.Warn("a cluster cannot be woken by connections, and stays awake if it is", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
 	}
-	return nil
 }
 
 // routed is a Service that leads to this replica.
@@ -310,8 +304,9 @@ func (c *Controller) hasSlice(seen *snapshot, service types.UID) bool {
 	return false
 }
 
-// openListeners opens the listeners of those Services that have none yet.
-func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) error {
+// openListeners opens the listeners of those Services that have none yet. unallocated is about those for which there is no port, or no
+// file descriptor.
+func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) (unallocated, failed error) {
 	var owners []ports.Request
 	for _, service := range services {
 		if !c.openPorts.reopen(seen.name, service.UID) {
@@ -320,29 +315,43 @@ func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services
 		}
 	}
 	if len(owners) == 0 {
-		return nil
+		return nil, nil
 	}
 	assigned, err := c.Ports.Assign(ctx, owners, now)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, owner := range owners {
-		port := assigned[owner.UID]
-		if another, err := c.Ports.BelongsToAnother(ctx, port, owner.UID); err != nil || another {
-			return errors.Join(fmt.Errorf("listen on port %d for Service %s/%s: the ledger gives it to another", port, owner.Namespace, owner.Name), err)
+		switch err := c.openListener(ctx, seen.name, owner.Owner, assigned); {
+		case errors.Is(err, ports.ErrNoPort), errors.Is(err, listener.ErrNoDescriptor):
+			unallocated = errors.Join(unallocated, err)
+		default:
+			failed = errors.Join(failed, err)
 		}
-		listener, err := c.Listen(ctx, port)
-		if err != nil {
-			return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
-		}
-		opened := &openPort{port: port, acceptNotifier: newAcceptNotifier(listener)}
-		of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: seen.name.Name}
-		if err := c.Gateway.Open(of, opened.acceptNotifier); err != nil {
-			return fmt.Errorf("serve port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
-		}
-		c.openPorts.add(seen.name, owner.UID, opened)
-		c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", seen.name.Name, "service", owner.Name, "port", port)
 	}
+	return unallocated, failed
+}
+
+// openListener opens the listener of a Service on the port that it was assigned.
+func (c *Controller) openListener(ctx context.Context, cluster types.NamespacedName, owner ports.Owner, assigned map[types.UID]uint16) error {
+	port, ok := assigned[owner.UID]
+	if !ok {
+		return fmt.Errorf("assign a port to Service %s/%s: %w", owner.Namespace, owner.Name, ports.ErrNoPort)
+	}
+	if another, err := c.Ports.BelongsToAnother(ctx, port, owner.UID); err != nil || another {
+		return errors.Join(fmt.Errorf("listen on port %d for Service %s/%s: the ledger gives it to another", port, owner.Namespace, owner.Name), err)
+	}
+	listener, err := c.Listen(ctx, port)
+	if err != nil {
+		return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
+	}
+	opened := &openPort{port: port, acceptNotifier: newAcceptNotifier(listener)}
+	of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: cluster.Name}
+	if err := c.Gateway.Open(of, opened.acceptNotifier); err != nil {
+		return fmt.Errorf("serve port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
+	}
+	c.openPorts.add(cluster, owner.UID, opened)
+	c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", cluster.Name, "service", owner.Name, "port", port)
 	return nil
 }
 

@@ -75,7 +75,8 @@ func portIn(ledgers []Ledger, uid types.UID) (uint16, bool) {
 	return 0, false
 }
 
-// Assign gives every Service its port; it writes nothing where each has one. Errors are [ErrNoPort] and the API server's.
+// Assign gives every Service its port, but those for which there is none; it writes nothing where each has one. Errors are the API
+// server's.
 func (s *Store) Assign(ctx context.Context, requests []Request, now time.Time) (map[types.UID]uint16, error) {
 	ledgers, err := s.cached(ctx)
 	if err != nil {
@@ -98,11 +99,9 @@ func (s *Store) Assign(ctx context.Context, requests []Request, now time.Time) (
 		return nil, err
 	}
 	for _, request := range missing {
-		port, ok := given[request.UID]
-		if !ok {
-			return nil, fmt.Errorf("assign a port to Service %s/%s: %w", request.Namespace, request.Name, ErrNoPort)
+		if port, ok := given[request.UID]; ok {
+			assigned[request.UID] = port
 		}
-		assigned[request.UID] = port
 	}
 	return assigned, nil
 }
