@@ -47,6 +47,10 @@ type Backend interface {
 	// SendClientAddress tells the instance at target that the session from local belongs to the peer. It is called before the
 	// session's first byte is sent, and makes only its best effort.
 	SendClientAddress(ctx context.Context, target, local, peer netip.AddrPort)
+	// MayBegin reports whether a session that is connected to an instance may send its first byte: not once all clients are held.
+	MayBegin(ctx context.Context, service Service) bool
+	// CountAsActive makes the instances count a peer as activity that gets no session here.
+	CountAsActive(ctx context.Context, service Service, peer netip.AddrPort)
 }
 
 // Refusal says why a peer is not served at all. The set is closed, because it labels metrics.

@@ -222,45 +222,42 @@ func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gat
 }
 
 // admit returns nil if the client's session may go through the gateway to the instance. Otherwise it waits until the client can
-// connect to PostgreSQL directly. To find that out takes a while if the API server is asked: the error is [errAsleepAgain] if nobody
-// may be passed on any more by then.
+// connect to PostgreSQL directly.
 func (w *Waker) admit(ctx context.Context, service gateway.Service, client gateway.Client, instance netip.AddrPort) error {
 	seen, err := w.read(ctx, service)
-	if err != nil {
-		return err
-	}
-	if w.barred(ctx, seen, instance.Addr(), client.Peer.Addr().Unmap()) {
+	if err == nil && w.barred(ctx, seen, instance.Addr(), client.Peer.Addr().Unmap()) {
 		return w.awaitDirect(ctx, service, client.Peer)
 	}
-	changed := w.Notifier.Listen(clusterOf(service))
-	switch seen, err = w.read(ctx, service); {
-	case err != nil:
-		return err
-	case seen.view.HoldsAll():
-		return errAsleepAgain
-	case seen.view.DozeAnnounced && w.mayHold(ctx, service):
-		timer := time.NewTimer(readAgain)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-changed:
-		case <-timer.C:
-		}
-		return errAsleepAgain
-	}
-	return nil
+	return err
 }
 
-// mayHold reports whether the API server says that all clients are held, or does not answer. The replica that confirms that they are
-// does so for all, and another one, whose informers may be late, must not pass a client to a PostgreSQL that is about to be fenced.
-func (w *Waker) mayHold(ctx context.Context, service gateway.Service) bool {
+// holdsWithin limits the last question before a session begins, whether all clients are held. With the way of the session's first byte
+// it is shorter than the sidecar's wait between the confirmation that they are and its last sample.
+const holdsWithin = 500 * time.Millisecond
+
+// MayBegin reports whether a session may begin. While a doze is announced, that is for the API server to say: the replica that confirms
+// that all clients are held does so for all, and another one, whose informers may be late, must not pass a client to a PostgreSQL that
+// is about to be fenced. Without an answer the client is held.
+func (w *Waker) MayBegin(ctx context.Context, service gateway.Service) bool {
+	seen, err := w.read(ctx, service)
+	if err != nil || seen.view.HoldsAll() || !seen.view.DozeAnnounced {
+		return err == nil && !seen.view.HoldsAll()
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdsWithin)
+	defer cancel()
 	var cluster cnpgv1.Cluster
 	if err := w.APIReader.Get(ctx, clusterOf(service), &cluster); err != nil {
 		w.Logger.Warn("whether a cluster is about to doze is not known: its clients wait", "namespace", service.Namespace, "cluster", service.Cluster, "error", err.Error())
-		return true
+		return false
 	}
-	return plan.View(&cluster, time.Now()).HoldsAll()
+	return !plan.View(&cluster, time.Now()).HoldsAll()
+}
+
+// CountAsActive makes the instances that are ready count the peer as activity.
+func (w *Waker) CountAsActive(ctx context.Context, service gateway.Service, peer netip.AddrPort) {
+	if seen, err := w.read(ctx, service); err == nil {
+		w.signalInstances(ctx, seen, peer)
+	}
 }
 
 // search finds an instance of the Service for all clients that wait for one. It outlives the client that started it. A panic ends
