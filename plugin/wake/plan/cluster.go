@@ -124,6 +124,13 @@ func BlockedByPlugin(cluster *cnpgv1.Cluster) bool {
 	}
 }
 
+// OnlyStreaming reports whether a standby serves clients only while it streams from the primary, perhaps with a limited lag, as the
+// Cluster's readiness probe demands.
+func OnlyStreaming(cluster *cnpgv1.Cluster) bool {
+	probes := cluster.Spec.Probes
+	return probes != nil && probes.Readiness != nil && probes.Readiness.Type == cnpgv1.ProbeStrategyStreaming
+}
+
 // OwnsHibernation reports whether this project alone has set the current value of the hibernation annotation.
 func OwnsHibernation(fields []metav1.ManagedFieldsEntry) bool {
 	return ownership.SetByUs(fields, "metadata", "annotations", contract.AnnotationHibernation)

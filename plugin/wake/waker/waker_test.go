@@ -725,3 +725,23 @@ func TestResolve_aPodWithTheLabelsOnlyBlocksNoWake(t *testing.T) {
 		}
 	})
 }
+
+// A standby that the Cluster's readiness probe keeps out of the Services until it streams gets no session here either: its data may be old.
+func TestRunning_leavesOutStandbysThatMayLag(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
+		awake(c)
+		c.Spec.Probes = &cnpgv1.ProbesConfiguration{Readiness: &cnpgv1.ProbeWithStrategy{Type: cnpgv1.ProbeStrategyStreaming}}
+	})
+	w.pod("orders-1", "10.0.0.1", same)
+	w.pod("orders-2", "10.0.0.2", same)
+	for suffix, want := range map[string][]netip.AddrPort{"-rw": {primary}, "-r": {primary}, "-ro": nil} {
+		if got := w.waker.Running(service(suffix)); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", suffix, got, want)
+		}
+	}
+	w.pod("orders-3", "10.0.0.3", ready)
+	if got, want := w.waker.Running(service("-ro")), []netip.AddrPort{netip.MustParseAddrPort("10.0.0.3:5432")}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want the standby that streams", got)
+	}
+}
