@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -70,7 +71,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	backend := &waker.Waker{
 		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier, Stopping: stopping,
 		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, WakeRecorder: wakeRecorder, Recorder: recorder,
-		Observer: counts, Logger: logger, Budget: waker.NewBudget(c.WakeSourceBurst, c.WakeBurst, c.WakeRate), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
+		Observer: counts, Logger: logger, Budget: waker.NewBudget(c.WakeSourceBurst, c.WakeBurst, c.WakeRate), PodSearches: semaphore.NewWeighted(waker.PodSearches), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
 	}
 	clients := gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger)
 	controller := &wake.Controller{

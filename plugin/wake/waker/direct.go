@@ -21,6 +21,10 @@ import (
 // podTimeout limits the search for the pod with an address.
 const podTimeout = 5 * time.Second
 
+// PodSearches is how many such searches should go on at once: the API server has no index of addresses and goes through all pods for
+// each, and clients of many addresses may come together.
+const PodSearches = 4
+
 // errAsleepAgain means that the cluster was put to sleep again before a client could connect directly.
 var errAsleepAgain = errors.New("the cluster is put to sleep again")
 
@@ -68,10 +72,10 @@ func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target networkpol
 func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
 	ctx, cancel := context.WithTimeout(w.Base, podTimeout)
 	defer cancel()
-	if err := w.podSearches.take(ctx); err != nil {
+	if err := w.PodSearches.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("find the pod of address %s: %w", address, err)
 	}
-	defer w.podSearches.give()
+	defer w.PodSearches.Release(1)
 	var pods corev1.PodList
 	of := client.MatchingFields{"status.podIP": address.Unmap().String(), "spec.hostNetwork": "false"}
 	if err := w.APIReader.List(ctx, &pods, of); err != nil {

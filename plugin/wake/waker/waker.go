@@ -18,6 +18,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -125,13 +126,13 @@ type Waker struct {
 	// Base is the parent context of all wakes.
 	Base context.Context // a wake outlives the client that began it, and not the plugin
 
-	// Budget limits how many wakes may begin.
-	Budget *Budget
+	// Budget limits how many wakes may begin, and PodSearches how many searches for the pod of an address go on at once.
+	Budget      *Budget
+	PodSearches *semaphore.Weighted
 
 	changing, peers singleflight.Group
 	unsent          unsent
 	searches        searches
-	podSearches     podSearches
 	waiters         waiters
 	granted         granted
 }

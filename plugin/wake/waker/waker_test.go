@@ -18,6 +18,7 @@ import (
 	"github.com/cloudnative-pg/cloudnative-pg/pkg/specs"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -149,7 +150,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 		Informers: informerstest.Reader(w.api), APIReader: w.api, Client: w.api, Notifier: w.notifier, Stopping: &Stopping{},
 		Stale:        func() bool { return w.stale.Load() },
 		WakeRecorder: &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
-		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(0, 0, 0), Limit: limit, Base: base,
+		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(0, 0, 0), PodSearches: semaphore.NewWeighted(PodSearches), Limit: limit, Base: base,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second, Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.1")},
 		Signal: func(_ context.Context, instance, client netip.AddrPort) {
 			w.mutex.Lock()
