@@ -64,13 +64,12 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	var dialer net.Dialer
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
 	notifier, stopping := &waker.Notifier{}, &waker.Stopping{}
-	tell := events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
-	wakeRecorder := &waker.WakeRecorder{Events: tell}
+	tell := &events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
 	sidecars := waker.NewSidecars(logger)
 	prober := &waker.Prober{Sidecars: sidecars}
 	backend := &waker.Waker{
 		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier, Stopping: stopping,
-		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, WakeRecorder: wakeRecorder, Recorder: recorder,
+		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, Events: tell, Recorder: recorder,
 		Observer: counts, Logger: logger, Budget: waker.NewBudget(c.WakeSourceBurst, c.WakeBurst, c.WakeRate), PodSearches: semaphore.NewWeighted(waker.PodSearches), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
 	}
 	clients := gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger)
@@ -87,7 +86,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		Ask: ask, Notifier: notifier, Stopping: stopping, Events: tell, WakeRecorder: wakeRecorder, Observer: counts, Logger: logger,
+		Ask: ask, Notifier: notifier, Stopping: stopping, Events: tell, Observer: counts, Logger: logger,
 	}
 	backend.Stale = controller.Stale
 	if err := controller.SetupWithManager(manager); err != nil {

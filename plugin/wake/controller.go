@@ -70,9 +70,8 @@ type Controller struct {
 	Notifier *waker.Notifier
 	// Stopping remembers which clusters may be stopping.
 	Stopping *waker.Stopping
-	// Events writes Events, and WakeRecorder those about who woke a cluster.
-	Events       events.Writer
-	WakeRecorder *waker.WakeRecorder
+	// Events writes Events.
+	Events *events.Writer
 	// Observer is notified how the wakes for Backups end.
 	Observer waker.Observer
 	Logger   *slog.Logger
@@ -94,7 +93,6 @@ type Controller struct {
 	backupWakes   sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
 	serving       sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
 	unrouted      sync.Map // how many Services lead nowhere, by sleeping cluster: int
-	refusing      sync.Map // the sleep of which an Event says that it goes on for a node maintenance, by cluster: string
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
@@ -199,6 +197,7 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 		c.waking.Delete(seen.name)
 		c.dozed.Delete(seen.name)
 		c.Stopping.Forget(seen.name)
+		c.Events.Forget(seen.name)
 		return plan.Plan{Reason: plan.ReasonGone}
 	}
 	view := plan.View(seen.cluster, now)

@@ -336,7 +336,7 @@ const recordTimeout = 10 * time.Second
 func (w *wake) recordWoken(message string, now time.Time) {
 	ctx, cancel := context.WithTimeout(w.Base, recordTimeout)
 	defer cancel()
-	if err := w.WakeRecorder.write(ctx, w.cluster, w.recorded, message, now); err != nil {
+	if err := w.Events.Write(ctx, w.cluster, woken(w.recorded, message), now); err != nil {
 		w.Logger.Warn("cannot write yet who woke a cluster", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 	}
 }

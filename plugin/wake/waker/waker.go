@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -108,11 +109,11 @@ type Waker struct {
 	Signal func(ctx context.Context, instance, client netip.AddrPort)
 	// Sidecars receive the client addresses of the gateway's connections.
 	Sidecars *Sidecars
-	// WakeRecorder records who woke a cluster; Recorder writes other Events.
-	WakeRecorder *WakeRecorder
-	Recorder     record.EventRecorder
-	Observer     Observer
-	Logger       *slog.Logger
+	// Events writes who woke a cluster; Recorder writes other Events.
+	Events   *events.Writer
+	Recorder record.EventRecorder
+	Observer Observer
+	Logger   *slog.Logger
 	// Allowed are the networks whose clients are served.
 	Allowed []netip.Prefix
 	// Addresses are those of this pod, one of each family that it has.

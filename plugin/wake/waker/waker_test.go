@@ -148,8 +148,8 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 	t.Cleanup(cancel)
 	w.waker = &Waker{
 		Informers: informerstest.Reader(w.api), APIReader: w.api, Client: w.api, Notifier: w.notifier, Stopping: &Stopping{},
-		Stale:        func() bool { return w.stale.Load() },
-		WakeRecorder: &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
+		Stale:  func() bool { return w.stale.Load() },
+		Events: &events.Writer{Client: w.api, Pod: "a"}, Recorder: w.recorder,
 		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(0, 0, 0), PodSearches: semaphore.NewWeighted(PodSearches), Limit: limit, Base: base,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second, Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.1")},
 		Signal: func(_ context.Context, instance, client netip.AddrPort) {
@@ -408,8 +408,8 @@ func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 			t.Errorf("last-wake says %+v", recorded)
 		}
 		value := cluster.Annotations[contract.AnnotationLastWake]
-		survivor := &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "b"}}
-		if err := survivor.Woken(t.Context(), &cluster, value, recorded, time.Now()); err != nil || !w.waker.WakeRecorder.Recorded(client.ObjectKeyFromObject(&cluster), value) {
+		survivor := &events.Writer{Client: w.api, Pod: "b"}
+		if err := survivor.Write(t.Context(), &cluster, Woken(value, recorded), time.Now()); err != nil {
 			t.Errorf("another replica tells of it too: %v", err)
 		}
 		if diff := cmp.Diff(messages, w.woken()); diff != "" {
