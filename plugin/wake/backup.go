@@ -9,7 +9,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -36,7 +35,7 @@ func (c *Controller) wakeForBackup(ctx context.Context, name types.NamespacedNam
 		return false, client.IgnoreNotFound(err)
 	}
 	now := time.Now()
-	switch view := plan.View(cluster, now); {
+	switch view := c.Stopping.View(cluster, now); {
 	case view.Deleting:
 		return false, nil
 	case view.MayStillStop, view.Dozing && !view.Stopped: // PostgreSQL would stop even if the fence were lifted now
@@ -75,7 +74,7 @@ func (c *Controller) observeBackupWake(seen *snapshot, again *requeue) {
 	case seen.cluster == nil:
 		c.backupWakes.Delete(seen.name)
 		return
-	case !seen.sleeps(again.now) && seen.serves(seen.cluster.GetServiceReadWriteName()):
+	case !seen.sleeps() && seen.serves(seen.cluster.GetServiceReadWriteName()):
 	case again.now.Before(until):
 		again.at(until)
 		return

@@ -105,6 +105,7 @@ type Controller struct {
 type snapshot struct {
 	name     types.NamespacedName
 	cluster  *cnpgv1.Cluster // nil: it is gone
+	view     plan.Cluster
 	services []corev1.Service
 	// unroutable names the Services of which not every client can be led here, and says why; stranded are they.
 	unroutable []string
@@ -178,7 +179,7 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snap
 		return nil, err
 	}
 	if err == nil {
-		seen.cluster = cluster
+		seen.cluster, seen.view = cluster, c.Stopping.View(cluster, time.Now())
 		if err := c.route(ctx, seen); err != nil {
 			return nil, err
 		}
@@ -186,7 +187,7 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snap
 	if seen.slices, err = c.Informers.Slices(ctx, name, append(stdslices.Clip(seen.services), seen.stranded...)); err != nil {
 		return nil, err
 	}
-	seen.leadStranded(time.Now())
+	seen.leadStranded()
 	seen.replicas, err = c.readReplicas(ctx)
 	return seen, err
 }
@@ -200,7 +201,7 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 		c.Events.Forget(seen.name)
 		return plan.Plan{Reason: plan.ReasonGone}
 	}
-	view := plan.View(seen.cluster, now)
+	view := seen.view
 	state := plan.State{Cluster: view, Unroutable: len(seen.unroutable) != 0}
 	routed := map[types.UID]bool{}
 	for i := range seen.slices {

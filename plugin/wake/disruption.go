@@ -26,7 +26,7 @@ func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, ag
 	if seen.cluster == nil {
 		return nil
 	}
-	view := plan.View(seen.cluster, again.now)
+	view := seen.view
 	value := seen.cluster.Annotations[contract.AnnotationDozingSince]
 	since, err := time.Parse(time.RFC3339, value)
 	if !view.Dozing || view.Deleting || view.VolumesAtRisk || err != nil {
@@ -116,7 +116,7 @@ func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Re
 	now := time.Now()
 	var requests []reconcile.Request
 	for _, cluster := range clusters {
-		if !plan.View(cluster, now).Dozing {
+		if !c.Stopping.View(cluster, now).Dozing {
 			continue
 		}
 		name := client.ObjectKeyFromObject(cluster)

@@ -26,18 +26,13 @@ const noPod = "none"
 // reconcileStop finds out whether PostgreSQL has stopped if the sidecar does not record it, perhaps because it is down. Otherwise the
 // gateway would hold clients forever.
 func (c *Controller) reconcileStop(ctx context.Context, seen *snapshot, again *requeue) error {
-	if seen.cluster == nil {
-		c.stops.Delete(seen.name)
-		return nil
-	}
-	view := plan.View(seen.cluster, again.now)
-	if !view.AwaitsStop() {
+	if !seen.view.AwaitsStop() {
 		c.stops.Delete(seen.name)
 		return nil
 	}
 	known, _ := c.stops.Load(seen.name)
 	before, _ := known.(plan.Stop)
-	stop, due := before.Await(view, again.now)
+	stop, due := before.Await(seen.view, again.now)
 	c.stops.Store(seen.name, stop)
 	if again.now.Before(due) {
 		again.at(due)

@@ -83,24 +83,18 @@ func isFirst(service *corev1.Service, cluster string) bool {
 // during the sleep, and nothing else wakes the cluster for their clients. Neither a traffic policy nor a load balancer that takes
 // pods only matters to who connects to the ClusterIP. Of one that does not name its cluster, only what leads here already is kept:
 // its port says which cluster to wake. After the wake each leads here until it is ready, as others do.
-func (s *snapshot) leadStranded(now time.Time) {
+func (s *snapshot) leadStranded() {
 	if len(s.stranded) == 0 {
 		return
 	}
-	asleep := sleeps(plan.View(s.cluster, now))
 	for i := range s.stranded {
 		service := &s.stranded[i]
 		named := service.Spec.Selector[endpointslice.LabelCluster] != ""
-		may := asleep && named && len(s.services) < mostServices
+		may := s.view.Sleeps() && named && len(s.services) < mostServices
 		if service.Spec.Type != corev1.ServiceTypeExternalName && (may || s.port(service.UID) != 0) {
 			s.services = append(s.services, *service)
 		}
 	}
-}
-
-// sleeps reports whether the Services of the cluster lead to nothing else than the gateway.
-func sleeps(cluster plan.Cluster) bool {
-	return cluster.HibernationOn || cluster.Dozing || cluster.MayStillStop
 }
 
 // recordUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake. The replica
@@ -111,8 +105,7 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 	}
 	before, there := seen.cluster.Annotations[contract.AnnotationUnroutableServices]
 	names := strings.Join(seen.unroutable, "; ")
-	view := plan.View(seen.cluster, now)
-	switch obstacle := view.Obstacle(); {
+	switch obstacle := seen.view.Obstacle(); {
 	case obstacle != "" && obstacle != plan.ReasonMaintenance, names == "":
 		if !there {
 			return nil
@@ -125,7 +118,7 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 		return err
 	}
 	message := "The cluster stays awake, because the clients of these Services could not be routed to the gateway while it sleeps: "
-	if sleeps(view) {
+	if seen.view.Sleeps() {
 		message = "The cluster sleeps, and not every client of these Services reaches the gateway, which would wake it. A connection to " +
 			"its Service " + seen.name.Name + "-rw wakes it, and it then stays awake: "
 	}

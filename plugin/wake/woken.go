@@ -16,7 +16,7 @@ const wakerEventDelay = 5 * time.Second
 // recordWoken writes an Event that says who woke the cluster, if the replica that woke it has not, for example because it
 // stopped. It ignores older wakes, so that a starting plugin does not report all past ones.
 func (c *Controller) recordWoken(ctx context.Context, seen *snapshot, again *requeue) error {
-	if seen.sleeps(again.now) {
+	if seen.sleeps() {
 		c.serving.Delete(seen.name)
 		return nil
 	}
@@ -35,13 +35,7 @@ func (c *Controller) recordWoken(ctx context.Context, seen *snapshot, again *req
 }
 
 // sleeps reports whether the cluster hibernates or dozes, or is gone.
-func (s *snapshot) sleeps(now time.Time) bool {
-	if s.cluster == nil {
-		return true
-	}
-	view := plan.View(s.cluster, now)
-	return view.HibernationOn || view.Dozing
-}
+func (s *snapshot) sleeps() bool { return s.cluster == nil || s.view.HibernationOn || s.view.Dozing }
 
 // serves reports whether the Service has a ready endpoint of its own.
 func (s *snapshot) serves(service string) bool {

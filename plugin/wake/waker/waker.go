@@ -160,15 +160,8 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	if err != nil {
 		return ""
 	}
-	ignore, ok := cluster.Annotations[contract.AnnotationIgnore]
-	if !ok {
-		return ""
-	}
-	policy, _ := idle.ParsePolicy(map[string]string{contract.AnnotationIgnore: ignore}, time.Now()) // no more, for every connection
-	for _, pattern := range policy.Ignore {
-		if pattern.MatchesUnseen(address) {
-			return gateway.RefusalIgnored
-		}
+	if slices.ContainsFunc(w.Stopping.View(cluster, time.Now()).Policy.Ignore, func(p idle.Pattern) bool { return p.MatchesUnseen(address) }) {
+		return gateway.RefusalIgnored
 	}
 	return ""
 }
@@ -303,7 +296,7 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 			return nil, err
 		}
 	}
-	seen.view = plan.View(seen.cluster, time.Now())
+	seen.view = w.Stopping.View(seen.cluster, time.Now())
 	services, err := w.Informers.Services(ctx, name)
 	if err != nil {
 		return nil, err
