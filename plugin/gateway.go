@@ -3,10 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"golang.org/x/sync/semaphore"
@@ -117,21 +117,20 @@ func (g *wakeGateway) wakeForBackup() func(context.Context, types.NamespacedName
 // stale reports whether clients should be led to other replicas. Without a gateway none is led here.
 func (g *wakeGateway) stale() bool { return g != nil && g.controller.Stale() }
 
-// sweep frees ports until the context ends, starting once the informers are in sync.
-func (g *wakeGateway) sweep(ctx context.Context, manager ctrl.Manager) error {
+// run frees ports and probes the other replicas until the context ends, once the informers are in sync.
+func (g *wakeGateway) run(ctx context.Context, manager ctrl.Manager) {
 	if !manager.GetCache().WaitForCacheSync(ctx) {
-		return nil
+		return
 	}
-	err := g.controller.Sweep(ctx, func(ports int) {
+	var probing sync.WaitGroup
+	defer probing.Wait()
+	probing.Go(func() { g.controller.ProbePeers(ctx) })
+	g.controller.Sweep(ctx, func(ports int) {
 		g.metrics.PortsUsed(ports)
 		if clusters, err := g.controller.Informers.Clusters(ctx); err == nil {
 			g.setFleet(len(clusters))
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("free ports: %w", err)
-	}
-	return nil
 }
 
 // setFleet adapts what is not set to the number of clusters.
@@ -140,15 +139,4 @@ func (g *wakeGateway) setFleet(clusters int) {
 	if g.setHeld != nil {
 		g.setHeld(max(gateway.DefaultLimits().Held, min(clusters, g.room)))
 	}
-}
-
-// probePeers probes the other replicas until the context ends, once the informers are in sync.
-func (g *wakeGateway) probePeers(ctx context.Context, manager ctrl.Manager) error {
-	if !manager.GetCache().WaitForCacheSync(ctx) {
-		return nil
-	}
-	if err := g.controller.ProbePeers(ctx); err != nil {
-		return fmt.Errorf("probe the other replicas: %w", err)
-	}
-	return nil
 }

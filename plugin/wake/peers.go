@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -77,22 +78,15 @@ func (c *Controller) isSpare(seen *snapshot, planned plan.Plan, slice *discovery
 	})
 }
 
-// ProbePeers probes the other replicas that clients are led to, every second until the context ends, and has the clusters looked
-// at of one that is taken for dead.
-func (c *Controller) ProbePeers(ctx context.Context) error {
-	ticker := time.NewTicker(probeEvery)
-	defer ticker.Stop()
+// ProbePeers probes the other replicas that clients are led to, every second until the context ends. When one is taken for dead, its
+// clusters are reconciled.
+func (c *Controller) ProbePeers(ctx context.Context) {
 	known := map[types.UID]probes{}
-	for {
+	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 		if err := c.probePeers(ctx, known); err != nil && ctx.Err() == nil {
-			c.Logger.Warn("the other replicas could not be probed", "error", err.Error())
+			c.Logger.Warn("cannot probe the other replicas", "error", err.Error())
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+	}, probeEvery)
 }
 
 // probePeers probes each once, all at the same time, and keeps the results. It probes itself by the same way: a replica that is

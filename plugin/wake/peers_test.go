@@ -2,6 +2,7 @@ package wake
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,13 +58,11 @@ func (r *replica) probe() {
 	r.network.probes = true
 	r.world.mutex.Unlock()
 	ctx, cancel := context.WithCancel(r.world.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.ProbePeers(ctx) }()
+	var probing sync.WaitGroup
+	probing.Go(func() { r.ProbePeers(ctx) })
 	r.world.t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			r.world.t.Error(err)
-		}
+		probing.Wait()
 	})
 	synctest.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -19,18 +20,15 @@ const sweepEvery = time.Minute
 
 // Sweep frees the ports of Services that are gone, every minute until the context ends. It passes used the number of ports of
 // existing Services.
-func (c *Controller) Sweep(ctx context.Context, used func(int)) error {
-	for {
+func (c *Controller) Sweep(ctx context.Context, used func(int)) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		count, err := c.sweep(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.Logger.Warn("the ports of Services that are gone could not be freed", "error", err.Error())
+			c.Logger.Warn("cannot free the ports of Services that are gone", "error", err.Error())
 		} else {
 			used(count)
 		}
-		if pause(ctx, sweepEvery); ctx.Err() != nil {
-			return nil
-		}
-	}
+	}, sweepEvery)
 }
 
 // sweep frees the ports of Services that neither the informers nor the API server know, and removes slices of no cluster.

@@ -187,10 +187,8 @@ func causeOr(ctx context.Context, err error) error {
 
 // pause waits for the duration, or until the context ends.
 func pause(ctx context.Context, duration time.Duration) {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(duration):
 	}
 }

@@ -124,14 +124,11 @@ func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer n
 		default:
 			wait = w.NodesWait - now.Sub(direct)
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return context.Cause(ctx)
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-changed:
-			timer.Stop()
 		}
 	}
 }

@@ -255,15 +255,13 @@ func (w *wake) pause(ctx context.Context, wait time.Duration, changed <-chan str
 	if wait < readAgain {
 		changed = nil // the state is read soon enough anyway
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case result := <-w.probed:
 		w.found = result.instance
 		return result.err
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-changed:
 	}
 	return nil
