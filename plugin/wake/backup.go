@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,11 +47,8 @@ func (c *Controller) wakeForBackup(ctx context.Context, name types.NamespacedNam
 		return true, err
 	}
 	err = waker.Annotate(ctx, c.Client, cluster, waker.Unfence(wake))
-	if apierrors.IsConflict(err) {
-		return true, nil // the operator asks again
-	}
 	if err != nil {
-		return true, err
+		return true, ignoreConflict(err) // the operator asks again
 	}
 	c.backupWakes.Store(name, now)
 	c.Logger.Info("a dozing cluster is woken for its Backup", "namespace", name.Namespace, "cluster", name.Name, "backup", backup)

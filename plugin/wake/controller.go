@@ -203,20 +203,15 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	}
 	view := seen.view
 	state := plan.State{Cluster: view, Unroutable: len(seen.unroutable) != 0}
-	routed := map[types.UID]bool{}
-	for i := range seen.slices {
-		if endpointslice.IsOurs(&seen.slices[i]) {
-			routed[endpointslice.ServiceOf(&seen.slices[i])] = true
-		}
-	}
+	led := seen.led()
 	for i := range seen.services {
 		service := &seen.services[i]
 		state.Services = append(state.Services, plan.Service{
-			UID: service.UID, Led: routed[service.UID], Ready: endpointslice.ServesAll(service, seen.slices) && seen.isTold(service),
+			UID: service.UID, Led: led[service.UID], Ready: endpointslice.ServesAll(service, seen.slices) && seen.isTold(service),
 			Direct: len(endpointslice.Ready(service, seen.slices)) != 0,
 		})
 	}
-	if view.HibernationOn || view.Dozing || view.MayStillStop || len(routed) == 0 {
+	if view.Sleeps() || len(led) == 0 {
 		c.waking.Delete(seen.name)
 	} else {
 		until, _ := c.waking.LoadOrStore(seen.name, now.Add(plan.StandInFor))
@@ -295,13 +290,9 @@ type routed struct {
 
 // hasSlice reports whether a slice of this replica leads here already, as after a restart of its container.
 func (c *Controller) hasSlice(seen *snapshot, service types.UID) bool {
-	for i := range seen.slices {
-		slice := &seen.slices[i]
-		if endpointslice.IsOurs(slice) && endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID && endpointslice.ServiceOf(slice) == service {
-			return true
-		}
-	}
-	return false
+	return stdslices.ContainsFunc(seen.slices, func(slice discoveryv1.EndpointSlice) bool {
+		return endpointslice.IsOurs(&slice) && endpointslice.ReplicaOf(&slice) == c.Settings.Replica.UID && endpointslice.ServiceOf(&slice) == service
+	})
 }
 
 // openListeners opens the listeners of those Services that have none yet. unallocated is about those for which there is no port, or no
@@ -353,6 +344,17 @@ func (c *Controller) openListener(ctx context.Context, cluster types.NamespacedN
 	c.openPorts.add(cluster, owner.UID, opened)
 	c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", cluster.Name, "service", owner.Name, "port", port)
 	return nil
+}
+
+// led returns the Services that slices of ours lead to a gateway.
+func (s *snapshot) led() map[types.UID]bool {
+	led := map[types.UID]bool{}
+	for i := range s.slices {
+		if endpointslice.IsOurs(&s.slices[i]) {
+			led[endpointslice.ServiceOf(&s.slices[i])] = true
+		}
+	}
+	return led
 }
 
 // port is the port that slices of ours name for a Service, 0 if there are none.

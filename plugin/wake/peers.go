@@ -2,6 +2,7 @@ package wake
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -96,11 +97,7 @@ func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes)
 	if err != nil {
 		return err
 	}
-	for uid := range known {
-		if pods[uid] == nil {
-			delete(known, uid)
-		}
-	}
+	maps.DeleteFunc(known, func(uid types.UID, _ probes) bool { return pods[uid] == nil })
 	began := time.Now()
 	own := c.Settings.Replica.UID
 	answers := c.askAll(ctx, pods)
@@ -131,16 +128,10 @@ func (c *Controller) peers(ctx context.Context) (replicas, error) {
 		return nil, err
 	}
 	pods, err := c.readReplicas(ctx)
-	if err != nil {
-		return nil, err
-	}
-	peers := replicas{}
-	for _, uid := range append(uids, c.Settings.Replica.UID) {
-		if pod := pods[uid]; pod != nil {
-			peers[uid] = pod
-		}
-	}
-	return peers, nil
+	maps.DeleteFunc(pods, func(uid types.UID, _ *corev1.Pod) bool {
+		return uid != c.Settings.Replica.UID && !slices.Contains(uids, uid)
+	})
+	return pods, err
 }
 
 // askAll asks the API server and the replicas, and returns how long those took that answered.

@@ -107,9 +107,13 @@ func refuses(ctx context.Context, dial func(context.Context, string) (net.Conn, 
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// unlessChanged annotates the Cluster, unless it has changed: that leads to another reconciliation.
+// unlessChanged annotates the Cluster, unless it has changed.
 func (c *Controller) unlessChanged(ctx context.Context, seen *snapshot, annotations map[string]*string) error {
-	err := waker.Annotate(ctx, c.Client, seen.cluster, annotations)
+	return ignoreConflict(waker.Annotate(ctx, c.Client, seen.cluster, annotations))
+}
+
+// ignoreConflict returns nil for a conflict: the change that caused it leads to another reconciliation.
+func ignoreConflict(err error) error {
 	if apierrors.IsConflict(err) {
 		return nil
 	}

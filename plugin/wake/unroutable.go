@@ -8,12 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -110,11 +108,11 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 		if !there {
 			return nil
 		}
-		return c.annotateUnroutable(ctx, seen, nil)
+		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationUnroutableServices: nil})
 	case names == before:
 		return nil
 	}
-	if err := c.annotateUnroutable(ctx, seen, &names); err != nil {
+	if err := c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationUnroutableServices: &names}); err != nil {
 		return err
 	}
 	message := "The cluster stays awake, because the clients of these Services could not be routed to the gateway while it sleeps: "
@@ -126,14 +124,4 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 		Warning: true, Reason: "ServiceUnroutable", Occasion: names,
 		Message: message + names + ". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
 	}, now)
-}
-
-// annotateUnroutable sets the annotation, or removes it. A conflict is ignored: the change that caused it leads to another
-// reconciliation.
-func (c *Controller) annotateUnroutable(ctx context.Context, seen *snapshot, value *string) error {
-	err := waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationUnroutableServices: value})
-	if apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -169,12 +170,9 @@ func (w *Waker) signalInstances(ctx context.Context, seen *snapshot, peer netip.
 
 // routed reports whether one of our slices leads the Service's clients to a gateway.
 func (s *snapshot) routed() bool {
-	for i := range s.slices {
-		if endpointslice.IsOurs(&s.slices[i]) && endpointslice.ServiceOf(&s.slices[i]) == s.service.UID {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.slices, func(slice discoveryv1.EndpointSlice) bool {
+		return endpointslice.IsOurs(&slice) && endpointslice.ServiceOf(&slice) == s.service.UID
+	})
 }
 
 // announced reports whether an instance is about to put the cluster to sleep.
