@@ -3,12 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -63,14 +64,13 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	var dialer net.Dialer
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
 	notifier, stopping := &waker.Notifier{}, &waker.Stopping{}
-	tell := events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
-	wakeRecorder := &waker.WakeRecorder{Events: tell}
+	tell := &events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
 	sidecars := waker.NewSidecars(logger)
 	prober := &waker.Prober{Sidecars: sidecars}
 	backend := &waker.Waker{
 		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier, Stopping: stopping,
-		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, WakeRecorder: wakeRecorder, Recorder: recorder,
-		Observer: counts, Logger: logger, Budget: waker.NewBudget(c.WakeBurst, c.WakeRate), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
+		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, Events: tell, Recorder: recorder,
+		Observer: counts, Logger: logger, Budget: waker.NewBudget(c.WakeSourceBurst, c.WakeBurst, c.WakeRate), PodSearches: semaphore.NewWeighted(waker.PodSearches), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
 	}
 	clients := gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger)
 	controller := &wake.Controller{
@@ -86,7 +86,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},
-		Ask: ask, Notifier: notifier, Stopping: stopping, Events: tell, WakeRecorder: wakeRecorder, Observer: counts, Logger: logger,
+		Ask: ask, Notifier: notifier, Stopping: stopping, Events: tell, Observer: counts, Logger: logger,
 	}
 	backend.Stale = controller.Stale
 	if err := controller.SetupWithManager(manager); err != nil {
@@ -117,21 +117,20 @@ func (g *wakeGateway) wakeForBackup() func(context.Context, types.NamespacedName
 // stale reports whether clients should be led to other replicas. Without a gateway none is led here.
 func (g *wakeGateway) stale() bool { return g != nil && g.controller.Stale() }
 
-// sweep frees ports until the context ends, starting once the informers are in sync.
-func (g *wakeGateway) sweep(ctx context.Context, manager ctrl.Manager) error {
+// run frees ports and probes the other replicas until the context ends, once the informers are in sync.
+func (g *wakeGateway) run(ctx context.Context, manager ctrl.Manager) {
 	if !manager.GetCache().WaitForCacheSync(ctx) {
-		return nil
+		return
 	}
-	err := g.controller.Sweep(ctx, func(ports int) {
+	var probing sync.WaitGroup
+	defer probing.Wait()
+	probing.Go(func() { g.controller.ProbePeers(ctx) })
+	g.controller.Sweep(ctx, func(ports int) {
 		g.metrics.PortsUsed(ports)
 		if clusters, err := g.controller.Informers.Clusters(ctx); err == nil {
 			g.setFleet(len(clusters))
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("free ports: %w", err)
-	}
-	return nil
 }
 
 // setFleet adapts what is not set to the number of clusters.
@@ -140,15 +139,4 @@ func (g *wakeGateway) setFleet(clusters int) {
 	if g.setHeld != nil {
 		g.setHeld(max(gateway.DefaultLimits().Held, min(clusters, g.room)))
 	}
-}
-
-// probePeers probes the other replicas until the context ends, once the informers are in sync.
-func (g *wakeGateway) probePeers(ctx context.Context, manager ctrl.Manager) error {
-	if !manager.GetCache().WaitForCacheSync(ctx) {
-		return nil
-	}
-	if err := g.controller.ProbePeers(ctx); err != nil {
-		return fmt.Errorf("probe the other replicas: %w", err)
-	}
-	return nil
 }

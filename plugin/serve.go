@@ -206,8 +206,7 @@ func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Mana
 func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *grpcserver.Server, woken *wakeGateway, ready *readiness) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if woken != nil {
-		group.Go(func() error { return woken.sweep(ctx, manager) })
-		group.Go(func() error { return woken.probePeers(ctx, manager) })
+		group.Go(func() error { woken.run(ctx, manager); return nil })
 	}
 	group.Go(func() error {
 		if err := manager.Start(ctx); err != nil {

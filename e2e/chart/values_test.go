@@ -130,7 +130,7 @@ func agree(t *testing.T, path string, values map[string]any, schema object) {
 func TestValues_reachThePlugin(t *testing.T) {
 	t.Parallel()
 	got := rendered(t, "cnpg-system", set(t,
-		`gateway.ports="20000-20999"`, `gateway.allow=["10.0.0.0/8","fd00::/8"]`, `gateway.wakeTimeout="3m"`, `gateway.wakeBurst=1000000`, `gateway.wakeRate=20`, `gateway.held=9000`, `gateway.drainSeconds=60`,
+		`gateway.ports="20000-20999"`, `gateway.allow=["10.0.0.0/8","fd00::/8"]`, `gateway.wakeTimeout="3m"`, `gateway.wakeSourceBurst=50`, `gateway.wakeBurst=1000000`, `gateway.wakeRate=20`, `gateway.held=9000`, `gateway.drainSeconds=60`,
 		`sidecar.update="immediate"`, `shortenStartupProbes=false`, `sidecar.resources.requests.cpu="10m"`, `rbac.cnpgGroup="postgresql.example.org"`, `policies.annotations=true`, `replicaCount=1`,
 		`additionalArgs=["--validate-clusters=true"]`, `additionalEnv=[{"name":"RELEASE","value":"{{ .Release.Name }}"}]`,
 		`networkPolicy.enabled=true`, `podLabels={"team":"databases"}`, `commonAnnotations={"example.org/owner":"databases"}`))

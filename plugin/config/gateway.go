@@ -35,6 +35,7 @@ func (r *reader) gateway(c Config) *Gateway {
 			Pod: r.values["POD_NAME"], Namespace: r.values["POD_NAMESPACE"], UID: types.UID(r.values["POD_UID"]), Node: r.values["NODE_NAME"],
 		},
 	}
+	g.WakeSourceBurst = r.number("WAKE_SOURCE_BURST", mostAtOnce, "")
 	g.WakeBurst, g.WakeRate = r.number("WAKE_BURST", mostAtOnce, ""), r.number("WAKE_RATE", mostEachSecond, "")
 	g.Held = r.number("GATEWAY_HELD", r.room(g.Ports), ", as RLIMIT_NOFILE allows besides the ports of GATEWAY_PORTS")
 	if g.Replica.Pod == "" {

@@ -52,37 +52,36 @@ func (c *Controller) ensureSlice(ctx context.Context, seen *snapshot, want *disc
 	return nil
 }
 
-// reduce removes what is not planned: this replica's slices and then, a moment later, its ports; and the slices of dead replicas. A slice whose
+// reduce removes what is not planned: this replica's slices and then, a moment later, its ports; and what others must not leave. A slice whose
 // port another Service has leads clients into another's database: it goes, even if none takes its place.
 func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, routes []routed, again *requeue) error {
-	wanted := map[string]bool{}
+	wanted, led := map[string]bool{}, map[types.UID]bool{}
 	for _, l := range routes {
+		led[l.service.UID] = true
 		for i := range l.wanted {
 			wanted[l.wanted[i].Name] = true
 		}
 	}
-	own := c.Settings.Replica.UID
 	unwakeable := false
-	unwanted := c.noteUnwanted(seen, planned, again.now)
 	for i := range seen.slices {
 		slice := &seen.slices[i]
 		if !endpointslice.IsOurs(slice) || wanted[slice.Name] {
 			continue
 		}
-		misleads, err := c.Ports.BelongsToAnother(ctx, endpointslice.PortOf(slice), endpointslice.ServiceOf(slice))
+		service := endpointslice.ServiceOf(slice)
+		misleads, err := c.Ports.BelongsToAnother(ctx, endpointslice.PortOf(slice), service)
 		if err != nil {
 			return err
 		}
-		if endpointslice.ReplicaOf(slice) == own {
-			if slices.Contains(planned.Lead, endpointslice.ServiceOf(slice)) && len(routes) == 0 && !misleads {
-				continue // planned, but its port could not be opened: the slices stay until it can
-			}
+		switch own := endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID; {
+		case own && slices.Contains(planned.Lead, service) && !led[service] && !misleads:
+			continue // planned, but its port could not be opened: the slices stay until it can
+		case own:
 			unwakeable = unwakeable || planned.Unwakeable
-		} else if !seen.replicas.ready(own) {
+		case !seen.replicas.ready(c.Settings.Replica.UID):
 			continue // a replica that is not ready does not judge others
-		} else if dead, ask := seen.replicas.dead(slice, again.now); !dead && !misleads && !c.isLost(seen, planned, slice) {
-			again.at(ask)
-			if gone, err := c.isUnwanted(ctx, seen, unwanted[slice.UID], again); err != nil {
+		case !misleads:
+			if gone, err := c.mayGo(ctx, seen, planned, slice, again); err != nil {
 				return err
 			} else if !gone {
 				continue
@@ -100,39 +99,42 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 // it at once, unless it cannot, or does not see why.
 const unwantedFor = 30 * time.Second
 
-// noteUnwanted returns since when this replica's plans have not wanted a slice, by its UID.
-func (c *Controller) noteUnwanted(seen *snapshot, planned plan.Plan, now time.Time) map[types.UID]time.Time {
-	last, _ := c.unwanted.Load(seen.name)
-	before, _ := last.(map[types.UID]time.Time)
-	since := map[types.UID]time.Time{}
-	for i := range seen.slices {
-		slice := &seen.slices[i]
-		if !endpointslice.IsOurs(slice) || slices.Contains(planned.Lead, endpointslice.ServiceOf(slice)) {
-			continue
-		}
-		since[slice.UID] = now
-		if at, ok := before[slice.UID]; ok {
-			since[slice.UID] = at
-		}
-	}
-	if len(since) == 0 {
-		c.unwanted.Delete(seen.name)
-	} else {
-		c.unwanted.Store(seen.name, since)
-	}
-	return since
+// condemned is another replica's slice that is to go if its Service can do without it.
+type condemned struct {
+	from   time.Time
+	silent types.UID // the replica, if it was taken for dead; otherwise no plan wants the slice
 }
 
-// isUnwanted reports whether no plan has wanted a slice for unwantedFor, and the API server has the Cluster that the last one was made
-// of: a replica whose own informers are late must not judge others.
-func (c *Controller) isUnwanted(ctx context.Context, seen *snapshot, since time.Time, again *requeue) (bool, error) {
-	if since.IsZero() {
+// mayGo reports whether another replica's slice may be removed.
+func (c *Controller) mayGo(ctx context.Context, seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice, again *requeue) (bool, error) {
+	dead, ask := seen.replicas.dead(slice, again.now)
+	if dead {
+		return true, nil
+	}
+	again.at(ask)
+	isLed := slices.Contains(planned.Lead, endpointslice.ServiceOf(slice))
+	if !isLed {
+		c.condemned.LoadOrStore(slice.UID, condemned{from: again.now.Add(unwantedFor)})
+	}
+	stored, known := c.condemned.Load(slice.UID)
+	of, _ := stored.(condemned)
+	switch {
+	case !known:
+		return false, nil
+	case of.silent != "":
+		return c.isSpare(seen, planned, slice), nil
+	case isLed:
+		c.condemned.Delete(slice.UID)
+		return false, nil
+	case again.now.Before(of.from):
+		again.at(of.from)
 		return false, nil
 	}
-	if due := since.Add(unwantedFor); again.now.Before(due) {
-		again.at(due)
-		return false, nil
-	}
+	return c.isCurrent(ctx, seen)
+}
+
+// isCurrent reports whether the API server has the Cluster that was read: a replica whose own informers are late must not judge others.
+func (c *Controller) isCurrent(ctx context.Context, seen *snapshot) (bool, error) {
 	var live cnpgv1.Cluster
 	err := c.APIReader.Get(ctx, seen.name, &live)
 	switch {
@@ -159,5 +161,6 @@ func (c *Controller) remove(ctx context.Context, slice *discoveryv1.EndpointSlic
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete EndpointSlice %s/%s: %w", slice.Namespace, slice.Name, err)
 	}
+	c.condemned.Delete(slice.UID)
 	return nil
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -36,7 +34,7 @@ func (c *Controller) wakeForBackup(ctx context.Context, name types.NamespacedNam
 		return false, client.IgnoreNotFound(err)
 	}
 	now := time.Now()
-	switch view := plan.View(cluster, now); {
+	switch view := c.Stopping.View(cluster, now); {
 	case view.Deleting:
 		return false, nil
 	case view.MayStillStop, view.Dozing && !view.Stopped: // PostgreSQL would stop even if the fence were lifted now
@@ -49,11 +47,8 @@ func (c *Controller) wakeForBackup(ctx context.Context, name types.NamespacedNam
 		return true, err
 	}
 	err = waker.Annotate(ctx, c.Client, cluster, waker.Unfence(wake))
-	if apierrors.IsConflict(err) {
-		return true, nil // the operator asks again
-	}
 	if err != nil {
-		return true, err
+		return true, ignoreConflict(err) // the operator asks again
 	}
 	c.backupWakes.Store(name, now)
 	c.Logger.Info("a dozing cluster is woken for its Backup", "namespace", name.Namespace, "cluster", name.Name, "backup", backup)
@@ -75,7 +70,7 @@ func (c *Controller) observeBackupWake(seen *snapshot, again *requeue) {
 	case seen.cluster == nil:
 		c.backupWakes.Delete(seen.name)
 		return
-	case !seen.sleeps(again.now) && seen.serves(seen.cluster.GetServiceReadWriteName()):
+	case !seen.sleeps() && seen.serves(seen.cluster.GetServiceReadWriteName()):
 	case again.now.Before(until):
 		again.at(until)
 		return

@@ -70,16 +70,14 @@ type Controller struct {
 	Notifier *waker.Notifier
 	// Stopping remembers which clusters may be stopping.
 	Stopping *waker.Stopping
-	// Events writes Events, and WakeRecorder those about who woke a cluster.
-	Events       events.Writer
-	WakeRecorder *waker.WakeRecorder
+	// Events writes Events.
+	Events *events.Writer
 	// Observer is notified how the wakes for Backups end.
 	Observer waker.Observer
 	Logger   *slog.Logger
 
 	firstPass     firstPass
 	openPorts     openPorts
-	deadReplicas  deadReplicas
 	silent        chan event.GenericEvent // the pods of replicas that count as dead
 	heard         heard
 	handover      handovers
@@ -88,14 +86,13 @@ type Controller struct {
 	bypassed      sync.Map // since when no Service leads to an instance directly, by cluster: [bypass]
 	stops         sync.Map // what is known of a stop that no sidecar has recorded, by cluster: [plan.Stop]
 	made          sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
-	unwanted      sync.Map // since when no plan has wanted the slices of a cluster that are there, by cluster: map[types.UID]time.Time
+	condemned     sync.Map // the slices of other replicas that are to go, by UID: [condemned]
 	unallocated   sync.Map // the clusters without a port, that is said once of each
 	unrecorded    sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
 	requestEvents sync.Map // the requests to hibernate of which no Event could be written yet, by cluster: [events.Event]
 	backupWakes   sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
 	serving       sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
 	unrouted      sync.Map // how many Services lead nowhere, by sleeping cluster: int
-	refusing      sync.Map // the sleep of which an Event says that it goes on for a node maintenance, by cluster: string
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
@@ -108,6 +105,7 @@ type Controller struct {
 type snapshot struct {
 	name     types.NamespacedName
 	cluster  *cnpgv1.Cluster // nil: it is gone
+	view     plan.Cluster
 	services []corev1.Service
 	// unroutable names the Services of which not every client can be led here, and says why; stranded are they.
 	unroutable []string
@@ -132,8 +130,8 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	planned := c.plan(seen, now)
 	again := newRequeue(now)
 	again.at(planned.Next)
-	routed, failed := c.lead(ctx, seen, planned, again)
-	failed = c.unlessUnallocated(seen.name, failed, again)
+	routed, unallocated, failed := c.lead(ctx, seen, planned, again)
+	c.noteUnallocated(seen.name, unallocated, again)
 	c.passed(seen.name, failed)
 	c.noteUnrouted(seen, planned, routed)
 	c.observeBackupWake(seen, again)
@@ -181,7 +179,7 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snap
 		return nil, err
 	}
 	if err == nil {
-		seen.cluster = cluster
+		seen.cluster, seen.view = cluster, c.Stopping.View(cluster, time.Now())
 		if err := c.route(ctx, seen); err != nil {
 			return nil, err
 		}
@@ -189,7 +187,7 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snap
 	if seen.slices, err = c.Informers.Slices(ctx, name, append(stdslices.Clip(seen.services), seen.stranded...)); err != nil {
 		return nil, err
 	}
-	seen.leadStranded(time.Now())
+	seen.leadStranded()
 	seen.replicas, err = c.readReplicas(ctx)
 	return seen, err
 }
@@ -200,24 +198,20 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 		c.waking.Delete(seen.name)
 		c.dozed.Delete(seen.name)
 		c.Stopping.Forget(seen.name)
+		c.Events.Forget(seen.name)
 		return plan.Plan{Reason: plan.ReasonGone}
 	}
-	view := plan.View(seen.cluster, now)
+	view := seen.view
 	state := plan.State{Cluster: view, Unroutable: len(seen.unroutable) != 0}
-	routed := map[types.UID]bool{}
-	for i := range seen.slices {
-		if endpointslice.IsOurs(&seen.slices[i]) {
-			routed[endpointslice.ServiceOf(&seen.slices[i])] = true
-		}
-	}
+	led := seen.led()
 	for i := range seen.services {
 		service := &seen.services[i]
 		state.Services = append(state.Services, plan.Service{
-			UID: service.UID, Led: routed[service.UID], Ready: endpointslice.ServesAll(service, seen.slices) && seen.isTold(service),
+			UID: service.UID, Led: led[service.UID], Ready: endpointslice.ServesAll(service, seen.slices) && seen.isTold(service),
 			Direct: len(endpointslice.Ready(service, seen.slices)) != 0,
 		})
 	}
-	if view.HibernationOn || view.Dozing || view.MayStillStop || len(routed) == 0 {
+	if view.Sleeps() || len(led) == 0 {
 		c.waking.Delete(seen.name)
 	} else {
 		until, _ := c.waking.LoadOrStore(seen.name, now.Add(plan.StandInFor))
@@ -231,9 +225,10 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	return planned
 }
 
-// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed;
-// without a port, or while this replica does not serve, none is, and none whose family of addresses this replica has not.
-func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan, again *requeue) ([]routed, error) {
+// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed; while this
+// replica does not serve, none is, and none whose family of addresses this replica has not. A Service for which that fails keeps no
+// other from being led. unallocated says for which there is no port, or no file descriptor.
+func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan, again *requeue) (routes []routed, unallocated, failed error) {
 	var services []*corev1.Service
 	for i := range seen.services {
 		service := &seen.services[i]
@@ -247,50 +242,43 @@ func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan
 		}
 		services = append(services, service)
 	}
-	if len(services) == 0 {
-		return nil, nil
-	}
-	if err := c.openListeners(ctx, seen, services, again.now); err != nil {
-		return nil, err
-	}
-	var routes []routed
+	unallocated, failed = c.openListeners(ctx, seen, services, again.now)
 	for _, service := range services {
 		openPort := c.openPorts.of(seen.name, service.UID)
+		if openPort == nil {
+			continue
+		}
 		wanted := endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, openPort.port)
 		if planned.Reason == plan.ReasonWaking && seen.isTold(service) { // who is served need not come here because others are not, or never will be
 			wanted = stdslices.DeleteFunc(wanted, func(s discoveryv1.EndpointSlice) bool {
 				return endpointslice.Serves(service, s.AddressType, seen.slices)
 			})
 		}
+		var missing error
 		for i := range wanted {
-			if err := c.ensureSlice(ctx, seen, &wanted[i], again); err != nil {
-				return nil, err
-			}
+			missing = errors.Join(missing, c.ensureSlice(ctx, seen, &wanted[i], again))
 		}
-		routes = append(routes, routed{service: service, openPort: openPort, wanted: wanted})
+		if failed = errors.Join(failed, missing); missing == nil {
+			routes = append(routes, routed{service: service, openPort: openPort, wanted: wanted})
+		}
 	}
-	return routes, nil
+	return routes, unallocated, failed
 }
 
-// unallocatedFor is after how long a cluster for which there was no port is looked at again. Whatever changes of it has it looked
-// at, too.
+// unallocatedFor is the retry interval for a cluster with a Service that got no port. Any change to it also triggers a retry.
 const unallocatedFor = time.Minute
 
-// unlessUnallocated returns the error unless it says that there is no port, or no file descriptor, for the cluster: that is no
-// failure to be tried again at once, and others are not to wait for it. A cluster that was to sleep stays awake, one that
-// sleeps can be woken by hand.
-func (c *Controller) unlessUnallocated(cluster types.NamespacedName, err error, again *requeue) error {
-	if !errors.Is(err, ports.ErrNoPort) && !errors.Is(err, listener.ErrNoDescriptor) {
-		if err == nil {
-			c.unallocated.Delete(cluster)
-		}
-		return err
+// noteUnallocated says once of a cluster that there is no port, or no file descriptor, for a Service of it. That is not retried at
+// once, and must not hold up other clusters. A cluster that was to sleep stays awake, and one that sleeps can be woken by hand.
+func (c *Controller) noteUnallocated(cluster types.NamespacedName, err error, again *requeue) {
+	if err == nil {
+		c.unallocated.Delete(cluster)
+		return
 	}
 	again.at(again.now.Add(unallocatedFor))
 	if _, said := c.unallocated.Swap(cluster, true); !said {
 		c.Logger.Warn("a cluster cannot be woken by connections, and stays awake if it is", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
 	}
-	return nil
 }
 
 // routed is a Service that leads to this replica.
@@ -302,17 +290,14 @@ type routed struct {
 
 // hasSlice reports whether a slice of this replica leads here already, as after a restart of its container.
 func (c *Controller) hasSlice(seen *snapshot, service types.UID) bool {
-	for i := range seen.slices {
-		slice := &seen.slices[i]
-		if endpointslice.IsOurs(slice) && endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID && endpointslice.ServiceOf(slice) == service {
-			return true
-		}
-	}
-	return false
+	return stdslices.ContainsFunc(seen.slices, func(slice discoveryv1.EndpointSlice) bool {
+		return endpointslice.IsOurs(&slice) && endpointslice.ReplicaOf(&slice) == c.Settings.Replica.UID && endpointslice.ServiceOf(&slice) == service
+	})
 }
 
-// openListeners opens the listeners of those Services that have none yet.
-func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) error {
+// openListeners opens the listeners of those Services that have none yet. unallocated is about those for which there is no port, or no
+// file descriptor.
+func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) (unallocated, failed error) {
 	var owners []ports.Request
 	for _, service := range services {
 		if !c.openPorts.reopen(seen.name, service.UID) {
@@ -321,30 +306,55 @@ func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services
 		}
 	}
 	if len(owners) == 0 {
-		return nil
+		return nil, nil
 	}
 	assigned, err := c.Ports.Assign(ctx, owners, now)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, owner := range owners {
-		port := assigned[owner.UID]
-		if another, err := c.Ports.BelongsToAnother(ctx, port, owner.UID); err != nil || another {
-			return errors.Join(fmt.Errorf("listen on port %d for Service %s/%s: the ledger gives it to another", port, owner.Namespace, owner.Name), err)
+		switch err := c.openListener(ctx, seen.name, owner.Owner, assigned); {
+		case errors.Is(err, ports.ErrNoPort), errors.Is(err, listener.ErrNoDescriptor):
+			unallocated = errors.Join(unallocated, err)
+		default:
+			failed = errors.Join(failed, err)
 		}
-		listener, err := c.Listen(ctx, port)
-		if err != nil {
-			return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
-		}
-		opened := &openPort{port: port, acceptNotifier: newAcceptNotifier(listener)}
-		of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: seen.name.Name}
-		if err := c.Gateway.Open(of, opened.acceptNotifier); err != nil {
-			return fmt.Errorf("serve port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
-		}
-		c.openPorts.add(seen.name, owner.UID, opened)
-		c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", seen.name.Name, "service", owner.Name, "port", port)
 	}
+	return unallocated, failed
+}
+
+// openListener opens the listener of a Service on the port that it was assigned.
+func (c *Controller) openListener(ctx context.Context, cluster types.NamespacedName, owner ports.Owner, assigned map[types.UID]uint16) error {
+	port, ok := assigned[owner.UID]
+	if !ok {
+		return fmt.Errorf("assign a port to Service %s/%s: %w", owner.Namespace, owner.Name, ports.ErrNoPort)
+	}
+	if another, err := c.Ports.BelongsToAnother(ctx, port, owner.UID); err != nil || another {
+		return errors.Join(fmt.Errorf("listen on port %d for Service %s/%s: the ledger gives it to another", port, owner.Namespace, owner.Name), err)
+	}
+	listener, err := c.Listen(ctx, port)
+	if err != nil {
+		return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
+	}
+	opened := &openPort{port: port, acceptNotifier: newAcceptNotifier(listener)}
+	of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: cluster.Name}
+	if err := c.Gateway.Open(of, opened.acceptNotifier); err != nil {
+		return fmt.Errorf("serve port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
+	}
+	c.openPorts.add(cluster, owner.UID, opened)
+	c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", cluster.Name, "service", owner.Name, "port", port)
 	return nil
+}
+
+// led returns the Services that slices of ours lead to a gateway.
+func (s *snapshot) led() map[types.UID]bool {
+	led := map[types.UID]bool{}
+	for i := range s.slices {
+		if endpointslice.IsOurs(&s.slices[i]) {
+			led[endpointslice.ServiceOf(&s.slices[i])] = true
+		}
+	}
+	return led
 }
 
 // port is the port that slices of ours name for a Service, 0 if there are none.

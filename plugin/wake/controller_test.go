@@ -731,13 +731,17 @@ func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
 		a.Ports.Range.Last = a.Ports.Range.First
+		bills := ports.Owner{UID: "bills-rw", Namespace: "office", Name: "bills-rw"}
+		if _, err := a.Ports.Assign(t.Context(), []ports.Request{{Owner: bills}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
 		w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
 		for range 3 {
 			if again := a.read(); again <= 0 || again > unallocatedFor {
 				t.Errorf("the next look is in %s", again)
 			}
 		}
-		if said := strings.Count(w.logged.String(), "no_port"); said != 1 {
+		if said := strings.Count(w.logged.String(), "a cluster cannot be woken by connections"); said != 1 {
 			t.Errorf("it was said %d times, want once: %s", said, &w.logged)
 		}
 		pass(t, 10*time.Second)
@@ -745,6 +749,34 @@ func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 			t.Errorf("acknowledged %q", got)
 		}
 		w.wants("and no slice is left behind", nowhere)
+	})
+}
+
+func TestController_leadsTheServicesThatGotAPort(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		a.Ports.Range.Last = a.Ports.Range.First
+		w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
+		for range 2 {
+			if again := a.read(); again <= 0 || again > unallocatedFor {
+				t.Errorf("the next look is in %s", again)
+			}
+			if led := w.routed()["a"]; len(led) != 1 {
+				t.Errorf("with one port, %v are led", led)
+			}
+		}
+		pass(t, 10*time.Second)
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != "" {
+			t.Errorf("acknowledged %q, although a Service leads nowhere", got)
+		}
+		w.cluster(asleep)
+		a.read()
+		if got := a.Unrouted(orders); got != 1 {
+			t.Errorf("%d Services lead nowhere, want the one without a port", got)
+		}
+		a.Ports.Range.Last++
+		a.read()
+		w.wants("the port that is free now is used", toA)
 	})
 }
 

@@ -3,6 +3,7 @@ package wake
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +27,7 @@ func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, ag
 	if seen.cluster == nil {
 		return nil
 	}
-	view := plan.View(seen.cluster, again.now)
+	view := seen.view
 	value := seen.cluster.Annotations[contract.AnnotationDozingSince]
 	since, err := time.Parse(time.RFC3339, value)
 	if !view.Dozing || view.Deleting || view.VolumesAtRisk || err != nil {
@@ -47,10 +48,7 @@ func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, ag
 	}
 	request := again.now.UTC().Format(time.RFC3339)
 	if err := waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationSleepRequested: &request}); err != nil {
-		if apierrors.IsConflict(err) {
-			return nil // the change that caused it leads to another reconciliation
-		}
-		return err
+		return ignoreConflict(err)
 	}
 	c.Logger.Info("a dozing cluster is to hibernate because of its node",
 		"namespace", seen.name.Namespace, "cluster", seen.name.Name, "node", node, "why", why)
@@ -116,7 +114,7 @@ func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Re
 	now := time.Now()
 	var requests []reconcile.Request
 	for _, cluster := range clusters {
-		if !plan.View(cluster, now).Dozing {
+		if !c.Stopping.View(cluster, now).Dozing {
 			continue
 		}
 		name := client.ObjectKeyFromObject(cluster)
@@ -124,11 +122,8 @@ func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Re
 		if err != nil {
 			c.Logger.Warn("cannot list the instances of a cluster", "namespace", name.Namespace, "cluster", name.Name, "error", err.Error())
 		}
-		for i := range pods {
-			if pods[i].Spec.NodeName == node.Name {
-				requests = append(requests, reconcile.Request{NamespacedName: name})
-				break
-			}
+		if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node.Name }) {
+			requests = append(requests, reconcile.Request{NamespacedName: name})
 		}
 	}
 	return requests

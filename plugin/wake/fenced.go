@@ -19,13 +19,10 @@ import (
 // fence once they are gone, since otherwise PostgreSQL would not be started when a person wakes the cluster. It also lifts it where
 // the Cluster no longer lists the plugin, because the sidecar has then lost the right to.
 func (c *Controller) reconcileFenced(ctx context.Context, seen *snapshot, now time.Time) error {
-	if seen.cluster == nil {
-		return nil
-	}
-	switch view := plan.View(seen.cluster, now); {
-	case mustDeleteInstances(view):
+	switch {
+	case mustDeleteInstances(seen.view):
 		return c.deleteInstances(ctx, seen, now)
-	case mustLiftFence(view):
+	case mustLiftFence(seen.view):
 		return c.unlessChanged(ctx, seen, map[string]*string{
 			contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
 		})

@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
@@ -153,12 +155,7 @@ func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement 
 		}
 	}
 	for _, instance := range instancesBehind(routes, seen.slices) {
-		group.Go(func() error {
-			if err := c.accepts(tries, instance); err != nil {
-				return fmt.Errorf("connect to instance %s: %w", instance, err)
-			}
-			return nil
-		})
+		group.Go(func() error { return c.accepts(tries, instance) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -189,15 +186,12 @@ func (c *Controller) arrives(ctx context.Context, l routed, address netip.AddrPo
 		if answered := c.try(ctx, address); answered && l.service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 			return nil
 		}
-		timer := time.NewTimer(dialInterval)
 		select {
 		case <-arrived:
-			timer.Stop()
 			return nil
 		case <-ctx.Done():
-			timer.Stop()
 			return context.Cause(ctx)
-		case <-timer.C:
+		case <-time.After(dialInterval):
 		}
 	}
 }
@@ -216,16 +210,8 @@ func instancesBehind(routes []routed, all []discoveryv1.EndpointSlice) []netip.A
 
 // accepts connects to an instance until it accepts a connection, which sends nothing either.
 func (c *Controller) accepts(ctx context.Context, instance netip.AddrPort) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, errUnreachable)
-	defer cancel()
-	for !c.try(ctx, instance) {
-		timer := time.NewTimer(dialInterval)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-timer.C:
-		}
+	if wait.PollUntilContextTimeout(ctx, dialInterval, answersWithin, true, func(ctx context.Context) (bool, error) { return c.try(ctx, instance), nil }) != nil {
+		return fmt.Errorf("connect to instance %s: %w", instance, cmp.Or(context.Cause(ctx), errUnreachable))
 	}
 	return nil
 }

@@ -4,9 +4,6 @@ import (
 	"context"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -17,8 +14,7 @@ type bypass struct {
 }
 
 // confirmHolding confirms the announcement of a doze once, for HandoverWait, no Service has led to an instance directly. announcement is
-// empty if one does, or if there is nothing to confirm. A conflict is ignored: the change that caused it leads to another
-// reconciliation.
+// empty if one does, or if there is nothing to confirm.
 func (c *Controller) confirmHolding(ctx context.Context, seen *snapshot, announcement string, again *requeue) error {
 	if announcement == "" {
 		c.bypassed.Delete(seen.name)
@@ -34,12 +30,6 @@ func (c *Controller) confirmHolding(ctx context.Context, seen *snapshot, announc
 		again.at(until)
 		return nil
 	}
-	err := waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationGatewayHolding: &announcement})
-	if apierrors.IsConflict(err) {
-		return nil
-	}
-	if err == nil {
-		c.Logger.Info("the gateway holds every client of a cluster that is about to doze", "namespace", seen.name.Namespace, "cluster", seen.name.Name)
-	}
-	return err
+	c.Logger.Info("the gateway holds every client of a cluster that is about to doze", "namespace", seen.name.Namespace, "cluster", seen.name.Name)
+	return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationGatewayHolding: &announcement})
 }

@@ -2,6 +2,7 @@ package wake
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -34,13 +36,17 @@ type probes struct {
 	answered bool // once: a network that lets no probe through says nothing of the one behind it
 	failed   int  // since the last answer
 	since    time.Time
-	// misjudged is how often it answered after it had been taken for dead.
+	// judged says that it has been taken for dead since, and misjudged how often it answered after that.
+	judged    bool
 	misjudged int
 }
 
 // after adds a probe that began then.
 func (p probes) after(answered bool, began time.Time) probes {
 	if answered {
+		if p.judged {
+			p.misjudged++
+		}
 		return probes{answered: true, misjudged: p.misjudged}
 	}
 	if p.failed == 0 {
@@ -53,55 +59,6 @@ func (p probes) after(answered bool, began time.Time) probes {
 // dead reports whether the replica is to be taken for dead after so long a silence.
 func (p probes) dead(silence time.Duration, now time.Time) bool {
 	return p.answered && p.failed >= deadAfter && now.Sub(p.since) >= silence
-}
-
-// deadReplicas are the slices that there were of a replica when it was taken for dead, by replica. One that is made afterwards proves
-// that the replica lives, and stays: of a replica that others do not reach each slice is removed once, and not again before it
-// has answered.
-type deadReplicas struct {
-	mutex  sync.Mutex
-	slices map[types.UID]map[types.UID]bool
-}
-
-func (c *deadReplicas) add(replica types.UID, all []discoveryv1.EndpointSlice) {
-	uids := make(map[types.UID]bool, len(all))
-	for i := range all {
-		uids[all[i].UID] = true
-	}
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	if c.slices == nil {
-		c.slices = map[types.UID]map[types.UID]bool{}
-	}
-	c.slices[replica] = uids
-}
-
-// keep forgets all replicas but those.
-func (c *deadReplicas) keep(is func(replica types.UID) bool) {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	for replica := range c.slices {
-		if !is(replica) {
-			delete(c.slices, replica)
-		}
-	}
-}
-
-func (c *deadReplicas) knows(replica types.UID) bool {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	return c.slices[replica] != nil
-}
-
-func (c *deadReplicas) has(slice *discoveryv1.EndpointSlice) bool {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	return c.slices[endpointslice.ReplicaOf(slice)][slice.UID]
-}
-
-// isLost reports whether a slice leads to a replica that does not answer, and may go.
-func (c *Controller) isLost(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
-	return c.deadReplicas.has(slice) && c.isSpare(seen, planned, slice)
 }
 
 // isSpare reports whether a Service can do without another replica's slice: it is not to lead to the gateway, or it leads here or to
@@ -122,22 +79,15 @@ func (c *Controller) isSpare(seen *snapshot, planned plan.Plan, slice *discovery
 	})
 }
 
-// ProbePeers probes the other replicas that clients are led to, every second until the context ends, and has the clusters looked
-// at of one that is taken for dead.
-func (c *Controller) ProbePeers(ctx context.Context) error {
-	ticker := time.NewTicker(probeEvery)
-	defer ticker.Stop()
+// ProbePeers probes the other replicas that clients are led to, every second until the context ends. When one is taken for dead, its
+// clusters are reconciled.
+func (c *Controller) ProbePeers(ctx context.Context) {
 	known := map[types.UID]probes{}
-	for {
+	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 		if err := c.probePeers(ctx, known); err != nil && ctx.Err() == nil {
-			c.Logger.Warn("the other replicas could not be probed", "error", err.Error())
+			c.Logger.Warn("cannot probe the other replicas", "error", err.Error())
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+	}, probeEvery)
 }
 
 // probePeers probes each once, all at the same time, and keeps the results. It probes itself by the same way: a replica that is
@@ -147,11 +97,7 @@ func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes)
 	if err != nil {
 		return err
 	}
-	for uid := range known {
-		if pods[uid] == nil {
-			delete(known, uid)
-		}
-	}
+	maps.DeleteFunc(known, func(uid types.UID, _ probes) bool { return pods[uid] == nil })
 	began := time.Now()
 	own := c.Settings.Replica.UID
 	answers := c.askAll(ctx, pods)
@@ -162,15 +108,13 @@ func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes)
 	delete(pods, own)
 	for uid := range pods {
 		_, answered := answers[uid]
-		of := known[uid].after(answered, began)
-		if answered && c.deadReplicas.knows(uid) {
-			of.misjudged++
+		if answered && known[uid].judged {
+			c.acquit(uid)
 		}
-		known[uid] = of
+		known[uid] = known[uid].after(answered, began)
 	}
-	c.deadReplicas.keep(func(uid types.UID) bool { return known[uid].failed != 0 })
 	for uid, pod := range pods {
-		if err := c.judge(ctx, pod, known[uid]); err != nil {
+		if known[uid], err = c.judge(ctx, pod, known[uid]); err != nil {
 			return err
 		}
 	}
@@ -184,16 +128,10 @@ func (c *Controller) peers(ctx context.Context) (replicas, error) {
 		return nil, err
 	}
 	pods, err := c.readReplicas(ctx)
-	if err != nil {
-		return nil, err
-	}
-	peers := replicas{}
-	for _, uid := range append(uids, c.Settings.Replica.UID) {
-		if pod := pods[uid]; pod != nil {
-			peers[uid] = pod
-		}
-	}
-	return peers, nil
+	maps.DeleteFunc(pods, func(uid types.UID, _ *corev1.Pod) bool {
+		return uid != c.Settings.Replica.UID && !slices.Contains(uids, uid)
+	})
+	return pods, err
 }
 
 // askAll asks the API server and the replicas, and returns how long those took that answered.
@@ -223,24 +161,38 @@ func (c *Controller) askAll(ctx context.Context, pods replicas) map[types.UID]ti
 	return answered
 }
 
-// judge has what leads to a replica removed if it is to be taken for dead, once.
-func (c *Controller) judge(ctx context.Context, pod *corev1.Pod, of probes) error {
+// judge condemns the slices of a replica once it is to be taken for dead. One that is made afterwards proves that the replica lives, and
+// stays: of a replica that others do not reach each slice is removed once, and not again before it has answered.
+func (c *Controller) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, error) {
 	silence := silentFor << min(of.misjudged, mostDoublings)
 	if c.Settings.Replica.UID > pod.UID {
 		silence += yieldFor
 	}
-	if !of.dead(silence, time.Now()) || c.deadReplicas.knows(pod.UID) {
-		return nil
+	if of.judged || !of.dead(silence, time.Now()) {
+		return of, nil
 	}
 	routed, err := c.Informers.SlicesOf(ctx, pod.UID)
 	if err != nil {
-		return err
+		return of, err
 	}
-	c.deadReplicas.add(pod.UID, routed)
+	for i := range routed {
+		c.condemned.Store(routed[i].UID, condemned{silent: pod.UID})
+	}
+	of.judged = true
 	c.Logger.Warn("a replica does not answer; what leads clients there is removed", "pod", pod.Name, "since", of.since, "slices", len(routed))
 	select {
 	case c.silent <- event.GenericEvent{Object: pod}:
 	case <-ctx.Done():
 	}
-	return nil
+	return of, nil
+}
+
+// acquit keeps the slices of a replica that has answered.
+func (c *Controller) acquit(replica types.UID) {
+	c.condemned.Range(func(slice, stored any) bool {
+		if of, _ := stored.(condemned); of.silent == replica {
+			c.condemned.Delete(slice)
+		}
+		return true
+	})
 }

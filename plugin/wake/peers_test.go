@@ -2,6 +2,7 @@ package wake
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,13 +58,11 @@ func (r *replica) probe() {
 	r.network.probes = true
 	r.world.mutex.Unlock()
 	ctx, cancel := context.WithCancel(r.world.t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.ProbePeers(ctx) }()
+	var probing sync.WaitGroup
+	probing.Go(func() { r.ProbePeers(ctx) })
 	r.world.t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			r.world.t.Error(err)
-		}
+		probing.Wait()
 	})
 	synctest.Wait()
 }
@@ -195,6 +194,37 @@ func TestController_removesWhatNoPlanWants(t *testing.T) {
 		a.read()
 		w.wants("then they go", nowhere)
 	})
+}
+
+func TestSweep_forgetsSlicesThatTheirReplicaRemoved(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.cluster(asleep)
+		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		a.read()
+		b.read()
+		w.cluster(awake)
+		for _, service := range []string{"orders-r", "orders-rw"} {
+			w.endpoint(service, true)
+		}
+		a.read()
+		if got := a.marked(); got != 2 {
+			t.Fatalf("%d slices of the other replica are marked, want 2", got)
+		}
+		b.read()
+		w.wants("each has removed its own", nowhere)
+		if _, err := a.sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.marked(); got != 0 {
+			t.Errorf("%d slices that are gone stay marked", got)
+		}
+	})
+}
+
+// marked returns how many slices of other replicas are to go.
+func (r *replica) marked() (count int) {
+	r.condemned.Range(func(any, any) bool { count++; return true })
+	return count
 }
 
 func TestProbePeers_judgesNobodyWhomItNeverReached(t *testing.T) {

@@ -17,7 +17,7 @@ const replaceRetry = 5 * time.Second
 // It may be outdated, so PostgreSQL's port must refuse connections, and the kubelet must report its container as not ready.
 func (c *Controller) reconcileRestart(ctx context.Context, seen *snapshot, again *requeue) error {
 	now := again.now
-	if seen.cluster == nil || !mustReplacePod(plan.View(seen.cluster, now)) {
+	if !mustReplacePod(seen.view) {
 		return nil
 	}
 	pods, err := c.Informers.Pods(ctx, seen.name)
@@ -28,7 +28,7 @@ func (c *Controller) reconcileRestart(ctx context.Context, seen *snapshot, again
 		pod := &pods[i]
 		failed := func(view plan.Cluster) bool { return mustReplacePod(view) && view.RestartFailed == string(pod.UID) }
 		if pod.Name != seen.cluster.Status.CurrentPrimary || !endpointslice.IsInstance(pod) || !pod.DeletionTimestamp.IsZero() ||
-			!failed(plan.View(seen.cluster, now)) {
+			!failed(seen.view) {
 			continue
 		}
 		live, err := c.live(ctx, seen, now)

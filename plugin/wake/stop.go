@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -45,11 +46,9 @@ func (c *Controller) Leave(ctx context.Context) {
 
 // pause waits for d, or until the context ends.
 func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(d):
 	}
 }
 
@@ -68,20 +67,13 @@ func (c *Controller) Drain(ctx context.Context) {
 
 // awaitOthers waits until every Service that leads here leads to another replica too, for a while.
 func (c *Controller) awaitOthers(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, takeOverTimeout)
-	defer cancel()
-	for ctx.Err() == nil {
-		alone, err := c.ledHereOnly(ctx)
-		if err == nil && alone == 0 {
-			return
-		}
-		timer := time.NewTimer(takeOverInterval)
-		select {
-		case <-ctx.Done():
-			c.Logger.Warn("Services lead to no other replica; their clients are refused until one leads them", "services", alone)
-		case <-timer.C:
-		}
-		timer.Stop()
+	alone := 0
+	if err := wait.PollUntilContextTimeout(ctx, takeOverInterval, takeOverTimeout, true, func(ctx context.Context) (bool, error) {
+		left, err := c.ledHereOnly(ctx)
+		alone = left
+		return err == nil && left == 0, nil
+	}); err != nil {
+		c.Logger.Warn("Services lead to no other replica; their clients are refused until one leads them", "services", alone)
 	}
 }
 

@@ -26,18 +26,13 @@ const noPod = "none"
 // reconcileStop finds out whether PostgreSQL has stopped if the sidecar does not record it, perhaps because it is down. Otherwise the
 // gateway would hold clients forever.
 func (c *Controller) reconcileStop(ctx context.Context, seen *snapshot, again *requeue) error {
-	if seen.cluster == nil {
-		c.stops.Delete(seen.name)
-		return nil
-	}
-	view := plan.View(seen.cluster, again.now)
-	if !view.AwaitsStop() {
+	if !seen.view.AwaitsStop() {
 		c.stops.Delete(seen.name)
 		return nil
 	}
 	known, _ := c.stops.Load(seen.name)
 	before, _ := known.(plan.Stop)
-	stop, due := before.Await(view, again.now)
+	stop, due := before.Await(seen.view, again.now)
 	c.stops.Store(seen.name, stop)
 	if again.now.Before(due) {
 		again.at(due)
@@ -112,9 +107,13 @@ func refuses(ctx context.Context, dial func(context.Context, string) (net.Conn, 
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// unlessChanged annotates the Cluster, unless it has changed: that leads to another reconciliation.
+// unlessChanged annotates the Cluster, unless it has changed.
 func (c *Controller) unlessChanged(ctx context.Context, seen *snapshot, annotations map[string]*string) error {
-	err := waker.Annotate(ctx, c.Client, seen.cluster, annotations)
+	return ignoreConflict(waker.Annotate(ctx, c.Client, seen.cluster, annotations))
+}
+
+// ignoreConflict returns nil for a conflict: the change that caused it leads to another reconciliation.
+func ignoreConflict(err error) error {
 	if apierrors.IsConflict(err) {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -19,22 +20,15 @@ const sweepEvery = time.Minute
 
 // Sweep frees the ports of Services that are gone, every minute until the context ends. It passes used the number of ports of
 // existing Services.
-func (c *Controller) Sweep(ctx context.Context, used func(int)) error {
-	for {
+func (c *Controller) Sweep(ctx context.Context, used func(int)) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		count, err := c.sweep(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.Logger.Warn("the ports of Services that are gone could not be freed", "error", err.Error())
+			c.Logger.Warn("cannot free the ports of Services that are gone", "error", err.Error())
 		} else {
 			used(count)
 		}
-		timer := time.NewTimer(sweepEvery)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-	}
+	}, sweepEvery)
 }
 
 // sweep frees the ports of Services that neither the informers nor the API server know, and removes slices of no cluster.
@@ -73,18 +67,24 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 }
 
 // removeStray removes slices of ours that name no cluster, because they were made so or have lost the label: no reconciliation sees them, and
-// each would keep a port from being given.
+// each would keep a port from being given. It forgets the condemned ones that are gone.
 func (c *Controller) removeStray(ctx context.Context) error {
+	gone := map[any]bool{}
+	c.condemned.Range(func(slice, _ any) bool { gone[slice] = true; return true })
 	all, err := c.Informers.OurSlices(ctx)
 	if err != nil {
 		return err
 	}
 	for _, slice := range all {
+		delete(gone, slice.UID)
 		if slice.Labels[endpointslice.LabelCluster] == "" {
 			if err := c.remove(ctx, slice); err != nil {
 				return err
 			}
 		}
+	}
+	for slice := range gone {
+		c.condemned.Delete(slice)
 	}
 	return nil
 }

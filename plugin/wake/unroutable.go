@@ -8,12 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -83,24 +81,18 @@ func isFirst(service *corev1.Service, cluster string) bool {
 // during the sleep, and nothing else wakes the cluster for their clients. Neither a traffic policy nor a load balancer that takes
 // pods only matters to who connects to the ClusterIP. Of one that does not name its cluster, only what leads here already is kept:
 // its port says which cluster to wake. After the wake each leads here until it is ready, as others do.
-func (s *snapshot) leadStranded(now time.Time) {
+func (s *snapshot) leadStranded() {
 	if len(s.stranded) == 0 {
 		return
 	}
-	asleep := sleeps(plan.View(s.cluster, now))
 	for i := range s.stranded {
 		service := &s.stranded[i]
 		named := service.Spec.Selector[endpointslice.LabelCluster] != ""
-		may := asleep && named && len(s.services) < mostServices
+		may := s.view.Sleeps() && named && len(s.services) < mostServices
 		if service.Spec.Type != corev1.ServiceTypeExternalName && (may || s.port(service.UID) != 0) {
 			s.services = append(s.services, *service)
 		}
 	}
-}
-
-// sleeps reports whether the Services of the cluster lead to nothing else than the gateway.
-func sleeps(cluster plan.Cluster) bool {
-	return cluster.HibernationOn || cluster.Dozing || cluster.MayStillStop
 }
 
 // recordUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake. The replica
@@ -111,21 +103,20 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 	}
 	before, there := seen.cluster.Annotations[contract.AnnotationUnroutableServices]
 	names := strings.Join(seen.unroutable, "; ")
-	view := plan.View(seen.cluster, now)
-	switch obstacle := view.Obstacle(); {
+	switch obstacle := seen.view.Obstacle(); {
 	case obstacle != "" && obstacle != plan.ReasonMaintenance, names == "":
 		if !there {
 			return nil
 		}
-		return c.annotateUnroutable(ctx, seen, nil)
+		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationUnroutableServices: nil})
 	case names == before:
 		return nil
 	}
-	if err := c.annotateUnroutable(ctx, seen, &names); err != nil {
+	if err := c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationUnroutableServices: &names}); err != nil {
 		return err
 	}
 	message := "The cluster stays awake, because the clients of these Services could not be routed to the gateway while it sleeps: "
-	if sleeps(view) {
+	if seen.view.Sleeps() {
 		message = "The cluster sleeps, and not every client of these Services reaches the gateway, which would wake it. A connection to " +
 			"its Service " + seen.name.Name + "-rw wakes it, and it then stays awake: "
 	}
@@ -133,14 +124,4 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 		Warning: true, Reason: "ServiceUnroutable", Occasion: names,
 		Message: message + names + ". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
 	}, now)
-}
-
-// annotateUnroutable sets the annotation, or removes it. A conflict is ignored: the change that caused it leads to another
-// reconciliation.
-func (c *Controller) annotateUnroutable(ctx context.Context, seen *snapshot, value *string) error {
-	err := waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationUnroutableServices: value})
-	if apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
 }

@@ -3,7 +3,6 @@ package wake
 import (
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
@@ -12,17 +11,12 @@ import (
 func (c *Controller) noteUnrouted(seen *snapshot, planned plan.Plan, routes []routed) {
 	lost := map[types.UID]bool{}
 	if planned.Reason == plan.ReasonAsleep || planned.Reason == plan.ReasonMaintenance || planned.Reason == plan.ReasonDozing {
-		routed := map[types.UID]bool{}
-		for i := range seen.slices {
-			if endpointslice.IsOurs(&seen.slices[i]) {
-				routed[endpointslice.ServiceOf(&seen.slices[i])] = true
-			}
-		}
+		led := seen.led()
 		for i := range routes {
-			routed[routes[i].service.UID] = true
+			led[routes[i].service.UID] = true
 		}
 		for _, uid := range planned.Lead {
-			if !routed[uid] {
+			if !led[uid] {
 				lost[uid] = true
 			}
 		}

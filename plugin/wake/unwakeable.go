@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -32,7 +30,7 @@ func (c *Controller) recordUnwakeable(ctx context.Context, seen *snapshot, plann
 		return nil
 	}
 	c.unrecorded.Store(seen.name, true)
-	message, err := c.howToWake(seen.cluster, planned.Reason, now)
+	message, err := c.howToWake(seen, planned.Reason)
 	if err != nil {
 		return err
 	}
@@ -46,14 +44,14 @@ func (c *Controller) recordUnwakeable(ctx context.Context, seen *snapshot, plann
 	return nil
 }
 
-func (c *Controller) howToWake(cluster *cnpgv1.Cluster, reason plan.Reason, now time.Time) (string, error) {
-	kind, err := events.KindOf(cluster, c.Client)
+func (c *Controller) howToWake(seen *snapshot, reason plan.Reason) (string, error) {
+	kind, err := events.KindOf(seen.cluster, c.Client)
 	if err != nil {
 		return "", err
 	}
 	message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s. To wake it: kubectl annotate -n %s clusters.%s %s %s-",
-		reasonsInWords[reason], cluster.Namespace, kind.Group, cluster.Name, contract.AnnotationHibernation)
-	if plan.View(cluster, now).VolumesAtRisk {
+		reasonsInWords[reason], seen.name.Namespace, kind.Group, seen.name.Name, contract.AnnotationHibernation)
+	if seen.view.VolumesAtRisk {
 		message += ", but not yet: " + plan.VolumesAtRisk
 	}
 	return message, nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -15,15 +16,11 @@ const wakerEventDelay = 5 * time.Second
 // recordWoken writes an Event that says who woke the cluster, if the replica that woke it has not, for example because it
 // stopped. It ignores older wakes, so that a starting plugin does not report all past ones.
 func (c *Controller) recordWoken(ctx context.Context, seen *snapshot, again *requeue) error {
-	if seen.sleeps(again.now) {
-		c.WakeRecorder.Forget(seen.name)
+	if seen.sleeps() {
 		c.serving.Delete(seen.name)
 		return nil
 	}
 	value := seen.cluster.Annotations[contract.AnnotationLastWake]
-	if value == "" || c.WakeRecorder.Recorded(seen.name, value) {
-		return nil
-	}
 	wake, err := contract.ParseLastWake(value)
 	if err != nil || again.now.Sub(wake.At) > plan.StandInFor || !seen.serves(wake.Service) {
 		return nil // a value that another client wrote says nothing about a wake
@@ -34,17 +31,11 @@ func (c *Controller) recordWoken(ctx context.Context, seen *snapshot, again *req
 		again.at(until)
 		return nil
 	}
-	return c.WakeRecorder.Woken(ctx, seen.cluster, value, wake, again.now)
+	return c.Events.Write(ctx, seen.cluster, waker.Woken(value, wake), again.now)
 }
 
 // sleeps reports whether the cluster hibernates or dozes, or is gone.
-func (s *snapshot) sleeps(now time.Time) bool {
-	if s.cluster == nil {
-		return true
-	}
-	view := plan.View(s.cluster, now)
-	return view.HibernationOn || view.Dozing
-}
+func (s *snapshot) sleeps() bool { return s.cluster == nil || s.view.HibernationOn || s.view.Dozing }
 
 // serves reports whether the Service has a ready endpoint of its own.
 func (s *snapshot) serves(service string) bool {

@@ -145,6 +145,15 @@ func TestParsePolicy_refusesWhatIsNotUnderstood(t *testing.T) {
 	}
 }
 
+func TestParsePolicy_loadsEachTimeZoneOnce(t *testing.T) {
+	t.Parallel()
+	annotations := map[string]string{contract.AnnotationKeepAwake: "Mon 08:00-18:00 Europe/Berlin; Tue 08:00-18:00 Europe/Berlin"}
+	policy, problems := ParsePolicy(annotations, midnight)
+	if len(problems) != 0 || policy.KeepAwake[0].Zone != policy.KeepAwake[1].Zone {
+		t.Errorf("problems %v; the zones are not the same", problems)
+	}
+}
+
 func TestWindow_opensAndCloses(t *testing.T) {
 	t.Parallel()
 	const berlin = "Mon-Fri 08:00-18:00 Europe/Berlin"

@@ -34,9 +34,10 @@ var weekdays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"}
 // item.
 func parseWindows(value string) ([]Window, error) {
 	var windows []Window
+	zones := map[string]*time.Location{} // to load one takes ten times as long as to parse the rest of an item
 	for item := range strings.SplitSeq(value, ";") {
 		item = strings.TrimSpace(item)
-		parsed, err := parseWindow(item)
+		parsed, err := parseWindow(item, zones)
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", item, err)
 		}
@@ -47,7 +48,7 @@ func parseWindows(value string) ([]Window, error) {
 	return windows, nil
 }
 
-func parseWindow(item string) (Window, error) {
+func parseWindow(item string, zones map[string]*time.Location) (Window, error) {
 	parts := window.FindStringSubmatch(item)
 	if parts == nil {
 		return Window{}, fmt.Errorf("not of the form DAYS HH:MM-HH:MM ZONE")
@@ -71,8 +72,11 @@ func parseWindow(item string) (Window, error) {
 	case parts[4] == "Local":
 		return Window{}, fmt.Errorf("%q is not a time zone's name", parts[4])
 	}
-	if w.Zone, err = time.LoadLocation(parts[4]); err != nil {
-		return Window{}, fmt.Errorf("%q is not a time zone's name", parts[4])
+	if w.Zone = zones[parts[4]]; w.Zone == nil {
+		if w.Zone, err = time.LoadLocation(parts[4]); err != nil {
+			return Window{}, fmt.Errorf("%q is not a time zone's name", parts[4])
+		}
+		zones[parts[4]] = w.Zone
 	}
 	return w, nil
 }

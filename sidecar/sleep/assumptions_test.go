@@ -20,6 +20,8 @@ const (
 	requestTimeout = time.Minute
 	// obeysWithin is how long an instance manager may take to obey a fence (1.30: pkg/management/postgres/instance.go).
 	obeysWithin = 25 * time.Second
+	// sentAgainAfter is when the kernel sends a segment again of which it has no acknowledgement (TCP_RTO_MIN).
+	sentAgainAfter = 200 * time.Millisecond
 )
 
 // TestModels_assumeWhatTheConstantsMakeTrue compares the durations of the table in doc.go.
@@ -35,6 +37,7 @@ func TestModels_assumeWhatTheConstantsMakeTrue(t *testing.T) {
 		acceptingFor       = durationOf(t, "../fence", "acceptingFor")
 		liftedFenceTimeout = durationOf(t, "../../plugin/wake/plan", "LiftedFenceTimeout")
 		sidecarTimeout     = durationOf(t, "../../plugin/wake/plan", "sidecarTimeout")
+		holdsWithin        = durationOf(t, "../../plugin/wake/waker", "holdsWithin")
 		leaseDuration      = durationOf(t, "../readiness", "leaseDuration")
 		renewInterval      = durationOf(t, "../readiness", "renewInterval")
 		answerTimeout      = durationOf(t, "../readiness", "answerTimeout")
@@ -48,6 +51,7 @@ func TestModels_assumeWhatTheConstantsMakeTrue(t *testing.T) {
 		{"fence.acceptingFor >= fence.notStoppingFor", acceptingFor >= notStoppingFor},
 		{"plan.LiftedFenceTimeout >= fence.acceptingFor", liftedFenceTimeout >= acceptingFor},
 		{"plan.sidecarTimeout >= 25 s", sidecarTimeout >= obeysWithin},
+		{"heldDelay > waker.holdsWithin + 200 ms", heldDelay > holdsWithin+sentAgainAfter},
 		{"readiness.leaseDuration >= readiness.renewInterval + 2 * readiness.answerTimeout", leaseDuration >= renewInterval+2*answerTimeout},
 	} {
 		if !strings.Contains(string(doc), row.constants) {

@@ -111,12 +111,13 @@
 //	that the gateway passes a client to such a postmaster before    plan.LiftedFenceTimeout >= fence.acceptingFor
 //	  the sidecar is sure, or finds PostgreSQL stopped before       plan.sidecarTimeout >= 25 s
 //	  the instance manager has obeyed
+//	that a client that the gateway has passed on reaches            heldDelay > waker.holdsWithin + 200 ms (a segment sent again)
+//	  PostgreSQL after the last sample
 //	that the readiness port opens while a worker renews its lease   readiness.leaseDuration >= readiness.renewInterval + 2 * readiness.answerTimeout
 //
 // No constant bounds how long a watch lags. So these remain assumptions of the models:
 //
-//   - A replica of the gateway knows of a doze's announcement before the pod has left its Services, and heldDelay later every client
-//     that it passed on has reached PostgreSQL.
+//   - A replica of the gateway knows of a doze's announcement before the pod has left its Services.
 //   - Another primary does not turn hibernation on before this instance knows of the switchover, and its patches of schedules have ended.
 //   - A person makes no second change before the watch has brought the first.
 //

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -31,21 +33,51 @@ type Event struct {
 	Occasion string
 }
 
-// Writer writes for one replica.
+// Writer writes for one replica. It must not be copied.
 type Writer struct {
 	Client client.Client
 	// Pod is the replica's name.
 	Pod string
+
+	written sync.Map // the last Event, by Cluster and reason: written
+}
+
+type key struct {
+	cluster types.NamespacedName
+	reason  string
+}
+
+type written struct {
+	occasion string
+	at       time.Time
+}
+
+// keptFor is how long the API server keeps an Event by default (--event-ttl). After that it is written anew, if there is still reason to.
+const keptFor = time.Hour
+
+// Forget drops what is known about a Cluster.
+func (w *Writer) Forget(cluster types.NamespacedName) {
+	w.written.Range(func(of, _ any) bool {
+		if known, _ := of.(key); known.cluster == cluster {
+			w.written.Delete(of)
+		}
+		return true
+	})
 }
 
 // Write writes the Event, unless there is one of the same reason and occasion already, or the namespace is being deleted and takes none.
-func (w Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e Event, now time.Time) error {
+func (w *Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e Event, now time.Time) error {
+	of, occasion := key{client.ObjectKeyFromObject(cluster), e.Reason}, string(cluster.UID)+" "+e.Occasion
+	stored, _ := w.written.Load(of)
+	if last, _ := stored.(written); last.occasion == occasion && now.Sub(last.at) < keptFor {
+		return nil
+	}
 	kind, err := KindOf(cluster, w.Client)
 	if err != nil {
 		return err
 	}
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(string(cluster.UID) + " " + e.Occasion))
+	_, _ = hash.Write([]byte(occasion))
 	at := metav1.NewTime(now)
 	err = w.Client.Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
@@ -63,6 +95,7 @@ func (w Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e Event, now
 	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return fmt.Errorf("create an Event on Cluster %s: %w", cluster.Name, err)
 	}
+	w.written.Store(of, written{occasion, now})
 	return nil
 }
 

@@ -48,10 +48,10 @@ func TestWrite(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			api := newClient(t, interceptor.Funcs{})
-			if err := (Writer{Client: api, Pod: "a"}).Write(t.Context(), orders, woken, now); err != nil {
+			if err := (&Writer{Client: api, Pod: "a"}).Write(t.Context(), orders, woken, now); err != nil {
 				t.Fatal(err)
 			}
-			if err := (Writer{Client: api, Pod: "b"}).Write(t.Context(), row.cluster, row.event, now.Add(time.Second)); err != nil {
+			if err := (&Writer{Client: api, Pod: "b"}).Write(t.Context(), row.cluster, row.event, now.Add(time.Second)); err != nil {
 				t.Fatal(err)
 			}
 			var all corev1.EventList
@@ -71,12 +71,39 @@ func TestWrite(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a replica asks the API server once in an hour", func(t *testing.T) {
+		t.Parallel()
+		asked := 0
+		api := newClient(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			asked++
+			return c.Create(ctx, o, options...)
+		}})
+		writer := &Writer{Client: api}
+		for want, events := range [][]Event{nil, {woken, woken}, {{Reason: "Refused"}, woken}, {{Reason: "Woken", Occasion: "evening"}}} {
+			for _, event := range events {
+				if err := writer.Write(t.Context(), orders, event, now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if asked != want {
+				t.Errorf("asked %d times, want %d", asked, want)
+			}
+		}
+		again := Event{Reason: "Refused"}
+		if err := writer.Write(t.Context(), orders, again, now.Add(keptFor)); err != nil || asked != 4 {
+			t.Errorf("once the API server may have dropped it: asked %d times, %v", asked, err)
+		}
+		writer.Forget(client.ObjectKeyFromObject(orders))
+		if err := writer.Write(t.Context(), orders, again, now.Add(keptFor)); err != nil || asked != 5 {
+			t.Errorf("of a Cluster that was forgotten: asked %d times, %v", asked, err)
+		}
+	})
 	t.Run("a namespace that is being deleted needs none", func(t *testing.T) {
 		t.Parallel()
 		leaving := apierrors.NewForbidden(corev1.Resource("events"), "orders", errors.New("it is being terminated"))
 		leaving.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 		api := newClient(t, interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return leaving }})
-		if err := (Writer{Client: api}).Write(t.Context(), orders, woken, now); err != nil {
+		if err := (&Writer{Client: api}).Write(t.Context(), orders, woken, now); err != nil {
 			t.Error(err)
 		}
 	})
@@ -84,7 +111,7 @@ func TestWrite(t *testing.T) {
 		t.Parallel()
 		refused := errors.New("no")
 		api := newClient(t, interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return refused }})
-		if err := (Writer{Client: api}).Write(t.Context(), orders, woken, now); !errors.Is(err, refused) {
+		if err := (&Writer{Client: api}).Write(t.Context(), orders, woken, now); !errors.Is(err, refused) {
 			t.Errorf("got %v", err)
 		}
 	})

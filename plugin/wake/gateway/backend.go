@@ -27,10 +27,8 @@ func (s Service) cluster() types.NamespacedName {
 type Client struct {
 	// Peer is its address, as the gateway sees it.
 	Peer netip.AddrPort
-	// TLS says that it uses TLS, in which case nothing more is known about it.
-	TLS bool
-	// User, Database and Application are from a plaintext startup packet, and not authenticated.
-	User, Database, Application string
+	// User and Database are from a plaintext startup packet, and not authenticated; empty with TLS.
+	User, Database string
 }
 
 // Backend knows the clusters: which clients are admitted, which clusters sleep and where sessions go. Its methods are called
@@ -49,6 +47,10 @@ type Backend interface {
 	// SendClientAddress tells the instance at target that the session from local belongs to the peer. It is called before the
 	// session's first byte is sent, and makes only its best effort.
 	SendClientAddress(ctx context.Context, target, local, peer netip.AddrPort)
+	// MayBegin reports whether a session that is connected to an instance may send its first byte: not once all clients are held.
+	MayBegin(ctx context.Context, service Service) bool
+	// CountAsActive makes the instances count a peer as activity that gets no session here.
+	CountAsActive(ctx context.Context, service Service, peer netip.AddrPort)
 }
 
 // Refusal says why a peer is not served at all. The set is closed, because it labels metrics.

@@ -32,7 +32,9 @@ type fakeBackend struct {
 	resolve func(context.Context, Client) (netip.AddrPort, error)
 	running []netip.AddrPort
 	away    bool
-	asked   func() // whether a client is sent away
+	asked   func()      // whether a client is sent away
+	begins  func() bool // whether a session may begin
+	active  atomic.Int64
 
 	resolved  atomic.Int64
 	mutex     sync.Mutex
@@ -63,6 +65,10 @@ func (d *fakeBackend) MustReconnect(Service, netip.AddrPort) bool {
 	}
 	return d.away
 }
+
+func (d *fakeBackend) MayBegin(context.Context, Service) bool { return d.begins == nil || d.begins() }
+
+func (d *fakeBackend) CountAsActive(context.Context, Service, netip.AddrPort) { d.active.Add(1) }
 
 func (d *fakeBackend) SendClientAddress(_ context.Context, _, local, peer netip.AddrPort) {
 	d.mutex.Lock()

@@ -1,8 +1,9 @@
 package gateway
 
 import (
-	"container/list"
+	"cmp"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -23,16 +24,11 @@ type limiter struct {
 	// refused. Otherwise the newest is displaced.
 	displaceAlways bool
 
-	mutex  sync.Mutex
-	taken  int
-	number uint64 // of the newest slot
-	// shared counts the slots of each namespace without the first of each cluster.
-	shared   ranking[string]
-	clusters map[string]*ranking[types.NamespacedName]
-	sources  ranking[netip.Addr]
-	// bySource and byClient are the slots of each source, and of each source within a cluster, oldest first.
-	bySource map[netip.Addr]*list.List
-	byClient map[types.NamespacedName]map[netip.Addr]*list.List
+	mutex sync.Mutex
+	slots []*slot // those that are taken, the oldest first
+	// clusters and sources count them.
+	clusters map[types.NamespacedName]int
+	sources  map[netip.Addr]int
 }
 
 // claim identifies the client that a slot is counted for.
@@ -44,18 +40,12 @@ type claim struct {
 // slot is a taken slot.
 type slot struct {
 	claim
-	// number increases with every slot taken.
-	number uint64
 	// leave is called when a newcomer takes the slot over.
-	leave              func()
-	ofSource, ofClient *list.Element // nil once the slot is free again
+	leave func()
 }
 
 func newLimiter(most int, displaceAlways bool) *limiter {
-	return &limiter{
-		most: most, displaceAlways: displaceAlways, clusters: map[string]*ranking[types.NamespacedName]{},
-		bySource: map[netip.Addr]*list.List{}, byClient: map[types.NamespacedName]map[netip.Addr]*list.List{},
-	}
+	return &limiter{most: most, displaceAlways: displaceAlways, clusters: map[types.NamespacedName]int{}, sources: map[netip.Addr]int{}}
 }
 
 // resize changes the number of slots. Those that are taken stay so.
@@ -91,15 +81,16 @@ func (l *limiter) take(c claim, leave func()) *slot {
 func (l *limiter) exchange(c claim, leave func()) (p, displaced *slot) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if l.taken >= l.most {
+	if len(l.slots) >= l.most {
 		if displaced = l.displaceable(c); displaced == nil {
 			return nil, nil
 		}
 		l.remove(displaced)
 	}
-	l.number++
-	p = &slot{claim: c, number: l.number, leave: leave}
-	l.insert(p)
+	p = &slot{claim: c, leave: leave}
+	l.slots = append(l.slots, p)
+	l.clusters[c.cluster]++
+	l.sources[c.source]++
 	return p, displaced
 }
 
@@ -107,114 +98,65 @@ func (l *limiter) exchange(c claim, leave func()) (p, displaced *slot) {
 func (l *limiter) give(p *slot) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if p.ofSource != nil {
-		l.remove(p)
+	l.remove(p)
+}
+
+func (l *limiter) remove(p *slot) {
+	at := slices.Index(l.slots, p)
+	if at < 0 {
+		return
+	}
+	l.slots = slices.Delete(l.slots, at, at+1)
+	countDown(l.clusters, p.cluster)
+	countDown(l.sources, p.source)
+}
+
+// countDown counts one less, and keeps no zero, because keys come and go for as long as the process runs.
+func countDown[K comparable](counts map[K]int, key K) {
+	if counts[key]--; counts[key] == 0 {
+		delete(counts, key)
 	}
 }
 
-// displaceable returns the slot that a newcomer takes over when all are taken, or nil.
+// displaceable returns the slot that a newcomer takes over when all are taken, or nil. It goes through all of them, which takes some
+// ten microseconds.
 func (l *limiter) displaceable(c claim) *slot {
-	own := l.inCluster(c.cluster)
-	namespace, most := l.shared.largest()
-	if own == 0 && most > 0 || own > 0 && most > l.shared.count(c.cluster.Namespace)+1 {
-		cluster, _ := l.clusters[namespace].largest()
-		return l.largestIn(cluster)
+	shared, most := map[string]int{}, 0 // the slots of each namespace without the first of each cluster
+	for cluster, count := range l.clusters {
+		shared[cluster.Namespace] += count - 1
+		most = max(most, shared[cluster.Namespace])
 	}
-	if own == 0 {
-		source, most := l.sources.largest()
-		if most > l.sources.count(c.source)+1 || most > 0 && l.displaceAlways {
-			return l.first(l.bySource[source])
+	own := l.clusters[c.cluster]
+	if own == 0 && most > 0 || own > 0 && most > shared[c.cluster.Namespace]+1 {
+		return l.largest(func(p *slot) bool { return shared[p.cluster.Namespace] == most })
+	}
+	if own > 0 {
+		largest := l.largest(func(p *slot) bool { return p.cluster.Namespace == c.cluster.Namespace })
+		if l.clusters[largest.cluster] > own+1 {
+			return largest
 		}
-		return nil
 	}
-	if cluster, most := l.clusters[c.cluster.Namespace].largest(); most > own+1 {
-		return l.largestIn(cluster)
-	}
-	largest := l.largestIn(c.cluster)
-	if l.displaceAlways || l.sources.count(largest.source) > l.sources.count(c.source)+1 {
+	largest := l.largest(func(p *slot) bool { return own == 0 || p.cluster == c.cluster })
+	if largest != nil && (l.displaceAlways || l.sources[largest.source] > l.sources[c.source]+1) {
 		return largest
 	}
 	return nil
 }
 
-// largestIn returns a slot in the cluster, of the source that has the most slots overall.
-func (l *limiter) largestIn(cluster types.NamespacedName) *slot {
+// largest returns the slot, of those in question, whose cluster has the most slots, and of its sources the one with the most overall.
+func (l *limiter) largest(in func(*slot) bool) *slot {
 	var largest *slot
-	most := 0
-	for source, slots := range l.byClient[cluster] {
-		count, first := l.sources.count(source), l.first(slots)
-		if count > most || count == most && (first.number < largest.number) == l.displaceAlways {
-			largest, most = first, count
+	for _, p := range l.slots {
+		if !in(p) {
+			continue
+		}
+		order := 1
+		if largest != nil {
+			order = cmp.Or(cmp.Compare(l.clusters[p.cluster], l.clusters[largest.cluster]), cmp.Compare(l.sources[p.source], l.sources[largest.source]))
+		}
+		if order > 0 || order == 0 && !l.displaceAlways {
+			largest = p
 		}
 	}
 	return largest
-}
-
-// first returns the slot of a source that is displaced first.
-func (l *limiter) first(slots *list.List) *slot {
-	element := slots.Back()
-	if l.displaceAlways {
-		element = slots.Front()
-	}
-	p, _ := element.Value.(*slot)
-	return p
-}
-
-func (l *limiter) inCluster(cluster types.NamespacedName) int {
-	if clusters := l.clusters[cluster.Namespace]; clusters != nil {
-		return clusters.count(cluster)
-	}
-	return 0
-}
-
-func (l *limiter) insert(p *slot) {
-	if l.bySource[p.source] == nil {
-		l.bySource[p.source] = list.New()
-	}
-	if l.byClient[p.cluster] == nil {
-		l.byClient[p.cluster] = map[netip.Addr]*list.List{}
-	}
-	if l.byClient[p.cluster][p.source] == nil {
-		l.byClient[p.cluster][p.source] = list.New()
-	}
-	p.ofSource, p.ofClient = l.bySource[p.source].PushBack(p), l.byClient[p.cluster][p.source].PushBack(p)
-	l.count(p, 1)
-}
-
-// remove frees the slot. It deletes empty entries, because clusters and sources come and go for as long as the process runs.
-func (l *limiter) remove(p *slot) {
-	l.count(p, -1)
-	ofSource, ofCluster := l.bySource[p.source], l.byClient[p.cluster]
-	ofClient := ofCluster[p.source]
-	ofSource.Remove(p.ofSource)
-	ofClient.Remove(p.ofClient)
-	p.ofSource, p.ofClient = nil, nil
-	if ofSource.Len() == 0 {
-		delete(l.bySource, p.source)
-	}
-	if ofClient.Len() == 0 {
-		delete(ofCluster, p.source)
-	}
-	if len(ofCluster) == 0 {
-		delete(l.byClient, p.cluster)
-	}
-}
-
-// count adjusts the counters for a slot that was taken or freed.
-func (l *limiter) count(p *slot, change int) {
-	namespace := p.cluster.Namespace
-	clusters := l.clusters[namespace]
-	if clusters == nil {
-		clusters = &ranking[types.NamespacedName]{}
-		l.clusters[namespace] = clusters
-	}
-	l.taken += change
-	l.sources.add(p.source, change)
-	clusters.add(p.cluster, change)
-	if left := clusters.count(p.cluster); left > 1 || left == 1 && change < 0 {
-		l.shared.add(namespace, change)
-	}
-	if _, most := clusters.largest(); most == 0 {
-		delete(l.clusters, namespace)
-	}
 }

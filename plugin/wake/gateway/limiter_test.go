@@ -14,7 +14,7 @@ import (
 func (l *limiter) left() int {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	return l.taken + len(l.shared.ranked) + len(l.clusters) + len(l.sources.ranked) + len(l.bySource) + len(l.byClient)
+	return len(l.slots) + len(l.clusters) + len(l.sources)
 }
 
 func of(namespace, cluster, source string) claim {
@@ -208,9 +208,9 @@ func TestLimiter_followsItsRuleOverTime(t *testing.T) {
 			if p := check(t, l, taken, all[random.IntN(len(all))]); p != nil {
 				taken = append(taken, p)
 			}
-			taken = slices.DeleteFunc(taken, func(p *slot) bool { return p.ofSource == nil })
-			if l.taken != len(taken) || l.taken > l.most {
-				t.Fatalf("%d slots are taken, want %d", l.taken, len(taken))
+			taken = slices.DeleteFunc(taken, func(p *slot) bool { return !slices.Contains(l.slots, p) })
+			if len(l.slots) != len(taken) || len(taken) > l.most {
+				t.Fatalf("%d slots are taken, want %d", len(l.slots), len(taken))
 			}
 		}
 		for _, p := range taken {

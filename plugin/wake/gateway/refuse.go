@@ -19,6 +19,7 @@ var (
 	errSpliced     = errors.New("too many sessions pass through")
 	errReplication = errors.New("replication does not wake a cluster")
 	errUnreachable = errors.New("the instance does not accept the session")
+	errHolds       = fmt.Errorf("%w: every client of the cluster is held", errUnreachable)
 	errNoTLS       = errors.New("the instance serves no TLS")
 	errClosed      = errors.New("the gateway stops")
 	errHungUp      = errors.New("the client has hung up")

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -22,6 +23,8 @@ const (
 	attempts = 5
 	// attemptPause is the pause after the first attempt, and grows with each: 1.5 s in all.
 	attemptPause = 150 * time.Millisecond
+	// holdsPause is the pause before Resolve is called again for a client that is held after all.
+	holdsPause = time.Second
 	// sendAddressFor limits how long a session waits for SendClientAddress.
 	sendAddressFor = time.Second
 	// answerMost is the size in bytes up to which an ErrorResponse is parsed; PostgreSQL's have a few hundred.
@@ -33,9 +36,7 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 	if c.wakesNothing || packet.Replication != startup.NoReplication {
 		return c.routeToRunning(ctx, packet)
 	}
-	client := Client{
-		Peer: c.peer, TLS: packet.Kind.Encrypted(), User: packet.User, Database: packet.Database, Application: packet.Application,
-	}
+	client := Client{Peer: c.peer, User: packet.User, Database: packet.Database}
 	for attempt := 1; ; attempt++ {
 		asked := time.Now()
 		target, err := c.backend.Resolve(ctx, c.listener.service, client)
@@ -49,11 +50,14 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 			c.observer.Took(c.listener.service, PhaseConnect, time.Since(answered))
 			return reached, nil
 		}
-		if attempt == attempts || !errors.Is(err, errUnreachable) {
+		switch {
+		case errors.Is(err, errHolds):
+			attempt = 0
+		case attempt == attempts || !errors.Is(err, errUnreachable):
 			return nil, err
 		}
 		c.logger.Debug("the instance does not accept the session", "instance", target.String(), "attempt", attempt, "error", err.Error())
-		pause(ctx, time.Duration(attempt)*attemptPause)
+		pause(ctx, cmp.Or(time.Duration(attempt)*attemptPause, holdsPause))
 	}
 }
 
@@ -76,6 +80,7 @@ func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) 
 // reach connects to an instance and sends it the startup packet. The error is errUnreachable if another attempt may help.
 func (c *clientConn) reach(ctx context.Context, target netip.AddrPort, packet startup.Packet) (*reached, error) {
 	if err := c.beginSession(); err != nil {
+		c.backend.CountAsActive(ctx, c.listener.service, c.peer)
 		return nil, err
 	}
 	server, err := c.dial(ctx, target)
@@ -86,7 +91,12 @@ func (c *clientConn) reach(ctx context.Context, target netip.AddrPort, packet st
 	sending, done := context.WithTimeout(ctx, sendAddressFor)
 	c.backend.SendClientAddress(sending, target, addrPort(server.LocalAddr()), c.peer)
 	done()
-	answer, err := replay(server, packet)
+	var answer []byte
+	if !c.backend.MayBegin(ctx, c.listener.service) {
+		err = errHolds
+	} else {
+		answer, err = replay(server, packet)
+	}
 	if !stop() {
 		err = context.Cause(ctx)
 	}
@@ -177,10 +187,8 @@ func causeOr(ctx context.Context, err error) error {
 
 // pause waits for the duration, or until the context ends.
 func pause(ctx context.Context, duration time.Duration) {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(duration):
 	}
 }

@@ -65,6 +65,33 @@ func TestAnInstanceThatDoesNotAcceptIsTriedAgain(t *testing.T) {
 	}
 }
 
+// TestGateway_beginsNoSessionWhileEveryClientIsHeld checks that an instance gets no byte of a client that is held after all.
+func TestGateway_beginsNoSessionWhileEveryClientIsHeld(t *testing.T) {
+	t.Parallel()
+	var asked, sessions atomic.Int64
+	target := instance(t, func(conn *net.TCPConn) {
+		if _, err := io.ReadFull(conn, make([]byte, len(startupPacket))); err != nil {
+			return
+		}
+		sessions.Add(1)
+		_, _ = conn.Write([]byte(okay))
+	})
+	backend := &fakeBackend{resolve: to(target), running: []netip.AddrPort{target}, begins: func() bool { return asked.Add(1) > 1 }}
+	gateway := run(t, backend, nil)
+	conn := dial(t, gateway.address)
+	send(t, conn, startupPacket)
+	expect(t, conn, okay)
+	if asked.Load() != 2 || sessions.Load() != 1 || backend.resolved.Load() != 2 {
+		t.Errorf("asked %d times, resolved %d times, %d sessions", asked.Load(), backend.resolved.Load(), sessions.Load())
+	}
+	asked.Store(0)
+	replica := dial(t, gateway.address)
+	send(t, replica, replicationPacket)
+	if said := expectEnd(t, replica); said != refusedWith(t, errHolds) || sessions.Load() != 1 {
+		t.Errorf("a replication client, which cannot wait for a wake, was told %q; %d sessions", said, sessions.Load())
+	}
+}
+
 // TestTheAnswerOfAnInstanceIsPassedOn checks that every other first answer is forwarded to the client.
 func TestTheAnswerOfAnInstanceIsPassedOn(t *testing.T) {
 	t.Parallel()

@@ -41,12 +41,8 @@ func (s *sessions) give(cluster types.NamespacedName) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.taken--
-	if s.clusters[cluster]--; s.clusters[cluster] == 0 {
-		delete(s.clusters, cluster) // clusters come and go for as long as the process runs
-	}
-	if s.namespaces[cluster.Namespace]--; s.namespaces[cluster.Namespace] == 0 {
-		delete(s.namespaces, cluster.Namespace)
-	}
+	countDown(s.clusters, cluster)
+	countDown(s.namespaces, cluster.Namespace)
 }
 
 // count returns how many sessions there are.

@@ -109,6 +109,9 @@ func TestGateway_aFullTableRefusesNoWake(t *testing.T) {
 		t.Errorf("%d clusters were woken", woken.Load())
 	}
 	gateway.ledger.await(t, "refused too_many_spliced", 1)
+	if got := backend.active.Load(); got != 1 {
+		t.Errorf("%d clients without a session count as activity, want 1", got)
+	}
 }
 
 // TestGateway_aPeerThatMayNotComeTakesNoPlace checks that an allowed connection stays although refused peers keep connecting.

@@ -98,6 +98,9 @@ func clusters(c *cnpgv1.Cluster) any {
 		kept.Spec.NodeMaintenanceWindow = window
 	}
 	kept.Spec.PodSelectorRefs, kept.Spec.PostgresConfiguration.PgHBA = c.Spec.PodSelectorRefs, c.Spec.PostgresConfiguration.PgHBA
+	if plan.OnlyStreaming(c) {
+		kept.Spec.Probes = c.Spec.Probes
+	}
 	versions := &c.Status.SecretsResourceVersion // a wake waits until those that have changed are applied
 	kept.Status.SecretsResourceVersion = cnpgv1.SecretsResourceVersion{
 		ApplicationSecretVersion: versions.ApplicationSecretVersion, SuperuserSecretVersion: versions.SuperuserSecretVersion,

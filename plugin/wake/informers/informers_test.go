@@ -289,6 +289,19 @@ func TestTransform_keepsWhatPutsVolumesAtRisk(t *testing.T) {
 	}
 }
 
+func TestTransform_keepsWhetherStandbysMustStream(t *testing.T) {
+	t.Parallel()
+	for strategy, want := range map[cnpgv1.ProbeStrategyType]bool{
+		"": false, cnpgv1.ProbeStrategyPgIsReady: false, cnpgv1.ProbeStrategyQuery: false, cnpgv1.ProbeStrategyStreaming: true,
+	} {
+		probes := &cnpgv1.ProbesConfiguration{Readiness: &cnpgv1.ProbeWithStrategy{Type: strategy}}
+		kept := through(t, &cnpgv1.Cluster{ObjectMeta: *meta.DeepCopy(), Spec: cnpgv1.ClusterSpec{Probes: probes}})
+		if got := plan.OnlyStreaming(kept); got != want || (kept.Spec.Probes != nil) != want {
+			t.Errorf("readiness %q: only streaming is %t, want %t; kept are %v", strategy, got, want, kept.Spec.Probes)
+		}
+	}
+}
+
 func TestAMissedDeletionIsHandedOn(t *testing.T) {
 	t.Parallel()
 	marker := toolscache.DeletedFinalStateUnknown{Key: "shop/x"}

@@ -61,12 +61,17 @@ type Cluster struct {
 // View reads a Cluster. now limits how far ahead a time in an annotation may be.
 func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
+	return Cluster{Policy: policy, Problems: len(problems), UnderstoodFrom: idle.UnderstoodFrom(problems)}.Again(cluster, now)
+}
+
+// Again reads a Cluster with the policy of an earlier view of the same version, which holds until UnderstoodFrom.
+func (c Cluster) Again(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	view := Cluster{
-		Listed: rbac.Lists(cluster), Deleting: !cluster.DeletionTimestamp.IsZero(), Policy: policy, Problems: len(problems),
-		UnderstoodFrom: idle.UnderstoodFrom(problems),
-		HibernationOn:  cluster.Annotations[contract.AnnotationHibernation] == on,
-		VolumesAtRisk:  volumesAtRisk(cluster),
-		Announced:      cluster.Annotations[contract.AnnotationAnnounced], Acknowledged: cluster.Annotations[contract.AnnotationGatewayReady],
+		Policy: c.Policy, Problems: c.Problems, UnderstoodFrom: c.UnderstoodFrom,
+		Listed: rbac.Lists(cluster), Deleting: !cluster.DeletionTimestamp.IsZero(),
+		HibernationOn: cluster.Annotations[contract.AnnotationHibernation] == on,
+		VolumesAtRisk: volumesAtRisk(cluster),
+		Announced:     cluster.Annotations[contract.AnnotationAnnounced], Acknowledged: cluster.Annotations[contract.AnnotationGatewayReady],
 		HoldingValue: cluster.Annotations[contract.AnnotationGatewayHolding],
 	}
 	view.OwnsHibernation = view.HibernationOn && OwnsHibernation(cluster.ManagedFields)
@@ -124,13 +129,23 @@ func BlockedByPlugin(cluster *cnpgv1.Cluster) bool {
 	}
 }
 
+// OnlyStreaming reports whether a standby serves clients only while it streams from the primary, perhaps with a limited lag, as the
+// Cluster's readiness probe demands.
+func OnlyStreaming(cluster *cnpgv1.Cluster) bool {
+	probes := cluster.Spec.Probes
+	return probes != nil && probes.Readiness != nil && probes.Readiness.Type == cnpgv1.ProbeStrategyStreaming
+}
+
 // OwnsHibernation reports whether this project alone has set the current value of the hibernation annotation.
 func OwnsHibernation(fields []metav1.ManagedFieldsEntry) bool {
 	return ownership.SetByUs(fields, "metadata", "annotations", contract.AnnotationHibernation)
 }
 
-// HoldsAll reports whether all clients are held, even if an instance accepts sessions, because PostgreSQL is stopped or may stop.
-func (c Cluster) HoldsAll() bool { return c.HibernationOn || c.Dozing || c.MayStillStop || c.Holding }
+// Sleeps reports whether the Services lead to nothing else than the gateway, because PostgreSQL is stopped or may stop.
+func (c Cluster) Sleeps() bool { return c.HibernationOn || c.Dozing || c.MayStillStop }
+
+// HoldsAll reports whether all clients are held, even if an instance accepts sessions.
+func (c Cluster) HoldsAll() bool { return c.Sleeps() || c.Holding }
 
 // Obstacle says why connections do not wake the cluster while it sleeps; empty: they do.
 func (c Cluster) Obstacle() Reason {

@@ -13,7 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -75,7 +78,8 @@ func portIn(ledgers []Ledger, uid types.UID) (uint16, bool) {
 	return 0, false
 }
 
-// Assign gives every Service its port; it writes nothing where each has one. Errors are [ErrNoPort] and the API server's.
+// Assign gives every Service its port, but those for which there is none; it writes nothing where each has one. Errors are the API
+// server's.
 func (s *Store) Assign(ctx context.Context, requests []Request, now time.Time) (map[types.UID]uint16, error) {
 	ledgers, err := s.cached(ctx)
 	if err != nil {
@@ -98,11 +102,9 @@ func (s *Store) Assign(ctx context.Context, requests []Request, now time.Time) (
 		return nil, err
 	}
 	for _, request := range missing {
-		port, ok := given[request.UID]
-		if !ok {
-			return nil, fmt.Errorf("assign a port to Service %s/%s: %w", request.Namespace, request.Name, ErrNoPort)
+		if port, ok := given[request.UID]; ok {
+			assigned[request.UID] = port
 		}
-		assigned[request.UID] = port
 	}
 	return assigned, nil
 }
@@ -282,52 +284,37 @@ func (s *Store) Owners(ctx context.Context) ([]Owner, error) {
 // change applies a change to a block on the state that the API server has, until no other replica comes between, and returns the
 // ledger that the API server has then. The change may be computed several times; it says whether there is anything to write.
 func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (Ledger, error) {
-	var err error
-	for range attempts {
-		var again bool
-		var written Ledger
-		if written, again, err = s.tryChange(ctx, block, compute); !again {
-			return written, err
-		}
-	}
-	return Ledger{}, fmt.Errorf("change the ports of %s: %w", block, err)
+	var written Ledger
+	err := retry.OnError(wait.Backoff{Steps: attempts}, cameBetween, func() (err error) {
+		written, err = s.tryChange(ctx, block, compute)
+		return err
+	})
+	return written, err
 }
 
-// tryChange reports whether the change has to be tried again because another replica came between.
-func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (Ledger, bool, error) {
+// cameBetween reports whether another replica has written since a block was read.
+func cameBetween(err error) bool { return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) }
+
+func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (Ledger, error) {
 	have, err := s.read(ctx, block)
 	if err != nil {
-		return Ledger{}, false, err
+		return Ledger{}, err
 	}
-	after, changed, err := compute(ledgerOf(block, have))
+	after, changed, err := compute(ReadLedger(block, have.Data))
 	if err != nil || !changed {
-		return after, false, err
-	}
-	if have == nil {
-		err := s.Client.Create(ctx, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: nameOf(block), Labels: map[string]string{Label: LabelValue}},
-			Data:       after.Data(),
-		})
-		return after, apierrors.IsAlreadyExists(err), wrap("create", block, err)
-	}
-	have = have.DeepCopy()
-	if have.Data == nil {
-		have.Data = map[string]string{}
+		return after, err
 	}
 	maps.Copy(have.Data, after.Data()) // what another range wrote stays
-	if have.Labels == nil {
-		have.Labels = map[string]string{}
-	}
 	have.Labels[Label] = LabelValue
-	err = s.Client.Update(ctx, have) // the resourceVersion that was read is its precondition
-	return after, apierrors.IsConflict(err), wrap("update", block, err)
-}
-
-func wrap(verb string, block Range, err error) error {
-	if err == nil {
-		return nil
+	if have.ResourceVersion == "" {
+		err = s.Client.Create(ctx, have)
+	} else {
+		err = s.Client.Update(ctx, have) // the resourceVersion that was read is its precondition
 	}
-	return fmt.Errorf("%s ConfigMap %s: %w", verb, nameOf(block), err)
+	if err != nil {
+		return after, fmt.Errorf("write ConfigMap %s: %w", have.Name, err)
+	}
+	return after, nil
 }
 
 // cached are the blocks as the informers have them, the lowest first. A block is parsed again only if it has changed. All are
@@ -337,9 +324,9 @@ func (s *Store) cached(ctx context.Context) ([]Ledger, error) {
 	if err := s.Client.List(ctx, &list, client.InNamespace(s.Namespace)); err != nil {
 		return nil, fmt.Errorf("list the ConfigMaps of the ports: %w", err)
 	}
-	named := make(map[string]*corev1.ConfigMap, len(list.Items))
+	named := make(map[string]corev1.ConfigMap, len(list.Items))
 	for i := range list.Items {
-		named[list.Items[i].Name] = &list.Items[i]
+		named[list.Items[i].Name] = list.Items[i]
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -349,13 +336,10 @@ func (s *Store) cached(ctx context.Context) ([]Ledger, error) {
 	blocks := s.blocks()
 	ledgers := make([]Ledger, 0, len(blocks))
 	for _, block := range blocks {
-		have, version := named[nameOf(block)], ""
-		if have != nil {
-			version = have.ResourceVersion
-		}
+		have := named[nameOf(block)] // empty if there is none
 		known, ok := s.known[block]
-		if !ok || known.version != version {
-			known = knowing{version, ledgerOf(block, have)}
+		if !ok || known.version != have.ResourceVersion {
+			known = knowing{have.ResourceVersion, ReadLedger(block, have.Data)}
 			s.known[block] = known
 		}
 		ledgers = append(ledgers, known.ledger)
@@ -363,23 +347,17 @@ func (s *Store) cached(ctx context.Context) ([]Ledger, error) {
 	return ledgers, nil
 }
 
-func ledgerOf(block Range, have *corev1.ConfigMap) Ledger {
-	if have == nil {
-		return ReadLedger(block, nil)
-	}
-	return ReadLedger(block, have.Data)
-}
-
-// read reads a block from the API server; nil: it is not there.
+// read reads a block from the API server. It is empty, and has no version, if it is not there.
 func (s *Store) read(ctx context.Context, block Range) (*corev1.ConfigMap, error) {
 	var have corev1.ConfigMap
 	err := s.APIReader.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: nameOf(block)}, &have)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read ConfigMap %s: %w", nameOf(block), err)
 	}
+	if err != nil {
+		have = corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: nameOf(block)}}
+	}
+	have.Labels, have.Data = labels.Merge(have.Labels, nil), labels.Merge(have.Data, nil) // neither is nil
 	return &have, nil
 }
 

@@ -53,7 +53,7 @@ func TestRealClients(t *testing.T) {
 }
 
 func describe(o Packet) string {
-	return fmt.Sprintf("kind=%s user=%q database=%q application=%q replication=%d server_name=%q", o.Kind, o.User, o.Database, o.Application, o.Replication, o.ServerName)
+	return fmt.Sprintf("kind=%s user=%q database=%q replication=%d server_name=%q", o.Kind, o.User, o.Database, o.Replication, o.ServerName)
 }
 
 // parseTranscript reads lines "client HEX", "server BYTE" and "packet DESCRIPTION".

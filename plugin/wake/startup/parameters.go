@@ -37,8 +37,6 @@ func (p *Packet) set(name, value string) error {
 		p.User = value
 	case "database":
 		p.Database = value
-	case "application_name":
-		p.Application = value
 	case "replication":
 		replication, understood := parseReplication(value)
 		if !understood {

@@ -44,9 +44,6 @@ func (k Kind) String() string {
 	}
 }
 
-// Encrypted reports whether the session is TLS, so that nobody between the client and its server can say anything to either.
-func (k Kind) Encrypted() bool { return k == TLS || k == DirectTLS }
-
 // Replication is what a startup packet asks for under replication=.
 type Replication int
 
@@ -65,9 +62,8 @@ type Packet struct {
 	// Bytes is what a server must get: everything that was read since the last answer, so also what the client sent behind
 	// its startup packet without waiting.
 	Bytes []byte
-	// User, Database and Application are known of a Plain startup packet only. Database is the user's name where none is asked for,
-	// as in the server.
-	User, Database, Application string
+	// User and Database are known of a Plain startup packet only. Database is the user's name where none is asked for, as in the server.
+	User, Database string
 	// Replication is known of a Plain startup packet only.
 	Replication Replication
 	// ServerName is the name in the ClientHello (SNI), empty where it has none.

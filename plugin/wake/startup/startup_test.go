@@ -37,7 +37,7 @@ func TestRead(t *testing.T) {
 			[][]byte{startup("user\x00ann\x00database\x00app\x00application_name\x00psql\x00options\x00-c x=y\x00\x00")},
 			Packet{
 				Kind: Plain, Bytes: startup("user\x00ann\x00database\x00app\x00application_name\x00psql\x00options\x00-c x=y\x00\x00"),
-				User: "ann", Database: "app", Application: "psql",
+				User: "ann", Database: "app",
 			}, "",
 		},
 		{

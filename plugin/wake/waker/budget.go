@@ -12,11 +12,11 @@ import (
 
 // The rates at which a replica begins wakes.
 const (
-	sourceBurst, sourceEvery = 10, 10 * time.Second
-	sharedBurst, sharedEvery = 500, time.Second
-	// fleetBurst and fleetRate are the parts of a larger fleet that the shared budget wakes at once, and each second: two replicas
-	// wake all of it within five minutes.
-	fleetBurst, fleetRate = 20, 600
+	sourceBurst, sourceRefill = 10, 100 * time.Second
+	sharedBurst, sharedEvery  = 500, time.Second
+	// fleetSource, fleetBurst and fleetRate are the parts of a larger fleet that a source wakes at once, and the shared budget at once
+	// and each second: two replicas wake all of it within five minutes.
+	fleetSource, fleetBurst, fleetRate = 200, 20, 600
 	// waitsFor is how long a source stays in the queue without asking again.
 	waitsFor = 3 * askBudgetEvery
 	// askBudgetEvery is how often a waiting wake asks again.
@@ -25,11 +25,11 @@ const (
 
 // Budget limits how many wakes may begin, since each schedules pods that have to be paid for.
 //
-// A source address may begin ten wakes at once and one more every ten seconds. Further wakes are taken from a budget that all
-// sources share: as set, or for the size of the fleet, at least 500 at once and one more a second. If both are used up, the wake waits. Waiting wakes are served in turn, source
-// by source, starting with the source whose last turn was longest ago.
+// A source address may begin some wakes at once, and as many more in sourceRefill: as set, or for the size of the fleet, at least ten.
+// Further wakes are taken from a budget that all sources share, at least 500 at once and one more a second. If both are used up, the
+// wake waits. Waiting wakes are served in turn, source by source, starting with the source whose last turn was longest ago.
 type Budget struct {
-	burst, rate int // of the shared budget; 0: for the size of the fleet
+	source, burst, rate int // of each source, and of the shared budget; 0: for the size of the fleet
 
 	mutex    sync.Mutex
 	clusters int
@@ -47,10 +47,10 @@ type account struct {
 	waiting map[types.NamespacedName]time.Time
 }
 
-// NewBudget returns an unused budget, whose shared part begins as many wakes at once, and more each second. 0 is for the size of the
-// fleet.
-func NewBudget(burst, rate int) *Budget {
-	return &Budget{burst: burst, rate: rate, accounts: map[netip.Addr]*account{}}
+// NewBudget returns an unused budget, which begins so many wakes at once for each source, and whose shared part begins as many at once,
+// and more each second. 0 is for the size of the fleet.
+func NewBudget(source, burst, rate int) *Budget {
+	return &Budget{source: source, burst: burst, rate: rate, accounts: map[netip.Addr]*account{}}
 }
 
 // SetFleet sets the number of clusters.
@@ -76,9 +76,10 @@ func (b *Budget) Take(source netip.Addr, cluster types.NamespacedName, now time.
 		asking = &account{waiting: map[types.NamespacedName]time.Time{}}
 		b.accounts[source] = asking
 	}
+	own := cmp.Or(b.source, max(sourceBurst, b.clusters/fleetSource))
 	burst, every := b.pace()
 	switch {
-	case asking.own.take(now, sourceBurst, sourceEvery):
+	case asking.own.take(now, own, sourceRefill/time.Duration(own)):
 	case b.isNext(asking) && b.shared.take(now, burst, every):
 		asking.served = now
 	default:

@@ -73,7 +73,7 @@ func TestBudget_promises(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			if got := row.play(NewBudget(0, 0)); got != row.want {
+			if got := row.play(NewBudget(0, 0, 0)); got != row.want {
 				t.Errorf("%d wakes begin, want %d", got, row.want)
 			}
 		})
@@ -83,7 +83,7 @@ func TestBudget_promises(t *testing.T) {
 // TestBudget_servesSourcesInTurn lets sources with many and with few requests wait for one wake a second.
 func TestBudget_servesSourcesInTurn(t *testing.T) {
 	t.Parallel()
-	b := NewBudget(0, 0)
+	b := NewBudget(0, 0, 0)
 	b.took(source(9), 9500, noon)
 	for i := range 3 {
 		b.took(source(i), sourceBurst, noon)
@@ -114,7 +114,7 @@ func TestBudget_servesSourcesInTurn(t *testing.T) {
 func TestBudget_neverExceedsItsRates(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(7, 0)) // a test that can be repeated
-	b := NewBudget(0, 0)
+	b := NewBudget(0, 0, 0)
 	taken, all := map[int]int{}, 0
 	for second := range 3600 {
 		now := noon.Add(time.Duration(second) * time.Second)
@@ -125,7 +125,7 @@ func TestBudget_neverExceedsItsRates(t *testing.T) {
 				all++
 			}
 		}
-		own := sourceBurst + 1 + second/int(sourceEvery.Seconds())
+		own := sourceBurst + 1 + second*sourceBurst/int(sourceRefill.Seconds())
 		if most := 5*own + sharedBurst + second + 1; all > most {
 			t.Fatalf("after %d s %d wakes have begun, want at most %d", second, all, most)
 		}
@@ -241,19 +241,19 @@ func TestResolve_leavesTheQueueWhenItMayWake(t *testing.T) {
 func TestBudget_growsWithTheFleet(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		rule                  string
-		burst, rate, clusters int
-		want, each            int
+		rule                          string
+		source, burst, rate, clusters int
+		want, each                    int
 	}{
-		{"a small fleet", 0, 0, 100, 500, 1},
-		{"a large one", 0, 0, 100_000, 5000, 166},
-		{"as set, whatever the fleet", 7, 3, 100_000, 7, 3},
+		{"a small fleet", 0, 0, 0, 100, 10 + 500, 1},
+		{"a large one", 0, 0, 0, 100_000, 500 + 5000, 5 + 166},
+		{"as set, whatever the fleet", 200, 7, 3, 100_000, 200 + 7, 2 + 3},
 	} {
-		b := NewBudget(row.burst, row.rate)
+		b := NewBudget(row.source, row.burst, row.rate)
 		b.SetFleet(row.clusters)
 		now, source := noon, gateway.SourceOf(by.Peer.Addr())
-		if got := b.took(source, 2*(sourceBurst+row.want), now); got != sourceBurst+row.want {
-			t.Errorf("%s: %d at once, want %d", row.rule, got, sourceBurst+row.want)
+		if got := b.took(source, 2*row.want, now); got != row.want {
+			t.Errorf("%s: %d at once, want %d", row.rule, got, row.want)
 		}
 		if got := b.took(source, 2*row.each, now.Add(time.Second)); got != row.each {
 			t.Errorf("%s: %d more a second, want %d", row.rule, got, row.each)

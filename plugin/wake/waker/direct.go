@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,6 +21,10 @@ import (
 
 // podTimeout limits the search for the pod with an address.
 const podTimeout = 5 * time.Second
+
+// PodSearches is how many such searches should go on at once: the API server has no index of addresses and goes through all pods for
+// each, and clients of many addresses may come together.
+const PodSearches = 4
 
 // errAsleepAgain means that the cluster was put to sleep again before a client could connect directly.
 var errAsleepAgain = errors.New("the cluster is put to sleep again")
@@ -68,10 +73,10 @@ func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target networkpol
 func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
 	ctx, cancel := context.WithTimeout(w.Base, podTimeout)
 	defer cancel()
-	if err := w.podSearches.take(ctx); err != nil {
+	if err := w.PodSearches.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("find the pod of address %s: %w", address, err)
 	}
-	defer w.podSearches.give()
+	defer w.PodSearches.Release(1)
 	var pods corev1.PodList
 	of := client.MatchingFields{"status.podIP": address.Unmap().String(), "spec.hostNetwork": "false"}
 	if err := w.APIReader.List(ctx, &pods, of); err != nil {
@@ -120,14 +125,11 @@ func (w *Waker) awaitDirect(ctx context.Context, service gateway.Service, peer n
 		default:
 			wait = w.NodesWait - now.Sub(direct)
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return context.Cause(ctx)
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-changed:
-			timer.Stop()
 		}
 	}
 }
@@ -168,12 +170,9 @@ func (w *Waker) signalInstances(ctx context.Context, seen *snapshot, peer netip.
 
 // routed reports whether one of our slices leads the Service's clients to a gateway.
 func (s *snapshot) routed() bool {
-	for i := range s.slices {
-		if endpointslice.IsOurs(&s.slices[i]) && endpointslice.ServiceOf(&s.slices[i]) == s.service.UID {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.slices, func(slice discoveryv1.EndpointSlice) bool {
+		return endpointslice.IsOurs(&slice) && endpointslice.ServiceOf(&slice) == s.service.UID
+	})
 }
 
 // announced reports whether an instance is about to put the cluster to sleep.

@@ -293,20 +293,20 @@ func TestPodAt_asksTheAPIServerOnlySoOftenAtOnce(t *testing.T) {
 		asked, answer := make(chan struct{}, 100), make(chan struct{})
 		w.waker.APIReader = busy{w.api, asked, answer}
 		failed := make(chan error, 100)
-		for i := range 3 * podSearchesAtOnce {
+		for i := range 3 * PodSearches {
 			go func() {
 				_, err := w.waker.podAt(netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}))
 				failed <- err
 			}()
 		}
 		synctest.Wait()
-		if len(asked) != podSearchesAtOnce {
-			t.Errorf("%d searches go on at once, want %d", len(asked), podSearchesAtOnce)
+		if len(asked) != PodSearches {
+			t.Errorf("%d searches go on at once, want %d", len(asked), PodSearches)
 		}
 		time.Sleep(podTimeout)
 		synctest.Wait()
-		if len(failed) != 2*podSearchesAtOnce {
-			t.Errorf("%d searches had no place in time, want %d", len(failed), 2*podSearchesAtOnce)
+		if len(failed) != 2*PodSearches {
+			t.Errorf("%d searches had no place in time, want %d", len(failed), 2*PodSearches)
 		}
 		for range len(failed) {
 			if err := <-failed; !errors.Is(err, context.DeadlineExceeded) {
@@ -314,7 +314,7 @@ func TestPodAt_asksTheAPIServerOnlySoOftenAtOnce(t *testing.T) {
 			}
 		}
 		close(answer)
-		for range podSearchesAtOnce {
+		for range PodSearches {
 			if err := <-failed; err != nil {
 				t.Error(err)
 			}

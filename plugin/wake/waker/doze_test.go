@@ -259,6 +259,17 @@ func TestResolve_forgetsWhatAStoppedPostgreSQLAnswered(t *testing.T) {
 	})
 }
 
+// begin resolves until a session may begin, as the gateway does.
+func (w *world) begin() (netip.AddrPort, error) {
+	for {
+		got, err := w.waker.Resolve(w.t.Context(), service("-rw"), by)
+		if err != nil || w.waker.MayBegin(w.t.Context(), service("-rw")) {
+			return got, err
+		}
+		time.Sleep(time.Second) // the bubble's clock
+	}
+}
+
 // slow is an API server that answers the first list late.
 type slow struct {
 	client.Reader
@@ -272,7 +283,7 @@ func (s slow) List(ctx context.Context, list client.ObjectList, options ...clien
 }
 
 // Whether a client may be passed on takes a while to find out, in which nobody may be passed on any more.
-func TestResolve_passesNobodyOnWhoWasAdmittedTooLate(t *testing.T) {
+func TestMayBegin_passesNobodyOnWhoWasAdmittedTooLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, time.Minute, awake)
@@ -289,7 +300,7 @@ func TestResolve_passesNobodyOnWhoWasAdmittedTooLate(t *testing.T) {
 		}}
 		w.later(6*time.Second, func() { w.postgres.Store(false); w.change(doze); w.manage() })
 		began := time.Now()
-		got, err := w.waker.Resolve(t.Context(), service("-rw"), by)
+		got, err := w.begin()
 		if took := time.Since(began); err != nil || got != primary || took < 6*time.Second {
 			t.Errorf("got %s, %v after %s", got, err, took)
 		}
@@ -306,13 +317,13 @@ type ahead struct {
 func (a ahead) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 	err := a.Reader.Get(ctx, key, o, options...)
 	if cluster, ok := o.(*cnpgv1.Cluster); ok && time.Now().Before(a.until) {
-		return a.change(cluster)
+		return errors.Join(a.change(cluster), ctx.Err())
 	}
 	return err
 }
 
 // Another replica says that all clients are held, and the informers of this one may be late.
-func TestResolve_passesNobodyOnWhomAnotherReplicaHolds(t *testing.T) {
+func TestMayBegin_passesNobodyOnWhomAnotherReplicaHolds(t *testing.T) {
 	t.Parallel()
 	announced := func(c *cnpgv1.Cluster) { holding(c); delete(c.Annotations, contract.AnnotationGatewayHolding) }
 	for _, row := range []struct {
@@ -328,6 +339,10 @@ func TestResolve_passesNobodyOnWhomAnotherReplicaHolds(t *testing.T) {
 			return nil
 		}, true},
 		{"the API server does not answer", announced, func(*cnpgv1.Cluster) error { return errors.New("away") }, true},
+		{"the API server answers too late", announced, func(*cnpgv1.Cluster) error {
+			time.Sleep(2 * holdsWithin) // the bubble's clock
+			return nil
+		}, true},
 		{"the doze is only announced", announced, func(*cnpgv1.Cluster) error { return nil }, false},
 		{"without an announcement the API server is not asked", awake, func(*cnpgv1.Cluster) error { return errors.New("asked") }, false},
 	} {
@@ -338,7 +353,7 @@ func TestResolve_passesNobodyOnWhomAnotherReplicaHolds(t *testing.T) {
 				w.runs()
 				began := time.Now()
 				w.waker.APIReader = ahead{w.api, began.Add(3 * time.Second), row.change}
-				got, err := w.waker.Resolve(t.Context(), service("-rw"), by)
+				got, err := w.begin()
 				if took := time.Since(began); err != nil || got != primary || row.held != (took >= 3*time.Second) || took > 5*time.Second {
 					t.Errorf("got %s, %v after %s", got, err, took)
 				}

@@ -37,7 +37,7 @@ func (s *Stopping) noteSecrets(cluster *cnpgv1.Cluster, view plan.Cluster) {
 	known, ok := stored.(secrets)
 	now := fmt.Sprint(versions.ApplicationSecretVersion, " ", versions.SuperuserSecretVersion, " ", versions.ManagedRoleSecretVersions)
 	switch {
-	case view.HibernationOn || view.Dozing || view.MayStillStop:
+	case view.Sleeps():
 		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: known.applied, asleep: true, pending: known.pending})
 	case ok && known.cluster == cluster.UID && (known.asleep || known.pending):
 		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: known.applied, pending: known.pending || known.applied != now})

@@ -86,6 +86,9 @@ func (s *snapshot) candidates() []netip.AddrPort {
 				held[address] = true
 			}
 		}
+		if plan.OnlyStreaming(s.cluster) && pod.Name != s.cluster.Status.CurrentPrimary && !podReady(pod) {
+			continue // it accepts sessions, but what it has may be old
+		}
 		if address, err := netip.ParseAddr(pod.Status.PodIP); err == nil && endpointslice.Selects(s.service, pod, s.cluster) {
 			found = append(found, netip.AddrPortFrom(address, contract.PostgresPort))
 		}

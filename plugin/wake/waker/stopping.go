@@ -16,10 +16,31 @@ import (
 // with the annotations that say so. PostgreSQL stops all the same, and accepts sessions until then. The sidecar keeps the pod
 // unready meanwhile, which no change of the Cluster undoes.
 //
-// It also remembers which Secrets of a cluster may have to be applied after a wake. The zero value is ready to use.
+// It also remembers which Secrets of a cluster may have to be applied after a wake, and what its annotations ask for. The zero value is
+// ready to use.
 type Stopping struct {
 	stops   sync.Map // by cluster: stop
 	secrets sync.Map // by cluster: secrets
+	views   sync.Map // by cluster: versioned
+}
+
+// versioned is the view of a version of a Cluster.
+type versioned struct {
+	version string
+	view    plan.Cluster
+}
+
+// View reads a Cluster. The annotations of each version are parsed once: a tenant may make them long, and they matter to every client.
+func (s *Stopping) View(cluster *cnpgv1.Cluster, now time.Time) plan.Cluster {
+	name := client.ObjectKeyFromObject(cluster)
+	stored, _ := s.views.Load(name)
+	known, ok := stored.(versioned)
+	if from := known.view.UnderstoodFrom; ok && known.version == cluster.ResourceVersion && (from.IsZero() || now.Before(from)) {
+		return known.view.Again(cluster, now)
+	}
+	view := plan.View(cluster, now)
+	s.views.Store(name, versioned{cluster.ResourceVersion, view})
+	return view
 }
 
 // stop is a stop of PostgreSQL that has not been recorded.
@@ -32,7 +53,7 @@ type stop struct {
 
 // Note adds a state of a Cluster. It must be called for every state, in order.
 func (s *Stopping) Note(cluster *cnpgv1.Cluster, now time.Time) {
-	name, view, wake := client.ObjectKeyFromObject(cluster), plan.View(cluster, now), cluster.Annotations[contract.AnnotationLastWake]
+	name, view, wake := client.ObjectKeyFromObject(cluster), s.View(cluster, now), cluster.Annotations[contract.AnnotationLastWake]
 	s.noteSecrets(cluster, view)
 	_, recorded := cluster.Annotations[contract.AnnotationPostgresStopped]
 	stored, _ := s.stops.Load(name)
@@ -58,6 +79,7 @@ func (s *Stopping) Note(cluster *cnpgv1.Cluster, now time.Time) {
 func (s *Stopping) Forget(cluster types.NamespacedName) {
 	s.stops.Delete(cluster)
 	s.secrets.Delete(cluster)
+	s.views.Delete(cluster)
 }
 
 // mayStop reports whether PostgreSQL may still stop, although the fence is gone. Like a fence that a person has lifted, it is assumed

@@ -6,8 +6,11 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // replaced makes the cluster one that a person has replaced by a manifest without annotations of this project.
@@ -62,4 +65,32 @@ func TestResolve_aClusterThatIsReplacedWhilePostgreSQLStops(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestStopping_parsesTheAnnotationsOfEachVersionOnce(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	tooFar := now.Add(contract.MaxKeepAwake + time.Hour)
+	cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "1", Annotations: map[string]string{
+		contract.AnnotationEnabled: "true", contract.AnnotationIgnore: "client=192.0.2.10", contract.AnnotationKeepAwakeUntil: tooFar.Format(time.RFC3339),
+	}}}
+	var known Stopping
+	parsed := func(at time.Time) (item *idle.Pattern, problems int) {
+		view := known.View(cluster, at)
+		return &view.Policy.Ignore[0], view.Problems
+	}
+	first, problems := parsed(now)
+	if again, _ := parsed(now.Add(time.Minute)); again != first || problems != 1 {
+		t.Errorf("the same version: parsed again is %t, %d problems", again != first, problems)
+	}
+	if later, problems := parsed(now.Add(time.Hour)); later == first || problems != 0 {
+		t.Errorf("once a time is near enough: parsed again is %t, %d problems", later != first, problems)
+	}
+	before, _ := parsed(now.Add(2 * time.Hour))
+	cluster.ResourceVersion = "2"
+	if after, _ := parsed(now.Add(2 * time.Hour)); after == before {
+		t.Error("another version is not parsed")
+	}
+	known.Forget(types.NamespacedName{Namespace: namespace, Name: name})
+	known.views.Range(func(any, any) bool { t.Error("a Cluster that is gone is kept"); return false })
 }

@@ -255,15 +255,13 @@ func (w *wake) pause(ctx context.Context, wait time.Duration, changed <-chan str
 	if wait < readAgain {
 		changed = nil // the state is read soon enough anyway
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case result := <-w.probed:
 		w.found = result.instance
 		return result.err
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-changed:
 	}
 	return nil
@@ -336,7 +334,7 @@ const recordTimeout = 10 * time.Second
 func (w *wake) recordWoken(message string, now time.Time) {
 	ctx, cancel := context.WithTimeout(w.Base, recordTimeout)
 	defer cancel()
-	if err := w.WakeRecorder.write(ctx, w.cluster, w.recorded, message, now); err != nil {
+	if err := w.Events.Write(ctx, w.cluster, woken(w.recorded, message), now); err != nil {
 		w.Logger.Warn("cannot write yet who woke a cluster", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 	}
 }

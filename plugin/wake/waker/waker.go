@@ -18,6 +18,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -107,11 +109,11 @@ type Waker struct {
 	Signal func(ctx context.Context, instance, client netip.AddrPort)
 	// Sidecars receive the client addresses of the gateway's connections.
 	Sidecars *Sidecars
-	// WakeRecorder records who woke a cluster; Recorder writes other Events.
-	WakeRecorder *WakeRecorder
-	Recorder     record.EventRecorder
-	Observer     Observer
-	Logger       *slog.Logger
+	// Events writes who woke a cluster; Recorder writes other Events.
+	Events   *events.Writer
+	Recorder record.EventRecorder
+	Observer Observer
+	Logger   *slog.Logger
 	// Allowed are the networks whose clients are served.
 	Allowed []netip.Prefix
 	// Addresses are those of this pod, one of each family that it has.
@@ -125,13 +127,13 @@ type Waker struct {
 	// Base is the parent context of all wakes.
 	Base context.Context // a wake outlives the client that began it, and not the plugin
 
-	// Budget limits how many wakes may begin.
-	Budget *Budget
+	// Budget limits how many wakes may begin, and PodSearches how many searches for the pod of an address go on at once.
+	Budget      *Budget
+	PodSearches *semaphore.Weighted
 
 	changing, peers singleflight.Group
 	unsent          unsent
 	searches        searches
-	podSearches     podSearches
 	waiters         waiters
 	granted         granted
 }
@@ -158,15 +160,8 @@ func (w *Waker) Refuses(service gateway.Service, peer netip.AddrPort) gateway.Re
 	if err != nil {
 		return ""
 	}
-	ignore, ok := cluster.Annotations[contract.AnnotationIgnore]
-	if !ok {
-		return ""
-	}
-	policy, _ := idle.ParsePolicy(map[string]string{contract.AnnotationIgnore: ignore}, time.Now()) // no more, for every connection
-	for _, pattern := range policy.Ignore {
-		if pattern.MatchesUnseen(address) {
-			return gateway.RefusalIgnored
-		}
+	if slices.ContainsFunc(w.Stopping.View(cluster, time.Now()).Policy.Ignore, func(p idle.Pattern) bool { return p.MatchesUnseen(address) }) {
+		return gateway.RefusalIgnored
 	}
 	return ""
 }
@@ -222,45 +217,42 @@ func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gat
 }
 
 // admit returns nil if the client's session may go through the gateway to the instance. Otherwise it waits until the client can
-// connect to PostgreSQL directly. To find that out takes a while if the API server is asked: the error is [errAsleepAgain] if nobody
-// may be passed on any more by then.
+// connect to PostgreSQL directly.
 func (w *Waker) admit(ctx context.Context, service gateway.Service, client gateway.Client, instance netip.AddrPort) error {
 	seen, err := w.read(ctx, service)
-	if err != nil {
-		return err
-	}
-	if w.barred(ctx, seen, instance.Addr(), client.Peer.Addr().Unmap()) {
+	if err == nil && w.barred(ctx, seen, instance.Addr(), client.Peer.Addr().Unmap()) {
 		return w.awaitDirect(ctx, service, client.Peer)
 	}
-	changed := w.Notifier.Listen(clusterOf(service))
-	switch seen, err = w.read(ctx, service); {
-	case err != nil:
-		return err
-	case seen.view.HoldsAll():
-		return errAsleepAgain
-	case seen.view.DozeAnnounced && w.mayHold(ctx, service):
-		timer := time.NewTimer(readAgain)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-changed:
-		case <-timer.C:
-		}
-		return errAsleepAgain
-	}
-	return nil
+	return err
 }
 
-// mayHold reports whether the API server says that all clients are held, or does not answer. The replica that confirms that they are
-// does so for all, and another one, whose informers may be late, must not pass a client to a PostgreSQL that is about to be fenced.
-func (w *Waker) mayHold(ctx context.Context, service gateway.Service) bool {
+// holdsWithin limits the last question before a session begins, whether all clients are held. With the way of the session's first byte
+// it is shorter than the sidecar's wait between the confirmation that they are and its last sample.
+const holdsWithin = 500 * time.Millisecond
+
+// MayBegin reports whether a session may begin. While a doze is announced, that is for the API server to say: the replica that confirms
+// that all clients are held does so for all, and another one, whose informers may be late, must not pass a client to a PostgreSQL that
+// is about to be fenced. Without an answer the client is held.
+func (w *Waker) MayBegin(ctx context.Context, service gateway.Service) bool {
+	seen, err := w.read(ctx, service)
+	if err != nil || seen.view.HoldsAll() || !seen.view.DozeAnnounced {
+		return err == nil && !seen.view.HoldsAll()
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdsWithin)
+	defer cancel()
 	var cluster cnpgv1.Cluster
 	if err := w.APIReader.Get(ctx, clusterOf(service), &cluster); err != nil {
 		w.Logger.Warn("whether a cluster is about to doze is not known: its clients wait", "namespace", service.Namespace, "cluster", service.Cluster, "error", err.Error())
-		return true
+		return false
 	}
-	return plan.View(&cluster, time.Now()).HoldsAll()
+	return !plan.View(&cluster, time.Now()).HoldsAll()
+}
+
+// CountAsActive makes the instances that are ready count the peer as activity.
+func (w *Waker) CountAsActive(ctx context.Context, service gateway.Service, peer netip.AddrPort) {
+	if seen, err := w.read(ctx, service); err == nil {
+		w.signalInstances(ctx, seen, peer)
+	}
 }
 
 // search finds an instance of the Service for all clients that wait for one. It outlives the client that started it. A panic ends
@@ -304,7 +296,7 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 			return nil, err
 		}
 	}
-	seen.view = plan.View(seen.cluster, time.Now())
+	seen.view = w.Stopping.View(seen.cluster, time.Now())
 	services, err := w.Informers.Services(ctx, name)
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"github.com/cloudnative-pg/cloudnative-pg/pkg/specs"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -147,9 +148,9 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 	t.Cleanup(cancel)
 	w.waker = &Waker{
 		Informers: informerstest.Reader(w.api), APIReader: w.api, Client: w.api, Notifier: w.notifier, Stopping: &Stopping{},
-		Stale:        func() bool { return w.stale.Load() },
-		WakeRecorder: &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "a"}}, Recorder: w.recorder,
-		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(0, 0), Limit: limit, Base: base,
+		Stale:  func() bool { return w.stale.Load() },
+		Events: &events.Writer{Client: w.api, Pod: "a"}, Recorder: w.recorder,
+		Observer: w, Logger: slog.New(slog.DiscardHandler), Budget: NewBudget(0, 0, 0), PodSearches: semaphore.NewWeighted(PodSearches), Limit: limit, Base: base,
 		Allowed: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, NodesWait: 2 * time.Second, Addresses: []netip.Addr{netip.MustParseAddr("10.2.0.1")},
 		Signal: func(_ context.Context, instance, client netip.AddrPort) {
 			w.mutex.Lock()
@@ -407,8 +408,8 @@ func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 			t.Errorf("last-wake says %+v", recorded)
 		}
 		value := cluster.Annotations[contract.AnnotationLastWake]
-		survivor := &WakeRecorder{Events: events.Writer{Client: w.api, Pod: "b"}}
-		if err := survivor.Woken(t.Context(), &cluster, value, recorded, time.Now()); err != nil || !w.waker.WakeRecorder.Recorded(client.ObjectKeyFromObject(&cluster), value) {
+		survivor := &events.Writer{Client: w.api, Pod: "b"}
+		if err := survivor.Write(t.Context(), &cluster, Woken(value, recorded), time.Now()); err != nil {
 			t.Errorf("another replica tells of it too: %v", err)
 		}
 		if diff := cmp.Diff(messages, w.woken()); diff != "" {
@@ -724,4 +725,24 @@ func TestResolve_aPodWithTheLabelsOnlyBlocksNoWake(t *testing.T) {
 			t.Errorf("got %s, %v", got, err)
 		}
 	})
+}
+
+// A standby that the Cluster's readiness probe keeps out of the Services until it streams gets no session here either: its data may be old.
+func TestRunning_leavesOutStandbysThatMayLag(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, time.Minute, func(c *cnpgv1.Cluster) {
+		awake(c)
+		c.Spec.Probes = &cnpgv1.ProbesConfiguration{Readiness: &cnpgv1.ProbeWithStrategy{Type: cnpgv1.ProbeStrategyStreaming}}
+	})
+	w.pod("orders-1", "10.0.0.1", same)
+	w.pod("orders-2", "10.0.0.2", same)
+	for suffix, want := range map[string][]netip.AddrPort{"-rw": {primary}, "-r": {primary}, "-ro": nil} {
+		if got := w.waker.Running(service(suffix)); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", suffix, got, want)
+		}
+	}
+	w.pod("orders-3", "10.0.0.3", ready)
+	if got, want := w.waker.Running(service("-ro")), []netip.AddrPort{netip.MustParseAddrPort("10.0.0.3:5432")}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want the standby that streams", got)
+	}
 }
