@@ -12,7 +12,6 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	identityapi "github.com/cloudnative-pg/cnpg-i/pkg/identity"
 	lifecycleapi "github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
-	operatorapi "github.com/cloudnative-pg/cnpg-i/pkg/operator"
 	reconcilerapi "github.com/cloudnative-pg/cnpg-i/pkg/reconciler"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
@@ -37,7 +36,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
-	"github.com/cnpg-i/scale-to-zero/plugin/operator"
 	"github.com/cnpg-i/scale-to-zero/plugin/pages"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/reconciler"
@@ -107,11 +105,10 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	}
 	metrics.RegisterBuildInfo(ctrlmetrics.Registry, version)
 	calls := metrics.NewCalls(ctrlmetrics.Registry,
-		identityapi.Identity_ServiceDesc, operatorapi.Operator_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
+		identityapi.Identity_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
 	leaving := make(chan struct{})
 	offered := services{
-		identity: &identity.Server{Version: version, Ready: ready.synced.Load, Validates: c.ValidateClusters},
-		operator: &operator.Server{Now: time.Now},
+		identity: &identity.Server{Version: version, Ready: ready.synced.Load},
 		lifecycle: &lifecycle.Server{
 			Sidecar: lifecycle.Sidecar{
 				Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
@@ -150,7 +147,6 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 // services are what the operator calls.
 type services struct {
 	identity   *identity.Server
-	operator   *operator.Server
 	lifecycle  *lifecycle.Server
 	reconciler *reconciler.Server
 }
@@ -158,7 +154,6 @@ type services struct {
 // register registers them with a server. There may be several.
 func (s services) register(registrar grpc.ServiceRegistrar) {
 	identityapi.RegisterIdentityServer(registrar, s.identity)
-	operatorapi.RegisterOperatorServer(registrar, s.operator)
 	lifecycleapi.RegisterOperatorLifecycleServer(registrar, s.lifecycle)
 	reconcilerapi.RegisterReconcilerHooksServer(registrar, s.reconciler)
 }

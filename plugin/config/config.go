@@ -44,8 +44,6 @@ type Config struct {
 	MetricsAddress string
 	// Group and Version are those of the Cluster resource.
 	Group, Version string
-	// ValidateClusters declares the Operator service, for an operator that validates Clusters through plugins.
-	ValidateClusters bool
 	// Gateway holds the settings of the wake gateway; nil if it is off, because the pod's identity is not set.
 	Gateway *Gateway
 }
@@ -84,7 +82,6 @@ var settings = []setting{
 	{"client-cert", "CLIENT_CERT", "", "file of the certificate that the operator must present"},
 	{"plugin-socket-dir", "PLUGIN_SOCKET_DIR", "", "the operator's plugin directory, to serve on a Unix socket"},
 	{"metrics-address", "METRICS_ADDRESS", ":8080", "address of /metrics, /healthz, /readyz and /peer"},
-	{"validate-clusters", "VALIDATE_CLUSTERS", "false", "offer the operator to validate annotations: true or false"},
 	{"gateway-ports", "GATEWAY_PORTS", "10000-29999", "ports of the wake gateway, one for each Service"},
 	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "addresses of clients that the wake gateway serves"},
 	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a client waits for its cluster to wake; from 10s to 1h"},
@@ -110,6 +107,9 @@ var image = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]
 // component matches a part of an image's path.
 const component = `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
 
+// removed is the variable of a setting that there has been, which offered the operator to validate annotations.
+const removed = "VALIDATE_CLUSTERS"
+
 // reader validates the values and collects the problems.
 type reader struct {
 	values   map[string]string
@@ -134,6 +134,9 @@ func Parse(arguments []string, lookup func(string) (string, bool), output io.Wri
 	r := reader{values: map[string]string{}}
 	for name, value := range values {
 		r.values[name] = *value
+	}
+	if value, set := lookup(removed); set {
+		r.problems = append(r.problems, fmt.Errorf("%s is %q: it has been removed, and must not be set; admission policies refuse invalid annotations", removed, value))
 	}
 	if flags.NArg() != 0 {
 		r.problems = append(r.problems, fmt.Errorf("argument %q is not understood: all settings are flags", flags.Arg(0)))
@@ -177,7 +180,7 @@ func (r *reader) config() Config {
 	if c.DozeMemory = r.values["DOZE_MEMORY_REQUEST"]; c.DozeMemory != "" {
 		r.quantity("DOZE_MEMORY_REQUEST", leastMemoryRequest)
 	}
-	c.ShortenStartupProbes, c.ValidateClusters = r.boolean("SHORTEN_STARTUP_PROBES"), r.boolean("VALIDATE_CLUSTERS")
+	c.ShortenStartupProbes = r.boolean("SHORTEN_STARTUP_PROBES")
 	r.serving(c)
 	c.Gateway = r.gateway(c)
 	if problems := validation.IsDNS1123Subdomain(c.Group); len(problems) != 0 {
