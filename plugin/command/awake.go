@@ -19,9 +19,7 @@ const clocksApart = time.Minute
 
 // kept is the output of keep-awake and release.
 type kept struct {
-	Namespace string `json:"namespace"`
-	Cluster   string `json:"cluster"`
-	State     State  `json:"state"`
+	result
 	// Until is when keep-awake ends; absent if it is off.
 	Until *time.Time `json:"until,omitempty"`
 }
@@ -93,7 +91,7 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
 		sleeps = s.view.HibernationOn || s.view.Dozing
-		answer = kept{cluster.Namespace, cluster.Name, s.state(now), unlessZero(until)}
+		answer = kept{result{cluster.Namespace, cluster.Name, s.state(now)}, unlessZero(until)}
 		return changes
 	})
 	if err != nil {

@@ -35,6 +35,13 @@ const (
 // wakingLimit is how long a new pod that is not ready counts as waking; after that it counts as failed.
 const wakingLimit = 5 * time.Minute
 
+// result is what every command says of a cluster that it has changed.
+type result struct {
+	Namespace string `json:"namespace"`
+	Cluster   string `json:"cluster"`
+	State     State  `json:"state"`
+}
+
 // seen is a Cluster with its pods.
 type seen struct {
 	cluster *cnpgv1.Cluster
