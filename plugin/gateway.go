@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
@@ -35,12 +36,9 @@ type wakeGateway struct {
 	room    int
 }
 
-// askReplica fails unless the replica at the address is alive.
-type askReplica func(ctx context.Context, replica netip.Addr) error
-
 // newWakeGateway makes the gateway and its controller, or returns nil if the settings leave it off. The context must outlive
 // the sessions that are drained when the plugin stops.
-func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
+func newWakeGateway(ctx context.Context, c *config.Gateway, ask func(context.Context, netip.Addr) error, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
 	if c == nil {
 		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
 		return nil, nil
@@ -96,6 +94,11 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	if c.Held == 0 {
 		g.setHeld = clients.SetHeld
 	}
+	for _, run := range []ctrlmanager.RunnableFunc{g.sweep, controller.ProbePeers} {
+		if err := manager.Add(run); err != nil {
+			return nil, fmt.Errorf("add to the controller manager: %w", err)
+		}
+	}
 	return g, nil
 }
 
@@ -117,21 +120,14 @@ func (g *wakeGateway) wakeForBackup() func(context.Context, types.NamespacedName
 // stale reports whether clients should be led to other replicas. Without a gateway none is led here.
 func (g *wakeGateway) stale() bool { return g != nil && g.controller.Stale() }
 
-// sweep frees ports until the context ends, starting once the informers are in sync.
-func (g *wakeGateway) sweep(ctx context.Context, manager ctrl.Manager) error {
-	if !manager.GetCache().WaitForCacheSync(ctx) {
-		return nil
-	}
-	err := g.controller.Sweep(ctx, func(ports int) {
+// sweep frees ports until the context ends.
+func (g *wakeGateway) sweep(ctx context.Context) error {
+	return g.controller.Sweep(ctx, func(ports int) {
 		g.metrics.PortsUsed(ports)
 		if clusters, err := g.controller.Informers.Clusters(ctx); err == nil {
 			g.setFleet(len(clusters))
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("free ports: %w", err)
-	}
-	return nil
 }
 
 // setFleet adapts what is not set to the number of clusters.
@@ -140,15 +136,4 @@ func (g *wakeGateway) setFleet(clusters int) {
 	if g.setHeld != nil {
 		g.setHeld(max(gateway.DefaultLimits().Held, min(clusters, g.room)))
 	}
-}
-
-// probePeers probes the other replicas until the context ends, once the informers are in sync.
-func (g *wakeGateway) probePeers(ctx context.Context, manager ctrl.Manager) error {
-	if !manager.GetCache().WaitForCacheSync(ctx) {
-		return nil
-	}
-	if err := g.controller.ProbePeers(ctx); err != nil {
-		return fmt.Errorf("probe the other replicas: %w", err)
-	}
-	return nil
 }

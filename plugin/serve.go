@@ -107,30 +107,28 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	calls := metrics.NewCalls(ctrlmetrics.Registry,
 		identityapi.Identity_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
 	leaving := make(chan struct{})
-	offered := services{
-		identity: &identity.Server{Version: version, Ready: ready.synced.Load},
-		lifecycle: &lifecycle.Server{
-			Sidecar: lifecycle.Sidecar{
-				Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
-				DozeMemory: c.DozeMemory,
-			},
-			AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes, LimitRanges: limitRanges,
-			Observer: &observer{
-				Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource,
-				recorder: recorder,
-			},
-			Logger: logger,
+	injector := &lifecycle.Server{
+		Sidecar: lifecycle.Sidecar{
+			Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
+			DozeMemory: c.DozeMemory,
 		},
-		reconciler: &reconciler.Server{WakeForBackup: woken.wakeForBackup(), Enqueue: func(name types.NamespacedName) {
-			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-			select {
-			case enqueued <- event.GenericEvent{Object: cluster}:
-			default:
-			}
-		}},
+		AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes, LimitRanges: limitRanges, Logger: logger,
+		Observer: &observer{Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource, recorder: recorder},
 	}
+	hooks := &reconciler.Server{WakeForBackup: woken.wakeForBackup(), Enqueue: func(name types.NamespacedName) {
+		cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+		select {
+		case enqueued <- event.GenericEvent{Object: cluster}:
+		default:
+		}
+	}}
 	server := &grpcserver.Server{
-		Leaving: leaving, Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept}, Register: offered.register,
+		Leaving: leaving, Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept},
+		Register: func(registrar grpc.ServiceRegistrar) {
+			identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.synced.Load})
+			lifecycleapi.RegisterOperatorLifecycleServer(registrar, injector)
+			reconcilerapi.RegisterReconcilerHooksServer(registrar, hooks)
+		},
 	}
 	logger.Info("the plugin starts", "version", version, "sidecar", c.SidecarImage)
 	defer context.AfterFunc(ctx, func() {
@@ -142,20 +140,6 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		stop()
 	})()
 	return runParts(running, c, manager, server, woken, &ready)
-}
-
-// services are what the operator calls.
-type services struct {
-	identity   *identity.Server
-	lifecycle  *lifecycle.Server
-	reconciler *reconciler.Server
-}
-
-// register registers them with a server. There may be several.
-func (s services) register(registrar grpc.ServiceRegistrar) {
-	identityapi.RegisterIdentityServer(registrar, s.identity)
-	lifecycleapi.RegisterOperatorLifecycleServer(registrar, s.lifecycle)
-	reconcilerapi.RegisterReconcilerHooksServer(registrar, s.reconciler)
 }
 
 // readiness is what this replica can do by now.
@@ -188,8 +172,7 @@ func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Mana
 		return nil, err
 	}
 	sources := metrics.Sources{
-		Clusters: kept.Clusters, Schedules: manager.GetClient(), SidecarImage: lifecycle.SidecarImage, Now: time.Now,
-		Sidecars: sidecars,
+		Clusters: kept.Clusters, Schedules: manager.GetClient(), Now: time.Now, Sidecars: sidecars,
 	}
 	if woken != nil {
 		sources.Instances, sources.Unrouted, sources.Wakes = woken.controller.Informers.Pods, woken.controller.Unrouted, woken.metrics
@@ -200,10 +183,6 @@ func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Mana
 // runParts runs the parts together; the first that fails ends the others.
 func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *grpcserver.Server, woken *wakeGateway, ready *readiness) error {
 	group, ctx := errgroup.WithContext(ctx)
-	if woken != nil {
-		group.Go(func() error { return woken.sweep(ctx, manager) })
-		group.Go(func() error { return woken.probePeers(ctx, manager) })
-	}
 	group.Go(func() error {
 		if err := manager.Start(ctx); err != nil {
 			return fmt.Errorf("run the controllers: %w", err)
