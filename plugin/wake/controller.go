@@ -95,7 +95,7 @@ type Controller struct {
 	backupWakes   sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
 	serving       sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
 	unrouted      sync.Map // how many Services lead nowhere, by sleeping cluster: int
-	refusing      sync.Map // the sleep of which an Event says that it goes on for a node maintenance, by cluster: string
+	recorded      sync.Map // the last Event of [Controller.recordOnce], by cluster: string
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
@@ -149,7 +149,8 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	// An Event that cannot be written keeps nothing from being done.
 	told := errors.Join(
-		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordHibernationRequested(ctx, seen, again.now),
+		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordLongStop(ctx, seen, again),
+		c.recordHibernationRequested(ctx, seen, again.now),
 	)
 	if failed != nil {
 		return ctrl.Result{}, errors.Join(failed, told)
@@ -199,6 +200,7 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	if seen.cluster == nil {
 		c.waking.Delete(seen.name)
 		c.dozed.Delete(seen.name)
+		c.recorded.Delete(seen.name)
 		c.Stopping.Forget(seen.name)
 		return plan.Plan{Reason: plan.ReasonGone}
 	}
