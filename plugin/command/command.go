@@ -7,7 +7,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,7 +135,7 @@ func exactly(names ...string) cobra.PositionalArgs {
 		if len(arguments) == len(names) {
 			return nil
 		}
-		return usage("%s takes %s, not %d arguments", c.Name(), cmp.Or(strings.Join(names, " and "), "no arguments"), len(arguments))
+		return usage("%s takes %s, not %d arguments", c.Name(), strings.Join(names, " and "), len(arguments))
 	}
 }
 
@@ -156,7 +155,7 @@ func (p *program) completeCluster(c *cobra.Command, arguments []string, _ string
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), askWithin)
 	defer cancel()
-	clusters, err := a.clusters(ctx, a.namespace)
+	clusters, err := a.clusters(ctx, a.namespace, "")
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -59,15 +59,19 @@ type table struct {
 func (p *program) statusCommand() *cobra.Command {
 	everywhere, watch := false, false
 	c := &cobra.Command{
-		Use: "status", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
+		Use: "status [CLUSTER]", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
 		Long: `List the clusters: what sleeps, since when, and what keeps the others awake.
 
 SAVED is what the current sleep has saved: the CPU and memory that the PostgreSQL containers request, times the time without
 pods. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
 
 With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
-		Args: exactly(), ValidArgsFunction: cobra.NoFileCompletions, Annotations: map[string]string{annotationWide: "true"},
-		RunE: func(c *cobra.Command, _ []string) error {
+		ValidArgsFunction: p.completeCluster, Annotations: map[string]string{annotationWide: "true"},
+		RunE: func(c *cobra.Command, arguments []string) error {
+			if len(arguments) > 1 || len(arguments) == 1 && everywhere {
+				return usage("status takes one CLUSTER at most, and none with --all-namespaces")
+			}
+			name := strings.Join(arguments, "")
 			a, err := p.connect()
 			if err != nil {
 				return err
@@ -78,10 +82,10 @@ With --watch, it keeps running, and prints a row again when anything but its tim
 			}
 			text := newStatusText(p.Out, everywhere, p.output == outputWide, colourful(p.Out, p.Getenv))
 			if watch {
-				return (&watcher{access: a, program: p, text: text, namespace: namespace}).watch(c.Context())
+				return (&watcher{access: a, program: p, text: text, namespace: namespace, name: name}).watch(c.Context())
 			}
 			now := time.Now()
-			answer, err := a.table(c.Context(), namespace, now)
+			answer, err := a.table(c.Context(), namespace, name, now)
 			if err != nil {
 				return err
 			}
@@ -118,14 +122,14 @@ func (p *program) sayNone(namespace string) {
 	p.say("No Cluster lists the plugin in the namespace %q.", namespace)
 }
 
-// table returns the clusters of a namespace, or of all if it is empty. A failure for one cluster is noted in its row and does
+// table returns the clusters of a namespace, or of all if it is empty, or only the one of that name. A failure for one cluster is noted in its row and does
 // not affect the others.
-func (a *access) table(ctx context.Context, namespace string, now time.Time) (table, error) {
-	clusters, err := a.clusters(ctx, namespace)
+func (a *access) table(ctx context.Context, namespace, name string, now time.Time) (table, error) {
+	clusters, err := a.clusters(ctx, namespace, name)
 	if err != nil {
 		return table{}, err
 	}
-	pods, problem := a.pods(ctx, namespace, "")
+	pods, problem := a.pods(ctx, namespace, name)
 	of := map[types.NamespacedName][]corev1.Pod{}
 	for i := range pods {
 		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
