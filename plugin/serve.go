@@ -17,12 +17,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -267,4 +269,22 @@ func (o *observer) NotInjected(of metav1.ObjectMeta, why string) {
 	cluster := &metav1.PartialObjectMetadata{ObjectMeta: of}
 	cluster.SetGroupVersionKind(o.resource.WithKind("Cluster"))
 	o.recorder.Eventf(cluster, corev1.EventTypeWarning, "SidecarNotInjected", "The sidecar is not injected: %s", why)
+}
+
+// otherInstallation returns the namespace of another installation of which a replica is ready, or "". Two would take each other's
+// EndpointSlices for those of dead replicas, and remove them. It is found by the EndpointSlices of its Service, which have the
+// labels of that.
+func otherInstallation(ctx context.Context, reader client.Reader, own string) (string, error) {
+	var slices discoveryv1.EndpointSliceList
+	if err := reader.List(ctx, &slices, client.MatchingLabels{"app": "scale-to-zero", "cnpg.io/pluginName": contract.PluginName}); err != nil {
+		return "", fmt.Errorf("list the EndpointSlices of the plugin: %w", err)
+	}
+	for i := range slices.Items {
+		for _, endpoint := range slices.Items[i].Endpoints {
+			if slices.Items[i].Namespace != own && ptr.Deref(endpoint.Conditions.Ready, false) {
+				return slices.Items[i].Namespace, nil
+			}
+		}
+	}
+	return "", nil
 }
