@@ -3,16 +3,17 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
@@ -36,12 +37,9 @@ type wakeGateway struct {
 	room    int
 }
 
-// askReplica fails unless the replica at the address is alive.
-type askReplica func(ctx context.Context, replica netip.Addr) error
-
 // newWakeGateway makes the gateway and its controller, or returns nil if the settings leave it off. The context must outlive
 // the sessions that are drained when the plugin stops.
-func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
+func newWakeGateway(ctx context.Context, c *config.Gateway, ask func(context.Context, netip.Addr) error, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
 	if c == nil {
 		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
 		return nil, nil
@@ -96,6 +94,11 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask askReplica, mana
 	if c.Held == 0 {
 		g.setHeld = clients.SetHeld
 	}
+	for _, run := range []func(context.Context){g.sweep, controller.ProbePeers} {
+		if err := manager.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error { run(ctx); return nil })); err != nil {
+			return nil, fmt.Errorf("add to the controller manager: %w", err)
+		}
+	}
 	return g, nil
 }
 
@@ -117,14 +120,8 @@ func (g *wakeGateway) wakeForBackup() func(context.Context, types.NamespacedName
 // stale reports whether clients should be led to other replicas. Without a gateway none is led here.
 func (g *wakeGateway) stale() bool { return g != nil && g.controller.Stale() }
 
-// run frees ports and probes the other replicas until the context ends, once the informers are in sync.
-func (g *wakeGateway) run(ctx context.Context, manager ctrl.Manager) {
-	if !manager.GetCache().WaitForCacheSync(ctx) {
-		return
-	}
-	var probing sync.WaitGroup
-	defer probing.Wait()
-	probing.Go(func() { g.controller.ProbePeers(ctx) })
+// sweep frees ports until the context ends.
+func (g *wakeGateway) sweep(ctx context.Context) {
 	g.controller.Sweep(ctx, func(ports int) {
 		g.metrics.PortsUsed(ports)
 		if clusters, err := g.controller.Informers.Clusters(ctx); err == nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 	_ "time/tzdata" // the time zones for keep-awake windows, which the image lacks
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -116,20 +117,12 @@ func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io
 
 // keepCertificates reads the Secrets until the context ends, and writes what is missing, invalid or due.
 func keepCertificates(ctx context.Context, client kubernetes.Interface, names certificates.Names, logger *slog.Logger) {
-	ticker := time.NewTicker(checkEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		written, err := certificates.Ensure(ctx, client, names, time.Now())
-		switch {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		switch written, err := certificates.Ensure(ctx, client, names, time.Now()); {
 		case err != nil:
 			logger.Error("cannot keep the certificates", "error", err.Error())
 		case len(written) != 0:
 			logger.Info("certificates were missing, invalid or due", "written", strings.Join(written, ","))
 		}
-	}
+	}, checkEvery)
 }

@@ -12,18 +12,19 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	identityapi "github.com/cloudnative-pg/cnpg-i/pkg/identity"
 	lifecycleapi "github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
-	operatorapi "github.com/cloudnative-pg/cnpg-i/pkg/operator"
 	reconcilerapi "github.com/cloudnative-pg/cnpg-i/pkg/reconciler"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,7 +38,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
-	"github.com/cnpg-i/scale-to-zero/plugin/operator"
 	"github.com/cnpg-i/scale-to-zero/plugin/pages"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/reconciler"
@@ -107,33 +107,30 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	}
 	metrics.RegisterBuildInfo(ctrlmetrics.Registry, version)
 	calls := metrics.NewCalls(ctrlmetrics.Registry,
-		identityapi.Identity_ServiceDesc, operatorapi.Operator_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
+		identityapi.Identity_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
 	leaving := make(chan struct{})
-	offered := services{
-		identity: &identity.Server{Version: version, Ready: ready.synced.Load, Validates: c.ValidateClusters},
-		operator: &operator.Server{Now: time.Now},
-		lifecycle: &lifecycle.Server{
-			Sidecar: lifecycle.Sidecar{
-				Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
-				DozeMemory: c.DozeMemory,
-			},
-			AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes, LimitRanges: limitRanges,
-			Observer: &observer{
-				Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource,
-				recorder: recorder,
-			},
-			Logger: logger,
+	injector := &lifecycle.Server{
+		Sidecar: lifecycle.Sidecar{
+			Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
+			DozeMemory: c.DozeMemory,
 		},
-		reconciler: &reconciler.Server{WakeForBackup: woken.wakeForBackup(), Enqueue: func(name types.NamespacedName) {
-			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-			select {
-			case enqueued <- event.GenericEvent{Object: cluster}:
-			default:
-			}
-		}},
+		AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes, LimitRanges: limitRanges, Logger: logger,
+		Observer: &observer{Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource, recorder: recorder},
 	}
+	hooks := &reconciler.Server{WakeForBackup: woken.wakeForBackup(), Enqueue: func(name types.NamespacedName) {
+		cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+		select {
+		case enqueued <- event.GenericEvent{Object: cluster}:
+		default:
+		}
+	}}
 	server := &grpcserver.Server{
-		Leaving: leaving, Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept}, Register: offered.register,
+		Leaving: leaving, Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept},
+		Register: func(registrar grpc.ServiceRegistrar) {
+			identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.synced.Load})
+			lifecycleapi.RegisterOperatorLifecycleServer(registrar, injector)
+			reconcilerapi.RegisterReconcilerHooksServer(registrar, hooks)
+		},
 	}
 	logger.Info("the plugin starts", "version", version, "sidecar", c.SidecarImage)
 	defer context.AfterFunc(ctx, func() {
@@ -145,22 +142,6 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		stop()
 	})()
 	return runParts(running, c, manager, server, woken, &ready)
-}
-
-// services are what the operator calls.
-type services struct {
-	identity   *identity.Server
-	operator   *operator.Server
-	lifecycle  *lifecycle.Server
-	reconciler *reconciler.Server
-}
-
-// register registers them with a server. There may be several.
-func (s services) register(registrar grpc.ServiceRegistrar) {
-	identityapi.RegisterIdentityServer(registrar, s.identity)
-	operatorapi.RegisterOperatorServer(registrar, s.operator)
-	lifecycleapi.RegisterOperatorLifecycleServer(registrar, s.lifecycle)
-	reconcilerapi.RegisterReconcilerHooksServer(registrar, s.reconciler)
 }
 
 // readiness is what this replica can do by now.
@@ -193,8 +174,7 @@ func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Mana
 		return nil, err
 	}
 	sources := metrics.Sources{
-		Clusters: kept.Clusters, Schedules: manager.GetClient(), SidecarImage: lifecycle.SidecarImage, Now: time.Now,
-		Sidecars: sidecars,
+		Clusters: kept.Clusters, Schedules: manager.GetClient(), Now: time.Now, Sidecars: sidecars,
 	}
 	if woken != nil {
 		sources.Instances, sources.Unrouted, sources.Wakes = woken.controller.Informers.Pods, woken.controller.Unrouted, woken.metrics
@@ -205,9 +185,6 @@ func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Mana
 // runParts runs the parts together; the first that fails ends the others.
 func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *grpcserver.Server, woken *wakeGateway, ready *readiness) error {
 	group, ctx := errgroup.WithContext(ctx)
-	if woken != nil {
-		group.Go(func() error { woken.run(ctx, manager); return nil })
-	}
 	group.Go(func() error {
 		if err := manager.Start(ctx); err != nil {
 			return fmt.Errorf("run the controllers: %w", err)
@@ -292,4 +269,22 @@ func (o *observer) NotInjected(of metav1.ObjectMeta, why string) {
 	cluster := &metav1.PartialObjectMetadata{ObjectMeta: of}
 	cluster.SetGroupVersionKind(o.resource.WithKind("Cluster"))
 	o.recorder.Eventf(cluster, corev1.EventTypeWarning, "SidecarNotInjected", "The sidecar is not injected: %s", why)
+}
+
+// otherInstallation returns the namespace of another installation of which a replica is ready, or "". Two would take each other's
+// EndpointSlices for those of dead replicas, and remove them. It is found by the EndpointSlices of its Service, which have the
+// labels of that.
+func otherInstallation(ctx context.Context, reader client.Reader, own string) (string, error) {
+	var slices discoveryv1.EndpointSliceList
+	if err := reader.List(ctx, &slices, client.MatchingLabels{"app": "scale-to-zero", "cnpg.io/pluginName": contract.PluginName}); err != nil {
+		return "", fmt.Errorf("list the EndpointSlices of the plugin: %w", err)
+	}
+	for i := range slices.Items {
+		for _, endpoint := range slices.Items[i].Endpoints {
+			if slices.Items[i].Namespace != own && ptr.Deref(endpoint.Conditions.Ready, false) {
+				return slices.Items[i].Namespace, nil
+			}
+		}
+	}
+	return "", nil
 }

@@ -106,6 +106,31 @@ func TestWake_aPasswordThatWasChangedMeanwhile(t *testing.T) {
 	}
 }
 
+// A cluster whose password is changed while it dozes hibernates, so that the first client with the new password is answered: after a
+// doze the instance manager would set it 20 s later.
+func TestDoze_hibernatesForAChangedPassword(t *testing.T) {
+	whole(t)
+	t.Parallel()
+	s := begin(t)
+	c := s.dozingCluster("changed")
+	s.dozes(c)
+	s.rotates(c)
+	s.fallsAsleep(c, "asleep for the new password")
+	message, err := kube.AwaitEvent(s.ctx, c, "HibernationRequested", toSettle)
+	s.must(err)
+	if !strings.Contains(message, "passwords") {
+		t.Errorf("the Event says %q", message)
+	}
+	start := time.Now()
+	answer, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 'answered'")
+	t.Logf("%q after %.2fs", answer, time.Since(start).Seconds())
+	if err != nil || answer != "answered" {
+		t.Errorf("the first client with the new password got %q (%v)", answer, err)
+	}
+	s.awakeAgain(c)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+}
+
 // rotates changes the application's password, and waits until the operator knows.
 func (s *story) rotates(c *cnpgv1.Cluster) {
 	s.Helper()

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
-	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,7 +23,7 @@ import (
 const operatorDeployment = "cnpg-controller-manager"
 
 // The plugin in the operator's own pod, as the component installs it, serves over a Unix socket what its Deployment, now gone,
-// serves over TCP. Nothing changes if it offers to validate Clusters.
+// serves over TCP.
 func TestPluginInTheOperatorsPod(t *testing.T) {
 	whole(t)
 	s := disturbing(t)
@@ -40,16 +38,9 @@ func TestPluginInTheOperatorsPod(t *testing.T) {
 	})
 	d.labelPluginService("null") // a Service with that label would take precedence over the socket
 	d.scalePlugin(0)
-	offerToValidate(changed)
 	d.setOperator(changed.Spec.Template)
 
 	c := s.running(kube.NewCluster(s.namespace, "socketed", 1, never))
-	_, err := kube.AwaitCluster(s.ctx, c, "told that the plugin validates", toSettle, func(c *cnpgv1.Cluster) bool {
-		return slices.ContainsFunc(c.Status.PluginStatus, func(p cnpgv1.PluginStatus) bool {
-			return p.Name == scenario.PluginName && len(p.OperatorCapabilities) == 2
-		})
-	})
-	s.must(err)
 	if sidecar(s.instances(c)[0]) == nil {
 		t.Fatal("the instance has no sidecar")
 	}
@@ -58,18 +49,9 @@ func TestPluginInTheOperatorsPod(t *testing.T) {
 	before, after := session.Close()
 	s.asleepOnTime(c, before, after, threshold)
 	s.annotate(c, scenario.InactivityMinutes, never)
-	_, err = kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
+	_, err := kube.QueryAs(s.ctx, c, "rw", fromAfar, "select 1")
 	s.must(err)
 	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
-}
-
-func offerToValidate(operator *appsv1.Deployment) {
-	containers := operator.Spec.Template.Spec.InitContainers
-	for i := range containers {
-		if containers[i].Name == "cnpg-i-scale-to-zero" {
-			containers[i].Env = append(containers[i].Env, corev1.EnvVar{Name: "VALIDATE_CLUSTERS", Value: "true"})
-		}
-	}
 }
 
 // withPlugin returns the operator's Deployment as the component makes it, with the plugin's image. The component's other

@@ -17,7 +17,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
-	"math/big"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -161,9 +160,6 @@ func sign(template *x509.Certificate, authority tls.Certificate, now time.Time) 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("generate a key: %w", err)
-	}
-	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
-		return tls.Certificate{}, fmt.Errorf("draw a serial number: %w", err)
 	}
 	template.NotBefore, template.BasicConstraintsValid = now.Add(-skew), true
 	parent, signer := authority.Leaf, authority.PrivateKey

@@ -209,8 +209,16 @@ func (a *access) unknown(err error) bool {
 	return apierrors.IsNotFound(err) && errors.As(err, &answered) && (answered.Status().Details == nil || answered.Status().Details.Name == "")
 }
 
-// clusters reads the Clusters that list the plugin; an empty namespace means all namespaces.
-func (a *access) clusters(ctx context.Context, namespace string) ([]cnpgv1.Cluster, error) {
+// clusters reads the Clusters that list the plugin, or the one of that name, which must list it; an empty namespace means all
+// namespaces.
+func (a *access) clusters(ctx context.Context, namespace, name string) ([]cnpgv1.Cluster, error) {
+	if name != "" {
+		cluster, err := a.cluster(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return []cnpgv1.Cluster{*cluster}, nil
+	}
 	clusters, err := a.list(ctx, namespace)
 	return slices.DeleteFunc(clusters, func(c cnpgv1.Cluster) bool { return !rbac.Lists(&c) }), err
 }

@@ -415,7 +415,7 @@ func TestKeepAwakeAndRelease(t *testing.T) {
 		"json":           {nil, 0, "keep-awake orders 90m -o json", "2000-01-01T01:30:00Z"},
 		"a-week":         {nil, 0, "keep-awake orders 168h", "2000-01-07T23:59:00Z"},
 		"less":           {with(map[string]string{contract.AnnotationKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 2h", tomorrow},
-		"more":           {with(map[string]string{contract.AnnotationKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 48h", "2000-01-03T00:00:00Z"},
+		"more":           {with(map[string]string{contract.AnnotationKeepAwakeUntil: tomorrow}), 0, "keep-awake orders 2d", "2000-01-03T00:00:00Z"},
 		"over-a-mistake": {with(map[string]string{contract.AnnotationKeepAwakeUntil: "x"}), 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
 		"asleep":         {asleep, 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},
 		"dozing":         {dozing, 0, "keep-awake orders 2h", "2000-01-01T02:00:00Z"},

@@ -3,6 +3,8 @@ package command
 import (
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -19,9 +21,7 @@ const clocksApart = time.Minute
 
 // kept is the output of keep-awake and release.
 type kept struct {
-	Namespace string `json:"namespace"`
-	Cluster   string `json:"cluster"`
-	State     State  `json:"state"`
+	result
 	// Until is when keep-awake ends; absent if it is off.
 	Until *time.Time `json:"until,omitempty"`
 }
@@ -29,7 +29,7 @@ type kept struct {
 func (p *program) keepAwakeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "keep-awake CLUSTER DURATION", Short: "Keep a cluster awake for a time such as 2h, at most 168h",
-		Long: `Keep a cluster awake for a time such as 2h or 90m, at most 168h, from now on. If a later time is set already, it
+		Long: `Keep a cluster awake for a time such as 2h, 90m or 2d, at most 168h, from now on. If a later time is set already, it
 stays. This does not wake a cluster that sleeps.`,
 		Args: exactly("CLUSTER", "DURATION"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
@@ -64,8 +64,13 @@ func (p *program) releaseCommand() *cobra.Command {
 // parseLength parses a keep-awake duration.
 func parseLength(value string) (time.Duration, error) {
 	length, err := time.ParseDuration(value)
+	if days, ok := strings.CutSuffix(value, "d"); ok {
+		var number uint64
+		number, err = strconv.ParseUint(days, 10, 8)
+		length = time.Duration(number) * 24 * time.Hour
+	}
 	if err != nil || length <= 0 || length > contract.MaxKeepAwake {
-		return 0, usage(`the duration is %q; allowed is more than 0s and at most 168h, such as "2h", "90m" or "1h30m"`, value)
+		return 0, usage(`the duration is %q; allowed is more than 0s and at most 168h, such as "90m", "1h30m" or "2d"`, value)
 	}
 	return length, nil
 }
@@ -93,7 +98,7 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
 		sleeps = s.view.HibernationOn || s.view.Dozing
-		answer = kept{cluster.Namespace, cluster.Name, s.state(now), unlessZero(until)}
+		answer = kept{result{cluster.Namespace, cluster.Name, s.state(now)}, unlessZero(until)}
 		return changes
 	})
 	if err != nil {

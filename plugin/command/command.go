@@ -7,7 +7,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
 )
@@ -136,7 +136,7 @@ func exactly(names ...string) cobra.PositionalArgs {
 		if len(arguments) == len(names) {
 			return nil
 		}
-		return usage("%s takes %s, not %d arguments", c.Name(), cmp.Or(strings.Join(names, " and "), "no arguments"), len(arguments))
+		return usage("%s takes %s, not %d arguments", c.Name(), strings.Join(names, " and "), len(arguments))
 	}
 }
 
@@ -156,7 +156,7 @@ func (p *program) completeCluster(c *cobra.Command, arguments []string, _ string
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), askWithin)
 	defer cancel()
-	clusters, err := a.clusters(ctx, a.namespace)
+	clusters, err := a.clusters(ctx, a.namespace, "")
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -166,4 +166,28 @@ func (p *program) completeCluster(c *cobra.Command, arguments []string, _ string
 	}
 	slices.Sort(names)
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// usageError means that the command line is invalid.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+func usage(format string, arguments ...any) error {
+	return usageError{fmt.Sprintf(format, arguments...)}
+}
+
+// flagError names the flag, its value and what is allowed.
+func flagError(c *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		flag := invalid.GetFlag()
+		switch flag.Value.Type() {
+		case "duration":
+			return usage(`--%s is %q; allowed is a duration such as "90s" or "5m"`, flag.Name, invalid.GetValue())
+		case "bool":
+			return usage(`--%s is %q; allowed is "true" or "false"`, flag.Name, invalid.GetValue())
+		}
+	}
+	return usage("%v; %s --help lists what is allowed", err, strings.Replace(c.CommandPath(), Name, called, 1))
 }

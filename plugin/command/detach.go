@@ -11,7 +11,6 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -22,15 +21,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// detached is the output of detach for one cluster.
-type detached struct {
-	Namespace string `json:"namespace"`
-	Cluster   string `json:"cluster"`
-	State     State  `json:"state"`
-	// Restarts are the pods with a sidecar, which the operator restarts.
-	Restarts []string `json:"restarts"`
-}
-
 func (p *program) detachCommand() *cobra.Command {
 	selector, everywhere, dryRun := "", false, false
 	c := &cobra.Command{
@@ -38,9 +28,10 @@ func (p *program) detachCommand() *cobra.Command {
 		Long: `Remove this plugin, and no other, from spec.plugins: of one cluster, of those that a label selector matches, or with -A of
 those of all namespaces.
 
-The operator then restarts the instances that have a sidecar; the output names them. With primaryUpdateStrategy supervised it
-waits for you to restart the primary. A hibernated cluster stays hibernated, and connections no longer wake it. The plugin
-wakes a cluster that dozes, and resumes the ScheduledBackups that were suspended for sleep.`,
+The operator then restarts the instances that have a sidecar: those of one cluster one after another, but those of all the
+selected clusters at the same time. To spread the restarts, detach a few clusters at a time. With primaryUpdateStrategy
+supervised the operator waits for you to restart the primary. A hibernated cluster stays hibernated, and connections no longer
+wake it. The plugin wakes a cluster that dozes, and resumes the ScheduledBackups that were suspended for sleep.`,
 		ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
 			matching, err := labels.Parse(selector)
@@ -68,7 +59,13 @@ wakes a cluster that dozes, and resumes the ScheduledBackups that were suspended
 					}
 				}
 			}
-			answers, problems := []detached{}, []error(nil)
+			switch {
+			case len(keys) == 0:
+				p.say("No Cluster that is selected lists the plugin.")
+			case len(keys) > 1 && !dryRun:
+				p.say("The operator restarts the instances of %d clusters at the same time.", len(keys))
+			}
+			answers, problems := []result{}, []error(nil)
 			for _, key := range keys {
 				if answer, err := a.detach(c.Context(), key, dryRun); err != nil {
 					problems = append(problems, err) // the others are detached nevertheless
@@ -76,12 +73,9 @@ wakes a cluster that dozes, and resumes the ScheduledBackups that were suspended
 					answers = append(answers, answer)
 				}
 			}
-			if len(keys) == 0 {
-				p.say("No Cluster that is selected lists the plugin.")
-			}
 			problems = append(problems, p.write(map[string]any{"clusters": answers}, func(out io.Writer) {
 				for i := range answers {
-					answers[i].writeText(out, map[bool]string{true: " (dry run)"}[dryRun])
+					writeDetached(out, &answers[i], map[bool]string{true: " (dry run)"}[dryRun])
 				}
 			}))
 			return errors.Join(problems...)
@@ -100,7 +94,7 @@ func entry(cluster *cnpgv1.Cluster) int {
 
 // detach removes the plugin from the list of one Cluster. The patch tests that the entry at the position is the plugin's, so that it
 // fails, and is retried, if the list has been changed since it was read.
-func (a *access) detach(ctx context.Context, key types.NamespacedName, dryRun bool) (answer detached, err error) {
+func (a *access) detach(ctx context.Context, key types.NamespacedName, dryRun bool) (answer result, err error) {
 	options := &client.PatchOptions{FieldManager: fieldManager}
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
@@ -115,17 +109,8 @@ func (a *access) detach(ctx context.Context, key types.NamespacedName, dryRun bo
 		if position < 0 {
 			return notListed(key)
 		}
-		pods, err := a.pods(ctx, key.Namespace, key.Name)
-		if err != nil {
-			return err
-		}
 		now := time.Now()
-		answer = detached{key.Namespace, key.Name, see(cluster, pods, true, now).state(now), []string{}}
-		for i := range pods {
-			if slices.ContainsFunc(pods[i].Spec.Containers, func(c corev1.Container) bool { return c.Name == container }) {
-				answer.Restarts = append(answer.Restarts, pods[i].Name)
-			}
-		}
+		answer = result{key.Namespace, key.Name, see(cluster, nil, false, now).state(now)}
 		patch := fmt.Appendf(nil, `[{"op":"test","path":"/spec/plugins/%[1]d/name","value":%[2]q},{"op":"remove","path":"/spec/plugins/%[1]d"}]`, position, contract.PluginName)
 		if err := a.client.Patch(ctx, cluster, client.RawPatch(types.JSONPatchType, patch), options); err != nil {
 			return fmt.Errorf("remove the plugin from the Cluster %q in the namespace %q: %w", key.Name, key.Namespace, err)
@@ -135,14 +120,11 @@ func (a *access) detach(ctx context.Context, key types.NamespacedName, dryRun bo
 	return answer, err
 }
 
-// writeText writes what has changed, and what follows.
-func (d *detached) writeText(out io.Writer, how string) {
-	_, _ = fmt.Fprintf(out, "Cluster %s/%s no longer lists the plugin%s.", d.Namespace, d.Cluster, how)
-	if len(d.Restarts) != 0 {
-		_, _ = fmt.Fprintf(out, " The operator restarts %s without the sidecar.", strings.Join(d.Restarts, ", "))
-	}
+// writeDetached writes what has changed, and what follows.
+func writeDetached(out io.Writer, d *result, how string) {
+	follows := "The operator restarts the instances that have a sidecar."
 	if d.State == StateAsleep || d.State == StateAsleepByHand {
-		_, _ = fmt.Fprintf(out, " It stays hibernated, and connections no longer wake it. To wake it: %s wake -n %s %s", called, d.Namespace, d.Cluster)
+		follows = fmt.Sprintf("It stays hibernated, and connections no longer wake it. To wake it: %s wake -n %s %s", called, d.Namespace, d.Cluster)
 	}
-	_, _ = fmt.Fprintln(out)
+	_, _ = fmt.Fprintf(out, "Cluster %s/%s no longer lists the plugin%s. %s\n", d.Namespace, d.Cluster, how, follows)
 }

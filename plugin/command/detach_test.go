@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
@@ -44,20 +43,17 @@ func TestDetach_removesOurEntryOnly(t *testing.T) {
 	const others = "barman-cloud.cloudnative-pg.io last.example.org"
 	for name, row := range map[string]struct {
 		change    func(*cnpgv1.Cluster)
-		pods      []client.Object
 		prepare   func(*world)
 		arguments string
 		left      string
 	}{
-		"awake": {between, []client.Object{
-			withdrawing(pod("orders", "orders-2", time.Hour, true)), withdrawing(pod("orders", "orders-1", time.Hour, true)), pod("orders", "orders-3", time.Hour, true),
-		}, nil, "orders", others},
-		"dry-run":  {between, []client.Object{withdrawing(pod("orders", "orders-1", time.Hour, true))}, nil, "orders --dry-run", "barman-cloud.cloudnative-pg.io cnpg-i-scale-to-zero.xata.io last.example.org"},
-		"json":     {between, []client.Object{withdrawing(pod("orders", "orders-1", time.Hour, true))}, nil, "orders -o json", others},
-		"asleep":   {func(c *cnpgv1.Cluster) { between(c); asleep(c) }, nil, nil, "orders", others},
-		"dozing":   {func(c *cnpgv1.Cluster) { between(c); dozing(c) }, []client.Object{withdrawing(pod("orders", "orders-1", time.Hour, false))}, nil, "orders", others},
-		"disabled": {func(c *cnpgv1.Cluster) { between(c); c.Spec.Plugins[1].Enabled = ptr.To(false) }, nil, nil, "orders", others},
-		"the-list-changes-meanwhile": {between, nil, func(w *world) {
+		"awake":    {between, nil, "orders", others},
+		"dry-run":  {between, nil, "orders --dry-run", "barman-cloud.cloudnative-pg.io cnpg-i-scale-to-zero.xata.io last.example.org"},
+		"json":     {between, nil, "orders -o json", others},
+		"asleep":   {func(c *cnpgv1.Cluster) { between(c); asleep(c) }, nil, "orders", others},
+		"dozing":   {func(c *cnpgv1.Cluster) { between(c); dozing(c) }, nil, "orders", others},
+		"disabled": {func(c *cnpgv1.Cluster) { between(c); c.Spec.Plugins[1].Enabled = ptr.To(false) }, nil, "orders", others},
+		"the-list-changes-meanwhile": {between, func(w *world) {
 			done := false
 			w.looked = func(w *world, _ *cnpgv1.Cluster) {
 				if done {
@@ -67,15 +63,14 @@ func TestDetach_removesOurEntryOnly(t *testing.T) {
 				w.change("orders", func(c *cnpgv1.Cluster) { c.Spec.Plugins = c.Spec.Plugins[1:] })
 			}
 		}, "orders", "last.example.org"},
-		"conflicts":          {between, nil, func(w *world) { w.conflicts = 2 }, "orders", others},
-		"conflicts-for-ever": {between, nil, func(w *world) { w.conflicts = 100 }, "orders", "barman-cloud.cloudnative-pg.io cnpg-i-scale-to-zero.xata.io last.example.org"},
-		"not-listed":         {func(c *cnpgv1.Cluster) { c.Spec.Plugins = []cnpgv1.PluginConfiguration{archiver} }, nil, nil, "orders", archiver.Name},
-		"no-rights":          {between, nil, func(w *world) { w.denied = true }, "orders", "barman-cloud.cloudnative-pg.io cnpg-i-scale-to-zero.xata.io last.example.org"},
+		"conflicts":          {between, func(w *world) { w.conflicts = 2 }, "orders", others},
+		"conflicts-for-ever": {between, func(w *world) { w.conflicts = 100 }, "orders", "barman-cloud.cloudnative-pg.io cnpg-i-scale-to-zero.xata.io last.example.org"},
+		"not-listed":         {func(c *cnpgv1.Cluster) { c.Spec.Plugins = []cnpgv1.PluginConfiguration{archiver} }, nil, "orders", archiver.Name},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, append([]client.Object{cluster("orders", row.change)}, row.pods...)...)
+				w := newWorld(t, cluster("orders", row.change))
 				w.managers[types.NamespacedName{Namespace: "shop", Name: "orders"}] = contract.FieldManager
 				if row.prepare != nil {
 					row.prepare(w)

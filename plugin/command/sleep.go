@@ -28,9 +28,7 @@ const (
 
 // slept is the output of sleep.
 type slept struct {
-	Namespace   string     `json:"namespace"`
-	Cluster     string     `json:"cluster"`
-	State       State      `json:"state"`
+	result
 	RequestedAt *time.Time `json:"requestedAt,omitempty"`
 	Blockers    []blocker  `json:"blockers"`
 }

@@ -1,14 +1,18 @@
 package command
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // State is the state of a cluster, one of the constants below.
@@ -34,6 +38,13 @@ const (
 
 // wakingLimit is how long a new pod that is not ready counts as waking; after that it counts as failed.
 const wakingLimit = 5 * time.Minute
+
+// result is what every command says of a cluster that it has changed.
+type result struct {
+	Namespace string `json:"namespace"`
+	Cluster   string `json:"cluster"`
+	State     State  `json:"state"`
+}
 
 // seen is a Cluster with its pods.
 type seen struct {
@@ -160,4 +171,99 @@ func ready(pod corev1.Pod) bool {
 	return pod.DeletionTimestamp.IsZero() && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
+}
+
+// dozes reports whether the annotations say that the cluster is to doze.
+func (s seen) dozes() bool {
+	return s.view.Problems == 0 && s.view.Policy.Enabled && s.view.Policy.Doze != 0
+}
+
+// dozingSince returns when the cluster was fenced for its doze; zero if that is not known.
+func (s seen) dozingSince() time.Time {
+	at, _ := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationDozingSince]) // zero if a person wrote something else
+	return at.UTC()
+}
+
+// hibernatesAt returns when the dozing cluster will hibernate if nothing happens; zero if that is not known.
+func (s seen) hibernatesAt() time.Time {
+	since := s.dozingSince()
+	if since.IsZero() || !s.dozes() {
+		return time.Time{}
+	}
+	return since.Add(s.view.Policy.Threshold - s.view.Policy.Doze)
+}
+
+// wokenFromDoze returns when a client ended the doze of a cluster whose pod is not ready again yet, or zero.
+func (s seen) wokenFromDoze(now time.Time) time.Time {
+	wake, err := contract.ParseLastWake(s.cluster.Annotations[contract.AnnotationLastWake])
+	if err != nil || wake.Depth != contract.DepthDoze || now.Sub(wake.At) >= wakingLimit || !s.podsKnown || slices.ContainsFunc(s.pods, ready) {
+		return time.Time{}
+	}
+	return wake.At
+}
+
+// dozeBlockers returns the reasons against a doze that can be seen from the pod, without asking the sidecar: it may not answer, or be
+// too old to know the feature.
+func (s seen) dozeBlockers() []string {
+	primary := s.primary()
+	if !s.dozes() || primary == nil || slices.ContainsFunc(primary.Spec.Containers, withdrawsReadiness) {
+		return nil
+	}
+	return []string{string(idle.ReasonPodMadeBefore)}
+}
+
+// withdrawsReadiness reports whether the container is a sidecar that has the readiness probe.
+func withdrawsReadiness(c corev1.Container) bool {
+	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == contract.EnvReadinessPort })
+}
+
+// saved is what the current sleep has saved so far. The plugin's counters of the same names increase at the same rate, but
+// their values depend on how long the plugin has run, and only the plugin knows them. A resource that is not requested is
+// absent.
+type saved struct {
+	CPUSeconds        *float64 `json:"savedCPUSeconds,omitempty"`
+	MemoryByteSeconds *float64 `json:"savedMemoryByteSeconds,omitempty"`
+}
+
+// saved counts from when no pod was left, by the operator's condition: until then the requests were still held.
+func (s seen) saved(state State, now time.Time) saved {
+	_, since, _ := s.condition()
+	if state != StateAsleep || since.IsZero() {
+		return saved{}
+	}
+	slept := max(now.Sub(since).Seconds(), 0) // the condition's time is from another clock
+	of := func(request float64) *float64 {
+		if request <= 0 {
+			return nil
+		}
+		total := request * slept
+		return &total
+	}
+	sum := requests.Of(s.cluster)
+	return saved{CPUSeconds: of(sum.CPU), MemoryByteSeconds: of(sum.Memory)}
+}
+
+// hours formats the savings.
+func hours(s saved) string {
+	var parts []string
+	add := func(total *float64, unit float64, name string) {
+		if total != nil {
+			parts = append(parts, amount(*total/unit)+" "+name)
+		}
+	}
+	add(s.CPUSeconds, time.Hour.Seconds(), "CPU·h")
+	add(s.MemoryByteSeconds, time.Hour.Seconds()*(1<<30), "GiB·h")
+	return strings.Join(parts, ", ")
+}
+
+// amount has one decimal, or two below one.
+func amount(value float64) string {
+	switch {
+	case value < 0.01:
+		return "<0.01"
+	case value < 1:
+		return fmt.Sprintf("%.2f", value)
+	default:
+		return fmt.Sprintf("%.1f", value)
+	}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -59,15 +61,19 @@ type table struct {
 func (p *program) statusCommand() *cobra.Command {
 	everywhere, watch := false, false
 	c := &cobra.Command{
-		Use: "status", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
+		Use: "status [CLUSTER]", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
 		Long: `List the clusters: what sleeps, since when, and what keeps the others awake.
 
 SAVED is what the current sleep has saved: the CPU and memory that the PostgreSQL containers request, times the time without
 pods. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
 
 With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
-		Args: exactly(), ValidArgsFunction: cobra.NoFileCompletions, Annotations: map[string]string{annotationWide: "true"},
-		RunE: func(c *cobra.Command, _ []string) error {
+		ValidArgsFunction: p.completeCluster, Annotations: map[string]string{annotationWide: "true"},
+		RunE: func(c *cobra.Command, arguments []string) error {
+			if len(arguments) > 1 || len(arguments) == 1 && everywhere {
+				return usage("status takes one CLUSTER at most, and none with --all-namespaces")
+			}
+			name := strings.Join(arguments, "")
 			a, err := p.connect()
 			if err != nil {
 				return err
@@ -78,10 +84,10 @@ With --watch, it keeps running, and prints a row again when anything but its tim
 			}
 			text := newStatusText(p.Out, everywhere, p.output == outputWide, colourful(p.Out, p.Getenv))
 			if watch {
-				return (&watcher{access: a, program: p, text: text, namespace: namespace}).watch(c.Context())
+				return (&watcher{access: a, program: p, text: text, namespace: namespace, name: name}).watch(c.Context())
 			}
 			now := time.Now()
-			answer, err := a.table(c.Context(), namespace, now)
+			answer, err := a.table(c.Context(), namespace, name, now)
 			if err != nil {
 				return err
 			}
@@ -118,14 +124,14 @@ func (p *program) sayNone(namespace string) {
 	p.say("No Cluster lists the plugin in the namespace %q.", namespace)
 }
 
-// table returns the clusters of a namespace, or of all if it is empty. A failure for one cluster is noted in its row and does
+// table returns the clusters of a namespace, or of all if it is empty, or only the one of that name. A failure for one cluster is noted in its row and does
 // not affect the others.
-func (a *access) table(ctx context.Context, namespace string, now time.Time) (table, error) {
-	clusters, err := a.clusters(ctx, namespace)
+func (a *access) table(ctx context.Context, namespace, name string, now time.Time) (table, error) {
+	clusters, err := a.clusters(ctx, namespace, name)
 	if err != nil {
 		return table{}, err
 	}
-	pods, problem := a.pods(ctx, namespace, "")
+	pods, problem := a.pods(ctx, namespace, name)
 	of := map[types.NamespacedName][]corev1.Pod{}
 	for i := range pods {
 		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
@@ -243,4 +249,94 @@ func (r *row) note(text string) {
 		text = r.Note + "; " + text
 	}
 	r.Note = text
+}
+
+// statusText writes clusters as text. Columns never become narrower, for the rows that follow.
+type statusText struct {
+	out interface {
+		io.Writer
+		Flush() error
+	}
+	everywhere, wide, colours bool
+	// goesOn is set if more rows may follow: the columns then leave room for them.
+	goesOn bool
+	// notes is set if there is a column for notes, begun once the header has been written.
+	notes, begun bool
+}
+
+func newStatusText(out io.Writer, everywhere, wide, colours bool) *statusText {
+	return &statusText{out: printers.GetNewTabWriter(out), everywhere: everywhere, wide: wide, colours: colours}
+}
+
+// write writes clusters, preceded the first time by the header.
+func (t *statusText) write(rows []row, now time.Time) {
+	if !t.begun {
+		t.begun = true
+		t.notes = t.goesOn || slices.ContainsFunc(rows, func(r row) bool { return r.remarks() != "" })
+		t.line("NAMESPACE", "STATE", plain, t.head())
+	}
+	for _, r := range rows {
+		cells := t.cells(r, now)
+		for i := range cells {
+			cells[i] = cell(cells[i])
+		}
+		t.line(cell(r.Namespace), string(r.State), r.State.colour(), cells)
+	}
+	_ = t.out.Flush() // nothing can be done about an error
+}
+
+// line writes a row; the state, which may be coloured, comes after the cluster's name.
+func (t *statusText) line(namespace, state, colour string, cells []string) {
+	if t.goesOn {
+		state = fmt.Sprintf("%-*s", len(StateAsleepByHand), state) // the longest state
+	}
+	if t.everywhere {
+		_, _ = fmt.Fprintf(t.out, "%s\t", namespace)
+	}
+	_, _ = fmt.Fprintf(t.out, "%s\t%s\t%s\n", cells[0], paint(t.colours, colour, state), strings.Join(cells[1:], "\t"))
+}
+
+func (t *statusText) head() []string {
+	head := []string{"NAME", "SINCE", "IDLE FOR", "THRESHOLD", "BLOCKED BY", "LAST WOKEN BY", "SAVED"}
+	if t.wide {
+		head = append(head, "PRIMARY", "DUE IN", "WAKE")
+	}
+	if t.notes {
+		head = append(head, "NOTE")
+	}
+	return head
+}
+
+func (t *statusText) cells(r row, now time.Time) []string {
+	since := ""
+	if r.Since != nil {
+		since = ago(*r.Since, now)
+	}
+	cells := []string{
+		r.Cluster, since, long(r.IdleForSeconds), long(r.ThresholdSeconds), strings.Join(r.BlockedBy, ","), woken(r.LastWake, now),
+		hours(r.saved),
+	}
+	if t.wide {
+		due := ""
+		if r.Due != nil {
+			due = duration.HumanDuration(max(r.Due.Sub(now), 0))
+		}
+		cells = append(cells, r.Primary, due, r.Wake)
+	}
+	if t.notes {
+		cells = append(cells, r.remarks())
+	}
+	return cells
+}
+
+// woken formats in one line who woke a cluster.
+func woken(w *contract.LastWake, now time.Time) string {
+	if w == nil {
+		return ""
+	}
+	who := w.By
+	if w.User != "" {
+		who += fmt.Sprintf(" (%s@%s)", w.User, cmp.Or(w.Database, w.User))
+	}
+	return who + ", " + ago(w.At, now)
 }

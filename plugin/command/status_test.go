@@ -67,13 +67,15 @@ func TestStatus(t *testing.T) {
 		arguments []string
 		change    func(*world)
 	}{
-		"status.txt":        {[]string{"status"}, nil},
-		"status.json":       {[]string{"status", "-o", "json"}, nil},
-		"status.yaml":       {[]string{"status", "-o", "yaml"}, nil},
-		"status-wide.txt":   {[]string{"status", "-o", "wide"}, nil},
-		"status-path.txt":   {[]string{"status", "-o", `jsonpath={range .clusters[*]}{.cluster} {.state}{"\n"}{end}`}, nil},
-		"status-all.txt":    {[]string{"status", "-A"}, nil},
-		"status-denied.txt": {[]string{"status"}, func(w *world) { w.denied = true }},
+		"status.txt":         {[]string{"status"}, nil},
+		"status.json":        {[]string{"status", "-o", "json"}, nil},
+		"status.yaml":        {[]string{"status", "-o", "yaml"}, nil},
+		"status-wide.txt":    {[]string{"status", "-o", "wide"}, nil},
+		"status-path.txt":    {[]string{"status", "-o", `jsonpath={range .clusters[*]}{.cluster} {.state}{"\n"}{end}`}, nil},
+		"status-one.txt":     {[]string{"status", "orders"}, nil},
+		"status-one-not.txt": {[]string{"status", "nobody"}, nil},
+		"status-all.txt":     {[]string{"status", "-A"}, nil},
+		"status-denied.txt":  {[]string{"status"}, func(w *world) { w.denied = true }},
 	} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
@@ -158,7 +160,7 @@ func TestColours(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		w := fleet(t)
-		answer, err := (&access{client: w.api, report: w.report}).table(t.Context(), "shop", time.Now())
+		answer, err := (&access{client: w.api, report: w.report}).table(t.Context(), "shop", "", time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,8 +235,8 @@ func TestWhatIsNotUnderstood(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
 	for _, line := range []string{
-		"slep orders", "status orders", "explain", "explain a b", "sleep", "sleep --timeout 0s orders", "wake --timeout -1s orders", "wake --timeout soon orders",
-		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "status --all", "status -o xml", "wake -o wide orders", "status -o jsonpath", "status -o jsonpath={",
+		"slep orders", "status orders red", "status orders -A", "explain", "explain a b", "sleep", "sleep --timeout 0s orders", "wake --timeout -1s orders", "wake --timeout soon orders",
+		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "keep-awake orders 8d", "keep-awake orders d", "status --all", "status -o xml", "wake -o wide orders", "status -o jsonpath", "status -o jsonpath={",
 		"status -A=perhaps", "release", "detach", "detach orders -A", "detach orders red", "detach -l=",
 	} {
 		text.WriteString(newWorld(t).run(context.Background(), strings.Fields(line)...))

@@ -77,10 +77,8 @@ func (s seen) awake() bool {
 
 // woke is the output of wake.
 type woke struct {
-	Namespace string `json:"namespace"`
-	Cluster   string `json:"cluster"`
-	State     State  `json:"state"`
-	Ready     bool   `json:"ready"`
+	result
+	Ready bool `json:"ready"`
 }
 
 func (p *program) wakeCommand() *cobra.Command {
@@ -155,7 +153,7 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	}
 	now := time.Now()
 	s := see(cluster, pods, true, now)
-	w.answer = woke{cluster.Namespace, cluster.Name, s.state(now), s.awake()}
+	w.answer = woke{result{cluster.Namespace, cluster.Name, s.state(now)}, s.awake()}
 	switch s.next() {
 	case stepDone:
 		if !w.wait || w.answer.Ready {

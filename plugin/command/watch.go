@@ -20,9 +20,9 @@ const (
 // watcher writes clusters when they change.
 type watcher struct {
 	*access
-	program   *program
-	text      *statusText
-	namespace string
+	program         *program
+	text            *statusText
+	namespace, name string
 
 	known map[types.NamespacedName]row // nil before the first look
 	said  string                       // the note printed last
@@ -33,7 +33,7 @@ func (w *watcher) watch(ctx context.Context) error {
 	w.text.goesOn = true
 	for {
 		began := time.Now()
-		answer, err := w.table(ctx, w.namespace, began)
+		answer, err := w.table(ctx, w.namespace, w.name, began)
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -75,10 +75,9 @@ func TestParse(t *testing.T) {
 		{"numbers are positive and bounded", map[string]string{"WAKE_SOURCE_BURST": "-1", "WAKE_BURST": "0", "WAKE_RATE": "1001", "GATEWAY_HELD": "many"}, nil, []string{"WAKE_SOURCE_BURST", "WAKE_BURST", "WAKE_RATE", "GATEWAY_HELD"}},
 		{"numbers may be set", pod(map[string]string{"WAKE_SOURCE_BURST": "1", "WAKE_BURST": "1000", "WAKE_RATE": "20", "GATEWAY_HELD": "1"}), nil, nil},
 		{"clients are held by file descriptors", pod(map[string]string{"GATEWAY_HELD": "1000000000"}), nil, []string{"GATEWAY_HELD", "RLIMIT_NOFILE"}},
-		{"the operator may be offered to validate", map[string]string{"VALIDATE_CLUSTERS": "true"}, nil, nil},
 		{"a dozing PostgreSQL may request less memory", map[string]string{"DOZE_MEMORY_REQUEST": "64Mi"}, nil, nil},
 		{"which is a quantity", map[string]string{"DOZE_MEMORY_REQUEST": "small"}, nil, []string{"DOZE_MEMORY_REQUEST"}},
-		{"a switch is true or false", map[string]string{"VALIDATE_CLUSTERS": "yes"}, nil, []string{"VALIDATE_CLUSTERS"}},
+		{"a setting that has been removed is refused", map[string]string{"VALIDATE_CLUSTERS": "false"}, nil, []string{"VALIDATE_CLUSTERS"}},
 		{"other sidecars' startup probes may be left as they are", map[string]string{"SHORTEN_STARTUP_PROBES": "false"}, nil, nil},
 		{"which is said by true or false", map[string]string{"SHORTEN_STARTUP_PROBES": "1"}, nil, []string{"SHORTEN_STARTUP_PROBES"}},
 		{"words that are no flags are not passed over", nil, []string{"extra"}, []string{"extra"}},
@@ -99,9 +98,6 @@ func TestParse(t *testing.T) {
 				}
 				if config.SidecarImage == "" || !config.SidecarResources.KeepGuaranteed() {
 					t.Errorf("got %+v", config)
-				}
-				if config.ValidateClusters != (row.change["VALIDATE_CLUSTERS"] == "true") {
-					t.Errorf("validation is offered: %t", config.ValidateClusters)
 				}
 				if config.ShortenStartupProbes != (row.change["SHORTEN_STARTUP_PROBES"] != "false") {
 					t.Errorf("startup probes are shortened: %t", config.ShortenStartupProbes)

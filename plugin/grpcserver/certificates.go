@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 
@@ -20,87 +21,62 @@ import (
 // Files are the paths of the certificates, which may change.
 type Files struct{ ServerCert, ServerKey, ClientCert string }
 
-// certificates reads the files again when they have changed, and keeps the last consistent set: while they are being replaced,
-// certificate and key may not match.
+// certificates holds the last consistent set of the files: while they are being replaced, certificate and key may not match.
 type certificates struct {
 	files  Files
 	logger *slog.Logger
 
-	mutex  sync.Mutex
-	read   state  // of the files when last read
-	failed *state // of the files when reading them last failed; nil if it succeeded
-	last   *tls.Config
+	mutex    sync.Mutex
+	contents [3]string // those that last was made of
+	failure  string    // why the files could not be used at the last handshake; empty if they could
+	last     *tls.Config
 }
 
 func newCertificates(files Files, logger *slog.Logger) (*certificates, error) {
-	read := stateOf(files)
-	config, err := load(files)
-	if err != nil {
-		return nil, err
-	}
-	return &certificates{files: files, logger: logger, read: read, last: config}, nil
+	c := &certificates{files: files, logger: logger}
+	return c, c.load()
 }
 
 // config returns the TLS configuration for a handshake.
 func (c *certificates) config(*tls.ClientHelloInfo) (*tls.Config, error) {
-	now := stateOf(c.files)
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if now.equal(c.read) {
-		return c.last, nil
-	}
-	config, err := load(c.files)
-	if err != nil {
-		if c.failed == nil || !now.equal(*c.failed) {
-			c.logger.Warn("the certificates cannot be read; the last ones stay in use", "error", err.Error())
-		}
-		c.failed = &now
-		return c.last, nil
-	}
-	c.read, c.failed, c.last = now, nil, config // the files may have changed again since stateOf, and are then read once more
-	return config, nil
-}
-
-// state identifies the versions of the files.
-type state [3]os.FileInfo
-
-func stateOf(files Files) (s state) {
-	for i, name := range []string{files.ServerCert, files.ServerKey, files.ClientCert} {
-		s[i], _ = os.Stat(name) // nil if missing
-	}
-	return s
-}
-
-func (s state) equal(other state) bool {
-	for i, info := range s {
-		was := other[i]
-		if (info == nil) != (was == nil) {
-			return false
-		}
-		if info != nil && (!os.SameFile(info, was) || !info.ModTime().Equal(was.ModTime()) || info.Size() != was.Size()) {
-			return false
+	failure := ""
+	if err := c.load(); err != nil {
+		if failure = err.Error(); failure != c.failure {
+			c.logger.Warn("the certificates cannot be read; the last ones stay in use", "error", failure)
 		}
 	}
-	return true
+	c.failure = failure
+	return c.last, nil
 }
 
-func load(files Files) (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(files.ServerCert, files.ServerKey)
-	if err != nil {
-		return nil, fmt.Errorf("read the server's certificate: %w", err)
+// load reads the files, and makes a configuration of them if they have changed.
+func (c *certificates) load() error {
+	var contents [3]string
+	for i, name := range []string{c.files.ServerCert, c.files.ServerKey, c.files.ClientCert} {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return fmt.Errorf("read the certificates: %w", err)
+		}
+		contents[i] = string(content)
 	}
-	client, err := os.ReadFile(files.ClientCert)
-	if err != nil {
-		return nil, fmt.Errorf("read the client's certificate: %w", err)
+	if contents == c.contents {
+		return nil
 	}
-	pool, err := trusted(client)
+	pair, err := tls.X509KeyPair([]byte(contents[0]), []byte(contents[1]))
 	if err != nil {
-		return nil, fmt.Errorf("read the client's certificate: %s: %w", files.ClientCert, err)
+		return fmt.Errorf("read the server's certificate: %w", err)
 	}
-	return &tls.Config{
+	pool, err := trusted([]byte(contents[2]))
+	if err != nil {
+		return fmt.Errorf("read the client's certificate: %s: %w", c.files.ClientCert, err)
+	}
+	c.contents, c.last = contents, &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, NextProtos: []string{"h2"},
-	}, nil
+	}
+	return nil
 }
 
 // trusted returns what the operator may present: the first certificate, and one that its own authority signs at a renewal. Any other
@@ -150,4 +126,26 @@ func (m mutual) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 // Clone copies the credentials.
 func (m mutual) Clone() credentials.TransportCredentials {
 	return mutual{m.TransportCredentials.Clone()}
+}
+
+// Expiry returns when the server's and the client's certificates expire. The client's file begins with the certificate that the
+// operator presents.
+func (f Files) Expiry() (map[string]time.Time, error) {
+	ends := map[string]time.Time{}
+	for name, path := range map[string]string{"server": f.ServerCert, "client": f.ClientCert} {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read the %s's certificate: %w", name, err)
+		}
+		block, _ := pem.Decode(content)
+		if block == nil {
+			return nil, fmt.Errorf("read the %s's certificate: %s holds none", name, path)
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("read the %s's certificate: %w", name, err)
+		}
+		ends[name] = certificate.NotAfter
+	}
+	return ends, nil
 }

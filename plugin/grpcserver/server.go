@@ -59,19 +59,17 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Files) erro
 	if err != nil {
 		return err
 	}
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", address)
+	staying, leaving, err := listenTwice(ctx, address)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
+	defer func() { _ = leaving.Close() }()
 	transport := mutual{credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: certificates.config})}
 	options := []grpc.ServerOption{grpc.Creds(transport), grpc.ConnectionTimeout(handshakeTimeout)}
-	port := newSharedListener(listener)
-	defer port.close()
 	group, ctx := errgroup.WithContext(ctx)
-	staying, leave := context.WithCancel(ctx)
+	untilLeaving, leave := context.WithCancel(ctx)
 	group.Go(func() error {
-		return s.serve(staying, connlimit.New(port.newListener(), maximumStrangers, nil), options...)
+		return s.serve(untilLeaving, connlimit.New(staying, maximumStrangers, nil), options...)
 	})
 	group.Go(func() error {
 		defer leave()
@@ -82,9 +80,26 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Files) erro
 		}
 		leave() // asks the peers of every connection to connect again
 		renewed := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: renewLeft})
-		return s.serve(ctx, connlimit.New(port.newListener(), maximumStrangers, nil), append(options, renewed)...)
+		return s.serve(ctx, connlimit.New(leaving, maximumStrangers, nil), append(options, renewed)...)
 	})
 	return group.Wait()
+}
+
+// listenTwice returns two listeners of one socket, since a gRPC server closes its own when it stops. A connection is accepted by
+// whichever accepts.
+func listenTwice(ctx context.Context, address string) (one, other net.Listener, err error) {
+	var config net.ListenConfig
+	if one, err = config.Listen(ctx, "tcp", address); err != nil {
+		return nil, nil, err
+	}
+	if socket, ok := one.(*net.TCPListener); ok {
+		var file *os.File
+		if file, err = socket.File(); err == nil {
+			other, err = net.FileListener(file)
+			_ = file.Close()
+		}
+	}
+	return one, other, err
 }
 
 // ServeSocket serves on a Unix socket until the context ends, then finishes running calls.

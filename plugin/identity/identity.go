@@ -16,8 +16,6 @@ type Server struct {
 	Version string
 	// Ready reports whether the plugin is ready to serve.
 	Ready func() bool
-	// Validates declares the Operator service.
-	Validates bool
 }
 
 // GetPluginMetadata describes the plugin.
@@ -35,14 +33,10 @@ func (s *Server) GetPluginCapabilities(context.Context, *identity.GetPluginCapab
 	service := func(kind identity.PluginCapability_Service_Type) *identity.PluginCapability {
 		return &identity.PluginCapability{Type: &identity.PluginCapability_Service_{Service: &identity.PluginCapability_Service{Type: kind}}}
 	}
-	capabilities := []*identity.PluginCapability{
+	return &identity.GetPluginCapabilitiesResponse{Capabilities: []*identity.PluginCapability{
 		service(identity.PluginCapability_Service_TYPE_LIFECYCLE_SERVICE),
 		service(identity.PluginCapability_Service_TYPE_RECONCILER_HOOKS),
-	}
-	if s.Validates {
-		capabilities = append(capabilities, service(identity.PluginCapability_Service_TYPE_OPERATOR_SERVICE))
-	}
-	return &identity.GetPluginCapabilitiesResponse{Capabilities: capabilities}, nil
+	}}, nil
 }
 
 // Probe reports whether the plugin can serve now.

@@ -16,25 +16,21 @@ const bootstrapContainer = "bootstrap-controller"
 // AddReadinessProbe adds the readiness probe by which the sidecar takes the pod out of its Services before PostgreSQL stops for a
 // doze. One failure suffices, since clients wait meanwhile. The port is open by default, so the probe fails for no other reason.
 func AddReadinessProbe(pod *corev1.Pod) {
-	for i := range pod.Spec.Containers {
-		container := &pod.Spec.Containers[i]
-		if container.Name != containerName {
-			continue
-		}
-		container.Env = append(container.Env, corev1.EnvVar{Name: contract.EnvReadinessPort, Value: strconv.Itoa(contract.ReadinessPort)})
-		container.ReadinessProbe = &corev1.Probe{
-			ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(contract.ReadinessPort)}},
-			PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 1, SuccessThreshold: 1,
-		}
+	sidecar := named(pod, containerName)
+	if sidecar == nil {
+		return
+	}
+	sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: contract.EnvReadinessPort, Value: strconv.Itoa(contract.ReadinessPort)})
+	sidecar.ReadinessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(contract.ReadinessPort)}},
+		PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 1, SuccessThreshold: 1,
 	}
 }
 
 // SetDozeMemoryRequest sets the sidecar's variable with PostgreSQL's memory request while the cluster dozes; empty: none.
 func SetDozeMemoryRequest(pod *corev1.Pod, memory string) {
-	for i := range pod.Spec.Containers {
-		if container := &pod.Spec.Containers[i]; container.Name == containerName && memory != "" {
-			container.Env = append(container.Env, corev1.EnvVar{Name: contract.EnvDozeMemoryRequest, Value: memory})
-		}
+	if sidecar := named(pod, containerName); sidecar != nil && memory != "" {
+		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: contract.EnvDozeMemoryRequest, Value: memory})
 	}
 }
 

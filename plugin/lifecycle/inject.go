@@ -55,12 +55,20 @@ func Placeholder() Sidecar {
 
 // SidecarImage returns the image of the pod's sidecar, or empty if it has none.
 func SidecarImage(pod *corev1.Pod) string {
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name == containerName {
-			return pod.Spec.Containers[i].Image
-		}
+	if sidecar := named(pod, containerName); sidecar != nil {
+		return sidecar.Image
 	}
 	return ""
+}
+
+// named returns the pod's container of that name, or nil.
+func named(pod *corev1.Pod, name string) *corev1.Container {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == name {
+			return &pod.Spec.Containers[i]
+		}
+	}
+	return nil
 }
 
 // OnlySidecar returns the pod's containers reduced to what SidecarImage needs.
@@ -80,11 +88,10 @@ func (e *MissingError) Error() string { return "the pod has no " + e.What }
 // Inject returns a copy of the pod with the sidecar after the other containers. An existing sidecar is replaced by name, which
 // makes Inject idempotent. Errors are *[MissingError].
 func Inject(pod *corev1.Pod, sidecar Sidecar) (*corev1.Pod, error) {
-	index := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == contract.PostgresContainer })
-	if index < 0 {
+	postgres := named(pod, contract.PostgresContainer)
+	if postgres == nil {
 		return nil, &MissingError{fmt.Sprintf("container %q", contract.PostgresContainer)}
 	}
-	postgres := &pod.Spec.Containers[index]
 	socket, err := socketMount(postgres)
 	if err != nil {
 		return nil, err
@@ -210,4 +217,24 @@ func volumes() []corev1.Volume {
 			},
 		}}},
 	}
+}
+
+// markerFile is the file that the sidecar creates in the socket's directory before it turns hibernation on.
+const markerFile = ".scale-to-zero-asleep"
+
+// preStopScript delays PostgreSQL's shutdown by two seconds if the marker file exists: kube-proxy may need that long to reroute
+// a Service (its minimum sync interval is a second). At any other deletion of the pod it only checks for the file.
+const preStopScript = `test ! -e "$PGHOST/` + markerFile + `" || exec sleep 2`
+
+// AddPreStopHook adds a preStop hook to the PostgreSQL container, unless it has one. The hook needs a shell in the image;
+// without one the kubelet writes an Event and continues.
+func AddPreStopHook(pod *corev1.Pod) {
+	postgres := named(pod, contract.PostgresContainer)
+	if postgres == nil || postgres.Lifecycle != nil && postgres.Lifecycle.PreStop != nil {
+		return
+	}
+	if postgres.Lifecycle == nil {
+		postgres.Lifecycle = &corev1.Lifecycle{}
+	}
+	postgres.Lifecycle.PreStop = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", preStopScript}}}
 }

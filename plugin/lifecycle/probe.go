@@ -18,10 +18,8 @@ const (
 // SetStartupProbePeriod sets the period of PostgreSQL's startup probe to one second. The operator's is ten seconds, which was 8
 // of the 11.4 s that a wake took.
 func SetStartupProbePeriod(pod *corev1.Pod) {
-	for i := range pod.Spec.Containers {
-		if container := &pod.Spec.Containers[i]; container.Name == contract.PostgresContainer {
-			probeEverySecond(container.StartupProbe)
-		}
+	if postgres := named(pod, contract.PostgresContainer); postgres != nil {
+		probeEverySecond(postgres.StartupProbe)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -59,8 +60,6 @@ type Sources struct {
 	Wakes *Wake
 	// Sidecars are the resource requests of a cluster's sidecars while it is awake.
 	Sidecars requests.Sidecars
-	// SidecarImage returns the sidecar's image in an instance's pod, or empty if it has none.
-	SidecarImage func(*corev1.Pod) string
 	// Now is the clock.
 	Now func() time.Time
 }
@@ -222,7 +221,7 @@ func (f *Fleet) sendPods(ctx context.Context, send send, cluster *cnpgv1.Cluster
 	}
 	images := map[string]int{}
 	for i := range pods {
-		image := f.sources.SidecarImage(&pods[i])
+		image := lifecycle.SidecarImage(&pods[i])
 		if image == "" {
 			image = noSidecar
 		}

@@ -128,7 +128,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}}}
 	w.wakes = NewWake(prometheus.NewRegistry(), 20000)
 	w.Fleet = NewFleet(Sources{
-		Clusters: w.clusters, Schedules: w, Sidecars: sidecars, SidecarImage: lifecycle.SidecarImage, Now: func() time.Time { return w.now },
+		Clusters: w.clusters, Schedules: w, Sidecars: sidecars, Now: func() time.Time { return w.now },
 		Instances: func(_ context.Context, of types.NamespacedName) ([]corev1.Pod, error) { return podsOf(of.Name) },
 		Unrouted:  func(types.NamespacedName) int { return 1 }, Wakes: w.wakes,
 	})

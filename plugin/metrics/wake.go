@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -121,4 +122,45 @@ func (w *Wake) Refused(_ gateway.Service, reason gateway.RefusedReason) {
 // Took observes one phase of a client's wait.
 func (w *Wake) Took(_ gateway.Service, phase gateway.Phase, duration time.Duration) {
 	w.phases.WithLabelValues(string(phase)).Observe(duration.Seconds())
+}
+
+// clusterWakes counts the wakes of each cluster. The [Fleet] shows two series for each existing cluster, one for successful
+// wakes and one for those that timed out, and removes the counts of other clusters.
+type clusterWakes struct {
+	mutex  sync.Mutex
+	counts map[types.NamespacedName]wakeCounts
+}
+
+type wakeCounts struct{ succeeded, timedOut uint64 }
+
+func (w *clusterWakes) count(cluster types.NamespacedName, result waker.Result) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	counts := w.counts[cluster]
+	switch result {
+	case waker.ResultSuccess:
+		counts.succeeded++
+	case waker.ResultTimeout:
+		counts.timedOut++
+	case waker.ResultByHand, waker.ResultMaintenance:
+		return // no wake was attempted
+	}
+	w.counts[cluster] = counts
+}
+
+func (w *clusterWakes) of(cluster types.NamespacedName) wakeCounts {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.counts[cluster]
+}
+
+// keep removes the counts of clusters that do not exist.
+func (w *clusterWakes) keep(exists func(types.NamespacedName) bool) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	for cluster := range w.counts {
+		if !exists(cluster) {
+			delete(w.counts, cluster)
+		}
+	}
 }

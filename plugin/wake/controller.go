@@ -147,7 +147,8 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	// An Event that cannot be written keeps nothing from being done.
 	told := errors.Join(
-		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordHibernationRequested(ctx, seen, again.now),
+		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordLongStop(ctx, seen, again),
+		c.recordHibernationRequested(ctx, seen, again.now),
 	)
 	if failed != nil {
 		return ctrl.Result{}, errors.Join(failed, told)

@@ -99,7 +99,10 @@ func TestADayOfACluster(t *testing.T) {
 		a.read()
 		w.wantsWritten("an acknowledged announcement needs nothing")
 
-		w.cluster(asleep)
+		w.cluster(func(c *cnpgv1.Cluster) {
+			asleep(c)
+			c.Status.Conditions = []metav1.Condition{{Type: contract.AnnotationHibernation, Status: metav1.ConditionTrue, Reason: "Hibernated"}}
+		})
 		w.endpoint("orders-rw", false)
 		w.endpoint("orders-r", false)
 		if again := a.read(); again != 0 {
@@ -109,6 +112,7 @@ func TestADayOfACluster(t *testing.T) {
 		w.wantsWritten("nothing is written at rest")
 
 		w.cluster(func(c *cnpgv1.Cluster) {
+			c.Status.Conditions = nil
 			delete(c.Annotations, contract.AnnotationHibernation)
 			delete(c.Annotations, contract.AnnotationGatewayReady)
 		})

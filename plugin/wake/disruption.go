@@ -21,8 +21,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// reconcileDisruption requests hibernation of a dozing cluster whose pod is to leave its node. The PodDisruptionBudget of a primary
-// that is not ready allows no eviction, so a drain of the node would wait until the cluster hibernates.
+// reconcileDisruption requests hibernation of a dozing cluster whose pod is to leave its node, or whose Secrets have changed. The
+// PodDisruptionBudget of a primary that is not ready allows no eviction, so a drain of the node would wait until the cluster hibernates.
+// The instance manager of a new pod sets changed passwords at once, and that of one that dozed not before 20 s have passed.
 func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, again *requeue) error {
 	if seen.cluster == nil {
 		return nil
@@ -33,7 +34,7 @@ func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, ag
 	if !view.Dozing || view.Deleting || view.VolumesAtRisk || err != nil {
 		return nil // a value that another client wrote says nothing about a doze
 	}
-	node, why, err := c.disruption(ctx, seen)
+	why, err := c.disruption(ctx, seen)
 	if err != nil || why == "" {
 		return err
 	}
@@ -50,12 +51,8 @@ func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, ag
 	if err := waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationSleepRequested: &request}); err != nil {
 		return ignoreConflict(err)
 	}
-	c.Logger.Info("a dozing cluster is to hibernate because of its node",
-		"namespace", seen.name.Namespace, "cluster", seen.name.Name, "node", node, "why", why)
-	c.requestEvents.Store(seen.name, events.Event{
-		Reason: "HibernationRequested", Occasion: value,
-		Message: fmt.Sprintf("The dozing cluster hibernates, so that its pod leaves Node %s: the node %s", node, why),
-	})
+	c.Logger.Info("a dozing cluster is to hibernate", "namespace", seen.name.Namespace, "cluster", seen.name.Name, "why", why)
+	c.requestEvents.Store(seen.name, events.Event{Reason: "HibernationRequested", Occasion: value, Message: "The dozing cluster hibernates, " + why})
 	return nil
 }
 
@@ -75,11 +72,14 @@ func (c *Controller) recordHibernationRequested(ctx context.Context, seen *snaps
 	return nil
 }
 
-// disruption returns the node that an instance is to leave, and why; empty if there is none.
-func (c *Controller) disruption(ctx context.Context, seen *snapshot) (name, why string, err error) {
+// disruption returns why a dozing cluster is to hibernate; empty if it may go on dozing.
+func (c *Controller) disruption(ctx context.Context, seen *snapshot) (string, error) {
+	if c.Stopping.SecretsChanged(seen.name) {
+		return "so that changed passwords are set before its next client is served", nil
+	}
 	pods, err := c.Informers.Pods(ctx, seen.name)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	for i := range pods {
 		pod := &pods[i]
@@ -91,13 +91,13 @@ func (c *Controller) disruption(ctx context.Context, seen *snapshot) (name, why 
 			continue
 		}
 		if err != nil {
-			return "", "", err
+			return "", err
 		}
 		if why := plan.Disruption(node, pod.Spec.Tolerations); why != "" {
-			return node.Name, why, nil
+			return fmt.Sprintf("so that its pod leaves Node %s: the node %s", node.Name, why), nil
 		}
 	}
-	return "", "", nil
+	return "", nil
 }
 
 // onNode requests reconciliation of the dozing clusters with an instance on a node that instances may have to leave.

@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,41 @@ func TestLeaveNode(t *testing.T) {
 				a.read()
 				if again := w.cluster(nil).Annotations[contract.AnnotationSleepRequested]; again != after {
 					t.Errorf("requested again at %q", again)
+				}
+			})
+		})
+	}
+}
+
+func TestReconcileDisruption_hibernatesForChangedPasswords(t *testing.T) {
+	t.Parallel()
+	rotated := func(c *cnpgv1.Cluster) { c.Status.SecretsResourceVersion.ApplicationSecretVersion += "1" }
+	hibernated := func(c *cnpgv1.Cluster) { hibernates("Hibernated", metav1.ConditionTrue)(c) }
+	for _, row := range []struct {
+		rule   string
+		states []func(*cnpgv1.Cluster)
+		want   bool
+	}{
+		{"a Secret that changes during the doze is a reason", []func(*cnpgv1.Cluster){wakes, dozes, rotated}, true},
+		{"one that does not is none", []func(*cnpgv1.Cluster){rotated, dozes, func(*cnpgv1.Cluster) {}}, false},
+		{"one that changes while the cluster is awake is none", []func(*cnpgv1.Cluster){wakes, rotated, dozes}, false},
+		{"one that may have changed before this replica was started is none", []func(*cnpgv1.Cluster){dozes, rotated}, false},
+		{"a change that a wake has not waited for is applied by the next doze", []func(*cnpgv1.Cluster){wakes, hibernated, rotated, wakes, awake, dozes}, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a := w.replica("a", "10.1.0.1")
+				for _, change := range row.states {
+					w.cluster(change)
+					a.Stopping.Note(w.cluster(nil), time.Now())
+				}
+				a.read()
+				requested := w.cluster(nil).Annotations[contract.AnnotationSleepRequested] != ""
+				told := slices.ContainsFunc(w.events(), func(e corev1.Event) bool {
+					return e.Reason == "HibernationRequested" && e.Message == "The dozing cluster hibernates, so that changed passwords are set before its next client is served"
+				})
+				if requested != row.want || told != row.want {
+					t.Errorf("requested: %t, told: %t", requested, told)
 				}
 			})
 		})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -61,20 +62,25 @@ func (c *Controller) reconcileStop(ctx context.Context, seen *snapshot, again *r
 	return nil
 }
 
-// inspectInstances reads the instances' pods from the API server, since the informers keep too little of them, and checks whether
-// PostgreSQL's port refuses connections. The connections send nothing, so PostgreSQL logs nothing. pod is the UID of an instance's
-// pod, or noPod.
-func (c *Controller) inspectInstances(ctx context.Context, seen *snapshot) (found []plan.Instance, pod string, err error) {
+// instances reads the instances' pods that have not ended from the API server, since the informers keep too little of them.
+func (c *Controller) instances(ctx context.Context, seen *snapshot) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	of := client.MatchingLabels{endpointslice.LabelCluster: seen.name.Name}
 	if err := c.APIReader.List(ctx, &pods, client.InNamespace(seen.name.Namespace), of); err != nil {
-		return nil, "", fmt.Errorf("list the pods of Cluster %s: %w", seen.name, err)
+		return nil, fmt.Errorf("list the pods of Cluster %s: %w", seen.name, err)
 	}
-	for i := range pods.Items {
-		instance := &pods.Items[i]
-		if !endpointslice.IsInstance(instance) || endpointslice.HasEnded(instance) {
-			continue
-		}
+	return slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !endpointslice.IsInstance(&p) || endpointslice.HasEnded(&p) }), nil
+}
+
+// inspectInstances checks whether PostgreSQL's port refuses connections. The connections send nothing, so PostgreSQL logs nothing. pod
+// is the UID of an instance's pod, or noPod.
+func (c *Controller) inspectInstances(ctx context.Context, seen *snapshot) (found []plan.Instance, pod string, err error) {
+	pods, err := c.instances(ctx, seen)
+	if err != nil {
+		return nil, "", err
+	}
+	for i := range pods {
+		instance := &pods[i]
 		pod = string(instance.UID)
 		found = append(found, plan.Instance{
 			UID: instance.UID, Ready: postgresReady(instance), Refuses: refuses(ctx, c.Dial, instance.Status.PodIP, contract.PostgresPort),

@@ -13,8 +13,9 @@ import (
 )
 
 // A woken instance manager tries each second whether PostgreSQL is ready, and then sets the passwords of the Secrets (1.30:
-// internal/management/controller/instance_controller.go). Nothing says that it has. After a doze it waits for the next change of the
-// Cluster, such as that its instance is ready.
+// internal/management/controller/instance_controller.go). Nothing says that it has. One that ends a doze sets them more than 20 s after
+// PostgreSQL accepts sessions: RequestAndWaitFencingOff in pkg/management/postgres/instance.go sleeps that long. So a cluster whose
+// Secrets change while it dozes is to hibernate.
 const (
 	// applyTime is how long it is given once the pod is ready.
 	applyTime = 2 * time.Second
@@ -26,8 +27,9 @@ const (
 type secrets struct {
 	cluster types.UID
 	applied string
-	// asleep reports whether the cluster sleeps, and pending whether it was woken with other versions than applied.
-	asleep, pending bool
+	// asleep reports whether the cluster sleeps, changed whether its versions have changed since, and pending whether it was woken with
+	// other versions than applied.
+	asleep, changed, pending bool
 }
 
 // noteSecrets adds a state of a Cluster.
@@ -38,12 +40,23 @@ func (s *Stopping) noteSecrets(cluster *cnpgv1.Cluster, view plan.Cluster) {
 	now := fmt.Sprint(versions.ApplicationSecretVersion, " ", versions.SuperuserSecretVersion, " ", versions.ManagedRoleSecretVersions)
 	switch {
 	case view.Sleeps():
-		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: known.applied, asleep: true, pending: known.pending})
+		if known.pending && !known.asleep { // nobody has waited, and they have been applied by now
+			known.applied = now
+		}
+		changed := known.applied != "" && known.applied != now
+		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: known.applied, asleep: true, changed: changed, pending: known.pending})
 	case ok && known.cluster == cluster.UID && (known.asleep || known.pending):
 		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: known.applied, pending: known.pending || known.applied != now})
 	default:
 		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: now})
 	}
+}
+
+// SecretsChanged reports whether Secrets of a sleeping cluster have changed since this replica saw it awake.
+func (s *Stopping) SecretsChanged(cluster types.NamespacedName) bool {
+	stored, _ := s.secrets.Load(cluster)
+	known, _ := stored.(secrets)
+	return known.asleep && known.changed
 }
 
 // pending reports whether the cluster was woken with Secrets that its instance manager may still have to apply.

@@ -1,5 +1,5 @@
 // Package idletest is the table of the annotations' valid and invalid values. Everything that parses or rejects them is tested
-// with it: the sidecar's parser, the admission policy, and the plugin's Operator service.
+// with it: the sidecar's parser and the admission policy.
 package idletest
 
 import (
