@@ -44,7 +44,7 @@ var mutants = []mutant{
 	},
 	{
 		"only the primary ends its sessions that do not count",
-		"sidecar/sleep/machine.go", `if s.view.OwnsHibernation {`, `if s.view.OwnsHibernation && (s.view.Primary || !MUTANT) {`,
+		"sidecar/sleep/machine.go", `if s.view.OwnsHibernation && s.withdrawal == keep {`, `if s.view.OwnsHibernation && s.withdrawal == keep && (s.view.Primary || !MUTANT) {`,
 		"sidecar/sleep", exploration, "the cluster falls asleep, and the sessions that do not count are not ended",
 	},
 	{
