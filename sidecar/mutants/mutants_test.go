@@ -92,9 +92,9 @@ var mutants = []mutant{
 	},
 	{
 		"the pod is ready again although the fence's patch may be late",
-		"sidecar/sleep/undo.go", `if !s.view.HibernationOn && (!s.view.Fenced || !s.doze) {`,
+		"sidecar/sleep/undo.go", `if !s.applied() {`,
 		`if MUTANT { s.restore() }
-		if !s.view.HibernationOn && (!s.view.Fenced || !s.doze) {`,
+		if !s.applied() {`,
 		"sidecar/sleep", explorationOfDozes, "readiness is restored although PostgreSQL may still stop",
 	},
 	{
