@@ -26,9 +26,11 @@ func (c *Controller) reconcileFenced(ctx context.Context, seen *snapshot, now ti
 	case mustDeleteInstances(view):
 		return c.deleteInstances(ctx, seen, now)
 	case mustLiftFence(view):
-		return c.unlessChanged(ctx, seen, map[string]*string{
-			contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
-		})
+		changes := map[string]*string{contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil}
+		if seen.cluster.Annotations[contract.AnnotationPostgresStopped] == "" && !view.Hibernated {
+			delete(changes, contract.AnnotationDozingSince) // PostgreSQL may still stop, so clients are held if a person turns hibernation off
+		}
+		return c.unlessChanged(ctx, seen, changes)
 	}
 	return nil
 }
