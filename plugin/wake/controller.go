@@ -141,7 +141,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := errors.Join(
 		c.recordUnroutable(ctx, seen, again.now),
 		// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
-		c.reconcileStop(ctx, seen, again), c.reconcileFenced(ctx, seen, again.now), c.reconcileRestart(ctx, seen, again), c.reconcileDisruption(ctx, seen, again),
+		c.revoke(ctx, seen, planned), c.reconcileStop(ctx, seen, again), c.reconcileFenced(ctx, seen, again.now), c.reconcileRestart(ctx, seen, again), c.reconcileDisruption(ctx, seen, again),
 	); err != nil {
 		failed = errors.Join(failed, err)
 	}

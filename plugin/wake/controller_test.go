@@ -335,7 +335,18 @@ func TestAPassedDeadlineTakesTheSlicesAway(t *testing.T) {
 		w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
 		a.read()
 		w.wants("while it is announced", toA)
-		pass(t, 20*time.Second)
+		pass(t, 3*time.Second)
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got == "" {
+			t.Fatal("it is not acknowledged")
+		}
+		pass(t, 17*time.Second)
+		w.wantsWritten("the acknowledgement was written", "create ConfigMap", "create EndpointSlice", "create EndpointSlice", "patch Cluster")
+		a.read()
+		w.wants("a late request to turn hibernation on may still succeed", toA)
+		w.wantsWritten("until the acknowledgement is removed", "patch Cluster")
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != "" {
+			t.Errorf("the acknowledgement is still %q", got)
+		}
 		a.read()
 		w.wants("after the deadline", nowhere)
 	})

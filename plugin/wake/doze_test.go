@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -258,6 +259,20 @@ func TestTendFenced(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestTendFenced_holdsTheClientsOfAPostgreSQLThatMayStillStop(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.manager = "kubectl"
+		w.cluster(hibernates("WaitingForHealthy", metav1.ConditionFalse))
+		w.cluster(func(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationPostgresStopped) })
+		a.read()
+		c := w.cluster(func(c *cnpgv1.Cluster) { delete(c.Annotations, contract.AnnotationHibernation) })
+		if _, fenced := c.Annotations[contract.AnnotationFencedInstances]; fenced || !plan.View(c, time.Now()).MayStillStop {
+			t.Errorf("fenced: %t, annotations %v", fenced, c.Annotations)
+		}
+	})
 }
 
 // newer is an API server that knows of a change that the informers have not told of.

@@ -23,9 +23,11 @@ func (c *Controller) reconcileFenced(ctx context.Context, seen *snapshot, now ti
 	case mustDeleteInstances(seen.view):
 		return c.deleteInstances(ctx, seen, now)
 	case mustLiftFence(seen.view):
-		return c.unlessChanged(ctx, seen, map[string]*string{
-			contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
-		})
+		changes := map[string]*string{contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil}
+		if seen.cluster.Annotations[contract.AnnotationPostgresStopped] == "" && !seen.view.Hibernated {
+			delete(changes, contract.AnnotationDozingSince) // PostgreSQL may still stop, so clients are held if a person turns hibernation off
+		}
+		return c.unlessChanged(ctx, seen, changes)
 	}
 	return nil
 }

@@ -231,6 +231,14 @@ func (c *Controller) try(ctx context.Context, address netip.AddrPort) (answered 
 // errNotMeant means that the announcement was withdrawn, has expired, or was acknowledged by another replica.
 var errNotMeant = errors.New("the announcement is not the Cluster's any more, or is acknowledged")
 
+// revoke removes the acknowledgement of an announcement whose deadline has passed. The change leads to another reconciliation.
+func (c *Controller) revoke(ctx context.Context, seen *snapshot, planned plan.Plan) error {
+	if !planned.Revoke {
+		return nil
+	}
+	return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationGatewayReady: nil})
+}
+
 // acknowledge acknowledges exactly that announcement, with optimistic locking.
 func (c *Controller) acknowledge(ctx context.Context, name types.NamespacedName, announcement string) error {
 	cluster, err := c.Informers.Cluster(ctx, name)

@@ -44,7 +44,7 @@ var mutants = []mutant{
 	},
 	{
 		"only the primary ends its sessions that do not count",
-		"sidecar/sleep/machine.go", `if s.view.OwnsHibernation {`, `if s.view.OwnsHibernation && (s.view.Primary || !MUTANT) {`,
+		"sidecar/sleep/machine.go", `if s.view.OwnsHibernation && s.withdrawal == keep {`, `if s.view.OwnsHibernation && s.withdrawal == keep && (s.view.Primary || !MUTANT) {`,
 		"sidecar/sleep", exploration, "the cluster falls asleep, and the sessions that do not count are not ended",
 	},
 	{
@@ -92,9 +92,9 @@ var mutants = []mutant{
 	},
 	{
 		"the pod is ready again although the fence's patch may be late",
-		"sidecar/sleep/undo.go", `if !s.view.HibernationOn && (!s.view.Fenced || !s.doze) {`,
+		"sidecar/sleep/undo.go", `if !s.applied() {`,
 		`if MUTANT { s.restore() }
-		if !s.view.HibernationOn && (!s.view.Fenced || !s.doze) {`,
+		if !s.applied() {`,
 		"sidecar/sleep", explorationOfDozes, "readiness is restored although PostgreSQL may still stop",
 	},
 	{

@@ -129,15 +129,12 @@ func (s *step) hibernated(e Completed) {
 func (s *step) patchApplied() {
 	s.announcement, s.backoff, s.tries = "", none, 0
 	s.report(Report{Result: ResultSuccess, Doze: !s.view.HibernationOn})
-	withdrawal := s.withdrawal
-	if s.withdrawal = keep; s.doze && withdrawal != keep {
-		s.mustUnfence = s.view.Fenced
+	if s.doze && s.withdrawal != keep {
+		s.withdrawal, s.mustUnfence = keep, s.view.Fenced
 		s.report(Report{Result: ResultWithdrawn, Reason: idle.ReasonActive, Doze: true})
 	}
-	if s.settle(); s.phase == HibernationOn {
-		s.withdrawal = withdrawal
-		s.withdrawIfAsked()
-	}
+	s.settle()
+	s.withdrawIfAsked()
 }
 
 // abandon ends an attempt because of a blocker.

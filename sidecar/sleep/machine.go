@@ -223,8 +223,8 @@ func (s *step) settle() {
 		s.enterUnready(Restarting, AwaitServing)
 	case v.HibernationOn && v.OwnsHibernation && v.Primary && !v.HibernationBegun:
 		if s.phase != HibernationOn {
-			s.withdrawal, s.waits = keep, false
-			s.enter(HibernationOn, EndSessions)
+			s.phase, s.waits = HibernationOn, false
+			s.endSessions()
 		}
 	case v.HibernationOn:
 		if s.phase != Asleep {
@@ -248,9 +248,9 @@ func (s *step) settle() {
 	}
 }
 
-// endSessions ends the sessions that do not count if the cluster falls asleep by our hibernation.
+// endSessions ends the sessions that do not count if the cluster falls asleep by our hibernation, and that is not to be taken back.
 func (s *step) endSessions() {
-	if s.view.OwnsHibernation {
+	if s.view.OwnsHibernation && s.withdrawal == keep {
 		s.do(EndSessions)
 	}
 }

@@ -47,8 +47,8 @@ func (w *world) asked(a Action) {
 	case RemoveMarker:
 		w.marked = false
 	case EndSessions:
-		if w.ended = true; !m.view.HibernationOn || !m.view.OwnsHibernation {
-			w.violate("sessions are ended although it is not us who puts the cluster to sleep")
+		if w.ended = true; !m.view.HibernationOn || !m.view.OwnsHibernation || m.withdrawal != keep {
+			w.violate("sessions are ended although it is not us who puts the cluster to sleep, or the sleep is taken back")
 		}
 	case Withdraw:
 		w.used = false
@@ -145,7 +145,7 @@ func (w *world) check() {
 		phase: Awake, view: m.view, backoff: m.backoff, resume: m.resume, resumeWaits: m.resumeWaits,
 	}:
 		w.violate("an attempt that is over leaves something behind")
-	case m.phase == HibernationOn && m.pending == 0 && !w.ended:
+	case m.phase == HibernationOn && m.pending == 0 && !w.ended && m.withdrawal == keep:
 		w.violate("hibernation is on, and the sessions that do not count are not ended")
 	case m.phase == HibernationOn && m.pending == 0 && w.used && m.withdrawal == keep:
 		w.violate("hibernation stays on although the instance was used meanwhile")

@@ -9,7 +9,7 @@ func (s *step) verified(e Completed) {
 		return
 	}
 	s.setView(e.View)
-	if !s.view.HibernationOn && (!s.view.Fenced || !s.doze) {
+	if !s.applied() {
 		s.do(RemoveMarker)
 		s.report(Report{Result: ResultError, Action: s.sleepAction(), Doze: s.doze})
 		s.wait(short)
@@ -34,11 +34,16 @@ func (s *step) retracting(e Completed) {
 	}
 }
 
+// applied reports whether the patch whose answer was lost has taken effect, in the state of the Cluster that was just read.
+func (s *step) applied() bool {
+	return s.view.HibernationOn && s.view.OwnsHibernation || s.view.Fenced && s.doze
+}
+
 // removeAnnouncement removes the announcement, if there is one, from the state of the Cluster that was just read.
 func (s *step) removeAnnouncement() {
 	switch v := s.view; {
-	case v.HibernationOn && v.OwnsHibernation, v.Fenced && s.doze:
-		s.patchApplied() // by the patch whose answer was lost
+	case s.applied():
+		s.patchApplied()
 	case !v.HibernationOn && v.Primary && (v.Announced != "" || s.restarted):
 		s.enter(Retracting, RemoveAnnouncement)
 	default:

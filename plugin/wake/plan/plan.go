@@ -95,6 +95,9 @@ type Plan struct {
 	// Hold is the announcement of a doze that is to be confirmed a second time, since every client now comes to the gateway; empty:
 	// none, or it has been.
 	Hold string
+	// Revoke says that the acknowledgement is to be removed, because the announcement's deadline has passed. A request to turn hibernation
+	// on that is still on its way then fails, so that the Services can lead to the instances alone again.
+	Revoke bool
 	// Unwakeable says that the cluster sleeps because of this project and that no connection wakes it any more.
 	Unwakeable bool
 	// Next is when to look again without anything having changed; zero: never.
@@ -124,6 +127,8 @@ func Decide(state State, now time.Time) Plan {
 			plan := Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change}
 			plan.confirm(state, announcement)
 			return plan
+		case change.IsZero() && !announcement.Doze && cluster.Acknowledged == cluster.Announced:
+			return Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Revoke: true}
 		case !announcement.Doze && !state.Dozed:
 			return Plan{Reason: ReasonAwake, Next: change}
 		}
