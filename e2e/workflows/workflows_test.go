@@ -258,6 +258,34 @@ func TestRelease_checksBeforeItPushes(t *testing.T) {
 	}
 }
 
+// The inputs that a fuzz target has found are replayed only as long as the target has their folder's name.
+func TestFuzz_everyInputHasItsTarget(t *testing.T) {
+	t.Parallel()
+	var folders []string
+	for _, pattern := range []string{"/*/testdata/fuzz/*", "/*/*/testdata/fuzz/*", "/*/*/*/testdata/fuzz/*"} {
+		found, err := filepath.Glob(root + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		folders = append(folders, found...)
+	}
+	if len(folders) == 0 {
+		t.Fatal("there are no inputs")
+	}
+	for _, folder := range folders {
+		tests, err := filepath.Glob(filepath.Join(folder, "../../../*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(tests, func(path string) bool {
+			body, err := os.ReadFile(path)
+			return err == nil && strings.Contains(string(body), "func "+filepath.Base(folder)+"(f *testing.F)")
+		}) {
+			t.Errorf("%s is of no target", folder)
+		}
+	}
+}
+
 // What the Dockerfiles copy from the repository is there, and is not kept from them.
 func TestDockerfiles_copyWhatIsThere(t *testing.T) {
 	t.Parallel()
