@@ -105,10 +105,10 @@ func values(matrix map[string]any) map[string][]string {
 	return found
 }
 
-// expand puts every value of a matrix in place.
+// expand puts every value of a matrix in place. One whose values are an expression of GitHub's stays.
 func expand(text string, values map[string][]string) []string {
 	match := value.FindStringSubmatch(text)
-	if match == nil {
+	if match == nil || len(values[match[1]]) == 0 {
 		return []string{text}
 	}
 	var texts []string
