@@ -14,6 +14,7 @@ GO_LICENSES ?= github.com/google/go-licenses@v1.6.0
 GORELEASER ?= github.com/goreleaser/goreleaser/v2@v2.15.1
 CYCLONEDX ?= github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 HELM_DOCS ?= github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2
+CRANE ?= github.com/google/go-containerregistry/cmd/crane@v0.20.6
 KIND ?= sigs.k8s.io/kind@v0.31.0
 # What a cluster of kind is made of.
 KIND_NODE ?= kindest/node:v1.35.0@sha256:452d707d4862f52530247495d180205e029056831160e22870e37e3f6c1ac31f
@@ -67,7 +68,8 @@ e2e: ## Run every end-to-end test, or those of RUN (KUBECONFIG: on that cluster;
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again
 	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=15 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 \
-	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 60m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...'
+	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 60m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...; tests=$$?; \
+		go -C e2e run -exec "$$INSIDE" ./bench -only recall,gaps,cycles,tenants && exit $$tests'
 
 .PHONY: e2e-matrix
 e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn (MATRIX, MATRIXRUN); hours
@@ -92,6 +94,14 @@ fleet: ## Measure the wake gateway with 10,000 sleeping clusters; needs no clust
 .PHONY: images
 images: ## Write build/plugin.tar and build/sidecar.tar without Docker (TAG, REGISTRY)
 	go -C e2e run ./cmd/images -tag '$(TAG)' -registry '$(REGISTRY)'
+
+.PHONY: push
+push: ## Push build/plugin.oci.tar and build/sidecar.oci.tar, which CI has built, as the images of TAG, and write what they are to build/pushed
+	rm -rf build/oci build/pushed
+	for image in plugin=$(PLUGIN_IMAGE) sidecar=$(SIDECAR_IMAGE); do \
+		mkdir -p build/oci/$${image%%=*} && tar -xf build/$${image%%=*}.oci.tar -C build/oci/$${image%%=*} && \
+		go run $(CRANE) push build/oci/$${image%%=*} $${image#*=} >>build/pushed || exit 1; \
+	done
 
 .PHONY: manifest manifests
 manifest: ## Write build/install.yaml for the images of TAG

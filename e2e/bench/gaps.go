@@ -84,6 +84,9 @@ func gapsOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, s
 	if err := kube.Delete(ctx, c); err != nil {
 		return "", fmt.Errorf("delete cluster %s: %w", c.Name, err)
 	}
+	if missed := visits.sessions - visits.seen - visits.restarted; missed != 0 || visits.early != 0 {
+		return visits.row(reference), fmt.Errorf("%d sessions with cluster %s were not seen, and it slept too early %d times", missed, c.Name, visits.early)
+	}
 	return visits.row(reference), nil
 }
 

@@ -55,10 +55,10 @@ func recall(ctx context.Context, kube *scenario.Kubernetes, namespace string, se
 	}
 	group.Wait()
 	for i, c := range clusters {
+		fmt.Print(results[i])
 		if failures[i] != nil {
 			return failures[i]
 		}
-		fmt.Print(results[i])
 		if err := kube.Delete(ctx, c); err != nil {
 			return fmt.Errorf("delete cluster %s: %w", c.Name, err)
 		}
@@ -113,7 +113,11 @@ func recallOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster,
 	}
 	stop()
 	group.Wait()
-	return fmt.Sprintf("| %d instances | %d | %d | %d | %d |\n", c.Spec.Instances, sessions, seen, unknown, reference), nil
+	var missed error
+	if count := sessions - seen - unknown; count != 0 {
+		missed = fmt.Errorf("%d sessions with cluster %s were not seen, and its clock did not begin anew", count, c.Name)
+	}
+	return fmt.Sprintf("| %d instances | %d | %d | %d | %d |\n", c.Spec.Instances, sessions, seen, unknown, reference), missed
 }
 
 // brief is one session.

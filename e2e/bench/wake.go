@@ -201,6 +201,9 @@ func cycles(ctx context.Context, kube *scenario.Kubernetes, namespace string, ro
 	}
 	fmt.Printf("\n%d sleeps and wakes under clients that connect 5 to 500 ms apart around them:\n", total)
 	seen.print()
+	if len(seen.last) != 0 {
+		failures = append(failures, errors.New("not every client was answered"))
+	}
 	return errors.Join(failures...)
 }
 

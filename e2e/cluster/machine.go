@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,10 +19,12 @@ var packages = map[string]string{
 	"iptables": "iptables", "nft": "nftables", "conntrack": "conntrack", "modprobe": "kmod", "ip": "iproute2",
 }
 
-// Bytes of disk that are needed when everything is built, and when it has to be built.
+// Bytes of disk that the run needs, and that the programs, Go's compiler and its modules need before anything is built.
 const (
-	warmSpace = 6 << 30
-	coldSpace = 15 << 30
+	runSpace     = 6 << 30
+	programSpace = 3 << 30
+	compileSpace = 10 << 30
+	moduleSpace  = 3 << 30
 )
 
 // errNotRoot says what root is needed for.
@@ -45,16 +48,16 @@ func (l Layout) checkMachine(ctx context.Context, families Families) error {
 	if families == DualStack {
 		problems = append(problems, checkIPv6("/proc"))
 	}
-	need, folders := uint64(warmSpace), []string{l.Cache, filepath.Dir(l.Run)}
+	needs := map[string]uint64{filepath.Dir(l.Run): runSpace}
 	if !l.built() {
-		need = coldSpace
-		if builds, err := do(ctx, "go", "env", "GOCACHE"); err == nil { // where most of a cold build goes
-			folders = append(folders, strings.TrimSpace(builds))
+		needs[l.Cache] += programSpace
+		for variable, bytes := range map[string]uint64{"GOCACHE": compileSpace, "GOMODCACHE": moduleSpace} {
+			if folder, err := do(ctx, "go", "env", variable); err == nil {
+				needs[strings.TrimSpace(folder)] += bytes
+			}
 		}
 	}
-	for _, folder := range folders {
-		problems = append(problems, space(folder, need))
-	}
+	problems = append(problems, space(needs))
 	// A shell made by `su` has root's rights and a user's PATH; kube-proxy and the kubelet look for programs there, too.
 	if path := os.Getenv("PATH"); !slices.Contains(filepath.SplitList(path), "/usr/sbin") {
 		problems = append(problems, os.Setenv("PATH", path+":/usr/sbin:/sbin"))
@@ -72,17 +75,38 @@ func (l Layout) built() bool {
 	return true
 }
 
-// space is an error when less than need bytes are free where the folder is.
-func space(folder string, need uint64) error {
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(folder, &disk); err != nil {
-		return nil // not every file system tells; then there may be enough
+// space is an error when a disk has less space than the folders on it need, in bytes. A folder that does not exist yet will be where
+// the first folder above it is.
+func space(needs map[string]uint64) error {
+	type disk struct {
+		free, need uint64
+		folders    []string
 	}
-	if free := disk.Bavail * uint64(disk.Bsize); free < need {
-		return fmt.Errorf("%s has %d GiB of free disk space, %d are needed (SCALE_TO_ZERO_CACHE, SCALE_TO_ZERO_RUN and GOCACHE name other places)",
-			folder, free>>30, need>>30)
+	disks := map[uint64]*disk{}
+	for _, folder := range slices.Sorted(maps.Keys(needs)) {
+		there := folder
+		for there != "/" && errors.Is(syscall.Access(there, 0), syscall.ENOENT) {
+			there = filepath.Dir(there)
+		}
+		var file syscall.Stat_t
+		var system syscall.Statfs_t
+		if syscall.Stat(there, &file) != nil || syscall.Statfs(there, &system) != nil {
+			continue // not every file system tells; then there may be enough
+		}
+		if disks[file.Dev] == nil {
+			disks[file.Dev] = &disk{free: system.Bavail * uint64(system.Bsize)}
+		}
+		disks[file.Dev].need += needs[folder]
+		disks[file.Dev].folders = append(disks[file.Dev].folders, folder)
 	}
-	return nil
+	var problems []error
+	for _, d := range disks {
+		if d.free < d.need {
+			problems = append(problems, fmt.Errorf("the disk of %s has %d GiB of free space, %d are needed "+
+				"(SCALE_TO_ZERO_CACHE, SCALE_TO_ZERO_RUN, GOCACHE and GOMODCACHE name other places)", strings.Join(d.folders, ", "), d.free>>30, d.need>>30))
+		}
+	}
+	return errors.Join(problems...)
 }
 
 // installPackages installs what is missing. Debian's packages would start their services, which policy-rc.d forbids.

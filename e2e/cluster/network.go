@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 )
 
 // network makes the node's own bridge, and the routes that keep Service addresses on it.
@@ -56,11 +58,26 @@ func (a addressing) address() []string {
 	return arguments
 }
 
-// cgroups makes the kubelet's root in every hierarchy; it refuses to start when one is missing.
+// cgroupRoot is where control groups are mounted.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// callers is the control group that takes the processes of a container's own group.
+const callers = "s2z-callers"
+
+// cgroups makes the kubelet's root in every hierarchy; it refuses to start when one is missing, or lacks a controller.
 func (l Layout) cgroups() error {
+	unified := isUnified()
+	if unified {
+		if err := delegate(cgroupRoot); err != nil {
+			return err
+		}
+	}
 	for _, directory := range l.cgroupRoots() {
 		if err := os.MkdirAll(directory, 0o755); err != nil {
 			return fmt.Errorf("make a control group: %w", err)
+		}
+		if unified {
+			continue
 		}
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // a new cpuset has no processor until it is given one
 			content, err := os.ReadFile(filepath.Join(filepath.Dir(directory), file))
@@ -78,13 +95,65 @@ func (l Layout) cgroups() error {
 	return nil
 }
 
+// delegate has a group of version 2 give all its controllers to the groups below it. The kernel refuses that to a group with processes
+// of its own, such as that of a container, so these move to a group below. Only the root of the machine may keep its processes.
+func delegate(group string) error {
+	content, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
+	if err != nil {
+		return fmt.Errorf("read the controllers of a control group: %w", err)
+	}
+	controllers := strings.Fields(string(content))
+	if len(controllers) == 0 {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(group, "cgroup.type")); err == nil { // only the root of the machine has none
+		if err := moveProcesses(group, filepath.Join(group, callers)); err != nil {
+			return err
+		}
+	}
+	enabled := []byte("+" + strings.Join(controllers, " +"))
+	if err := os.WriteFile(filepath.Join(group, "cgroup.subtree_control"), enabled, 0o644); err != nil {
+		return fmt.Errorf("give the controllers of the control group %s to those below it: %w", group, err)
+	}
+	return nil
+}
+
+// moveProcesses moves the processes of a control group of version 2 to another, which it makes.
+func moveProcesses(from, to string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return fmt.Errorf("make a control group: %w", err)
+	}
+	for range 10 { // a process may start another before it is moved
+		content, err := os.ReadFile(filepath.Join(from, "cgroup.procs"))
+		if err != nil {
+			return fmt.Errorf("read the processes of a control group: %w", err)
+		}
+		processes := strings.Fields(string(content))
+		if len(processes) == 0 {
+			return nil
+		}
+		for _, process := range processes {
+			err := os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(process), 0o644)
+			if err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("move process %s to the control group %s: %w", process, to, err)
+			}
+		}
+	}
+	return nil
+}
+
+// isUnified reports whether this machine has control groups of version 2 only.
+func isUnified() bool {
+	_, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers"))
+	return err == nil
+}
+
 // cgroupRoots are our directories, one a hierarchy: several with version 1, one with version 2.
 func (l Layout) cgroupRoots() []string {
-	const root = "/sys/fs/cgroup"
-	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
-		return []string{filepath.Join(root, l.own())}
+	if isUnified() {
+		return []string{filepath.Join(cgroupRoot, l.own())}
 	}
-	hierarchies, _ := filepath.Glob(root + "/*")
+	hierarchies, _ := filepath.Glob(cgroupRoot + "/*")
 	var directories []string
 	for _, hierarchy := range hierarchies { // some are symbolic links to others
 		if info, err := os.Stat(hierarchy); err == nil && info.IsDir() {

@@ -102,8 +102,8 @@ func TestTheDocumentedOverlays(t *testing.T) {
 	}
 	for i, component := range []string{"\nkind: Certificate\n", "\n  name: cnpg-scale-to-zero-operator\n"} {
 		containers, sidecars := images(t, overlays[i])
-		if !slices.Equal(containers, []string{registry + "cnpg-i-scale-to-zero:v1.0.0"}) ||
-			!slices.Equal(sidecars, []string{registry + "cnpg-i-scale-to-zero-sidecar:v1.0.0"}) {
+		if !slices.Equal(containers, []string{registry + "cnpg-i-scale-to-zero:v0.1.0"}) ||
+			!slices.Equal(sidecars, []string{registry + "cnpg-i-scale-to-zero-sidecar:v0.1.0"}) {
 			t.Errorf("kustomization %d: the containers have %q, the sidecar %q", i+1, containers, sidecars)
 		}
 		for _, part := range []string{component, "\nkind: ValidatingAdmissionPolicy\n"} {

@@ -93,7 +93,7 @@ func TestShortSessionsKeepAwake(t *testing.T) {
 func (s *story) shortSessions(c *cnpgv1.Cluster, settings ...string) (before, after time.Time) {
 	s.Helper()
 	for _, each := range settings {
-		s.settleIdle(c) // after two uses within a second the reports are not read for another
+		s.settleIdle(c)
 		judged := s.judgedClients(c)
 		before = time.Now()
 		session, err := kube.OpenAs(s.ctx, c, "rw", each)

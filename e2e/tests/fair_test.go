@@ -156,7 +156,7 @@ func TestMonitoringThatComesBackDoesNotKeepWakingIt(t *testing.T) {
 	go func() { // it comes back two seconds after its session is ended, when the nodes know that the Service leads to the gateway
 		defer close(ended)
 		for monitored.Err() == nil {
-			if session, err := kube.OpenAs(s.ctx, c, "rw", "application_name=monitor "+fromAfar); err == nil {
+			if session, err := kube.OpenAs(monitored, c, "rw", "application_name=monitor "+fromAfar); err == nil {
 				for err == nil && monitored.Err() == nil {
 					err = session.Run("select pg_sleep(1)")
 				}

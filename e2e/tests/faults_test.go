@@ -106,7 +106,7 @@ func TestNoConnectionLeft(t *testing.T) {
 	}
 }
 
-// The worker is killed ten times, each time as soon as there is another: the pod stays ready, and the cluster sleeps on time afterwards.
+// The worker is killed ten times, each time once another has sampled: the pod stays ready, and the cluster sleeps on time afterwards.
 func TestWorkerKilled(t *testing.T) {
 	whole(t)
 	t.Parallel()
@@ -123,7 +123,7 @@ func TestWorkerKilled(t *testing.T) {
 			workers := slices.DeleteFunc(processesOf(pod, "worker"), func(process int) bool { return process == killed })
 			if len(workers) != 0 {
 				killed = workers[0]
-				pause(s, time.Second) // in which it begins to sample
+				s.awaitReport(c, pod.Name, "that it samples", func(r report) bool { return r.Known })
 				s.must(syscall.Kill(killed, syscall.SIGKILL))
 				break
 			}

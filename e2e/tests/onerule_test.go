@@ -14,7 +14,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toCount is for how long it is watched what does not count, or wakes nobody: what does is noticed within that.
+// toCount is for how long a cluster has been idle before a visit: after two uses within a second the reports are not read for another.
 const toCount = 3 * time.Second
 
 // visitor is something that connects to PostgreSQL. Its script runs in the drivers' pod, with HOST and PGPASSWORD.
@@ -115,11 +115,15 @@ func (s *story) visitsAwake(c *cnpgv1.Cluster, v visitor) {
 	}
 }
 
-// notUsedSince checks that what has been done since then does not begin the idle clock again.
+// notUsedSince checks that what has been done since then does not begin the idle clock again: it does not by a sample that was taken
+// when nothing was connecting any more, which has considered each report of the kernel that came before.
 func (s *story) notUsedSince(c *cnpgv1.Cluster, began time.Time, what string) {
 	s.Helper()
-	pause(s, toCount)
-	seen := s.awaitReport(c, c.Status.CurrentPrimary, "anything", func(report) bool { return true })
+	ended := time.Now()
+	defer s.looking(c, 2*time.Second)()
+	seen := s.awaitReport(c, c.Status.CurrentPrimary, "what it thinks of "+what, func(r report) bool {
+		return r.Known && r.SampledAt.After(ended) && !slices.Contains(r.Blockers, "connecting")
+	})
 	if !seen.LastActivity.Before(began) {
 		s.Errorf("%s, awake: it counts: %+v", what, seen)
 	}

@@ -24,6 +24,7 @@ const (
 type workflow struct {
 	Jobs map[string]struct {
 		Uses        string
+		With        map[string]any
 		Needs       any // a name, or a list of names
 		Permissions map[string]string
 		Strategy    struct{ Matrix map[string]any }
@@ -104,10 +105,10 @@ func values(matrix map[string]any) map[string][]string {
 	return found
 }
 
-// expand puts every value of a matrix in place.
+// expand puts every value of a matrix in place. One whose values are an expression of GitHub's stays.
 func expand(text string, values map[string][]string) []string {
 	match := value.FindStringSubmatch(text)
-	if match == nil {
+	if match == nil || len(values[match[1]]) == 0 {
 		return []string{text}
 	}
 	var texts []string
@@ -188,25 +189,42 @@ func TestWorkflows_pinActionsByCommit(t *testing.T) {
 	})
 }
 
-// Every image that a release pushes has an SBOM, and so has every archive: the release has each file that make archives writes.
-func TestRelease_hasAnSBOMOfWhatItShips(t *testing.T) {
+// A release pushes what the tests have run. Each image has an SBOM, and so has every archive: the release has each file that make
+// archives writes.
+func TestRelease_shipsWhatWasTestedWithItsSBOM(t *testing.T) {
 	t.Parallel()
-	images, archives := 0, 0
-	for _, job := range read(t, release).Jobs {
+	w := read(t, release)
+	if tests := w.Jobs["tests"]; tests.Uses != "./.github/workflows/ci.yaml" || tests.With["every"] != true || tests.With["version"] != "${{ github.ref_name }}" {
+		t.Errorf("the tests run %s with %v", tests.Uses, tests.With)
+	}
+	artifact, archives := "", 0
+	for _, job := range w.Jobs {
 		for _, step := range job.Steps {
 			if step.With["push"] == true {
-				images++
-				if step.With["sbom"] != true || step.With["provenance"] != "mode=max" {
-					t.Errorf("an image is pushed with the SBOM %v and the provenance %v", step.With["sbom"], step.With["provenance"])
-				}
+				t.Errorf("%s builds what it pushes, which no test has run", step.Uses)
+			}
+			if pattern, ok := step.With["pattern"].(string); ok {
+				artifact = pattern
+			}
+			if strings.Contains(step.Run, "make push ") && artifact != "image-*" {
+				t.Errorf("what is pushed is the artifact %q", artifact)
 			}
 			if strings.Contains(step.Run, " build/archives/* build/release/") {
 				archives++
 			}
 		}
 	}
-	if images != 1 || archives != 1 {
-		t.Errorf("images are pushed by %d steps and archives are shipped by %d, want one each", images, archives)
+	images := 0
+	for _, step := range read(t, root+"/.github/workflows/kind.yaml").Jobs["images"].Steps {
+		if outputs, _ := step.With["outputs"].(string); strings.HasPrefix(outputs, "type=oci,") {
+			images++
+			if step.With["sbom"] != true || step.With["provenance"] != "mode=max" {
+				t.Errorf("an image is shipped with the SBOM %v and the provenance %v", step.With["sbom"], step.With["provenance"])
+			}
+		}
+	}
+	if artifact == "" || images != 1 || archives != 1 {
+		t.Errorf("images are pushed from the artifact %q and built by %d steps, and archives are shipped by %d, want one each", artifact, images, archives)
 	}
 }
 
@@ -237,6 +255,34 @@ func TestRelease_checksBeforeItPushes(t *testing.T) {
 	published := w.Jobs["release"].Steps[len(w.Jobs["release"].Steps)-1]
 	if !strings.HasSuffix(published.Run, "$PRERELEASE") || published.Env["PRERELEASE"] != "${{ contains(github.ref_name, '-') && '--prerelease' || '' }}" {
 		t.Errorf("a candidate is not marked as a prerelease: %s, %v", published.Run, published.Env)
+	}
+}
+
+// The inputs that a fuzz target has found are replayed only as long as the target has their folder's name.
+func TestFuzz_everyInputHasItsTarget(t *testing.T) {
+	t.Parallel()
+	var folders []string
+	for _, pattern := range []string{"/*/testdata/fuzz/*", "/*/*/testdata/fuzz/*", "/*/*/*/testdata/fuzz/*"} {
+		found, err := filepath.Glob(root + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		folders = append(folders, found...)
+	}
+	if len(folders) == 0 {
+		t.Fatal("there are no inputs")
+	}
+	for _, folder := range folders {
+		tests, err := filepath.Glob(filepath.Join(folder, "../../../*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(tests, func(path string) bool {
+			body, err := os.ReadFile(path)
+			return err == nil && strings.Contains(string(body), "func "+filepath.Base(folder)+"(f *testing.F)")
+		}) {
+			t.Errorf("%s is of no target", folder)
+		}
 	}
 }
 
@@ -284,7 +330,7 @@ func TestRenovate_findsWhatIsPinnedByHand(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := map[string]bool{}
-	for _, name := range []string{"Makefile", "Dockerfile.plugin", "Dockerfile.sidecar", ".github/workflows/ci.yaml"} {
+	for _, name := range []string{"Makefile", "Dockerfile.plugin", "Dockerfile.sidecar", ".github/workflows/kind.yaml"} {
 		text, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
@@ -305,7 +351,7 @@ func TestRenovate_findsWhatIsPinnedByHand(t *testing.T) {
 	for _, want := range []string{
 		"Makefile github.com/golangci/golangci-lint/v2", "Makefile golang.org/x/vuln", "Makefile github.com/rhysd/actionlint", "Makefile github.com/google/go-licenses",
 		"Makefile sigs.k8s.io/kind", "Makefile kindest/node", "Dockerfile.plugin github.com/google/go-licenses", "Dockerfile.sidecar github.com/google/go-licenses",
-		"ci.yaml kindest/node", "Makefile github.com/goreleaser/goreleaser/v2", "Makefile github.com/CycloneDX/cyclonedx-gomod",
+		"kind.yaml kindest/node", "Makefile github.com/google/go-containerregistry", "Makefile github.com/goreleaser/goreleaser/v2", "Makefile github.com/CycloneDX/cyclonedx-gomod",
 	} {
 		if !found[want] {
 			t.Errorf("not found: %s; found are %v", want, slices.Sorted(maps.Keys(found)))

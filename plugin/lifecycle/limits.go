@@ -118,6 +118,7 @@ func (l limits) refusal(pod *corev1.Pod) string {
 			if why := refused(item, of); why != "" {
 				return "the whole pod: " + why
 			}
+		default: // a claim is no part of a pod
 		}
 	}
 	return ""

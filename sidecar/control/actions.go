@@ -141,7 +141,7 @@ func outcome(err error) sleep.Outcome {
 }
 
 // carryOut carries out an action that is local to this instance.
-func (l *Loop) carryOut(ctx context.Context, a sleep.Action) {
+func (l *Loop) carryOut(a sleep.Action) {
 	switch a {
 	case sleep.LeaveMarker:
 		if err := l.parts.Marker.Leave(); err != nil {

@@ -49,7 +49,7 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 	for _, a := range out.Actions {
 		samples, ends = samples || a == sleep.Sample, ends || a == sleep.EndSessions
 		if a != sleep.Sample && a != sleep.EndSessions && !l.beginAction(ctx, a) {
-			l.carryOut(ctx, a)
+			l.carryOut(a)
 		}
 	}
 	if ends { // it blocks the loop, and a withdrawal must not wait for it: the operator may begin meanwhile

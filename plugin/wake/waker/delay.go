@@ -51,7 +51,7 @@ func (w *wake) explainDelay(ctx context.Context, seen *snapshot, now time.Time) 
 		return
 	}
 	w.delay.cause = cause
-	w.event(corev1.EventTypeWarning, "WakeDelayed", fmt.Sprintf("The wake takes longer than %s: %s", delayedAfter, cause))
+	w.warn("WakeDelayed", fmt.Sprintf("The wake takes longer than %s: %s", delayedAfter, cause))
 }
 
 // cause finds out what the wake waits for. It asks the API server, because the informers keep too little of pods, and no Events.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
@@ -75,7 +74,7 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) 
 		w.Observer.Queued(1)
 		w.Logger.Warn("a wake waits", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "service", w.service.Name,
 			"peer", w.client.Peer, "why", why)
-		w.event(corev1.EventTypeWarning, "WakeQueued", fmt.Sprintf(
+		w.warn("WakeQueued", fmt.Sprintf(
 			"The wake for %s through Service %s waits: %s", whoIs(w.client), w.service.Name, why))
 	}
 	w.queue.why = why

@@ -277,7 +277,7 @@ func (w *wake) report(err error) {
 	case errors.Is(err, gateway.ErrTimeout):
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultTimeout, took)
 		logger.Warn("the cluster did not wake in time", "took", took)
-		w.event(corev1.EventTypeWarning, "WakeTimedOut", fmt.Sprintf(
+		w.warn("WakeTimedOut", fmt.Sprintf(
 			"No instance behind Service %s accepted sessions within %s; the next connection tries again%s", w.service.Name, rounded(took), w.delay.suffix()))
 	case errors.Is(err, gateway.ErrAsleepByHand):
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultByHand, took)
@@ -287,7 +287,7 @@ func (w *wake) report(err error) {
 		logger.Warn("the cluster is not woken: the operator might delete volumes during the node maintenance")
 	case errors.Is(err, gateway.ErrReconnect):
 		logger.Warn("the cluster is awake, but this replica cannot connect to its instances", "took", took)
-		w.event(corev1.EventTypeWarning, "InstanceUnreachable", fmt.Sprintf(
+		w.warn("InstanceUnreachable", fmt.Sprintf(
 			"PostgreSQL serves the clients of Service %s, but the plugin's pod cannot connect to it: the clients that waited have to connect again", w.service.Name))
 		if !w.woke {
 			return
@@ -357,9 +357,9 @@ func who(address, user, database string) string {
 	return fmt.Sprintf("%s (user %q, database %q)", address, shorten(user), shorten(cmp.Or(database, user)))
 }
 
-func (w *wake) event(kind, reason, message string) {
+func (w *wake) warn(reason, message string) {
 	if w.cluster != nil {
-		w.Recorder.Event(w.cluster, kind, reason, message)
+		w.Recorder.Event(w.cluster, corev1.EventTypeWarning, reason, message)
 	}
 }
 
