@@ -23,7 +23,7 @@ FUZZTIME ?= 30s
 EXPLORATION = ^TestMachine_everyReachableState
 # What is compiled for the unit tests in one checkout serves another.
 UNITFLAGS = -trimpath
-SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce)$$
+SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce|SamplesSleepAndWake)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
 MATRIX ?=
 # The end-to-end tests to run, as go test has it; none: all, or with CORE those that do not begin with whole.
@@ -67,7 +67,7 @@ e2e: ## Run every end-to-end test, or those of RUN (KUBECONFIG: on that cluster;
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again
 	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=15 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 \
-	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 60m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...'
+	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 120m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...'
 
 .PHONY: e2e-matrix
 e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn (MATRIX, MATRIXRUN); hours
