@@ -24,7 +24,7 @@ FUZZTIME ?= 30s
 EXPLORATION = ^TestMachine_everyReachableState
 # What is compiled for the unit tests in one checkout serves another.
 UNITFLAGS = -trimpath
-SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce)$$
+SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce|SamplesSleepAndWake)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL; none: those of e2e/matrix.
 MATRIX ?=
 # The end-to-end tests to run, as go test has it; none: all, or with CORE those that do not begin with whole.
@@ -68,7 +68,7 @@ e2e: ## Run every end-to-end test, or those of RUN (KUBECONFIG: on that cluster;
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again
 	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=15 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 \
-	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 60m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...; tests=$$?; \
+	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 120m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...; tests=$$?; \
 		go -C e2e run -exec "$$INSIDE" ./bench -only recall,gaps,cycles,tenants && exit $$tests'
 
 .PHONY: e2e-matrix

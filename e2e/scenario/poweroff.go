@@ -15,12 +15,14 @@ import (
 // ErrNotHere says that the processes of a pod cannot be seen from this machine.
 var ErrNotHere = errors.New("the pod is not on this machine")
 
+// IsPause reports whether a process is the one of a pod that keeps its network if the others are replaced.
+func IsPause(cmdline []string) bool { return path.Base(cmdline[0]) == "pause" }
+
 // PowerOff stops the containers of a pod on this machine and cuts its network, as when its node loses its power: nobody refuses a
 // connection, and nobody answers one. The function returned takes that back.
 func PowerOff(ctx context.Context, pod types.UID) (func() error, error) {
-	isPause := func(cmdline []string) bool { return path.Base(cmdline[0]) == "pause" } // it keeps the network if the others are replaced
-	pauses := Processes(isPause, string(pod))
-	processes := Processes(func(cmdline []string) bool { return !isPause(cmdline) }, string(pod))
+	pauses := Processes(IsPause, string(pod))
+	processes := Processes(func(cmdline []string) bool { return !IsPause(cmdline) }, string(pod))
 	if len(pauses) != 1 || len(processes) == 0 {
 		return nil, ErrNotHere
 	}

@@ -369,7 +369,7 @@ func TestDoze_survivesTheAPIServer(t *testing.T) {
 	whole(t)
 	const away = 30 * time.Second
 	s := alone(t)
-	server := s.apiServer()
+	server := s.component("kube-apiserver")
 	var clusters []*cnpgv1.Cluster
 	for _, name := range []string{"dozing", "stopping", "leaving"} {
 		c := kube.NewCluster(s.namespace, name, 1, never)
@@ -394,8 +394,7 @@ func TestDoze_survivesTheAPIServer(t *testing.T) {
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(leaving), leaving))
 	t.Logf("the annotations of the one that is about to doze: %v", leaving.Annotations)
 
-	t.Cleanup(func() { _ = syscall.Kill(server, syscall.SIGCONT) })
-	s.must(syscall.Kill(server, syscall.SIGSTOP))
+	goesOn := s.stops(server)
 	calls := make([][]<-chan error, len(clusters))
 	for range 3 {
 		for i, call := range callers {
@@ -403,7 +402,7 @@ func TestDoze_survivesTheAPIServer(t *testing.T) {
 		}
 		pause(s.story, away/3)
 	}
-	s.must(syscall.Kill(server, syscall.SIGCONT))
+	goesOn()
 	back := time.Now()
 	for i, c := range clusters {
 		for _, answered := range calls[i] {

@@ -3,9 +3,9 @@ package tests
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -227,45 +227,47 @@ func TestUseWhileTheSidecarIsAway(t *testing.T) {
 func TestAPIServerDown(t *testing.T) {
 	s := alone(t)
 	c := s.borrow(1, awake)
-	server := s.apiServer()
+	server := s.component("kube-apiserver")
 	before := s.instances(c)[0]
 	session := s.open(c, "rw")
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awaitMetric(c.Status.CurrentPrimary, fmt.Sprintf("cnpg_scale_to_zero_threshold_seconds{cluster=%q} %.0f", c.Name, threshold.Seconds()))
 	session.Close()
 	closed := time.Now()
-	t.Cleanup(func() { _ = syscall.Kill(server, syscall.SIGCONT) })
-	s.must(syscall.Kill(server, syscall.SIGSTOP))
+	back := s.stops(server)
 	pause(s.story, 2*threshold)
-	s.must(syscall.Kill(server, syscall.SIGCONT))
-	back := time.Now()
+	back()
+	began := time.Now()
 	at, err := kube.AwaitCluster(s.ctx, c, "asleep after the API server came back", toSleep+toSettle, scenario.HibernationOn)
 	s.must(err)
-	t.Logf("asleep %.1fs after the API server came back, %.1fs after the last session", at.Sub(back).Seconds(), at.Sub(closed).Seconds())
+	t.Logf("asleep %.1fs after the API server came back, %.1fs after the last session", at.Sub(began).Seconds(), at.Sub(closed).Seconds())
 	if after := s.instances(c); len(after) == 1 && restarts(after[0]) != restarts(before) {
 		t.Errorf("the instance was restarted")
 	}
 }
 
-// apiServer returns the process of the API server. Without one on this machine the test is left out.
-func (s *disturber) apiServer() int {
+// component returns the process of a component of Kubernetes. Without one on this machine the test is left out.
+func (s *disturber) component(name string) int {
 	s.Helper()
-	address, err := url.Parse(kube.REST.Host)
-	s.must(err)
-	isServer := func(cmdline []string) bool {
-		return len(cmdline) > 1 && cmdline[1] == "kube-apiserver" || strings.HasSuffix(cmdline[0], "/kube-apiserver")
+	found := scenario.Processes(func(cmdline []string) bool {
+		return len(cmdline) > 1 && cmdline[1] == name || strings.HasSuffix(cmdline[0], "/"+name)
+	})
+	if len(found) > 1 { // other clusters also run on this machine, in networks of their own
+		found = slices.DeleteFunc(found, func(pid int) bool { return !scenario.InThisNetwork(pid) })
 	}
-	servers := scenario.Processes(isServer)
-	if len(servers) > 1 { // other clusters also run on this machine, some with the same addresses in networks of their own
-		servers = scenario.Processes(func(cmdline []string) bool {
-			return isServer(cmdline) && slices.Contains(cmdline, "--bind-address="+address.Hostname())
-		})
-		servers = slices.DeleteFunc(servers, func(pid int) bool { return !scenario.InThisNetwork(pid) })
+	if len(found) != 1 {
+		s.Skipf("the process of %s cannot be seen from here", name)
 	}
-	if len(servers) != 1 {
-		s.Skip("the API server's process cannot be seen from here")
-	}
-	return servers[0]
+	return found[0]
+}
+
+// stops stops a process until the returned function is called, or the test ends.
+func (s *disturber) stops(process int) (goesOn func()) {
+	s.Helper()
+	goesOn = sync.OnceFunc(func() { _ = syscall.Kill(process, syscall.SIGCONT) })
+	s.Cleanup(goesOn)
+	s.must(syscall.Kill(process, syscall.SIGSTOP))
+	return goesOn
 }
 
 // watchReadiness counts how often a Service had no ready endpoint until the returned function is called.

@@ -2,11 +2,17 @@ package tests
 
 import (
 	"context"
-	"syscall"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -23,13 +29,14 @@ func TestHandover_aLostAnswerUndoesNothing(t *testing.T) {
 	schedule := scenario.NewScheduledBackup(c, "yearly", "0 0 0 1 1 *")
 	s.must(kube.Create(s.ctx, schedule))
 	for range repeats(t, "LOST_ANSWERS", 1) {
-		relay := s.relay(c)
+		var losing atomic.Bool
+		restore := s.standBetween(losesAnswer(&losing, "/clusters/"+c.Name), s.instances(c)[0])
 		session := s.open(c, "rw")
 		held, release := interceptor.Hold(func(change scenario.Change) bool {
 			if !turnsHibernationOn(change) {
 				return false
 			}
-			relay.Lose()
+			losing.Store(true)
 			return true
 		})
 		release() // the sidecar would not wait for a change that is held for long
@@ -50,28 +57,52 @@ func TestHandover_aLostAnswerUndoesNothing(t *testing.T) {
 		s.annotate(c, scenario.InactivityMinutes, never)
 		s.wake(c)
 		s.resumed(schedule)
-		s.must(relay.Close())
+		restore()
+		if losing.Load() {
+			t.Error("no answer was lost")
+		}
 	}
 }
 
-// relay routes the primary's sidecar to the API server through a Relay, and waits until it samples again.
-func (s *story) relay(c *cnpgv1.Cluster) *scenario.Relay {
+// losesAnswer passes every request on. Once it is losing, it loses the answer to the next patch of the object at the end of that path.
+func losesAnswer(losing *atomic.Bool, path string) func(http.Handler) http.Handler {
+	return func(pass http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPatch || !strings.HasSuffix(r.URL.Path, path) {
+				pass.ServeHTTP(w, r)
+				return
+			}
+			answer := httptest.NewRecorder()
+			pass.ServeHTTP(answer, r)
+			if losing.Swap(false) {
+				panic(http.ErrAbortHandler)
+			}
+			maps.Copy(w.Header(), answer.Header())
+			w.WriteHeader(answer.Code)
+			_, _ = w.Write(answer.Body.Bytes())
+		})
+	}
+}
+
+// standBetween has pods find an API server that behaves so until the returned function is called, or the test ends.
+func (s *story) standBetween(behaves func(pass http.Handler) http.Handler, pods ...corev1.Pod) (restore func()) {
 	s.Helper()
-	pod := s.instances(c)[0]
-	workers := processesOf(pod, "worker")
-	if len(workers) != 1 {
-		s.Fatalf("the pod has %d workers that can be seen from here, want one", len(workers))
+	var processes []int
+	for _, pod := range pods {
+		processes = append(processes, scenario.Processes(scenario.IsPause, string(pod.UID))...)
 	}
-	relay, err := kube.Relay(s.ctx, workers[0])
+	undo, err := kube.StandBetween(s.ctx, processes, behaves)
+	if errors.Is(err, scenario.ErrNotHere) || len(processes) != len(pods) {
+		s.Skipf("the processes of the node cannot be seen from here, or its keys: %v", err)
+	}
 	s.must(err)
-	s.must(syscall.Kill(workers[0], syscall.SIGKILL)) // the next worker opens new connections
-	for deadline := time.Now().Add(toSettle); relay.Connections() == 0; pause(s, 100*time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.Fatal("the sidecar's connections to the API server are not routed through the relay")
+	restore = sync.OnceFunc(func() {
+		if err := undo(); err != nil {
+			s.Error(err)
 		}
-	}
-	s.listens(c)
-	return relay
+	})
+	s.Cleanup(restore)
+	return restore
 }
 
 // watchResumed watches a suspended schedule until the returned function is called, which reports whether it was resumed.

@@ -140,7 +140,7 @@ func TestWakeOnConnect(t *testing.T) {
 func (s *story) authority(c *cnpgv1.Cluster) string {
 	s.Helper()
 	var secret corev1.Secret
-	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-ca"}, &secret))
+	s.must(kube.Get(s.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Status.Certificates.ServerCASecret}, &secret))
 	return string(secret.Data["ca.crt"])
 }
 
