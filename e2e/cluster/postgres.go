@@ -131,7 +131,7 @@ func downloadAlone(ctx context.Context, work, suite string, names ...string) ([]
 
 // newApt reads what a suite has, and returns how to run apt-get on it in a directory.
 func newApt(ctx context.Context, work, suite string) (func(ctx context.Context, directory string, arguments ...string) error, error) {
-	uri, err := source()
+	uri, err := source(ctx)
 	if err != nil {
 		return nil, err
 	}
