@@ -23,7 +23,7 @@ FUZZTIME ?= 30s
 EXPLORATION = ^TestMachine_everyReachableState
 # What is compiled for the unit tests in one checkout serves another.
 UNITFLAGS = -trimpath
-SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce)$$
+SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce|Recall_everyShortSessionIsSeen|Recall_everySleepIsOnTime|Handover_refusesNobodyAtRandomMoments|OnlyUseCounts|TenantsStayApart)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL: every operator, PostgreSQL and Kubernetes with the usual others, and every operator and
 # every PostgreSQL with the newest Kubernetes, too.
 MATRIX ?= 1.30.0/1.34.4/17 1.30.0/1.36.3/18 1.30.0/1.34.4/15 1.29.1/1.34.4/18 1.29.1/1.34.4/17 1.28.2/1.34.4/17 1.28.2/1.34.4/15 \
@@ -68,8 +68,8 @@ e2e: ## Run every end-to-end test, or those of RUN (KUBECONFIG: on that cluster;
 
 .PHONY: soak
 soak: ## Run the tests of high availability for as long as the documentation says of them, and those of rare moments again and again
-	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=15 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 \
-	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 60m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...'
+	@REQUIRE_CLUSTER=1 SOAK=1 HANDOVERS=15 LOST_ANSWERS=10 RENEWALS=50 DOZES=100 SESSIONS=1000 GAPS=50 CYCLES=50 THRESHOLDS=10 RESTARTS=12 \
+	./e2e/on-cluster.sh sh -c 'go -C e2e test -exec "$$INSIDE" -count=1 -timeout 180m -parallel 6 -v -run "$(SOAKRUN)" ./tests/...'
 
 .PHONY: e2e-matrix
 e2e-matrix: ## Run the main end-to-end tests on clusters of several versions, made here in turn (MATRIX, MATRIXRUN); hours

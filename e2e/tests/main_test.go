@@ -1,8 +1,8 @@
 // Package tests proves the project's promises on a real cluster. It runs against the cluster in KUBECONFIG, with CloudNativePG
 // and the plugin installed. Images: POSTGRES_IMAGE is the operand, PGBOUNCER_IMAGE that of the poolers, DRIVERS_IMAGE has
 // clients in several languages, and NEIGHBOUR_IMAGE is the plugin of e2e/neighbour. NEXT_POSTGRES_IMAGE and the images of the
-// tag NEXT_TAG, of another version, are the targets of the upgrade tests. DOZES, HANDOVERS, LOST_ANSWERS and RENEWALS set the
-// repetitions of the tests of rare races, and SEED repeats their random moments.
+// tag NEXT_TAG, of another version, are the targets of the upgrade tests. DOZES, HANDOVERS, LOST_ANSWERS, RENEWALS, SESSIONS, GAPS,
+// CYCLES, THRESHOLDS and RESTARTS set the repetitions of the tests of rare races, and SEED repeats their random moments.
 package tests
 
 import (
