@@ -82,6 +82,7 @@ func TestMain(m *testing.M) {
 	if soaking { // it prints figures
 		fmt.Println(scenario.Conditions(context.Background()))
 	}
+	meters(context.Background())
 	code := m.Run()
 	if os.Getenv("KEEP_NAMESPACES") == "" {
 		returnLent(context.Background())
@@ -170,6 +171,7 @@ func beginAnyhow(t *testing.T) *story {
 		t.Fatal(err)
 	}
 	s := &story{T: t, ctx: ctx, namespace: namespace}
+	spends(t, namespace)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
