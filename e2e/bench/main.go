@@ -37,12 +37,11 @@ func main() {
 	var much amounts
 	flag.IntVar(&much.runs, "runs", 5, "how often each shutdown and each start is measured")
 	flag.DurationVar(&much.rest, "rest", time.Minute, "how long the sidecar is watched at rest")
-	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after sleep is measured")
+	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after sleep is measured beside other plugins")
 	flag.IntVar(&much.dozes, "dozes", 20, "how often the first query after a doze is measured")
 	flag.IntVar(&much.dozers, "dozers", 5, "how many clusters doze off together, and are then asked one after the other")
 	flag.IntVar(&much.hibernations, "hibernations", 3, "how often the first query after hibernation is measured beside dozes: once a round")
-	flag.IntVar(&much.atOnce, "at-once", 20, "how many dozing clusters are woken at once")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, wakes, doze, at-once, shared-buffers, beside, together")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, doze, shared-buffers, beside, together")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -55,7 +54,7 @@ func main() {
 
 // amounts say how much is measured.
 type amounts struct {
-	runs, wakes, dozes, dozers, hibernations, atOnce int
+	runs, wakes, dozes, dozers, hibernations int
 
 	rest time.Duration
 }
@@ -78,10 +77,7 @@ func run(ctx context.Context, much amounts, only string) error {
 	without := kube.NewCluster(namespace, "without", 1, never)
 	without.Spec.Plugins = nil
 	for _, c := range []*cnpgv1.Cluster{with, without} {
-		if err := kube.Create(ctx, c); err != nil {
-			return fmt.Errorf("create cluster %s: %w", c.Name, err)
-		}
-		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+		if err := begin(ctx, kube, c); err != nil {
 			return err
 		}
 	}
@@ -98,9 +94,7 @@ func run(ctx context.Context, much amounts, only string) error {
 		{"pgbench", func() error { return pgbench(ctx, kube, with, without, much.runs) }},
 		{"awake", func() error { return awake(ctx, kube, namespace, much.runs) }},
 		{"pooled", func() error { return pooled(ctx, kube, namespace, much.runs) }},
-		{"wakes", func() error { return wakes(ctx, kube, with, without, much.wakes) }},
 		{"doze", func() error { return dozes(ctx, kube, namespace, with, without, much) }},
-		{"at-once", func() error { return dozesAtOnce(ctx, kube, namespace, much.atOnce) }},
 		{"shared-buffers", func() error { return dirtyDozes(ctx, kube, namespace, much.runs) }},
 		{"beside", func() error { return besideOthers(ctx, kube, with, much.wakes) }},
 		{"together", func() error { return together(ctx, kube, namespace, 20) }},
@@ -142,7 +136,7 @@ func median(times []time.Duration) time.Duration {
 }
 
 // atRest prints the resident memory and the processor time of each process of the sidecar.
-func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, rest time.Duration) error {
+func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, lasts time.Duration) error {
 	var pod corev1.Pod
 	key := client.ObjectKey{Namespace: c.Namespace, Name: c.Status.CurrentPrimary}
 	if err := kube.Get(ctx, key, &pod); err != nil {
@@ -159,13 +153,7 @@ func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, r
 	for _, process := range processes {
 		before[process], _ = scenario.ProcessorTime(process)
 	}
-	timer := time.NewTimer(rest)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	rest(ctx, lasts)
 	fmt.Println("\n| process | resident (MiB) | of it anonymous (MiB) | processor (% of a core) |\n|---|---|---|---|")
 	for _, process := range processes {
 		after, _ := scenario.ProcessorTime(process)
@@ -174,7 +162,7 @@ func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, r
 			return err
 		}
 		fmt.Printf("| %d | %.1f | %.1f | %.2f |\n", process, resident, anonymous,
-			100*(after-before[process]).Seconds()/rest.Seconds())
+			100*(after-before[process]).Seconds()/lasts.Seconds())
 	}
 	return nil
 }

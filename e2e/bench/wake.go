@@ -24,36 +24,6 @@ const (
 	toAnswer = 30 * time.Second
 )
 
-// wakes compares the first query after sleep: a client that just connects against a person who turns hibernation
-// off for the stock operator while a client tries again and again. In turn, in the same run.
-func wakes(ctx context.Context, kube *scenario.Kubernetes, with, without *cnpgv1.Cluster, runs int) error {
-	times := map[*cnpgv1.Cluster][]time.Duration{}
-	for range runs {
-		for _, c := range []*cnpgv1.Cluster{with, without} {
-			took, err := wake(ctx, kube, c, c == with)
-			if err != nil {
-				return err
-			}
-			times[c] = append(times[c], took)
-		}
-	}
-	fmt.Println("\n| first query after sleep, through -rw | median (s) | least | most | ratio |\n|---|---|---|---|---|")
-	stock := median(times[without])
-	for _, row := range []struct {
-		what string
-		c    *cnpgv1.Cluster
-	}{{"a client that connects", with}, {"the stock operator, woken by hand", without}} {
-		t := times[row.c]
-		fmt.Printf("| %s (%d runs) | %.2f | %.2f | %.2f | %.2f |\n", row.what, runs, median(t).Seconds(),
-			slices.Min(t).Seconds(), slices.Max(t).Seconds(), median(t).Seconds()/stock.Seconds())
-	}
-	message, err := kube.AwaitEvent(ctx, with, "Woken", time.Second)
-	if err == nil {
-		fmt.Println("\none of them:", message)
-	}
-	return nil
-}
-
 // wake lets the cluster sleep and measures how long a client waits for its first answer.
 func wake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, byConnection bool) (time.Duration, error) {
 	d, err := databaseOf(ctx, kube, c, "rw")
@@ -128,7 +98,6 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 	var clusters []*cnpgv1.Cluster
 	for i := range count {
 		c := kube.NewCluster(namespace, fmt.Sprintf("together-%d", i), 1, never)
-		c.Spec.Resources.Requests = corev1.ResourceList{}
 		if err := kube.Create(ctx, c); err != nil {
 			return fmt.Errorf("create cluster %s: %w", c.Name, err)
 		}
@@ -146,11 +115,6 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 	if err := falling.Wait(); err != nil {
 		return err
 	}
-	return askAtOnce(ctx, kube, clusters)
-}
-
-// askAtOnce wakes all clusters at once, prints how long each one's client waited, and deletes them.
-func askAtOnce(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Cluster) error {
 	var databases []database
 	for _, c := range clusters {
 		d, err := databaseOf(ctx, kube, c, "rw")
