@@ -176,7 +176,7 @@ func beginAnyhow(t *testing.T) *story {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if t.Failed() {
-			keep(t, kube.Diagnose(ctx, s.namespace))
+			keep(t, diagnose(ctx, s.namespace))
 		}
 		if os.Getenv("KEEP_NAMESPACES") != "" {
 			return
