@@ -13,7 +13,13 @@ if [ -n "${PROVIDE:-}" ] && [ -z "${RUN:-}" ]; then
 	[ -n "${CORE:-}" ] || needed+=(NEIGHBOUR_IMAGE NEXT_TAG DRIVERS_IMAGE CERT_MANAGER_IMAGE CERT_MANAGER_CHART KUSTOMIZE_CONTROLLER_IMAGE)
 	for variable in "${needed[@]}"; do "$PROVIDE" "$variable" >/dev/null || status=1; done
 fi
+export COST=$PWD/build/e2e/cost.json
 go -C e2e tool gotestsum --format testname --jsonfile ../build/e2e/tests.json --raw-command -- ./test.sh || status=1
+if [ -s "$COST" ]; then
+	echo "seconds of the processors' time that tests took: of their own pods, as their share of the rest; and how long they ran (build/e2e/cost.json)"
+	sed 's/{"test":"\([^"]*\)","seconds":\([^,]*\),"pods":\([^,]*\),"shared":\([^}]*\)}/\1 \2 \3 \4/' "$COST" |
+		awk '{ ran[$1] += $2; own[$1] += $3; rest[$1] += $4 } END { for (t in ran) printf "%8.1f %8.1f %8.0f  %s\n", own[t], rest[t], ran[t], t }' | sort -rn
+fi
 if [ -n "${PROVIDE:-}" ]; then # the log of the API server is there
 	# A part of the tests uses a part of the rights.
 	[ -n "${RUN:-}${CORE:-}" ] || build/cluster audit ${BESIDE:-} || status=1

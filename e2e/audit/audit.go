@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 )
@@ -38,8 +39,6 @@ type Request struct {
 	// User is who asked, and Agent the program, by its own word.
 	User, Agent string
 	Call        Call
-	// Namespace and Name say of which object.
-	Namespace, Name string
 	// Code is the HTTP status of the answer, Message its words if it was a refusal.
 	Code    int
 	Message string
@@ -49,14 +48,16 @@ type Request struct {
 	Grants []rbacv1.PolicyRule
 }
 
-// line is an event of audit.k8s.io/v1, as far as it matters here.
-type line struct {
-	Verb      string `json:"verb"`
-	UserAgent string `json:"userAgent"`
-	User      struct {
-		Username string `json:"username"`
+// event is an event of audit.k8s.io/v1, as far as it matters here.
+type event struct {
+	Verb       string `json:"verb"`
+	RequestURI string `json:"requestURI"`
+	UserAgent  string `json:"userAgent"`
+	User       struct {
+		Username string              `json:"username"`
+		Extra    map[string][]string `json:"extra"`
 	} `json:"user"`
-	ObjectRef *struct {
+	ObjectRef struct {
 		APIGroup    string `json:"apiGroup"`
 		Resource    string `json:"resource"`
 		Subresource string `json:"subresource"`
@@ -68,41 +69,53 @@ type line struct {
 		Message string `json:"message"`
 	} `json:"responseStatus"`
 	// RequestObject is a patch too, which need not be an object.
-	RequestObject json.RawMessage   `json:"requestObject"`
-	Annotations   map[string]string `json:"annotations"`
+	RequestObject  json.RawMessage   `json:"requestObject"`
+	ResponseObject json.RawMessage   `json:"responseObject"`
+	Received       time.Time         `json:"requestReceivedTimestamp"`
+	Done           time.Time         `json:"stageTimestamp"`
+	Annotations    map[string]string `json:"annotations"`
 }
 
-// Read reads a log, whose last line may still be being written. What asks for no resource, such as discovery, is left out.
-func Read(log io.Reader) ([]Request, error) {
-	var requests []Request
+// read passes the events of a log, whose last line may still be being written.
+func read(log io.Reader, take func(*event) error) error {
 	decoder := json.NewDecoder(bufio.NewReaderSize(log, 1<<20))
-	for {
-		var l line
-		err := decoder.Decode(&l)
+	for count := 0; ; count++ {
+		var e event
+		err := decoder.Decode(&e)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return requests, nil
+			return nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the audit log after %d requests: %w", len(requests), err)
+			return fmt.Errorf("read the audit log after %d requests: %w", count, err)
 		}
-		if l.ObjectRef == nil {
-			continue
+		if err := take(&e); err != nil {
+			return fmt.Errorf("read %s %s/%s of the audit log: %w", e.Verb, e.ObjectRef.Namespace, e.ObjectRef.Name, err)
 		}
-		requests = append(requests, Request{
-			User: l.User.Username, Agent: l.UserAgent,
-			Call:      Call{Verb: l.Verb, Group: l.ObjectRef.APIGroup, Resource: l.ObjectRef.Resource, Subresource: l.ObjectRef.Subresource},
-			Namespace: l.ObjectRef.Namespace, Name: l.ObjectRef.Name,
-			Code: l.ResponseStatus.Code, Message: l.ResponseStatus.Message,
-			Forbidden: l.Annotations["authorization.k8s.io/decision"] == "forbid",
-			Grants:    l.grants(),
-		})
 	}
 }
 
+// Read reads a log. What asks for no resource, such as discovery, is left out.
+func Read(log io.Reader) ([]Request, error) {
+	var requests []Request
+	err := read(log, func(e *event) error {
+		if e.ObjectRef.Resource != "" {
+			requests = append(requests, Request{
+				User: e.User.Username, Agent: e.UserAgent,
+				Call: Call{Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource},
+				Code: e.ResponseStatus.Code, Message: e.ResponseStatus.Message,
+				Forbidden: e.Annotations["authorization.k8s.io/decision"] == "forbid",
+				Grants:    e.grants(),
+			})
+		}
+		return nil
+	})
+	return requests, err
+}
+
 // grants are the rules of a Role that was written.
-func (l *line) grants() []rbacv1.PolicyRule {
+func (e *event) grants() []rbacv1.PolicyRule {
 	var role rbacv1.Role
-	if l.ObjectRef.Resource != "roles" || json.Unmarshal(l.RequestObject, &role) != nil {
+	if e.ObjectRef.Resource != "roles" || json.Unmarshal(e.RequestObject, &role) != nil {
 		return nil
 	}
 	return role.Rules

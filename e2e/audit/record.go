@@ -1,9 +1,7 @@
 package audit
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -51,53 +49,18 @@ func (r *record) unanswered() bool { return r.code >= http.StatusInternalServerE
 // mentions reports whether the request says something of an annotation or a field.
 func (r *record) mentions(key string) bool { return strings.Contains(string(r.body), `"`+key+`"`) }
 
-// event is an event of audit.k8s.io/v1, as far as a trace needs it.
-type event struct {
-	Verb       string `json:"verb"`
-	RequestURI string `json:"requestURI"`
-	UserAgent  string `json:"userAgent"`
-	User       struct {
-		Username string              `json:"username"`
-		Extra    map[string][]string `json:"extra"`
-	} `json:"user"`
-	ObjectRef struct {
-		APIGroup    string `json:"apiGroup"`
-		Resource    string `json:"resource"`
-		Subresource string `json:"subresource"`
-		Namespace   string `json:"namespace"`
-		Name        string `json:"name"`
-	} `json:"objectRef"`
-	ResponseStatus struct {
-		Code int `json:"code"`
-	} `json:"responseStatus"`
-	RequestObject  json.RawMessage `json:"requestObject"`
-	ResponseObject json.RawMessage `json:"responseObject"`
-	Received       time.Time       `json:"requestReceivedTimestamp"`
-	Done           time.Time       `json:"stageTimestamp"`
-}
-
-// records reads what matters of a log, whose last line may still be being written.
+// records reads what matters of a log.
 func records(log io.Reader) ([]record, error) {
 	var all []record
-	decoder := json.NewDecoder(bufio.NewReaderSize(log, 1<<20))
-	for count := 0; ; count++ {
-		var e event
-		err := decoder.Decode(&e)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the audit log after %d requests: %w", count, err)
-		}
+	err := read(log, func(e *event) error {
 		if !e.matters() {
-			continue
+			return nil
 		}
 		r, err := e.record()
-		if err != nil {
-			return nil, fmt.Errorf("read %s %s/%s of the audit log: %w", e.Verb, e.ObjectRef.Namespace, e.ObjectRef.Name, err)
-		}
 		all = append(all, r)
-	}
+		return err
+	})
+	return all, err
 }
 
 // matters reports whether the request wrote a Cluster or ScheduledBackup, or is a sidecar's list of Backups.

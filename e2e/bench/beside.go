@@ -45,10 +45,7 @@ func besideOthers(ctx context.Context, kube *scenario.Kubernetes, alone *cnpgv1.
 			err = errors.Join(err, client.IgnoreNotFound(kube.Delete(ctx, row.cluster)), kube.RemoveNeighbour(ctx, row.other.Name))
 		}()
 		row.cluster.Spec.Plugins = append(row.cluster.Spec.Plugins, cnpgv1.PluginConfiguration{Name: row.other.Name})
-		if err := kube.Create(ctx, row.cluster); err != nil {
-			return fmt.Errorf("create cluster %s: %w", row.cluster.Name, err)
-		}
-		if err := kube.AwaitHealthy(ctx, row.cluster, toHealthy); err != nil {
+		if err := begin(ctx, kube, row.cluster); err != nil {
 			return err
 		}
 	}

@@ -22,16 +22,11 @@ func databaseOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluste
 	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-app"}, &secret); err != nil {
 		return database{}, fmt.Errorf("read the application's Secret: %w", err)
 	}
-	return databaseWith(ctx, kube, c, service, string(secret.Data["password"]))
-}
-
-// databaseWith is one whose application's user has a password of the caller's choice.
-func databaseWith(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, service, password string) (database, error) {
 	var s corev1.Service
 	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-" + service}, &s); err != nil {
 		return database{}, fmt.Errorf("read the Service: %w", err)
 	}
-	return database{address: s.Spec.ClusterIP, password: password}, nil
+	return database{address: s.Spec.ClusterIP, password: string(secret.Data["password"])}, nil
 }
 
 // connect opens a session; mode is libpq's sslmode.
@@ -63,4 +58,22 @@ func (d database) open(ctx context.Context, settings string) (*pgx.Conn, error) 
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	return conn, nil
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+func instancesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	err := kube.List(ctx, &pods, client.InNamespace(c.Namespace), client.MatchingLabels{"cnpg.io/cluster": c.Name, "cnpg.io/podRole": "instance"})
+	if err != nil {
+		return nil, fmt.Errorf("list the instances: %w", err)
+	}
+	return pods.Items, nil
 }

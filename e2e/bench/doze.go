@@ -22,7 +22,8 @@ const (
 )
 
 // dozes compares the first query of a client over TLS: of a cluster of the stock operator that is always awake, of some that doze, of
-// one that hibernates, and of that of the stock operator, woken by hand from its own hibernation. Several clusters fall asleep at once
+// one that hibernates, and of that of the stock operator, which a person wakes from its own hibernation while a client tries again and
+// again. Several clusters fall asleep at once
 // and are asked one after the other, each beside the one that is always awake, and nothing else wakes or falls asleep meanwhile. In
 // the first rounds the two others, which take long, are asked before.
 func dozes(ctx context.Context, kube *scenario.Kubernetes, namespace string, hibernating, stock *cnpgv1.Cluster, much amounts) error {
@@ -31,7 +32,7 @@ func dozes(ctx context.Context, kube *scenario.Kubernetes, namespace string, hib
 		return err
 	}
 	var awake, dozed, hibernated, byHand []time.Duration
-	for round := 0; len(dozed) < much.dozes; round++ {
+	for round := 0; len(dozed) < much.dozes || round < much.hibernations; round++ {
 		if err := doze(ctx, kube, dozing, toDoze); err != nil {
 			return err
 		}
@@ -71,8 +72,12 @@ func dozes(ctx context.Context, kube *scenario.Kubernetes, namespace string, hib
 		{"the stock operator, woken by hand", byHand},
 	} {
 		if t := row.times; len(t) != 0 {
-			fmt.Printf("| %s (%d runs) | %.3f | %.3f | %.3f | %.3f | %.3f |\n", row.what, len(t), median(t).Seconds(), late(t).Seconds(),
-				slices.Min(t).Seconds(), slices.Max(t).Seconds(), median(dozed).Seconds()/median(t).Seconds())
+			ratio := "-"
+			if len(dozed) != 0 {
+				ratio = fmt.Sprintf("%.3f", median(dozed).Seconds()/median(t).Seconds())
+			}
+			fmt.Printf("| %s (%d runs) | %.3f | %.3f | %.3f | %.3f | %s |\n", row.what, len(t), median(t).Seconds(), late(t).Seconds(),
+				slices.Min(t).Seconds(), slices.Max(t).Seconds(), ratio)
 		}
 	}
 	return deleteAll(ctx, kube, dozing)
@@ -120,18 +125,6 @@ func firstQuery(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluste
 func late(times []time.Duration) time.Duration {
 	sorted := slices.Sorted(slices.Values(times))
 	return sorted[(len(sorted)*95+99)/100-1]
-}
-
-// dozesAtOnce wakes many dozing clusters at once and prints how long each one's client waited.
-func dozesAtOnce(ctx context.Context, kube *scenario.Kubernetes, namespace string, count int) error {
-	clusters, err := dozers(ctx, kube, namespace, "at-once", count)
-	if err != nil {
-		return err
-	}
-	if err := doze(ctx, kube, clusters, 2*toHealthy); err != nil {
-		return err
-	}
-	return askAtOnce(ctx, kube, clusters)
 }
 
 // dirtying dirties about 590 MiB of shared buffers: seven rows on each of 75,000 pages.

@@ -237,10 +237,7 @@ func transactionsPerSecond(out string) (float64, error) {
 func pooled(ctx context.Context, kube *scenario.Kubernetes, namespace string, runs int) error {
 	c := kube.NewCluster(namespace, "pooled", 1, never)
 	c.Annotations[scenario.Activity] = "queries"
-	if err := kube.Create(ctx, c); err != nil {
-		return fmt.Errorf("create cluster %s: %w", c.Name, err)
-	}
-	if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+	if err := begin(ctx, kube, c); err != nil {
 		return err
 	}
 	times := map[int][]time.Duration{}

@@ -1,10 +1,8 @@
 // Command bench measures on a real cluster what the sidecar and the plugin cost: PostgreSQL's shutdown with the sidecar
 // against without it, side by side, its own memory and processor time at rest, how quickly the plugin answers the operator,
-// how many of a thousand short sessions are seen, whether clusters without clients sleep in time, what storms of sessions, and
-// pgbench, cost, how long a client waits that wakes a cluster, from hibernation or from a doze, alone and beside a backup plugin,
-// and whether clients reach their own cluster while the gateways restart, which the last part does: it is not for a cluster that
-// others use. Machines are noisy: read the ratios. It uses the cluster that KUBECONFIG names; memory, processor time and the
-// plugin's answers need the node to be this machine.
+// what storms of sessions, and pgbench, cost, and how long a client waits that wakes a cluster, from hibernation or from a doze, alone and
+// beside a backup plugin. What holds however often it is tried is a test of `make soak`. Machines are noisy: read the ratios. It uses the
+// cluster that KUBECONFIG names; memory, processor time and the plugin's answers need the node to be this machine.
 package main
 
 import (
@@ -39,17 +37,11 @@ func main() {
 	var much amounts
 	flag.IntVar(&much.runs, "runs", 5, "how often each shutdown and each start is measured")
 	flag.DurationVar(&much.rest, "rest", time.Minute, "how long the sidecar is watched at rest")
-	flag.IntVar(&much.sessions, "sessions", 1000, "how many short sessions the sidecar has to see, on each of two clusters")
-	flag.IntVar(&much.gaps, "gaps", 50, "how many short sessions with gaps around the threshold and above it, on each of two clusters")
-	flag.IntVar(&much.thresholds, "thresholds", 10, "how many thresholds each of four clusters without clients goes through")
-	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after sleep is measured")
+	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after sleep is measured beside other plugins")
 	flag.IntVar(&much.dozes, "dozes", 20, "how often the first query after a doze is measured")
 	flag.IntVar(&much.dozers, "dozers", 5, "how many clusters doze off together, and are then asked one after the other")
 	flag.IntVar(&much.hibernations, "hibernations", 3, "how often the first query after hibernation is measured beside dozes: once a round")
-	flag.IntVar(&much.atOnce, "at-once", 20, "how many dozing clusters are woken at once")
-	flag.IntVar(&much.cycles, "cycles", 50, "how many sleeps and wakes clients connect around")
-	flag.IntVar(&much.tenants, "tenants", 50, "how many sleeping clusters share a password while the gateways restart")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, recall, gaps, infrastructure, wakes, doze, at-once, shared-buffers, beside, cycles, together, tenants")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, doze, shared-buffers, beside, together")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -62,7 +54,7 @@ func main() {
 
 // amounts say how much is measured.
 type amounts struct {
-	runs, sessions, gaps, thresholds, wakes, dozes, dozers, hibernations, atOnce, cycles, tenants int
+	runs, wakes, dozes, dozers, hibernations int
 
 	rest time.Duration
 }
@@ -85,10 +77,7 @@ func run(ctx context.Context, much amounts, only string) error {
 	without := kube.NewCluster(namespace, "without", 1, never)
 	without.Spec.Plugins = nil
 	for _, c := range []*cnpgv1.Cluster{with, without} {
-		if err := kube.Create(ctx, c); err != nil {
-			return fmt.Errorf("create cluster %s: %w", c.Name, err)
-		}
-		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+		if err := begin(ctx, kube, c); err != nil {
 			return err
 		}
 	}
@@ -105,17 +94,10 @@ func run(ctx context.Context, much amounts, only string) error {
 		{"pgbench", func() error { return pgbench(ctx, kube, with, without, much.runs) }},
 		{"awake", func() error { return awake(ctx, kube, namespace, much.runs) }},
 		{"pooled", func() error { return pooled(ctx, kube, namespace, much.runs) }},
-		{"recall", func() error { return recall(ctx, kube, namespace, much.sessions) }},
-		{"gaps", func() error { return gaps(ctx, kube, namespace, much.gaps) }},
-		{"infrastructure", func() error { return infrastructure(ctx, kube, with, much.thresholds) }},
-		{"wakes", func() error { return wakes(ctx, kube, with, without, much.wakes) }},
 		{"doze", func() error { return dozes(ctx, kube, namespace, with, without, much) }},
-		{"at-once", func() error { return dozesAtOnce(ctx, kube, namespace, much.atOnce) }},
 		{"shared-buffers", func() error { return dirtyDozes(ctx, kube, namespace, much.runs) }},
 		{"beside", func() error { return besideOthers(ctx, kube, with, much.wakes) }},
-		{"cycles", func() error { return cycles(ctx, kube, namespace, much.cycles) }},
 		{"together", func() error { return together(ctx, kube, namespace, 20) }},
-		{"tenants", func() error { return tenants(ctx, kube, namespace, much.tenants) }},
 	} {
 		if only != "" && !slices.Contains(strings.Split(only, ","), part.name) {
 			continue
@@ -154,7 +136,7 @@ func median(times []time.Duration) time.Duration {
 }
 
 // atRest prints the resident memory and the processor time of each process of the sidecar.
-func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, rest time.Duration) error {
+func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, lasts time.Duration) error {
 	var pod corev1.Pod
 	key := client.ObjectKey{Namespace: c.Namespace, Name: c.Status.CurrentPrimary}
 	if err := kube.Get(ctx, key, &pod); err != nil {
@@ -171,13 +153,7 @@ func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, r
 	for _, process := range processes {
 		before[process], _ = scenario.ProcessorTime(process)
 	}
-	timer := time.NewTimer(rest)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	rest(ctx, lasts)
 	fmt.Println("\n| process | resident (MiB) | of it anonymous (MiB) | processor (% of a core) |\n|---|---|---|---|")
 	for _, process := range processes {
 		after, _ := scenario.ProcessorTime(process)
@@ -186,7 +162,7 @@ func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, r
 			return err
 		}
 		fmt.Printf("| %d | %.1f | %.1f | %.2f |\n", process, resident, anonymous,
-			100*(after-before[process]).Seconds()/rest.Seconds())
+			100*(after-before[process]).Seconds()/lasts.Seconds())
 	}
 	return nil
 }

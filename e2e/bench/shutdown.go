@@ -154,10 +154,7 @@ func failovers(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 	without := kube.NewCluster(namespace, "failover-without", 2, never)
 	without.Spec.Plugins = nil
 	for _, c := range []*cnpgv1.Cluster{with, without} {
-		if err := kube.Create(ctx, c); err != nil {
-			return fmt.Errorf("create cluster %s: %w", c.Name, err)
-		}
-		if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
+		if err := begin(ctx, kube, c); err != nil {
 			return err
 		}
 	}

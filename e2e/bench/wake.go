@@ -4,16 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
-	"math/rand/v2"
-	"net"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,41 +22,7 @@ const (
 	soon = "0.05"
 	// toAnswer is after how long a client that was not answered is taken to hang.
 	toAnswer = 30 * time.Second
-	// connectLasts is for how long clients connect around each transition.
-	connectLasts = 8 * time.Second
-	// side is how many clusters go through their cycles side by side.
-	side = 3
 )
-
-// wakes compares the first query after sleep: a client that just connects against a person who turns hibernation
-// off for the stock operator while a client tries again and again. In turn, in the same run.
-func wakes(ctx context.Context, kube *scenario.Kubernetes, with, without *cnpgv1.Cluster, runs int) error {
-	times := map[*cnpgv1.Cluster][]time.Duration{}
-	for range runs {
-		for _, c := range []*cnpgv1.Cluster{with, without} {
-			took, err := wake(ctx, kube, c, c == with)
-			if err != nil {
-				return err
-			}
-			times[c] = append(times[c], took)
-		}
-	}
-	fmt.Println("\n| first query after sleep, through -rw | median (s) | least | most | ratio |\n|---|---|---|---|---|")
-	stock := median(times[without])
-	for _, row := range []struct {
-		what string
-		c    *cnpgv1.Cluster
-	}{{"a client that connects", with}, {"the stock operator, woken by hand", without}} {
-		t := times[row.c]
-		fmt.Printf("| %s (%d runs) | %.2f | %.2f | %.2f | %.2f |\n", row.what, runs, median(t).Seconds(),
-			slices.Min(t).Seconds(), slices.Max(t).Seconds(), median(t).Seconds()/stock.Seconds())
-	}
-	message, err := kube.AwaitEvent(ctx, with, "Woken", time.Second)
-	if err == nil {
-		fmt.Println("\none of them:", message)
-	}
-	return nil
-}
 
 // wake lets the cluster sleep and measures how long a client waits for its first answer.
 func wake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, byConnection bool) (time.Duration, error) {
@@ -133,131 +93,11 @@ func answer(ctx context.Context, d database, within time.Duration) error {
 	return nil
 }
 
-// outcomes counts how connections ended.
-type outcomes struct {
-	mutex  sync.Mutex
-	counts map[string]int
-	last   map[string]string
-}
-
-func newOutcomes() *outcomes { return &outcomes{counts: map[string]int{}, last: map[string]string{}} }
-
-// print writes a table of them.
-func (o *outcomes) print() {
-	fmt.Println("\n| a connection was | how often |\n|---|---|")
-	for _, kind := range slices.Sorted(maps.Keys(o.counts)) {
-		fmt.Printf("| %s | %d |\n", kind, o.counts[kind])
-	}
-	for _, kind := range slices.Sorted(maps.Keys(o.last)) {
-		fmt.Printf("the last that was %s: %s\n", kind, o.last[kind])
-	}
-}
-
-func (o *outcomes) add(err error) {
-	kind := kindOf(err)
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	o.counts[kind]++
-	if err != nil {
-		o.last[kind] = time.Now().Format(time.TimeOnly) + " " + err.Error()
-	}
-}
-
-// kindOf says what became of a connection.
-func kindOf(err error) string {
-	var refused *pgconn.PgError
-	var timeout net.Error
-	switch {
-	case err == nil:
-		return "answered"
-	case errors.As(err, &refused):
-		return "PostgreSQL said " + refused.Code
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "refused"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
-		return "reset"
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return "hung"
-	default:
-		return "otherwise"
-	}
-}
-
-// cycles lets clusters fall asleep again and again, and has clients connect at random moments around every transition, 5 to
-// 500 ms apart, from a random moment of the handover on.
-func cycles(ctx context.Context, kube *scenario.Kubernetes, namespace string, rounds int) error {
-	seen := newOutcomes()
-	slept, failures := make([]int, side), make([]error, side)
-	var group sync.WaitGroup
-	for i := range side {
-		group.Go(func() {
-			slept[i], failures[i] = cyclesOf(ctx, kube, kube.NewCluster(namespace, fmt.Sprintf("cycled-%d", i), 1, soon), (rounds+side-1)/side, seen)
-		})
-	}
-	group.Wait()
-	total := 0
-	for _, count := range slept {
-		total += count
-	}
-	fmt.Printf("\n%d sleeps and wakes under clients that connect 5 to 500 ms apart around them:\n", total)
-	seen.print()
-	if len(seen.last) != 0 {
-		failures = append(failures, errors.New("not every client was answered"))
-	}
-	return errors.Join(failures...)
-}
-
-// cyclesOf does so with one cluster, and returns how often it slept.
-func cyclesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, rounds int, seen *outcomes) (int, error) {
-	if err := kube.Create(ctx, c); err != nil {
-		return 0, fmt.Errorf("create cluster %s: %w", c.Name, err)
-	}
-	if err := kube.AwaitHealthy(ctx, c, toHealthy); err != nil {
-		return 0, err
-	}
-	d, err := databaseOf(ctx, kube, c, "rw")
-	if err != nil {
-		return 0, err
-	}
-	slept := 0
-	for attempt := 0; slept < rounds && attempt < 4*rounds; attempt++ {
-		_, err := kube.AwaitCluster(ctx, c, "announced", 2*time.Minute, func(c *cnpgv1.Cluster) bool {
-			return c.Annotations[scenario.Announced] != "" || scenario.HibernationOn(c)
-		})
-		if err != nil {
-			return slept, err
-		}
-		rest(ctx, time.Duration(rand.Int64N(int64(5*time.Second)))) // the handover takes two to three seconds
-		if err := kube.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
-			return slept, fmt.Errorf("read the Cluster: %w", err)
-		}
-		if scenario.HibernationOn(c) {
-			slept++
-		}
-		connectAround(ctx, d, seen)
-	}
-	if err := kube.Delete(ctx, c); err != nil {
-		return slept, fmt.Errorf("delete cluster %s: %w", c.Name, err)
-	}
-	return slept, nil
-}
-
-// connectAround connects at random moments for a while.
-func connectAround(ctx context.Context, d database, seen *outcomes) {
-	var group sync.WaitGroup
-	for end := time.Now().Add(connectLasts); time.Now().Before(end) && ctx.Err() == nil; {
-		group.Go(func() { seen.add(answer(ctx, d, toAnswer)) })
-		rest(ctx, 5*time.Millisecond+time.Duration(rand.Int64N(int64(495*time.Millisecond))))
-	}
-	group.Wait()
-}
-
 // together wakes many clusters at once and prints how long each one's client waited.
 func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, count int) error {
 	var clusters []*cnpgv1.Cluster
 	for i := range count {
 		c := kube.NewCluster(namespace, fmt.Sprintf("together-%d", i), 1, never)
-		c.Spec.Resources.Requests = corev1.ResourceList{}
 		if err := kube.Create(ctx, c); err != nil {
 			return fmt.Errorf("create cluster %s: %w", c.Name, err)
 		}
@@ -275,11 +115,6 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 	if err := falling.Wait(); err != nil {
 		return err
 	}
-	return askAtOnce(ctx, kube, clusters)
-}
-
-// askAtOnce wakes all clusters at once, prints how long each one's client waited, and deletes them.
-func askAtOnce(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Cluster) error {
 	var databases []database
 	for _, c := range clusters {
 		d, err := databaseOf(ctx, kube, c, "rw")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,11 +39,13 @@ func (l Layout) Audit(ctx context.Context, networks ...string) (string, error) {
 	}
 	var requests []audit.Request
 	for _, one := range l.andBeside(networks) {
-		logged, err := readLog(one.auditLog())
-		if err != nil {
+		if err := one.readLog(func(log io.Reader) error {
+			logged, err := audit.Read(log)
+			requests = append(requests, logged...)
+			return err
+		}); err != nil {
 			return "", err
 		}
-		requests = append(requests, logged...)
 	}
 	plugin, err := l.rules(ctx, "clusterrole/"+audit.Plugin, "role/"+audit.Plugin)
 	if err != nil {
@@ -74,17 +77,17 @@ func (l Layout) andBeside(networks []string) []Layout {
 	return all
 }
 
-func readLog(path string) ([]audit.Request, error) {
-	log, err := os.Open(path)
+// readLog has a cluster's audit log read.
+func (l Layout) readLog(read func(io.Reader) error) error {
+	log, err := os.Open(l.auditLog())
 	if err != nil {
-		return nil, fmt.Errorf("open the audit log: %w", err)
+		return fmt.Errorf("open the audit log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	requests, err := audit.Read(log)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	if err := read(log); err != nil {
+		return fmt.Errorf("%s: %w", log.Name(), err)
 	}
-	return requests, nil
+	return nil
 }
 
 // rules are those of some roles together, as they are on the cluster.

@@ -35,7 +35,7 @@ func (l Layout) DriversImage(ctx context.Context, progress *Progress) (archive, 
 		return "", "", err
 	}
 	err = l.fill(progress, root, "drivers from Debian "+driversSuite, func(work, part string) error {
-		archives, err := download(ctx, filepath.Join(work, driversSuite), driversSuite, drivers...)
+		archives, err := download(ctx, filepath.Join(work, driversSuite), driversSuite, withNeeded(drivers...)...)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (l Layout) DriversImage(ctx context.Context, progress *Progress) (archive, 
 
 // addJavaDriver puts another suite's pgjdbc under /opt.
 func addJavaDriver(ctx context.Context, work, root, suite string) error {
-	archives, err := download(ctx, filepath.Join(work, suite), suite, "libpostgresql-jdbc-java")
+	archives, err := download(ctx, filepath.Join(work, suite), suite, withNeeded("libpostgresql-jdbc-java")...)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -46,11 +47,13 @@ func (l Layout) Traces(directory string, networks ...string) (string, error) {
 	var traces []audit.Trace
 	var omitted []string
 	for _, one := range l.andBeside(networks) {
-		found, others, err := readTraces(one.auditLog())
-		if err != nil {
+		if err := one.readLog(func(log io.Reader) error {
+			found, others, err := audit.Traces(log)
+			traces, omitted = append(traces, found...), append(omitted, others...)
+			return err
+		}); err != nil {
 			return "", err
 		}
-		traces, omitted = append(traces, found...), append(omitted, others...)
 	}
 	var report strings.Builder
 	steps := 0
@@ -82,16 +85,4 @@ func checkLeftOut(omitted []string) error {
 		}
 	}
 	return nil
-}
-
-func readTraces(path string) (traces []audit.Trace, omitted []string, err error) {
-	log, err := os.Open(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open the audit log: %w", err)
-	}
-	defer func() { _ = log.Close() }()
-	if traces, omitted, err = audit.Traces(log); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return traces, omitted, nil
 }

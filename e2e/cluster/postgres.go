@@ -58,7 +58,7 @@ func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major str
 	}
 	what := fmt.Sprintf("PostgreSQL %s from Debian %s", major, suite)
 	return root, l.fill(progress, root, what, func(work, part string) error {
-		archives, err := download(ctx, work, suite, names...)
+		archives, err := download(ctx, work, suite, withNeeded(names...)...)
 		if err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major str
 	})
 }
 
-// fill makes a root filesystem, unless it is there already. make gets a directory to work in, and one to fill.
+// fill makes a directory of what packages have, unless it is there already. make gets a directory to work in, and one to fill.
 func (l Layout) fill(progress *Progress, root, what string, make func(work, part string) error) error {
 	if _, err := os.Stat(root); err == nil {
 		return nil
@@ -105,33 +105,9 @@ Dir::Etc::sourceparts "@/etc/sources.list.d"; Dir::Etc::preferencesparts "@/etc/
 APT::Install-Recommends "false"; APT::Architecture "` + runtime.GOARCH + `"; APT::Architectures ""; APT::Sandbox::User "root";
 `
 
-// download gets packages and everything that they need.
-func download(ctx context.Context, work, suite string, names ...string) ([]string, error) {
-	apt, err := newApt(ctx, work, suite)
-	if err != nil {
-		return nil, err
-	}
-	if err := apt(ctx, work, append([]string{"install", "-y", "--no-install-recommends", "--download-only"}, names...)...); err != nil {
-		return nil, err
-	}
-	return filepath.Glob(filepath.Join(work, "cache/archives/*.deb"))
-}
-
-// downloadAlone gets packages without what they need.
-func downloadAlone(ctx context.Context, work, suite string, names ...string) ([]string, error) {
-	apt, err := newApt(ctx, work, suite)
-	if err != nil {
-		return nil, err
-	}
-	if err := apt(ctx, work, append([]string{"download"}, names...)...); err != nil {
-		return nil, err
-	}
-	return filepath.Glob(filepath.Join(work, "*.deb"))
-}
-
-// newApt reads what a suite has, and returns how to run apt-get on it in a directory.
-func newApt(ctx context.Context, work, suite string) (func(ctx context.Context, directory string, arguments ...string) error, error) {
-	uri, err := source()
+// download gets packages as apt-get's arguments say, from a suite.
+func download(ctx context.Context, work, suite string, arguments ...string) ([]string, error) {
+	uri, err := source(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -149,16 +125,24 @@ func newApt(ctx context.Context, work, suite string) (func(ctx context.Context, 
 			return nil, err
 		}
 	}
-	apt := func(ctx context.Context, directory string, arguments ...string) error {
+	for _, arguments := range [][]string{{"update"}, arguments} {
 		command := exec.CommandContext(ctx, "apt-get", arguments...)
-		command.Dir = directory
+		command.Dir = work
 		command.Env = append(os.Environ(), "APT_CONFIG="+filepath.Join(work, "apt.conf"))
 		if out, err := command.CombinedOutput(); err != nil {
-			return fmt.Errorf("apt-get %s: %w: %s", arguments[0], err, out)
+			return nil, fmt.Errorf("apt-get %s: %w: %s", arguments[0], err, out)
 		}
-		return nil
 	}
-	return apt, apt(ctx, work, "update")
+	found, err := filepath.Glob(filepath.Join(work, "cache/archives/*.deb"))
+	if len(found) == 0 && err == nil { // apt-get download has them in its working directory
+		found, err = filepath.Glob(filepath.Join(work, "*.deb"))
+	}
+	return found, err
+}
+
+// withNeeded are apt-get's arguments for packages and everything that they need.
+func withNeeded(names ...string) []string {
+	return append([]string{"install", "-y", "--no-install-recommends", "--download-only"}, names...)
 }
 
 // unpack makes a root filesystem of packages without running anything of theirs.

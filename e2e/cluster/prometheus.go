@@ -50,35 +50,24 @@ func (l Layout) programs(ctx context.Context, progress *Progress, of string, pro
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(directory); err == nil {
-		return directory, nil
-	}
-	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache: %w", err)
-	}
-	progress.Say("unpack %s from Debian %s", of, monitoringSuite)
-	work, err := os.MkdirTemp(l.Cache, "packages-")
-	if err != nil {
-		return "", fmt.Errorf("make a temporary directory: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(work) }()
-	archives, err := downloadAlone(ctx, work, monitoringSuite, of)
-	if err != nil {
-		return "", err
-	}
-	const members = "./usr/bin"
-	for _, archive := range archives {
-		script := `dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --no-same-owner "${@:3}"`
-		arguments := []string{"-o", "pipefail", "-c", script, "unpack", archive, work}
-		for _, program := range programs {
-			arguments = append(arguments, members+"/"+program)
+	return directory, l.fill(progress, directory, of+" from Debian "+monitoringSuite, func(work, part string) error {
+		archives, err := download(ctx, work, monitoringSuite, "download", of)
+		if err != nil {
+			return err
 		}
-		if _, err := do(ctx, "bash", arguments...); err != nil {
-			return "", err
+		if err := os.Mkdir(part, 0o755); err != nil {
+			return fmt.Errorf("make a directory: %w", err)
 		}
-	}
-	if err := os.Rename(filepath.Join(work, members), directory); err != nil {
-		return "", fmt.Errorf("keep %s: %w", of, err)
-	}
-	return directory, nil
+		const script = `dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --no-same-owner --strip-components=3 "${@:3}"`
+		for _, archive := range archives {
+			arguments := []string{"-o", "pipefail", "-c", script, "unpack", archive, part}
+			for _, program := range programs {
+				arguments = append(arguments, "./usr/bin/"+program)
+			}
+			if _, err := do(ctx, "bash", arguments...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -30,11 +30,6 @@ func Usual() Versions {
 	return Versions{Kubernetes: kubernetesVersions[0], Operator: operatorVersions[0], Postgres: postgresVersions[0]}
 }
 
-// String names them.
-func (v Versions) String() string {
-	return fmt.Sprintf("Kubernetes %s, CloudNativePG %s, PostgreSQL %s", v.Kubernetes, v.Operator, v.Postgres)
-}
-
 // Check says of every version that there is not which ones there are.
 func (v Versions) Check() error {
 	var problems []error

@@ -3,6 +3,7 @@ package cluster
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,6 +81,30 @@ func TestOnlyTheOwnFilesDecide(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", version, diff)
+		}
+	}
+}
+
+// The combinations that `make e2e-matrix` tries are of versions that there are, and leave none out.
+func TestMatrix_triesEveryVersion(t *testing.T) {
+	t.Parallel()
+	makefile := strings.ReplaceAll(string(must(os.ReadFile("../../Makefile"))(t)), "\\\n", "")
+	_, list, _ := strings.Cut(makefile, "\nMATRIX ?=")
+	list, _, _ = strings.Cut(list, "\n")
+	tried := map[string]bool{}
+	for _, combination := range strings.Fields(list) {
+		var v Versions
+		if parts := strings.Split(combination, "/"); len(parts) == 3 {
+			v = Versions{Operator: parts[0], Kubernetes: parts[1], Postgres: parts[2]}
+		}
+		if err := v.Check(); err != nil {
+			t.Errorf("%s: %v", combination, err)
+		}
+		tried[v.Operator], tried[v.Kubernetes], tried[v.Postgres] = true, true, true
+	}
+	for _, version := range slices.Concat(operatorVersions, kubernetesVersions, postgresVersions) {
+		if !tried[version] {
+			t.Errorf("no combination has %s", version)
 		}
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"time"
 )
 
@@ -49,20 +51,21 @@ func Write(file, name string, config Config, layers ...Layer) error {
 		RepoTags []string
 		Layers   []string
 	}{RepoTags: []string{name}, Layers: []string{}}
-	var entries []entry
-	defer func() {
-		for _, e := range entries {
-			e.close()
-		}
-	}()
-	for _, layer := range layers {
-		written, digest, err := spool(filepath.Dir(file), layer)
+	parts, err := os.MkdirTemp(filepath.Dir(file), ".image-*")
+	if err != nil {
+		return fmt.Errorf("make a temporary directory: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(parts) }()
+	entries := make([]File, 2, 2+len(layers)) // what describes the layers stands before them
+	for i, layer := range layers {
+		path := filepath.Join(parts, strconv.Itoa(i))
+		digest, err := writeTar(path, layer)
 		if err != nil {
 			return fmt.Errorf("write a layer of %s: %w", name, err)
 		}
-		entries = append(entries, written)
 		described.RootFS.DiffIDs = append(described.RootFS.DiffIDs, "sha256:"+digest)
-		manifest.Layers = append(manifest.Layers, written.name)
+		manifest.Layers = append(manifest.Layers, digest+".tar")
+		entries = append(entries, File{Name: digest + ".tar", Mode: 0o644, From: path})
 	}
 	body, err := json.Marshal(described)
 	if err != nil {
@@ -74,97 +77,26 @@ func Write(file, name string, config Config, layers ...Layer) error {
 	if err != nil {
 		return fmt.Errorf("encode the manifest of %s: %w", name, err)
 	}
-	entries = append([]entry{{name: "manifest.json", content: list}, {name: manifest.Config, content: body}}, entries...)
-	return writeArchive(file, entries)
-}
-
-// entry is a file of the archive: its content, or a layer that was spooled to a temporary file.
-type entry struct {
-	name    string
-	content []byte
-	spooled *os.File
-}
-
-func (e entry) close() {
-	if e.spooled != nil {
-		_ = e.spooled.Close()
-		_ = os.Remove(e.spooled.Name())
-	}
-}
-
-// spool writes a layer to a temporary file, since its digest and size stand before it in the archive.
-func spool(directory string, layer Layer) (entry, string, error) {
-	file, err := os.CreateTemp(directory, ".layer-*")
-	if err != nil {
-		return entry{}, "", fmt.Errorf("make a temporary file: %w", err)
-	}
-	written, digest := entry{spooled: file}, sha256.New()
-	out := tar.NewWriter(io.MultiWriter(file, digest))
-	if err := layer(out); err != nil {
-		written.close()
-		return entry{}, "", err
-	}
-	if err := out.Close(); err != nil {
-		written.close()
-		return entry{}, "", fmt.Errorf("end the layer: %w", err)
-	}
-	sum := hex.EncodeToString(digest.Sum(nil))
-	written.name = sum + ".tar"
-	return written, sum, nil
-}
-
-func (e entry) writeTo(archive *tar.Writer) error {
-	header := &tar.Header{Name: e.name, Mode: 0o644, Size: int64(len(e.content)), ModTime: epoch}
-	if e.spooled != nil {
-		size, err := e.spooled.Seek(0, io.SeekEnd)
-		if err != nil {
-			return fmt.Errorf("measure %s: %w", e.name, err)
-		}
-		if _, err := e.spooled.Seek(0, io.SeekStart); err != nil {
-			return fmt.Errorf("rewind %s: %w", e.name, err)
-		}
-		header.Size = size
-	}
-	if err := archive.WriteHeader(header); err != nil {
-		return fmt.Errorf("write %s: %w", e.name, err)
-	}
-	if e.spooled == nil {
-		if _, err := archive.Write(e.content); err != nil {
-			return fmt.Errorf("write %s: %w", e.name, err)
-		}
-		return nil
-	}
-	if _, err := io.Copy(archive, e.spooled); err != nil {
-		return fmt.Errorf("write %s: %w", e.name, err)
-	}
-	return nil
-}
-
-func writeArchive(file string, entries []entry) (err error) {
-	out, err := os.Create(file + ".part")
-	if err != nil {
-		return fmt.Errorf("make %s: %w", file, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = out.Close()
-			_ = os.Remove(out.Name())
-		}
-	}()
-	archive := tar.NewWriter(out)
-	for _, e := range entries {
-		if err := e.writeTo(archive); err != nil {
-			return err
-		}
-	}
-	if err := archive.Close(); err != nil {
-		return fmt.Errorf("end %s: %w", file, err)
-	}
-	if err := out.Close(); err != nil {
+	entries[0] = File{Name: "manifest.json", Mode: 0o644, Content: list}
+	entries[1] = File{Name: manifest.Config, Mode: 0o644, Content: body}
+	archive := filepath.Join(parts, "archive")
+	if _, err := writeTar(archive, Files(entries...)); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	if err := os.Rename(out.Name(), file); err != nil {
+	if err := os.Rename(archive, file); err != nil {
 		return fmt.Errorf("keep %s: %w", file, err)
 	}
 	return nil
+}
+
+// writeTar writes a layer into a new file, and returns the digest of that.
+func writeTar(path string, layer Layer) (string, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return "", err
+	}
+	digest := sha256.New()
+	out := tar.NewWriter(io.MultiWriter(file, digest))
+	err = errors.Join(layer(out), out.Close(), file.Close())
+	return hex.EncodeToString(digest.Sum(nil)), err
 }

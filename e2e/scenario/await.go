@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -124,29 +125,17 @@ func (k *Kubernetes) AwaitGone(
 	limited, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%T %s/%s is still there after %s", list, namespace, name, within))
 	defer cancel()
 	selector := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", name)}
-	for {
+	err := wait.PollUntilContextCancel(limited, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		present := list.DeepCopyObject().(client.ObjectList)
-		if err := k.List(limited, present, client.InNamespace(namespace), selector); err != nil {
-			return fmt.Errorf("list %s: %w", name, err)
+		if err := k.List(ctx, present, client.InNamespace(namespace), selector); err != nil {
+			return false, fmt.Errorf("list %s: %w", name, err)
 		}
-		if itemCount(present) == 0 {
-			return nil
-		}
-		// Start at the list's resourceVersion: a watch without one would miss a deletion in between.
-		since := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: present.GetResourceVersion()}}
-		stream, err := k.Watch(limited, list.DeepCopyObject().(client.ObjectList), client.InNamespace(namespace), selector, since)
-		if err != nil {
-			return fmt.Errorf("watch %s: %w", name, err)
-		}
-		gone := drainStream(limited, stream, func(event watch.Event) bool { return event.Type == watch.Deleted })
-		stream.Stop()
-		if gone {
-			return nil
-		}
-		if limited.Err() != nil {
-			return context.Cause(limited)
-		}
+		return meta.LenList(present) == 0, nil
+	})
+	if limited.Err() != nil {
+		return context.Cause(limited)
 	}
+	return err
 }
 
 // follow passes every event to done until it returns true, beginning with the current state, and reopens a watch that ends. The state

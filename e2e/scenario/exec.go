@@ -5,14 +5,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Exec runs a command in a container and returns its output.
@@ -37,6 +36,21 @@ func (k *Kubernetes) stream(
 		return fmt.Errorf("make an executor: %w", err)
 	}
 	return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: stderr})
+}
+
+// Put copies a local program into a container.
+func (k *Kubernetes) Put(ctx context.Context, namespace, pod, container, program, path string) error {
+	file, err := os.Open(program)
+	if err != nil {
+		return fmt.Errorf("read the program: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	var stdout, stderr bytes.Buffer
+	write := []string{"sh", "-c", "cat > " + path + " && chmod 0700 " + path}
+	if err := k.stream(ctx, namespace, pod, container, write, file, &stdout, &stderr); err != nil {
+		return fmt.Errorf("put the program into %s/%s: %w: %s", namespace, pod, err, stderr.String())
+	}
+	return nil
 }
 
 // Page reads a page of an HTTP server in a pod through the API server's proxy.
@@ -67,5 +81,3 @@ func (k *Kubernetes) log(ctx context.Context, namespace, pod string, options *co
 	}
 	return string(body), nil
 }
-
-func itemCount(list client.ObjectList) int { return meta.LenList(list) }

@@ -2,15 +2,9 @@ package scenario
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"net/url"
@@ -21,6 +15,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 )
 
@@ -77,9 +72,13 @@ func (k *Kubernetes) Intercept(ctx context.Context, namespace string) (*Intercep
 	if err != nil {
 		return nil, err
 	}
-	pair, authority, err := selfSigned(address)
+	certificate, key, err := cert.GenerateSelfSignedCertKey(address.String(), []net.IP{address}, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make a certificate: %w", err)
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, fmt.Errorf("read the certificate: %w", err)
 	}
 	listener, err := tls.Listen("tcp", net.JoinHostPort(address.String(), "0"), &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
@@ -90,7 +89,7 @@ func (k *Kubernetes) Intercept(ctx context.Context, namespace string) (*Intercep
 	i := &Interceptor{}
 	i.server = &http.Server{Handler: http.HandlerFunc(i.review), ReadHeaderTimeout: LongestHold}
 	go func() { _ = i.server.Serve(listener) }()
-	if err := k.Create(ctx, webhook(namespace, "https://"+listener.Addr().String(), authority)); err != nil {
+	if err := k.Create(ctx, webhook(namespace, "https://"+listener.Addr().String(), certificate)); err != nil {
 		_ = i.server.Close()
 		return nil, fmt.Errorf("create the webhook: %w", err)
 	}
@@ -168,23 +167,4 @@ func (k *Kubernetes) ownAddress(ctx context.Context) (net.IP, error) {
 	}
 	defer func() { _ = conn.Close() }()
 	return conn.LocalAddr().(*net.UDPAddr).IP, nil
-}
-
-// selfSigned makes a certificate for the address, and returns it also as PEM.
-func selfSigned(address net.IP) (tls.Certificate, []byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, nil, fmt.Errorf("generate a key: %w", err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{address}, NotAfter: time.Now().Add(24 * time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true, IsCA: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return tls.Certificate{}, nil, fmt.Errorf("sign a certificate: %w", err)
-	}
-	pair := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-	return pair, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }

@@ -78,15 +78,15 @@ func (s *story) certManager(directory, image string) {
 	values["webhook"], values["cainjector"] = component("webhook"), component("cainjector")
 	values["crds"] = map[string]any{"enabled": true, "keep": false}
 	values["startupapicheck"] = map[string]any{"enabled": false}
-	helm, err := chart.Connect(s.namespace, toInstall)
+	helm, err := helmIn(s.namespace, toInstall)
 	s.must(err)
 	s.Cleanup(func() {
-		if err := helm.Uninstall(false); err != nil {
+		if err := helm.uninstall(false); err != nil {
 			s.Error(err)
 		}
 	})
 	began := time.Now()
-	s.must(helm.Install(s.ctx, loaded, values))
+	s.must(helm.install(s.ctx, loaded, values))
 	issuer := certManagerObject("Issuer")
 	s.must(unstructured.SetNestedMap(issuer.Object, map[string]any{}, "spec", "selfSigned"))
 	issuer.SetNamespace(s.namespace)

@@ -33,7 +33,7 @@ func TestHelmChart(t *testing.T) {
 	loaded, err := chart.Load("../../manifests/chart")
 	s.must(err)
 	values := map[string]any{"image": map[string]any{"registry": registry, "tag": tag}, "sidecarImage": map[string]any{"tag": tag}}
-	helm, err := chart.Connect(scenario.OperatorNamespace, toInstall)
+	helm, err := helmIn(scenario.OperatorNamespace, toInstall)
 	s.must(err)
 	used, asleep := s.cluster("used", 1), s.cluster("asleep", 1)
 	s.together(used, asleep)
@@ -42,13 +42,13 @@ func TestHelmChart(t *testing.T) {
 
 	t.Cleanup(func() { s.ctx = cleanup(t); s.reinstall(helm, registry, tag) })
 	began := time.Now()
-	s.must(helm.Install(s.ctx, loaded, values))
+	s.must(helm.install(s.ctx, loaded, values))
 	t.Logf("installed in %.1fs", time.Since(began).Seconds())
 	s.ownedByHelm()
 	s.awaitSlices(asleep, toSettle, "rw", "r")
 
 	began = time.Now()
-	s.must(helm.Upgrade(s.ctx, loaded, next(values, upgraded)))
+	s.must(helm.upgrade(s.ctx, loaded, next(values, upgraded)))
 	t.Logf("upgraded in %.1fs", time.Since(began).Seconds())
 	if got := environment(s.plugin(), "LOG_LEVEL"); got != "debug" {
 		t.Errorf("after the upgrade the level of the logs is %q", got)
@@ -67,8 +67,8 @@ func TestHelmChart(t *testing.T) {
 	s.sleeps(asleep)
 
 	s.refused(helm, used, asleep)
-	s.must(helm.Rollback(2))
-	s.must(helm.Upgrade(s.ctx, loaded, next(values, upgraded)))
+	s.must(helm.rollback(2))
+	s.must(helm.upgrade(s.ctx, loaded, next(values, upgraded)))
 
 	session.Close()
 	for _, c := range []*cnpgv1.Cluster{used, asleep} {
@@ -76,7 +76,7 @@ func TestHelmChart(t *testing.T) {
 	}
 	s.awaitUnused()
 	began = time.Now()
-	s.must(helm.Uninstall(true))
+	s.must(helm.uninstall(true))
 	t.Logf("uninstalled in %.1fs", time.Since(began).Seconds())
 	s.nothingIsLeft(asleep)
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(asleep), asleep))
@@ -122,9 +122,9 @@ func (s *disturber) ownedByHelm() {
 }
 
 // refused checks that the release cannot be removed while clusters list the plugin, and that these are named and keep working.
-func (s *story) refused(helm *chart.Cluster, used, asleep *cnpgv1.Cluster) {
+func (s *story) refused(helm *helm, used, asleep *cnpgv1.Cluster) {
 	s.Helper()
-	err := helm.Uninstall(true)
+	err := helm.uninstall(true)
 	if err == nil {
 		s.Fatal("the chart was uninstalled under the clusters that list the plugin")
 	}
@@ -172,9 +172,9 @@ func (s *story) nothingIsLeft(c *cnpgv1.Cluster) {
 }
 
 // reinstall replaces the chart by install.yaml.
-func (s *disturber) reinstall(helm *chart.Cluster, registry, tag string) {
+func (s *disturber) reinstall(helm *helm, registry, tag string) {
 	s.Helper()
-	if err := helm.Uninstall(false); err != nil {
+	if err := helm.uninstall(false); err != nil {
 		s.Error(err)
 	}
 	rendered, err := install.Render("../../manifests/install", registry, tag)

@@ -110,34 +110,41 @@ func (s *story) shortSessions(c *cnpgv1.Cluster, settings ...string) (before, af
 }
 
 // Connections that are not clients do not count: the exporter, the operator's probes, standbys, bare connects and a lone
-// SSLRequest. A client that reads through -ro does.
+// SSLRequest. A client that reads through -ro does. THRESHOLDS is how often.
 func TestOnlyUseCounts(t *testing.T) {
 	whole(t)
 	t.Parallel()
 	s := begin(t)
 	c := s.running(kube.NewCluster(s.namespace, "probed", 3, never))
 	const minutes, threshold = "0.5", 30 * time.Second
-	defer s.scrape(c)()
-	s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle)) // the standbys were ready later than the primary
-	session := s.open(c, "ro")
-	asked := time.Now()
-	s.annotate(c, scenario.InactivityMinutes, minutes)
-	s.usedSince(c, asked.Add(threshold)) // what a standby has seen counts as the primary's use
-	before, after := session.Close()
+	for i := range repeats(t, "THRESHOLDS", 1) {
+		if i > 0 {
+			s.annotate(c, scenario.InactivityMinutes, never)
+			s.wake(c)
+		}
+		stop := s.scrape(c)
+		s.must(kube.AwaitReachable(s.ctx, c, "ro", toSettle)) // the standbys were ready later than the primary
+		session := s.open(c, "ro")
+		asked := time.Now()
+		s.annotate(c, scenario.InactivityMinutes, minutes)
+		s.usedSince(c, asked.Add(threshold)) // what a standby has seen counts as the primary's use
+		before, after := session.Close()
 
-	probing := make(chan error, 1)
-	go func() {
-		_, err := kube.Client(s.ctx, s.namespace, `end=$((SECONDS+60))
+		probing := make(chan error, 1)
+		go func() {
+			_, err := kube.Client(s.ctx, s.namespace, `end=$((SECONDS+60))
 while [ $SECONDS -lt $end ]; do
 	exec 3<>/dev/tcp/probed-rw/5432
 	printf '\x00\x00\x00\x08\x04\xd2\x16\x2f' >&3; read -r -t 1 -N 1 <&3
 	: </dev/tcp/probed-rw/5432
 	sleep 2
 done 2>/dev/null`)
-		probing <- err
-	}()
-	s.asleepOnTime(c, before, after, threshold)
-	<-probing
+			probing <- err
+		}()
+		s.asleepOnTime(c, before, after, threshold)
+		<-probing
+		stop()
+	}
 }
 
 // scrape scrapes the operator's exporters like Prometheus until stopped.

@@ -59,6 +59,7 @@ func (s *story) borrowShaped(like shape, needs condition) *cnpgv1.Cluster {
 		c = s.makesLent(like)
 	}
 	s.namespace = c.Namespace
+	spends(s.T, c.Namespace)
 	s.Cleanup(func() {
 		if s.Failed() { // its namespace is deleted with the test's
 			return

@@ -1,8 +1,8 @@
 // Package tests proves the project's promises on a real cluster. It runs against the cluster in KUBECONFIG, with CloudNativePG
 // and the plugin installed. Images: POSTGRES_IMAGE is the operand, PGBOUNCER_IMAGE that of the poolers, DRIVERS_IMAGE has
 // clients in several languages, and NEIGHBOUR_IMAGE is the plugin of e2e/neighbour. NEXT_POSTGRES_IMAGE and the images of the
-// tag NEXT_TAG, of another version, are the targets of the upgrade tests. DOZES, HANDOVERS, LOST_ANSWERS and RENEWALS set the
-// repetitions of the tests of rare races, and SEED repeats their random moments.
+// tag NEXT_TAG, of another version, are the targets of the upgrade tests. DOZES, HANDOVERS, LOST_ANSWERS, RENEWALS, SESSIONS, GAPS,
+// CYCLES, THRESHOLDS and RESTARTS set the repetitions of the tests of rare races, and SEED repeats their random moments.
 package tests
 
 import (
@@ -82,6 +82,7 @@ func TestMain(m *testing.M) {
 	if soaking { // it prints figures
 		fmt.Println(scenario.Conditions(context.Background()))
 	}
+	meters(context.Background())
 	code := m.Run()
 	if os.Getenv("KEEP_NAMESPACES") == "" {
 		returnLent(context.Background())
@@ -170,11 +171,12 @@ func beginAnyhow(t *testing.T) *story {
 		t.Fatal(err)
 	}
 	s := &story{T: t, ctx: ctx, namespace: namespace}
+	spends(t, namespace)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if t.Failed() {
-			keep(t, kube.Diagnose(ctx, s.namespace))
+			keep(t, diagnose(ctx, s.namespace))
 		}
 		if os.Getenv("KEEP_NAMESPACES") != "" {
 			return

@@ -73,7 +73,7 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 
 	// Subqueries are evaluated at multiples of five minutes: the last step is the next one.
 	const step, aligned = 2 * time.Second, 5 * time.Minute
-	seen := run{story: s, Prometheus: p, Range: prometheusv1.Range{
+	seen := run{story: s, prometheus: p, Range: prometheusv1.Range{
 		Start: began.Truncate(step), End: time.Now().Truncate(aligned).Add(aligned), Step: step,
 	}}
 	seen.dashboard(shipped, c)
@@ -112,7 +112,7 @@ func (s *story) alertmanager() *alertmanager.Alertmanager {
 
 // heldBack waits until Alertmanager has the chart's alert for the sleeping cluster and for one that never existed, and checks
 // that it notifies only of the latter.
-func (s *story) heldBack(p *scenario.Prometheus, a *alertmanager.Alertmanager) {
+func (s *story) heldBack(p *prometheus, a *alertmanager.Alertmanager) {
 	s.Helper()
 	s.must(p.Await(s.ctx, `ALERTS{alertname="CNPGClusterOffline", alertstate="firing", namespace="`+s.namespace+`", cnpg_cluster="seen"}`, toHealthy))
 	want := map[string]bool{"CNPGClusterOffline dead": true, "CNPGClusterOffline seen": false, "ScaleToZeroAsleep seen": false}
@@ -134,7 +134,7 @@ func (s *story) heldBack(p *scenario.Prometheus, a *alertmanager.Alertmanager) {
 
 // prometheus starts a Prometheus with the shipped configuration, the alert of the cluster chart, and CloudNativePG's own
 // metrics of the cluster, scraped as its documentation says.
-func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1.Cluster, a *alertmanager.Alertmanager) *scenario.Prometheus {
+func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1.Cluster, a *alertmanager.Alertmanager) *prometheus {
 	s.Helper()
 	operators, err := monitoring.OfPods(&monitoringv1.PodMonitor{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name},
@@ -148,7 +148,7 @@ func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1
 	rules.Groups = append(rules.Groups, monitoringv1.RuleGroup{
 		Name: "cloudnative-pg", Rules: []monitoringv1.Rule{offline(c.Namespace, c.Name), offline(c.Namespace, "dead")},
 	})
-	p, err := kube.StartPrometheus(s.ctx, program, s.TempDir(), append(shipped.Monitors, operators), rules, a.Address)
+	p, err := startPrometheus(s.ctx, program, s.TempDir(), append(shipped.Monitors, operators), rules, a.Address)
 	s.must(err)
 	s.Cleanup(func() {
 		if err := p.Stop(); err != nil {
@@ -161,7 +161,7 @@ func (s *story) prometheus(program string, shipped monitoring.Shipped, c *cnpgv1
 // run is what a Prometheus recorded in a time range.
 type run struct {
 	*story
-	*scenario.Prometheus
+	*prometheus
 	prometheusv1.Range
 }
 

@@ -125,7 +125,7 @@ func (s *story) served(certificates []byte) {
 	defer cancel()
 	for _, replica := range s.replicas() {
 		for {
-			got, err := kube.Certificate(ctx, replica.Namespace, replica.Name, grpcPort)
+			got, err := certificate(ctx, replica.Namespace, replica.Name, grpcPort)
 			if err == nil && bytes.Equal(got.Raw, want.Bytes) {
 				break
 			}

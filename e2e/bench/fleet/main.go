@@ -89,7 +89,7 @@ func run(ctx context.Context, o options) error {
 		}
 		return enclose(ctx, o)
 	}
-	if err := raiseLoopback(); err != nil {
+	if err := raiseLoopback(ctx); err != nil {
 		return err
 	}
 	return measure(ctx, progress, o)

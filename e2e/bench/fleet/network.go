@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
-	"unsafe"
 )
 
 // enclose runs this command again in a network of its own.
@@ -30,22 +29,10 @@ func enclose(ctx context.Context, o options) error {
 	return nil
 }
 
-// raiseLoopback makes 127.0.0.1 work, which is all there is in a new network (netdevice(7)).
-func raiseLoopback() error {
-	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("make a socket: %w", err)
-	}
-	defer func() { _ = syscall.Close(socket) }()
-	request := struct {
-		name  [syscall.IFNAMSIZ]byte
-		flags uint16
-		_     [22]byte // the kernel's struct has 40 bytes
-	}{flags: syscall.IFF_UP | syscall.IFF_RUNNING}
-	copy(request.name[:], "lo")
-	_, _, number := syscall.Syscall(syscall.SYS_IOCTL, uintptr(socket), syscall.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&request)))
-	if number != 0 {
-		return fmt.Errorf("raise lo: %w", number)
+// raiseLoopback makes 127.0.0.1 work, which is all there is in a new network.
+func raiseLoopback(ctx context.Context) error {
+	if out, err := exec.CommandContext(ctx, "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		return fmt.Errorf("raise lo: %w: %s", err, out)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
@@ -88,38 +89,22 @@ func run(ctx context.Context, arguments []string) error {
 		fmt.Print(report)
 		return err
 	case "kubeconfig":
-		fmt.Println(layout.Kubeconfig())
-		return nil
+		return printed(layout.Kubeconfig(), nil)
 	case "postgres-image":
 		if len(rest) == 1 {
-			return loaded(ctx, layout, func() (string, string, error) { return layout.PostgresImage(ctx, progress, rest[0]) })
+			return loaded(ctx, layout)(layout.PostgresImage(ctx, progress, rest[0]))
 		}
-		image, err := layout.OperandImage()
-		if err != nil {
-			return err
-		}
-		fmt.Println(image)
-		return nil
+		return printed(layout.OperandImage())
 	case "drivers-image":
-		return loaded(ctx, layout, func() (string, string, error) { return layout.DriversImage(ctx, progress) })
+		return loaded(ctx, layout)(layout.DriversImage(ctx, progress))
 	case "cert-manager-image":
-		return loaded(ctx, layout, func() (string, string, error) { return layout.CertManagerImage(ctx, progress) })
+		return loaded(ctx, layout)(layout.CertManagerImage(ctx, progress))
 	case "cert-manager-chart":
-		directory, err := layout.CertManagerChart(ctx)
-		if err != nil {
-			return err
-		}
-		fmt.Println(directory)
-		return nil
+		return printed(layout.CertManagerChart(ctx))
 	case "kustomize-controller-image":
-		return loaded(ctx, layout, func() (string, string, error) { return layout.KustomizeControllerImage(ctx, progress) })
+		return loaded(ctx, layout)(layout.KustomizeControllerImage(ctx, progress))
 	case "kustomize-controller-crd":
-		file, err := layout.KustomizeControllerCRD(ctx)
-		if err != nil {
-			return err
-		}
-		fmt.Println(file)
-		return nil
+		return printed(layout.KustomizeControllerCRD(ctx))
 	case "load":
 		return layout.Load(ctx, rest...)
 	case "tag":
@@ -159,25 +144,11 @@ func run(ctx context.Context, arguments []string) error {
 		return layout.Become(rest[0], rest[1:]...)
 	case "prometheus", "promtool":
 		directory, err := layout.Prometheus(ctx, progress)
-		if err != nil {
-			return err
-		}
-		fmt.Println(filepath.Join(directory, command))
-		return nil
+		return printed(filepath.Join(directory, command), err)
 	case "alertmanager":
-		program, err := layout.Alertmanager(ctx, progress)
-		if err != nil {
-			return err
-		}
-		fmt.Println(program)
-		return nil
+		return printed(layout.Alertmanager(ctx, progress))
 	case "kubernetes":
-		program, err := layout.Kubernetes(ctx, progress)
-		if err != nil {
-			return err
-		}
-		fmt.Println(program)
-		return nil
+		return printed(layout.Kubernetes(ctx, progress))
 	case "postgres-files":
 		return postgresFiles(ctx, layout, progress, rest)
 	default:
@@ -194,17 +165,22 @@ func versionFlags(command string, versions *cluster.Versions) *flag.FlagSet {
 	return flags
 }
 
-// loaded makes an image, loads it into the cluster, and prints its name.
-func loaded(ctx context.Context, layout cluster.Layout, make func() (archive, name string, err error)) error {
-	archive, name, err := make()
-	if err != nil {
-		return err
+// printed prints a line, unless there is an error.
+func printed(line string, err error) error {
+	if err == nil {
+		fmt.Println(line)
 	}
-	if err := layout.Load(ctx, archive); err != nil {
-		return err
+	return err
+}
+
+// loaded loads an image that has been made into the cluster, and prints its name.
+func loaded(ctx context.Context, layout cluster.Layout) func(archive, name string, err error) error {
+	return func(archive, name string, err error) error {
+		if err != nil {
+			return err
+		}
+		return printed(name, layout.Load(ctx, archive))
 	}
-	fmt.Println(name)
-	return nil
 }
 
 func postgresFiles(ctx context.Context, layout cluster.Layout, progress *cluster.Progress, majors []string) error {
@@ -216,8 +192,5 @@ func postgresFiles(ctx context.Context, layout cluster.Layout, progress *cluster
 		}
 		list += ":" + major + "=" + directory
 	}
-	if list != "" {
-		fmt.Println(list[1:])
-	}
-	return nil
+	return printed(strings.TrimPrefix(list, ":"), nil)
 }

@@ -1,4 +1,4 @@
-package scenario
+package tests
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 	"k8s.io/client-go/tools/portforward"
 )
 
-// Certificate returns the certificate that a server in a pod presents over TLS. It is not verified, and no client certificate
+// certificate returns the certificate that a server in a pod presents over TLS. It is not verified, and no client certificate
 // is presented.
-func (k *Kubernetes) Certificate(ctx context.Context, namespace, pod string, port int) (*x509.Certificate, error) {
-	url := k.Clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("portforward").URL()
-	way, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, k.REST)
+func certificate(ctx context.Context, namespace, pod string, port int) (*x509.Certificate, error) {
+	url := kube.Clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("portforward").URL()
+	way, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, kube.REST)
 	if err != nil {
 		return nil, fmt.Errorf("make a way to pod %s: %w", pod, err)
 	}

@@ -1,4 +1,4 @@
-package scenario
+package tests
 
 import (
 	"bytes"
@@ -25,8 +25,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/monitoring"
 )
 
-// Prometheus is a local Prometheus server that scrapes the cluster.
-type Prometheus struct {
+// prometheus is a local Prometheus server that scrapes the cluster.
+type prometheus struct {
 	prometheusv1.API
 	process    *exec.Cmd
 	discovered sync.WaitGroup
@@ -39,17 +39,17 @@ const scrapeInterval = "2s"
 // configurationFile is the name of Prometheus' configuration.
 const configurationFile = "prometheus.yaml"
 
-// StartPrometheus starts the program with the monitors, the rules and, if given, the address of an Alertmanager. It keeps all
+// startPrometheus starts the program with the monitors, the rules and, if given, the address of an Alertmanager. It keeps all
 // files in the directory. The caller must stop it. Debian's Prometheus has no Kubernetes service discovery: this package
 // discovers the targets and writes them to files.
-func (k *Kubernetes) StartPrometheus(
+func startPrometheus(
 	ctx context.Context, program, directory string, monitors []monitoring.Monitor, rules monitoringv1.PrometheusRuleSpec, alertmanager string,
-) (*Prometheus, error) {
+) (*prometheus, error) {
 	directory, err := filepath.Abs(directory) // Prometheus takes the names in its configuration as relative to that
 	if err != nil {
 		return nil, fmt.Errorf("find Prometheus' directory: %w", err)
 	}
-	access, err := k.access(directory)
+	reached, err := access(directory)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (k *Kubernetes) StartPrometheus(
 	if err != nil {
 		return nil, fmt.Errorf("encode the rules: %w", err)
 	}
-	configuration, err := monitoring.Configuration(monitors, access, "rules.yaml", scrapeInterval, alertmanager)
+	configuration, err := monitoring.Configuration(monitors, reached, "rules.yaml", scrapeInterval, alertmanager)
 	if err != nil {
 		return nil, err
 	}
@@ -66,21 +66,21 @@ func (k *Kubernetes) StartPrometheus(
 			return nil, fmt.Errorf("write Prometheus' configuration: %w", err)
 		}
 	}
-	if err := k.discover(ctx, directory, monitors, access); err != nil {
+	if err := discover(ctx, directory, monitors, reached); err != nil {
 		return nil, err
 	}
-	p, err := startPrometheus(ctx, program, directory)
+	p, err := runPrometheus(ctx, program, directory)
 	if err != nil {
 		return nil, err
 	}
 	discovering, forget := context.WithCancel(ctx)
 	p.forget = forget
-	p.discovered.Go(func() { k.keepDiscovering(discovering, directory, monitors, access) })
+	p.discovered.Go(func() { keepDiscovering(discovering, directory, monitors, reached) })
 	return p, nil
 }
 
-// startPrometheus starts the program with the configuration in the directory and waits until it listens.
-func startPrometheus(ctx context.Context, program, directory string) (*Prometheus, error) {
+// runPrometheus starts the program with the configuration in the directory and waits until it listens.
+func runPrometheus(ctx context.Context, program, directory string) (*prometheus, error) {
 	log := &prometheusLog{address: make(chan string, 1)}
 	process := exec.CommandContext(context.WithoutCancel(ctx), program, "--config.file="+filepath.Join(directory, configurationFile),
 		"--storage.tsdb.path="+filepath.Join(directory, "data"), "--web.listen-address=127.0.0.1:0")
@@ -88,7 +88,7 @@ func startPrometheus(ctx context.Context, program, directory string) (*Prometheu
 	if err := process.Start(); err != nil {
 		return nil, fmt.Errorf("start Prometheus: %w", err)
 	}
-	p := &Prometheus{process: process, forget: func() {}}
+	p := &prometheus{process: process, forget: func() {}}
 	select {
 	case address := <-log.address:
 		client, err := api.NewClient(api.Config{Address: "http://" + address})
@@ -97,7 +97,7 @@ func startPrometheus(ctx context.Context, program, directory string) (*Prometheu
 		}
 		p.API = prometheusv1.NewAPI(client)
 		return p, nil
-	case <-time.After(toStart):
+	case <-time.After(toHealthy):
 		return nil, errors.Join(fmt.Errorf("start Prometheus: it does not listen: %s", log), p.Stop())
 	case <-ctx.Done():
 		return nil, errors.Join(fmt.Errorf("start Prometheus: %w", ctx.Err()), p.Stop())
@@ -105,7 +105,7 @@ func startPrometheus(ctx context.Context, program, directory string) (*Prometheu
 }
 
 // Stop stops the process.
-func (p *Prometheus) Stop() error {
+func (p *prometheus) Stop() error {
 	p.forget()
 	p.discovered.Wait()
 	if err := p.process.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -119,7 +119,7 @@ func (p *Prometheus) Stop() error {
 }
 
 // Await evaluates the expression repeatedly until it has a result other than NaN.
-func (p *Prometheus) Await(ctx context.Context, expression string, within time.Duration) error {
+func (p *prometheus) Await(ctx context.Context, expression string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
@@ -136,7 +136,7 @@ func (p *Prometheus) Await(ctx context.Context, expression string, within time.D
 }
 
 // failures lists the targets whose last scrape failed.
-func (p *Prometheus) failures(ctx context.Context) string {
+func (p *prometheus) failures(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	targets, err := p.Targets(ctx)
@@ -153,7 +153,7 @@ func (p *Prometheus) failures(ctx context.Context) string {
 }
 
 // keepDiscovering keeps the target files up to date. Failures, such as a list while the API server is away, are retried.
-func (k *Kubernetes) keepDiscovering(ctx context.Context, directory string, monitors []monitoring.Monitor, access monitoring.Access) {
+func keepDiscovering(ctx context.Context, directory string, monitors []monitoring.Monitor, access monitoring.Access) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -161,19 +161,19 @@ func (k *Kubernetes) keepDiscovering(ctx context.Context, directory string, moni
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			_ = k.discover(ctx, directory, monitors, access)
+			_ = discover(ctx, directory, monitors, access)
 		}
 	}
 }
 
 // discover writes the targets that the monitors currently select.
-func (k *Kubernetes) discover(ctx context.Context, directory string, monitors []monitoring.Monitor, access monitoring.Access) error {
+func discover(ctx context.Context, directory string, monitors []monitoring.Monitor, access monitoring.Access) error {
 	var pods corev1.PodList
-	if err := k.List(ctx, &pods); err != nil {
+	if err := kube.List(ctx, &pods); err != nil {
 		return fmt.Errorf("list the pods: %w", err)
 	}
 	var services corev1.ServiceList
-	if err := k.List(ctx, &services); err != nil {
+	if err := kube.List(ctx, &services); err != nil {
 		return fmt.Errorf("list the Services: %w", err)
 	}
 	for _, monitor := range monitors {
@@ -193,15 +193,15 @@ func (k *Kubernetes) discover(ctx context.Context, directory string, monitors []
 }
 
 // access writes the kubeconfig's credentials to files.
-func (k *Kubernetes) access(directory string) (monitoring.Access, error) {
-	host, err := url.Parse(k.REST.Host)
+func access(directory string) (monitoring.Access, error) {
+	host, err := url.Parse(kube.REST.Host)
 	if err != nil {
 		return monitoring.Access{}, fmt.Errorf("read the API server's address: %w", err)
 	}
 	found := monitoring.Access{Host: host.Host}
-	tls := k.REST.TLSClientConfig
+	tls := kube.REST.TLSClientConfig
 	found.Certificates = monitoring.Certificates{CA: tls.CAFile, Cert: tls.CertFile, Key: tls.KeyFile}
-	found.TokenFile = k.REST.BearerTokenFile
+	found.TokenFile = kube.REST.BearerTokenFile
 	for _, proof := range []struct {
 		name    string
 		content []byte
@@ -210,7 +210,7 @@ func (k *Kubernetes) access(directory string) (monitoring.Access, error) {
 		{"ca.crt", tls.CAData, &found.Certificates.CA},
 		{"client.crt", tls.CertData, &found.Certificates.Cert},
 		{"client.key", tls.KeyData, &found.Certificates.Key},
-		{"token", []byte(k.REST.BearerToken), &found.TokenFile},
+		{"token", []byte(kube.REST.BearerToken), &found.TokenFile},
 	} {
 		if len(proof.content) == 0 {
 			continue
@@ -221,13 +221,13 @@ func (k *Kubernetes) access(directory string) (monitoring.Access, error) {
 		}
 	}
 	if found.Certificates.Cert == "" && found.TokenFile == "" {
-		return monitoring.Access{}, ErrNoProof
+		return monitoring.Access{}, errNoProof
 	}
 	return found, nil
 }
 
-// ErrNoProof means that a kubeconfig authenticates by running a program, which Prometheus cannot do.
-var ErrNoProof = errors.New("the kubeconfig has neither a certificate nor a token of its own")
+// errNoProof means that a kubeconfig authenticates by running a program, which Prometheus cannot do.
+var errNoProof = errors.New("the kubeconfig has neither a certificate nor a token of its own")
 
 // prometheusLog stores Prometheus' log and extracts the address from it.
 type prometheusLog struct {
