@@ -160,6 +160,7 @@ func TestJudge_followsTheOneRule(t *testing.T) {
 		{"the loopback address is nobody's instance", "127.0.0.1:5", 9999, Surroundings{Instances: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}, VerdictUnseen},
 		{"a session from another instance is infrastructure", "10.0.0.2:99", 3258, Surroundings{}, VerdictInstance},
 		{"a session from another instance over a socket for both families is infrastructure", "[::ffff:10.0.0.2]:99", 3258, Surroundings{}, VerdictInstance},
+		{"a session that the gateway passes on for another instance is infrastructure", "10.0.0.66:1", 3258, Surroundings{Client: other}, VerdictInstance},
 		{"a client whose address is ignored is ignored", "10.9.1.1:1", 9999, Surroundings{}, VerdictIgnored},
 		{"a client whose address is ignored for one user counts", "10.8.1.1:1", 9999, Surroundings{}, VerdictUnseen},
 		{"a client behind the gateway is ignored by its own address", "10.0.0.66:1", 9999, Surroundings{Client: netip.MustParseAddr("10.9.0.1")}, VerdictIgnored},

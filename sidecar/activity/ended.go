@@ -88,6 +88,8 @@ func Judge(e Ended, around Surroundings) Verdict {
 	if !client.IsValid() {
 		client = address
 	}
+	// The gateway may pass an instance on, such as a standby that reads the primary's replication slots through -rw during a handover.
+	instance := slices.ContainsFunc(around.Instances, func(a netip.Addr) bool { return a == address || a == client.Unmap() })
 	switch {
 	case around.Class == ClassInfrastructure, around.Class == ClassIgnored, around.Class == ClassInternal:
 		return VerdictInfrastructure
@@ -96,7 +98,7 @@ func Judge(e Ended, around Surroundings) Verdict {
 	case around.Probe:
 		return VerdictProbe
 	// Connections over the loopback interface come from this pod, or through a forwarded port.
-	case slices.Contains(around.Instances, address) && !address.IsLoopback():
+	case instance && !address.IsLoopback():
 		return VerdictInstance
 	case slices.ContainsFunc(around.Ignore, func(p idle.Pattern) bool { return p.MatchesUnseen(client) }):
 		return VerdictIgnored
