@@ -27,7 +27,7 @@ UNITFLAGS = -trimpath
 SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce|Recall_everyShortSessionIsSeen|Recall_everySleepIsOnTime|Handover_refusesNobodyAtRandomMoments|OnlyUseCounts|TenantsStayApart|SamplesSleepAndWake)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL: every operator, PostgreSQL and Kubernetes with the usual others, and every operator and
 # every PostgreSQL with the newest Kubernetes, too.
-MATRIX ?= 1.30.0/1.34.4/17 1.30.0/1.36.3/18 1.30.0/1.34.4/15 1.29.1/1.34.4/18 1.29.1/1.34.4/17 1.28.2/1.34.4/17 1.28.2/1.34.4/15 \
+MATRIX ?= 1.30.0/1.34.4/17 1.30.1/1.34.4/17 1.30.1/1.36.3/18 1.30.0/1.36.3/18 1.30.0/1.34.4/15 1.29.1/1.34.4/18 1.29.1/1.34.4/17 1.28.2/1.34.4/17 1.28.2/1.34.4/15 \
 	1.29.1/1.36.3/15 1.28.2/1.36.3/17
 # The end-to-end tests to run, as go test has it; none: all, or with CORE those that do not begin with whole.
 RUN ?=

@@ -47,8 +47,8 @@ func (l Layout) prepare(ctx context.Context, progress *Progress, versions Versio
 	}
 	operatorModule := l.moduleOf("operator", versions.Operator, operatorVersions)
 	operator, err := l.build(ctx, progress, "operator-"+versions.Operator, operatorModule,
-		"github.com/cloudnative-pg/cloudnative-pg/cmd/manager",
-		"-s -w -X github.com/cloudnative-pg/cloudnative-pg/pkg/versions.buildVersion="+versions.Operator)
+		operatorPath+"/cmd/manager",
+		"-s -w -X "+operatorPath+"/pkg/versions.buildVersion="+versions.Operator)
 	if err != nil {
 		return a, err
 	}
@@ -91,7 +91,11 @@ func (l Layout) build(ctx context.Context, progress *Progress, name string, modu
 	if err != nil {
 		return "", err
 	}
-	binary, err := l.keyed(name, sources, flags)
+	settings := []string{flags}
+	for _, e := range module.edits {
+		settings = append(settings, e.file, e.old, e.new)
+	}
+	binary, err := l.keyed(name, sources, settings...)
 	if err != nil {
 		return "", err
 	}
@@ -99,8 +103,16 @@ func (l Layout) build(ctx context.Context, progress *Progress, name string, modu
 		return binary, nil
 	}
 	progress.Say("compile %s (minutes when nothing is cached)", name)
+	file := module.file
+	if len(module.edits) != 0 {
+		folder := binary + ".edited"
+		defer func() { _ = os.RemoveAll(folder) }()
+		if file, err = module.edited(ctx, folder); err != nil {
+			return "", err
+		}
+	}
 	// The cache serves every commit, so that none is stamped into the program, and git need not trust the checkout.
-	command := exec.CommandContext(ctx, "go", "build", "-modfile="+module.file, "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", binary+".part", program)
+	command := exec.CommandContext(ctx, "go", "build", "-modfile="+file, "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", binary+".part", program)
 	command.Dir, command.Env = module.directory, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("compile %s: %w: %s", name, err, out)
@@ -168,7 +180,7 @@ var releaseImage = regexp.MustCompile(`[a-z.]+/cloudnative-pg/cloudnative-pg:[0-
 
 // operatorManifest is the manifest that the operator's own release carries, with the names of our images.
 func operatorManifest(ctx context.Context, pinned module, version string) (string, error) {
-	directory, err := pinned.directoryOf(ctx, "github.com/cloudnative-pg/cloudnative-pg")
+	directory, err := pinned.directoryOf(ctx, operatorPath)
 	if err != nil {
 		return "", err
 	}

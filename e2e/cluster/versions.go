@@ -21,7 +21,7 @@ type Versions struct {
 // beside it for every other.
 var (
 	kubernetesVersions = []string{"1.34.4", "1.36.3"}
-	operatorVersions   = []string{"1.30.0", "1.29.1", "1.28.2"}
+	operatorVersions   = []string{"1.30.0", "1.30.1", "1.29.1", "1.28.2"}
 	postgresVersions   = []string{"17", "15", "18"}
 )
 
@@ -52,7 +52,12 @@ func (v Versions) Check() error {
 type module struct {
 	// directory is that of the module, file the name of its go.mod.
 	directory, file string
+	// edits are made in a copy of the operator's module.
+	edits []edit
 }
+
+// operatorPath is the path of the operator's module.
+const operatorPath = "github.com/cloudnative-pg/cloudnative-pg"
 
 // module is the only one of the name.
 func (l Layout) module(name string) module {
@@ -64,6 +69,9 @@ func (l Layout) moduleOf(name, version string, known []string) module {
 	m := l.module(name)
 	if version != known[0] {
 		m.file = version + ".mod"
+	}
+	if name == "operator" {
+		m.edits = edits[version]
 	}
 	return m
 }

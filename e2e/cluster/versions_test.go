@@ -43,7 +43,7 @@ func TestModulesPinTheVersions(t *testing.T) {
 		known      []string
 	}{
 		{"kubernetes", "k8s.io/kubernetes", kubernetesVersions},
-		{"operator", "github.com/cloudnative-pg/cloudnative-pg", operatorVersions},
+		{"operator", operatorPath, operatorVersions},
 	} {
 		for _, version := range row.known {
 			m := l.moduleOf(row.name, version, row.known)
