@@ -2,7 +2,8 @@
 # Runs a command on a cluster with the plugin. With KUBECONFIG set that cluster is used as it is, with images of TAG that it
 # can pull or has; otherwise one is made here for the command and removed afterwards. CLUSTERFLAGS choose what it is made of.
 # BESIDE has the names of networks, in each of which another such cluster is made. The command compiles outside the networks of the
-# clusters, because nothing leads out of those, and INSIDE runs what it has compiled there.
+# clusters, because nothing leads out of those, and INSIDE runs what it has compiled there. The cluster of the network "nodes" has
+# two nodes, and so has that of RUN if it chooses a test that needs two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export TAG=${TAG:-dev} REGISTRY=${REGISTRY:-localhost}
@@ -29,8 +30,16 @@ beside() {
 	for process in "${processes[@]}"; do wait "$process" || failed=1; done
 	return "$failed"
 }
+brings_up() {
+	local nodes=()
+	if [ "${SCALE_TO_ZERO_NETWORK:-}" = nodes ] ||
+		[ -n "${RUN:-}" ] && sed -n 's/^func \(TestNodes_[^(]*\)(.*/\1/p' e2e/tests/*_test.go | grep -P "${RUN%%/*}" >/dev/null; then
+		nodes=(-nodes 2 -ip-family ipv4)
+	fi
+	cluster up ${CLUSTERFLAGS:-} "${nodes[@]}"
+}
 # The cluster comes up while the images are built.
-cluster up ${CLUSTERFLAGS:-} &
+brings_up &
 up=$!
 trap 'if wait "$up"; then beside cluster down; cluster down; fi' EXIT
 trap 'exit 130' INT TERM
@@ -38,7 +47,7 @@ go -C e2e run ./cmd/images -tag "$TAG" -registry "$REGISTRY"
 go -C e2e run ./cmd/manifest -tag "$TAG" -registry "$REGISTRY"
 wait "$up"
 # What clusters are made of has been built now.
-beside cluster up ${CLUSTERFLAGS:-} &
+beside brings_up &
 others=$!
 KUBECONFIG=$(cluster kubeconfig) POSTGRES_IMAGE=$(cluster postgres-image)
 # The images of PostgreSQL have PgBouncer too; that of 15 has one that is older than the operator needs.

@@ -29,7 +29,9 @@ fi
 # A test that failed among others is run once more alone, which tells load from a defect. The run has failed all the same.
 failed=$(sed -n '/"Action":"fail"/ s/.*"Test":"\([^"\/]*\)".*/\1/p' build/e2e/tests.json | sort -u)
 for name in $failed; do
-	if (cd e2e/tests && $INSIDE ../../build/e2e/tests -test.run="^$name\$" -test.timeout=20m >"../../build/e2e/$name.log" 2>&1); then
+	network=${SCALE_TO_ZERO_NETWORK:-}
+	[[ -z "${BESIDE:-}" || $name != TestNodes_* ]] || network=nodes # whose cluster is kept for this
+	if (cd e2e/tests && SCALE_TO_ZERO_NETWORK=$network $INSIDE ../../build/e2e/tests -test.run="^$name\$" -test.timeout=20m >"../../build/e2e/$name.log" 2>&1); then
 		echo "alone: passed $name"
 	else
 		echo "alone: failed $name (build/e2e/$name.log)"

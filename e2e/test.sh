@@ -2,6 +2,8 @@
 # Runs the end-to-end tests as go test -json prints them. Some disturb everybody: they prepare side by side and disturb one after
 # another. Some have to be alone; they take half the time of the others, so that the tests of the doze follow them on their cluster.
 # With clusters in the networks "turns" and "alone" (BESIDE) all run at once, otherwise on the cluster of KUBECONFIG one after another.
+# Those that need two nodes are alone too; on the cluster of the network "nodes" they come before all others, because they make a node
+# late by a second, which a busy machine is as well.
 # RUN chooses tests, and CORE leaves out those that begin with whole: either run on one cluster.
 set -uo pipefail
 cd "$(dirname "$0")"
@@ -18,13 +20,19 @@ tests() {
 	echo "cd '$PWD/tests' && SCALE_TO_ZERO_NETWORK=${network:-${SCALE_TO_ZERO_NETWORK:-}} $INSIDE go tool test2json -t -p e2e/tests${network:+/$network} ../../build/e2e/tests" \
 		"-test.v=test2json -test.timeout=60m -test.artifacts -test.outputdir='$kept' $*"
 }
-turns=$(beginning disturbing) alone=$(beginning alone) doze=^TestDoze_
+# gotestsum 1.13.0 does not know the event "artifacts" of Go 1.26: it then forgets what a failed test has printed.
+beside() {
+	go run ./cmd/sidebyside "$@" | grep --line-buffered -v '"Action":"artifacts"'
+	return "${PIPESTATUS[0]}"
+}
+turns=$(beginning disturbing) alone=$(beginning alone) doze=^TestDoze_ nodes=^TestNodes_ before=0
 if [ -n "${BESIDE:-}" ]; then
+	beside "$(tests nodes "-test.run='$nodes'") && SCALE_TO_ZERO_NETWORK=nodes ../../build/cluster down 2>../../build/e2e/downnodes.log" || before=1
 	# A cluster that is not needed any more goes: its processes have work even if nobody uses it.
 	ends() { echo "; status=\$?; SCALE_TO_ZERO_NETWORK=$1 ../../build/cluster down 2>../../build/e2e/down$1.log; exit \$status"; }
 	together=(
 		"$(tests turns -test.parallel=1 "-test.run='$turns'")$(ends turns)"
-		"$(tests alone "-test.run='$alone'"); first=\$?; $(tests alone -test.parallel=2 "-test.run='$doze'" "-test.skip='$turns|$alone'") && (exit \$first)$(ends alone)"
+		"$(tests alone "-test.run='$alone'" "-test.skip='$nodes'"); first=\$?; $(tests alone -test.parallel=2 "-test.run='$doze'" "-test.skip='$turns|$alone'") && (exit \$first)$(ends alone)"
 		"$(tests "" -test.parallel=2 "-test.skip='$turns|$alone|$doze'")"
 	)
 elif [ -n "${RUN:-}" ]; then
@@ -32,6 +40,4 @@ elif [ -n "${RUN:-}" ]; then
 else
 	together=("$(tests "" -test.parallel=2 "-test.run='$turns'"); first=\$?; $(tests "" -test.parallel=2 "-test.skip='$turns'") && exit \$first")
 fi
-# gotestsum 1.13.0 does not know the event "artifacts" of Go 1.26: it then forgets what a failed test has printed.
-go run ./cmd/sidebyside "${together[@]}" | grep --line-buffered -v '"Action":"artifacts"'
-exit "${PIPESTATUS[0]}"
+beside "${together[@]}" && exit "$before"

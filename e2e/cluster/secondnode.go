@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 )
 
 // SecondNode is the name of a cluster's second node: another containerd, kubelet and kube-proxy of the same machine, in a network
@@ -135,24 +134,25 @@ func (l Layout) CutSecondNode(ctx context.Context) (restore func() error, err er
 	return func() error { return set(context.WithoutCancel(ctx), "up") }, set(ctx, "down")
 }
 
-// HoldSecondProxy stops kube-proxy of the second node for a time, in which that node learns of no change of a Service, and returns
-// when it runs again.
-func (l Layout) HoldSecondProxy(long time.Duration) error {
+// HoldSecondProxy stops kube-proxy of the second node, which then learns of no change of a Service. The function returned lets it run
+// again.
+func (l Layout) HoldSecondProxy() (resume func() error, err error) {
 	if err := l.hasSecond(); err != nil {
-		return err
+		return nil, err
 	}
 	proxy := l.components()["kube-proxy-second"]
 	if proxy == 0 {
-		return fmt.Errorf("kube-proxy of the second node is %w", ErrDown)
+		return nil, fmt.Errorf("kube-proxy of the second node is %w", ErrDown)
 	}
 	if err := syscall.Kill(proxy, syscall.SIGSTOP); err != nil {
-		return fmt.Errorf("stop kube-proxy: %w", err)
+		return nil, fmt.Errorf("stop kube-proxy: %w", err)
 	}
-	time.Sleep(long)
-	if err := syscall.Kill(proxy, syscall.SIGCONT); err != nil {
-		return fmt.Errorf("let kube-proxy run again: %w", err)
-	}
-	return nil
+	return func() error {
+		if err := syscall.Kill(proxy, syscall.SIGCONT); err != nil {
+			return fmt.Errorf("let kube-proxy run again: %w", err)
+		}
+		return nil
+	}, nil
 }
 
 // hasSecond is an error unless the cluster of KUBECONFIG is this one and has a second node.

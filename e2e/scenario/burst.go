@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 )
 
@@ -16,6 +17,8 @@ type Burst struct {
 	Table string
 	// Lasts is for how long sessions begin, and Patience how long each may take.
 	Lasts, Patience time.Duration
+	// Begin lets the first session begin when it is closed, without the time that it takes to run the program; nil: at once.
+	Begin <-chan struct{} `json:"-"`
 }
 
 // Target is where sessions go.
@@ -29,8 +32,9 @@ type BurstReport struct {
 	Sessions int
 	// Committed is how many rows were inserted for certain.
 	Committed int
-	Slowest   time.Duration
-	Failures  []BurstFailure
+	// Quickest is how long the quickest session took that was answered without a transaction, and Slowest how long the slowest took.
+	Quickest, Slowest time.Duration
+	Failures          []BurstFailure
 }
 
 // BurstFailure is a session that failed.
@@ -65,7 +69,7 @@ func (k *Kubernetes) Burst(ctx context.Context, namespace string, order Burst) (
 		return BurstReport{}, fmt.Errorf("write the order of a burst: %w", err)
 	}
 	var stdout, stderr bytes.Buffer
-	if err := k.stream(ctx, namespace, clientPod, clientPod, []string{burst}, bytes.NewReader(in), &stdout, &stderr); err != nil {
+	if err := k.stream(ctx, namespace, clientPod, clientPod, []string{burst}, told{order.Begin, bytes.NewReader(in)}, &stdout, &stderr); err != nil {
 		return BurstReport{}, fmt.Errorf("run a burst in %s: %w: %s", namespace, err, stderr.String())
 	}
 	var report BurstReport
@@ -73,4 +77,17 @@ func (k *Kubernetes) Burst(ctx context.Context, namespace string, order Burst) (
 		return BurstReport{}, fmt.Errorf("read the report of a burst: %w: %s", err, stderr.String())
 	}
 	return report, nil
+}
+
+// told reads an order once it may be carried out.
+type told struct {
+	begin <-chan struct{}
+	io.Reader
+}
+
+func (t told) Read(part []byte) (int, error) {
+	if t.begin != nil {
+		<-t.begin
+	}
+	return t.Reader.Read(part)
 }

@@ -28,8 +28,8 @@ func (k *Kubernetes) StartClient(ctx context.Context, c *cnpgv1.Cluster) error {
 // toStart bounds the start of a pod whose image is on its node, or of a process of this machine, and the wait for kube-proxy.
 const toStart = 3 * time.Minute
 
-// StartClientPod only starts the pod, for a cluster whose application Secret has an unusual name.
-func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster) error {
+// StartClientPod only starts the pod, for a cluster whose application Secret has an unusual name, with changes, such as of its node.
+func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster, changes ...func(*corev1.Pod)) error {
 	zero := int64(0)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: clientPod},
@@ -41,6 +41,9 @@ func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster) erro
 				Resources: c.Spec.Resources,
 			}},
 		},
+	}
+	for _, change := range changes {
+		change(pod)
 	}
 	if err := k.Create(ctx, pod); err != nil {
 		return fmt.Errorf("create the client pod: %w", err)

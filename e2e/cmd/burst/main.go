@@ -71,6 +71,8 @@ func carryOut(ctx context.Context, order scenario.Burst) scenario.BurstReport {
 				report.Failures = append(report.Failures, failure)
 			case writes:
 				report.Committed++
+			case report.Quickest == 0 || took < report.Quickest:
+				report.Quickest = took
 			}
 		})
 	}
