@@ -206,7 +206,7 @@ func (r run) rules(shipped monitoring.Shipped) {
 			r.Errorf("%s asks for %s, and there is none", alert, selector)
 		}
 	}
-	evaluated, err := r.Rules(r.ctx)
+	evaluated, err := r.Rules(r.ctx, nil)
 	r.must(err)
 	count := 0
 	for _, group := range evaluated.Groups {
@@ -237,7 +237,7 @@ func (r run) rules(shipped monitoring.Shipped) {
 // has reports whether the expression had a value other than NaN at any time of the run.
 func (r run) has(where, expression string) bool {
 	r.Helper()
-	value, _, err := r.QueryRange(r.ctx, expression, r.Range)
+	value, _, _, err := r.QueryRange(r.ctx, expression, r.Range)
 	if err != nil {
 		r.Errorf("%s: %v", where, err)
 		return true

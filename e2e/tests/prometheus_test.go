@@ -123,7 +123,7 @@ func (p *prometheus) Await(ctx context.Context, expression string, within time.D
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
-		value, _, err := p.Query(ctx, expression, time.Now())
+		value, _, _, err := p.Query(ctx, expression, time.Now())
 		if vector, is := value.(model.Vector); err == nil && is && len(vector) != 0 {
 			return nil
 		}
