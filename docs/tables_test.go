@@ -185,10 +185,10 @@ func TestReasons_haveSections(t *testing.T) {
 }
 
 // written are the lines of the code that write an Event, or name the reason of one.
-var written = regexp.MustCompile(`(?:\bEventf?\(|\.write\(|\.event\(|\bReason: |\breason[A-Z]\w* *= ).*?"([A-Z][a-z]+[A-Za-z]*)"`)
+var written = regexp.MustCompile(`(?:\bEventf?\(|\.write\(|\.warn\(|\bReason: |\breason[A-Z]\w* *= ).*?"([A-Z][a-z]+[A-Za-z]*)"`)
 
 // warned are the lines of the code that write an Event as a warning.
-var warned = regexp.MustCompile(`(?:EventWarning|EventTypeWarning|Warning: true), (?:Reason: )?"([A-Z][A-Za-z]*)"`)
+var warned = regexp.MustCompile(`(?:(?:EventWarning|EventTypeWarning|Warning: true), (?:Reason: )?|\.warn\()"([A-Z][A-Za-z]*)"`)
 
 // The list of Events has what the code writes.
 func TestEvents_areListed(t *testing.T) {
