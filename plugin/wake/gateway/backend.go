@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -77,6 +78,8 @@ var (
 	ErrMaintenance = errors.New("a wake during the node maintenance might delete volumes")
 	// ErrReconnect means that the cluster is awake, but this session must not come from the gateway's address.
 	ErrReconnect = errors.New("the session must not pass through the gateway")
+	// ErrReconnectDirectly is an ErrReconnect because the Service leads to instances that this replica cannot reach.
+	ErrReconnectDirectly = fmt.Errorf("%w: this replica cannot reach the instances", ErrReconnect)
 	// ErrGone means that the Service or the Cluster does not exist, or is being deleted.
 	ErrGone = errors.New("the Service or its Cluster is gone")
 	// ErrTimeout means that the cluster did not wake in time.

@@ -79,7 +79,8 @@ func TestARefusedClientIsToldWhy(t *testing.T) {
 	}{
 		{"asleep by hand", ErrAsleepByHand, ErrAsleepByHand, "is asleep and does not wake on connection; to wake it: kubectl annotate -n shop clusters.example.org orders cnpg.io/hibernation-"},
 		{"maintenance", ErrMaintenance, ErrMaintenance, "reusePVC false: the operator would delete the volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"},
-		{"reconnect", ErrReconnect, ErrReconnect, "connect again"},
+		{"reconnect", ErrReconnect, ErrReconnect, "connect again, because its pg_hba"},
+		{"reconnect to what only the client reaches", ErrReconnectDirectly, ErrReconnectDirectly, "cannot reach its instances; connect again"},
 		{"timeout", ErrTimeout, ErrTimeout, "did not wake in time"},
 		{"any other error", errOther, errOther, "could not be woken"},
 		{"an instance that is not there", nil, errUnreachable, "does not accept"},

@@ -53,6 +53,8 @@ func explain(err error, clusters string, service Service) refusal {
 	case errors.Is(err, ErrMaintenance):
 		return refusal{RefusedMaintenance, now, cluster + " sleeps, and is not woken while spec.nodeMaintenanceWindow is in progress with " +
 			"reusePVC false: the operator would delete the volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"}
+	case errors.Is(err, ErrReconnectDirectly):
+		return refusal{RefusedReconnect, now, cluster + " is awake, but this gateway cannot reach its instances; connect again, which leads to them directly"}
 	case errors.Is(err, ErrReconnect):
 		return refusal{RefusedReconnect, now, cluster + " is awake; connect again, because its pg_hba or network rules depend on the client's own address"}
 	case errors.Is(err, ErrGone):

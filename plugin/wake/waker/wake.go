@@ -212,7 +212,7 @@ func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duratio
 		w.direct = time.Now()
 	case time.Since(w.direct) >= w.NodesWait+reachesWithin:
 		w.phases.ready = time.Now()
-		return 0, &answer{err: gateway.ErrReconnect}
+		return 0, &answer{err: gateway.ErrReconnectDirectly}
 	}
 	for _, candidate := range candidates {
 		go w.probe(ctx, candidate, w.probed)
@@ -285,7 +285,7 @@ func (w *wake) report(err error) {
 	case errors.Is(err, gateway.ErrMaintenance):
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultMaintenance, took)
 		logger.Warn("the cluster is not woken: the operator might delete volumes during the node maintenance")
-	case errors.Is(err, gateway.ErrReconnect):
+	case errors.Is(err, gateway.ErrReconnectDirectly):
 		logger.Warn("the cluster is awake, but this replica cannot connect to its instances", "took", took)
 		w.warn("InstanceUnreachable", fmt.Sprintf(
 			"PostgreSQL serves the clients of Service %s, but the plugin's pod cannot connect to it: the clients that waited have to connect again", w.service.Name))
