@@ -56,6 +56,9 @@ func (l Layout) Enter() error {
 	if inside, err := sameFile(wanted, "/proc/self/ns/net"); inside || err != nil {
 		return err
 	}
+	if os.Geteuid() != 0 {
+		return errNotRoot
+	}
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
