@@ -74,7 +74,7 @@ func TestGateway_beginsNoSessionWhileEveryClientIsHeld(t *testing.T) {
 			return
 		}
 		sessions.Add(1)
-		_, _ = conn.Write([]byte(okay))
+		_, _ = conn.Write(okay)
 	})
 	backend := &fakeBackend{resolve: to(target), running: []netip.AddrPort{target}, begins: func() bool { return asked.Add(1) > 1 }}
 	gateway := run(t, backend, nil)
