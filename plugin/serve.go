@@ -70,7 +70,8 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	// What runs goes on while the gateway drains: held clients wait for clusters that the operator wakes with our help.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	recorder := manager.GetEventRecorderFor(rbac.LabelValue) //nolint:staticcheck // the newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events
+	// The newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events.
+	recorder := manager.GetEventRecorderFor(rbac.LabelValue)
 	replicas, err := pages.NewProber(c.MetricsAddress)
 	if err != nil {
 		return err
