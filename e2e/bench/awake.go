@@ -45,7 +45,7 @@ func awake(ctx context.Context, kube *scenario.Kubernetes, namespace string, run
 	}
 	passwords := map[*cnpgv1.Cluster]string{}
 	for _, c := range []*cnpgv1.Cluster{with, without} {
-		d, err := databaseOf(ctx, kube, c, "rw")
+		d, err := databaseOf(ctx, kube, c)
 		if err != nil {
 			return err
 		}

@@ -14,16 +14,16 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// database is how the application's user reaches a Service of a cluster from this machine.
+// database is how the application's user reaches the primary of a cluster from this machine.
 type database struct{ address, password string }
 
-func databaseOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, service string) (database, error) {
+func databaseOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (database, error) {
 	var secret corev1.Secret
 	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-app"}, &secret); err != nil {
 		return database{}, fmt.Errorf("read the application's Secret: %w", err)
 	}
 	var s corev1.Service
-	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-" + service}, &s); err != nil {
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-rw"}, &s); err != nil {
 		return database{}, fmt.Errorf("read the Service: %w", err)
 	}
 	return database{address: s.Spec.ClusterIP, password: string(secret.Data["password"])}, nil

@@ -109,7 +109,7 @@ func doze(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Clu
 
 // firstQuery measures how long a client waits for its first answer, and waits until the cluster is healthy.
 func firstQuery(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (time.Duration, error) {
-	d, err := databaseOf(ctx, kube, c, "rw")
+	d, err := databaseOf(ctx, kube, c)
 	if err != nil {
 		return 0, err
 	}
@@ -158,7 +158,7 @@ func dirtyDozes(ctx context.Context, kube *scenario.Kubernetes, namespace string
 }
 
 func dirtyDoze(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (row string, err error) {
-	d, err := databaseOf(ctx, kube, c, "rw")
+	d, err := databaseOf(ctx, kube, c)
 	if err != nil {
 		return "", err
 	}

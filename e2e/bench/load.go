@@ -65,7 +65,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 		fmt.Println("storms:", err)
 		return nil
 	}
-	d, err := databaseOf(ctx, kube, c, "rw")
+	d, err := databaseOf(ctx, kube, c)
 	if err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func pooled(ctx context.Context, kube *scenario.Kubernetes, namespace string, ru
 
 // sleepWith lets the sidecar put the cluster to sleep while connections rest, and returns how long it took from hibernation.
 func sleepWith(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, connections int) (time.Duration, error) {
-	d, err := databaseOf(ctx, kube, c, "rw")
+	d, err := databaseOf(ctx, kube, c)
 	if err != nil {
 		return 0, err
 	}

@@ -26,7 +26,7 @@ const (
 
 // wake lets the cluster sleep and measures how long a client waits for its first answer.
 func wake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, byConnection bool) (time.Duration, error) {
-	d, err := databaseOf(ctx, kube, c, "rw")
+	d, err := databaseOf(ctx, kube, c)
 	if err != nil {
 		return 0, err
 	}
@@ -117,7 +117,7 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 	}
 	var databases []database
 	for _, c := range clusters {
-		d, err := databaseOf(ctx, kube, c, "rw")
+		d, err := databaseOf(ctx, kube, c)
 		if err != nil {
 			return err
 		}
