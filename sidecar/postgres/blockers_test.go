@@ -236,7 +236,7 @@ func TestTerminator_endsOnlyWhatIsStillAsJudged(t *testing.T) {
 	})
 }
 
-// A smart shutdown waits for every session. Whoever never counts may connect until it begins, and so is ended then.
+// A smart shutdown waits for every session. Sessions that never count may begin until then, and so are ended then.
 func TestEndAtStop_endsWhatNeverCountsOnceNobodyConnects(t *testing.T) {
 	t.Parallel()
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
@@ -267,7 +267,7 @@ func TestEndAtStop_endsWhatNeverCountsOnceNobodyConnects(t *testing.T) {
 		select {
 		case <-s.Ended():
 		case <-time.After(patience):
-			t.Error("PostgreSQL waits for somebody")
+			t.Error("PostgreSQL waits for a session")
 		}
 	})
 }
