@@ -178,13 +178,13 @@ func (s seen) dozes() bool {
 	return s.view.Problems == 0 && s.view.Policy.Enabled && s.view.Policy.Doze != 0
 }
 
-// dozingSince returns when the cluster was fenced for its doze; zero if that is not known.
+// dozingSince returns when the cluster was fenced for its doze; zero if no annotation says so.
 func (s seen) dozingSince() time.Time {
 	at, _ := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationDozingSince]) // zero if a person wrote something else
 	return at.UTC()
 }
 
-// hibernatesAt returns when the dozing cluster will hibernate if nothing happens; zero if that is not known.
+// hibernatesAt returns when the dozing cluster will hibernate if nothing happens; zero if no annotation says so.
 func (s seen) hibernatesAt() time.Time {
 	since := s.dozingSince()
 	if since.IsZero() || !s.dozes() {
