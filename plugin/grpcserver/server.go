@@ -85,7 +85,7 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Files) erro
 	return group.Wait()
 }
 
-// listenTwice returns two listeners of one socket, since a gRPC server closes its own when it stops. A connection is accepted by
+// listenTwice returns two listeners of one socket, because a gRPC server closes its own when it stops. A connection is accepted by
 // whichever accepts.
 func listenTwice(ctx context.Context, address string) (one, other net.Listener, err error) {
 	var config net.ListenConfig

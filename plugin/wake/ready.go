@@ -100,7 +100,7 @@ func (c *Controller) leads(replicas replicas) bool {
 	return ok && (podReady(own) || neverReady(own) && !c.firstPass.isOver())
 }
 
-// firstTries is how many reconciliations of a cluster may fail before a replica that starts goes on without it: one bad cluster must
+// firstTries is how many reconciliations of a cluster may fail before a replica that starts continues without it: one bad cluster must
 // not stop a rollout. With the waits between them, see [firstRetry], they take ten seconds.
 const firstTries = 12
 

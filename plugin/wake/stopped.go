@@ -62,7 +62,7 @@ func (c *Controller) reconcileStop(ctx context.Context, seen *snapshot, again *r
 	return nil
 }
 
-// instances reads the instances' pods that have not ended from the API server, since the informers keep too little of them.
+// instances reads the instances' pods that have not ended from the API server, because the informers keep too little of them.
 func (c *Controller) instances(ctx context.Context, seen *snapshot) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	of := client.MatchingLabels{endpointslice.LabelCluster: seen.name.Name}

@@ -248,7 +248,7 @@ func (s *step) settle() {
 	}
 }
 
-// endSessions ends the sessions that do not count if the cluster falls asleep by our hibernation, and that is not to be taken back.
+// endSessions ends the sessions that do not count if the cluster falls asleep by our hibernation, unless that is to be withdrawn.
 func (s *step) endSessions() {
 	if s.view.OwnsHibernation && s.withdrawal == keep {
 		s.do(EndSessions)
