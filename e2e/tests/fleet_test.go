@@ -65,7 +65,7 @@ func TestRollout_refusesNobodyOfAFleet(t *testing.T) {
 
 	*p = fleetProbe{addresses: addresses}
 	stop := p.throughout(s.ctx)
-	pause(s.story, toPass) // one pass before
+	p.awaitPasses(s.story, 1)
 	began = time.Now()
 	patch := []byte(`{"spec":{"template":{"metadata":{"annotations":{"example.org/restarted":"` + began.Format(time.RFC3339Nano) + `"}}}}}`)
 	s.must(kube.Patch(s.ctx, s.plugin(), client.RawPatch(types.MergePatchType, patch)))
@@ -76,7 +76,7 @@ func TestRollout_refusesNobodyOfAFleet(t *testing.T) {
 	}
 	ended := time.Since(began)
 	s.awaitLed(count*ledEach, s.replicas())
-	pause(s.story, 2*toPass) // and one after
+	p.awaitPasses(s.story, p.passes.Load()+2) // the one that was under way, and one that began after the rollout
 	refused := stop()
 	t.Logf("the rollout took %.0fs, and the last old replica ended after %.0fs; %d probes of %d Services meanwhile, %d of them without an answer; p50 %s, p99 %s, the longest %s",
 		ready.Seconds(), ended.Seconds(), p.count.Load(), len(addresses), len(refused), p.took(50), p.took(99), p.took(100))
@@ -181,10 +181,10 @@ func (s *story) awaitLed(count int, replicas []corev1.Pod) {
 
 // fleetProbe probes the addresses.
 type fleetProbe struct {
-	addresses []string
-	count     atomic.Int64
-	mutex     sync.Mutex
-	times     []time.Duration
+	addresses     []string
+	count, passes atomic.Int64
+	mutex         sync.Mutex
+	times         []time.Duration
 }
 
 // throughout probes every address again and again until the function returned is called, which returns what failed.
@@ -195,10 +195,19 @@ func (p *fleetProbe) throughout(ctx context.Context) func() []error {
 		var failed []error
 		for ctx.Err() == nil {
 			failed = append(failed, p.pass(ctx)...)
+			p.passes.Add(1)
 		}
 		ended <- failed
 	}()
 	return func() []error { cancel(); return <-ended }
+}
+
+// awaitPasses waits until that many passes have ended.
+func (p *fleetProbe) awaitPasses(s *story, passes int64) {
+	s.Helper()
+	for p.passes.Load() < passes {
+		pause(s, time.Second)
+	}
 }
 
 // pass probes every address once, evenly over toPass.

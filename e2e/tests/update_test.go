@@ -20,10 +20,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
-// toLook is how long it is looked at clusters that must not be restarted. The operator is made to reconcile each of them every
-// lookEvery, beside the reconciliations when a plugin's pods change.
-const toLook, lookEvery = 15 * time.Second, time.Second
-
 // defaultRequest is a sidecar's default CPU request in a Burstable pod.
 const defaultRequest = "10m"
 
@@ -58,7 +54,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 
 	before := s.lives(all...)
 	d.install(next)
-	s.untouched(before, "the new version", all...)
+	s.untouched(before, next, all...)
 	s.carry(previous, all...)
 
 	s.sleeps(sleeper)
@@ -72,7 +68,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	if next.program != "" {
 		s.awaitMetric(s.instances(eager)[0].Name, fmt.Sprintf("cnpg_scale_to_zero_build_info{cluster=%q,version=%q} 1", eager.Name, next.program))
 	}
-	s.untouched(before, "a cluster that asked", patient...)
+	s.untouched(before, next, patient...)
 	s.carry(next, sleeper, restarted)
 	s.carriersCounted(eager, next.sidecar, 1)
 	s.carriersCounted(patient[1], previous.sidecar, 2)
@@ -83,7 +79,7 @@ func TestUpgradeRestartsNothing(t *testing.T) {
 	s.othersGone() // while replicas of both versions answer the operator, each may have replaced what the other has made
 	s.looked(eager, previous)
 	maps.Copy(before, s.lives(eager))
-	s.untouched(before, "the old version again", append(rest, eager)...)
+	s.untouched(before, previous, append(rest, eager)...)
 	s.carry(next, sleeper, restarted)
 	replaced := rolls()
 	t.Logf("the cluster that asked for new sidecars had %d pods", replaced)
@@ -196,23 +192,34 @@ func (s *story) lives(clusters ...*cnpgv1.Cluster) map[string]life {
 	return found
 }
 
-// untouched checks that every PostgreSQL of the clusters keeps running for a while, however often the operator reconciles them.
-func (s *story) untouched(before map[string]life, why string, clusters ...*cnpgv1.Cluster) {
+// untouched checks that the operator, once it knows the version of the plugin, restarts no PostgreSQL of the clusters. In a
+// reconciliation it copies inherited metadata to the pods before it compares their specifications, so the pods have the second round's
+// when the first round's reconciliation has ended.
+func (s *story) untouched(before map[string]life, v version, clusters ...*cnpgv1.Cluster) {
 	s.Helper()
 	for _, c := range clusters {
-		defer s.looking(c, lookEvery)()
+		_, err := kube.AwaitCluster(s.ctx, c, "served by "+v.plugin, toHealthy, func(c *cnpgv1.Cluster) bool {
+			return v.program == "" || slices.ContainsFunc(c.Status.PluginStatus, func(p cnpgv1.PluginStatus) bool { return p.Version == v.program })
+		})
+		s.must(err)
 	}
-	for deadline := time.Now().Add(toLook); time.Now().Before(deadline); {
-		now := s.lives(clusters...)
-		for pod, life := range now {
-			if life != before[pod] {
-				s.Errorf("%s restarted %s: %+v, then %+v", why, pod, before[pod], life)
+	for range 3 {
+		now := time.Now().Format(time.RFC3339Nano)
+		patch := fmt.Appendf(nil, `{"spec":{"inheritedMetadata":{"annotations":{%q:%q}}}}`, scenario.Look, now)
+		for _, c := range clusters {
+			s.must(kube.Patch(s.ctx, c.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
+		}
+		for _, c := range clusters {
+			for _, pod := range s.instances(c) {
+				_, err := kube.AwaitPod(s.ctx, &pod, "with the metadata", toHealthy, func(pod *corev1.Pod) bool { return pod.Annotations[scenario.Look] == now })
+				s.must(err)
 			}
 		}
-		if s.Failed() {
-			return
+	}
+	for pod, life := range s.lives(clusters...) {
+		if life != before[pod] {
+			s.Errorf("%+v restarted %s: %+v, then %+v", v, pod, before[pod], life)
 		}
-		pause(s, time.Second)
 	}
 }
 
