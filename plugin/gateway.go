@@ -10,7 +10,6 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"golang.org/x/sync/semaphore"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
@@ -107,14 +106,6 @@ func limits(c *config.Gateway) gateway.Limits {
 	limits := gateway.DefaultLimits()
 	limits.HeldFor, limits.Held = c.WakeTimeout, cmp.Or(c.Held, limits.Held)
 	return limits
-}
-
-// wakeForBackup returns what wakes a cluster for its Backup, or nil without a gateway, where none dozes.
-func (g *wakeGateway) wakeForBackup() func(context.Context, types.NamespacedName, string) bool {
-	if g == nil {
-		return nil
-	}
-	return g.controller.WakeForBackup
 }
 
 // stale reports whether clients should be led to other replicas. Without a gateway none is led here.

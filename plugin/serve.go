@@ -118,13 +118,16 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes, LimitRanges: limitRanges, Logger: logger,
 		Observer: &observer{Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource, recorder: recorder},
 	}
-	hooks := &reconciler.Server{WakeForBackup: woken.wakeForBackup(), Enqueue: func(name types.NamespacedName) {
+	hooks := &reconciler.Server{Enqueue: func(name types.NamespacedName) {
 		cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 		select {
 		case enqueued <- event.GenericEvent{Object: cluster}:
 		default:
 		}
 	}}
+	if woken != nil { // without a gateway none dozes
+		hooks.WakeForBackup, hooks.EndLoop = woken.controller.WakeForBackup, woken.controller.EndLoop
+	}
 	server := &grpcserver.Server{
 		Leaving: leaving, Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept},
 		Register: func(registrar grpc.ServiceRegistrar) {

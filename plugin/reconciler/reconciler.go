@@ -1,10 +1,12 @@
-// Package reconciler answers the hooks of the operator's reconciliation loops. That of a Cluster also does failover, so the answer
-// is always to continue, immediately; our own work is queued. That of a Backup may wait for a cluster that dozes.
+// Package reconciler answers the hooks of the operator's reconciliation loops. That of a Cluster also does failover, so
+// the answer comes immediately, and is to continue unless the cluster dozes; our own work is queued. That of a Backup
+// may wait for a cluster that dozes.
 package reconciler
 
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/cloudnative-pg/cnpg-i/pkg/reconciler"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +19,9 @@ type Server struct {
 	Enqueue func(types.NamespacedName)
 	// WakeForBackup wakes the cluster if it dozes, and reports whether its Backup has to wait for that; nil: none does.
 	WakeForBackup func(ctx context.Context, cluster types.NamespacedName, backup string) (waits bool)
+	// EndLoop returns after how long a cluster is to be reconciled again, because it dozes; 0 if the operator is to
+	// continue. nil: none dozes.
+	EndLoop func(ctx context.Context, cluster types.NamespacedName, definition []byte) (after time.Duration)
 }
 
 // GetCapabilities registers the hooks for Clusters and Backups.
@@ -42,8 +47,8 @@ type resource struct {
 	} `json:"spec"`
 }
 
-// Pre enqueues a cluster and lets the operator continue, unless a Backup has to wait. The operator would
-// wait for an instance that is fenced.
+// Pre enqueues a cluster and lets the operator continue, unless the cluster dozes, or a Backup has to wait: the
+// operator would wait for an instance that is fenced.
 func (s *Server) Pre(ctx context.Context, request *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
 	var r resource
 	err := json.Unmarshal(request.GetResourceDefinition(), &r)
@@ -51,19 +56,33 @@ func (s *Server) Pre(ctx context.Context, request *reconciler.ReconcilerHooksReq
 	switch {
 	case err != nil, r.Metadata.Name == "":
 	case r.Kind != "Backup":
-		s.Enqueue(types.NamespacedName{Namespace: r.Metadata.Namespace, Name: r.Metadata.Name})
+		cluster.Name = r.Metadata.Name
+		s.Enqueue(cluster)
+		if s.EndLoop != nil {
+			return again(s.EndLoop(ctx, cluster, request.GetResourceDefinition())), nil
+		}
 	case s.WakeForBackup != nil && s.WakeForBackup(ctx, cluster, r.Metadata.Name):
-		return &reconciler.ReconcilerHooksResult{Behavior: reconciler.ReconcilerHooksResult_BEHAVIOR_REQUEUE, RequeueAfter: backupWaits}, nil
+		return again(backupWaits), nil
 	}
 	return goOn(), nil
 }
 
-// backupWaits is after how many seconds a Backup is reconciled again whose cluster is being woken.
-const backupWaits = 2
+// backupWaits is after how long a Backup is reconciled again whose cluster is being woken.
+const backupWaits = 2 * time.Second
 
 // Post lets the operator continue.
 func (s *Server) Post(context.Context, *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
 	return goOn(), nil
+}
+
+// again has the operator reconcile the object again after that long, in whole seconds; 0: it continues.
+func again(after time.Duration) *reconciler.ReconcilerHooksResult {
+	if after == 0 {
+		return goOn()
+	}
+	return &reconciler.ReconcilerHooksResult{
+		Behavior: reconciler.ReconcilerHooksResult_BEHAVIOR_REQUEUE, RequeueAfter: int64(after / time.Second),
+	}
 }
 
 func goOn() *reconciler.ReconcilerHooksResult {

@@ -3,6 +3,7 @@ package reconciler
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/cloudnative-pg/cnpg-i/pkg/reconciler"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,6 +62,34 @@ func TestPre_aBackupWaitsForADozingCluster(t *testing.T) {
 		}
 		if requeues := answer.GetBehavior() == reconciler.ReconcilerHooksResult_BEHAVIOR_REQUEUE; requeues != (answer.GetRequeueAfter() > 0) {
 			t.Errorf("%s: it is asked again after %d s", row.rule, answer.GetRequeueAfter())
+		}
+	}
+}
+
+func TestPre_endsTheLoopOfAClusterThatDozes(t *testing.T) {
+	t.Parallel()
+	const definition = `{"kind":"Cluster","metadata":{"namespace":"shop","name":"orders"}}`
+	for _, row := range []struct {
+		rule  string
+		after time.Duration
+		want  reconciler.ReconcilerHooksResult_Behavior
+	}{
+		{"one that dozes", 45 * time.Second, reconciler.ReconcilerHooksResult_BEHAVIOR_REQUEUE},
+		{"no other", 0, reconciler.ReconcilerHooksResult_BEHAVIOR_CONTINUE},
+	} {
+		enqueued := 0
+		server := &Server{
+			Enqueue: func(types.NamespacedName) { enqueued++ },
+			EndLoop: func(_ context.Context, cluster types.NamespacedName, sent []byte) time.Duration {
+				if (cluster != types.NamespacedName{Namespace: "shop", Name: "orders"}) || string(sent) != definition {
+					t.Errorf("cluster %s: %s", cluster, sent)
+				}
+				return row.after
+			},
+		}
+		answer, err := server.Pre(t.Context(), &reconciler.ReconcilerHooksRequest{ResourceDefinition: []byte(definition)})
+		if err != nil || answer.GetBehavior() != row.want || answer.GetRequeueAfter() != int64(row.after.Seconds()) || enqueued != 1 {
+			t.Errorf("%s: %v, %v; enqueued %d times", row.rule, answer, err, enqueued)
 		}
 	}
 }

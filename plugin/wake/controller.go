@@ -93,6 +93,7 @@ type Controller struct {
 	backupWakes   sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
 	serving       sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
 	unrouted      sync.Map // how many Services lead nowhere, by sleeping cluster: int
+	unfenced      sync.Map // the specification with which a cluster was last seen without our fence, by cluster: [plan.Specification]
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
@@ -198,6 +199,7 @@ func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
 	if seen.cluster == nil {
 		c.waking.Delete(seen.name)
 		c.dozed.Delete(seen.name)
+		c.unfenced.Delete(seen.name)
 		c.Stopping.Forget(seen.name)
 		c.Events.Forget(seen.name)
 		return plan.Plan{Reason: plan.ReasonGone}

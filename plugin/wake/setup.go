@@ -58,6 +58,7 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 func (c *Controller) clusterChanged(_ context.Context, o client.Object) []reconcile.Request {
 	if cluster, ok := o.(*cnpgv1.Cluster); ok {
 		c.Stopping.Note(cluster, time.Now())
+		c.noteSpecification(cluster)
 	}
 	return c.changed(client.ObjectKeyFromObject(o))
 }

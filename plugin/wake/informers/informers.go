@@ -107,6 +107,12 @@ func clusters(c *cnpgv1.Cluster) any {
 		ManagedRoleSecretVersions: versions.ManagedRoleSecretVersions,
 	}
 	kept.Status.CurrentPrimary, kept.Status.TargetPrimary = c.Status.CurrentPrimary, c.Status.TargetPrimary
+	kept.Status.CommitHash = one(c.Status.CommitHash) // while it dozes, a new version is the operator's reason to continue
+	var versionsOfPlugins []cnpgv1.PluginStatus
+	for _, plugin := range c.Status.PluginStatus {
+		versionsOfPlugins = append(versionsOfPlugins, cnpgv1.PluginStatus{Name: plugin.Name, Version: plugin.Version})
+	}
+	kept.Status.PluginStatus = versionsOfAll.of(versionsOfPlugins)
 	if plan.BlockedByPlugin(c) {
 		kept.Status.Phase, kept.Status.PhaseReason = one(c.Status.Phase), c.Status.PhaseReason
 	}
@@ -122,8 +128,11 @@ func clusters(c *cnpgv1.Cluster) any {
 	return kept
 }
 
-// pluginsOfAll are what a fleet's clusters mostly list.
-var pluginsOfAll shared[[]cnpgv1.PluginConfiguration]
+// What a fleet's clusters mostly list, and which versions of it the operator has loaded.
+var (
+	pluginsOfAll  shared[[]cnpgv1.PluginConfiguration]
+	versionsOfAll shared[[]cnpgv1.PluginStatus]
+)
 
 // saved is what a metric says that a sleeping cluster saves.
 func saved(resources corev1.ResourceList) corev1.ResourceList {

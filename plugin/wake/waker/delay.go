@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -80,11 +82,18 @@ func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
 			}
 		}
 	}
-	return causeOf(seen.view, instances, warnings), nil
+	// The operator names the Lease after the Cluster (1.30: internal/controller/primary_lease.go). Older ones make none.
+	var lease coordinationv1.Lease
+	name := client.ObjectKey{Namespace: w.service.Namespace, Name: w.service.Cluster}
+	if err := w.APIReader.Get(ctx, name, &lease); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("read Lease %s: %w", name, err)
+	}
+	return causeOf(seen.view, instances, warnings, &lease), nil
 }
 
-// causeOf says what a wake waits for, given the cluster's instances and the Events about them.
-func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event) string {
+// causeOf says what a wake waits for, given the cluster's instances, the Events about them, and the Lease that an instance must hold to
+// be the primary: from 1.30.1 on, PostgreSQL is not started before that.
+func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event, lease *coordinationv1.Lease) string {
 	switch {
 	case cluster.Dozing && cluster.Stopped:
 		return "the fence could not be lifted; the plugin's log says why"
@@ -104,6 +113,10 @@ func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event
 		if cause := causeIn(&instances[i], events); cause != "" {
 			return cause
 		}
+	}
+	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
+	if holder != "" && !slices.ContainsFunc(instances, func(p corev1.Pod) bool { return p.Name == holder }) {
+		return fmt.Sprintf("PostgreSQL does not accept sessions yet; the primary waits for Lease %s, which is held by %s", lease.Name, holder)
 	}
 	return "PostgreSQL does not accept sessions yet"
 }

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -178,9 +180,34 @@ func TestCauseOf_namesWhatTheWakeWaitsFor(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			if got := causeOf(row.cluster, row.pods, row.events); !strings.Contains(got, row.want) {
+			if got := causeOf(row.cluster, row.pods, row.events, &coordinationv1.Lease{}); !strings.Contains(got, row.want) {
 				t.Errorf("got %q, want one that contains %q", got, row.want)
 			}
 		})
+	}
+}
+
+func TestCauseOf_namesWhoHoldsTheLease(t *testing.T) {
+	t.Parallel()
+	const silent = "PostgreSQL does not accept sessions yet"
+	runs := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "orders-1"}}
+	leaves := *runs.DeepCopy()
+	leaves.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	for _, row := range []struct {
+		rule   string
+		holder *string
+		pod    corev1.Pod
+		want   string
+	}{
+		{"another holder", ptr.To("orders-2"), runs, silent + "; the primary waits for Lease orders, which is held by orders-2"},
+		{"not the instance itself", ptr.To("orders-1"), runs, silent},
+		{"nor who has released it", ptr.To(""), runs, silent},
+		{"nor where there is none", nil, runs, silent},
+		{"nor where the pod is the cause", ptr.To("orders-2"), leaves, "pod orders-1 is being deleted"},
+	} {
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "orders"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: row.holder}}
+		if got := causeOf(plan.Cluster{}, []corev1.Pod{row.pod}, nil, lease); got != row.want {
+			t.Errorf("%s: got %q, want %q", row.rule, got, row.want)
+		}
 	}
 }
