@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -187,8 +188,15 @@ func (s *Server) run(t *testing.T) {
 	t.Helper()
 	s.process = s.command("postgres", "-D", s.inside+"/data")
 	s.process.Stderr = &s.log
-	must(t, s.process.Start())
-	go func() { _ = s.process.Wait(); close(s.ended) }()
+	s.process.SysProcAttr.Pdeathsig = syscall.SIGQUIT // a test that is killed leaves no server
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the server ends with the thread that started it
+		started <- s.process.Start()
+		_ = s.process.Wait()
+		close(s.ended)
+	}()
+	must(t, <-started)
 	t.Cleanup(func() {
 		_ = s.process.Process.Signal(syscall.SIGCONT)
 		_ = s.process.Process.Signal(syscall.SIGQUIT) // an immediate shutdown
