@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests of the pattern $1 on one cluster after another, each of other versions, and writes a table of what became of
-# them to build/matrix. The other arguments are combinations OPERATOR/KUBERNETES/POSTGRESQL.
+# Runs the end-to-end tests of the pattern $1 on one cluster after another, each of other versions, and writes a row of what became of
+# them for each combination to the table of TABLE, if that is set. The other arguments are combinations OPERATOR/KUBERNETES/POSTGRESQL.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 results=$PWD/build/matrix
@@ -21,30 +21,42 @@ for combination in "$@"; do
 	# shellcheck disable=SC2046
 	chosen=$(flags "$combination") && go -C e2e run ./cmd/cluster prepare $chosen || exit
 done
-# ended ACTION FILE has the names of the tests that ended so, but not of their parts: "0", or "2: TestA, TestB".
+# ended ACTION FILE has the names of the tests that ended so, but not of their parts: "0", or "2 (TestA, TestB)".
 ended() {
 	sed -n "/\"Action\":\"$1\"/ s/.*\"Test\":\"\([^\"\/]*\)\".*/\1/p" "$2" | sort |
-		awk '{ names = names (NR > 1 ? ", " : ": ") $0 } END { print NR names }'
+		awk '{ names = names (NR > 1 ? ", " : " (") "`" $0 "`" } END { print NR names (NR ? ")" : "") }'
 }
+# record VERSIONS ROW replaces the row of the versions, or adds it after the last one.
+record() {
+	awk -v versions="$1" -v row="$2" '
+		/^<!-- matrix -->$/ { table = 1 }
+		table && index($0, versions) == 1 { $0 = row; done = 1 }
+		/^<!-- \/matrix -->$/ { if (!done) print row; table = 0 }
+		{ print }' "$TABLE" >"$results/page" && cat "$results/page" >"$TABLE"
+}
+# What was tested: rows that are not run keep an older commit.
+commit=$(git rev-parse --short=7 HEAD)
+git diff --quiet HEAD -- . ':!docs' || commit="$commit, changed"
 status=0
-{
-	echo "| CloudNativePG | Kubernetes | PostgreSQL | passed | failed | left out | minutes |"
-	echo "|---|---|---|---|---|---|---|"
-} | tee "$results/table.md"
 for combination in "$@"; do
 	log=$results/${combination//\//-}
-	began=$SECONDS
 	: >"$log.json"
 	code=0
 	env -u KUBECONFIG CLUSTERFLAGS="$(flags "$combination")" EVENTS="$log.json" e2e/on-cluster.sh sh -c \
 		'go -C e2e tool gotestsum --format standard-verbose --jsonfile "$EVENTS" --raw-command -- \
 		go test -exec "$INSIDE" -count=1 -timeout 60m -parallel 5 -json -run "$TESTS" ./tests/...' >"$log.log" 2>&1 || code=$?
-	passed=$(ended pass "$log.json") failed=$(ended fail "$log.json")
+	passed=$(ended pass "$log.json") failed=$(ended fail "$log.json") skipped=$(ended skip "$log.json")
+	result="${passed%% *} passed"
+	[ "$failed" = 0 ] || result="$result, failed: $failed"
+	[ "$skipped" = 0 ] || result="$result, skipped: $skipped"
 	if [ "$code" != 0 ]; then
 		status=1
-		[ "$failed" != 0 ] || failed="not run to the end"
+		[ "$failed" != 0 ] || result="$result, not run to the end"
 	fi
+	versions="| ${combination//\// | } |"
+	row="$versions $commit | $(date -u +%F) | $result |"
+	echo "$row"
 	# After every cluster: the next one may never end.
-	echo "| ${combination//\// | } | ${passed%%:*} | $failed | $(ended skip "$log.json") | $(((SECONDS - began + 30) / 60)) |" | tee -a "$results/table.md"
+	[ -z "${TABLE:-}" ] || record "$versions" "$row"
 done
 exit "$status"
