@@ -112,16 +112,17 @@ func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now t
 	case names == before:
 		return nil
 	}
-	if err := c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationUnroutableServices: &names}); err != nil {
-		return err
-	}
 	message := "The cluster stays awake, because the clients of these Services could not be routed to the gateway while it sleeps: "
 	if seen.view.Sleeps() {
 		message = "The cluster sleeps, and not every client of these Services reaches the gateway, which would wake it. A connection to " +
 			"its Service " + seen.name.Name + "-rw wakes it, and it then stays awake: "
 	}
-	return c.Events.Write(ctx, seen.cluster, events.Event{
+	if err := c.Events.Write(ctx, seen.cluster, events.Event{
 		Warning: true, Reason: "ServiceUnroutable", Occasion: names,
 		Message: message + names + ". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
-	}, now)
+	}, now); err != nil {
+		return err
+	}
+	// Last, because it says that the Event has been written.
+	return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationUnroutableServices: &names})
 }

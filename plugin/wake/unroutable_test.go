@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -102,6 +103,11 @@ func TestController_namesTheServicesThatCannotBeLed(t *testing.T) {
 		local := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }
 		w.exposed("mine", local)
 		a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+		w.eventless = true
+		if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil {
+			t.Error("a failed Event is not tried again")
+		}
+		w.eventless = false
 		a.read()
 		const want = "mine: its externalTrafficPolicy is Local, and the gateway does not run on every node"
 		named := func() string { return w.cluster(nil).Annotations[contract.AnnotationUnroutableServices] }
