@@ -192,17 +192,12 @@ func (s *story) lives(clusters ...*cnpgv1.Cluster) map[string]life {
 	return found
 }
 
-// untouched checks that the operator, once it knows the version of the plugin, restarts no PostgreSQL of the clusters. In a
+// untouched checks that the operator, which knows no other version of the plugin any more, restarts no PostgreSQL of the clusters. In a
 // reconciliation it copies inherited metadata to the pods before it compares their specifications, so the pods have the second round's
 // when the first round's reconciliation has ended.
 func (s *story) untouched(before map[string]life, v version, clusters ...*cnpgv1.Cluster) {
 	s.Helper()
-	for _, c := range clusters {
-		_, err := kube.AwaitCluster(s.ctx, c, "served by "+v.plugin, toHealthy, func(c *cnpgv1.Cluster) bool {
-			return v.program == "" || slices.ContainsFunc(c.Status.PluginStatus, func(p cnpgv1.PluginStatus) bool { return p.Version == v.program })
-		})
-		s.must(err)
-	}
+	s.othersGone()
 	for range 3 {
 		now := time.Now().Format(time.RFC3339Nano)
 		patch := fmt.Appendf(nil, `{"spec":{"inheritedMetadata":{"annotations":{%q:%q}}}}`, scenario.Look, now)
