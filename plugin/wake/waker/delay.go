@@ -88,12 +88,14 @@ func (w *wake) cause(ctx context.Context, seen *snapshot) (string, error) {
 	if err := w.APIReader.Get(ctx, name, &lease); client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("read Lease %s: %w", name, err)
 	}
-	return causeOf(seen.view, instances, warnings, &lease), nil
+	return causeOf(seen.view, seen.cluster.Status.TargetPrimary, instances, warnings, &lease), nil
 }
 
-// causeOf says what a wake waits for, given the cluster's instances, the Events about them, and the Lease that an instance must hold to
-// be the primary: from 1.30.1 on, PostgreSQL is not started before that.
-func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event, lease *coordinationv1.Lease) string {
+// causeOf says what a wake waits for, given the cluster's instances, the Events about them, and the Lease that the primary must hold: from
+// 1.30.1 on, it does not start PostgreSQL before that. A Lease that its holder no longer renews is taken over within 15 s.
+func causeOf(
+	cluster plan.Cluster, primary string, instances []corev1.Pod, events []corev1.Event, lease *coordinationv1.Lease,
+) string {
 	switch {
 	case cluster.Dozing && cluster.Stopped:
 		return "the fence could not be lifted; the plugin's log says why"
@@ -114,8 +116,7 @@ func causeOf(cluster plan.Cluster, instances []corev1.Pod, events []corev1.Event
 			return cause
 		}
 	}
-	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
-	if holder != "" && !slices.ContainsFunc(instances, func(p corev1.Pod) bool { return p.Name == holder }) {
+	if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); holder != "" && holder != primary {
 		return fmt.Sprintf("PostgreSQL does not accept sessions yet; the primary waits for Lease %s, which is held by %s", lease.Name, holder)
 	}
 	return "PostgreSQL does not accept sessions yet"

@@ -180,7 +180,7 @@ func TestCauseOf_namesWhatTheWakeWaitsFor(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			if got := causeOf(row.cluster, row.pods, row.events, &coordinationv1.Lease{}); !strings.Contains(got, row.want) {
+			if got := causeOf(row.cluster, "orders-1", row.pods, row.events, &coordinationv1.Lease{}); !strings.Contains(got, row.want) {
 				t.Errorf("got %q, want one that contains %q", got, row.want)
 			}
 		})
@@ -191,6 +191,7 @@ func TestCauseOf_namesWhoHoldsTheLease(t *testing.T) {
 	t.Parallel()
 	const silent = "PostgreSQL does not accept sessions yet"
 	runs := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "orders-1"}}
+	standby := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "orders-2"}}
 	leaves := *runs.DeepCopy()
 	leaves.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	for _, row := range []struct {
@@ -199,14 +200,15 @@ func TestCauseOf_namesWhoHoldsTheLease(t *testing.T) {
 		pod    corev1.Pod
 		want   string
 	}{
-		{"another holder", ptr.To("orders-2"), runs, silent + "; the primary waits for Lease orders, which is held by orders-2"},
-		{"not the instance itself", ptr.To("orders-1"), runs, silent},
+		{"a standby", ptr.To("orders-2"), runs, silent + "; the primary waits for Lease orders, which is held by orders-2"},
+		{"who is no instance", ptr.To("orders-9"), runs, silent + "; the primary waits for Lease orders, which is held by orders-9"},
+		{"not the primary itself", ptr.To("orders-1"), runs, silent},
 		{"nor who has released it", ptr.To(""), runs, silent},
 		{"nor where there is none", nil, runs, silent},
 		{"nor where the pod is the cause", ptr.To("orders-2"), leaves, "pod orders-1 is being deleted"},
 	} {
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "orders"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: row.holder}}
-		if got := causeOf(plan.Cluster{}, []corev1.Pod{row.pod}, nil, lease); got != row.want {
+		if got := causeOf(plan.Cluster{}, "orders-1", []corev1.Pod{row.pod, standby}, nil, lease); got != row.want {
 			t.Errorf("%s: got %q, want %q", row.rule, got, row.want)
 		}
 	}
