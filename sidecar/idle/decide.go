@@ -34,6 +34,8 @@ const (
 	// unwatchedAtMost is how long a woken server may have run before its first sample: sessions that do not come through the gateway
 	// meanwhile are not known.
 	unwatchedAtMost = time.Minute
+	// unsampledAtMost is how far apart two samples of a woken server may be that prove together that nobody has used it.
+	unsampledAtMost = 2 * RestInterval
 	// requestLasts is how long a request to sleep stays valid while something is in use.
 	requestLasts = 10 * time.Minute
 )
@@ -336,6 +338,8 @@ func startsClock(r Reason) bool {
 func (s State) after(seen Observation, eligible bool, now time.Time) State {
 	first := s.SampledUntil.IsZero() && !seen.Unknown
 	tookOver := !first && eligible && s.EligibleSince.IsZero() // whether the former primary was used is not known
+	// While a sample fails, ended TCP sessions are reported all the same. Sessions over the Unix socket are not.
+	missed := !first && (seen.Gap || seen.Began.Sub(s.SampledUntil) > unsampledAtMost)
 	if slices.ContainsFunc(seen.Blockers, startsClock) {
 		s.BlockedUntil = seen.Ended
 	} else {
@@ -363,7 +367,7 @@ func (s State) after(seen Observation, eligible bool, now time.Time) State {
 	}
 	s = s.afterOthers(seen, eligible, now)
 	switch {
-	case !s.LastActivity.IsZero(), seen.Unknown, !seen.Reported, seen.Elsewhere.Used, seen.Woken.IsZero(), !first && seen.Gap, tookOver:
+	case !s.LastActivity.IsZero(), !seen.Reported, seen.Elsewhere.Used, seen.Woken.IsZero(), missed, tookOver:
 		s.Unused = time.Time{}
 	// A server that has stopped since the wake, in this pod or in one before it, has made a checkpoint then or when it recovered.
 	case first && seen.Began.Sub(seen.Woken).Abs() <= wokenWithin && seen.Began.Sub(seen.Started) <= unwatchedAtMost && seen.Checkpointed.Before(seen.Woken):

@@ -127,7 +127,7 @@ func observationOf(t *testing.T, clock string, words []string) (Observation, tim
 		case "local":
 			seen.Local = true
 		case "unknown":
-			seen = Observation{Unknown: true, Blockers: seen.Blockers}
+			seen = Observation{Unknown: true, Reported: true, Blockers: seen.Blockers}
 		case "used":
 			seen.Used = began
 			if argument != "" {

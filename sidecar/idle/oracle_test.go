@@ -34,7 +34,7 @@ func history(script []byte) []moment {
 		case 1:
 			seen.InUse = []Reason{ReasonActive}
 		case 2:
-			seen = Observation{Unknown: true}
+			seen = Observation{Unknown: true, Reported: seen.Reported}
 		case 3:
 			seen.Blockers = []Reason{ReasonNotPrimary}
 		case 4:
@@ -181,15 +181,23 @@ func unused(moments []moment) bool {
 		return false
 	}
 	notPrimary := func(i int) bool { return slices.Contains(moments[i].seen.Blockers, ReasonNotPrimary) }
+	sampled := known
 	for i, m := range moments {
 		if i > known && notPrimary(i-1) && !notPrimary(i) {
 			return false // the former primary may have been used
 		}
 		used := len(m.seen.InUse) != 0 || !m.seen.Used.IsZero() || m.seen.Elsewhere.Active
-		doubtful := m.seen.Unknown || m.seen.Gap && i != known || !m.seen.Reported || m.seen.Elsewhere.Used || m.seen.Woken.IsZero()
+		doubtful := m.seen.Gap && i != known || !m.seen.Reported || m.seen.Elsewhere.Used || m.seen.Woken.IsZero()
 		if used || i >= known && doubtful {
 			return false
 		}
+		if m.seen.Unknown {
+			continue
+		}
+		if i > known && m.seen.Began.Sub(moments[sampled].seen.Ended) > 2*RestInterval {
+			return false
+		}
+		sampled = i
 	}
 	return true
 }

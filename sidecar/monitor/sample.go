@@ -57,10 +57,10 @@ func (m *Monitor) probeDue() bool {
 // unknown returns an unknown observation.
 func (m *Monitor) unknown() idle.Observation {
 	m.status.Known, m.status.ServerBlockers = false, nil
-	m.newest, m.since = newest{}, since{gap: true}
+	m.newest, m.since.gap = newest{started: m.newest.started}, m.since.gap || !m.sockets.watching()
 	m.stopListening()
 	m.kept, m.status.ListenerConnected = false, false
-	return idle.Observation{Unknown: true}
+	return idle.Observation{Unknown: true, Reported: m.sockets.watching()}
 }
 
 // read samples the sessions.

@@ -27,8 +27,11 @@ func TestSample_makesAnObservation(t *testing.T) {
 			t.Error("between two samples there is a gap")
 		}
 		i.sample.Started++
+		i.sampleErr = errFake
+		_, _ = m.Sample(t.Context())
+		i.sampleErr = nil
 		if seen, _ = m.Sample(t.Context()); !seen.Gap {
-			t.Error("a restart of the server is no gap")
+			t.Error("a restart of the server while a sample failed is no gap")
 		}
 	})
 }
@@ -36,12 +39,13 @@ func TestSample_makesAnObservation(t *testing.T) {
 func TestSample_isUnknownWhereItIsNotPermittedOrFails(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
-		rule string
-		make func(*instance, *Monitor)
+		rule     string
+		make     func(*instance, *Monitor)
+		reported bool
 	}{
-		{"no session may be held", func(_ *instance, m *Monitor) { m.Configure(Settings{}) }},
-		{"the server cannot be sampled", func(i *instance, _ *Monitor) { i.sampleErr = errFake }},
-		{"the server is shutting down", func(i *instance, _ *Monitor) { i.shuttingDown = true }},
+		{"no session may be held", func(_ *instance, m *Monitor) { m.Configure(Settings{}) }, false},
+		{"the server cannot be sampled, and the kernel still reports sessions", func(i *instance, _ *Monitor) { i.sampleErr = errFake }, true},
+		{"the server is shutting down", func(i *instance, _ *Monitor) { i.shuttingDown = true }, true},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -50,12 +54,12 @@ func TestSample_isUnknownWhereItIsNotPermittedOrFails(t *testing.T) {
 				_, _ = m.Sample(t.Context())
 				row.make(i, m)
 				seen, _ := m.Sample(t.Context())
-				if !seen.Unknown || m.Status().Known || m.Status().ServerBlockers != nil || i.connected || len(m.Terminable()) != 0 {
+				if !seen.Unknown || seen.Reported != row.reported || m.Status().Known || m.Status().ServerBlockers != nil || i.connected || len(m.Terminable()) != 0 {
 					t.Errorf("%+v, %+v", seen, m.Status())
 				}
 				i.sampleErr, i.shuttingDown = nil, false
 				m.Configure(permitted)
-				if seen, _ = m.Sample(t.Context()); seen.Unknown || !seen.Gap {
+				if seen, _ = m.Sample(t.Context()); seen.Unknown || seen.Gap == row.reported {
 					t.Errorf("afterwards: %+v", seen)
 				}
 			})
