@@ -12,7 +12,7 @@ import (
 // edit replaces a text, which must be there, in a file of a module.
 type edit struct{ file, old, new string }
 
-// edits let a release of the operator be compiled with older modules than it requires (replace in build/operator/1.30.1.mod): they leave
+// edits let a release of the operator be compiled with older modules than it requires (replace in build/operator/go.mod): they leave
 // out the calls that these lack, which remove a log file that is no FIFO, add options of barman, and write every line of a burst of logs.
 var edits = map[string][]edit{
 	"1.30.1": {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -20,8 +21,8 @@ type Versions struct {
 // What there is, the usual one first. The modules under build/ pin the releases: the usual one's go.mod, and a file VERSION.mod
 // beside it for every other.
 var (
-	kubernetesVersions = []string{"1.34.4", "1.36.3"}
-	operatorVersions   = []string{"1.30.0", "1.30.1", "1.29.1", "1.28.2"}
+	kubernetesVersions = []string{"1.34.4", "1.37.2"}
+	operatorVersions   = []string{"1.30.1", "1.29.2"}
 	postgresVersions   = []string{"17", "15", "18"}
 )
 
@@ -78,13 +79,17 @@ func (l Layout) moduleOf(name, version string, known []string) module {
 
 // directoryOf is where the files of another module are that this one requires.
 func (m module) directoryOf(ctx context.Context, path string) (string, error) {
-	command := exec.CommandContext(ctx, "go", "list", "-modfile="+m.file, "-m", "-f", "{{.Dir}}", path)
+	command := exec.CommandContext(ctx, "go", "mod", "download", "-modfile="+m.file, "-json", path)
 	command.Dir, command.Env = m.directory, append(os.Environ(), "GOFLAGS=")
-	directory, err := command.Output()
-	if err != nil {
-		return "", fmt.Errorf("find the module %s: %w", path, err)
+	var downloaded struct{ Dir string }
+	out, err := command.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &downloaded)
 	}
-	return strings.TrimSpace(string(directory)), nil
+	if err != nil {
+		return "", fmt.Errorf("download the module %s: %w", path, err)
+	}
+	return downloaded.Dir, nil
 }
 
 // sources are the files that decide what is built.
