@@ -108,6 +108,11 @@ var mutants = []mutant{
 		"sidecar/sleep", explorationOfDozes, "nothing leads on from here",
 	},
 	{
+		"the gateway says that it holds every client while a Service leads to the instance",
+		"plugin/wake/plan/plan.go", `s.Direct || !s.Led`, `s.Direct && !MUTANT || !s.Led`,
+		"sidecar/sleep", explorationOfDozes, "fenced although Services lead to the instance",
+	},
+	{
 		"what may doze is fenced in an attempt to hibernate it",
 		"sidecar/sleep/attempt.go", `if s.doze {`, `if s.doze && !MUTANT || s.view.MayDoze && MUTANT {`,
 		"sidecar/sleep", explorationOfDozes, "the fence is asked for although",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -41,6 +42,7 @@ type dozer struct {
 	machine Machine
 	// The API server. mayDoze is the policy of the cluster.
 	announced         string
+	ofDoze            bool // the announcement
 	handover          handover
 	fence             fence
 	since, recorded   bool // the marks: a doze has begun, and PostgreSQL has stopped since
@@ -86,6 +88,17 @@ func (w *dozer) view(healthy bool) View {
 		v.Holding = w.announced
 	}
 	return v
+}
+
+// decided is what the plugin reads of the Cluster, and has the gateway do. It does not lag, and its Service leads to the gateway.
+func (w *dozer) decided() (plan.Cluster, plan.Plan) {
+	cluster := planned(w.view(true))
+	cluster.MayStillStop = w.since && !w.recorded && w.fence == unfenced && !w.on
+	if w.ofDoze {
+		cluster.Announced, cluster.Acknowledged, cluster.HoldingValue = ofDoze(cluster.Announced), ofDoze(cluster.Acknowledged), ofDoze(cluster.HoldingValue)
+	}
+	service := plan.Service{UID: "rw", Led: true, Direct: w.endpoint, Ready: w.endpoint}
+	return cluster, plan.Decide(plan.State{Cluster: cluster, Services: []plan.Service{service}}, beforeDeadline)
 }
 
 // alive reports whether the pod is there.
@@ -159,7 +172,7 @@ func (w *dozer) send(a Action) {
 func (w *dozer) wrote() {
 	w.behind = w.alive()
 	if w.announced == "" {
-		w.handover = direct
+		w.handover, w.ofDoze = direct, false
 	}
 	if w.handover == direct {
 		w.plain = false
@@ -223,7 +236,7 @@ func (w *dozer) patch(a Action) {
 		w.suspended = false
 		return
 	case Announce:
-		w.announced, w.handover = newest, direct
+		w.announced, w.ofDoze, w.handover = newest, w.machine.doze, direct
 	case RemoveAnnouncement:
 		w.removingMarks()
 		w.announced, w.since, w.recorded = "", false, false
@@ -309,7 +322,7 @@ func (w *dozer) key() key {
 	p.announcement(w.announced)
 	p.number(int(w.handover), 3)
 	p.number(int(w.fence), 3)
-	p.flags(w.since, w.recorded, w.on, w.ours, w.mayDoze, w.suspended, w.behind)
+	p.flags(w.ofDoze, w.since, w.recorded, w.on, w.ours, w.mayDoze, w.suspended, w.behind)
 	p.number(int(w.operator), 3)
 	p.number(int(w.late), int(answered)+1)
 	p.number(int(w.postgres), 3)

@@ -194,37 +194,38 @@ func (w *dozer) wake() {
 
 // gatewayMoves are what the gateway does, and the clients that come to it.
 func (w *dozer) gatewayMoves(add dozerAdder) {
-	if w.on {
+	cluster, decided := w.decided()
+	switch {
+	case decided.Acknowledge != "":
+		add(true, "the gateway", " acknowledges", func(w *dozer) { w.handover = acknowledged; w.wrote() })
+	case decided.Hold != "":
+		add(true, "the gateway", " holds every client", func(w *dozer) { w.handover, w.lags = holding, true; w.wrote() })
+	}
+	switch {
+	case w.on:
 		if w.ours && w.operator == gone {
 			add(true, "a client comes,", " and the gateway wakes the cluster", func(w *dozer) { w.on, w.ours = false, false; w.wake() })
 		}
 		return
-	}
-	switch {
-	case w.fence == ours:
-		if w.recorded {
+	case cluster.Dozing:
+		if cluster.Stopped {
 			add(true, "a client comes,", " and the gateway lifts the fence", (*dozer).wake)
 		}
 		return
-	case w.announced == "":
-	case w.handover == direct:
-		add(true, "the gateway", " acknowledges", func(w *dozer) { w.handover = acknowledged; w.wrote() })
-	case w.handover == acknowledged && !w.endpoint:
-		add(true, "the gateway", " holds every client", func(w *dozer) { w.handover, w.lags = holding, true; w.wrote() })
-	case w.handover == holding:
+	case cluster.Holding:
 		add(false, "a client comes,", " and the gateway removes the announcement", func(w *dozer) { w.announced = ""; w.wrote(); w.forget() })
 	}
 	if w.lags {
 		add(true, "every replica of the gateway", " knows that it holds", func(w *dozer) { w.lags = false })
 	}
-	if w.postgres != stopped && (w.handover != holding || w.lags) && (!w.since || w.recorded) && !w.unproven {
+	if w.postgres != stopped && (!cluster.HoldsAll() || w.lags) && !w.unproven {
 		add(false, "a client comes", " through the gateway", (*dozer).visit)
 	}
 }
 
 // visit is a client that is passed to PostgreSQL.
 func (w *dozer) visit() {
-	if w.blame == ours {
+	if w.blame == ours && w.fence != theirs { // a person's fence is to keep clients out
 		w.violate("a client is passed to a PostgreSQL that may still stop")
 	}
 	w.visited = true

@@ -129,6 +129,12 @@ func (w *dozer) stepped(before Machine, e Event) {
 	}
 }
 
+// led reports whether the Service leads to the gateway.
+func (w *dozer) led() bool {
+	_, decided := w.decided()
+	return len(decided.Lead) != 0
+}
+
 func (w *dozer) broken() string { return w.violation }
 
 // check asserts what must hold in every state.
@@ -152,6 +158,8 @@ func (w *dozer) check() {
 		w.violate("a fence may still come, and nothing keeps the pod from being ready")
 	case m.phase == Awake && w.leased:
 		w.violate("awake, and the pod is kept from being ready")
+	case (w.fence == ours || w.since && w.fence == unfenced && w.blame == ours) && (!w.on || w.ours) && !w.led():
+		w.violate("PostgreSQL may stop, and its Service does not lead to the gateway")
 	case m.phase == Dozing && atRest && (w.postgres != stopped || !w.leased || w.fence != ours):
 		w.violate("dozing, and PostgreSQL runs, or the pod is ready")
 	}
