@@ -28,6 +28,8 @@ type mutant struct {
 const (
 	exploration        = "TestMachine_everyReachableState"
 	explorationOfDozes = "TestMachine_everyReachableStateOfADoze"
+	// explorationOfDeadlines explores those of a cluster that hibernates together with what the plugin decides.
+	explorationOfDeadlines = "TestMachine_everyReachableStateOfADeadline"
 )
 
 var mutants = []mutant{
@@ -106,6 +108,11 @@ var mutants = []mutant{
 		"a pod that is not ready is left to the operator to hibernate",
 		"sidecar/sleep/machine.go", `case !v.Fenced && (s.unready`, `case !(MUTANT && v.HibernationOn) && !v.Fenced && (s.unready`,
 		"sidecar/sleep", explorationOfDozes, "nothing leads on from here",
+	},
+	{
+		"the gateway leaves at the deadline although a late patch may still turn hibernation on",
+		"plugin/wake/plan/plan.go", `case change.IsZero() && !announcement.Doze &&`, `case !MUTANT && change.IsZero() && !announcement.Doze &&`,
+		"sidecar/sleep", explorationOfDeadlines, "the cluster sleeps, and its Services do not lead to the gateway",
 	},
 	{
 		"the gateway says that it holds every client while a Service leads to the instance",

@@ -304,7 +304,8 @@ func wordOf(name string, nothing, stale bool) string {
 		return silent // nothing is written
 	}
 	switch what {
-	case "answered: done", "answered: not as it must be", "carried out", "carried out, and its answer lost", "carried out late":
+	case "answered: done", "answered: not as it must be", "carried out", "carried out, and its answer lost", "carried out late",
+		"refused after the first of two schedules":
 		return word
 	default:
 		return silent

@@ -120,11 +120,26 @@
 //   - A replica of the gateway knows of a doze's announcement before the pod has left its Services.
 //   - Another primary does not turn hibernation on before this instance knows of the switchover, and its patches of schedules have ended.
 //   - A person makes no second change before the watch has brought the first.
+//   - The plugin has seen its own acknowledgement before the deadline of the announcement passes.
+//   - The clock of the plugin is ahead of the instance's by less than expiryMargin.
+//
+// # What no model has
+//
+//   - An instance beside the primary that runs a Machine of its own: another primary is a few moves.
+//   - A plugin with several replicas, or with Services that it cannot route.
+//   - What the plugin does when the sidecar does not answer: it records a stop, removes a fence that is ignored, and deletes a pod in
+//     which PostgreSQL was not started. The tests of plugin/wake/plan and e2e/tests prove that.
+//   - A Backup, a drain or an upgrade that wakes a cluster, and an instance that dies: e2e/tests.
+//   - The annotations that a person sets, and xata.io/scale-to-zero-wake manual: the transcripts, and the tests of sidecar/idle.
+//   - How long anything takes. That the cluster sleeps in every mode in which it may is TestLoop_sleepsInEverySteadyModeOnceTheThresholdHasPassed,
+//     that it prepares once for each idle period TestDoze_preparesOnceForEachIdlePeriodWhileTheArchiverIsSlow, and that a request on the
+//     channel has an effect or an error TestControlChannel_aRequestHasAnEffectOrAnError.
 //
 // # Where to start reading
 //
 // The transcripts in testdata are complete handovers, event by event; start with on-time.txt and doze.txt (go test -update rewrites
 // them). A test explores every state that the Machine can reach together with models of the API server, the operator, the gateway,
-// a sibling, another primary, a person and clients, and asserts the guarantees in each (promises_test.go). Another one does so for
-// a cluster of one instance that dozes, with models of the instance manager and the kubelet too (doze_promises_test.go).
+// a sibling, another primary and a person, and asserts the guarantees in each (promises_test.go). Another one does so for a cluster
+// of one instance that dozes, with models of the instance manager, the kubelet and clients too (doze_promises_test.go), and a third
+// one for a cluster that hibernates, with the plugin's own decisions, deadlines and a client (routed_test.go).
 package sleep

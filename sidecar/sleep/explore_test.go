@@ -31,8 +31,9 @@ type visited[W any] interface {
 }
 
 var (
-	_ visited[world] = (*world)(nil)
-	_ visited[dozer] = (*dozer)(nil)
+	_ visited[world]  = (*world)(nil)
+	_ visited[dozer]  = (*dozer)(nil)
+	_ visited[routed] = (*routed)(nil)
 )
 
 // exploration is every state that can be reached.
@@ -150,6 +151,12 @@ func TestMachine_everyReachableState(t *testing.T) {
 func TestMachine_everyReachableStateOfADoze(t *testing.T) {
 	t.Parallel()
 	exploreAll(t, dozer{behind: true, mayDoze: true, endpoint: true})
+}
+
+// TestMachine_everyReachableStateOfADeadline does so for the Machine together with plan.Decide.
+func TestMachine_everyReachableStateOfADeadline(t *testing.T) {
+	t.Parallel()
+	exploreAll(t, routed{world: world{primary: true, behind: true, client: nobody}})
 }
 
 // exploreAll also asserts that every state leads on.

@@ -97,19 +97,24 @@ func (p *packer) machine(m *Machine) {
 	p.number(int(m.resume), 3)
 }
 
-// key packs the world.
 func (w *world) key() key {
 	p := &packer{}
+	w.pack(p)
+	return p.key
+}
+
+// pack packs the world.
+func (w *world) pack(p *packer) {
 	p.machine(&w.machine)
 	p.announcement(w.announced)
 	p.announcement(w.acknowledged)
 	p.flags(w.primary, w.on, w.ours, w.behind, w.primaryIdle, w.standbyIdle, w.noBackup)
 	p.flags(w.unhealthy, w.expired, w.marked, w.ended, w.used)
 	p.number(int(w.operator), 3)
-	p.number(int(w.schedule), 3)
+	p.number(int(w.schedule), int(suspendedByPerson)+1)
 	for _, r := range w.requests {
 		p.request(r)
 	}
 	p.number(int(w.late), int(answered)+1)
-	return p.key
+	p.number(int(w.client), int(sampled)+1)
 }

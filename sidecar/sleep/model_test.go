@@ -17,6 +17,8 @@ type schedule uint8
 
 const (
 	active schedule = iota
+	// partly says that one of two is suspended, because the patch of the other one failed.
+	partly
 	suspended
 	// suspendedByPerson was suspended by us and carries our mark, and a person has come to own the suspension since.
 	suspendedByPerson
@@ -73,6 +75,9 @@ type world struct {
 	behind bool
 	// Whether the newest samples and the newest list of Backups since the acknowledgement spoke for sleep.
 	primaryIdle, standbyIdle, noBackup bool
+	client                             client
+	// changes counts what was written to the Cluster. It is no part of the state.
+	changes uint8
 	// What the promises are about besides: see promises_test.go.
 	unhealthy, expired, marked, ended, used bool
 	// violation is a promise that was broken; empty: none.
@@ -86,6 +91,10 @@ func (w *world) view(healthy bool) View {
 		Announced: w.announced, Acknowledged: w.acknowledged,
 	}
 }
+
+// mayBeIdle and mayBeUsed report whether a sample of this instance may find it idle, and in use.
+func (w *world) mayBeIdle() bool { return w.client == unasked || w.client == nobody }
+func (w *world) mayBeUsed() bool { return w.client != nobody }
 
 // alive reports whether the pods are there.
 func (w *world) alive() bool { return w.operator != gone }
@@ -145,6 +154,7 @@ func (w *world) send(a Action) {
 
 // wrote says that the Cluster has changed.
 func (w *world) wrote() {
+	w.changes++
 	w.behind = w.alive()
 	if w.acknowledged != w.announced { // it means nothing any more
 		w.acknowledged = ""
@@ -173,12 +183,15 @@ func (w *world) apply(r request, good bool) Completed {
 	}
 	switch r.action { //nolint:exhaustive // the others change nothing here
 	case ListBackups: // one that a schedule began since would not be seen
-		w.noBackup = good && w.acknowledged != "" && w.schedule != active
+		w.noBackup = good && w.acknowledged != "" && w.schedule >= suspended
 		result.Blocker = unless(good, idle.ReasonBackupRunning)
 	case AskSiblings:
 		w.standbyIdle, w.primaryIdle = good && w.acknowledged != "", false // the primary is sampled last
 		result.InUse, result.Blocker = !good, unless(good, idle.ReasonActive)
 	case Sample:
+		if w.client == unsampled {
+			w.client = sampled
+		}
 		w.primaryIdle = good && w.acknowledged != ""
 		result.InUse, result.Blocker = !good, unless(good, idle.ReasonActive)
 	case Announce:
@@ -223,9 +236,7 @@ func (w *world) hibernate() {
 
 // suspend is what SuspendBackups does: it also writes schedules that are suspended and carry our mark.
 func (w *world) suspend() {
-	if w.schedule == active {
-		w.schedule = suspended
-	}
+	w.schedule = max(w.schedule, suspended)
 	w.wroteSchedule()
 }
 
@@ -248,6 +259,9 @@ func (w *world) restart() {
 		w.abandonRequest(i)
 	}
 	w.machine = Machine{}
+	if w.client != unasked && !w.alive() {
+		w.client = nobody
+	}
 	w.expired, w.ended, w.used = false, false, false
 	w.behind = w.alive()
 	if w.announced == newest {

@@ -55,12 +55,14 @@ func machineMoves(w *world, add adder) {
 		}
 		add(true, "timer ", timer.String(), func(w *world) { w.give(Timeout{timer}) })
 	}
-	if w.machine.phase == Awake {
+	if w.machine.phase == Awake && w.mayBeIdle() {
 		add(true, "an observation", ": idle for the threshold", func(w *world) { w.give(Observed{}) })
 	}
-	add(false, "an observation", ": in use", func(w *world) { w.give(Observed{Blocker: idle.ReasonActive, InUse: true, IdleRestarted: true}) })
+	if w.mayBeUsed() {
+		add(false, "an observation", ": in use", func(w *world) { w.give(Observed{Blocker: idle.ReasonActive, InUse: true, IdleRestarted: true}) })
+	}
 	add(false, "the sidecar", " restarts", (*world).restart)
-	if !w.on {
+	if w.client == unasked && !w.on {
 		add(false, "a failover", " to this instance, whose sidecar starts", func(w *world) {
 			w.primary, w.marked = true, false
 			w.restart()
@@ -74,7 +76,7 @@ func requestMoves(w *world, add adder) {
 	for i, r := range w.requests {
 		switch r.progress {
 		case sent:
-			sentMoves(i, r, add)
+			sentMoves(w, i, r, add)
 		case answering:
 			add(true, nameOf(r.action), " is answered", func(w *world) { w.answer(i, w.requests[i].result) })
 		case unused:
@@ -82,7 +84,7 @@ func requestMoves(w *world, add adder) {
 	}
 }
 
-func sentMoves(i int, r request, add adder) {
+func sentMoves(w *world, i int, r request, add adder) {
 	carryOut := func(good bool) func(*world) {
 		return func(w *world) {
 			result := w.apply(w.requests[i], good)
@@ -92,8 +94,10 @@ func sentMoves(i int, r request, add adder) {
 			w.answer(i, result)
 		}
 	}
-	add(true, nameOf(r.action), " is answered: done", carryOut(true))
-	if r.action&(ListBackups|AskSiblings|Sample|ReadCluster|Announce) != 0 {
+	if r.action != Sample || w.mayBeIdle() {
+		add(true, nameOf(r.action), " is answered: done", carryOut(true))
+	}
+	if r.action&(ListBackups|AskSiblings|ReadCluster|Announce) != 0 || r.action == Sample && w.mayBeUsed() {
 		add(false, nameOf(r.action), " is answered: not as it must be", carryOut(false))
 	}
 	if r.action == Sample { // it asks nobody else
@@ -103,6 +107,13 @@ func sentMoves(i int, r request, add adder) {
 		add(true, nameOf(r.action), " is carried out", func(w *world) {
 			result := w.apply(w.requests[i], true)
 			w.requests[i] = request{action: r.action, progress: answering, result: result}
+		})
+	}
+	if w.client == unasked && (r.action == Suspend && w.schedule == active || r.action == Resume && w.schedule >= suspended) {
+		add(false, nameOf(r.action), " is refused after the first of two schedules", func(w *world) {
+			w.apply(w.requests[i], true)
+			w.schedule = partly
+			w.answer(i, Completed{Action: r.action, Outcome: Refused})
 		})
 	}
 	add(false, nameOf(r.action), " is refused", func(w *world) { w.answer(i, Completed{Action: r.action, Outcome: Refused}) })

@@ -14,7 +14,7 @@ func (w *world) switching() {
 		w.violate("switched on, and not every instance was idle at its newest sample since the acknowledgement")
 	case !w.noBackup:
 		w.violate("switched on, and a Backup ran when they were last listed since the acknowledgement")
-	case w.schedule == active:
+	case w.schedule < suspended:
 		w.violate("switched on with an active schedule")
 	}
 }
