@@ -1,6 +1,6 @@
 // Command bench measures on a real cluster what the sidecar and the plugin cost: PostgreSQL's shutdown with the sidecar
 // against without it, side by side, its own memory and processor time at rest, how quickly the plugin answers the operator,
-// what storms of sessions, and pgbench, cost, and how long a client waits that wakes a cluster, from hibernation or from a doze, alone and
+// what the operator does about clusters that doze, what storms of sessions, and pgbench, cost, and how long a client waits that wakes a cluster, from hibernation or from a doze, alone and
 // beside a backup plugin. What holds however often it is tried is a test of `make soak`. Machines are noisy: read the ratios. It uses the
 // cluster that KUBECONFIG names; memory, processor time and the plugin's answers need the node to be this machine.
 package main
@@ -40,8 +40,9 @@ func main() {
 	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after sleep is measured beside other plugins")
 	flag.IntVar(&much.dozes, "dozes", 20, "how often the first query after a doze is measured")
 	flag.IntVar(&much.dozers, "dozers", 5, "how many clusters doze off together, and are then asked one after the other")
+	flag.IntVar(&much.resting, "resting", 40, "beside how many dozing clusters the operator is measured")
 	flag.IntVar(&much.hibernations, "hibernations", 3, "how often the first query after hibernation is measured beside dozes: once a round")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, doze, shared-buffers, beside, together")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, doze, operator, shared-buffers, beside, together")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -54,7 +55,7 @@ func main() {
 
 // amounts say how much is measured.
 type amounts struct {
-	runs, wakes, dozes, dozers, hibernations int
+	runs, wakes, dozes, dozers, resting, hibernations int
 
 	rest time.Duration
 }
@@ -95,6 +96,7 @@ func run(ctx context.Context, much amounts, only string) error {
 		{"awake", func() error { return awake(ctx, kube, namespace, much.runs) }},
 		{"pooled", func() error { return pooled(ctx, kube, namespace, much.runs) }},
 		{"doze", func() error { return dozes(ctx, kube, namespace, with, without, much) }},
+		{"operator", func() error { return operators(ctx, kube, namespace, much.resting, much.rest) }},
 		{"shared-buffers", func() error { return dirtyDozes(ctx, kube, namespace, much.runs) }},
 		{"beside", func() error { return besideOthers(ctx, kube, with, much.wakes) }},
 		{"together", func() error { return together(ctx, kube, namespace, 20) }},
