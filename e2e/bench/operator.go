@@ -25,7 +25,7 @@ type effort struct{ reconciliations, operator, calls, plugin float64 }
 func operators(ctx context.Context, kube *scenario.Kubernetes, namespace string, most int, lasts time.Duration) error {
 	fmt.Println("\n| clusters that doze | reconciliations a minute | calls of the plugin | operator's processor (% of a core) | plugin's |\n|---|---|---|---|---|")
 	var clusters []*cnpgv1.Cluster
-	for count := 0; ; count = min(count+most/2, most) {
+	for count := 0; ; count = min(count+max(most/2, 1), most) {
 		for len(clusters) < count { // few at once: each start takes the whole machine
 			more, err := dozers(ctx, kube, namespace, fmt.Sprintf("rests-%d", len(clusters)), min(5, count-len(clusters)))
 			if err != nil {
