@@ -37,12 +37,12 @@ func main() {
 	var much amounts
 	flag.IntVar(&much.runs, "runs", 5, "how often each shutdown and each start is measured")
 	flag.DurationVar(&much.rest, "rest", time.Minute, "how long the sidecar is watched at rest")
-	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after sleep is measured beside other plugins")
+	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after hibernation is measured, and beside other plugins")
 	flag.IntVar(&much.dozes, "dozes", 20, "how often the first query after a doze is measured")
 	flag.IntVar(&much.dozers, "dozers", 5, "how many clusters doze off together, and are then asked one after the other")
 	flag.IntVar(&much.resting, "resting", 40, "beside how many dozing clusters the operator is measured")
 	flag.IntVar(&much.hibernations, "hibernations", 3, "how often the first query after hibernation is measured beside dozes: once a round")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, doze, operator, shared-buffers, beside, together")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, wakes, doze, operator, shared-buffers, beside, together")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -95,6 +95,7 @@ func run(ctx context.Context, much amounts, only string) error {
 		{"pgbench", func() error { return pgbench(ctx, kube, with, without, much.runs) }},
 		{"awake", func() error { return awake(ctx, kube, namespace, much.runs) }},
 		{"pooled", func() error { return pooled(ctx, kube, namespace, much.runs) }},
+		{"wakes", func() error { return wakes(ctx, kube, with, without, much.wakes) }},
 		{"doze", func() error { return dozes(ctx, kube, namespace, with, without, much) }},
 		{"operator", func() error { return operators(ctx, kube, namespace, much.resting, much.rest) }},
 		{"shared-buffers", func() error { return dirtyDozes(ctx, kube, namespace, much.runs) }},
