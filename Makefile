@@ -181,6 +181,8 @@ lint-vet:
 lint-modules:
 	go mod tidy -diff && go -C e2e mod tidy -diff
 
+# What the linters keep names files of the folder in which they ran, so that those of another one cannot use it.
+lint-linters: export GOLANGCI_LINT_CACHE = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/golangci-lint$(subst /,-,$(CURDIR))
 lint-linters:
 	go run $(GOLANGCI_LINT) run ./...
 	cd e2e && go run $(GOLANGCI_LINT) run ./...
