@@ -79,7 +79,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask func(context.Con
 			Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
 		Gateway: clients,
-		Listen:  func(ctx context.Context, port uint16) (gateway.Listener, error) { return entry.Listen(ctx, port) },
+		Listen:  entry.Listen,
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		},

@@ -33,7 +33,7 @@ import (
 
 // Gateway serves the listeners; it is [gateway.Gateway].
 type Gateway interface {
-	Open(service gateway.Service, listener gateway.Listener) error
+	Open(service gateway.Service, listener net.Listener)
 	Close(uid types.UID)
 	Drain(ctx context.Context) error
 }
@@ -62,7 +62,7 @@ type Controller struct {
 	// Gateway serves the clients.
 	Gateway Gateway
 	// Listen opens a port, and Dial connects to a Service; they are the network's outside of tests.
-	Listen func(ctx context.Context, port uint16) (gateway.Listener, error)
+	Listen func(ctx context.Context, port uint16) (net.Listener, error)
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	// Ask asks the replica at an address whether it lives; the context bounds that.
 	Ask func(ctx context.Context, replica netip.Addr) error
@@ -341,9 +341,7 @@ func (c *Controller) openListener(ctx context.Context, cluster types.NamespacedN
 	}
 	opened := &openPort{port: port, acceptNotifier: newAcceptNotifier(listener)}
 	of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: cluster.Name}
-	if err := c.Gateway.Open(of, opened.acceptNotifier); err != nil {
-		return fmt.Errorf("serve port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
-	}
+	c.Gateway.Open(of, opened.acceptNotifier)
 	c.openPorts.add(cluster, owner.UID, opened)
 	c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", cluster.Name, "service", owner.Name, "port", port)
 	return nil

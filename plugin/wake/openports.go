@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 )
 
 // drainDelay is how long a listener stays after its slices are gone, because the kube-proxies of other nodes still lead there.
@@ -97,12 +96,12 @@ func (d *openPorts) namespaces() []string {
 // acceptNotifier is a listener that reports accepted connections, separately for each address family, because a Service may lead
 // here for one family but not the other.
 type acceptNotifier struct {
-	gateway.Listener
+	net.Listener
 	mutex   sync.Mutex
 	arrived map[discoveryv1.AddressType]chan struct{}
 }
 
-func newAcceptNotifier(listener gateway.Listener) *acceptNotifier {
+func newAcceptNotifier(listener net.Listener) *acceptNotifier {
 	return &acceptNotifier{Listener: listener, arrived: map[discoveryv1.AddressType]chan struct{}{}}
 }
 

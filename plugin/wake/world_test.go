@@ -512,7 +512,7 @@ func (n *network) at(port uint16) *fakeListener {
 	return n.listening[port]
 }
 
-func (n *network) listen(_ context.Context, port uint16) (gateway.Listener, error) {
+func (n *network) listen(_ context.Context, port uint16) (net.Listener, error) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	if n.listening[port] != nil {
@@ -535,7 +535,7 @@ func (n *network) open() []uint16 {
 	return slices.Sorted(maps.Keys(n.listening))
 }
 
-func (n *network) Open(service gateway.Service, l gateway.Listener) error {
+func (n *network) Open(service gateway.Service, l net.Listener) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	n.served[service.UID] = l
@@ -548,7 +548,6 @@ func (n *network) Open(service gateway.Service, l gateway.Listener) error {
 			_ = conn.Close()
 		}
 	}()
-	return nil
 }
 
 func (n *network) Close(uid types.UID) {

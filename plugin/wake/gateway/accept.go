@@ -12,39 +12,20 @@ import (
 // no memory left.
 const acceptPause = time.Second
 
-// Listener is a listening port. It announces connections, so that no goroutine has to block in Accept.
-type Listener interface {
-	net.Listener
-	// Announce makes the listener call the function when a connection can be accepted. It does not call it again before it has
-	// returned, nor once the listener is closed.
-	Announce(come func()) error
-}
-
-// accept accepts the pending connection.
+// accept accepts connections until the listener is closed.
 func (g *Gateway) accept(d *serviceListener) {
-	if !g.enter() {
-		return
+	for {
+		conn, err := d.listener.Accept()
+		switch {
+		case err == nil:
+			g.admit(d, conn)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			g.logger.Warn("a connection cannot be accepted", "namespace", d.service.Namespace, "service", d.service.Name, "error", err.Error())
+			pause(g.cut, acceptPause)
+		}
 	}
-	defer g.work.Done()
-	conn, err := d.listener.Accept()
-	switch {
-	case err == nil:
-		g.admit(d, conn)
-	case errors.Is(err, net.ErrClosed):
-	default:
-		g.logger.Warn("a connection cannot be accepted", "namespace", d.service.Namespace, "service", d.service.Name, "error", err.Error())
-		pause(g.cut, acceptPause)
-	}
-}
-
-// enter counts a new goroutine. It returns false if the gateway drains and already waits for the running ones.
-func (g *Gateway) enter() bool {
-	g.mutex.Lock()
-	defer g.mutex.Unlock()
-	if !g.draining {
-		g.work.Add(1)
-	}
-	return !g.draining
 }
 
 // admit gives the connection a starting slot and a goroutine, unless the backend refuses its peer.

@@ -15,7 +15,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
 )
 
@@ -138,7 +137,7 @@ const kind = "clusters.example.org"
 type running struct {
 	*Gateway
 	ledger   *ledger
-	listener Listener
+	listener net.Listener
 	address  string
 }
 
@@ -171,17 +170,14 @@ func run(t testing.TB, backend Backend, edit func(*Limits)) running {
 		}
 	})
 	r.listener, r.address = opened(t)
-	must(t, r.Open(demo, r.listener))
+	r.Open(demo, r.listener)
 	return r
 }
 
 // opened is a port of a gateway, and its address.
-func opened(t testing.TB) (Listener, string) {
+func opened(t testing.TB) (net.Listener, string) {
 	t.Helper()
-	way, err := listener.New()
-	must(t, err)
-	t.Cleanup(func() { _ = way.Close() })
-	listener, err := way.Listen(t.Context(), 0)
+	listener, err := net.Listen("tcp", ":0")
 	must(t, err)
 	return listener, fmt.Sprintf("127.0.0.1:%d", addrPort(listener.Addr()).Port())
 }

@@ -15,6 +15,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -34,7 +35,7 @@ type Gateway struct {
 	// cut ends when all connections must be closed, with errClosed as its cause.
 	cut    context.Context
 	cutAll context.CancelCauseFunc
-	// work counts the goroutines of connections.
+	// work counts the goroutines of listeners and connections.
 	work sync.WaitGroup
 
 	mutex     sync.Mutex
@@ -45,7 +46,7 @@ type Gateway struct {
 // serviceListener is a listener of a Service.
 type serviceListener struct {
 	service  Service
-	listener Listener
+	listener net.Listener
 }
 
 // New makes a gateway that serves nothing yet. clusters is kubectl's name for the Cluster resource, such as
@@ -64,21 +65,17 @@ func New(limits Limits, clusters string, backend Backend, observer Observer, log
 func (g *Gateway) SetHeld(most int) { g.held.resize(most) }
 
 // Open serves the Service on the listener, which the gateway then owns. A Service may have several listeners: one for each
-// address family. After Drain the listener is closed at once. If Announce fails, Open closes it and returns the error.
-func (g *Gateway) Open(service Service, listener Listener) error {
+// address family. After Drain the listener is closed at once.
+func (g *Gateway) Open(service Service, listener net.Listener) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
 	if g.draining {
 		_ = listener.Close()
-		return nil
+		return
 	}
 	d := &serviceListener{service: service, listener: listener}
-	if err := listener.Announce(func() { g.accept(d) }); err != nil {
-		_ = listener.Close()
-		return err
-	}
+	g.work.Go(func() { g.accept(d) })
 	g.listeners[service.UID] = append(g.listeners[service.UID], d)
-	return nil
 }
 
 // Close stops accepting connections for the Service. Connections that are open stay, even in the starting step: inside TLS they
