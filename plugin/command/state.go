@@ -8,6 +8,8 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -59,19 +61,13 @@ func see(cluster *cnpgv1.Cluster, pods []corev1.Pod, podsKnown bool, now time.Ti
 	return seen{cluster: cluster, view: plan.View(cluster, now), pods: pods, podsKnown: podsKnown}
 }
 
-// condition returns the reason and time of the operator's hibernation condition.
-func (s seen) condition() (reason string, since time.Time, there bool) {
-	for _, condition := range s.cluster.Status.Conditions {
-		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
-			return condition.Reason, condition.LastTransitionTime.Time, true
-		}
-	}
-	return "", time.Time{}, false
+// condition returns the operator's hibernation condition, or nil.
+func (s seen) condition() *metav1.Condition {
+	return meta.FindStatusCondition(s.cluster.Status.Conditions, contract.ConditionHibernation)
 }
 
 // state returns the state of the cluster.
 func (s seen) state(now time.Time) State {
-	_, _, hibernation := s.condition()
 	announced, err := contract.ParseAnnouncement(s.view.Announced)
 	about := false
 	if err == nil {
@@ -88,7 +84,7 @@ func (s seen) state(now time.Time) State {
 		return StateDozing
 	case s.view.MayStillStop || !s.wokenFromDoze(now).IsZero():
 		return StateWaking
-	case hibernation || s.starting(now): // the operator removes the condition when it begins to create the pods
+	case s.condition() != nil || s.starting(now): // the operator removes the condition when it begins to create the pods
 		return StateWaking
 	case s.view.Problems != 0 || !s.view.Policy.Enabled:
 		return StateDisabled
@@ -127,18 +123,18 @@ func (s seen) primary() *corev1.Pod {
 
 // since returns when the state began, or zero if unknown.
 func (s seen) since(state State, now time.Time) time.Time {
-	reason, changed, _ := s.condition()
+	var changed time.Time
+	if condition := s.condition(); condition != nil {
+		changed = condition.LastTransitionTime.UTC()
+	}
 	switch state {
 	case StateAsleep, StateGoing:
 		if at, err := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationAsleepSince]); err == nil && s.view.OwnsHibernation {
 			return at.UTC()
 		}
-		if reason == "" {
-			return time.Time{}
-		}
-		return changed.UTC()
+		return changed
 	case StateAsleepByHand:
-		return changed.UTC()
+		return changed
 	case StateDozing:
 		return s.dozingSince()
 	case StateWaking:
@@ -227,11 +223,11 @@ type saved struct {
 
 // saved counts from when no pod was left, by the operator's condition: until then the requests were still held.
 func (s seen) saved(state State, now time.Time) saved {
-	_, since, _ := s.condition()
-	if state != StateAsleep || since.IsZero() {
+	condition := s.condition()
+	if state != StateAsleep || condition == nil || condition.LastTransitionTime.IsZero() {
 		return saved{}
 	}
-	slept := max(now.Sub(since).Seconds(), 0) // the condition's time is from another clock
+	slept := max(now.Sub(condition.LastTransitionTime.Time).Seconds(), 0) // the condition's time is from another clock
 	of := func(request float64) *float64 {
 		if request <= 0 {
 			return nil

@@ -21,10 +21,6 @@ import (
 // defaultWakeTimeout is the plugin's own default timeout for a wake.
 const defaultWakeTimeout = 5 * time.Minute
 
-// waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30: pkg/reconciler/hibernation). Once the
-// cluster is healthy it may have begun all the same: it writes the next reason only after it has deleted the first pod.
-const waitingForHealthy = "WaitingForHealthy"
-
 // step is the next step of a wake.
 type step int
 
@@ -44,12 +40,13 @@ const (
 )
 
 // next returns the next step. Hibernation may be turned off before the first pod is deleted and after the last is gone; the
-// patch fails if the operator has begun meanwhile. While volumes are at risk no new pod may be created, so hibernation may be
+// patch fails if the operator has begun meanwhile. Once the cluster is healthy the operator may have begun even if the condition says
+// that it waits: it writes the next reason only after it has deleted the first pod. While volumes are at risk no new pod may be created, so hibernation may be
 // turned off only while all pods are left.
 func (s seen) next() step {
-	reason, _, _ := s.condition()
+	condition := s.condition()
 	deleting := slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
-	begun := deleting || reason != "" && (reason != waitingForHealthy || s.cluster.Status.Phase == cnpgv1.PhaseHealthy)
+	begun := deleting || condition != nil && (condition.Reason != contract.HibernationWaitingForHealthy || s.cluster.Status.Phase == cnpgv1.PhaseHealthy)
 	switch {
 	case s.view.Dozing && !s.view.Stopped:
 		return stepAwaitStopped
@@ -70,9 +67,8 @@ func (s seen) next() step {
 
 // awake reports whether the primary is ready to serve.
 func (s seen) awake() bool {
-	_, _, hibernation := s.condition()
 	primary := s.primary()
-	return !s.view.HibernationOn && !s.view.Dozing && !s.view.MayStillStop && !hibernation && primary != nil && ready(*primary)
+	return !s.view.HibernationOn && !s.view.Dozing && !s.view.MayStillStop && s.condition() == nil && primary != nil && ready(*primary)
 }
 
 // woke is the output of wake.

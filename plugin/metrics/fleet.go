@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -251,9 +251,8 @@ func (f *Fleet) suspended(ctx context.Context) map[types.NamespacedName]int {
 
 // stateOf returns the state. It uses the operator's hibernation condition, because phase and readiness do not change.
 func stateOf(cluster *cnpgv1.Cluster, view plan.Cluster) string {
-	hibernated := hibernation(cluster)
 	switch {
-	case hibernated != nil && hibernated.Status == metav1.ConditionTrue:
+	case meta.IsStatusConditionTrue(cluster.Status.Conditions, contract.ConditionHibernation):
 		return stateAsleep
 	case cluster.Annotations[contract.AnnotationHibernation] == "on":
 		return stateHibernating
@@ -270,16 +269,6 @@ func stateOf(cluster *cnpgv1.Cluster, view plan.Cluster) string {
 // Hibernated clusters are excluded: the operator does not update their phase.
 func unreconciled(cluster *cnpgv1.Cluster) bool {
 	return plan.BlockedByPlugin(cluster) && cluster.Annotations[contract.AnnotationHibernation] != "on"
-}
-
-// hibernation returns the operator's hibernation condition, or nil.
-func hibernation(cluster *cnpgv1.Cluster) *metav1.Condition {
-	for i := range cluster.Status.Conditions {
-		if cluster.Status.Conditions[i].Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
-			return &cluster.Status.Conditions[i]
-		}
-	}
-	return nil
 }
 
 func number(ok bool) float64 {

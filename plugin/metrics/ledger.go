@@ -4,6 +4,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -115,7 +116,7 @@ func dozingSince(cluster *cnpgv1.Cluster, view plan.Cluster) time.Time {
 // asleepSince returns since when the cluster has had no pods. It uses the time of the operator's condition: our annotation is
 // older by the duration of the shutdown, and missing if a person put the cluster to sleep.
 func asleepSince(cluster *cnpgv1.Cluster) (time.Time, bool) {
-	condition := hibernation(cluster)
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, contract.ConditionHibernation)
 	if condition == nil || condition.Status != metav1.ConditionTrue || condition.LastTransitionTime.IsZero() {
 		return time.Time{}, false
 	}

@@ -137,6 +137,12 @@ const (
 const (
 	// AnnotationHibernation is "on" or "off".
 	AnnotationHibernation = "cnpg.io/hibernation"
+	// ConditionHibernation is the type of the operator's condition about it. Its reason is HibernationWaitingForHealthy while the
+	// operator has not begun, HibernationDeletingPods, and then Hibernated (1.30: pkg/reconciler/hibernation).
+	ConditionHibernation         = AnnotationHibernation
+	HibernationWaitingForHealthy = "WaitingForHealthy"
+	HibernationDeletingPods      = "DeletingPods"
+	Hibernated                   = "Hibernated"
 	// AnnotationFencedInstances lists in JSON the instances whose PostgreSQL the instance manager stops and keeps stopped.
 	AnnotationFencedInstances = "cnpg.io/fencedInstances"
 	// FencedInstancesAll is its value for every instance, and the only one that this project writes: the operator mistakes a list of

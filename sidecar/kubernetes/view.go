@@ -84,10 +84,6 @@ type View struct {
 // machine, a prepared stop has taken 13 seconds.
 const minSwitchoverDelay = 60
 
-// waitingForHealthy is the condition's reason while the operator has not begun to hibernate (1.30:
-// pkg/reconciler/hibernation/status.go).
-const waitingForHealthy = "WaitingForHealthy"
-
 // Before reports whether the view is older than another of the same Cluster. resourceVersions are increasing numbers
 // (apimachinery: util/resourceversion); a view with any other resourceVersion is not older.
 func (v View) Before(other View) bool {
@@ -96,11 +92,11 @@ func (v View) Before(other View) bool {
 }
 
 // Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view. It adds the condition
-// before it deletes the first pod, but deletes that in the same reconciliation in which it changes the reason from waitingForHealthy,
+// before it deletes the first pod, but deletes that in the same reconciliation in which it changes the reason from WaitingForHealthy,
 // and writes that change only later (1.30: updateResourceStatus compares the status with a copy that shares its conditions). So once the
 // cluster is healthy it may have begun.
 func (v View) Untouched() bool {
-	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == waitingForHealthy && !v.Healthy)
+	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == contract.HibernationWaitingForHealthy && !v.Healthy)
 }
 
 // Blockers returns the Cluster's own reasons against sleep, if the given pod decides.
@@ -172,7 +168,7 @@ func viewOf(c *api.Cluster) View {
 	view.RestartFailed = c.Annotations[contract.AnnotationRestartFailed]
 	for _, condition := range c.Status.Conditions {
 		view.ArchivingFailing = view.ArchivingFailing || condition.Type == "ContinuousArchiving" && condition.Status == "False"
-		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
+		if condition.Type == contract.ConditionHibernation {
 			view.Hibernation = condition.Reason
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
@@ -117,13 +118,11 @@ func clusters(c *cnpgv1.Cluster) any {
 		kept.Status.Phase, kept.Status.PhaseReason = one(c.Status.Phase), c.Status.PhaseReason
 	}
 	kept.Spec.Resources = corev1.ResourceRequirements{Requests: saved(c.Spec.Resources.Requests), Limits: saved(c.Spec.Resources.Limits)}
-	for _, condition := range c.Status.Conditions {
-		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
-			kept.Status.Conditions = []metav1.Condition{{
-				Type: contract.AnnotationHibernation, Status: condition.Status, Reason: one(condition.Reason),
-				LastTransitionTime: condition.LastTransitionTime,
-			}}
-		}
+	if condition := apimeta.FindStatusCondition(c.Status.Conditions, contract.ConditionHibernation); condition != nil {
+		kept.Status.Conditions = []metav1.Condition{{
+			Type: contract.ConditionHibernation, Status: condition.Status, Reason: one(condition.Reason),
+			LastTransitionTime: condition.LastTransitionTime,
+		}}
 	}
 	return kept
 }

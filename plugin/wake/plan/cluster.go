@@ -5,6 +5,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
@@ -13,14 +14,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
-const (
-	// How the operator's condition says that it deletes the pods, that every pod is gone, and that it has not begun (1.30:
-	// pkg/reconciler/hibernation).
-	conditionDeletingPods      = "DeletingPods"
-	conditionHibernated        = "Hibernated"
-	conditionWaitingForHealthy = "WaitingForHealthy"
-	on                         = "on"
-)
+const on = "on"
 
 // Cluster is what a decision needs to know of a Cluster.
 type Cluster struct {
@@ -76,12 +70,10 @@ func (c Cluster) Again(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	}
 	view.OwnsHibernation = view.HibernationOn && OwnsHibernation(cluster.ManagedFields)
 	view.doze(cluster, now)
-	for _, condition := range cluster.Status.Conditions {
-		if condition.Type == contract.AnnotationHibernation { // the operator names the condition like the annotation
-			view.Hibernated = condition.Status == metav1.ConditionTrue && condition.Reason == conditionHibernated
-			view.DeletingPods = condition.Reason == conditionDeletingPods
-			view.WaitsForHealthy = condition.Reason == conditionWaitingForHealthy
-		}
+	if condition := meta.FindStatusCondition(cluster.Status.Conditions, contract.ConditionHibernation); condition != nil {
+		view.Hibernated = condition.Status == metav1.ConditionTrue && condition.Reason == contract.Hibernated
+		view.DeletingPods = condition.Reason == contract.HibernationDeletingPods
+		view.WaitsForHealthy = condition.Reason == contract.HibernationWaitingForHealthy
 	}
 	return view
 }
