@@ -99,7 +99,7 @@ func (l *Loop) sleepView() sleep.View {
 	v := l.status.View
 	marked := !v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != ""
 	return sleep.View{
-		Primary: v.CurrentPrimary == l.parts.Pod && v.TargetPrimary == l.parts.Pod,
+		Primary: v.CurrentPrimary == l.parts.Pod && v.TargetPrimary == l.parts.Pod, PrimarySince: v.PrimarySince,
 		Healthy: v.Healthy, NotReady: v.Hibernation != "" || !slices.Contains(v.Ready, l.parts.Pod), Manual: l.status.Policy.Manual,
 		HibernationOn: v.Hibernating, OwnsHibernation: v.Ours, HibernationBegun: v.Hibernating && !v.Untouched(),
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],

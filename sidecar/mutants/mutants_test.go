@@ -28,6 +28,8 @@ type mutant struct {
 const (
 	exploration        = "TestMachine_everyReachableState"
 	explorationOfDozes = "TestMachine_everyReachableStateOfADoze"
+	// explorationOfPairs explores those of two instances.
+	explorationOfPairs = "TestMachine_everyReachableStateOfTwoInstances"
 	// explorationOfDeadlines explores those of a cluster that hibernates together with what the plugin decides.
 	explorationOfDeadlines = "TestMachine_everyReachableStateOfADeadline"
 )
@@ -108,6 +110,11 @@ var mutants = []mutant{
 		"a pod that is not ready is left to the operator to hibernate",
 		"sidecar/sleep/machine.go", `case !v.Fenced && (s.unready`, `case !(MUTANT && v.HibernationOn) && !v.Fenced && (s.unready`,
 		"sidecar/sleep", explorationOfDozes, "nothing leads on from here",
+	},
+	{
+		"an instance that is the primary again does not know that there was another",
+		"sidecar/sleep/machine.go", `!v.PrimarySince.Equal(was.PrimarySince)`, `!MUTANT && !v.PrimarySince.Equal(was.PrimarySince)`,
+		"sidecar/sleep", explorationOfPairs, "at rest, and schedules carry our mark",
 	},
 	{
 		"the gateway leaves at the deadline although a late patch may still turn hibernation on",

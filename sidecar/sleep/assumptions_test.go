@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Durations that others have chosen.
@@ -46,7 +48,7 @@ func TestModels_assumeWhatTheConstantsMakeTrue(t *testing.T) {
 		constants string // as doc.go has them
 		holds     bool
 	}{
-		{"resumeAgainDelay > kubernetes.callTimeout + a minute (--request-timeout)", resumeAgainDelay > callTimeout+requestTimeout},
+		{"kubernetes.callTimeout + a minute (--request-timeout)", resumeAgainDelay > contract.AnnouncementLifetime+callTimeout+requestTimeout},
 		{"fence.notStoppingFor >= 25 s", notStoppingFor >= obeysWithin},
 		{"fence.acceptingFor >= fence.notStoppingFor", acceptingFor >= notStoppingFor},
 		{"plan.LiftedFenceTimeout >= fence.acceptingFor", liftedFenceTimeout >= acceptingFor},

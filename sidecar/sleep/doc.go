@@ -104,8 +104,8 @@
 // the models leave out, and a test compares them (assumptions_test.go):
 //
 //	the models leave out                                            because
-//	that the schedules are resumed again before a patch that was    resumeAgainDelay > kubernetes.callTimeout + a minute (--request-timeout)
-//	  late is lost
+//	that the schedules are resumed again before a patch that was    resumeAgainDelay > contract.AnnouncementLifetime +
+//	  late is lost, of this instance or of the former primary          kubernetes.callTimeout + a minute (--request-timeout)
 //	that a postmaster serves, and a lifted fence stops it after     fence.notStoppingFor >= 25 s
 //	  all; an instance manager obeys within 25 s                    fence.acceptingFor >= fence.notStoppingFor
 //	that the gateway passes a client to such a postmaster before    plan.LiftedFenceTimeout >= fence.acceptingFor
@@ -118,14 +118,14 @@
 // No constant bounds how long a watch lags. So these remain assumptions of the models:
 //
 //   - A replica of the gateway knows of a doze's announcement before the pod has left its Services.
-//   - Another primary does not turn hibernation on before this instance knows of the switchover, and its patches of schedules have ended.
+//   - A new primary does not suspend schedules before the former one knows of the switchover, and its patches of schedules have ended.
 //   - A person makes no second change before the watch has brought the first.
 //   - The plugin has seen its own acknowledgement before the deadline of the announcement passes.
 //   - The clock of the plugin is ahead of the instance's by less than expiryMargin.
 //
 // # What no model has
 //
-//   - An instance beside the primary that runs a Machine of its own: another primary is a few moves.
+//   - More than two switchovers, or a Machine that restarts, beside another Machine. In the first exploration another primary is a few moves.
 //   - A plugin with several replicas, or with Services that it cannot route.
 //   - What the plugin does when the sidecar does not answer: it records a stop, removes a fence that is ignored, and deletes a pod in
 //     which PostgreSQL was not started. The tests of plugin/wake/plan and e2e/tests prove that.
@@ -140,6 +140,7 @@
 // The transcripts in testdata are complete handovers, event by event; start with on-time.txt and doze.txt (go test -update rewrites
 // them). A test explores every state that the Machine can reach together with models of the API server, the operator, the gateway,
 // a sibling, another primary and a person, and asserts the guarantees in each (promises_test.go). Another one does so for a cluster
-// of one instance that dozes, with models of the instance manager, the kubelet and clients too (doze_promises_test.go), and a third
-// one for a cluster that hibernates, with the plugin's own decisions, deadlines and a client (routed_test.go).
+// of one instance that dozes, with models of the instance manager, the kubelet and clients too (doze_promises_test.go), a third
+// one for a cluster that hibernates, with the plugin's own decisions, deadlines and a client (routed_test.go), and a fourth one for two
+// instances with a Machine each (pair_test.go).
 package sleep

@@ -1,11 +1,17 @@
 package sleep
 
-import "github.com/cnpg-i/scale-to-zero/sidecar/idle"
+import (
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
 
 // View is what the Machine needs to know about its Cluster.
 type View struct {
 	// Primary says that this instance is both the current and the target primary, Healthy that the Cluster's phase is healthy.
 	Primary, Healthy bool
+	// PrimarySince is when the current primary became that.
+	PrimarySince time.Time
 	// NotReady says that the operator's hibernation is not over, or that it has not found this instance ready since.
 	NotReady bool
 	// Manual says that only people wake the cluster, so that no gateway is needed.

@@ -159,6 +159,12 @@ func TestMachine_everyReachableStateOfADeadline(t *testing.T) {
 	exploreAll(t, routed{world: world{primary: true, behind: true, client: nobody}})
 }
 
+// TestMachine_everyReachableStateOfTwoInstances does so for the Machines of two instances, with switchovers between them.
+func TestMachine_everyReachableStateOfTwoInstances(t *testing.T) {
+	t.Parallel()
+	exploreAll(t, pair{of: [2]world{{primary: true, behind: true}, {behind: true}}, switchovers: 2})
+}
+
 // exploreAll also asserts that every state leads on.
 func exploreAll[W any, P explorable[W]](t *testing.T, first W) {
 	t.Helper()

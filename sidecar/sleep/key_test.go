@@ -66,7 +66,7 @@ func (p *packer) reason(value idle.Reason) {
 }
 
 func (p *packer) view(v View) {
-	p.flags(v.Primary, v.Healthy, v.Manual, v.HibernationOn, v.OwnsHibernation, v.HibernationBegun)
+	p.flags(!v.PrimarySince.IsZero(), v.Primary, v.Healthy, v.Manual, v.HibernationOn, v.OwnsHibernation, v.HibernationBegun)
 	p.flags(v.Fenced, v.Stopped, v.DozeEnding, v.MayDoze, v.NotReady, v.ForeignMarks)
 	p.announcement(v.Announced)
 	p.announcement(v.Acknowledged)
@@ -108,7 +108,7 @@ func (w *world) pack(p *packer) {
 	p.machine(&w.machine)
 	p.announcement(w.announced)
 	p.announcement(w.acknowledged)
-	p.flags(w.primary, w.on, w.ours, w.behind, w.primaryIdle, w.standbyIdle, w.noBackup)
+	p.flags(w.primary, w.moved, w.on, w.ours, w.behind, w.primaryIdle, w.standbyIdle, w.noBackup)
 	p.flags(w.unhealthy, w.expired, w.marked, w.ended, w.used)
 	p.number(int(w.operator), 3)
 	p.number(int(w.schedule), int(suspendedByPerson)+1)

@@ -172,7 +172,8 @@ func (s *step) report(r Report) { s.out.Reports = append(s.out.Reports, r) }
 func (s *step) setView(v View) {
 	was := s.view
 	s.view, s.mustUnfence, s.restarted = v, s.mustUnfence && v.Fenced, s.restarted && v.DozeEnding && !v.Fenced
-	if v.Primary && !was.Primary || was.HibernationOn && !v.HibernationOn || was.Fenced && !v.Fenced {
+	promoted := v.Primary && (!was.Primary || !v.PrimarySince.Equal(was.PrimarySince)) // the watch may have skipped another primary
+	if promoted || was.HibernationOn && !v.HibernationOn || was.Fenced && !v.Fenced {
 		s.mustResume() // the former primary, or whoever put it to sleep, may have left schedules suspended
 	}
 }

@@ -2,6 +2,7 @@ package sleep
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
@@ -60,8 +61,8 @@ type request struct {
 // The Machine is that of one instance. While another one is the primary, its Machine is a model as well.
 type world struct {
 	machine Machine
-	// primary says that this instance is the primary.
-	primary bool
+	// primary says that this instance is the primary, and moved that there has been another one since the Machine's newest view.
+	primary, moved bool
 	// The API server.
 	announced, acknowledged string
 	on, ours                bool
@@ -76,8 +77,8 @@ type world struct {
 	// Whether the newest samples and the newest list of Backups since the acknowledgement spoke for sleep.
 	primaryIdle, standbyIdle, noBackup bool
 	client                             client
-	// changes counts what was written to the Cluster. It is no part of the state.
-	changes uint8
+	// changes and scheduleChanges count what was written to the Cluster and the schedules. They are no part of the state.
+	changes, scheduleChanges uint8
 	// What the promises are about besides: see promises_test.go.
 	unhealthy, expired, marked, ended, used bool
 	// violation is a promise that was broken; empty: none.
@@ -88,8 +89,16 @@ func (w *world) view(healthy bool) View {
 	return View{
 		Primary: w.primary, Healthy: healthy, HibernationOn: w.on, OwnsHibernation: w.on && w.ours, HibernationBegun: w.operator != untouched,
 		NotReady:  w.operator != untouched, // whatever the health: the schedules must not wait for the standbys
-		Announced: w.announced, Acknowledged: w.acknowledged,
+		Announced: w.announced, Acknowledged: w.acknowledged, PrimarySince: w.primarySince(),
 	}
+}
+
+// primarySince is one of two times.
+func (w *world) primarySince() time.Time {
+	if w.machine.view.PrimarySince.IsZero() == w.moved {
+		return time.Unix(0, 0)
+	}
+	return time.Time{}
 }
 
 // mayBeIdle and mayBeUsed report whether a sample of this instance may find it idle, and in use.
@@ -128,7 +137,7 @@ func (w *world) forget() {
 	m.backoff = min(m.backoff, short)
 	w.expired = w.expired && m.phase.Attempting()
 	if m.phase == Verifying || m.phase == Retracting { // the Cluster is read before they are left
-		m.view = View{Primary: m.view.Primary, HibernationOn: m.view.HibernationOn}
+		m.view = View{Primary: m.view.Primary, PrimarySince: m.view.PrimarySince, HibernationOn: m.view.HibernationOn}
 	}
 	if (m.phase < Suspending || m.phase > Hibernating) && w.late&Hibernate == 0 {
 		w.primaryIdle, w.standbyIdle, w.noBackup = false, false, false
@@ -171,7 +180,10 @@ func (w *world) wrote() {
 }
 
 // wroteSchedule says that the schedules have changed. What is under way reads them first.
-func (w *world) wroteSchedule() { w.late &^= schedulePatches }
+func (w *world) wroteSchedule() {
+	w.scheduleChanges++
+	w.late &^= schedulePatches
+}
 
 // apply carries a request out as the API server does, or the instance that it asks. The answer is good or not: the cluster
 // is healthy, nobody uses an instance, no Backup runs.
@@ -283,7 +295,7 @@ func (w *world) abandonRequest(i int) {
 // see gives the Machine the newest state of the Cluster; answers that are on their way and older become as new.
 func (w *world) see(healthy bool) {
 	v := w.view(healthy)
-	w.behind, w.unhealthy = false, !healthy
+	w.behind, w.moved, w.unhealthy = false, false, !healthy
 	for i := range w.requests {
 		if r := &w.requests[i]; r.progress == answering && r.result.View != (View{}) {
 			r.result.View = v

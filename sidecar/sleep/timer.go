@@ -63,7 +63,8 @@ const (
 	firstRetry      = 2 * time.Second
 	maxRetry        = 30 * time.Second
 	maxResumeRetry  = time.Minute
-	// resumeAgainDelay is longer than the API server handles a request (its --request-timeout is a minute by default).
+	// resumeAgainDelay is longer than an announcement of a former primary lasts and the API server then handles a request (its
+	// --request-timeout is a minute by default).
 	resumeAgainDelay = 2 * time.Minute
 	firstLongRetry   = 10 * time.Second
 	// maxLongRetry limits the backoff after a refusal of the gateway or a sibling: each attempt writes to the API server, and
