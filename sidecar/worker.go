@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
@@ -61,7 +60,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	database := postgres.NewServer(s.socketDirectory, s.databasePort, clientAddrs.AddProbe)
 	watched := monitor.New(monitor.Parts{
 		Sampler: postgres.NewSampler(database), Server: database, ClientAddrs: clientAddrs,
-		Checkpoints: checkpoint.NewStore(checkpointFile), Observer: metrics, Logger: logger, PodUID: s.identity.PodUID,
+		Checkpoints: monitor.NewCheckpointFile(checkpointFile), Observer: metrics, Logger: logger, PodUID: s.identity.PodUID,
 		OpenEvents: func() (monitor.SocketEvents, error) { return sockets.Listen(s.databasePort) },
 		Listen: func(name string, notify func(postgres.Notification), failed func(error)) monitor.Listener {
 			return postgres.NewListener(database, name, notify, failed)

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 )
 
 // instance is the pod: PostgreSQL, its instance manager, and the readiness probe.
@@ -457,7 +457,7 @@ func TestDoze_hibernatesForAChangeWhileTheSidecarWasDown(t *testing.T) {
 				dozes(w)
 				w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped = true, true, time.Now(), "pod-uid"
 				w.view.Generation, w.view.Operator, w.instance.postmaster = 7, "1.30", fence.Postmaster{}
-				w.kept = &checkpoint.Checkpoint{Instance: "pod-uid", Specification: row.saved}
+				w.kept = &monitor.Checkpoint{Instance: "pod-uid", Specification: row.saved}
 			}, func(t *testing.T, w *world, loop *Loop) {
 				loop.Deliver(w.seen())
 				wait(time.Second)

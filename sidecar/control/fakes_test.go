@@ -18,7 +18,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
@@ -67,7 +66,7 @@ type world struct {
 	reports *reports
 
 	// The disk and the other instances.
-	kept     *checkpoint.Checkpoint
+	kept     *monitor.Checkpoint
 	answers  func(sampled bool) []siblings.Answer
 	inSample func(*world) // runs in each sample
 	// afterwards runs once in a sample, after the counters were read.
@@ -347,16 +346,16 @@ func (o others) Sample(context.Context, map[string]netip.Addr) []siblings.Answer
 	return o.answer(true)
 }
 
-func (w *world) Save(e checkpoint.Checkpoint) error {
+func (w *world) Save(e monitor.Checkpoint) error {
 	w.with(func(w *world) { w.kept = &e })
 	return nil
 }
 
-func (w *world) Load(string) (checkpoint.Checkpoint, error) {
+func (w *world) Load(string) (monitor.Checkpoint, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.kept == nil {
-		return checkpoint.Checkpoint{}, fs.ErrNotExist
+		return monitor.Checkpoint{}, fs.ErrNotExist
 	}
 	return *w.kept, nil
 }

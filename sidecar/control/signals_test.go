@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
@@ -492,7 +492,7 @@ func TestLoop_goesOnWithTheClockAfterARestart(t *testing.T) {
 			var since time.Time
 			prepare := func(w *world) {
 				since = time.Now().Add(-20 * time.Second)
-				w.kept = &checkpoint.Checkpoint{Instance: "pod-uid", Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
+				w.kept = &monitor.Checkpoint{Instance: "pod-uid", Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
 					State: idle.State{IdleSince: since, EligibleSince: since, SampledUntil: since}}
 				row.change(w)
 			}

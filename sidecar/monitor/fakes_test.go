@@ -15,7 +15,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
@@ -50,7 +49,7 @@ type instance struct {
 	// The control channel.
 	listener *listener
 
-	kept     *checkpoint.Checkpoint
+	kept     *Checkpoint
 	saves    int
 	saveErr  error
 	verdicts []activity.Verdict
@@ -92,14 +91,14 @@ func (i *instance) with(change func()) {
 	change()
 }
 
-func (i *instance) Save(c checkpoint.Checkpoint) error {
+func (i *instance) Save(c Checkpoint) error {
 	i.with(func() { i.kept, i.saves = &c, i.saves+1 })
 	return i.saveErr
 }
 
-func (i *instance) Load(string) (checkpoint.Checkpoint, error) {
+func (i *instance) Load(string) (Checkpoint, error) {
 	if i.kept == nil {
-		return checkpoint.Checkpoint{}, fs.ErrNotExist
+		return Checkpoint{}, fs.ErrNotExist
 	}
 	return *i.kept, nil
 }

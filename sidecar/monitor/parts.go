@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
@@ -79,8 +78,8 @@ type ClientAddrs interface {
 
 // Checkpoints persists state across restarts of the process.
 type Checkpoints interface {
-	Save(c checkpoint.Checkpoint) error
-	Load(instance string) (checkpoint.Checkpoint, error)
+	Save(c Checkpoint) error
+	Load(instance string) (Checkpoint, error)
 }
 
 // Observer counts what happens.

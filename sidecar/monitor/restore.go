@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
@@ -28,7 +27,7 @@ func (m *Monitor) Checkpoint(state idle.State) {
 	if !proven && !m.saved.proven && now.Sub(m.saved.at) < sampleApart { // the last checkpoint is equivalent
 		return
 	}
-	kept := checkpoint.Checkpoint{Instance: m.parts.PodUID, Specification: m.settings.Specification, State: idle.State{LastActivity: state.LastActivity}}
+	kept := Checkpoint{Instance: m.parts.PodUID, Specification: m.settings.Specification, State: idle.State{LastActivity: state.LastActivity}}
 	if proven {
 		kept.State, kept.Ledger, kept.Started = state, m.newest.ledger, m.newest.started
 	}

@@ -1,4 +1,4 @@
-package checkpoint
+package monitor
 
 import (
 	"errors"
@@ -14,41 +14,41 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-var start = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
+var booted = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 
-// at makes a store on a machine that was booted that long ago, whose clock shows start plus uptime plus step.
-func at(path string, up, step time.Duration) *Store {
-	return &Store{Path: path, now: func() (time.Time, time.Duration, error) { return start.Add(up + step), up, nil }}
+// fileAt is a file on a machine that was booted that long ago, whose clock shows booted plus uptime plus step.
+func fileAt(path string, up, step time.Duration) *CheckpointFile {
+	return &CheckpointFile{path: path, now: func() (time.Time, time.Duration, error) { return booted.Add(up + step), up, nil }}
 }
 
-func kept(idleSince time.Time) Checkpoint {
+func checkpointOf(idleSince time.Time) Checkpoint {
 	return Checkpoint{
 		Instance: "u", Specification: "2 1.30", Started: 7, Ledger: activity.Ledger{"app": {Sessions: 3, Reset: 1}},
 		State: idle.State{IdleSince: idleSince, SampledUntil: idleSince.Add(time.Second)},
 	}
 }
 
-func TestStore_survivesStepsOfTheClock(t *testing.T) {
+func TestCheckpointFile_survivesStepsOfTheClock(t *testing.T) {
 	t.Parallel()
 	for rule, step := range map[string]time.Duration{
 		"the clock goes on": 0, "the clock is set forward": 24 * time.Hour, "the clock is set back": -24 * time.Hour,
 	} {
 		path := filepath.Join(t.TempDir(), "checkpoint.json")
-		if err := at(path, time.Hour, 0).Save(kept(start.Add(50 * time.Minute))); err != nil {
+		if err := fileAt(path, time.Hour, 0).Save(checkpointOf(booted.Add(50 * time.Minute))); err != nil {
 			t.Fatal(err)
 		}
-		got, err := at(path, time.Hour+time.Minute, step).Load("u")
+		got, err := fileAt(path, time.Hour+time.Minute, step).Load("u")
 		if err != nil {
 			t.Fatal(err)
 		}
 		// Idle for eleven minutes, whatever the clock shows.
-		if diff := cmp.Diff(kept(start.Add(50*time.Minute+step)), got); diff != "" {
+		if diff := cmp.Diff(checkpointOf(booted.Add(50*time.Minute+step)), got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", rule, diff)
 		}
 	}
 }
 
-func TestStore_readsTheFileOfAnEarlierProgram(t *testing.T) {
+func TestCheckpointFile_readsTheFileOfAnEarlierProgram(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "checkpoint.json")
 	// As the first release wrote it, an hour after boot.
@@ -57,52 +57,52 @@ func TestStore_readsTheFileOfAnEarlierProgram(t *testing.T) {
 	if err := os.WriteFile(path, []byte(body), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := at(path, time.Hour, 0).Load("u")
+	got, err := fileAt(path, time.Hour, 0).Load("u")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := kept(start.Add(50 * time.Minute))
+	want := checkpointOf(booted.Add(50 * time.Minute))
 	want.Specification = "" // which it did not write
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestStore_refusesWhatIsNotOurs(t *testing.T) {
+func TestCheckpointFile_refusesWhatIsNotOurs(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "checkpoint.json")
-	if _, err := at(path, time.Hour, 0).Load("u"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := fileAt(path, time.Hour, 0).Load("u"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a file: %v", err)
 	}
-	if err := at(path, time.Hour, 0).Save(kept(start)); err != nil {
+	if err := fileAt(path, time.Hour, 0).Save(checkpointOf(booted)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := at(path, time.Hour, 0).Load("v"); !errors.Is(err, ErrUnusable) {
+	if _, err := fileAt(path, time.Hour, 0).Load("v"); !errors.Is(err, errUnusableCheckpoint) {
 		t.Errorf("another pod's: %v", err)
 	}
-	if _, err := at(path, time.Minute, 0).Load("u"); !errors.Is(err, ErrUnusable) {
+	if _, err := fileAt(path, time.Minute, 0).Load("u"); !errors.Is(err, errUnusableCheckpoint) {
 		t.Errorf("another start of the machine: %v", err)
 	}
 	if err := os.WriteFile(path, []byte(`{"version":1`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := at(path, time.Hour, 0).Load("u"); !errors.Is(err, ErrUnusable) {
+	if _, err := fileAt(path, time.Hour, 0).Load("u"); !errors.Is(err, errUnusableCheckpoint) {
 		t.Errorf("half a file: %v", err)
 	}
-	if err := NewStore(filepath.Join(t.TempDir(), "missing", "checkpoint.json")).Save(Checkpoint{}); err == nil {
+	if err := NewCheckpointFile(filepath.Join(t.TempDir(), "missing", "checkpoint.json")).Save(Checkpoint{}); err == nil {
 		t.Error("saved where nothing can be")
 	}
 }
 
-func FuzzDecode(f *testing.F) {
+func FuzzDecodeCheckpoint(f *testing.F) {
 	f.Add([]byte(`{"version":1,"instance":"u","savedAt":5,"idleSince":4,"ledger":{"app":{"Sessions":1}}}`))
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		got, err := decode(body, "u", start, time.Hour)
-		if err == nil && got.State.IdleSince.After(start) {
+		got, err := decodeCheckpoint(body, "u", booted, time.Hour)
+		if err == nil && got.State.IdleSince.After(booted) {
 			t.Errorf("idle since the future: %s", got.State.IdleSince)
 		}
-		if err != nil && !errors.Is(err, ErrUnusable) {
+		if err != nil && !errors.Is(err, errUnusableCheckpoint) {
 			t.Errorf("the error is not classified: %v", err)
 		}
 	})
