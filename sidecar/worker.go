@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
@@ -56,7 +55,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 		return 1
 	}
 	metrics := server.NewMetrics(s.identity.Cluster, version, time.Now)
-	clientAddrs := clientaddr.NewTable()
+	clientAddrs := monitor.NewClientAddrs()
 	database := postgres.NewServer(s.socketDirectory, s.databasePort, clientAddrs.AddProbe)
 	watched := monitor.New(monitor.Parts{
 		Sampler: postgres.NewSampler(database), Server: database, ClientAddrs: clientAddrs,

@@ -18,7 +18,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -102,7 +101,7 @@ type world struct {
 	gatewayAway  bool          // it does not acknowledge
 	gatewayTakes time.Duration // until it acknowledges
 
-	clientAddrs *clientaddr.Table
+	clientAddrs *monitor.ClientAddrs
 	marker      marker
 	markerFirst bool // it was left before hibernation was turned on
 
@@ -522,7 +521,7 @@ func live(t *testing.T, test func(*testing.T, *world, *Loop)) {
 func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world, *Loop)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{view: healthy(), started: 7, ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: clientaddr.NewTable()}
+		w := &world{view: healthy(), started: 7, ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: monitor.NewClientAddrs()}
 		w.instance = instance{world: w, postmaster: fence.Postmaster{Running: true, PID: 1}, ready: true, managed: true}
 		if prepare != nil {
 			prepare(w)

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
@@ -156,7 +156,7 @@ func TestHandover_aSessionOnASiblingWithdrawsTheSwitch(t *testing.T) {
 // A session through the gateway is judged by its own client.
 func TestLoop_judgesASessionOfTheGatewaysByItsClient(t *testing.T) {
 	t.Parallel()
-	gateway, monitor := netip.MustParseAddrPort("10.0.0.66:40000"), netip.MustParseAddrPort("10.9.0.1:5000")
+	gateway, client := netip.MustParseAddrPort("10.0.0.66:40000"), netip.MustParseAddrPort("10.9.0.1:5000")
 	for _, row := range []struct {
 		rule      string
 		announced bool
@@ -167,13 +167,13 @@ func TestLoop_judgesASessionOfTheGatewaysByItsClient(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			book := clientaddr.NewTable()
+			addrs := monitor.NewClientAddrs()
 			if row.announced {
-				book.Add(gateway.Addr(), contract.ClientAddress{Port: gateway.Port(), Peer: monitor})
+				addrs.Add(gateway.Addr(), contract.ClientAddress{Port: gateway.Port(), Peer: client})
 			}
 			prepare := func(w *world) {
 				w.view.Annotations[contract.AnnotationIgnore] = "client=10.9.0.0/16"
-				w.clientAddrs = book
+				w.clientAddrs = addrs
 			}
 			liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
 				loop.Deliver(w.seen())

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
@@ -154,7 +153,7 @@ func watcher(b *testing.B, port int) func() costs {
 // loop's first sample.
 func watch(port uint16) error {
 	debug.SetGCPercent(25) // as the worker
-	w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: clientaddr.NewTable()}
+	w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: monitor.NewClientAddrs()}
 	w.view.Annotations[contract.AnnotationInactivityMinutes] = "600"
 	sampled := make(chan struct{})
 	first := sync.OnceFunc(func() { close(sampled) })

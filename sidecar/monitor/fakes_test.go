@@ -15,7 +15,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
@@ -54,7 +53,7 @@ type instance struct {
 	saveErr  error
 	verdicts []activity.Verdict
 	kinds    []postgres.Kind
-	addrs    *clientaddr.Table
+	addrs    *ClientAddrs
 }
 
 func (i *instance) Sample(_ context.Context, rules activity.Rules) (postgres.Sample, error) {
@@ -214,7 +213,7 @@ var permitted = Settings{Connect: true}
 func watched(t *testing.T, test func(*testing.T, *instance, *Monitor)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		i := &instance{addrs: clientaddr.NewTable()}
+		i := &instance{addrs: NewClientAddrs()}
 		i.sample.Ledger, i.sample.Started = activity.Ledger{"postgres": {}, "app": {}}, 7
 		m := New(Parts{
 			Sampler: i, Server: i, ClientAddrs: i.addrs, Checkpoints: i, Observer: i, Logger: slog.New(slog.DiscardHandler),

@@ -3,7 +3,6 @@ package monitor
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
@@ -14,7 +13,7 @@ import (
 type Parts struct {
 	Sampler     Sampler
 	Server      Server
-	ClientAddrs ClientAddrs
+	ClientAddrs *ClientAddrs
 	Checkpoints Checkpoints
 	Observer    Observer
 	Logger      *slog.Logger
@@ -58,22 +57,6 @@ type Listen func(database string, notify func(postgres.Notification), failed fun
 type Listener interface {
 	Run(ctx context.Context)
 	Connected() bool
-}
-
-// ClientAddrs resolves the client of a connection made by the wake gateway, and recognizes probes.
-type ClientAddrs interface {
-	ClientAddr(peer netip.AddrPort) netip.AddrPort
-	Probe(peer netip.AddrPort) bool
-	// ReportedProbe is Probe for a connection that the kernel lists as open or reports as ended.
-	ReportedProbe(peer netip.AddrPort) bool
-	// ReportsLost says that reports of the kernel were lost, or not received.
-	ReportsLost()
-	// Known reports whether a connection is a probe of this sidecar, or was announced by the gateway.
-	Known(peer netip.AddrPort) bool
-	Seen(connected func(netip.AddrPort) bool)
-	// SessionMissed reports whether the gateway has announced a session that no sample has found and no event has reported.
-	SessionMissed() bool
-	Ended(peer netip.AddrPort)
 }
 
 // Checkpoints persists state across restarts of the process.
