@@ -11,7 +11,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
@@ -70,7 +70,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 		Marker: prestop.Marker{Path: s.marker}, Observer: metrics, Logger: logger,
 		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
 		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return database.Terminator(ctx) },
-		Instance:       instance{Observer: fence.NewObserver(s.socketDirectory, s.databasePort, database), Server: database},
+		Instance:       instance{Observer: doze.NewObserver(s.socketDirectory, s.databasePort, database), Server: database},
 	}
 	var running sync.WaitGroup
 	if s.readiness {
@@ -98,7 +98,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 
 // instance is PostgreSQL, as the instance manager runs it.
 type instance struct {
-	*fence.Observer
+	*doze.Observer
 	*postgres.Server
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
@@ -30,7 +30,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 			return func() { l.listedBackups(ctx, names, archiver, err) }
 		})
 	case sleep.Announce:
-		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, fence.Postmaster{}
+		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, doze.Postmaster{}
 		text := contract.Announcement{
 			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(l.clockOffset + contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
 		}.String()

@@ -19,7 +19,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
@@ -522,7 +522,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{view: healthy(), started: 7, ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: monitor.NewClientAddrs()}
-		w.instance = instance{world: w, postmaster: fence.Postmaster{Running: true, PID: 1}, ready: true, managed: true}
+		w.instance = instance{world: w, postmaster: doze.Postmaster{Running: true, PID: 1}, ready: true, managed: true}
 		if prepare != nil {
 			prepare(w)
 		}

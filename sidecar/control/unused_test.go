@@ -252,7 +252,7 @@ func TestLoop_cause(t *testing.T) {
 		{"a change of the specification", Status{View: changed}, ", because its specification, the operator or a plugin has changed"},
 		{"another operator", Status{View: upgraded}, ", because its specification, the operator or a plugin has changed"},
 	} {
-		loop := &Loop{status: row.status, doze: doze{specification: "1 1.30"}}
+		loop := &Loop{status: row.status, doze: dozeState{specification: "1 1.30"}}
 		if loop.status.Policy.Threshold = time.Hour; loop.cause() != row.want {
 			t.Errorf("%s: %q", row.rule, loop.cause())
 		}
