@@ -18,7 +18,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/prestop"
 	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
-	"github.com/cnpg-i/scale-to-zero/sidecar/resize"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
@@ -74,7 +73,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	}
 	var running sync.WaitGroup
 	if s.readiness {
-		requests := resize.New(client, s.identity.PodUID, s.dozeMemory, logger)
+		requests := doze.NewResizer(client, s.identity.PodUID, s.dozeMemory, logger)
 		parts.Readiness, parts.Requests = readiness.NewClient(readinessSocket), requests
 		running.Go(func() { requests.Run(ctx) })
 	}
