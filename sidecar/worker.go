@@ -69,7 +69,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 		Marker: prestop.Marker{Path: s.marker}, Observer: metrics, Logger: logger,
 		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
 		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return database.Terminator(ctx) },
-		Instance:       instance{Observer: doze.NewObserver(s.socketDirectory, s.databasePort, database), Server: database},
+		Instance:       instance{Observer: doze.NewObserver(s.socketDirectory, s.databasePort, database.Accepts), Server: database},
 	}
 	var running sync.WaitGroup
 	if s.readiness {
