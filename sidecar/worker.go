@@ -16,7 +16,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
-	"github.com/cnpg-i/scale-to-zero/sidecar/prestop"
 	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
 	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
@@ -66,7 +65,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	})
 	parts := control.Parts{
 		Monitor: watched, Kubernetes: client, Siblings: siblings.NewClient(s.identity.Cluster, contract.SidecarPort),
-		Marker: prestop.Marker{Path: s.marker}, Observer: metrics, Logger: logger,
+		Marker: s.marker, Observer: metrics, Logger: logger,
 		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
 		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return database.Terminator(ctx) },
 		Instance:       instance{Observer: doze.NewObserver(s.socketDirectory, s.databasePort, database.Accepts), Server: database},
