@@ -18,7 +18,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 	"github.com/cnpg-i/scale-to-zero/sidecar/trim"
 )
@@ -64,7 +63,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 		},
 	})
 	parts := control.Parts{
-		Monitor: watched, Kubernetes: client, Siblings: siblings.NewClient(s.identity.Cluster, contract.SidecarPort),
+		Monitor: watched, Kubernetes: client, Siblings: control.NewSiblingClient(s.identity.Cluster, contract.SidecarPort),
 		Marker: s.marker, Observer: metrics, Logger: logger,
 		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
 		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return database.Terminator(ctx) },

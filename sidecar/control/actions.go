@@ -11,7 +11,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -180,7 +179,7 @@ func (l *Loop) resumedBackups(ctx context.Context, resumed kubernetes.Resumed, e
 	l.completed(ctx, sleep.Completed{Action: sleep.Resume}, err)
 }
 
-func (l *Loop) askedSiblings(ctx context.Context, answers []siblings.Answer) {
+func (l *Loop) askedSiblings(ctx context.Context, answers []siblingAnswer) {
 	l.attempt.siblings, l.attempt.answered = answers, time.Now()
 	all := elsewhere(answers, l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
 	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Blocker: all.Reason()})

@@ -25,7 +25,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
@@ -66,7 +65,7 @@ type world struct {
 
 	// The disk and the other instances.
 	kept     *monitor.Checkpoint
-	answers  func(sampled bool) []siblings.Answer
+	answers  func(sampled bool) []siblingAnswer
 	inSample func(*world) // runs in each sample
 	// afterwards runs once in a sample, after the counters were read.
 	afterwards func(*world)
@@ -327,9 +326,9 @@ func (t terminator) Terminate(_ context.Context, terminable []activity.Terminabl
 
 func (t terminator) Close() { t.world.with(func(w *world) { w.terminators-- }) }
 
-func (w *world) Ask(context.Context, map[string]netip.Addr) []siblings.Answer { return w.answer(false) }
+func (w *world) Ask(context.Context, map[string]netip.Addr) []siblingAnswer { return w.answer(false) }
 
-func (w *world) answer(sampled bool) []siblings.Answer {
+func (w *world) answer(sampled bool) []siblingAnswer {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.answers == nil {
@@ -341,7 +340,7 @@ func (w *world) answer(sampled bool) []siblings.Answer {
 // others are the sidecars of the other instances.
 type others struct{ *world }
 
-func (o others) Sample(context.Context, map[string]netip.Addr) []siblings.Answer {
+func (o others) Sample(context.Context, map[string]netip.Addr) []siblingAnswer {
 	return o.answer(true)
 }
 

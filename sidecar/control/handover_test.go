@@ -12,7 +12,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -133,12 +132,12 @@ func TestHandover_aSessionOnASiblingWithdrawsTheSwitch(t *testing.T) {
 	prepare := func(w *world) {
 		w.view.Instances = []string{"c-1", "c-2"}
 		w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
-		w.answers = func(bool) []siblings.Answer {
+		w.answers = func(bool) []siblingAnswer {
 			answer := reportOf("c-2", time.Hour, inUse.Load())
 			if w.view.Hibernating { // nobody counts for how long it is idle any more
 				answer.Report.IdleForSeconds = nil
 			}
-			return []siblings.Answer{answer}
+			return []siblingAnswer{answer}
 		}
 	}
 	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
@@ -255,8 +254,8 @@ func TestHandover_useOfASiblingLeavesNoWaitBehind(t *testing.T) {
 		w.view.Instances = []string{"c-1", "c-2"}
 		w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
 		w.gatewayTakes = 3 * time.Second
-		w.answers = func(bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Since(time.UnixMilli(since.Load())), inUse.Load())}
+		w.answers = func(bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Since(time.UnixMilli(since.Load())), inUse.Load())}
 		}
 	}
 	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {

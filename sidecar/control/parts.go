@@ -17,7 +17,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -50,8 +49,8 @@ type Terminator interface {
 // Siblings are the sidecars of the other instances.
 type Siblings interface {
 	// Ask asks for their newest reports, Sample for a new sample of each.
-	Ask(ctx context.Context, instances map[string]netip.Addr) []siblings.Answer
-	Sample(ctx context.Context, instances map[string]netip.Addr) []siblings.Answer
+	Ask(ctx context.Context, instances map[string]netip.Addr) []siblingAnswer
+	Sample(ctx context.Context, instances map[string]netip.Addr) []siblingAnswer
 }
 
 // Marker tells the preStop hook of PostgreSQL's container that its pod is deleted for sleep.

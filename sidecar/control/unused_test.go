@@ -12,7 +12,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
 
 // TestLoop_sleepsSoonAfterAWakeThatNobodyUsed lets a connection wake a cluster whose threshold is half an hour.
@@ -109,11 +108,11 @@ func lastWake(w *world, at time.Time) {
 func besides(w *world, say func(*contract.Report)) {
 	w.view.Instances = []string{"c-1", "c-2"}
 	w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
-	w.answers = func(bool) []siblings.Answer {
+	w.answers = func(bool) []siblingAnswer {
 		answer := reportOf("c-2", time.Hour, false)
 		answer.Report.Unused = true
 		say(&answer.Report)
-		return []siblings.Answer{answer}
+		return []siblingAnswer{answer}
 	}
 }
 
