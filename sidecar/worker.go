@@ -56,7 +56,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	database := postgres.NewServer(s.socketDirectory, s.databasePort, clientAddrs.AddProbe)
 	watched := monitor.New(monitor.Parts{
 		Sampler: postgres.NewSampler(database), Server: database, ClientAddrs: clientAddrs,
-		Checkpoints: monitor.NewCheckpointFile(checkpointFile), Observer: metrics, Logger: logger, PodUID: s.identity.PodUID,
+		Checkpoints: monitor.NewCheckpointFile(checkpointFile, s.identity.PodUID), Observer: metrics, Logger: logger,
 		OpenEvents: func() (monitor.SocketEvents, error) { return sockets.Listen(s.databasePort) },
 		Listen: func(name string, notify func(postgres.Notification), failed func(error)) monitor.Listener {
 			return postgres.NewListener(database, name, notify, failed)

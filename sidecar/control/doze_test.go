@@ -457,7 +457,7 @@ func TestDoze_hibernatesForAChangeWhileTheSidecarWasDown(t *testing.T) {
 				dozes(w)
 				w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped = true, true, time.Now(), "pod-uid"
 				w.view.Generation, w.view.Operator, w.instance.postmaster = 7, "1.30", doze.Postmaster{}
-				w.kept = &monitor.Checkpoint{Instance: "pod-uid", Specification: row.saved}
+				w.kept = &monitor.Checkpoint{Specification: row.saved}
 			}, func(t *testing.T, w *world, loop *Loop) {
 				loop.Deliver(w.seen())
 				wait(time.Second)

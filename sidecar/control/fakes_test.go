@@ -349,7 +349,7 @@ func (w *world) Save(e monitor.Checkpoint) error {
 	return nil
 }
 
-func (w *world) Load(string) (monitor.Checkpoint, error) {
+func (w *world) Load() (monitor.Checkpoint, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.kept == nil {
@@ -528,7 +528,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 		logger := slog.New(slog.DiscardHandler)
 		w.monitor = monitor.New(monitor.Parts{
 			Sampler: w, Server: w, ClientAddrs: w.clientAddrs, Checkpoints: w, Observer: w, Logger: logger,
-			OpenEvents: w.openReports, PodUID: "pod-uid",
+			OpenEvents: w.openReports,
 			Listen: func(_ string, notify func(postgres.Notification), failed func(error)) monitor.Listener {
 				w.with(func(w *world) { w.notify, w.failed = notify, failed })
 				return w

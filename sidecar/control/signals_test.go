@@ -491,7 +491,7 @@ func TestLoop_goesOnWithTheClockAfterARestart(t *testing.T) {
 			var since time.Time
 			prepare := func(w *world) {
 				since = time.Now().Add(-20 * time.Second)
-				w.kept = &monitor.Checkpoint{Instance: "pod-uid", Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
+				w.kept = &monitor.Checkpoint{Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
 					State: idle.State{IdleSince: since, EligibleSince: since, SampledUntil: since}}
 				row.change(w)
 			}

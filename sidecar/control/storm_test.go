@@ -160,7 +160,7 @@ func watch(port uint16) error {
 	w.inSample = func(*world) { first() }
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	w.monitor = monitor.New(monitor.Parts{
-		Sampler: w, Server: w, Checkpoints: w, ClientAddrs: w.clientAddrs, Observer: w, Logger: logger, PodUID: "pod-uid",
+		Sampler: w, Server: w, Checkpoints: w, ClientAddrs: w.clientAddrs, Observer: w, Logger: logger,
 		OpenEvents: func() (monitor.SocketEvents, error) { return sockets.Listen(port) },
 		Listen:     func(string, func(postgres.Notification), func(error)) monitor.Listener { return w },
 	})

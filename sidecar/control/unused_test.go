@@ -39,7 +39,7 @@ func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
 		{"but if the gateway has only probed", func(w *world) {
 			w.clientAddrs.Add(netip.MustParseAddr("10.0.0.9"), contract.ClientAddress{Port: 40000, Peer: netip.MustParseAddrPort("10.0.0.9:40000"), Probe: true})
 		}, true},
-		{"nor if an earlier process of the sidecar has run", func(w *world) { w.kept = &monitor.Checkpoint{Instance: "pod-uid"} }, false},
+		{"nor if an earlier process of the sidecar has run", func(w *world) { w.kept = &monitor.Checkpoint{} }, false},
 		{"nor while a Backup runs", func(w *world) { w.backups = []string{"b"} }, false},
 		{"nor if another instance was used, or has missed something", func(w *world) { besides(w, func(r *contract.Report) { r.Unused = false }) }, false},
 		{"but beside another instance that was not used", func(w *world) { besides(w, func(*contract.Report) {}) }, true},

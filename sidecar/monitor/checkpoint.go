@@ -16,13 +16,8 @@ import (
 // checkpointVersion is the version of the file format.
 const checkpointVersion = 1
 
-// errUnusableCheckpoint means that the file is not of this instance and this boot of the machine.
-var errUnusableCheckpoint = errors.New("unusable checkpoint")
-
 // Checkpoint is the idle clock of an instance, which a restarted sidecar resumes if nothing has happened meanwhile.
 type Checkpoint struct {
-	// Instance is the UID of the pod.
-	Instance string
 	// Specification identifies what the Cluster specified.
 	Specification string
 	// State is the state at the newest sample.
@@ -47,16 +42,16 @@ type checkpointContent struct {
 	Started       int64           `json:"started"`
 }
 
-// CheckpointFile is the file that has the newest checkpoint.
+// CheckpointFile is the file that has the newest checkpoint of an instance, given by the UID of its pod.
 type CheckpointFile struct {
-	path string
+	path, instance string
 	// now returns the time, and the time since boot.
 	now func() (time.Time, time.Duration, error)
 }
 
-// NewCheckpointFile returns the file at path.
-func NewCheckpointFile(path string) *CheckpointFile {
-	return &CheckpointFile{path: path, now: sinceBoot}
+// NewCheckpointFile returns the file of an instance at path.
+func NewCheckpointFile(path, instance string) *CheckpointFile {
+	return &CheckpointFile{path: path, instance: instance, now: sinceBoot}
 }
 
 func sinceBoot() (time.Time, time.Duration, error) {
@@ -83,7 +78,7 @@ func (f *CheckpointFile) Save(c Checkpoint) error {
 		c.State.IdleSince = c.State.BlockedUntil
 	}
 	body, err := json.Marshal(checkpointContent{
-		Version: checkpointVersion, Instance: c.Instance, Specification: c.Specification, SavedAt: int64(up), Ledger: c.Ledger, Started: c.Started,
+		Version: checkpointVersion, Instance: f.instance, Specification: c.Specification, SavedAt: int64(up), Ledger: c.Ledger, Started: c.Started,
 		IdleSince: stamp(c.State.IdleSince), EligibleSince: stamp(c.State.EligibleSince),
 		SampledUntil: stamp(c.State.SampledUntil), LastActivity: stamp(c.State.LastActivity),
 	})
@@ -100,8 +95,8 @@ func (f *CheckpointFile) Save(c Checkpoint) error {
 	return nil
 }
 
-// Load returns the checkpoint of an instance. Errors are errUnusableCheckpoint, or those of reading the file or the clock.
-func (f *CheckpointFile) Load(instance string) (Checkpoint, error) {
+// Load returns the checkpoint. It fails if the file is not of this instance and this start of the machine.
+func (f *CheckpointFile) Load() (Checkpoint, error) {
 	body, err := os.ReadFile(f.path)
 	if err != nil {
 		return Checkpoint{}, fmt.Errorf("read the checkpoint: %w", err)
@@ -110,20 +105,20 @@ func (f *CheckpointFile) Load(instance string) (Checkpoint, error) {
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	return decodeCheckpoint(body, instance, now, up)
+	return decodeCheckpoint(body, f.instance, now, up)
 }
 
 func decodeCheckpoint(body []byte, instance string, now time.Time, up time.Duration) (Checkpoint, error) {
 	var c checkpointContent
 	if err := json.Unmarshal(body, &c); err != nil {
-		return Checkpoint{}, fmt.Errorf("%w: %w", errUnusableCheckpoint, err)
+		return Checkpoint{}, fmt.Errorf("unusable checkpoint: %w", err)
 	}
 	if c.Version != checkpointVersion || c.Instance != instance || c.SavedAt > int64(up) {
-		return Checkpoint{}, fmt.Errorf("%w: it is another instance's, version's or start's", errUnusableCheckpoint)
+		return Checkpoint{}, errors.New("unusable checkpoint: it is another instance's, version's or start's")
 	}
 	for _, stamp := range []int64{c.IdleSince, c.EligibleSince, c.SampledUntil, c.LastActivity} {
 		if stamp < 0 || stamp > c.SavedAt {
-			return Checkpoint{}, fmt.Errorf("%w: a time is later than the file", errUnusableCheckpoint)
+			return Checkpoint{}, errors.New("unusable checkpoint: a time is later than the file")
 		}
 	}
 	moment := func(stamp int64) time.Time {
@@ -133,7 +128,7 @@ func decodeCheckpoint(body []byte, instance string, now time.Time, up time.Durat
 		return now.Add(time.Duration(stamp) - up)
 	}
 	return Checkpoint{
-		Instance: c.Instance, Specification: c.Specification, Ledger: c.Ledger, Started: c.Started,
+		Specification: c.Specification, Ledger: c.Ledger, Started: c.Started,
 		State: idle.State{
 			IdleSince: moment(c.IdleSince), EligibleSince: moment(c.EligibleSince),
 			SampledUntil: moment(c.SampledUntil), LastActivity: moment(c.LastActivity),

@@ -95,7 +95,7 @@ func (i *instance) Save(c Checkpoint) error {
 	return i.saveErr
 }
 
-func (i *instance) Load(string) (Checkpoint, error) {
+func (i *instance) Load() (Checkpoint, error) {
 	if i.kept == nil {
 		return Checkpoint{}, fs.ErrNotExist
 	}
@@ -217,7 +217,7 @@ func watched(t *testing.T, test func(*testing.T, *instance, *Monitor)) {
 		i.sample.Ledger, i.sample.Started = activity.Ledger{"postgres": {}, "app": {}}, 7
 		m := New(Parts{
 			Sampler: i, Server: i, ClientAddrs: i.addrs, Checkpoints: i, Observer: i, Logger: slog.New(slog.DiscardHandler),
-			OpenEvents: i.openEvents, PodUID: "uid",
+			OpenEvents: i.openEvents,
 			Listen: func(database string, notify func(postgres.Notification), failed func(error)) Listener {
 				i.listener = &listener{database: database, notify: notify, failed: failed}
 				return i.listener

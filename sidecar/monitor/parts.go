@@ -21,8 +21,6 @@ type Parts struct {
 	OpenEvents func() (SocketEvents, error)
 	// Listen makes a listener for a database.
 	Listen Listen
-	// PodUID is the UID of the pod.
-	PodUID string
 }
 
 // Sampler samples the sessions of the instance.
@@ -62,7 +60,7 @@ type Listener interface {
 // Checkpoints persists state across restarts of the process.
 type Checkpoints interface {
 	Save(c Checkpoint) error
-	Load(instance string) (Checkpoint, error)
+	Load() (Checkpoint, error)
 }
 
 // Observer counts what happens.

@@ -28,7 +28,7 @@ func onServer(t *testing.T, s *postgrestest.Server) (*instance, *Monitor) {
 	server := postgres.NewServer(s.Directory, s.Port, i.addrs.AddProbe)
 	m := New(Parts{
 		Sampler: postgres.NewSampler(server), Server: server, ClientAddrs: i.addrs, Checkpoints: i, Observer: i,
-		Logger: slog.New(slog.DiscardHandler), PodUID: "uid",
+		Logger:     slog.New(slog.DiscardHandler),
 		OpenEvents: func() (SocketEvents, error) { return sockets.Listen(s.Port) },
 		Listen: func(database string, notify func(postgres.Notification), failed func(error)) Listener {
 			return postgres.NewListener(server, database, notify, failed)

@@ -28,7 +28,7 @@ func TestSample_restoresWhatIsProvenToHold(t *testing.T) {
 			watched(t, func(t *testing.T, i *instance, m *Monitor) {
 				since := time.Now().Add(-20 * time.Second)
 				i.kept = &Checkpoint{
-					Instance: "uid", Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
+					Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
 					State: idle.State{IdleSince: since, EligibleSince: since, SampledUntil: since, LastActivity: since},
 				}
 				row.change(i)
