@@ -51,7 +51,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 		})
 	case sleep.AskSiblings:
 		l.begin(ctx, func(ctx context.Context) func() {
-			answers := ask(ctx, view, l.parts.Pod, l.parts.Siblings.Sample)
+			answers := l.ask(ctx, view, true)
 			return func() { l.askedSiblings(ctx, answers) }
 		})
 	case sleep.ReadCluster:

@@ -326,22 +326,13 @@ func (t terminator) Terminate(_ context.Context, terminable []activity.Terminabl
 
 func (t terminator) Close() { t.world.with(func(w *world) { w.terminators-- }) }
 
-func (w *world) Ask(context.Context, map[string]netip.Addr) []siblingAnswer { return w.answer(false) }
-
-func (w *world) answer(sampled bool) []siblingAnswer {
+func (w *world) Ask(_ context.Context, _ map[string]netip.Addr, sample bool) []siblingAnswer {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.answers == nil {
 		return nil
 	}
-	return w.answers(sampled)
-}
-
-// others are the sidecars of the other instances.
-type others struct{ *world }
-
-func (o others) Sample(context.Context, map[string]netip.Addr) []siblingAnswer {
-	return o.answer(true)
+	return w.answers(sample)
 }
 
 func (w *world) Save(e monitor.Checkpoint) error {
@@ -535,7 +526,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 			},
 		})
 		loop := New(Parts{
-			Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: others{w}, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
+			Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: w, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
 			OpenTerminator: w.openTerminator, Instance: &w.instance,
 		})
 		if w.instance.mayDoze {

@@ -48,9 +48,8 @@ type Terminator interface {
 
 // Siblings are the sidecars of the other instances.
 type Siblings interface {
-	// Ask asks for their newest reports, Sample for a new sample of each.
-	Ask(ctx context.Context, instances map[string]netip.Addr) []siblingAnswer
-	Sample(ctx context.Context, instances map[string]netip.Addr) []siblingAnswer
+	// Ask asks for their newest reports or, if sample is set, for a new sample of each.
+	Ask(ctx context.Context, instances map[string]netip.Addr, sample bool) []siblingAnswer
 }
 
 // Marker tells the preStop hook of PostgreSQL's container that its pod is deleted for sleep.

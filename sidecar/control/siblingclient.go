@@ -55,23 +55,16 @@ type siblingAnswer struct {
 	Err    error
 }
 
-// Ask asks all instances, given by pod name, concurrently for their newest state. It waits at most one second for all answers.
-func (c *SiblingClient) Ask(ctx context.Context, instances map[string]netip.Addr) []siblingAnswer {
-	ctx, cancel := context.WithTimeout(ctx, c.within)
+// Ask asks all instances, given by pod name, concurrently for their reports: for the newest ones, within a second, or, if sample is
+// set, for those of samples that began after the call, within four. For an instance too old to sample on demand the error is
+// errOutdated.
+func (c *SiblingClient) Ask(ctx context.Context, instances map[string]netip.Addr, sample bool) []siblingAnswer {
+	within, nonce := c.within, ""
+	if sample {
+		within, nonce = c.sampleWithin, rand.Text()
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	return c.askAll(ctx, instances, "")
-}
-
-// Sample makes all instances sample concurrently and returns their reports of samples that began after the call. It waits at
-// most four seconds for all answers. For an instance too old to sample on demand the error is errOutdated.
-func (c *SiblingClient) Sample(ctx context.Context, instances map[string]netip.Addr) []siblingAnswer {
-	ctx, cancel := context.WithTimeout(ctx, c.sampleWithin)
-	defer cancel()
-	return c.askAll(ctx, instances, rand.Text())
-}
-
-// askAll asks all instances; a nonce requests a sample.
-func (c *SiblingClient) askAll(ctx context.Context, instances map[string]netip.Addr, nonce string) []siblingAnswer {
 	var group sync.WaitGroup
 	answers := make(chan siblingAnswer, len(instances))
 	for pod, address := range instances {

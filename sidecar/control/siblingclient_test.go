@@ -49,7 +49,7 @@ func TestSiblingClient_takesOnlyTheAnswersOfTheInstances(t *testing.T) {
 			}))
 			defer server.Close()
 			address := server.Listener.Addr().(*net.TCPAddr).AddrPort()
-			answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()})
+			answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}, false)
 			if len(answers) != 1 || answers[0].Pod != "c-2" || (answers[0].Err == nil) != row.usable {
 				t.Errorf("answers %+v", answers)
 			}
@@ -71,7 +71,7 @@ func TestSiblingClient_asksOverIPv6(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	address := listener.Addr().(*net.TCPAddr).AddrPort()
-	if answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}); answers[0].Err != nil {
+	if answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}, false); answers[0].Err != nil {
 		t.Error(answers[0].Err)
 	}
 }
@@ -98,7 +98,7 @@ func TestSiblingClient_wantsItsNonceBack(t *testing.T) {
 			}))
 			defer server.Close()
 			address := server.Listener.Addr().(*net.TCPAddr).AddrPort()
-			answers := patient(address.Port()).Sample(t.Context(), map[string]netip.Addr{"c-2": address.Addr()})
+			answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}, true)
 			if len(answers) != 1 || !errors.Is(answers[0].Err, row.want) {
 				t.Errorf("answers %+v", answers)
 			}
@@ -114,11 +114,11 @@ func TestSiblingClient_waitsForNobodyLongerThanTheTimeout(t *testing.T) {
 	defer server.Close()
 	defer close(release)
 	address := server.Listener.Addr().(*net.TCPAddr).AddrPort()
-	answers := NewSiblingClient("c", address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr(), "c-3": address.Addr()})
+	answers := NewSiblingClient("c", address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr(), "c-3": address.Addr()}, false)
 	if len(answers) != 2 || answers[0].Err == nil || answers[1].Err == nil {
 		t.Errorf("answers %+v", answers)
 	}
-	if answers := NewSiblingClient("c", 1).Ask(t.Context(), nil); len(answers) != 0 {
+	if answers := NewSiblingClient("c", 1).Ask(t.Context(), nil, false); len(answers) != 0 {
 		t.Errorf("answers of nobody: %+v", answers)
 	}
 }

@@ -29,15 +29,12 @@ func (l *Loop) siblingCount() int {
 	return count
 }
 
-// send asks instances, given by pod name.
-type send func(context.Context, map[string]netip.Addr) []siblingAnswer
-
-// ask asks the other instances of a cluster. For one without a known address it returns errNoAddress.
-func ask(ctx context.Context, v kubernetes.View, pod string, send send) []siblingAnswer {
+// ask asks the other instances of a cluster, for new samples or not. For one without a known address it returns errNoAddress.
+func (l *Loop) ask(ctx context.Context, v kubernetes.View, sample bool) []siblingAnswer {
 	reachable := map[string]netip.Addr{}
 	var answers []siblingAnswer
 	for _, name := range v.Instances {
-		if name == pod {
+		if name == l.parts.Pod {
 			continue
 		}
 		if address, ok := v.Addresses[name]; ok {
@@ -49,7 +46,7 @@ func ask(ctx context.Context, v kubernetes.View, pod string, send send) []siblin
 	if len(reachable) == 0 {
 		return answers
 	}
-	return append(answers, send(ctx, reachable)...)
+	return append(answers, l.parts.Siblings.Ask(ctx, reachable, sample)...)
 }
 
 // Rules returns the rules by which that instance judges sessions.

@@ -165,7 +165,7 @@ func watch(port uint16) error {
 		Listen:     func(string, func(postgres.Notification), func(error)) monitor.Listener { return w },
 	})
 	loop := New(Parts{
-		Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: others{w}, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
+		Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: w, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
 		OpenTerminator: w.openTerminator,
 	})
 	loop.Deliver(w.seen())
