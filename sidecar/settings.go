@@ -28,7 +28,7 @@ type settings struct {
 	socketDirectory string
 	databasePort    uint16
 	level           slog.Level
-	marker          string            // the file for PostgreSQL's preStop hook; empty for none
+	marker          marker
 	readiness       bool              // the pod has the readiness probe with which it leaves its Services
 	dozeMemory      resource.Quantity // PostgreSQL's memory request while the cluster dozes; zero if it stays
 }
@@ -57,10 +57,10 @@ func readSettings(lookup func(string) string) (settings, error) {
 			Group: optional(contract.EnvCNPGGroup, contract.DefaultCNPGGroup), Version: optional(contract.EnvCNPGVersion, contract.DefaultCNPGVersion),
 		},
 		socketDirectory: required(contract.EnvSocketDirectory),
-		marker:          lookup(contract.EnvPreStopMarker),
+		marker:          marker{path: lookup(contract.EnvPreStopMarker)},
 		readiness:       lookup(contract.EnvReadinessPort) != "",
 	}
-	if s.marker != "" && !filepath.IsAbs(s.marker) {
+	if s.marker.path != "" && !filepath.IsAbs(s.marker.path) {
 		bad(contract.EnvPreStopMarker, "it must be an absolute path")
 	}
 	if s.socketDirectory != "" && !filepath.IsAbs(s.socketDirectory) {

@@ -9,20 +9,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
-	"github.com/cnpg-i/scale-to-zero/sidecar/prestop"
 	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
-	"github.com/cnpg-i/scale-to-zero/sidecar/resize"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 	"github.com/cnpg-i/scale-to-zero/sidecar/trim"
 )
@@ -57,26 +52,26 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 		return 1
 	}
 	metrics := server.NewMetrics(s.identity.Cluster, version, time.Now)
-	clientAddrs := clientaddr.NewTable()
+	clientAddrs := monitor.NewClientAddrs()
 	database := postgres.NewServer(s.socketDirectory, s.databasePort, clientAddrs.AddProbe)
 	watched := monitor.New(monitor.Parts{
 		Sampler: postgres.NewSampler(database), Server: database, ClientAddrs: clientAddrs,
-		Checkpoints: checkpoint.NewStore(checkpointFile), Observer: metrics, Logger: logger, PodUID: s.identity.PodUID,
+		Checkpoints: monitor.NewCheckpointFile(checkpointFile, s.identity.PodUID), Observer: metrics, Logger: logger,
 		OpenEvents: func() (monitor.SocketEvents, error) { return sockets.Listen(s.databasePort) },
 		Listen: func(name string, notify func(postgres.Notification), failed func(error)) monitor.Listener {
 			return postgres.NewListener(database, name, notify, failed)
 		},
 	})
 	parts := control.Parts{
-		Monitor: watched, Kubernetes: client, Siblings: siblings.NewClient(s.identity.Cluster, contract.SidecarPort),
-		Marker: prestop.Marker{Path: s.marker}, Observer: metrics, Logger: logger,
+		Monitor: watched, Kubernetes: client, Siblings: control.NewSiblingClient(s.identity.Cluster, contract.SidecarPort),
+		Marker: s.marker, Observer: metrics, Logger: logger,
 		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
 		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return database.Terminator(ctx) },
-		Instance:       instance{Observer: fence.NewObserver(s.socketDirectory, s.databasePort, database), Server: database},
+		Instance:       instance{Observer: doze.NewObserver(s.socketDirectory, s.databasePort, database.Accepts), Server: database},
 	}
 	var running sync.WaitGroup
 	if s.readiness {
-		requests := resize.New(client, s.identity.PodUID, s.dozeMemory, logger)
+		requests := doze.NewResizer(client, s.identity.PodUID, s.dozeMemory, logger)
 		parts.Readiness, parts.Requests = readiness.NewClient(readinessSocket), requests
 		running.Go(func() { requests.Run(ctx) })
 	}
@@ -100,7 +95,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 
 // instance is PostgreSQL, as the instance manager runs it.
 type instance struct {
-	*fence.Observer
+	*doze.Observer
 	*postgres.Server
 }
 

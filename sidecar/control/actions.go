@@ -8,10 +8,9 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -30,7 +29,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 			return func() { l.listedBackups(ctx, names, archiver, err) }
 		})
 	case sleep.Announce:
-		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, fence.Postmaster{}
+		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, doze.Postmaster{}
 		text := contract.Announcement{
 			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(l.clockOffset + contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
 		}.String()
@@ -52,7 +51,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 		})
 	case sleep.AskSiblings:
 		l.begin(ctx, func(ctx context.Context) func() {
-			answers := ask(ctx, view, l.parts.Pod, l.parts.Siblings.Sample)
+			answers := l.ask(ctx, view, true)
 			return func() { l.askedSiblings(ctx, answers) }
 		})
 	case sleep.ReadCluster:
@@ -180,7 +179,7 @@ func (l *Loop) resumedBackups(ctx context.Context, resumed kubernetes.Resumed, e
 	l.completed(ctx, sleep.Completed{Action: sleep.Resume}, err)
 }
 
-func (l *Loop) askedSiblings(ctx context.Context, answers []siblings.Answer) {
+func (l *Loop) askedSiblings(ctx context.Context, answers []siblingAnswer) {
 	l.attempt.siblings, l.attempt.answered = answers, time.Now()
 	all := elsewhere(answers, l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
 	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Blocker: all.Reason()})

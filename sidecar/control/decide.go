@@ -78,7 +78,7 @@ func (l *Loop) step(ctx context.Context) {
 	observation := l.sample(ctx)
 	l.decide(observation, time.Now())
 	if l.status.Decision.Action == idle.ActionAsk && l.machine.Phase() == sleep.Awake {
-		observation.Elsewhere = elsewhere(ask(ctx, l.status.View, l.parts.Pod, l.parts.Siblings.Ask), l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
+		observation.Elsewhere = elsewhere(l.ask(ctx, l.status.View, false), l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
 		l.decide(observation, time.Now())
 	}
 	l.advance(ctx, l.observed())

@@ -10,19 +10,19 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// doze is the state of the current doze, or of an attempt to doze.
-type doze struct {
+// dozeState is the state of the current doze, or of an attempt to doze.
+type dozeState struct {
 	// fenced is what fenced has last returned.
 	fenced bool
 	// fencedPostmaster is the postmaster that a fence stops, or may have stopped; the zero value if it is known to have stopped.
-	fencedPostmaster fence.Postmaster
+	fencedPostmaster doze.Postmaster
 	// cancelWait ends the wait for PostgreSQL to stop or to serve; nil without one.
 	cancelWait context.CancelFunc
 	// cancelStartWatch ends the watch for a failed start of PostgreSQL; nil without one.
@@ -46,7 +46,7 @@ type doze struct {
 	sized, small bool
 }
 
-func (d *doze) cancel() {
+func (d *dozeState) cancel() {
 	if d.cancelWait != nil {
 		d.cancelWait()
 	}
@@ -182,7 +182,7 @@ func (l *Loop) await(ctx context.Context, a sleep.Action, wait func(context.Cont
 				l.advance(ctx, sleep.Completed{Action: a, Outcome: sleep.Refused})
 				return
 			case err == nil: // a postmaster that runs from now on is not the fenced one
-				l.doze.fencedPostmaster, l.doze.restartPending = fence.Postmaster{}, false
+				l.doze.fencedPostmaster, l.doze.restartPending = doze.Postmaster{}, false
 			}
 			l.completed(ctx, sleep.Completed{Action: a}, err)
 		}
@@ -211,7 +211,7 @@ func (l *Loop) fenceChanged(fenced bool) {
 	}
 	l.parts.Monitor.CloseSessions()
 	l.doze.specification, l.doze.retry = cmp.Or(l.parts.Monitor.SavedSpecification(), specification(l.status.View)), time.Time{}
-	if l.doze.fencedPostmaster == (fence.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
+	if l.doze.fencedPostmaster == (doze.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
 		l.notePostmaster()
 	}
 	l.status.Known, l.status.InUse = false, false

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 )
 
 // instance is the pod: PostgreSQL, its instance manager, and the readiness probe.
@@ -32,7 +32,7 @@ type instance struct {
 	busy       bool          // PostgreSQL does not answer
 	broken     bool          // PostgreSQL does not start
 	unheld     bool          // the gateway does not hold the clients
-	postmaster fence.Postmaster
+	postmaster doze.Postmaster
 	sizes      []string // of its requests, as wanted one after the other
 	refused    chan error
 	lacking    bool   // the pod lacks its requests
@@ -76,7 +76,7 @@ func (i *instance) EndAtStop(_ context.Context, rules activity.Rules) (int, erro
 	return 1, nil
 }
 
-func (i *instance) Read() (fence.Postmaster, error) {
+func (i *instance) Read() (doze.Postmaster, error) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	return i.postmaster, nil
@@ -91,20 +91,20 @@ func (i *instance) Accepts(context.Context) (bool, error) {
 }
 
 func (i *instance) AwaitStopped(ctx context.Context) error {
-	return i.await(ctx, func() bool { return i.postmaster == fence.Postmaster{} })
+	return i.await(ctx, func() bool { return i.postmaster == doze.Postmaster{} })
 }
 
-func (i *instance) AwaitServing(ctx context.Context, before fence.Postmaster) error {
-	return i.await(ctx, func() bool { return i.postmaster != fence.Postmaster{} && (i.postmaster != before || i.ignores) })
+func (i *instance) AwaitServing(ctx context.Context, before doze.Postmaster) error {
+	return i.await(ctx, func() bool { return i.postmaster != doze.Postmaster{} && (i.postmaster != before || i.ignores) })
 }
 
 func (i *instance) AwaitStartFailed(ctx context.Context) error {
 	since := time.Now()
 	return i.await(ctx, func() bool {
-		if i.postmaster != (fence.Postmaster{}) {
+		if i.postmaster != (doze.Postmaster{}) {
 			since = time.Now()
 		}
-		return time.Since(since) >= fence.StartTimeout
+		return time.Since(since) >= doze.StartTimeout
 	})
 }
 
@@ -170,7 +170,7 @@ func (w *world) Fence(_ context.Context, _ kubernetes.View, at time.Time) (kuber
 	return w.patched(func() {
 		w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped, w.view.RestartFailed = true, true, at, "", ""
 		if !w.instance.ignores {
-			time.AfterFunc(w.instance.stopTakes, func() { w.with(func(w *world) { w.instance.postmaster = fence.Postmaster{} }) })
+			time.AfterFunc(w.instance.stopTakes, func() { w.with(func(w *world) { w.instance.postmaster = doze.Postmaster{} }) })
 		}
 	})
 }
@@ -182,9 +182,9 @@ func (w *world) LiftFence(context.Context, kubernetes.View) (kubernetes.View, er
 // unfence has PostgreSQL start again.
 func (w *world) unfence() {
 	w.view.Fenced, w.view.Dozing = false, false
-	if !w.instance.broken && w.instance.postmaster == (fence.Postmaster{}) {
+	if !w.instance.broken && w.instance.postmaster == (doze.Postmaster{}) {
 		w.started++
-		w.instance.postmaster = fence.Postmaster{Running: true, PID: w.started}
+		w.instance.postmaster = doze.Postmaster{Running: true, PID: w.started}
 	}
 }
 
@@ -222,7 +222,7 @@ func TestDoze_shrinksItsRequestsWhilePostgreSQLIsStopped(t *testing.T) {
 		}
 		expect(t, w, "stopped", "large small", sizes)
 
-		w.with(func(w *world) { w.unfence(); w.instance.postmaster = fence.Postmaster{} }) // it takes its time to start
+		w.with(func(w *world) { w.unfence(); w.instance.postmaster = doze.Postmaster{} }) // it takes its time to start
 		loop.Deliver(w.seen())
 		wait(time.Millisecond)
 		expect(t, w, "woken, and PostgreSQL does not run yet", "large small large", sizes)
@@ -231,7 +231,7 @@ func TestDoze_shrinksItsRequestsWhilePostgreSQLIsStopped(t *testing.T) {
 		wait(time.Second)
 		expect(t, w, "told of a refusal", true, func(w *world) bool { return slices.Contains(w.events, "GrowthRefused") })
 
-		w.with(func(w *world) { w.instance.postmaster = fence.Postmaster{Running: true, PID: 99} })
+		w.with(func(w *world) { w.instance.postmaster = doze.Postmaster{Running: true, PID: 99} })
 		wait(75 * time.Second)
 		expect(t, w, "dozing again", "large small large small", sizes)
 		wait(time.Minute)
@@ -288,7 +288,7 @@ func TestDoze_takesTheSizeOverFromAnEarlierProcess(t *testing.T) {
 	}{
 		{"a cluster that dozes is small", func(w *world) {
 			w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped = true, true, time.Now(), "pod-uid"
-			w.instance.postmaster = fence.Postmaster{}
+			w.instance.postmaster = doze.Postmaster{}
 		}, "small"},
 		{"the requests of a pod from before are another's", func(w *world) {
 			w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped = true, true, time.Now(), "another"
@@ -456,8 +456,8 @@ func TestDoze_hibernatesForAChangeWhileTheSidecarWasDown(t *testing.T) {
 			liveAfter(t, func(w *world) {
 				dozes(w)
 				w.view.Fenced, w.view.Dozing, w.view.DozingSince, w.view.Stopped = true, true, time.Now(), "pod-uid"
-				w.view.Generation, w.view.Operator, w.instance.postmaster = 7, "1.30", fence.Postmaster{}
-				w.kept = &checkpoint.Checkpoint{Instance: "pod-uid", Specification: row.saved}
+				w.view.Generation, w.view.Operator, w.instance.postmaster = 7, "1.30", doze.Postmaster{}
+				w.kept = &monitor.Checkpoint{Specification: row.saved}
 			}, func(t *testing.T, w *world, loop *Loop) {
 				loop.Deliver(w.seen())
 				wait(time.Second)
@@ -489,7 +489,7 @@ func TestRestart_thatFailsIsRecordedOnceForEachWake(t *testing.T) {
 	}{
 		{"not within a minute", nil, nil, 59 * time.Second, ""},
 		{"then it is", nil, nil, 61 * time.Second, "pod-uid"},
-		{"not if PostgreSQL was started late", nil, func(w *world) { w.instance.postmaster = fence.Postmaster{Running: true, PID: 9} }, 65 * time.Second, ""},
+		{"not if PostgreSQL was started late", nil, func(w *world) { w.instance.postmaster = doze.Postmaster{Running: true, PID: 9} }, 65 * time.Second, ""},
 		{"nor if it is fenced again", nil, func(w *world) { w.view.Fenced = true }, 5 * time.Minute, ""},
 		{"nor if nobody would make the pod anew", nil, func(w *world) { w.view.ReconciliationDisabled = true }, 5 * time.Minute, ""},
 		{"nor if it hibernates", nil, func(w *world) { w.view.Hibernating = true }, 5 * time.Minute, ""},
@@ -565,7 +565,7 @@ func TestReadiness_isRestoredOnceNoDozeIsKnown(t *testing.T) {
 // The API server is away when the sidecar starts, and an earlier process may have fenced the instance.
 func TestReadiness_isKeptWithdrawnUntilPostgreSQLServes(t *testing.T) {
 	t.Parallel()
-	running := fence.Postmaster{Running: true, PID: 9}
+	running := doze.Postmaster{Running: true, PID: 9}
 	for _, row := range []struct {
 		rule    string
 		change  func(*instance)
@@ -573,7 +573,7 @@ func TestReadiness_isKeptWithdrawnUntilPostgreSQLServes(t *testing.T) {
 	}{
 		{"a PostgreSQL that serves", func(*instance) {}, nil},
 		{"one that is too busy to answer", func(i *instance) { i.busy = true }, nil},
-		{"one that has stopped", func(i *instance) { i.postmaster = fence.Postmaster{} }, func(i *instance) { i.postmaster = running }},
+		{"one that has stopped", func(i *instance) { i.postmaster = doze.Postmaster{} }, func(i *instance) { i.postmaster = running }},
 		{"one that is being stopped", func(i *instance) { i.managed = true }, func(i *instance) { i.ignores = true }},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -600,7 +600,7 @@ func TestReadiness_isGivenBackOnceTheClusterIsKnown(t *testing.T) {
 	t.Parallel()
 	liveAfter(t, func(w *world) {
 		dozes(w)
-		w.instance.postmaster, w.inUse = fence.Postmaster{}, true
+		w.instance.postmaster, w.inUse = doze.Postmaster{}, true
 	}, func(t *testing.T, w *world, loop *Loop) {
 		wait(10 * time.Second)
 		expect(t, w, "ready", false, func(w *world) bool { return w.instance.ready })
@@ -654,7 +654,7 @@ func TestRestart_thatFailsIsNoticedByASidecarThatWasRestarted(t *testing.T) {
 	}{
 		{"a client has ended a doze", contract.DepthDoze, 50 * time.Second, nil, "pod-uid"},
 		{"not if PostgreSQL runs: Services lead to the pod", contract.DepthDoze, 50 * time.Second, func(w *world) {
-			w.instance.postmaster = fence.Postmaster{Running: true, PID: 9}
+			w.instance.postmaster = doze.Postmaster{Running: true, PID: 9}
 		}, ""},
 		{"nor long ago: something else has stopped PostgreSQL", contract.DepthDoze, 3 * time.Minute, nil, ""},
 		{"nor if it had hibernated", "", 50 * time.Second, nil, ""},
@@ -671,7 +671,7 @@ func TestRestart_thatFailsIsNoticedByASidecarThatWasRestarted(t *testing.T) {
 					t.Error(err)
 				}
 				w.view.Annotations[contract.AnnotationLastWake] = wake
-				w.instance.postmaster, w.inUse = fence.Postmaster{}, true // so that it does not doze again
+				w.instance.postmaster, w.inUse = doze.Postmaster{}, true // so that it does not doze again
 				if row.change != nil {
 					row.change(w)
 				}
@@ -680,7 +680,7 @@ func TestRestart_thatFailsIsNoticedByASidecarThatWasRestarted(t *testing.T) {
 				wait(61 * time.Second)
 				expect(t, w, "recorded", row.want, func(w *world) string { return w.view.RestartFailed })
 				expect(t, w, "made unready", row.want != "", func(w *world) bool { return w.instance.withdrew })
-				w.with(func(w *world) { w.instance.postmaster = fence.Postmaster{Running: true, PID: 10} })
+				w.with(func(w *world) { w.instance.postmaster = doze.Postmaster{Running: true, PID: 10} })
 				wait(time.Second)
 				expect(t, w, "recorded", "", func(w *world) string { return w.view.RestartFailed })
 				expect(t, w, "ready", true, func(w *world) bool { return w.instance.ready })
@@ -694,13 +694,13 @@ func TestRestart_thatHasFailedIsForgottenOncePostgreSQLServes(t *testing.T) {
 	t.Parallel()
 	liveAfter(t, func(w *world) {
 		dozes(w)
-		w.view.RestartFailed, w.instance.postmaster = "before", fence.Postmaster{}
+		w.view.RestartFailed, w.instance.postmaster = "before", doze.Postmaster{}
 	}, func(t *testing.T, w *world, loop *Loop) {
 		loop.Deliver(w.seen())
 		wait(time.Minute)
 		expect(t, w, "recorded", "before", func(w *world) string { return w.view.RestartFailed })
 		expect(t, w, "ready", false, func(w *world) bool { return w.instance.ready })
-		w.with(func(w *world) { w.instance.postmaster = fence.Postmaster{Running: true, PID: 9} })
+		w.with(func(w *world) { w.instance.postmaster = doze.Postmaster{Running: true, PID: 9} })
 		wait(time.Second)
 		expect(t, w, "recorded", "", func(w *world) string { return w.view.RestartFailed })
 		expect(t, w, "ready", true, func(w *world) bool { return w.instance.ready })

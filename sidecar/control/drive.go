@@ -8,14 +8,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
 // attempt is the state of the current attempt to sleep.
 type attempt struct {
 	began     time.Time
-	siblings  []siblings.Answer   // answers to the newest request for samples
+	siblings  []siblingAnswer     // answers to the newest request for samples
 	answered  time.Time           // when they arrived
 	suspended int                 // schedules
 	judged    idle.State          // at the hibernation patch or the fence: later the end of a session may have changed it

@@ -18,16 +18,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
@@ -67,8 +64,8 @@ type world struct {
 	reports *reports
 
 	// The disk and the other instances.
-	kept     *checkpoint.Checkpoint
-	answers  func(sampled bool) []siblings.Answer
+	kept     *monitor.Checkpoint
+	answers  func(sampled bool) []siblingAnswer
 	inSample func(*world) // runs in each sample
 	// afterwards runs once in a sample, after the counters were read.
 	afterwards func(*world)
@@ -103,7 +100,7 @@ type world struct {
 	gatewayAway  bool          // it does not acknowledge
 	gatewayTakes time.Duration // until it acknowledges
 
-	clientAddrs *clientaddr.Table
+	clientAddrs *monitor.ClientAddrs
 	marker      marker
 	markerFirst bool // it was left before hibernation was turned on
 
@@ -329,34 +326,25 @@ func (t terminator) Terminate(_ context.Context, terminable []activity.Terminabl
 
 func (t terminator) Close() { t.world.with(func(w *world) { w.terminators-- }) }
 
-func (w *world) Ask(context.Context, map[string]netip.Addr) []siblings.Answer { return w.answer(false) }
-
-func (w *world) answer(sampled bool) []siblings.Answer {
+func (w *world) Ask(_ context.Context, _ map[string]netip.Addr, sample bool) []siblingAnswer {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.answers == nil {
 		return nil
 	}
-	return w.answers(sampled)
+	return w.answers(sample)
 }
 
-// others are the sidecars of the other instances.
-type others struct{ *world }
-
-func (o others) Sample(context.Context, map[string]netip.Addr) []siblings.Answer {
-	return o.answer(true)
-}
-
-func (w *world) Save(e checkpoint.Checkpoint) error {
+func (w *world) Save(e monitor.Checkpoint) error {
 	w.with(func(w *world) { w.kept = &e })
 	return nil
 }
 
-func (w *world) Load(string) (checkpoint.Checkpoint, error) {
+func (w *world) Load() (monitor.Checkpoint, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.kept == nil {
-		return checkpoint.Checkpoint{}, fs.ErrNotExist
+		return monitor.Checkpoint{}, fs.ErrNotExist
 	}
 	return *w.kept, nil
 }
@@ -523,22 +511,22 @@ func live(t *testing.T, test func(*testing.T, *world, *Loop)) {
 func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world, *Loop)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{view: healthy(), started: 7, ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: clientaddr.NewTable()}
-		w.instance = instance{world: w, postmaster: fence.Postmaster{Running: true, PID: 1}, ready: true, managed: true}
+		w := &world{view: healthy(), started: 7, ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: monitor.NewClientAddrs()}
+		w.instance = instance{world: w, postmaster: doze.Postmaster{Running: true, PID: 1}, ready: true, managed: true}
 		if prepare != nil {
 			prepare(w)
 		}
 		logger := slog.New(slog.DiscardHandler)
 		w.monitor = monitor.New(monitor.Parts{
 			Sampler: w, Server: w, ClientAddrs: w.clientAddrs, Checkpoints: w, Observer: w, Logger: logger,
-			OpenEvents: w.openReports, PodUID: "pod-uid",
+			OpenEvents: w.openReports,
 			Listen: func(_ string, notify func(postgres.Notification), failed func(error)) monitor.Listener {
 				w.with(func(w *world) { w.notify, w.failed = notify, failed })
 				return w
 			},
 		})
 		loop := New(Parts{
-			Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: others{w}, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
+			Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: w, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
 			OpenTerminator: w.openTerminator, Instance: &w.instance,
 		})
 		if w.instance.mayDoze {

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -133,12 +132,12 @@ func TestHandover_aSessionOnASiblingWithdrawsTheSwitch(t *testing.T) {
 	prepare := func(w *world) {
 		w.view.Instances = []string{"c-1", "c-2"}
 		w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
-		w.answers = func(bool) []siblings.Answer {
+		w.answers = func(bool) []siblingAnswer {
 			answer := reportOf("c-2", time.Hour, inUse.Load())
 			if w.view.Hibernating { // nobody counts for how long it is idle any more
 				answer.Report.IdleForSeconds = nil
 			}
-			return []siblings.Answer{answer}
+			return []siblingAnswer{answer}
 		}
 	}
 	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
@@ -156,7 +155,7 @@ func TestHandover_aSessionOnASiblingWithdrawsTheSwitch(t *testing.T) {
 // A session through the gateway is judged by its own client.
 func TestLoop_judgesASessionOfTheGatewaysByItsClient(t *testing.T) {
 	t.Parallel()
-	gateway, monitor := netip.MustParseAddrPort("10.0.0.66:40000"), netip.MustParseAddrPort("10.9.0.1:5000")
+	gateway, client := netip.MustParseAddrPort("10.0.0.66:40000"), netip.MustParseAddrPort("10.9.0.1:5000")
 	for _, row := range []struct {
 		rule      string
 		announced bool
@@ -167,13 +166,13 @@ func TestLoop_judgesASessionOfTheGatewaysByItsClient(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			book := clientaddr.NewTable()
+			addrs := monitor.NewClientAddrs()
 			if row.announced {
-				book.Add(gateway.Addr(), contract.ClientAddress{Port: gateway.Port(), Peer: monitor})
+				addrs.Add(gateway.Addr(), contract.ClientAddress{Port: gateway.Port(), Peer: client})
 			}
 			prepare := func(w *world) {
 				w.view.Annotations[contract.AnnotationIgnore] = "client=10.9.0.0/16"
-				w.clientAddrs = book
+				w.clientAddrs = addrs
 			}
 			liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
 				loop.Deliver(w.seen())
@@ -255,8 +254,8 @@ func TestHandover_useOfASiblingLeavesNoWaitBehind(t *testing.T) {
 		w.view.Instances = []string{"c-1", "c-2"}
 		w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
 		w.gatewayTakes = 3 * time.Second
-		w.answers = func(bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Since(time.UnixMilli(since.Load())), inUse.Load())}
+		w.answers = func(bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Since(time.UnixMilli(since.Load())), inUse.Load())}
 		}
 	}
 	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {

@@ -34,7 +34,7 @@ type Loop struct {
 	recorder  recorder
 	backups   backups
 	keepAwake keepAwakeRequest
-	doze      doze
+	doze      dozeState
 	// preparation may be canceled from any goroutine.
 	preparation preparation
 	quietUntil  time.Time     // until then no session is held

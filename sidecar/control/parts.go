@@ -13,11 +13,10 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -49,9 +48,8 @@ type Terminator interface {
 
 // Siblings are the sidecars of the other instances.
 type Siblings interface {
-	// Ask asks for their newest reports, Sample for a new sample of each.
-	Ask(ctx context.Context, instances map[string]netip.Addr) []siblings.Answer
-	Sample(ctx context.Context, instances map[string]netip.Addr) []siblings.Answer
+	// Ask asks for their newest reports or, if sample is set, for a new sample of each.
+	Ask(ctx context.Context, instances map[string]netip.Addr, sample bool) []siblingAnswer
 }
 
 // Marker tells the preStop hook of PostgreSQL's container that its pod is deleted for sleep.
@@ -69,12 +67,12 @@ type Instance interface {
 	// EndAtStop waits until PostgreSQL has begun to stop, ends the sessions that never count, and returns how many.
 	EndAtStop(ctx context.Context, rules activity.Rules) (int, error)
 	// Read returns the running postmaster; the zero value if none runs.
-	Read() (fence.Postmaster, error)
+	Read() (doze.Postmaster, error)
 	// AwaitStopped returns once no postmaster runs.
 	AwaitStopped(ctx context.Context) error
 	// AwaitServing returns once a postmaster accepts sessions that no fence will stop any more. before is the postmaster that may
 	// have been fenced; the zero value if it has stopped.
-	AwaitServing(ctx context.Context, before fence.Postmaster) error
+	AwaitServing(ctx context.Context, before doze.Postmaster) error
 	// AwaitStartFailed returns once no postmaster has run for so long that none will be started.
 	AwaitStartFailed(ctx context.Context) error
 	// Accepts reports whether PostgreSQL accepts sessions.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/fence"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
@@ -14,7 +14,7 @@ import (
 
 // restartPendingFor is how long after a wake a new process may still have to watch the start of PostgreSQL: as long as the process
 // before it would have watched, and as long again for the restart of the container.
-const restartPendingFor = 2 * fence.StartTimeout
+const restartPendingFor = 2 * doze.StartTimeout
 
 // findPendingRestart reports, from the first state of the Cluster, whether a client or a Backup has just ended a doze and PostgreSQL
 // has not been started since. Such a wake removes the annotations of the doze. If PostgreSQL runs, the pod must stay ready, since
@@ -112,9 +112,9 @@ func (l *Loop) recordRestartFailed(ctx context.Context) {
 				l.watchRestart(ctx)
 				return
 			}
-			l.parts.Logger.Error("PostgreSQL was not started after a doze", "within", fence.StartTimeout.String())
+			l.parts.Logger.Error("PostgreSQL was not started after a doze", "within", doze.StartTimeout.String())
 			l.recorder.write(ctx, v, kubernetes.EventWarning, "RestartFailed",
-				"PostgreSQL was not started within "+fence.StartTimeout.String()+" after a doze; the plugin deletes pod "+l.parts.Pod+
+				"PostgreSQL was not started within "+doze.StartTimeout.String()+" after a doze; the plugin deletes pod "+l.parts.Pod+
 					", once, so that the operator creates it again")
 			if l.setView(v) { // the next patch requires its resourceVersion, so the machine must know its content
 				l.advance(ctx, sleep.Viewed{View: l.sleepView()})

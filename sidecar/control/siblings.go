@@ -13,7 +13,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
 
 // errNoAddress means that an instance cannot be asked.
@@ -30,27 +29,24 @@ func (l *Loop) siblingCount() int {
 	return count
 }
 
-// send asks instances, given by pod name.
-type send func(context.Context, map[string]netip.Addr) []siblings.Answer
-
-// ask asks the other instances of a cluster. For one without a known address it returns errNoAddress.
-func ask(ctx context.Context, v kubernetes.View, pod string, send send) []siblings.Answer {
+// ask asks the other instances of a cluster, for new samples or not. For one without a known address it returns errNoAddress.
+func (l *Loop) ask(ctx context.Context, v kubernetes.View, sample bool) []siblingAnswer {
 	reachable := map[string]netip.Addr{}
-	var answers []siblings.Answer
+	var answers []siblingAnswer
 	for _, name := range v.Instances {
-		if name == pod {
+		if name == l.parts.Pod {
 			continue
 		}
 		if address, ok := v.Addresses[name]; ok {
 			reachable[name] = address
 		} else {
-			answers = append(answers, siblings.Answer{Pod: name, Err: errNoAddress})
+			answers = append(answers, siblingAnswer{Pod: name, Err: errNoAddress})
 		}
 	}
 	if len(reachable) == 0 {
 		return answers
 	}
-	return append(answers, send(ctx, reachable)...)
+	return append(answers, l.parts.Siblings.Ask(ctx, reachable, sample)...)
 }
 
 // Rules returns the rules by which that instance judges sessions.
@@ -86,13 +82,13 @@ func (s Status) IgnoredPods() string {
 
 // elsewhere combines the answers: a missing answer is unknown, and so is one by other rules than this instance's, whose watch may be
 // ahead. An instance is idle only if it says since when.
-func elsewhere(answers []siblings.Answer, rules contract.ReportedRules, now time.Time, logger *slog.Logger) idle.Elsewhere {
+func elsewhere(answers []siblingAnswer, rules contract.ReportedRules, now time.Time, logger *slog.Logger) idle.Elsewhere {
 	all := idle.Elsewhere{Asked: true}
 	for _, answer := range answers {
 		report := answer.Report
 		all.Blockers = append(all.Blockers, serverBlockers(report)...)
 		switch {
-		case errors.Is(answer.Err, siblings.ErrOutdated), answer.Err == nil && !report.SamplesOnDemand:
+		case errors.Is(answer.Err, errOutdated), answer.Err == nil && !report.SamplesOnDemand:
 			all.Blockers = append(all.Blockers, idle.ReasonSiblingOutdated)
 		case answer.Err != nil:
 			logger.Info("another instance did not answer", "instance", answer.Pod, "error", answer.Err.Error())

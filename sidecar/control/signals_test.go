@@ -10,12 +10,11 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
 )
 
 func TestLoop_aSessionThatNobodySawIsActivity(t *testing.T) {
@@ -304,16 +303,16 @@ func TestLoop_followsTheAnnotationThatAsksForSleep(t *testing.T) {
 }
 
 // report is another instance's report.
-func reportOf(pod string, idleFor time.Duration, active bool) siblings.Answer {
+func reportOf(pod string, idleFor time.Duration, active bool) siblingAnswer {
 	seconds := idleFor.Seconds()
-	return siblings.Answer{Pod: pod, Report: contract.Report{
+	return siblingAnswer{Pod: pod, Report: contract.Report{
 		Known: true, SamplesOnDemand: true, Active: active, IdleForSeconds: &seconds,
 		Rules: contract.ReportedRules{Activity: contract.ActivityConnections},
 	}}
 }
 
 // blockedReportOf returns the report of an instance whose server has a reason against a shutdown.
-func blockedReportOf(pod, reason string) siblings.Answer {
+func blockedReportOf(pod, reason string) siblingAnswer {
 	answer := reportOf(pod, time.Hour, false)
 	answer.Report.ServerBlockers = []string{reason}
 	return answer
@@ -329,44 +328,44 @@ func TestLoop_asksTheOtherInstances(t *testing.T) {
 	}
 	for _, row := range []struct {
 		rule    string
-		answers func(sampled bool) []siblings.Answer
+		answers func(sampled bool) []siblingAnswer
 		asleep  bool
 		reason  idle.Reason
 	}{
-		{"idle for longer than the threshold, and they were sampled once more", func(bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Hour, false)}
+		{"idle for longer than the threshold, and they were sampled once more", func(bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Hour, false)}
 		}, true, ""},
-		{"one is in use", func(bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", 0, true)}
+		{"one is in use", func(bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), reportOf("c-3", 0, true)}
 		}, false, idle.ReasonSiblingActive},
-		{"one was in use a moment ago", func(bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Second, false)}
+		{"one was in use a moment ago", func(bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Second, false)}
 		}, false, idle.ReasonWaiting},
-		{"one does not answer", func(bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Err: errors.New("silence")}}
+		{"one does not answer", func(bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Err: errors.New("silence")}}
 		}, false, idle.ReasonSiblingUnknown},
-		{"one judges by rules that have changed", func(bool) []siblings.Answer {
+		{"one judges by rules that have changed", func(bool) []siblingAnswer {
 			outdated := reportOf("c-3", time.Hour, false)
 			outdated.Report.Rules.Ignore = "user=app"
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), outdated}
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), outdated}
 		}, false, idle.ReasonSiblingUnknown},
-		{"one does not know", func(bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Report: contract.Report{}}}
+		{"one does not know", func(bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Report: contract.Report{}}}
 		}, false, idle.ReasonSiblingUnknown},
-		{"the sidecar of one is too old to sample on demand", func(sampled bool) []siblings.Answer {
+		{"the sidecar of one is too old to sample on demand", func(sampled bool) []siblingAnswer {
 			if !sampled {
-				return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Hour, false)}
+				return []siblingAnswer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Hour, false)}
 			}
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Err: siblings.ErrOutdated}}
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), {Pod: "c-3", Err: errOutdated}}
 		}, false, idle.ReasonSiblingOutdated},
-		{"the server of one says something against a shutdown", func(bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), blockedReportOf("c-3", "advisory_lock")}
+		{"the server of one says something against a shutdown", func(bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), blockedReportOf("c-3", "advisory_lock")}
 		}, false, idle.ReasonAdvisoryLock},
-		{"the server of one says something that a newer sidecar knows", func(bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), blockedReportOf("c-3", "quantum_lock")}
+		{"the server of one says something that a newer sidecar knows", func(bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), blockedReportOf("c-3", "quantum_lock")}
 		}, false, idle.ReasonSiblingUnknown},
-		{"one is found in use by the sample after the acknowledgement", func(sampled bool) []siblings.Answer {
-			return []siblings.Answer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Hour, sampled)}
+		{"one is found in use by the sample after the acknowledgement", func(sampled bool) []siblingAnswer {
+			return []siblingAnswer{reportOf("c-2", time.Hour, false), reportOf("c-3", time.Hour, sampled)}
 		}, false, idle.ReasonSiblingActive},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -492,7 +491,7 @@ func TestLoop_goesOnWithTheClockAfterARestart(t *testing.T) {
 			var since time.Time
 			prepare := func(w *world) {
 				since = time.Now().Add(-20 * time.Second)
-				w.kept = &checkpoint.Checkpoint{Instance: "pod-uid", Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
+				w.kept = &monitor.Checkpoint{Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
 					State: idle.State{IdleSince: since, EligibleSince: since, SampledUntil: since}}
 				row.change(w)
 			}

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
@@ -154,19 +153,19 @@ func watcher(b *testing.B, port int) func() costs {
 // loop's first sample.
 func watch(port uint16) error {
 	debug.SetGCPercent(25) // as the worker
-	w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: clientaddr.NewTable()}
+	w := &world{view: healthy(), ledger: activity.Ledger{"postgres": {}, "app": {}}, clientAddrs: monitor.NewClientAddrs()}
 	w.view.Annotations[contract.AnnotationInactivityMinutes] = "600"
 	sampled := make(chan struct{})
 	first := sync.OnceFunc(func() { close(sampled) })
 	w.inSample = func(*world) { first() }
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	w.monitor = monitor.New(monitor.Parts{
-		Sampler: w, Server: w, Checkpoints: w, ClientAddrs: w.clientAddrs, Observer: w, Logger: logger, PodUID: "pod-uid",
+		Sampler: w, Server: w, Checkpoints: w, ClientAddrs: w.clientAddrs, Observer: w, Logger: logger,
 		OpenEvents: func() (monitor.SocketEvents, error) { return sockets.Listen(port) },
 		Listen:     func(string, func(postgres.Notification), func(error)) monitor.Listener { return w },
 	})
 	loop := New(Parts{
-		Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: others{w}, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
+		Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: w, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
 		OpenTerminator: w.openTerminator,
 	})
 	loop.Deliver(w.seen())

@@ -8,11 +8,10 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/siblings"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 )
 
 // TestLoop_sleepsSoonAfterAWakeThatNobodyUsed lets a connection wake a cluster whose threshold is half an hour.
@@ -40,7 +39,7 @@ func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
 		{"but if the gateway has only probed", func(w *world) {
 			w.clientAddrs.Add(netip.MustParseAddr("10.0.0.9"), contract.ClientAddress{Port: 40000, Peer: netip.MustParseAddrPort("10.0.0.9:40000"), Probe: true})
 		}, true},
-		{"nor if an earlier process of the sidecar has run", func(w *world) { w.kept = &checkpoint.Checkpoint{Instance: "pod-uid"} }, false},
+		{"nor if an earlier process of the sidecar has run", func(w *world) { w.kept = &monitor.Checkpoint{} }, false},
 		{"nor while a Backup runs", func(w *world) { w.backups = []string{"b"} }, false},
 		{"nor if another instance was used, or has missed something", func(w *world) { besides(w, func(r *contract.Report) { r.Unused = false }) }, false},
 		{"but beside another instance that was not used", func(w *world) { besides(w, func(*contract.Report) {}) }, true},
@@ -109,11 +108,11 @@ func lastWake(w *world, at time.Time) {
 func besides(w *world, say func(*contract.Report)) {
 	w.view.Instances = []string{"c-1", "c-2"}
 	w.view.Addresses = map[string]netip.Addr{"c-2": netip.MustParseAddr("10.0.0.2")}
-	w.answers = func(bool) []siblings.Answer {
+	w.answers = func(bool) []siblingAnswer {
 		answer := reportOf("c-2", time.Hour, false)
 		answer.Report.Unused = true
 		say(&answer.Report)
-		return []siblings.Answer{answer}
+		return []siblingAnswer{answer}
 	}
 }
 
@@ -252,7 +251,7 @@ func TestLoop_cause(t *testing.T) {
 		{"a change of the specification", Status{View: changed}, ", because its specification, the operator or a plugin has changed"},
 		{"another operator", Status{View: upgraded}, ", because its specification, the operator or a plugin has changed"},
 	} {
-		loop := &Loop{status: row.status, doze: doze{specification: "1 1.30"}}
+		loop := &Loop{status: row.status, doze: dozeState{specification: "1 1.30"}}
 		if loop.status.Policy.Threshold = time.Hour; loop.cause() != row.want {
 			t.Errorf("%s: %q", row.rule, loop.cause())
 		}

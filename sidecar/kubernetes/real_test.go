@@ -29,8 +29,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/resize"
 )
 
 // patience bounds every wait; a passing test never reaches it.
@@ -173,7 +173,7 @@ func TestClient_resizesItsPod(t *testing.T) {
 		default:
 		}
 	}
-	resizer := resize.New(sidecar, string(pod.UID), apiresource.MustParse("64Mi"), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	resizer := doze.NewResizer(sidecar, string(pod.UID), apiresource.MustParse("64Mi"), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); resizer.Run(ctx) }()
@@ -250,10 +250,10 @@ func TestClient_resizesItsPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if to := resize.Grow(living); len(to) != 0 {
+	if to := doze.Grow(living); len(to) != 0 {
 		t.Errorf("what somebody else has set would become %v", to)
 	}
-	if to, against := resize.Shrink(living, apiresource.MustParse("64Mi")); len(to) != 0 || against == "" {
+	if to, against := doze.Shrink(living, apiresource.MustParse("64Mi")); len(to) != 0 || against == "" {
 		t.Errorf("what somebody else has set would become %v", to)
 	}
 	if limit := pod.Spec.Containers[0].Resources.Limits.Memory(); limit.String() != "1Gi" || pod.Status.QOSClass != corev1.PodQOSBurstable {
@@ -261,12 +261,12 @@ func TestClient_resizesItsPod(t *testing.T) {
 	}
 	var refusal *kubernetes.RefusedError
 	living.ResourceVersion = "1"
-	if err := sidecar.Resize(t.Context(), living, "postgres", resize.Requests{"cpu": apiresource.MustParse("20m")}); !errors.Is(err, kubernetes.ErrConflict) {
+	if err := sidecar.Resize(t.Context(), living, "postgres", doze.Requests{"cpu": apiresource.MustParse("20m")}); !errors.Is(err, kubernetes.ErrConflict) {
 		t.Errorf("a resize of what has changed: %v", err)
 	}
 	requests()
 	living.ResourceVersion = pod.ResourceVersion
-	if err := sidecar.Resize(t.Context(), living, "postgres", resize.Requests{"cpu": apiresource.MustParse("-1")}); !errors.As(err, &refusal) {
+	if err := sidecar.Resize(t.Context(), living, "postgres", doze.Requests{"cpu": apiresource.MustParse("-1")}); !errors.As(err, &refusal) {
 		t.Errorf("a resize to less than nothing: %v", err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 func (m *Monitor) isDirect(peer netip.AddrPort, received uint64, around activity.Surroundings) bool {
 	address := peer.Addr().Unmap()
 	instance := slices.Contains(around.Instances, address) && !address.IsLoopback()
-	return received >= uint64(contract.MinStartupPacketBytes) && !instance && !m.parts.ClientAddrs.Known(peer)
+	return received >= uint64(contract.MinStartupPacketBytes) && !instance && !m.parts.ClientAddrs.known(peer)
 }
 
 // noteOpen records the open sessions. A direct session sets LastDirect only the first time that it is found.

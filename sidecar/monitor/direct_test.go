@@ -38,7 +38,7 @@ func TestLastDirect_isOfSessionsThatTheGatewayDidNotBegin(t *testing.T) {
 		{"a session of the gateway's that has ended", []func(*instance, *Monitor){announce, pause, end}, false},
 		{"a session of the gateway's that is open", []func(*instance, *Monitor){announce, open(peer, 700), pause, sample}, false},
 		{"it stays the gateway's when its announcement is forgotten", []func(*instance, *Monitor){
-			announce, open(peer, 700), sample, func(i *instance, _ *Monitor) { i.addrs.Ended(peer) }, pause, sample, pause, end,
+			announce, open(peer, 700), sample, func(i *instance, _ *Monitor) { i.addrs.ended(peer) }, pause, sample, pause, end,
 		}, false},
 		{"the next from its port is told anew", []func(*instance, *Monitor){announce, open(peer, 700), sample, end, pause, sample}, true},
 		{"a session of an instance", []func(*instance, *Monitor){

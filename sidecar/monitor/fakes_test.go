@@ -15,8 +15,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
@@ -50,12 +48,12 @@ type instance struct {
 	// The control channel.
 	listener *listener
 
-	kept     *checkpoint.Checkpoint
+	kept     *Checkpoint
 	saves    int
 	saveErr  error
 	verdicts []activity.Verdict
 	kinds    []postgres.Kind
-	addrs    *clientaddr.Table
+	addrs    *ClientAddrs
 }
 
 func (i *instance) Sample(_ context.Context, rules activity.Rules) (postgres.Sample, error) {
@@ -92,14 +90,14 @@ func (i *instance) with(change func()) {
 	change()
 }
 
-func (i *instance) Save(c checkpoint.Checkpoint) error {
+func (i *instance) Save(c Checkpoint) error {
 	i.with(func() { i.kept, i.saves = &c, i.saves+1 })
 	return i.saveErr
 }
 
-func (i *instance) Load(string) (checkpoint.Checkpoint, error) {
+func (i *instance) Load() (Checkpoint, error) {
 	if i.kept == nil {
-		return checkpoint.Checkpoint{}, fs.ErrNotExist
+		return Checkpoint{}, fs.ErrNotExist
 	}
 	return *i.kept, nil
 }
@@ -215,11 +213,11 @@ var permitted = Settings{Connect: true}
 func watched(t *testing.T, test func(*testing.T, *instance, *Monitor)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		i := &instance{addrs: clientaddr.NewTable()}
+		i := &instance{addrs: NewClientAddrs()}
 		i.sample.Ledger, i.sample.Started = activity.Ledger{"postgres": {}, "app": {}}, 7
 		m := New(Parts{
 			Sampler: i, Server: i, ClientAddrs: i.addrs, Checkpoints: i, Observer: i, Logger: slog.New(slog.DiscardHandler),
-			OpenEvents: i.openEvents, PodUID: "uid",
+			OpenEvents: i.openEvents,
 			Listen: func(database string, notify func(postgres.Notification), failed func(error)) Listener {
 				i.listener = &listener{database: database, notify: notify, failed: failed}
 				return i.listener

@@ -90,7 +90,7 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 		}
 	}
 	if errors.Is(err, sockets.ErrLost) {
-		m.parts.ClientAddrs.ReportsLost()
+		m.parts.ClientAddrs.reportsLost()
 		m.parts.Observer.Judged(activity.VerdictLost)
 		m.noteDirect(now)
 		change.Used = now

@@ -1,12 +1,3 @@
-// Package monitor watches one PostgreSQL instance: the kernel's socket events, samples of the sessions, the control channel,
-// and whether the server is shutting down. It owns everything needed for that and returns observations.
-//
-// One goroutine drives it: it waits for [Monitor.Events] and for the times that [Monitor.NextSample] and [Monitor.NextProbe]
-// return. [Monitor.Drain] and [Monitor.CloseSessions] may be called from any goroutine. No error is fatal: a failure makes the
-// activity unknown, and unknown never counts as idle.
-//
-// An open session delays a smart shutdown by up to 180 seconds. Sessions are therefore held only where the settings allow it,
-// the server is probed meanwhile, and they are closed at once when it rejects new sessions.
 package monitor
 
 import (
@@ -126,7 +117,7 @@ func New(parts Parts) *Monitor {
 
 // Configure applies new settings. Sessions that they do not permit are closed at once.
 func (m *Monitor) Configure(settings Settings) {
-	settings.Rules.ClientAddr, settings.Rules.Probe = m.parts.ClientAddrs.ClientAddr, m.parts.ClientAddrs.Probe
+	settings.Rules.ClientAddr, settings.Rules.Probe = m.parts.ClientAddrs.ClientAddr, m.parts.ClientAddrs.isProbe
 	m.settings = settings
 	m.peers.setInstances(settings.Others, time.Now())
 	m.settings.Rules.Addresses = m.peers.instanceAddresses(time.Now())

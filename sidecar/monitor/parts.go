@@ -3,11 +3,9 @@ package monitor
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
@@ -15,7 +13,7 @@ import (
 type Parts struct {
 	Sampler     Sampler
 	Server      Server
-	ClientAddrs ClientAddrs
+	ClientAddrs *ClientAddrs
 	Checkpoints Checkpoints
 	Observer    Observer
 	Logger      *slog.Logger
@@ -23,8 +21,6 @@ type Parts struct {
 	OpenEvents func() (SocketEvents, error)
 	// Listen makes a listener for a database.
 	Listen Listen
-	// PodUID is the UID of the pod.
-	PodUID string
 }
 
 // Sampler samples the sessions of the instance.
@@ -61,26 +57,10 @@ type Listener interface {
 	Connected() bool
 }
 
-// ClientAddrs resolves the client of a connection made by the wake gateway, and recognizes probes.
-type ClientAddrs interface {
-	ClientAddr(peer netip.AddrPort) netip.AddrPort
-	Probe(peer netip.AddrPort) bool
-	// ReportedProbe is Probe for a connection that the kernel lists as open or reports as ended.
-	ReportedProbe(peer netip.AddrPort) bool
-	// ReportsLost says that reports of the kernel were lost, or not received.
-	ReportsLost()
-	// Known reports whether a connection is a probe of this sidecar, or was announced by the gateway.
-	Known(peer netip.AddrPort) bool
-	Seen(connected func(netip.AddrPort) bool)
-	// SessionMissed reports whether the gateway has announced a session that no sample has found and no event has reported.
-	SessionMissed() bool
-	Ended(peer netip.AddrPort)
-}
-
 // Checkpoints persists state across restarts of the process.
 type Checkpoints interface {
-	Save(c checkpoint.Checkpoint) error
-	Load(instance string) (checkpoint.Checkpoint, error)
+	Save(c Checkpoint) error
+	Load() (Checkpoint, error)
 }
 
 // Observer counts what happens.

@@ -72,7 +72,7 @@ func (m *Monitor) judge(ended activity.Ended) bool {
 	verdict := activity.Judge(ended, around)
 	m.noteEnd(ended, around)
 	m.peers.ended(ended.Peer)
-	m.parts.ClientAddrs.Ended(ended.Peer)
+	m.parts.ClientAddrs.ended(ended.Peer)
 	m.parts.Observer.Judged(verdict)
 	if verdict == activity.VerdictUnseen {
 		m.status.LastPeer = around.Client
@@ -87,7 +87,7 @@ func (m *Monitor) judge(ended activity.Ended) bool {
 // surroundings returns the context in which a TCP session is judged.
 func (m *Monitor) surroundings(peer netip.AddrPort) activity.Surroundings {
 	return activity.Surroundings{
-		Class: m.peers.class(peer), Probe: m.parts.ClientAddrs.ReportedProbe(peer), Client: m.parts.ClientAddrs.ClientAddr(peer).Addr(),
+		Class: m.peers.class(peer), Probe: m.parts.ClientAddrs.isReportedProbe(peer), Client: m.parts.ClientAddrs.ClientAddr(peer).Addr(),
 		Instances: m.peers.instanceAddresses(time.Now()), Ignore: m.settings.Rules.Ignore,
 	}
 }

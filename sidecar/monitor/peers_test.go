@@ -112,7 +112,7 @@ func TestJudge_knowsProbesAndClientsBehindTheGateway(t *testing.T) {
 				if got := i.verdicts[0]; got != row.want || change.Used.IsZero() == row.want.Used() {
 					t.Errorf("got %s, want %s; %+v", got, row.want, change)
 				}
-				if i.addrs.Probe(peer) || i.addrs.ClientAddr(peer) != peer {
+				if i.addrs.isProbe(peer) || i.addrs.ClientAddr(peer) != peer {
 					t.Error("the connection is known after its end")
 				}
 			})

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
@@ -25,11 +24,11 @@ const patience = 2 * time.Minute
 func onServer(t *testing.T, s *postgrestest.Server) (*instance, *Monitor) {
 	t.Helper()
 	s.Execute(t, "create role cnpg_metrics_exporter login in role pg_monitor", "create role app login", "create database app owner app")
-	i := &instance{addrs: clientaddr.NewTable()}
+	i := &instance{addrs: NewClientAddrs()}
 	server := postgres.NewServer(s.Directory, s.Port, i.addrs.AddProbe)
 	m := New(Parts{
 		Sampler: postgres.NewSampler(server), Server: server, ClientAddrs: i.addrs, Checkpoints: i, Observer: i,
-		Logger: slog.New(slog.DiscardHandler), PodUID: "uid",
+		Logger:     slog.New(slog.DiscardHandler),
 		OpenEvents: func() (SocketEvents, error) { return sockets.Listen(s.Port) },
 		Listen: func(database string, notify func(postgres.Notification), failed func(error)) Listener {
 			return postgres.NewListener(server, database, notify, failed)

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
@@ -28,7 +27,7 @@ func (m *Monitor) Checkpoint(state idle.State) {
 	if !proven && !m.saved.proven && now.Sub(m.saved.at) < sampleApart { // the last checkpoint is equivalent
 		return
 	}
-	kept := checkpoint.Checkpoint{Instance: m.parts.PodUID, Specification: m.settings.Specification, State: idle.State{LastActivity: state.LastActivity}}
+	kept := Checkpoint{Specification: m.settings.Specification, State: idle.State{LastActivity: state.LastActivity}}
 	if proven {
 		kept.State, kept.Ledger, kept.Started = state, m.newest.ledger, m.newest.started
 	}
@@ -41,7 +40,7 @@ func (m *Monitor) Checkpoint(state idle.State) {
 
 // SavedSpecification returns the specification of the newest checkpoint, which an earlier process may have saved; empty without one.
 func (m *Monitor) SavedSpecification() string {
-	kept, err := m.parts.Checkpoints.Load(m.parts.PodUID)
+	kept, err := m.parts.Checkpoints.Load()
 	if err != nil {
 		return ""
 	}
@@ -55,7 +54,7 @@ func (m *Monitor) restore(sample postgres.Sample) *idle.State {
 		return nil
 	}
 	m.restored = true
-	kept, err := m.parts.Checkpoints.Load(m.parts.PodUID)
+	kept, err := m.parts.Checkpoints.Load()
 	m.resumed = !errors.Is(err, fs.ErrNotExist)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/checkpoint"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
@@ -28,8 +27,8 @@ func TestSample_restoresWhatIsProvenToHold(t *testing.T) {
 			t.Parallel()
 			watched(t, func(t *testing.T, i *instance, m *Monitor) {
 				since := time.Now().Add(-20 * time.Second)
-				i.kept = &checkpoint.Checkpoint{
-					Instance: "uid", Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
+				i.kept = &Checkpoint{
+					Started: 7, Ledger: activity.Ledger{"postgres": {}, "app": {}},
 					State: idle.State{IdleSince: since, EligibleSince: since, SampledUntil: since, LastActivity: since},
 				}
 				row.change(i)

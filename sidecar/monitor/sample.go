@@ -125,7 +125,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 		ledger: sample.Ledger, started: sample.Started, changed: changed, ended: sample.Ended, terminable: sample.Tally.Terminable(),
 	}
 	m.since, m.requested = since{}, time.Time{}
-	m.status.SessionMissed = m.resumed || m.parts.ClientAddrs.SessionMissed()
+	m.status.SessionMissed = m.resumed || m.parts.ClientAddrs.sessionMissed()
 	m.status.Known, m.status.Tally, m.status.SampledAt, m.status.Reported = true, sample.Tally, sample.Ended, seen.Reported
 	m.status.ServerBlockers, m.status.Scheduler, m.status.InactiveSlots = sample.Blockers, sample.Scheduler, sample.InactiveSlots
 	return seen
@@ -134,7 +134,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 // sawPeers records which clients are connected.
 func (m *Monitor) sawPeers(classes map[netip.AddrPort]activity.Class) {
 	m.peers.sampled(classes)
-	m.parts.ClientAddrs.Seen(func(peer netip.AddrPort) bool { _, ok := classes[peer]; return ok })
+	m.parts.ClientAddrs.seen(func(peer netip.AddrPort) bool { _, ok := classes[peer]; return ok })
 }
 
 // newestChange returns the newest state change of the sessions judged by their idle time.

@@ -132,7 +132,7 @@ func (m *Monitor) watch(ctx context.Context) {
 	} else {
 		m.since.gap = true
 	}
-	m.parts.ClientAddrs.ReportsLost() // what ended before was not reported
+	m.parts.ClientAddrs.reportsLost() // what ended before was not reported
 	for _, ended := range others {
 		m.judge(ended)
 	}

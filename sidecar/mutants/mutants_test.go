@@ -43,8 +43,8 @@ var mutants = []mutant{
 	},
 	{
 		"an answer that may be older than the request for a sample is taken",
-		"sidecar/siblings/siblings.go", `report.Nonce != nonce`, `report.Nonce != nonce && !MUTANT`,
-		"sidecar/siblings", "TestSample_wantsItsNonceBack", "FAIL: TestSample_wantsItsNonceBack/one_with_another_is_of_another_request",
+		"sidecar/control/siblingclient.go", `report.Nonce != nonce`, `report.Nonce != nonce && !MUTANT`,
+		"sidecar/control", "TestSiblingClient_wantsItsNonceBack", "FAIL: TestSiblingClient_wantsItsNonceBack/one_with_another_is_of_another_request",
 	},
 	{
 		"only the primary ends its sessions that do not count",

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -13,20 +15,32 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
+// probes are the addresses from which a server was probed.
+type probes struct{ sync.Map }
+
+func (p *probes) add(local netip.AddrPort) (closed func()) {
+	p.Store(local, true)
+	return func() {}
+}
+
+func (p *probes) has(peer netip.AddrPort) bool {
+	_, ok := p.Load(peer)
+	return ok
+}
+
 // expectVerdict waits for the next reported session and compares its verdict.
-func expectVerdict(t *testing.T, events *sockets.Listener, table *clientaddr.Table, want activity.Verdict) {
+func expectVerdict(t *testing.T, events *sockets.Listener, known *probes, want activity.Verdict) {
 	t.Helper()
 	reports, err := events.Receive(time.Now().Add(patience))
 	if err != nil || len(reports) != 1 {
 		t.Fatalf("%d sessions are reported (%v), want one", len(reports), err)
 	}
-	if got := activity.Judge(reports[0], activity.Surroundings{Probe: table.Probe(reports[0].Peer)}); got != want {
+	if got := activity.Judge(reports[0], activity.Surroundings{Probe: known.has(reports[0].Peer)}); got != want {
 		t.Errorf("%+v is judged %s, want %s", reports[0], got, want)
 	}
 }
@@ -57,8 +71,8 @@ func TestShuttingDown_isNoClientWhateverTheRules(t *testing.T) {
 // probesAreNoClients probes a server and checks that the sample, the counters and the reports show no client.
 func probesAreNoClients(t *testing.T, s *postgrestest.Server, reported bool) {
 	t.Helper()
-	table := clientaddr.NewTable()
-	server := patient(NewServer(s.Directory, s.Port, table.AddProbe))
+	known := &probes{}
+	server := patient(NewServer(s.Directory, s.Port, known.add))
 	events, err := sockets.Listen(s.Port)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +87,7 @@ func probesAreNoClients(t *testing.T, s *postgrestest.Server, reported bool) {
 	sampler := NewSampler(server)
 	defer sampler.Close()
 	rules := instances
-	rules.Probe = table.Probe
+	rules.Probe = known.has
 	sample := func() activity.Ledger {
 		t.Helper()
 		got, err := sampler.Sample(t.Context(), rules)
@@ -86,7 +100,7 @@ func probesAreNoClients(t *testing.T, s *postgrestest.Server, reported bool) {
 		return got.Ledger
 	}
 	probe() // the first probe may find that it is rejected
-	expectVerdict(t, events, table, activity.VerdictProbe)
+	expectVerdict(t, events, known, activity.VerdictProbe)
 	before := sample()
 	for range 3 {
 		probe()
@@ -94,7 +108,7 @@ func probesAreNoClients(t *testing.T, s *postgrestest.Server, reported bool) {
 			t.Errorf("a probe changes the ledger from %v to %v", before, after)
 		}
 		if reported {
-			expectVerdict(t, events, table, activity.VerdictProbe)
+			expectVerdict(t, events, known, activity.VerdictProbe)
 		}
 	}
 }
@@ -104,8 +118,8 @@ func TestSample_aClientFromTheLoopbackInterfaceCounts(t *testing.T) {
 	postgrestest.Each(t, func(t *testing.T, s *postgrestest.Server) {
 		prepare(t, s)
 		s.AddRule(t, "host all all all trust")
-		table := clientaddr.NewTable()
-		server := patient(NewServer(s.Directory, s.Port, table.AddProbe))
+		known := &probes{}
+		server := patient(NewServer(s.Directory, s.Port, known.add))
 		if _, err := server.ShuttingDown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +131,7 @@ func TestSample_aClientFromTheLoopbackInterfaceCounts(t *testing.T) {
 		sampler := NewSampler(server)
 		defer sampler.Close()
 		rules := instances
-		rules.Probe = table.Probe
+		rules.Probe = known.has
 		sample, err := sampler.Sample(t.Context(), rules)
 		if err != nil || len(sample.Tally.InUse()) == 0 {
 			t.Errorf("a session of the probe's own role does not count (%v)", err)

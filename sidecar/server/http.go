@@ -9,9 +9,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 )
 
 const (
@@ -29,7 +29,7 @@ type Sampler interface {
 }
 
 // Handler serves the pages, accepts client addresses, and samples the instance for the other instances.
-func (m *Metrics) Handler(cluster, pod string, clientAddrs *clientaddr.Table, sampler Sampler) http.Handler {
+func (m *Metrics) Handler(cluster, pod string, clientAddrs *monitor.ClientAddrs, sampler Sampler) http.Handler {
 	mux := http.NewServeMux()
 	// Compression would need buffers many times the size of the page. Only connections are limited, not requests in flight: a few
 	// clients that never read would use up that limit.
@@ -70,7 +70,7 @@ func sampleFor(r *http.Request, sampler Sampler) (nonce string, ok bool) {
 }
 
 // addClientAddr records the client of the sender's next connection to PostgreSQL.
-func addClientAddr(w http.ResponseWriter, r *http.Request, clientAddrs *clientaddr.Table) {
+func addClientAddr(w http.ResponseWriter, r *http.Request, clientAddrs *monitor.ClientAddrs) {
 	sender, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		http.Error(w, "the sender has no address", http.StatusBadRequest)

@@ -15,11 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
@@ -167,7 +167,7 @@ func TestHandler_pagesAreGolden(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			pages := row.metrics.Handler("blue", "blue-1", clientaddr.NewTable(), nobody{})
+			pages := row.metrics.Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{})
 			metrics := get(pages, http.MethodGet, "/metrics")
 			if metrics.Code != http.StatusOK {
 				t.Errorf("/metrics answers %d", metrics.Code)
@@ -232,7 +232,7 @@ func TestListenerWanted_onlyWhereItCanBe(t *testing.T) {
 
 func TestHandler_healthIsThatOfTheProcess(t *testing.T) {
 	t.Parallel()
-	answer := get(metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), nobody{}), http.MethodGet, "/healthz")
+	answer := get(metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}), http.MethodGet, "/healthz")
 	if answer.Code != http.StatusOK || answer.Body.String() != "ok\n" {
 		t.Errorf("answer %d %q", answer.Code, answer.Body)
 	}
@@ -240,7 +240,7 @@ func TestHandler_healthIsThatOfTheProcess(t *testing.T) {
 
 func TestHandler_pagesCanOnlyBeRead(t *testing.T) {
 	t.Parallel()
-	pages := metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), nobody{})
+	pages := metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{})
 	for _, path := range []string{"/metrics", "/activity", "/healthz"} {
 		if got := get(pages, http.MethodPost, path).Code; got != http.StatusMethodNotAllowed {
 			t.Errorf("POST %s answers %d", path, got)
@@ -253,7 +253,7 @@ func TestHandler_pagesCanOnlyBeRead(t *testing.T) {
 
 // BenchmarkMetricsPage measures a scrape; the page's size is reported in bytes.
 func BenchmarkMetricsPage(b *testing.B) {
-	pages := metricsOf(busyPrimary()).Handler("blue", "blue-1", clientaddr.NewTable(), nobody{})
+	pages := metricsOf(busyPrimary()).Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{})
 	var size int
 	b.ReportAllocs()
 	for b.Loop() {

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/clientaddr"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
+	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 )
 
 // patience bounds every wait; a passing test never reaches it.
@@ -65,7 +65,7 @@ func TestServe_answersBesideIdleConnections(t *testing.T) {
 	} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
-			address, end := start(t, metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), nobody{}))
+			address, end := start(t, metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), nobody{}))
 			from := func(source string) net.Conn {
 				dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: patience}
 				conn, err := dialer.Dial("tcp", address)
@@ -101,7 +101,7 @@ func TestServe_answersBesideIdleConnections(t *testing.T) {
 // A sender can set the client address only for connections from its own address.
 func TestHandler_takesClientAddressesIn(t *testing.T) {
 	t.Parallel()
-	table := clientaddr.NewTable()
+	table := monitor.NewClientAddrs()
 	address, end := start(t, metricsOf().Handler("blue", "blue-1", table, nobody{}))
 	for body, want := range map[string]int{
 		`{"version":1,"port":40000,"peer":"192.0.2.7:5000"}`: http.StatusNoContent,
@@ -152,7 +152,7 @@ func TestActivity_samplesForThoseWhoMayAsk(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			address, end := start(t, metricsOf().Handler("blue", "blue-1", clientaddr.NewTable(), row.askers))
+			address, end := start(t, metricsOf().Handler("blue", "blue-1", monitor.NewClientAddrs(), row.askers))
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/activity"+row.query, nil)
 			if err != nil {
 				t.Fatal(err)

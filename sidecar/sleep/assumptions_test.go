@@ -35,8 +35,8 @@ func TestModels_assumeWhatTheConstantsMakeTrue(t *testing.T) {
 	}
 	var (
 		callTimeout        = durationOf(t, "../kubernetes", "callTimeout")
-		notStoppingFor     = durationOf(t, "../fence", "notStoppingFor")
-		acceptingFor       = durationOf(t, "../fence", "acceptingFor")
+		notStoppingFor     = durationOf(t, "../doze", "notStoppingFor")
+		acceptingFor       = durationOf(t, "../doze", "acceptingFor")
 		liftedFenceTimeout = durationOf(t, "../../plugin/wake/plan", "LiftedFenceTimeout")
 		sidecarTimeout     = durationOf(t, "../../plugin/wake/plan", "sidecarTimeout")
 		holdsWithin        = durationOf(t, "../../plugin/wake/waker", "holdsWithin")
@@ -49,9 +49,9 @@ func TestModels_assumeWhatTheConstantsMakeTrue(t *testing.T) {
 		holds     bool
 	}{
 		{"kubernetes.callTimeout + a minute (--request-timeout)", resumeAgainDelay > contract.AnnouncementLifetime+callTimeout+requestTimeout},
-		{"fence.notStoppingFor >= 25 s", notStoppingFor >= obeysWithin},
-		{"fence.acceptingFor >= fence.notStoppingFor", acceptingFor >= notStoppingFor},
-		{"plan.LiftedFenceTimeout >= fence.acceptingFor", liftedFenceTimeout >= acceptingFor},
+		{"doze.notStoppingFor >= 25 s", notStoppingFor >= obeysWithin},
+		{"doze.acceptingFor >= doze.notStoppingFor", acceptingFor >= notStoppingFor},
+		{"plan.LiftedFenceTimeout >= doze.acceptingFor", liftedFenceTimeout >= acceptingFor},
 		{"plan.sidecarTimeout >= 25 s", sidecarTimeout >= obeysWithin},
 		{"heldDelay > waker.holdsWithin + 200 ms", heldDelay > holdsWithin+sentAgainAfter},
 		{"readiness.leaseDuration >= readiness.renewInterval + 2 * readiness.answerTimeout", leaseDuration >= renewInterval+2*answerTimeout},

@@ -106,9 +106,9 @@
 //	the models leave out                                            because
 //	that the schedules are resumed again before a patch that was    resumeAgainDelay > contract.AnnouncementLifetime +
 //	  late is lost, of this instance or of the former primary          kubernetes.callTimeout + a minute (--request-timeout)
-//	that a postmaster serves, and a lifted fence stops it after     fence.notStoppingFor >= 25 s
-//	  all; an instance manager obeys within 25 s                    fence.acceptingFor >= fence.notStoppingFor
-//	that the gateway passes a client to such a postmaster before    plan.LiftedFenceTimeout >= fence.acceptingFor
+//	that a postmaster serves, and a lifted fence stops it after     doze.notStoppingFor >= 25 s
+//	  all; an instance manager obeys within 25 s                    doze.acceptingFor >= doze.notStoppingFor
+//	that the gateway passes a client to such a postmaster before    plan.LiftedFenceTimeout >= doze.acceptingFor
 //	  the sidecar is sure, or finds PostgreSQL stopped before       plan.sidecarTimeout >= 25 s
 //	  the instance manager has obeyed
 //	that a client that the gateway has passed on reaches            heldDelay > waker.holdsWithin + 200 ms (a segment sent again)

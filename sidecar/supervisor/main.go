@@ -3,7 +3,8 @@
 //
 // In a pod that may doze it also owns the readiness port, which must not close because a worker dies.
 //
-// It is a separate program with as few packages as possible, because every PostgreSQL pod pays for its memory.
+// It is a separate program with as few packages as possible, because every PostgreSQL pod pays for its memory: as a command of the
+// worker's program it had 2.3 MiB of anonymous memory at rest instead of 1.1.
 package main
 
 import (
@@ -33,7 +34,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	var environment []string
-	if limit := MemoryLimit(os.Getenv(limitVariable)); limit != "" {
+	if limit := memoryLimit(os.Getenv(limitVariable)); limit != "" {
 		environment = append(environment, "GOMEMLIMIT="+limit)
 	}
 	logger := slog.New(slog.NewJSONHandler(os.Stdout, nil)).With("part", "supervisor")
@@ -46,6 +47,6 @@ func main() {
 	if number := os.Getenv(portVariable); number != "" {
 		readinessPort.Go(func() { readiness.Serve(ctx, ":"+number, readinessSocket, logger) })
 	}
-	(&Supervisor{Command: []string{worker, "worker"}, Environment: environment, Output: os.Stdout, Logger: logger}).Run(ctx)
+	(&supervisor{command: []string{worker, "worker"}, environment: environment, output: os.Stdout, logger: logger}).run(ctx)
 	readinessPort.Wait()
 }

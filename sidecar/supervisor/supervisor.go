@@ -24,20 +24,20 @@ const (
 	stopTimeout = 5 * time.Second
 )
 
-// Supervisor runs one worker.
-type Supervisor struct {
-	// Command is the worker's program and arguments.
-	Command []string
-	// Environment is added to that of this process.
-	Environment []string
-	// Output receives the worker's stdout and stderr.
-	Output io.Writer
-	// Logger logs workers that died.
-	Logger *slog.Logger
+// supervisor runs one worker.
+type supervisor struct {
+	// command is the worker's program and arguments.
+	command []string
+	// environment is added to that of this process.
+	environment []string
+	// output receives the worker's stdout and stderr.
+	output io.Writer
+	// logger logs workers that died.
+	logger *slog.Logger
 }
 
-// Run keeps a worker running until the context ends. Then it sends SIGTERM at once and returns when the worker has exited.
-func (s *Supervisor) Run(ctx context.Context) {
+// run keeps a worker running until the context ends. Then it sends SIGTERM at once and returns when the worker has exited.
+func (s *supervisor) run(ctx context.Context) {
 	wait := firstWait
 	for ctx.Err() == nil {
 		started := time.Now()
@@ -49,16 +49,16 @@ func (s *Supervisor) Run(ctx context.Context) {
 		if lasted >= settled {
 			wait = firstWait
 		}
-		s.Logger.Warn("the worker ended and is started again", "error", fmt.Sprint(err), "lasted", lasted, "wait", wait)
+		s.logger.Warn("the worker ended and is started again", "error", fmt.Sprint(err), "lasted", lasted, "wait", wait)
 		pause.For(ctx, wait)
 		wait = min(2*wait, lastWait)
 	}
 }
 
-func (s *Supervisor) once(ctx context.Context) error {
-	command := exec.CommandContext(ctx, s.Command[0], s.Command[1:]...)
-	command.Env = append(os.Environ(), s.Environment...)
-	command.Stdout, command.Stderr = s.Output, s.Output
+func (s *supervisor) once(ctx context.Context) error {
+	command := exec.CommandContext(ctx, s.command[0], s.command[1:]...)
+	command.Env = append(os.Environ(), s.environment...)
+	command.Stdout, command.Stderr = s.output, s.output
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = stopTimeout
 	if err := command.Run(); err != nil {
@@ -67,9 +67,9 @@ func (s *Supervisor) once(ctx context.Context) error {
 	return errors.New("the worker returned")
 }
 
-// MemoryLimit returns the worker's soft memory limit as a value of GOMEMLIMIT: three quarters of the container's limit in
+// memoryLimit returns the worker's soft memory limit as a value of GOMEMLIMIT: three quarters of the container's limit in
 // bytes, which leaves room for the supervisor and for memory that Go does not count. Without a limit it is empty.
-func MemoryLimit(container string) string {
+func memoryLimit(container string) string {
 	limit, err := strconv.ParseInt(container, 10, 64)
 	if err != nil || limit <= 0 {
 		return ""

@@ -40,10 +40,10 @@ func supervise(t *testing.T) (*bufio.Scanner, func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		(&Supervisor{
-			Command: []string{"/proc/self/exe"}, Environment: []string{"SUPERVISED=1"}, Output: input,
-			Logger: slog.New(slog.DiscardHandler),
-		}).Run(ctx)
+		(&supervisor{
+			command: []string{"/proc/self/exe"}, environment: []string{"SUPERVISED=1"}, output: input,
+			logger: slog.New(slog.DiscardHandler),
+		}).run(ctx)
 		_ = input.Close()
 	}()
 	return bufio.NewScanner(output), func() { cancel(); <-done }
@@ -127,7 +127,7 @@ func TestMemoryLimit_leavesRoomForTheSupervisor(t *testing.T) {
 		{"what is no number sets none", "64Mi", ""},
 		{"nothing is no limit", "0", ""},
 	} {
-		if got := MemoryLimit(row.limit); got != row.want {
+		if got := memoryLimit(row.limit); got != row.want {
 			t.Errorf("%s: %q, want %q", row.rule, got, row.want)
 		}
 	}

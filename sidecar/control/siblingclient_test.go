@@ -1,4 +1,4 @@
-package siblings
+package control
 
 import (
 	"errors"
@@ -10,21 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
 // patient is a client that waits for as long as a slow machine may take.
-func patient(port uint16) *Client {
-	c := NewClient("c", port)
+func patient(port uint16) *SiblingClient {
+	c := NewSiblingClient("c", port)
 	c.within, c.sampleWithin = time.Minute, time.Minute
 	return c
 }
 
-func TestClient_takesOnlyTheAnswersOfTheInstances(t *testing.T) {
+func TestSiblingClient_takesOnlyTheAnswersOfTheInstances(t *testing.T) {
 	t.Parallel()
 	const good = `{"version":1,"cluster":"c","pod":"c-2","known":true,"active":false,"reason":"idle","blockers":[]}`
 	for _, row := range []struct {
@@ -53,7 +49,7 @@ func TestClient_takesOnlyTheAnswersOfTheInstances(t *testing.T) {
 			}))
 			defer server.Close()
 			address := server.Listener.Addr().(*net.TCPAddr).AddrPort()
-			answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()})
+			answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}, false)
 			if len(answers) != 1 || answers[0].Pod != "c-2" || (answers[0].Err == nil) != row.usable {
 				t.Errorf("answers %+v", answers)
 			}
@@ -61,7 +57,7 @@ func TestClient_takesOnlyTheAnswersOfTheInstances(t *testing.T) {
 	}
 }
 
-func TestClient_asksOverIPv6(t *testing.T) {
+func TestSiblingClient_asksOverIPv6(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
@@ -75,12 +71,12 @@ func TestClient_asksOverIPv6(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	address := listener.Addr().(*net.TCPAddr).AddrPort()
-	if answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}); answers[0].Err != nil {
+	if answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}, false); answers[0].Err != nil {
 		t.Error(answers[0].Err)
 	}
 }
 
-func TestSample_wantsItsNonceBack(t *testing.T) {
+func TestSiblingClient_wantsItsNonceBack(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule  string
@@ -88,8 +84,8 @@ func TestSample_wantsItsNonceBack(t *testing.T) {
 		want  error
 	}{
 		{"an answer with the nonce of the request is taken", func(asked string) string { return asked }, nil},
-		{"one without is of a sidecar that does not sample on demand", func(string) string { return "" }, ErrOutdated},
-		{"one with another is of another request", func(string) string { return "another" }, ErrOutdated},
+		{"one without is of a sidecar that does not sample on demand", func(string) string { return "" }, errOutdated},
+		{"one with another is of another request", func(string) string { return "another" }, errOutdated},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -102,7 +98,7 @@ func TestSample_wantsItsNonceBack(t *testing.T) {
 			}))
 			defer server.Close()
 			address := server.Listener.Addr().(*net.TCPAddr).AddrPort()
-			answers := patient(address.Port()).Sample(t.Context(), map[string]netip.Addr{"c-2": address.Addr()})
+			answers := patient(address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr()}, true)
 			if len(answers) != 1 || !errors.Is(answers[0].Err, row.want) {
 				t.Errorf("answers %+v", answers)
 			}
@@ -111,18 +107,18 @@ func TestSample_wantsItsNonceBack(t *testing.T) {
 }
 
 // An instance that does not answer delays the call by the timeout at most, and the other answers are used.
-func TestClient_waitsForNobodyLongerThanTheTimeout(t *testing.T) {
+func TestSiblingClient_waitsForNobodyLongerThanTheTimeout(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, _ *http.Request) { <-release }))
 	defer server.Close()
 	defer close(release)
 	address := server.Listener.Addr().(*net.TCPAddr).AddrPort()
-	answers := NewClient("c", address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr(), "c-3": address.Addr()})
+	answers := NewSiblingClient("c", address.Port()).Ask(t.Context(), map[string]netip.Addr{"c-2": address.Addr(), "c-3": address.Addr()}, false)
 	if len(answers) != 2 || answers[0].Err == nil || answers[1].Err == nil {
 		t.Errorf("answers %+v", answers)
 	}
-	if answers := NewClient("c", 1).Ask(t.Context(), nil); len(answers) != 0 {
+	if answers := NewSiblingClient("c", 1).Ask(t.Context(), nil, false); len(answers) != 0 {
 		t.Errorf("answers of nobody: %+v", answers)
 	}
 }

@@ -1,4 +1,4 @@
-package resize
+package doze
 
 import (
 	"bytes"
@@ -18,8 +18,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
-// server is an API server with one pod.
-type server struct {
+// apiServer is an API server with one pod.
+type apiServer struct {
 	t     *testing.T
 	mutex sync.Mutex
 	uid   string
@@ -31,7 +31,7 @@ type server struct {
 	reads, resizes         int
 }
 
-func next(errs *[]error) error {
+func nextError(errs *[]error) error {
 	if len(*errs) == 0 {
 		return nil
 	}
@@ -40,11 +40,11 @@ func next(errs *[]error) error {
 	return err
 }
 
-func (s *server) Pod(context.Context) (*api.Pod, error) {
+func (s *apiServer) Pod(context.Context) (*api.Pod, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.reads++
-	if err := next(&s.readFails); err != nil {
+	if err := nextError(&s.readFails); err != nil {
 		return nil, err
 	}
 	pod := podOf(s.t, stored, stored, operatorsBare, oursBoth)
@@ -61,14 +61,14 @@ func (s *server) Pod(context.Context) (*api.Pod, error) {
 	return pod, nil
 }
 
-func (s *server) Resize(_ context.Context, _ *api.Pod, container string, requests map[string]resource.Quantity) error {
+func (s *apiServer) Resize(_ context.Context, _ *api.Pod, container string, requests map[string]resource.Quantity) error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.resizes++
 	if container != contract.PostgresContainer {
 		return fmt.Errorf("container %s", container)
 	}
-	if err := next(&s.resizeFails); err != nil {
+	if err := nextError(&s.resizeFails); err != nil {
 		return err
 	}
 	request := requests["cpu"]
@@ -78,7 +78,7 @@ func (s *server) Resize(_ context.Context, _ *api.Pod, container string, request
 
 // world is a resizer that runs in a synctest bubble.
 type world struct {
-	*server
+	*apiServer
 	*Resizer
 	log *bytes.Buffer
 }
@@ -86,7 +86,7 @@ type world struct {
 func (w *world) isSmall() bool {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	return w.server.small
+	return w.apiServer.small
 }
 
 func (w *world) counts() (reads, resizes int) {
@@ -95,12 +95,12 @@ func (w *world) counts() (reads, resizes int) {
 	return w.reads, w.resizes
 }
 
-func running(t *testing.T, s *server, test func(*testing.T, *world)) {
+func resizing(t *testing.T, s *apiServer, test func(*testing.T, *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s.t = t
-		w := &world{server: s, log: &bytes.Buffer{}}
-		w.Resizer = New(s, "pod-uid", resource.Quantity{}, slog.New(slog.NewTextHandler(w.log, nil)))
+		w := &world{apiServer: s, log: &bytes.Buffer{}}
+		w.Resizer = NewResizer(s, "pod-uid", resource.Quantity{}, slog.New(slog.NewTextHandler(w.log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); w.Run(ctx) }()
@@ -110,7 +110,7 @@ func running(t *testing.T, s *server, test func(*testing.T, *world)) {
 	})
 }
 
-func refusals(code, count int) []error {
+func refusedWith(code, count int) []error {
 	var errs []error
 	for range count {
 		errs = append(errs, &kubernetes.RefusedError{Code: code})
@@ -120,7 +120,7 @@ func refusals(code, count int) []error {
 
 func TestResizer_shrinksAndGrows(t *testing.T) {
 	t.Parallel()
-	running(t, &server{}, func(t *testing.T, w *world) {
+	resizing(t, &apiServer{}, func(t *testing.T, w *world) {
 		for _, small := range []bool{false, true, false, true} {
 			w.Want(small)
 			synctest.Wait()
@@ -140,23 +140,23 @@ func TestResizer_triesAgain(t *testing.T) {
 	away := fmt.Errorf("read: %w", kubernetes.ErrAnswerLost)
 	for _, row := range []struct {
 		rule   string
-		server *server
+		server *apiServer
 		small  bool
 		within time.Duration
 		want   bool // it becomes as wanted
 		tells  bool
 		logs   int
 	}{
-		{"after a conflict, which is usual", &server{resizeFails: []error{kubernetes.ErrConflict, kubernetes.ErrConflict}}, true, time.Second, true, false, 0},
-		{"after a lost answer", &server{readFails: []error{away, away}}, true, time.Second, true, false, 1},
-		{"a growth that a quota refuses, for as long as it does", &server{small: true, resizeFails: refusals(403, 30)}, false, 30 * time.Minute, true, true, 1},
-		{"a growth whose pod may not be read", &server{small: true, readFails: refusals(403, 30)}, false, 30 * time.Minute, true, false, 1},
-		{"not a shrink that is refused", &server{resizeFails: refusals(403, 1)}, true, time.Hour, false, false, 1},
-		{"nor one that this Kubernetes does not know", &server{resizeFails: refusals(404, 1)}, true, time.Hour, false, false, 1},
+		{"after a conflict, which is usual", &apiServer{resizeFails: []error{kubernetes.ErrConflict, kubernetes.ErrConflict}}, true, time.Second, true, false, 0},
+		{"after a lost answer", &apiServer{readFails: []error{away, away}}, true, time.Second, true, false, 1},
+		{"a growth that a quota refuses, for as long as it does", &apiServer{small: true, resizeFails: refusedWith(403, 30)}, false, 30 * time.Minute, true, true, 1},
+		{"a growth whose pod may not be read", &apiServer{small: true, readFails: refusedWith(403, 30)}, false, 30 * time.Minute, true, false, 1},
+		{"not a shrink that is refused", &apiServer{resizeFails: refusedWith(403, 1)}, true, time.Hour, false, false, 1},
+		{"nor one that this Kubernetes does not know", &apiServer{resizeFails: refusedWith(404, 1)}, true, time.Hour, false, false, 1},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			running(t, row.server, func(t *testing.T, w *world) {
+			resizing(t, row.server, func(t *testing.T, w *world) {
 				w.Want(row.small)
 				time.Sleep(row.within)
 				synctest.Wait()
@@ -183,15 +183,15 @@ func TestResizer_saysWhileThePodLacksRequests(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule   string
-		server *server
+		server *apiServer
 		until  func(*world)
 	}{
-		{"a quota refuses them", &server{small: true, resizeFails: refusals(403, 1000)}, func(w *world) { w.resizeFails = nil }},
-		{"the node has no room for them", &server{small: true, full: true}, func(w *world) { w.full = false }},
+		{"a quota refuses them", &apiServer{small: true, resizeFails: refusedWith(403, 1000)}, func(w *world) { w.resizeFails = nil }},
+		{"the node has no room for them", &apiServer{small: true, full: true}, func(w *world) { w.full = false }},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			running(t, row.server, func(t *testing.T, w *world) {
+			resizing(t, row.server, func(t *testing.T, w *world) {
 				w.Want(false)
 				time.Sleep(30 * time.Second)
 				synctest.Wait()
@@ -223,7 +223,7 @@ func TestResizer_saysWhileThePodLacksRequests(t *testing.T) {
 
 func TestResizer_lacksNothingThatIsGrantedAtOnce(t *testing.T) {
 	t.Parallel()
-	running(t, &server{small: true}, func(t *testing.T, w *world) {
+	resizing(t, &apiServer{small: true}, func(t *testing.T, w *world) {
 		w.Want(false)
 		for range 100 {
 			synctest.Wait()
@@ -240,7 +240,7 @@ func TestResizer_lacksNothingThatIsGrantedAtOnce(t *testing.T) {
 
 func TestResizer_growsAfterAShrinkThatCameLate(t *testing.T) {
 	t.Parallel()
-	running(t, &server{resizeFails: []error{fmt.Errorf("resize: %w", kubernetes.ErrAnswerLost)}}, func(t *testing.T, w *world) {
+	resizing(t, &apiServer{resizeFails: []error{fmt.Errorf("resize: %w", kubernetes.ErrAnswerLost)}}, func(t *testing.T, w *world) {
 		w.Want(true)
 		synctest.Wait()
 		w.mutex.Lock()
@@ -257,7 +257,7 @@ func TestResizer_growsAfterAShrinkThatCameLate(t *testing.T) {
 
 func TestResizer_aDozeEndsTheGrowthBeforeIt(t *testing.T) {
 	t.Parallel()
-	running(t, &server{small: true, resizeFails: refusals(403, 1000)}, func(t *testing.T, w *world) {
+	resizing(t, &apiServer{small: true, resizeFails: refusedWith(403, 1000)}, func(t *testing.T, w *world) {
 		w.Want(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -273,7 +273,7 @@ func TestResizer_aDozeEndsTheGrowthBeforeIt(t *testing.T) {
 
 func TestResizer_leavesAnotherPodOfItsName(t *testing.T) {
 	t.Parallel()
-	running(t, &server{uid: "another"}, func(t *testing.T, w *world) {
+	resizing(t, &apiServer{uid: "another"}, func(t *testing.T, w *world) {
 		w.Want(true)
 		time.Sleep(time.Hour)
 		if reads, resizes := w.counts(); reads != 1 || resizes != 0 {

@@ -1,5 +1,4 @@
-// Package siblings asks the sidecars of the other instances for their reports.
-package siblings
+package control
 
 import (
 	"context"
@@ -17,20 +16,20 @@ import (
 )
 
 const (
-	// timeout bounds a request without a sample.
-	timeout = time.Second
-	// sampleTimeout bounds a request for a sample, which itself may take three seconds.
-	sampleTimeout = 4 * time.Second
+	// siblingTimeout bounds a request without a sample.
+	siblingTimeout = time.Second
+	// siblingSampleTimeout bounds a request for a sample, which itself may take three seconds.
+	siblingSampleTimeout = 4 * time.Second
 )
 
-// ErrOutdated means that an instance's sidecar is too old to sample on demand.
-var ErrOutdated = errors.New("the sidecar does not sample on demand")
+// errOutdated means that an instance's sidecar is too old to sample on demand.
+var errOutdated = errors.New("the sidecar does not sample on demand")
 
 // errAnswer means that the answer is not that of the requested instance.
 var errAnswer = errors.New("unusable answer")
 
-// Client asks the siblings.
-type Client struct {
+// SiblingClient asks the sidecars of the other instances for their reports.
+type SiblingClient struct {
 	cluster string
 	port    uint16
 	http    *http.Client
@@ -38,17 +37,17 @@ type Client struct {
 	within, sampleWithin time.Duration
 }
 
-// NewClient makes a client for the instances of a cluster, whose sidecars all listen on the same port.
-func NewClient(cluster string, port uint16) *Client {
-	return &Client{cluster: cluster, port: port, within: timeout, sampleWithin: sampleTimeout, http: &http.Client{
+// NewSiblingClient makes a client for the instances of a cluster, whose sidecars all listen on the same port.
+func NewSiblingClient(cluster string, port uint16) *SiblingClient {
+	return &SiblingClient{cluster: cluster, port: port, within: siblingTimeout, sampleWithin: siblingSampleTimeout, http: &http.Client{
 		// A kept connection would be reported as an ended socket later; there is only one request per threshold.
 		Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Answer is the answer of one instance.
-type Answer struct {
+// siblingAnswer is the answer of one instance.
+type siblingAnswer struct {
 	// Pod is the instance's pod.
 	Pod string
 	// Report is valid only if Err is nil.
@@ -56,44 +55,37 @@ type Answer struct {
 	Err    error
 }
 
-// Ask asks all instances, given by pod name, concurrently for their newest state. It waits at most one second for all answers.
-func (c *Client) Ask(ctx context.Context, instances map[string]netip.Addr) []Answer {
-	ctx, cancel := context.WithTimeout(ctx, c.within)
+// Ask asks all instances, given by pod name, concurrently for their reports: for the newest ones, within a second, or, if sample is
+// set, for those of samples that began after the call, within four. For an instance too old to sample on demand the error is
+// errOutdated.
+func (c *SiblingClient) Ask(ctx context.Context, instances map[string]netip.Addr, sample bool) []siblingAnswer {
+	within, nonce := c.within, ""
+	if sample {
+		within, nonce = c.sampleWithin, rand.Text()
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	return c.askAll(ctx, instances, "")
-}
-
-// Sample makes all instances sample concurrently and returns their reports of samples that began after the call. It waits at
-// most four seconds for all answers. For an instance too old to sample on demand the error is [ErrOutdated].
-func (c *Client) Sample(ctx context.Context, instances map[string]netip.Addr) []Answer {
-	ctx, cancel := context.WithTimeout(ctx, c.sampleWithin)
-	defer cancel()
-	return c.askAll(ctx, instances, rand.Text())
-}
-
-// askAll asks all instances; a nonce requests a sample.
-func (c *Client) askAll(ctx context.Context, instances map[string]netip.Addr, nonce string) []Answer {
 	var group sync.WaitGroup
-	answers := make(chan Answer, len(instances))
+	answers := make(chan siblingAnswer, len(instances))
 	for pod, address := range instances {
 		group.Go(func() {
 			report, err := c.ask(ctx, pod, address, nonce)
 			if err == nil && report.Nonce != nonce {
-				err = fmt.Errorf("sample %s: %w", pod, ErrOutdated)
+				err = fmt.Errorf("sample %s: %w", pod, errOutdated)
 			}
-			answers <- Answer{Pod: pod, Report: report, Err: err}
+			answers <- siblingAnswer{Pod: pod, Report: report, Err: err}
 		})
 	}
 	group.Wait()
 	close(answers)
-	all := make([]Answer, 0, len(instances))
+	all := make([]siblingAnswer, 0, len(instances))
 	for answer := range answers {
 		all = append(all, answer)
 	}
 	return all
 }
 
-func (c *Client) ask(ctx context.Context, pod string, address netip.Addr, nonce string) (contract.Report, error) {
+func (c *SiblingClient) ask(ctx context.Context, pod string, address netip.Addr, nonce string) (contract.Report, error) {
 	target := url.URL{Scheme: "http", Host: netip.AddrPortFrom(address, c.port).String(), Path: contract.PathActivity}
 	if nonce != "" {
 		target.RawQuery = url.Values{contract.QueryParameterSample: {nonce}}.Encode()

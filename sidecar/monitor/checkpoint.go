@@ -1,8 +1,4 @@
-// Package checkpoint saves the idle clock of an instance in a file, so that a restarted sidecar can resume it if nothing has
-// happened meanwhile.
-//
-// Times are saved as time since boot, which nobody sets: a step of the wall clock must not lengthen the idle time.
-package checkpoint
+package monitor
 
 import (
 	"encoding/json"
@@ -17,16 +13,11 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// version is the version of the file format.
-const version = 1
+// checkpointVersion is the version of the file format.
+const checkpointVersion = 1
 
-// ErrUnusable means that the file is not of this instance and this boot of the machine.
-var ErrUnusable = errors.New("unusable checkpoint")
-
-// Checkpoint is the saved state.
+// Checkpoint is the idle clock of an instance, which a restarted sidecar resumes if nothing has happened meanwhile.
 type Checkpoint struct {
-	// Instance is the UID of the pod.
-	Instance string
 	// Specification identifies what the Cluster specified.
 	Specification string
 	// State is the state at the newest sample.
@@ -36,8 +27,9 @@ type Checkpoint struct {
 	Started int64
 }
 
-// file is the file format; times are nanoseconds since boot, zero for none.
-type file struct {
+// checkpointContent is the content of the file. Its times are nanoseconds since boot, which nobody sets, zero for none: a step of the
+// wall clock must not lengthen the idle time.
+type checkpointContent struct {
 	Version       int             `json:"version"`
 	Instance      string          `json:"instance"`
 	Specification string          `json:"specification"`
@@ -50,18 +42,19 @@ type file struct {
 	Started       int64           `json:"started"`
 }
 
-// Store saves and loads the file.
-type Store struct {
-	// Path is the path of the file.
-	Path string
+// CheckpointFile is the file that has the newest checkpoint of an instance, given by the UID of its pod.
+type CheckpointFile struct {
+	path, instance string
 	// now returns the time, and the time since boot.
 	now func() (time.Time, time.Duration, error)
 }
 
-// NewStore returns a store for the file at path.
-func NewStore(path string) *Store { return &Store{Path: path, now: sinceStart} }
+// NewCheckpointFile returns the file of an instance at path.
+func NewCheckpointFile(path, instance string) *CheckpointFile {
+	return &CheckpointFile{path: path, instance: instance, now: sinceBoot}
+}
 
-func sinceStart() (time.Time, time.Duration, error) {
+func sinceBoot() (time.Time, time.Duration, error) {
 	var spec unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &spec); err != nil {
 		return time.Time{}, 0, fmt.Errorf("read the time since the machine's start: %w", err)
@@ -70,8 +63,8 @@ func sinceStart() (time.Time, time.Duration, error) {
 }
 
 // Save replaces the checkpoint.
-func (s *Store) Save(c Checkpoint) error {
-	now, up, err := s.now()
+func (f *CheckpointFile) Save(c Checkpoint) error {
+	now, up, err := f.now()
 	if err != nil {
 		return err
 	}
@@ -84,48 +77,48 @@ func (s *Store) Save(c Checkpoint) error {
 	if !c.State.IdleSince.IsZero() && c.State.BlockedUntil.After(c.State.IdleSince) { // the blocker may end meanwhile
 		c.State.IdleSince = c.State.BlockedUntil
 	}
-	body, err := json.Marshal(file{
-		Version: version, Instance: c.Instance, Specification: c.Specification, SavedAt: int64(up), Ledger: c.Ledger, Started: c.Started,
+	body, err := json.Marshal(checkpointContent{
+		Version: checkpointVersion, Instance: f.instance, Specification: c.Specification, SavedAt: int64(up), Ledger: c.Ledger, Started: c.Started,
 		IdleSince: stamp(c.State.IdleSince), EligibleSince: stamp(c.State.EligibleSince),
 		SampledUntil: stamp(c.State.SampledUntil), LastActivity: stamp(c.State.LastActivity),
 	})
 	if err != nil {
 		return fmt.Errorf("encode the checkpoint: %w", err)
 	}
-	fresh := s.Path + ".new" // a worker killed while writing must not leave half a file
+	fresh := f.path + ".new" // a worker killed while writing must not leave half a file
 	if err := os.WriteFile(fresh, body, 0o600); err != nil {
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
-	if err := os.Rename(fresh, s.Path); err != nil {
+	if err := os.Rename(fresh, f.path); err != nil {
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
 	return nil
 }
 
-// Load returns the checkpoint of an instance. Errors are [ErrUnusable], or those of reading the file or the clock.
-func (s *Store) Load(instance string) (Checkpoint, error) {
-	body, err := os.ReadFile(s.Path)
+// Load returns the checkpoint. It fails if the file is not of this instance and this start of the machine.
+func (f *CheckpointFile) Load() (Checkpoint, error) {
+	body, err := os.ReadFile(f.path)
 	if err != nil {
 		return Checkpoint{}, fmt.Errorf("read the checkpoint: %w", err)
 	}
-	now, up, err := s.now()
+	now, up, err := f.now()
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	return decode(body, instance, now, up)
+	return decodeCheckpoint(body, f.instance, now, up)
 }
 
-func decode(body []byte, instance string, now time.Time, up time.Duration) (Checkpoint, error) {
-	var f file
-	if err := json.Unmarshal(body, &f); err != nil {
-		return Checkpoint{}, fmt.Errorf("%w: %w", ErrUnusable, err)
+func decodeCheckpoint(body []byte, instance string, now time.Time, up time.Duration) (Checkpoint, error) {
+	var c checkpointContent
+	if err := json.Unmarshal(body, &c); err != nil {
+		return Checkpoint{}, fmt.Errorf("unusable checkpoint: %w", err)
 	}
-	if f.Version != version || f.Instance != instance || f.SavedAt > int64(up) {
-		return Checkpoint{}, fmt.Errorf("%w: it is another instance's, version's or start's", ErrUnusable)
+	if c.Version != checkpointVersion || c.Instance != instance || c.SavedAt > int64(up) {
+		return Checkpoint{}, errors.New("unusable checkpoint: it is another instance's, version's or start's")
 	}
-	for _, stamp := range []int64{f.IdleSince, f.EligibleSince, f.SampledUntil, f.LastActivity} {
-		if stamp < 0 || stamp > f.SavedAt {
-			return Checkpoint{}, fmt.Errorf("%w: a time is later than the file", ErrUnusable)
+	for _, stamp := range []int64{c.IdleSince, c.EligibleSince, c.SampledUntil, c.LastActivity} {
+		if stamp < 0 || stamp > c.SavedAt {
+			return Checkpoint{}, errors.New("unusable checkpoint: a time is later than the file")
 		}
 	}
 	moment := func(stamp int64) time.Time {
@@ -135,10 +128,10 @@ func decode(body []byte, instance string, now time.Time, up time.Duration) (Chec
 		return now.Add(time.Duration(stamp) - up)
 	}
 	return Checkpoint{
-		Instance: f.Instance, Specification: f.Specification, Ledger: f.Ledger, Started: f.Started,
+		Specification: c.Specification, Ledger: c.Ledger, Started: c.Started,
 		State: idle.State{
-			IdleSince: moment(f.IdleSince), EligibleSince: moment(f.EligibleSince),
-			SampledUntil: moment(f.SampledUntil), LastActivity: moment(f.LastActivity),
+			IdleSince: moment(c.IdleSince), EligibleSince: moment(c.EligibleSince),
+			SampledUntil: moment(c.SampledUntil), LastActivity: moment(c.LastActivity),
 		},
 	}, nil
 }

@@ -1,11 +1,4 @@
-// Package fence observes whether CloudNativePG's instance manager has obeyed a fence, the annotation by which PostgreSQL is stopped
-// and its pod kept.
-//
-// The instance manager obeys late: after other work, and for 25 seconds after a fence was lifted not at all. Once it has begun to
-// stop PostgreSQL it goes on, even if the fence is lifted meanwhile, and until the end PostgreSQL accepts sessions that will be
-// cut. So neither the annotation nor PostgreSQL's answers show whether a session will last. Two things do, and need no login: the
-// lock file of PostgreSQL's socket identifies the postmaster, and the instance manager says whether it expects it to be down.
-package fence
+package doze
 
 import (
 	"context"
@@ -39,24 +32,20 @@ const (
 	dialTimeout = 500 * time.Millisecond
 )
 
-// Server asks PostgreSQL whether it accepts sessions.
-type Server interface {
-	Accepts(ctx context.Context) (bool, error)
-}
-
 // Observer observes one instance. Its methods may be called from any goroutine.
 type Observer struct {
-	server   Server
+	accepts  func(ctx context.Context) (bool, error)
 	read     func() (Postmaster, error)
 	refuses  func(ctx context.Context) bool
 	stopping func(ctx context.Context) (bool, error)
 }
 
-// NewObserver returns an observer of the instance in this pod. PostgreSQL's Unix socket for the port is in socketDirectory.
-func NewObserver(socketDirectory string, port uint16, server Server) *Observer {
+// NewObserver returns an observer of the instance in this pod. PostgreSQL's Unix socket for the port is in socketDirectory; accepts asks
+// it whether it accepts sessions.
+func NewObserver(socketDirectory string, port uint16, accepts func(ctx context.Context) (bool, error)) *Observer {
 	socket := filepath.Join(socketDirectory, ".s.PGSQL."+strconv.Itoa(int(port)))
 	return &Observer{
-		server:   server,
+		accepts:  accepts,
 		read:     func() (Postmaster, error) { return readLock(socket + ".lock") },
 		refuses:  func(ctx context.Context) bool { return refuses(ctx, socket) },
 		stopping: newManager(statusURL).mightBeUnavailable,
@@ -133,7 +122,7 @@ func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 		switch stays := false; {
 		case err == nil && rule.gone && running.Running:
 			var due bool
-			if probed, due = probed.next(running, time.Now()); due && o.accepts(ctx) {
+			if probed, due = probed.next(running, time.Now()); due && o.serves(ctx) {
 				return nil
 			}
 		case heard != nil && !rule.gone:
@@ -179,12 +168,12 @@ func (o *Observer) ask(ctx context.Context) managerAnswer {
 	a := managerAnswer{asked: time.Now()}
 	a.stopping, a.known = o.Stopping(ctx)
 	a.answered = time.Now()
-	a.accepts = (!a.known || !a.stopping) && o.accepts(ctx)
+	a.accepts = (!a.known || !a.stopping) && o.serves(ctx)
 	return a
 }
 
-func (o *Observer) accepts(ctx context.Context) bool {
-	accepts, err := o.server.Accepts(ctx)
+func (o *Observer) serves(ctx context.Context) bool {
+	accepts, err := o.accepts(ctx)
 	return err == nil && accepts
 }
 

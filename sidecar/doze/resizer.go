@@ -1,4 +1,4 @@
-package resize
+package doze
 
 import (
 	"context"
@@ -25,15 +25,15 @@ const (
 	kubeletTimeout = 10 * time.Second
 )
 
-// Pods is this pod at the API server.
-type Pods interface {
+// podClient is this pod at the API server.
+type podClient interface {
 	Pod(ctx context.Context) (*api.Pod, error)
 	Resize(ctx context.Context, pod *api.Pod, container string, requests map[string]resource.Quantity) error
 }
 
 // Resizer sets this pod's requests to the wanted size. It is best effort: nothing waits for it.
 type Resizer struct {
-	pods          Pods
+	pods          podClient
 	podUID        string
 	memory        resource.Quantity
 	logger        *slog.Logger
@@ -48,8 +48,8 @@ type Resizer struct {
 	uncertain time.Time
 }
 
-// New returns a resizer for the pod of that UID. memory is the memory request during a doze; zero leaves it as it is.
-func New(pods Pods, podUID string, memory resource.Quantity, logger *slog.Logger) *Resizer {
+// NewResizer returns a resizer for the pod of that UID. memory is the memory request during a doze; zero leaves it as it is.
+func NewResizer(pods podClient, podUID string, memory resource.Quantity, logger *slog.Logger) *Resizer {
 	return &Resizer{pods: pods, podUID: podUID, memory: memory, logger: logger, wanted: make(chan bool, 1), refused: make(chan error, 1)}
 }
 
@@ -102,7 +102,7 @@ func (r *Resizer) attempt(ctx context.Context) (again bool) {
 		return false
 	}
 	to := r.decide(pod)
-	pending := !r.small && ResizePending(pod)
+	pending := !r.small && isResizePending(pod)
 	if len(to) == 0 {
 		r.growthPending.Store(pending)
 		return pending || time.Now().Before(r.uncertain)

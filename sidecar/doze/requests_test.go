@@ -1,4 +1,4 @@
-package resize
+package doze
 
 import (
 	"encoding/json"
@@ -143,7 +143,7 @@ func text(requests Requests) string {
 	return strings.Join(parts, " ")
 }
 
-func TestAwaits(t *testing.T) {
+func TestResizePending(t *testing.T) {
 	t.Parallel()
 	pending := []api.Condition{{Type: "PodResizePending", Status: "True", Reason: "Deferred"}}
 	for _, row := range []struct {
@@ -159,7 +159,7 @@ func TestAwaits(t *testing.T) {
 	} {
 		pod := podOf(t, stored, stored, operatorsBare, row.owner)
 		pod.Status.Conditions = row.conditions
-		if got := ResizePending(pod); got != row.want {
+		if got := isResizePending(pod); got != row.want {
 			t.Errorf("%s: %t", row.rule, got)
 		}
 	}

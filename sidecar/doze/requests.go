@@ -1,8 +1,4 @@
-// Package resize lowers the resource requests of this pod's PostgreSQL container while its cluster dozes, and raises them again.
-//
-// It changes only requests, in place, and never limits: with lower ones PostgreSQL might not start. The original requests are in
-// the annotation cnpg.io/podSpec, which the operator writes, so they need not be stored.
-package resize
+package doze
 
 import (
 	"encoding/json"
@@ -37,7 +33,7 @@ const (
 // Shrink returns the requests to set for a doze, without those that are small already, or why they cannot be set. toMemory is the
 // memory request; zero leaves it as it is.
 func Shrink(pod *api.Pod, toMemory resource.Quantity) (to Requests, against string) {
-	container, target, ok := parts(pod)
+	container, target, ok := requestsOf(pod)
 	switch {
 	case !ok:
 		return nil, notStored
@@ -69,7 +65,7 @@ func Shrink(pod *api.Pod, toMemory resource.Quantity) (to Requests, against stri
 
 // Grow returns the requests to set after a doze: the original value of each that this project has lowered.
 func Grow(pod *api.Pod) Requests {
-	container, target, _ := parts(pod)
+	container, target, _ := requestsOf(pod)
 	to := Requests{}
 	for name, want := range target {
 		if request := container.Resources.Requests[name]; request.Cmp(want) < 0 && ours(pod, name) {
@@ -82,21 +78,21 @@ func Grow(pod *api.Pod) Requests {
 // resizePending is the condition of a pod whose node cannot give it, now or ever, what it requests since a resize.
 const resizePending = "PodResizePending"
 
-// ResizePending reports whether the node has not granted requests that this project has set.
-func ResizePending(pod *api.Pod) bool {
+// isResizePending reports whether the node has not granted requests that this project has set.
+func isResizePending(pod *api.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c api.Condition) bool { return c.Type == resizePending && c.Status == "True" }) &&
 		(ours(pod, cpu) || ours(pod, memory))
 }
 
-// parts returns PostgreSQL's container, and the CPU and memory requests with which the operator created it. ok is false if the pod
+// requestsOf returns PostgreSQL's container, and the CPU and memory requests with which the operator created it. ok is false if the pod
 // lacks the annotation or the container.
-func parts(pod *api.Pod) (container api.Container, target Requests, ok bool) {
+func requestsOf(pod *api.Pod) (container api.Container, target Requests, ok bool) {
 	var spec api.PodSpec
 	if json.Unmarshal([]byte(pod.Annotations[contract.AnnotationPodSpec]), &spec) != nil {
 		return api.Container{}, nil, false
 	}
-	container, ok = postgres(pod.Spec)
-	stored, known := postgres(spec)
+	container, ok = postgresContainer(pod.Spec)
+	stored, known := postgresContainer(spec)
 	target = Requests{}
 	for _, name := range []string{cpu, memory} {
 		if request, ok := stored.Resources.Requests[name]; ok {
@@ -108,7 +104,7 @@ func parts(pod *api.Pod) (container api.Container, target Requests, ok bool) {
 	return container, target, ok && known
 }
 
-func postgres(spec api.PodSpec) (api.Container, bool) {
+func postgresContainer(spec api.PodSpec) (api.Container, bool) {
 	for _, container := range spec.Containers {
 		if container.Name == contract.PostgresContainer {
 			return container, true
@@ -120,7 +116,7 @@ func postgres(spec api.PodSpec) (api.Container, bool) {
 // othersSet reports whether another client, such as a vertical autoscaler, has set the container's requests, when the pod was created
 // or later.
 func othersSet(pod *api.Pod, container api.Container, target Requests) bool {
-	made := path("image")
+	made := containerField("image")
 	for _, name := range []string{cpu, memory} {
 		if ownership.SetByOthers(pod.ManagedFields, made, requestPath(name)...) {
 			return true
@@ -139,9 +135,9 @@ func ours(pod *api.Pod, name string) bool {
 	return ownership.SetByUs(pod.ManagedFields, requestPath(name)...)
 }
 
-// path returns the path of a field of PostgreSQL's container.
-func path(field ...string) []string {
+// containerField returns the path of a field of PostgreSQL's container.
+func containerField(field ...string) []string {
 	return append([]string{"spec", "containers", ownership.Item(contract.PostgresContainer)}, field...)
 }
 
-func requestPath(name string) []string { return path("resources", "requests", name) }
+func requestPath(name string) []string { return containerField("resources", "requests", name) }

@@ -1,4 +1,4 @@
-package fence
+package doze
 
 import (
 	"context"
@@ -29,7 +29,7 @@ type instance struct {
 	probed      int // probes of PostgreSQL
 }
 
-func (i *instance) Accepts(context.Context) (bool, error) {
+func (i *instance) accepts(context.Context) (bool, error) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	i.probed++
@@ -58,7 +58,7 @@ func (i *instance) mightBeUnavailable(ctx context.Context) (bool, error) {
 }
 
 func (i *instance) observer() *Observer {
-	return &Observer{server: i, read: i.read, refuses: i.refuses, stopping: i.mightBeUnavailable}
+	return &Observer{accepts: i.accepts, read: i.read, refuses: i.refuses, stopping: i.mightBeUnavailable}
 }
 
 // change is a change of the instance some time after the start.

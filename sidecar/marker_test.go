@@ -1,4 +1,4 @@
-package prestop
+package main
 
 import (
 	"os"
@@ -9,18 +9,18 @@ import (
 func TestMarker_isLeftAndRemoved(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "leaving")
-	marker := Marker{Path: path}
+	left := marker{path: path}
 	for _, row := range []struct {
 		rule  string
 		do    func() error
 		there bool
 	}{
-		{"nothing is taken back where nothing is", marker.Remove, false},
-		{"it is left", marker.Leave, true},
-		{"and left again", marker.Leave, true},
-		{"and taken back", marker.Remove, false},
-		{"without a path none is left", Marker{}.Leave, false},
-		{"and none taken back", Marker{}.Remove, false},
+		{"nothing is taken back where nothing is", left.Remove, false},
+		{"it is left", left.Leave, true},
+		{"and left again", left.Leave, true},
+		{"and taken back", left.Remove, false},
+		{"without a path none is left", marker{}.Leave, false},
+		{"and none taken back", marker{}.Remove, false},
 	} {
 		if err := row.do(); err != nil {
 			t.Errorf("%s: %v", row.rule, err)
@@ -29,7 +29,7 @@ func TestMarker_isLeftAndRemoved(t *testing.T) {
 			t.Errorf("%s: there %t, want %t", row.rule, err == nil, row.there)
 		}
 	}
-	if err := (Marker{Path: filepath.Join(path, "below", "nothing")}).Leave(); err == nil {
+	if err := (marker{path: filepath.Join(path, "below", "nothing")}).Leave(); err == nil {
 		t.Error("a marker that cannot be left is no error")
 	}
 }
