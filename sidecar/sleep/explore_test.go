@@ -34,6 +34,7 @@ var (
 	_ visited[world]  = (*world)(nil)
 	_ visited[dozer]  = (*dozer)(nil)
 	_ visited[routed] = (*routed)(nil)
+	_ visited[pair]   = (*pair)(nil)
 )
 
 // exploration is every state that can be reached.
