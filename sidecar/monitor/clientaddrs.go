@@ -66,12 +66,13 @@ func (c *ClientAddrs) Add(gateway netip.Addr, a contract.ClientAddress) {
 }
 
 // sessionMissed reports whether the gateway has announced a session that nobody has judged: no sample has found it, and its end
-// was not reported.
-func (c *ClientAddrs) sessionMissed() bool {
+// was not reported. While the kernel reports sessions, one that has just been announced may still begin: once it is open, it counts
+// as connecting until a sample has it.
+func (c *ClientAddrs) sessionMissed(reported bool) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	for _, e := range c.connections {
-		if !e.probe && !e.seen {
+		if !e.probe && !e.seen && !reported {
 			return true
 		}
 	}

@@ -132,31 +132,36 @@ func TestClientAddrs_missesASessionThatNobodyHasJudged(t *testing.T) {
 	gateway, client := netip.MustParseAddrPort("10.0.0.9:40000"), netip.MustParseAddrPort("192.0.2.7:5000")
 	gone, here := func(netip.AddrPort) bool { return false }, func(netip.AddrPort) bool { return true }
 	for _, row := range []struct {
-		rule   string
-		probe  bool
-		then   func(*ClientAddrs)
-		missed bool
+		rule  string
+		probe bool
+		then  func(*ClientAddrs)
+		// missed while the kernel reports sessions, and while it does not
+		missed, missedUnreported bool
 	}{
-		{"one that nobody has seen yet", false, func(*ClientAddrs) {}, true},
-		{"not one that a sample has found", false, func(table *ClientAddrs) { table.seen(here) }, false},
-		{"not once it has gone either", false, func(table *ClientAddrs) { table.seen(here); table.seen(gone) }, false},
-		{"not one whose end was reported", false, func(table *ClientAddrs) { table.ended(gateway) }, false},
-		{"one that ended before a sample, or never came", false, func(table *ClientAddrs) { time.Sleep(2 * announcementLifetime); table.seen(gone) }, true},
-		{"not a probe", true, func(table *ClientAddrs) { table.seen(gone) }, false},
+		{"one that may still begin only where the kernel does not report sessions", false, func(*ClientAddrs) {}, false, true},
+		{"not one that a sample has found", false, func(table *ClientAddrs) { table.seen(here) }, false, false},
+		{"not once it has gone either", false, func(table *ClientAddrs) { table.seen(here); table.seen(gone) }, false, false},
+		{"not one whose end was reported", false, func(table *ClientAddrs) { table.ended(gateway) }, false, false},
+		{"one that ended before a sample, or never came", false, func(table *ClientAddrs) { time.Sleep(2 * announcementLifetime); table.seen(gone) }, true, true},
+		{"not a probe", true, func(table *ClientAddrs) { table.seen(gone) }, false, false},
 		{"one for which there was no room", true, func(table *ClientAddrs) {
 			for port := range maximumClientAddrs + 1 {
 				table.Add(gateway.Addr(), contract.ClientAddress{Port: uint16(port), Peer: client})
 			}
 			table.seen(here)
-		}, true},
+		}, true, true},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				table := NewClientAddrs()
 				table.Add(gateway.Addr(), contract.ClientAddress{Port: gateway.Port(), Peer: client, Probe: row.probe})
-				if row.then(table); table.sessionMissed() != row.missed {
-					t.Errorf("missed: %t", !row.missed)
+				row.then(table)
+				if got := table.sessionMissed(true); got != row.missed {
+					t.Errorf("missed while the kernel reports sessions: %t", got)
+				}
+				if got := table.sessionMissed(false); got != row.missedUnreported {
+					t.Errorf("missed while it does not: %t", got)
 				}
 			})
 		})

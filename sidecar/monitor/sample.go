@@ -125,7 +125,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 		ledger: sample.Ledger, started: sample.Started, changed: changed, ended: sample.Ended, terminable: sample.Tally.Terminable(),
 	}
 	m.since, m.requested = since{}, time.Time{}
-	m.status.SessionMissed = m.resumed || m.parts.ClientAddrs.sessionMissed()
+	m.status.SessionMissed = m.resumed || m.parts.ClientAddrs.sessionMissed(m.sockets.watching())
 	m.status.Known, m.status.Tally, m.status.SampledAt, m.status.Reported = true, sample.Tally, sample.Ended, seen.Reported
 	m.status.ServerBlockers, m.status.Scheduler, m.status.InactiveSlots = sample.Blockers, sample.Scheduler, sample.InactiveSlots
 	return seen
