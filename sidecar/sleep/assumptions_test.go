@@ -48,6 +48,7 @@ func TestModels_assumeWhatTheConstantsMakeTrue(t *testing.T) {
 		constants string // as doc.go has them
 		holds     bool
 	}{
+		{"resumeAgainDelay > contract.AnnouncementLifetime +", resumeAgainDelay > contract.AnnouncementLifetime+callTimeout+requestTimeout},
 		{"kubernetes.callTimeout + a minute (--request-timeout)", resumeAgainDelay > contract.AnnouncementLifetime+callTimeout+requestTimeout},
 		{"doze.notStoppingFor >= 25 s", notStoppingFor >= obeysWithin},
 		{"doze.acceptingFor >= doze.notStoppingFor", acceptingFor >= notStoppingFor},
