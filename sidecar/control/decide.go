@@ -102,7 +102,7 @@ func (l *Loop) observed() sleep.Observed {
 
 // decide decides on an observation, together with what the Cluster and its Backups say.
 func (l *Loop) decide(observation idle.Observation, now time.Time) {
-	before := l.status.Decision.Reason
+	before, proven := l.status.Decision.Reason, l.status.State
 	observation.Blockers = slices.Concat(observation.Blockers, l.blockers())
 	wake, _ := contract.ParseLastWake(l.status.View.Annotations[contract.AnnotationLastWake]) // zero without one
 	if l.status.Returning = returning(wake, l.withdrawn, l.status.Tally.Terminable()); l.status.Returning != (activity.Terminable{}) {
@@ -129,8 +129,19 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	}
 	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, observation, now)
 	l.status.DecidedAt, l.status.InUse = now, len(observation.InUse) != 0
+	if first := proven.SampledUntil.IsZero() && !observation.Unknown; !proven.Unused.IsZero() || first && !wake.At.IsZero() {
+		l.logUse(observation)
+	}
 	if reason := l.status.Decision.Reason; reason != before && l.status.Decision.Action != idle.ActionAsk {
 		l.parts.Logger.Info("the decision has changed", "reason", reason, "before", before)
+	}
+}
+
+// logUse logs why the wake does not count as unused.
+func (l *Loop) logUse(seen idle.Observation) {
+	if state := l.status.State; state.Unused.IsZero() {
+		l.parts.Logger.Info("the wake counts as used", "woken", seen.Woken, "lastActivity", state.LastActivity, "peer", l.status.LastPeer,
+			"reported", seen.Reported, "gap", seen.Gap, "sessionMissed", l.status.SessionMissed, "elsewhere", seen.Elsewhere.Used)
 	}
 }
 

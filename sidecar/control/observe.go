@@ -82,7 +82,11 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	case !state.IdleSince.IsZero():
 		state.IdleSince = later(state.IdleSince, change.Used)
 	}
-	state.LastActivity, state.Unused = later(state.LastActivity, change.Used), time.Time{}
+	state.LastActivity = later(state.LastActivity, change.Used)
+	if woken := state.Unused; !woken.IsZero() {
+		state.Unused = time.Time{}
+		l.logUse(idle.Observation{Woken: woken, Reported: true})
+	}
 	l.parts.Monitor.Checkpoint(*state)
 	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: !l.mayBeOurTermination(), IdleRestarted: true})
 }
