@@ -15,7 +15,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/networkpolicy"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -40,7 +39,7 @@ func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr,
 	if at < 0 {
 		return true
 	}
-	target := networkpolicy.Target{
+	target := policyTarget{
 		Namespace: seen.cluster.Namespace, Labels: seen.pods[at].Labels, Port: contract.PostgresPort, PortName: endpointslice.NamePostgres,
 	}
 	policies, err := w.Informers.NetworkPolicies(ctx, seen.cluster.Namespace)
@@ -57,20 +56,20 @@ func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr,
 }
 
 // allowed reports whether the policies let the client reach the target. It looks up the pod of the address only if that matters.
-func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target networkpolicy.Target, peer netip.Addr) (bool, error) {
-	if networkpolicy.Allows(policies, target, netip.Addr{}, nil) { // everybody
+func (w *Waker) allowed(policies []networkingv1.NetworkPolicy, target policyTarget, peer netip.Addr) (bool, error) {
+	if allows(policies, target, netip.Addr{}, nil) { // everybody
 		return true, nil
 	}
 	found, err, _ := w.peers.Do(peer.String(), func() (any, error) { return w.podAt(peer) })
 	if err != nil {
 		return false, err
 	}
-	pod, _ := found.(*networkpolicy.Pod)
-	return networkpolicy.Allows(policies, target, peer, pod), nil
+	pod, _ := found.(*clientPod)
+	return allows(policies, target, peer, pod), nil
 }
 
 // podAt returns the pod whose own address this is, or nil. A pod on the host network has its node's.
-func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
+func (w *Waker) podAt(address netip.Addr) (*clientPod, error) {
 	ctx, cancel := context.WithTimeout(w.Base, podTimeout)
 	defer cancel()
 	if err := w.PodSearches.Acquire(ctx, 1); err != nil {
@@ -91,7 +90,7 @@ func (w *Waker) podAt(address netip.Addr) (*networkpolicy.Pod, error) {
 	if err := w.APIReader.Get(ctx, client.ObjectKey{Name: pod.Namespace}, &namespace); err != nil {
 		return nil, fmt.Errorf("read Namespace %s: %w", pod.Namespace, err)
 	}
-	return &networkpolicy.Pod{Namespace: pod.Namespace, Labels: pod.Labels, NamespaceLabels: namespace.Labels}, nil
+	return &clientPod{Namespace: pod.Namespace, Labels: pod.Labels, NamespaceLabels: namespace.Labels}, nil
 }
 
 // awaitDirect waits until the Service leads to PostgreSQL directly on every node, and then returns [gateway.ErrReconnect]. It

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/hba"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
@@ -144,7 +143,7 @@ func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 func (s *snapshot) mustReconnect(client, gateway netip.Addr) bool {
 	spec := &s.cluster.Spec
 	return !s.view.Policy.AcceptGateway &&
-		(len(spec.PodSelectorRefs) != 0 || hba.TellApart(spec.PostgresConfiguration.PgHBA, client, gateway))
+		(len(spec.PodSelectorRefs) != 0 || tellApart(spec.PostgresConfiguration.PgHBA, client, gateway))
 }
 
 // readAgain is when the informers are read again even without a notification.

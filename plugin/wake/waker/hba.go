@@ -1,6 +1,4 @@
-// Package hba tells whether rules of pg_hba.conf tell a client and the gateway apart. PostgreSQL sees the gateway's address for a session
-// that was held, so that such rules would be bypassed.
-package hba
+package waker
 
 import (
 	"net"
@@ -8,12 +6,13 @@ import (
 	"strings"
 )
 
-// TellApart reports whether a rule holds for the client at one address, and not for the gateway at the other, or the other way round. A
-// line that is invalid, or that names hosts, networks or pods, is taken for such a rule.
-func TellApart(lines []string, client, gateway netip.Addr) bool {
+// tellApart reports whether a rule of pg_hba.conf holds for the client at one address, and not for the gateway at the other, or the other way round. A
+// line that is invalid, or that names hosts, networks or pods, is taken for such a rule. PostgreSQL sees the gateway's address for a
+// session that was held, so that such rules would be bypassed.
+func tellApart(lines []string, client, gateway netip.Addr) bool {
 	for _, text := range lines {
 		for line := range strings.Lines(text) {
-			if apart(fields(line), client.Unmap(), gateway.Unmap()) {
+			if apart(hbaFields(line), client.Unmap(), gateway.Unmap()) {
 				return true
 			}
 		}
@@ -61,10 +60,10 @@ func parseRange(address, mask string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(of, ones), bits != 0
 }
 
-// fields splits a line as PostgreSQL does: at white space, which quotes keep together; a comma joins what follows it to the
+// hbaFields splits a line as PostgreSQL does: at white space, which quotes keep together; a comma joins what follows it to the
 // same field, and # begins a comment. Quotes stay, since they take the meaning of a keyword away. A line that is continued
 // by a backslash ends with a field that is no address.
-func fields(line string) []string {
+func hbaFields(line string) []string {
 	var result []string
 	var field strings.Builder
 	quoted, joined := false, false

@@ -1,4 +1,4 @@
-package networkpolicy
+package waker
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 )
 
 // target is the primary of the cluster orders.
-var target = Target{
+var target = policyTarget{
 	Namespace: "shop", Labels: map[string]string{"cnpg.io/cluster": "orders", "cnpg.io/podRole": "instance"}, Port: 5432, PortName: "postgresql",
 }
 
@@ -30,15 +30,15 @@ const instances = "podSelector: {matchLabels: {cnpg.io/podRole: instance}}\n"
 
 func TestAllows_asTheAPIDefines(t *testing.T) {
 	t.Parallel()
-	web := &Pod{Namespace: "web", Labels: map[string]string{"app": "web"}, NamespaceLabels: map[string]string{"team": "red"}}
-	neighbour := &Pod{Namespace: "shop", Labels: map[string]string{"app": "web"}, NamespaceLabels: map[string]string{"team": "blue"}}
+	web := &clientPod{Namespace: "web", Labels: map[string]string{"app": "web"}, NamespaceLabels: map[string]string{"team": "red"}}
+	neighbour := &clientPod{Namespace: "shop", Labels: map[string]string{"app": "web"}, NamespaceLabels: map[string]string{"team": "blue"}}
 	from := func(peers string) string { return instances + "ingress: [{from: [" + peers + "]}]" }
 	on := func(ports string) string { return instances + "ingress: [{ports: [" + ports + "]}]" }
 	for _, row := range []struct {
 		rule     string
 		policies []string
 		address  string
-		pod      *Pod
+		pod      *clientPod
 		want     bool
 	}{
 		{"without a policy everybody may connect", nil, "10.0.0.9", nil, true},
@@ -87,7 +87,7 @@ func TestAllows_asTheAPIDefines(t *testing.T) {
 			for _, spec := range row.policies {
 				policies = append(policies, read(t, "shop", spec))
 			}
-			if got := Allows(policies, target, netip.MustParseAddr(row.address), row.pod); got != row.want {
+			if got := allows(policies, target, netip.MustParseAddr(row.address), row.pod); got != row.want {
 				t.Errorf("got %t, want %t", got, row.want)
 			}
 		})
@@ -96,7 +96,7 @@ func TestAllows_asTheAPIDefines(t *testing.T) {
 
 func TestAllows_passesOverOtherNamespaces(t *testing.T) {
 	t.Parallel()
-	if !Allows([]networkingv1.NetworkPolicy{read(t, "web", "podSelector: {}")}, target, netip.MustParseAddr("10.0.0.9"), nil) {
+	if !allows([]networkingv1.NetworkPolicy{read(t, "web", "podSelector: {}")}, target, netip.MustParseAddr("10.0.0.9"), nil) {
 		t.Error("a policy of another namespace bars")
 	}
 }
@@ -114,13 +114,13 @@ func TestAllows_withTheShippedExample(t *testing.T) {
 	}
 	example.Namespace = "shop"
 	clients := read(t, "shop", instances+"ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 5432}]}]")
-	web := &Pod{Namespace: "shop", Labels: map[string]string{"app": "web"}}
+	web := &clientPod{Namespace: "shop", Labels: map[string]string{"app": "web"}}
 	policies := []networkingv1.NetworkPolicy{example, clients}
-	if !Allows(policies, target, netip.MustParseAddr("10.0.0.9"), web) {
+	if !allows(policies, target, netip.MustParseAddr("10.0.0.9"), web) {
 		t.Error("a client that a policy lets in is barred")
 	}
 	web.Labels = map[string]string{"app": "other"}
-	if Allows(policies, target, netip.MustParseAddr("10.0.0.9"), web) {
+	if allows(policies, target, netip.MustParseAddr("10.0.0.9"), web) {
 		t.Error("the plugin's own way in is everybody's")
 	}
 }
@@ -136,15 +136,15 @@ func FuzzAllows(f *testing.F) {
 		if err != nil || yaml.Unmarshal([]byte(spec), &policy.Spec) != nil {
 			t.Skip()
 		}
-		pod := &Pod{Namespace: "shop", Labels: map[string]string{"app": app}}
+		pod := &clientPod{Namespace: "shop", Labels: map[string]string{"app": app}}
 		alone := []networkingv1.NetworkPolicy{policy}
-		if Allows(alone, target, netip.Addr{}, nil) && !Allows(alone, target, peer, pod) {
+		if allows(alone, target, netip.Addr{}, nil) && !allows(alone, target, peer, pod) {
 			t.Error("a pod is barred from where everybody may connect")
 		}
-		if open := append(alone, read(t, "shop", instances+"ingress: [{}]")); !Allows(open, target, peer, pod) {
+		if open := append(alone, read(t, "shop", instances+"ingress: [{}]")); !allows(open, target, peer, pod) {
 			t.Error("a policy takes away what another gives")
 		}
-		if isolated := append(alone, read(t, "shop", instances)); Allows(isolated, target, peer, pod) && !Allows(alone, target, peer, pod) {
+		if isolated := append(alone, read(t, "shop", instances)); allows(isolated, target, peer, pod) && !allows(alone, target, peer, pod) {
 			t.Error("a policy without rules lets somebody in")
 		}
 	})

@@ -1,4 +1,4 @@
-package hba
+package waker
 
 import (
 	"net/netip"
@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-var client, gateway = netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("198.51.100.9")
+var hbaClient, hbaGateway = netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("198.51.100.9")
 
 func TestTellApart(t *testing.T) {
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestTellApart(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			if got := TellApart(row.lines, client, gateway); got != row.apart {
+			if got := tellApart(row.lines, hbaClient, hbaGateway); got != row.apart {
 				t.Errorf("got %t, want %t", got, row.apart)
 			}
 		})
@@ -63,8 +63,8 @@ func FuzzTellApart(f *testing.F) {
 	f.Add("a, b", `"x y"`, "reject # no")
 	f.Fuzz(func(t *testing.T, database, user, method string) {
 		line := strings.Join([]string{"host", database, user, "192.0.2.0/24", method}, " ")
-		words := fields(line)
-		if got := TellApart([]string{line}, client, gateway); !got && (len(words) < 4 || words[3] == "192.0.2.0/24") {
+		words := hbaFields(line)
+		if got := tellApart([]string{line}, hbaClient, hbaGateway); !got && (len(words) < 4 || words[3] == "192.0.2.0/24") {
 			t.Errorf("%q is said to be for all addresses", line)
 		}
 	})

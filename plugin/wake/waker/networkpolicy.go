@@ -1,7 +1,4 @@
-// Package networkpolicy says whether NetworkPolicies let a client reach an instance, as the API defines them. It is a function of
-// values. Policies of other kinds, such as AdminNetworkPolicies or those of a network of its own, are not known to it, nor is
-// whether the network enforces any.
-package networkpolicy
+package waker
 
 import (
 	"net/netip"
@@ -14,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Target is a port of a pod.
-type Target struct {
+// policyTarget is a port of a pod.
+type policyTarget struct {
 	Namespace string
 	Labels    map[string]string
 	// Port is the number, of protocol TCP, and PortName how the pod's container calls it.
@@ -23,15 +20,17 @@ type Target struct {
 	PortName string
 }
 
-// Pod is who connects, if it is a pod with an address of its own.
-type Pod struct {
+// clientPod is who connects, if it is a pod with an address of its own.
+type clientPod struct {
 	Namespace               string
 	Labels, NamespaceLabels map[string]string
 }
 
-// Allows reports whether the policies let who has the address connect to the target. Only selectors let a pod in: some networks do not
+// allows reports whether the policies let who has the address connect to the target. Only selectors let a pod in: some networks do not
 // match pods by blocks of addresses. pod is nil where no pod is known to have the address: then only such blocks may let it in.
-func Allows(policies []networkingv1.NetworkPolicy, target Target, address netip.Addr, pod *Pod) bool {
+// Policies of other kinds, such as AdminNetworkPolicies or those of a network of its own, are not known, nor is whether the network
+// enforces any.
+func allows(policies []networkingv1.NetworkPolicy, target policyTarget, address netip.Addr, pod *clientPod) bool {
 	isolated := false
 	for i := range policies {
 		policy := &policies[i]
@@ -49,7 +48,7 @@ func Allows(policies []networkingv1.NetworkPolicy, target Target, address netip.
 }
 
 // isolates reports whether the policy holds for what comes to the target. A policy that names no types is one of ingress.
-func isolates(policy *networkingv1.NetworkPolicy, target Target) bool {
+func isolates(policy *networkingv1.NetworkPolicy, target policyTarget) bool {
 	types := policy.Spec.PolicyTypes
 	return policy.Namespace == target.Namespace &&
 		(len(types) == 0 || slices.Contains(types, networkingv1.PolicyTypeIngress)) &&
@@ -57,7 +56,7 @@ func isolates(policy *networkingv1.NetworkPolicy, target Target) bool {
 }
 
 // ofPort reports whether a rule holds for the target's port. No ports are all.
-func ofPort(ports []networkingv1.NetworkPolicyPort, target Target) bool {
+func ofPort(ports []networkingv1.NetworkPolicyPort, target policyTarget) bool {
 	if len(ports) == 0 {
 		return true
 	}
@@ -78,7 +77,7 @@ func ofPort(ports []networkingv1.NetworkPolicyPort, target Target) bool {
 }
 
 // from reports whether one of the peers is who connects. No peers are everybody.
-func from(peers []networkingv1.NetworkPolicyPeer, namespace string, address netip.Addr, pod *Pod) bool {
+func from(peers []networkingv1.NetworkPolicyPeer, namespace string, address netip.Addr, pod *clientPod) bool {
 	return len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
 		switch {
 		case p.IPBlock != nil:
