@@ -21,7 +21,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 )
@@ -47,7 +46,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask func(context.Con
 	if err != nil {
 		return nil, err
 	}
-	entry, err := listener.New()
+	entry, err := gateway.NewOpener()
 	if err != nil {
 		return nil, err
 	}

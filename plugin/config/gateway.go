@@ -12,7 +12,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -111,7 +110,7 @@ const mostAtOnce, mostEachSecond = 1_000_000, 1000
 
 // room returns how many clients can be held with the file descriptors of the process. Without a gateway nothing uses them.
 func (r *reader) room(of ports.Range) int {
-	descriptors, err := listener.Descriptors()
+	descriptors, err := gateway.Descriptors()
 	if err != nil || r.values["POD_NAME"] == "" {
 		return mostAtOnce
 	}

@@ -25,7 +25,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
@@ -317,7 +316,7 @@ func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services
 	}
 	for _, owner := range owners {
 		switch err := c.openListener(ctx, seen.name, owner.Owner, assigned); {
-		case errors.Is(err, ports.ErrNoPort), errors.Is(err, listener.ErrNoDescriptor):
+		case errors.Is(err, ports.ErrNoPort), errors.Is(err, gateway.ErrNoDescriptor):
 			unallocated = errors.Join(unallocated, err)
 		default:
 			failed = errors.Join(failed, err)

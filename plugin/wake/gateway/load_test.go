@@ -16,10 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/listener"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // inUse returns the bytes in use by the process's heap and stacks.
@@ -94,9 +92,9 @@ func TestAFloodWakesNothing(t *testing.T) {
 // descriptors.
 func BenchmarkListeners(b *testing.B) {
 	const wanted = 20_000
-	descriptors := unix.Rlimit{Cur: wanted + listener.KeptBack, Max: wanted + listener.KeptBack}
+	descriptors := unix.Rlimit{Cur: wanted + keptBack, Max: wanted + keptBack}
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &descriptors) // allowed only for root
-	way, err := listener.New()
+	way, err := NewOpener()
 	must(b, err)
 	count := min(wanted, way.Most())
 	for b.Loop() {

@@ -1,4 +1,4 @@
-package listener
+package gateway
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 
 func TestListen_leavesFileDescriptors(t *testing.T) {
 	t.Parallel()
-	o, err := New()
+	o, err := NewOpener()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,4 @@
-// Package listener opens ports, as many as there are file descriptors for.
-package listener
+package gateway
 
 import (
 	"context"
@@ -12,8 +11,8 @@ import (
 	"syscall"
 )
 
-// KeptBack is how many file descriptors are kept from listeners: for clients, the operator's calls and the API server.
-const KeptBack = 1024
+// keptBack is how many file descriptors are kept from listeners: for clients, the operator's calls and the API server.
+const keptBack = 1024
 
 // ErrNoDescriptor says that the process has no file descriptor left for another port. Without any it could neither take a
 // client nor answer the operator.
@@ -31,11 +30,11 @@ func Descriptors() (int, error) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, fmt.Errorf("read the limit of file descriptors: %w", err)
 	}
-	return int(min(limit.Cur, 1<<30)) - KeptBack, nil
+	return int(min(limit.Cur, 1<<30)) - keptBack, nil
 }
 
-// New returns an opener for a process with its limit of file descriptors.
-func New() (*Opener, error) {
+// NewOpener returns an opener for a process with its limit of file descriptors.
+func NewOpener() (*Opener, error) {
 	most, err := Descriptors()
 	return &Opener{most: int64(max(most, 0))}, err
 }
