@@ -38,7 +38,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/identity"
 	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
-	"github.com/cnpg-i/scale-to-zero/plugin/pages"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/reconciler"
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
@@ -72,11 +71,11 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	defer stop()
 	// The newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events.
 	recorder := manager.GetEventRecorderFor(rbac.LabelValue)
-	replicas, err := pages.NewProber(c.MetricsAddress)
+	replicas, err := newPeerProber(c.MetricsAddress)
 	if err != nil {
 		return err
 	}
-	woken, err := newWakeGateway(running, c.Gateway, replicas.Ask, manager, recorder, logger)
+	woken, err := newWakeGateway(running, c.Gateway, replicas.ask, manager, recorder, logger)
 	if err != nil {
 		return err
 	}
@@ -207,7 +206,7 @@ func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server
 		return nil
 	})
 	group.Go(func() error {
-		return pages.Serve(ctx, c.MetricsAddress, pages.Handler(ctrlmetrics.Registry, ready.leads.Load, woken.stale))
+		return servePages(ctx, c.MetricsAddress, pages(ctrlmetrics.Registry, ready.leads.Load, woken.stale))
 	})
 	if c.ServerAddress != "" {
 		group.Go(func() error { return server.ServeTCP(ctx, c.ServerAddress, certificateFiles(c)) })
@@ -247,7 +246,7 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 		Scheme: scheme, HealthProbeBindAddress: "0",
 		NewCache: informers.NewCache, Cache: cache.Options{ByObject: kept},
 		Client:  client.Options{Cache: &client.CacheOptions{DisableFor: informers.ReadLive()}},
-		Metrics: metricsserver.Options{BindAddress: "0"}, // package pages serves them
+		Metrics: metricsserver.Options{BindAddress: "0"}, // pages.go serves them
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the controller manager: %w", err)

@@ -5,17 +5,28 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/uninstall"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
-// checkUninstall reports whether the plugin can be removed.
+// checkUninstall reports whether the plugin can be removed: no Cluster may list it, because the operator would no longer reconcile that
+// Cluster, no Cluster may be left fenced by it, because nobody else lifts that fence, and no EndpointSlice may lead to its gateway.
 func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check-uninstall", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -36,9 +47,115 @@ func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.W
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	if err := uninstall.Check(ctx, reader, schema.GroupVersion{Group: *group, Version: *version}, *within); err != nil {
+	if err := awaitRemovable(ctx, reader, schema.GroupVersion{Group: *group, Version: *version}, *within); err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintln(stdout, "no Cluster lists the plugin: it can be removed")
 	return nil
+}
+
+const (
+	// listed is the page size for listing Clusters, named how many of them an error names.
+	listed, named = 200, 10
+	// pollEvery is the polling interval while the plugin removes its objects.
+	pollEvery = time.Second
+)
+
+// inUseError means that Clusters list the plugin.
+type inUseError struct{ Clusters []string }
+
+func (e *inUseError) Error() string {
+	names := e.Clusters
+	if more := len(names) - named; more > 0 {
+		names = append(append([]string{}, names[:named]...), fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("%d Clusters list the plugin, and without it the operator does not reconcile them, failover included: %s; "+
+		"take the plugin from spec.plugins of each first", len(e.Clusters), strings.Join(names, ", "))
+}
+
+// awaitRemovable returns nil if no Cluster lists the plugin and the plugin has removed its objects for those that did, for which it
+// waits up to within. clusters is the group and version of the Cluster resource.
+func awaitRemovable(ctx context.Context, reader client.Reader, clusters schema.GroupVersion, within time.Duration) error {
+	users, fenced, err := listing(ctx, reader, clusters)
+	if err != nil {
+		return err
+	}
+	if len(users) != 0 {
+		return &inUseError{Clusters: users}
+	}
+	deadline := time.Now().Add(within)
+	for {
+		left, err := leftovers(ctx, reader)
+		if len(fenced) != 0 && err == nil { // they are listed again only if there were any
+			if _, fenced, err = listing(ctx, reader, clusters); len(fenced) != 0 {
+				left = "the fence of Cluster " + fenced[0]
+			}
+		}
+		if err != nil || left == "" {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no Cluster lists the plugin, but %s is still there after %s: the plugin removes it where it runs", left, within)
+		}
+		timer := time.NewTimer(pollEvery)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("wait until %s is removed: %w", left, ctx.Err())
+		case <-timer.C:
+		}
+	}
+}
+
+// listing returns the Clusters that list the plugin, and those of the others that this project has fenced to doze; none if the
+// operator's CRDs are missing.
+func listing(ctx context.Context, reader client.Reader, clusters schema.GroupVersion) (users, fenced []string, err error) {
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(clusters.WithKind("ClusterList"))
+	for next := ""; ; {
+		err := reader.List(ctx, &list, client.Limit(listed), client.Continue(next))
+		if meta.IsNoMatchError(err) {
+			return nil, nil, nil
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("list Clusters: %w", err)
+		}
+		for i := range list.Items {
+			var cluster cnpgv1.Cluster
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &cluster); err != nil {
+				return nil, nil, fmt.Errorf("read Cluster %s/%s: %w", list.Items[i].GetNamespace(), list.Items[i].GetName(), err)
+			}
+			switch name := cluster.Namespace + "/" + cluster.Name; {
+			case rbac.Lists(&cluster):
+				users = append(users, name)
+			case ownership.Dozes(cluster.Annotations, cluster.ManagedFields):
+				fenced = append(fenced, name)
+			}
+		}
+		if next = list.GetContinue(); next == "" {
+			return users, fenced, nil
+		}
+	}
+}
+
+// leftovers names one of the objects that the plugin made for a Cluster, if any is left.
+func leftovers(ctx context.Context, reader client.Reader) (string, error) {
+	for _, kind := range []struct {
+		schema.GroupVersionKind
+		label, value string
+	}{
+		{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), discoveryv1.LabelManagedBy, endpointslice.ManagedBy},
+		{rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), rbac.Label, rbac.LabelValue},
+		{rbacv1.SchemeGroupVersion.WithKind("Role"), rbac.Label, rbac.LabelValue},
+	} {
+		var list metav1.PartialObjectMetadataList
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := reader.List(ctx, &list, client.Limit(1), client.MatchingLabels{kind.label: kind.value}); err != nil {
+			return "", fmt.Errorf("list what the plugin made of kind %s: %w", kind.Kind, err)
+		}
+		if len(list.Items) != 0 {
+			return fmt.Sprintf("%s %s/%s", kind.Kind, list.Items[0].Namespace, list.Items[0].Name), nil
+		}
+	}
+	return "", nil
 }

@@ -1,6 +1,4 @@
-// Package pages serves the plugin's metrics and probes over HTTP. Anybody who can reach the pod may read them, but must not be
-// able to lock out Prometheus or the kubelet: a kubelet without an answer restarts the pod.
-package pages
+package main
 
 import (
 	"bytes"
@@ -21,8 +19,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
-// config limits what strangers can use.
-func config() httpserver.Config {
+// pagesConfig limits what strangers can use.
+func pagesConfig() httpserver.Config {
 	return httpserver.Config{
 		WriteTimeout: 15 * time.Second, // for the page of a large fleet over a slow line
 		// Many times what scrapers and the kubelet need.
@@ -30,9 +28,9 @@ func config() httpserver.Config {
 	}
 }
 
-// Handler serves /metrics, /healthz, /readyz, which fails until the plugin is ready, and /peer, which tells other replicas whether this
+// pages serves /metrics, /healthz, /readyz, which fails until the plugin is ready, and /peer, which tells other replicas whether this
 // one can serve clients. The last is not for the kubelet: while the API server answers nobody, no replica can, and the operator needs them.
-func Handler(metrics prometheus.Gatherer, ready, stale func() bool) http.Handler {
+func pages(metrics prometheus.Gatherer, ready, stale func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", &shared{inner: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})})
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
@@ -53,31 +51,32 @@ func Handler(metrics prometheus.Gatherer, ready, stale func() bool) http.Handler
 	return mux
 }
 
-// Serve serves the pages until the context ends.
-func Serve(ctx context.Context, address string, handler http.Handler) error {
-	return httpserver.Serve(ctx, address, handler, config())
+// servePages serves them until the context ends. Anybody who can reach the pod may read them, but must not be able to lock out
+// Prometheus or the kubelet: a kubelet without an answer restarts the pod.
+func servePages(ctx context.Context, address string, handler http.Handler) error {
+	return httpserver.Serve(ctx, address, handler, pagesConfig())
 }
 
 // peerPage is what replicas ask each other for.
 const peerPage = "/peer"
 
-// Prober asks replicas for /peer, each time over a connection of its own, as a client's is.
-type Prober struct {
+// peerProber asks replicas for /peer, each time over a connection of its own, as a client's is.
+type peerProber struct {
 	port   string
 	client *http.Client
 }
 
-// NewProber makes one of replicas that serve their pages on the same port as this one, whose address that is.
-func NewProber(address string) (*Prober, error) {
+// newPeerProber makes one of replicas that serve their pages on the same port as this one, whose address that is.
+func newPeerProber(address string) (*peerProber, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("read the port of the pages: %w", err)
 	}
-	return &Prober{port: port, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}, nil
+	return &peerProber{port: port, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}, nil
 }
 
-// Ask fails unless the replica answers before the context ends.
-func (p *Prober) Ask(ctx context.Context, replica netip.Addr) error {
+// ask fails unless the replica answers before the context ends.
+func (p *peerProber) ask(ctx context.Context, replica netip.Addr) error {
 	page := "http://" + net.JoinHostPort(replica.String(), p.port) + peerPage
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
 	if err != nil {

@@ -1,4 +1,4 @@
-package uninstall
+package main
 
 import (
 	"context"
@@ -58,7 +58,7 @@ func fenced(name, manager string) *cnpgv1.Cluster {
 
 var resource = schema.GroupVersion{Group: contract.DefaultCNPGGroup, Version: contract.DefaultCNPGVersion}
 
-func TestCheck_refusesWhileAClusterListsThePlugin(t *testing.T) {
+func TestCheckUninstall_refusesWhileAClusterListsThePlugin(t *testing.T) {
 	t.Parallel()
 	ours := cnpgv1.PluginConfiguration{Name: contract.PluginName}
 	many := make([]client.Object, 12)
@@ -78,8 +78,8 @@ func TestCheck_refusesWhileAClusterListsThePlugin(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			err := Check(t.Context(), reading(t, row.objects...).Build(), resource, 0)
-			var used *InUseError
+			err := awaitRemovable(t.Context(), reading(t, row.objects...).Build(), resource, 0)
+			var used *inUseError
 			if errors.As(err, &used) != (row.want != "") || row.want != "" && !strings.Contains(err.Error(), row.want) {
 				t.Errorf("it says %v, want %q", err, row.want)
 			}
@@ -88,7 +88,7 @@ func TestCheck_refusesWhileAClusterListsThePlugin(t *testing.T) {
 }
 
 // Without the operator's CRDs no Cluster lists the plugin.
-func TestCheck_withoutTheOperatorsResources(t *testing.T) {
+func TestCheckUninstall_withoutTheOperatorsResources(t *testing.T) {
 	t.Parallel()
 	reader := reading(t).WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
@@ -98,13 +98,13 @@ func TestCheck_withoutTheOperatorsResources(t *testing.T) {
 			return c.List(ctx, list, options...)
 		},
 	}).Build()
-	if err := Check(t.Context(), reader, resource, 0); err != nil {
+	if err := awaitRemovable(t.Context(), reader, resource, 0); err != nil {
 		t.Error(err)
 	}
 }
 
 // The plugin's objects are awaited, and named if they remain.
-func TestCheck_awaitsWhatThePluginRemoves(t *testing.T) {
+func TestCheckUninstall_awaitsWhatThePluginRemoves(t *testing.T) {
 	t.Parallel()
 	mark := func(object client.Object, key, value string) client.Object {
 		object.SetLabels(map[string]string{key: value})
@@ -125,7 +125,7 @@ func TestCheck_awaitsWhatThePluginRemoves(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				stays := Check(t.Context(), reading(t, row.object).Build(), resource, time.Minute)
+				stays := awaitRemovable(t.Context(), reading(t, row.object).Build(), resource, time.Minute)
 				if (stays != nil) != (row.want != "") || row.want != "" && !strings.Contains(stays.Error(), row.want+" is still there after 1m0s") {
 					t.Errorf("it says %v, want %q", stays, row.want)
 				}
@@ -136,7 +136,7 @@ func TestCheck_awaitsWhatThePluginRemoves(t *testing.T) {
 						t.Error(err)
 					}
 				}()
-				if err := Check(t.Context(), store, resource, time.Minute); err != nil {
+				if err := awaitRemovable(t.Context(), store, resource, time.Minute); err != nil {
 					t.Errorf("once it is removed: %v", err)
 				}
 				synctest.Wait()

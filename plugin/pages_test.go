@@ -1,4 +1,4 @@
-package pages
+package main
 
 import (
 	"compress/gzip"
@@ -44,7 +44,7 @@ func start(t *testing.T, handler http.Handler) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- httpserver.ServeListener(ctx, listener, handler, config()) }()
+	go func() { ended <- httpserver.ServeListener(ctx, listener, handler, pagesConfig()) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -83,10 +83,10 @@ func always() bool { return true }
 
 func never() bool { return false }
 
-func TestHandler_tellsWhetherThePluginIsReady(t *testing.T) {
+func TestPages_tellsWhetherThePluginIsReady(t *testing.T) {
 	t.Parallel()
 	var ready, stale atomic.Bool
-	address := start(t, Handler(gauge(7), ready.Load, stale.Load))
+	address := start(t, pages(gauge(7), ready.Load, stale.Load))
 	for _, row := range []struct {
 		ready, stale bool
 		path, want   string
@@ -108,9 +108,9 @@ func TestHandler_tellsWhetherThePluginIsReady(t *testing.T) {
 	}
 }
 
-// TestServe_answersBesideThoseWhoTieItUp opens more connections from strangers than are allowed: silent ones, ones with half a
+// TestServePages_answersBesideThoseWhoTieItUp opens more connections from strangers than are allowed: silent ones, ones with half a
 // request, and ones that never read the answer.
-func TestServe_answersBesideThoseWhoTieItUp(t *testing.T) {
+func TestServePages_answersBesideThoseWhoTieItUp(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	large := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "large", Help: "Large."}, []string{"number"})
@@ -118,9 +118,9 @@ func TestServe_answersBesideThoseWhoTieItUp(t *testing.T) {
 		large.WithLabelValues(strconv.Itoa(i)).Set(1)
 	}
 	registry.MustRegister(large)
-	address := start(t, Handler(registry, always, never))
+	address := start(t, pages(registry, always, never))
 	for _, stranger := range []string{"127.0.0.8", "127.0.0.9"} {
-		for i := range config().MaximumConnections {
+		for i := range pagesConfig().MaximumConnections {
 			conn := dial(t, stranger, address)
 			said := []string{"", "GET /met", "GET /metrics HTTP/1.1\r\nHost: pod\r\n\r\n"}[i%3]
 			if _, err := io.WriteString(conn, said); err != nil {
@@ -147,11 +147,11 @@ func (c *counting) Gather() ([]*dto.MetricFamily, error) {
 	return c.Gatherer.Gather()
 }
 
-func TestShared_isMadeOnceForAllWhoAskWithinItsTime(t *testing.T) {
+func TestSharedPage_isMadeOnceForAllWhoAskWithinItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gathered := &counting{Gatherer: gauge(7)}
-		handler := Handler(gathered, always, never)
+		handler := pages(gathered, always, never)
 		get := func(encoding string) *httptest.ResponseRecorder {
 			request := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 			request.Header.Set("Accept-Encoding", encoding)
@@ -183,24 +183,24 @@ func TestShared_isMadeOnceForAllWhoAskWithinItsTime(t *testing.T) {
 	})
 }
 
-func TestShared_sendsAnErrorOn(t *testing.T) {
+func TestSharedPage_sendsAnErrorOn(t *testing.T) {
 	t.Parallel()
 	failing := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, io.ErrUnexpectedEOF })
 	answer := httptest.NewRecorder()
-	Handler(failing, always, never).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	pages(failing, always, never).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if answer.Code != http.StatusInternalServerError || !strings.Contains(answer.Body.String(), "unexpected EOF") {
 		t.Errorf("the answer is %d %q", answer.Code, answer.Body)
 	}
 }
 
-func TestServe_namesWhatFailed(t *testing.T) {
+func TestServePages_namesWhatFailed(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	if err := Serve(t.Context(), listener.Addr().String(), http.NotFoundHandler()); err == nil {
+	if err := servePages(t.Context(), listener.Addr().String(), http.NotFoundHandler()); err == nil {
 		t.Error("it serves on a port that is taken")
 	}
 }

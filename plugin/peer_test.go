@@ -1,4 +1,4 @@
-package pages
+package main
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestProber_ask(t *testing.T) {
+func TestPeerProber_ask(t *testing.T) {
 	t.Parallel()
 	here := netip.MustParseAddr("127.0.0.1")
 	silent := func(t *testing.T) string { // as a stopped process: the kernel takes the connection, and nobody answers
@@ -25,14 +25,14 @@ func TestProber_ask(t *testing.T) {
 		address func(*testing.T) string
 		lives   bool
 	}{
-		{"one that answers lives", func(t *testing.T) string { return start(t, Handler(gauge(1), never, never)) }, true},
-		{"one that the API server does not answer is of no use", func(t *testing.T) string { return start(t, Handler(gauge(1), always, always)) }, false},
+		{"one that answers lives", func(t *testing.T) string { return start(t, pages(gauge(1), never, never)) }, true},
+		{"one that the API server does not answer is of no use", func(t *testing.T) string { return start(t, pages(gauge(1), always, always)) }, false},
 		{"one that says something else does not", func(t *testing.T) string { return start(t, http.NotFoundHandler()) }, false},
 		{"one that says nothing does not", silent, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			prober, err := NewProber(row.address(t))
+			prober, err := newPeerProber(row.address(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,7 +42,7 @@ func TestProber_ask(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			if err := prober.Ask(ctx, here); (err == nil) != row.lives {
+			if err := prober.ask(ctx, here); (err == nil) != row.lives {
 				t.Errorf("the answer is %v", err)
 			}
 		})
