@@ -33,13 +33,10 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/backups"
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
-	"github.com/cnpg-i/scale-to-zero/plugin/grpcserver"
-	"github.com/cnpg-i/scale-to-zero/plugin/identity"
-	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
-	"github.com/cnpg-i/scale-to-zero/plugin/reconciler"
 	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -109,15 +106,15 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	calls := metrics.NewCalls(ctrlmetrics.Registry,
 		identityapi.Identity_ServiceDesc, lifecycleapi.OperatorLifecycle_ServiceDesc, reconcilerapi.ReconcilerHooks_ServiceDesc)
 	leaving := make(chan struct{})
-	injector := &lifecycle.Server{
-		Sidecar: lifecycle.Sidecar{
+	injector := &cnpgi.Lifecycle{
+		Sidecar: cnpgi.Sidecar{
 			Image: c.SidecarImage, Resources: c.SidecarResources, LogLevel: c.LogLevel.String(), Group: c.Group, Version: c.Version,
 			DozeMemory: c.DozeMemory,
 		},
 		AtOnce: c.UpdateAtOnce, SidecarProbes: c.ShortenStartupProbes, LimitRanges: limitRanges, Logger: logger,
 		Observer: &observer{Injections: metrics.NewInjections(ctrlmetrics.Registry), resource: resource, recorder: recorder},
 	}
-	hooks := &reconciler.Server{Enqueue: func(name types.NamespacedName) {
+	hooks := &cnpgi.Hooks{Enqueue: func(name types.NamespacedName) {
 		cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 		select {
 		case enqueued <- event.GenericEvent{Object: cluster}:
@@ -127,10 +124,10 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if woken != nil { // without a gateway none dozes
 		hooks.WakeForBackup, hooks.EndLoop = woken.controller.WakeForBackup, woken.controller.EndLoop
 	}
-	server := &grpcserver.Server{
+	server := &cnpgi.Server{
 		Leaving: leaving, Logger: logger, Interceptors: []grpc.UnaryServerInterceptor{calls.Intercept},
 		Register: func(registrar grpc.ServiceRegistrar) {
-			identityapi.RegisterIdentityServer(registrar, &identity.Server{Version: version, Ready: ready.synced.Load})
+			identityapi.RegisterIdentityServer(registrar, &cnpgi.Identity{Version: version, Ready: ready.synced.Load})
 			lifecycleapi.RegisterOperatorLifecycleServer(registrar, injector)
 			reconcilerapi.RegisterReconcilerHooksServer(registrar, hooks)
 		},
@@ -186,7 +183,7 @@ func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Mana
 }
 
 // runParts runs the parts together; the first that fails ends the others.
-func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *grpcserver.Server, woken *wakeGateway, ready *readiness) error {
+func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server *cnpgi.Server, woken *wakeGateway, ready *readiness) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := manager.Start(ctx); err != nil {
@@ -218,8 +215,8 @@ func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server
 	return group.Wait()
 }
 
-func certificateFiles(c config.Config) grpcserver.Files {
-	return grpcserver.Files{ServerCert: c.ServerCert, ServerKey: c.ServerKey, ClientCert: c.ClientCert}
+func certificateFiles(c config.Config) cnpgi.CertificateFiles {
+	return cnpgi.CertificateFiles{ServerCert: c.ServerCert, ServerKey: c.ServerKey, ClientCert: c.ClientCert}
 }
 
 func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, error) {
@@ -262,7 +259,7 @@ type observer struct {
 }
 
 // Injected counts a call.
-func (o *observer) Injected(operation string, result lifecycle.Result) { o.Count(operation, result) }
+func (o *observer) Injected(operation string, result cnpgi.Result) { o.Count(operation, result) }
 
 // NotInjected writes an Event on the Cluster that says why.
 func (o *observer) NotInjected(of metav1.ObjectMeta, why string) {

@@ -138,7 +138,7 @@ func TestTheSidecarsAreScraped(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The golden file is what the CREATE hook makes of an instance's pod; the labels are the operator's (1.30: pkg/specs/pods.go).
-	body, err := os.ReadFile(root + "/plugin/lifecycle/testdata/create.yaml")
+	body, err := os.ReadFile(root + "/plugin/cnpgi/testdata/create.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,19 +7,18 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // collectTimeout bounds a scrape, which reads only from the informers.
@@ -221,7 +220,7 @@ func (f *Fleet) sendPods(ctx context.Context, send send, cluster *cnpgv1.Cluster
 	}
 	images := map[string]int{}
 	for i := range pods {
-		image := lifecycle.SidecarImage(&pods[i])
+		image := cnpgi.SidecarImage(&pods[i])
 		if image == "" {
 			image = noSidecar
 		}

@@ -7,10 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
 )
 
 // prefix is the prefix of every metric.
@@ -25,7 +24,7 @@ func NewInjections(registerer prometheus.Registerer) *Injections {
 		Name: prefix + "injections_total", Help: "Calls of the lifecycle hook, by result.",
 	}, []string{"operation", "result"})
 	for _, operation := range []string{"create", "evaluate"} {
-		for _, result := range lifecycle.Results() {
+		for _, result := range cnpgi.Results() {
 			total.WithLabelValues(operation, string(result))
 		}
 	}
@@ -43,7 +42,7 @@ func RegisterBuildInfo(registerer prometheus.Registerer, version string) {
 }
 
 // Count counts a call.
-func (i *Injections) Count(operation string, result lifecycle.Result) {
+func (i *Injections) Count(operation string, result cnpgi.Result) {
 	i.total.WithLabelValues(operation, string(result)).Inc()
 }
 

@@ -13,6 +13,12 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	lifecycleapi "github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
+	"github.com/cnpg-i/scale-to-zero/plugin/requests"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -25,13 +31,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -188,7 +187,7 @@ func TestThePageIsGolden(t *testing.T) {
 		return map[string]time.Time{"server": noon.Add(time.Hour), "client": noon}, nil
 	}))
 	injections := NewInjections(registry)
-	injections.Count("create", lifecycle.ResultInjected)
+	injections.Count("create", cnpgi.ResultInjected)
 	RegisterBuildInfo(registry, "1.2.3")
 	NewCalls(registry, lifecycleapi.OperatorLifecycle_ServiceDesc)
 	wakes := NewWake(registry, 20000)

@@ -168,8 +168,8 @@ var mutants = []mutant{
 	},
 	{
 		"a new image restarts every instance",
-		"plugin/lifecycle/lifecycle.go", `case owner.updatesImmediately(s.AtOnce):`, `case MUTANT || owner.updatesImmediately(s.AtOnce):`,
-		"plugin/lifecycle", "TestWhatRolls", "FAIL: TestWhatRolls/by_default_nothing_does",
+		"plugin/cnpgi/lifecycle.go", `case owner.updatesImmediately(l.AtOnce):`, `case MUTANT || owner.updatesImmediately(l.AtOnce):`,
+		"plugin/cnpgi", "TestWhatRolls", "FAIL: TestWhatRolls/by_default_nothing_does",
 	},
 }
 

@@ -7,6 +7,12 @@ import (
 	"strings"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -16,13 +22,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 // ByObject says what is watched and kept. namespace is the plugin's own, where every pod is watched: the gateways' carry no
@@ -182,8 +181,8 @@ func pods(p *corev1.Pod) any {
 	} else if cluster := p.Labels[endpointslice.LabelCluster]; cluster != "" {
 		kept.Labels = map[string]string{endpointslice.LabelCluster: partOf(p.Name, cluster)}
 	}
-	kept.Spec.Containers = lifecycle.OnlySidecar(p)           // a metric shows which version runs where
-	kept.Spec.InitContainers = lifecycle.SlowStartupProbes(p) // an Event tells of what a wake waited for
+	kept.Spec.Containers = cnpgi.OnlySidecar(p)           // a metric shows which version runs where
+	kept.Spec.InitContainers = cnpgi.SlowStartupProbes(p) // an Event tells of what a wake waited for
 	kept.Status = corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs}
 	if !endpointslice.IsInstance(p) { // a replica that starts is told from one that is dead
 		kept.Status.StartTime = p.Status.StartTime

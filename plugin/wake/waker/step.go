@@ -7,14 +7,13 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/lifecycle"
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // step is what a wake does next.
@@ -132,7 +131,7 @@ func podReady(pod *corev1.Pod) bool {
 func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 	for i := range s.pods {
 		if pod := &s.pods[i]; pod.DeletionTimestamp.IsZero() && pod.Status.PodIP == address.String() {
-			return lifecycle.SlowStartupProbes(pod)
+			return cnpgi.SlowStartupProbes(pod)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package identity
+package cnpgi
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 
 func TestGetPluginCapabilities_areThoseThatAreServed(t *testing.T) {
 	t.Parallel()
-	answer, err := (&Server{}).GetPluginCapabilities(t.Context(), &identity.GetPluginCapabilitiesRequest{})
+	answer, err := (&Identity{}).GetPluginCapabilities(t.Context(), &identity.GetPluginCapabilitiesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

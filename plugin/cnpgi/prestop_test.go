@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"os"
@@ -14,7 +14,7 @@ func TestAddPreStopHook(t *testing.T) {
 	t.Parallel()
 	own := &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 9}}}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "other"}, {Name: "postgres"}}}}
-	AddPreStopHook(pod)
+	addPreStopHook(pod)
 	if pod.Spec.Containers[0].Lifecycle != nil {
 		t.Error("another container got a hook")
 	}
@@ -44,7 +44,7 @@ func TestAddPreStopHook(t *testing.T) {
 		}
 	}
 	pod.Spec.Containers[1].Lifecycle = own
-	AddPreStopHook(pod)
+	addPreStopHook(pod)
 	if pod.Spec.Containers[1].Lifecycle.PreStop.Sleep == nil {
 		t.Error("a hook that was there was replaced")
 	}

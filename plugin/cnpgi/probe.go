@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"cmp"
@@ -15,22 +15,22 @@ const (
 	defaultFailure = 3
 )
 
-// SetStartupProbePeriod sets the period of PostgreSQL's startup probe to one second. The operator's is ten seconds, which was 8
+// setStartupProbePeriod sets the period of PostgreSQL's startup probe to one second. The operator's is ten seconds, which was 8
 // of the 11.4 s that a wake took.
-func SetStartupProbePeriod(pod *corev1.Pod) {
+func setStartupProbePeriod(pod *corev1.Pod) {
 	if postgres := named(pod, contract.PostgresContainer); postgres != nil {
 		probeEverySecond(postgres.StartupProbe)
 	}
 }
 
-// SetSidecarStartupProbePeriods sets the period of restartable init containers' startup probes to one second. These containers
+// setSidecarStartupProbePeriods sets the period of restartable init containers' startup probes to one second. These containers
 // are other plugins' sidecars, and the kubelet starts PostgreSQL only after them. Backup plugins leave the period at
 // Kubernetes' default of ten seconds, and the first probe usually comes too early, so that a wake beside one took 12.3 s.
 //
 // The operator calls plugins in the order of their names, not in that of spec.plugins, and calls CREATE with the pod planned by
 // EVALUATE. So the sidecar of a plugin that is called later is already present, if that plugin plans it, and keeps the shorter
 // period if that plugin's CREATE does not overwrite it.
-func SetSidecarStartupProbePeriods(pod *corev1.Pod) {
+func setSidecarStartupProbePeriods(pod *corev1.Pod) {
 	for i := range pod.Spec.InitContainers {
 		if container := &pod.Spec.InitContainers[i]; restartable(container) {
 			probeEverySecond(container.StartupProbe)

@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"fmt"
@@ -40,9 +40,9 @@ type Sidecar struct {
 	DozeMemory string
 }
 
-// Placeholder is the constant sidecar for EVALUATE. The operator compares EVALUATE's answers only with each other, so that no
+// placeholder is the constant sidecar for EVALUATE. The operator compares EVALUATE's answers only with each other, so that no
 // setting and no new image rolls a running database.
-func Placeholder() Sidecar {
+func placeholder() Sidecar {
 	quantities := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
 	}
@@ -79,18 +79,18 @@ func OnlySidecar(pod *corev1.Pod) []corev1.Container {
 	return nil
 }
 
-// MissingError means that the pod lacks something that the sidecar needs.
-type MissingError struct{ What string }
+// missingError means that the pod lacks something that the sidecar needs.
+type missingError struct{ What string }
 
 // Error names what is missing.
-func (e *MissingError) Error() string { return "the pod has no " + e.What }
+func (e *missingError) Error() string { return "the pod has no " + e.What }
 
-// Inject returns a copy of the pod with the sidecar after the other containers. An existing sidecar is replaced by name, which
-// makes Inject idempotent. Errors are *[MissingError].
-func Inject(pod *corev1.Pod, sidecar Sidecar) (*corev1.Pod, error) {
+// injectSidecar returns a copy of the pod with the sidecar after the other containers. An existing sidecar is replaced by name, which
+// makes it idempotent. Errors are *[missingError].
+func injectSidecar(pod *corev1.Pod, sidecar Sidecar) (*corev1.Pod, error) {
 	postgres := named(pod, contract.PostgresContainer)
 	if postgres == nil {
-		return nil, &MissingError{fmt.Sprintf("container %q", contract.PostgresContainer)}
+		return nil, &missingError{fmt.Sprintf("container %q", contract.PostgresContainer)}
 	}
 	socket, err := socketMount(postgres)
 	if err != nil {
@@ -119,7 +119,7 @@ func setByName[T any](items *[]T, item T, name func(T) string) {
 func socketMount(postgres *corev1.Container) (corev1.VolumeMount, error) {
 	directory := path.Clean(variable(postgres, contract.EnvSocketDirectory))
 	if !path.IsAbs(directory) {
-		return corev1.VolumeMount{}, &MissingError{fmt.Sprintf("absolute PGHOST in container %q", contract.PostgresContainer)}
+		return corev1.VolumeMount{}, &missingError{fmt.Sprintf("absolute PGHOST in container %q", contract.PostgresContainer)}
 	}
 	var found *corev1.VolumeMount
 	for i := range postgres.VolumeMounts {
@@ -130,7 +130,7 @@ func socketMount(postgres *corev1.Container) (corev1.VolumeMount, error) {
 		}
 	}
 	if found == nil {
-		return corev1.VolumeMount{}, &MissingError{fmt.Sprintf("volume mounted at %s, where container %q has its socket (PGHOST)", directory, contract.PostgresContainer)}
+		return corev1.VolumeMount{}, &missingError{fmt.Sprintf("volume mounted at %s, where container %q has its socket (PGHOST)", directory, contract.PostgresContainer)}
 	}
 	relative := strings.TrimPrefix(strings.TrimPrefix(directory, found.MountPath), "/")
 	return corev1.VolumeMount{Name: found.Name, MountPath: directory, SubPath: path.Join(found.SubPath, relative)}, nil
@@ -157,7 +157,7 @@ func container(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Si
 		},
 		Resources:       resources,
 		SecurityContext: securityContext(postgres),
-		// No probe but that of [AddReadinessProbe]: a container that is not ready makes its pod not ready, which removes it from -rw
+		// No probe but that of [addReadinessProbe]: a container that is not ready makes its pod not ready, which removes it from -rw
 		// and prevents failover.
 		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 			Exec: &corev1.ExecAction{Command: []string{"/sidecar", "drain"}},
@@ -226,9 +226,9 @@ const markerFile = ".scale-to-zero-asleep"
 // a Service (its minimum sync interval is a second). At any other deletion of the pod it only checks for the file.
 const preStopScript = `test ! -e "$PGHOST/` + markerFile + `" || exec sleep 2`
 
-// AddPreStopHook adds a preStop hook to the PostgreSQL container, unless it has one. The hook needs a shell in the image;
+// addPreStopHook adds a preStop hook to the PostgreSQL container, unless it has one. The hook needs a shell in the image;
 // without one the kubelet writes an Event and continues.
-func AddPreStopHook(pod *corev1.Pod) {
+func addPreStopHook(pod *corev1.Pod) {
 	postgres := named(pod, contract.PostgresContainer)
 	if postgres == nil || postgres.Lifecycle != nil && postgres.Lifecycle.PreStop != nil {
 		return

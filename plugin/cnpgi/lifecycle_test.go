@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"context"
@@ -87,7 +87,7 @@ func hook(t testing.TB, definition []byte, operation lifecycle.OperatorOperation
 func hookOf(t testing.TB, definition, cluster []byte, operation lifecycle.OperatorOperationType_Type) (*lifecycle.OperatorLifecycleResponse, *observed) {
 	t.Helper()
 	o := &observed{}
-	server := &Server{Sidecar: configured(), LimitRanges: unlimited, Observer: o, Logger: slog.New(slog.DiscardHandler)}
+	server := &Lifecycle{Sidecar: configured(), LimitRanges: unlimited, Observer: o, Logger: slog.New(slog.DiscardHandler)}
 	answer, err := server.LifecycleHook(context.Background(), &lifecycle.OperatorLifecycleRequest{
 		ObjectDefinition: definition, ClusterDefinition: cluster,
 		OperationType: &lifecycle.OperatorOperationType{Type: operation},
@@ -150,7 +150,7 @@ func TestLifecycleHook_saysWhichClusterHasNoPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := &observed{}
-	server := &Server{Sidecar: configured(), LimitRanges: unlimited, Observer: o, Logger: slog.New(slog.DiscardHandler)}
+	server := &Lifecycle{Sidecar: configured(), LimitRanges: unlimited, Observer: o, Logger: slog.New(slog.DiscardHandler)}
 	if _, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 		ObjectDefinition: body, ClusterDefinition: managedCluster(t), OperationType: &lifecycle.OperatorOperationType{Type: create},
 	}); err != nil {
@@ -189,12 +189,12 @@ func TestWhatTheOperatorMakes(t *testing.T) {
 	}
 	planned := apply(asked, evaluate)
 	made := apply(planned, create)
-	want, err := Inject(instance(t), configured())
+	want, err := injectSidecar(instance(t), configured())
 	if err != nil {
 		t.Fatal(err)
 	}
-	SetStartupProbePeriod(want)
-	AddPreStopHook(want)
+	setStartupProbePeriod(want)
+	addPreStopHook(want)
 	var got corev1.Pod
 	if err := json.Unmarshal(made, &got); err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestWhatRolls(t *testing.T) {
 			plan := func(image string) string {
 				sidecar := configured()
 				sidecar.Image = image
-				server := &Server{Sidecar: sidecar, AtOnce: row.atOnce, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+				server := &Lifecycle{Sidecar: sidecar, AtOnce: row.atOnce, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
 				answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 					ObjectDefinition: body, ClusterDefinition: []byte(row.cluster),
 					OperationType: &lifecycle.OperatorOperationType{Type: evaluate},

@@ -1,5 +1,4 @@
-// Package grpcserver serves the operator: over TCP with mutual TLS, and over a Unix socket in the operator's plugin directory.
-package grpcserver
+package cnpgi
 
 import (
 	"context"
@@ -54,7 +53,7 @@ type Server struct {
 }
 
 // ServeTCP serves with mutual TLS until the context ends, then finishes running calls.
-func (s *Server) ServeTCP(ctx context.Context, address string, files Files) error {
+func (s *Server) ServeTCP(ctx context.Context, address string, files CertificateFiles) error {
 	certificates, err := newCertificates(files, s.Logger)
 	if err != nil {
 		return err

@@ -1,12 +1,4 @@
-// Package lifecycle injects the sidecar into the pods of a cluster that lists the plugin.
-//
-// The operator calls twice. It calls EVALUATE when it plans a pod and whenever it checks for drift, and compares the answers
-// with each other. EVALUATE therefore answers with a constant placeholder, unless the cluster's running instances are to get a
-// new sidecar at once: then it answers with the real one. The operator calls CREATE when it creates a pod. CREATE replaces
-// either form by the real sidecar, shortens the periods of the startup probes that a wake waits for, and prepares a pod that may
-// doze; this rolls no running cluster. The requests of what it adds fit the LimitRanges of the namespace; where none can, both
-// calls leave the pod as it is. An error of either call would prevent the pod's creation, so this package never returns one.
-package lifecycle
+package cnpgi
 
 import (
 	"context"
@@ -53,8 +45,8 @@ type Observer interface {
 	NotInjected(cluster metav1.ObjectMeta, why string)
 }
 
-// Server is the lifecycle service.
-type Server struct {
+// Lifecycle is the lifecycle service.
+type Lifecycle struct {
 	lifecycle.UnimplementedOperatorLifecycleServer
 	// Sidecar is what CREATE injects.
 	Sidecar Sidecar
@@ -70,7 +62,7 @@ type Server struct {
 }
 
 // GetCapabilities registers the hook for pods, both operations.
-func (s *Server) GetCapabilities(context.Context, *lifecycle.OperatorLifecycleCapabilitiesRequest) (*lifecycle.OperatorLifecycleCapabilitiesResponse, error) {
+func (l *Lifecycle) GetCapabilities(context.Context, *lifecycle.OperatorLifecycleCapabilitiesRequest) (*lifecycle.OperatorLifecycleCapabilitiesResponse, error) {
 	return &lifecycle.OperatorLifecycleCapabilitiesResponse{
 		LifecycleCapabilities: []*lifecycle.OperatorLifecycleCapabilities{{
 			Group: "", Kind: "Pod",
@@ -83,10 +75,10 @@ func (s *Server) GetCapabilities(context.Context, *lifecycle.OperatorLifecycleCa
 }
 
 // LifecycleHook answers with the patch that injects the sidecar, or with none. It never returns an error.
-func (s *Server) LifecycleHook(ctx context.Context, request *lifecycle.OperatorLifecycleRequest) (*lifecycle.OperatorLifecycleResponse, error) {
+func (l *Lifecycle) LifecycleHook(ctx context.Context, request *lifecycle.OperatorLifecycleRequest) (*lifecycle.OperatorLifecycleResponse, error) {
 	operation := request.GetOperationType().GetType()
-	patch, result := s.patch(ctx, request, operation)
-	s.Observer.Injected(nameOf(operation), result)
+	patch, result := l.patch(ctx, request, operation)
+	l.Observer.Injected(nameOf(operation), result)
 	return &lifecycle.OperatorLifecycleResponse{JsonPatch: patch}, nil
 }
 
@@ -95,7 +87,7 @@ func nameOf(operation lifecycle.OperatorOperationType_Type) string {
 	return strings.ToLower(strings.TrimPrefix(operation.String(), "TYPE_"))
 }
 
-func (s *Server) patch(ctx context.Context, request *lifecycle.OperatorLifecycleRequest, operation lifecycle.OperatorOperationType_Type) ([]byte, Result) {
+func (l *Lifecycle) patch(ctx context.Context, request *lifecycle.OperatorLifecycleRequest, operation lifecycle.OperatorOperationType_Type) ([]byte, Result) {
 	if operation != lifecycle.OperatorOperationType_TYPE_EVALUATE && operation != lifecycle.OperatorOperationType_TYPE_CREATE {
 		return nil, ResultSkipped
 	}
@@ -108,17 +100,17 @@ func (s *Server) patch(ctx context.Context, request *lifecycle.OperatorLifecycle
 		err = json.Unmarshal(request.GetObjectDefinition(), &pod)
 	}
 	if err != nil {
-		s.Logger.Error("the pod of a request cannot be read", "operation", nameOf(operation), "error", err.Error())
+		l.Logger.Error("the pod of a request cannot be read", "operation", nameOf(operation), "error", err.Error())
 		return nil, ResultUnreadable
 	}
 	if pod.Labels["cnpg.io/podRole"] != "instance" {
 		return nil, ResultSkipped
 	}
-	logger := s.Logger.With("operation", nameOf(operation), "namespace", pod.Namespace, "pod", pod.Name)
+	logger := l.Logger.With("operation", nameOf(operation), "namespace", pod.Namespace, "pod", pod.Name)
 	owner := readCluster(request.GetClusterDefinition())
-	injected, err := s.inject(&pod, &owner, s.limits(ctx, pod.Namespace, logger), operation == lifecycle.OperatorOperationType_TYPE_CREATE)
+	injected, err := l.inject(&pod, &owner, l.limits(ctx, pod.Namespace, logger), operation == lifecycle.OperatorOperationType_TYPE_CREATE)
 	if err != nil {
-		s.Observer.NotInjected(owner.identity(), err.Error())
+		l.Observer.NotInjected(owner.identity(), err.Error())
 		logger.Error("the sidecar is not injected", "error", err.Error())
 		var forbidden forbiddenError
 		if errors.As(err, &forbidden) {
@@ -136,8 +128,8 @@ func (s *Server) patch(ctx context.Context, request *lifecycle.OperatorLifecycle
 }
 
 // limits returns the limits of a namespace. If they cannot be read the pod is judged without them, which keeps EVALUATE constant.
-func (s *Server) limits(ctx context.Context, namespace string, logger *slog.Logger) limits {
-	ranges, err := s.LimitRanges(ctx, namespace)
+func (l *Lifecycle) limits(ctx context.Context, namespace string, logger *slog.Logger) limits {
+	ranges, err := l.LimitRanges(ctx, namespace)
 	if err != nil {
 		logger.Error("cannot list the LimitRanges", "error", err.Error())
 	}
@@ -157,8 +149,8 @@ func (e forbiddenError) Error() string {
 
 // inject returns the pod to create or, if create is false, to plan. What a LimitRange would refuse only because of the sidecar gets
 // none in either case, or the operator would delete a running instance for one that cannot be created.
-func (s *Server) inject(pod *corev1.Pod, owner *cluster, of limits, create bool) (*corev1.Pod, error) {
-	made, err := s.make(pod, owner, of)
+func (l *Lifecycle) inject(pod *corev1.Pod, owner *cluster, of limits, create bool) (*corev1.Pod, error) {
+	made, err := l.make(pod, owner, of)
 	if err != nil {
 		return nil, err
 	}
@@ -168,32 +160,32 @@ func (s *Server) inject(pod *corev1.Pod, owner *cluster, of limits, create bool)
 	switch {
 	case create:
 		return made, nil
-	case owner.updatesImmediately(s.AtOnce):
-		return Inject(pod, s.Sidecar)
+	case owner.updatesImmediately(l.AtOnce):
+		return injectSidecar(pod, l.Sidecar)
 	default:
-		return Inject(pod, Placeholder())
+		return injectSidecar(pod, placeholder())
 	}
 }
 
 // make returns the pod to create.
-func (s *Server) make(pod *corev1.Pod, owner *cluster, of limits) (*corev1.Pod, error) {
-	sidecar := s.Sidecar
+func (l *Lifecycle) make(pod *corev1.Pod, owner *cluster, of limits) (*corev1.Pod, error) {
+	sidecar := l.Sidecar
 	fitted := of.fit(sidecar.Resources.In(guaranteed(of.defaulted(pod))))
 	sidecar.Resources = requests.Sidecars{Burstable: fitted, Guaranteed: fitted}
-	injected, err := Inject(pod, sidecar)
+	injected, err := injectSidecar(pod, sidecar)
 	if err != nil {
 		return nil, err
 	}
 	if !owner.ownStartupProbe() {
-		SetStartupProbePeriod(injected)
+		setStartupProbePeriod(injected)
 	}
-	if s.SidecarProbes {
-		SetSidecarStartupProbePeriods(injected)
+	if l.SidecarProbes {
+		setSidecarStartupProbePeriods(injected)
 	}
-	AddPreStopHook(injected)
+	addPreStopHook(injected)
 	if owner.mayDoze(time.Now()) {
-		AddReadinessProbe(injected)
-		SetDozeMemoryRequest(injected, s.Sidecar.DozeMemory)
+		addReadinessProbe(injected)
+		setDozeMemoryRequest(injected, l.Sidecar.DozeMemory)
 		shrinkBootstrapRequests(injected, of)
 	}
 	return injected, nil

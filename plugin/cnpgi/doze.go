@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"strconv"
@@ -13,9 +13,9 @@ import (
 // bootstrapContainer is the operator's init container that copies its program into the pod (1.30: pkg/specs/pods.go).
 const bootstrapContainer = "bootstrap-controller"
 
-// AddReadinessProbe adds the readiness probe by which the sidecar takes the pod out of its Services before PostgreSQL stops for a
+// addReadinessProbe adds the readiness probe by which the sidecar takes the pod out of its Services before PostgreSQL stops for a
 // doze. One failure suffices, since clients wait meanwhile. The port is open by default, so the probe fails for no other reason.
-func AddReadinessProbe(pod *corev1.Pod) {
+func addReadinessProbe(pod *corev1.Pod) {
 	sidecar := named(pod, containerName)
 	if sidecar == nil {
 		return
@@ -27,8 +27,8 @@ func AddReadinessProbe(pod *corev1.Pod) {
 	}
 }
 
-// SetDozeMemoryRequest sets the sidecar's variable with PostgreSQL's memory request while the cluster dozes; empty: none.
-func SetDozeMemoryRequest(pod *corev1.Pod, memory string) {
+// setDozeMemoryRequest sets the sidecar's variable with PostgreSQL's memory request while the cluster dozes; empty: none.
+func setDozeMemoryRequest(pod *corev1.Pod, memory string) {
 	if sidecar := named(pod, containerName); sidecar != nil && memory != "" {
 		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: contract.EnvDozeMemoryRequest, Value: memory})
 	}

@@ -1,4 +1,4 @@
-package grpcserver
+package cnpgi
 
 import (
 	"crypto/tls"
@@ -18,12 +18,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
 )
 
-// Files are the paths of the certificates, which may change.
-type Files struct{ ServerCert, ServerKey, ClientCert string }
+// CertificateFiles are the paths of the certificates, which may change.
+type CertificateFiles struct{ ServerCert, ServerKey, ClientCert string }
 
 // certificates holds the last consistent set of the files: while they are being replaced, certificate and key may not match.
 type certificates struct {
-	files  Files
+	files  CertificateFiles
 	logger *slog.Logger
 
 	mutex    sync.Mutex
@@ -32,7 +32,7 @@ type certificates struct {
 	last     *tls.Config
 }
 
-func newCertificates(files Files, logger *slog.Logger) (*certificates, error) {
+func newCertificates(files CertificateFiles, logger *slog.Logger) (*certificates, error) {
 	c := &certificates{files: files, logger: logger}
 	return c, c.load()
 }
@@ -130,7 +130,7 @@ func (m mutual) Clone() credentials.TransportCredentials {
 
 // Expiry returns when the server's and the client's certificates expire. The client's file begins with the certificate that the
 // operator presents.
-func (f Files) Expiry() (map[string]time.Time, error) {
+func (f CertificateFiles) Expiry() (map[string]time.Time, error) {
 	ends := map[string]time.Time{}
 	for name, path := range map[string]string{"server": f.ServerCert, "client": f.ClientCert} {
 		content, err := os.ReadFile(path)

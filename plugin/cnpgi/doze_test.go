@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"encoding/json"
@@ -39,7 +39,7 @@ func dozing(t *testing.T, instances int, others ...string) []byte {
 // answered is the pod after the hook was asked about it.
 func answered(t *testing.T, pod []byte, cluster []byte, operation lifecycle.OperatorOperationType_Type) []byte {
 	t.Helper()
-	server := &Server{Sidecar: configured(), AtOnce: true, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+	server := &Lifecycle{Sidecar: configured(), AtOnce: true, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
 	answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 		ObjectDefinition: pod, ClusterDefinition: cluster, OperationType: &lifecycle.OperatorOperationType{Type: operation},
 	})
@@ -100,11 +100,11 @@ func TestLifecycleHook_preparesOnlyAPodThatMayDoze(t *testing.T) {
 			if err := json.Unmarshal(burstable(t), &pod); err != nil {
 				t.Fatal(err)
 			}
-			injected, err := Inject(&pod, configured())
+			injected, err := injectSidecar(&pod, configured())
 			if err != nil {
 				t.Fatal(err)
 			}
-			SetDozeMemoryRequest(injected, memory)
+			setDozeMemoryRequest(injected, memory)
 			if got := variable(&injected.Spec.Containers[1], "DOZE_MEMORY_REQUEST"); got != memory {
 				t.Errorf("it is told %q, want %q", got, memory)
 			}

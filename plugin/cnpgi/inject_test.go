@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"errors"
@@ -21,11 +21,11 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // What is added to the operator's own pod, in both forms.
 func TestGoldenPods(t *testing.T) {
 	t.Parallel()
-	for name, sidecar := range map[string]Sidecar{"evaluate": Placeholder(), "create": configured()} {
+	for name, sidecar := range map[string]Sidecar{"evaluate": placeholder(), "create": configured()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pod := instance(t)
-			injected, err := Inject(pod, sidecar)
+			injected, err := injectSidecar(pod, sidecar)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -63,7 +63,7 @@ func TestInject(t *testing.T) {
 	t.Parallel()
 	inject := func(t *testing.T, pod *corev1.Pod, sidecar Sidecar) *corev1.Pod {
 		t.Helper()
-		injected, err := Inject(pod, sidecar)
+		injected, err := injectSidecar(pod, sidecar)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,13 +79,13 @@ func TestInject(t *testing.T) {
 	t.Run("CREATE after EVALUATE is CREATE alone", func(t *testing.T) {
 		t.Parallel()
 		alone := inject(t, instance(t), configured())
-		if diff := cmp.Diff(alone, inject(t, inject(t, instance(t), Placeholder()), configured())); diff != "" {
+		if diff := cmp.Diff(alone, inject(t, inject(t, instance(t), placeholder()), configured())); diff != "" {
 			t.Errorf("the forms differ (-alone +after):\n%s", diff)
 		}
 	})
 	t.Run("the forms differ in image, resources and environment only", func(t *testing.T) {
 		t.Parallel()
-		a, b := inject(t, instance(t), Placeholder()), inject(t, instance(t), configured())
+		a, b := inject(t, instance(t), placeholder()), inject(t, instance(t), configured())
 		last := len(a.Spec.Containers) - 1
 		for _, c := range []*corev1.Container{&a.Spec.Containers[last], &b.Spec.Containers[last]} {
 			c.Image, c.Resources, c.Env = "", corev1.ResourceRequirements{}, nil
@@ -141,8 +141,8 @@ func TestInject(t *testing.T) {
 			t.Parallel()
 			pod := instance(t)
 			spoil(pod)
-			var missing *MissingError
-			if _, err := Inject(pod, configured()); !errors.As(err, &missing) || missing.What == "" {
+			var missing *missingError
+			if _, err := injectSidecar(pod, configured()); !errors.As(err, &missing) || missing.What == "" {
 				t.Errorf("got %v, want what is missing", err)
 			}
 		})

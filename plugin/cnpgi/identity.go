@@ -1,5 +1,4 @@
-// Package identity reports the plugin's name, its capabilities, and whether it is ready to serve.
-package identity
+package cnpgi
 
 import (
 	"context"
@@ -9,8 +8,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Server is the identity service.
-type Server struct {
+// Identity is the identity service.
+type Identity struct {
 	identity.UnimplementedIdentityServer
 	// Version is the version of the program.
 	Version string
@@ -19,9 +18,9 @@ type Server struct {
 }
 
 // GetPluginMetadata describes the plugin.
-func (s *Server) GetPluginMetadata(context.Context, *identity.GetPluginMetadataRequest) (*identity.GetPluginMetadataResponse, error) {
+func (i *Identity) GetPluginMetadata(context.Context, *identity.GetPluginMetadataRequest) (*identity.GetPluginMetadataResponse, error) {
 	return &identity.GetPluginMetadataResponse{
-		Name: contract.PluginName, Version: s.Version, DisplayName: "Scale to zero",
+		Name: contract.PluginName, Version: i.Version, DisplayName: "Scale to zero",
 		Description: "Hibernates clusters that nobody uses", Vendor: "cnpg-i/scale-to-zero",
 		ProjectUrl: "https://github.com/cnpg-i/scale-to-zero", RepositoryUrl: "https://github.com/cnpg-i/scale-to-zero",
 		License: "Apache-2.0", LicenseUrl: "https://www.apache.org/licenses/LICENSE-2.0", Maturity: "alpha",
@@ -29,7 +28,7 @@ func (s *Server) GetPluginMetadata(context.Context, *identity.GetPluginMetadataR
 }
 
 // GetPluginCapabilities lists the services that the operator may call.
-func (s *Server) GetPluginCapabilities(context.Context, *identity.GetPluginCapabilitiesRequest) (*identity.GetPluginCapabilitiesResponse, error) {
+func (i *Identity) GetPluginCapabilities(context.Context, *identity.GetPluginCapabilitiesRequest) (*identity.GetPluginCapabilitiesResponse, error) {
 	service := func(kind identity.PluginCapability_Service_Type) *identity.PluginCapability {
 		return &identity.PluginCapability{Type: &identity.PluginCapability_Service_{Service: &identity.PluginCapability_Service{Type: kind}}}
 	}
@@ -40,6 +39,6 @@ func (s *Server) GetPluginCapabilities(context.Context, *identity.GetPluginCapab
 }
 
 // Probe reports whether the plugin can serve now.
-func (s *Server) Probe(context.Context, *identity.ProbeRequest) (*identity.ProbeResponse, error) {
-	return &identity.ProbeResponse{Ready: s.Ready()}, nil
+func (i *Identity) Probe(context.Context, *identity.ProbeRequest) (*identity.ProbeResponse, error) {
+	return &identity.ProbeResponse{Ready: i.Ready()}, nil
 }

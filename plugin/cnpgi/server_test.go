@@ -1,4 +1,4 @@
-package grpcserver
+package cnpgi
 
 import (
 	"bytes"
@@ -58,10 +58,10 @@ func serverOf(service *slow) *Server {
 }
 
 // secrets creates a pair of Secrets and writes them where the pod mounts them.
-func secrets(t *testing.T, directory string) (Files, *tls.Config) {
+func secrets(t *testing.T, directory string) (CertificateFiles, *tls.Config) {
 	t.Helper()
 	pair := renewed(t, fake.NewClientset(), time.Now())
-	files := Files{filepath.Join(directory, "crt"), filepath.Join(directory, "key"), filepath.Join(directory, "client")}
+	files := CertificateFiles{filepath.Join(directory, "crt"), filepath.Join(directory, "key"), filepath.Join(directory, "client")}
 	pair.mount(t, files)
 	return files, pair.operator(t)
 }
@@ -87,7 +87,7 @@ func renewed(t *testing.T, store kubernetes.Interface, now time.Time) pair {
 }
 
 // mount writes the files like the kubelet.
-func (p pair) mount(t *testing.T, files Files) {
+func (p pair) mount(t *testing.T, files CertificateFiles) {
 	t.Helper()
 	for file, content := range map[string][]byte{
 		files.ServerCert: p.server[corev1.TLSCertKey], files.ServerKey: p.server[corev1.TLSPrivateKeyKey], files.ClientCert: p.client[corev1.TLSCertKey],
@@ -311,7 +311,7 @@ func TestARenewalDropsNoCall(t *testing.T) {
 			t.Parallel()
 			store, directory := fake.NewClientset(), t.TempDir()
 			before := renewed(t, store, time.Now().Add(-61*24*time.Hour)) // still valid, and due for renewal
-			files := Files{filepath.Join(directory, "crt"), filepath.Join(directory, "key"), filepath.Join(directory, "client")}
+			files := CertificateFiles{filepath.Join(directory, "crt"), filepath.Join(directory, "key"), filepath.Join(directory, "client")}
 			before.mount(t, files)
 			address := porttest.Address(t)
 			ctx, cancel := context.WithCancel(t.Context())

@@ -1,7 +1,4 @@
-// Package reconciler answers the hooks of the operator's reconciliation loops. That of a Cluster also does failover, so
-// the answer comes immediately, and is to continue unless the cluster dozes; our own work is queued. That of a Backup
-// may wait for a cluster that dozes.
-package reconciler
+package cnpgi
 
 import (
 	"context"
@@ -12,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Server is the reconciler hooks service.
-type Server struct {
+// Hooks is the reconciler hooks service.
+type Hooks struct {
 	reconciler.UnimplementedReconcilerHooksServer
 	// Enqueue must not block.
 	Enqueue func(types.NamespacedName)
@@ -25,7 +22,7 @@ type Server struct {
 }
 
 // GetCapabilities registers the hooks for Clusters and Backups.
-func (s *Server) GetCapabilities(context.Context, *reconciler.ReconcilerHooksCapabilitiesRequest) (*reconciler.ReconcilerHooksCapabilitiesResult, error) {
+func (h *Hooks) GetCapabilities(context.Context, *reconciler.ReconcilerHooksCapabilitiesRequest) (*reconciler.ReconcilerHooksCapabilitiesResult, error) {
 	return &reconciler.ReconcilerHooksCapabilitiesResult{
 		ReconcilerCapabilities: []*reconciler.ReconcilerHooksCapability{
 			{Kind: reconciler.ReconcilerHooksCapability_KIND_CLUSTER}, {Kind: reconciler.ReconcilerHooksCapability_KIND_BACKUP},
@@ -33,8 +30,8 @@ func (s *Server) GetCapabilities(context.Context, *reconciler.ReconcilerHooksCap
 	}, nil
 }
 
-// resource is a Cluster, or a Backup that has not ended.
-type resource struct {
+// reconciled is a Cluster, or a Backup that has not ended.
+type reconciled struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
 		Namespace string `json:"namespace"`
@@ -49,19 +46,19 @@ type resource struct {
 
 // Pre enqueues a cluster and lets the operator continue, unless the cluster dozes, or a Backup has to wait: the
 // operator would wait for an instance that is fenced.
-func (s *Server) Pre(ctx context.Context, request *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
-	var r resource
+func (h *Hooks) Pre(ctx context.Context, request *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
+	var r reconciled
 	err := json.Unmarshal(request.GetResourceDefinition(), &r)
 	cluster := types.NamespacedName{Namespace: r.Metadata.Namespace, Name: r.Spec.Cluster.Name}
 	switch {
 	case err != nil, r.Metadata.Name == "":
 	case r.Kind != "Backup":
 		cluster.Name = r.Metadata.Name
-		s.Enqueue(cluster)
-		if s.EndLoop != nil {
-			return again(s.EndLoop(ctx, cluster, request.GetResourceDefinition())), nil
+		h.Enqueue(cluster)
+		if h.EndLoop != nil {
+			return again(h.EndLoop(ctx, cluster, request.GetResourceDefinition())), nil
 		}
-	case s.WakeForBackup != nil && s.WakeForBackup(ctx, cluster, r.Metadata.Name):
+	case h.WakeForBackup != nil && h.WakeForBackup(ctx, cluster, r.Metadata.Name):
 		return again(backupWaits), nil
 	}
 	return goOn(), nil
@@ -71,7 +68,7 @@ func (s *Server) Pre(ctx context.Context, request *reconciler.ReconcilerHooksReq
 const backupWaits = 2 * time.Second
 
 // Post lets the operator continue.
-func (s *Server) Post(context.Context, *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
+func (h *Hooks) Post(context.Context, *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
 	return goOn(), nil
 }
 

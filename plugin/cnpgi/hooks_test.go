@@ -1,4 +1,4 @@
-package reconciler
+package cnpgi
 
 import (
 	"context"
@@ -22,8 +22,8 @@ func TestPreLetsTheOperatorGoOn(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			var queue []types.NamespacedName
-			server := &Server{Enqueue: func(name types.NamespacedName) { queue = append(queue, name) }}
-			answer, err := server.Pre(t.Context(), &reconciler.ReconcilerHooksRequest{ResourceDefinition: []byte(row.definition)})
+			hooks := &Hooks{Enqueue: func(name types.NamespacedName) { queue = append(queue, name) }}
+			answer, err := hooks.Pre(t.Context(), &reconciler.ReconcilerHooksRequest{ResourceDefinition: []byte(row.definition)})
 			if err != nil || answer.GetBehavior() != reconciler.ReconcilerHooksResult_BEHAVIOR_CONTINUE {
 				t.Errorf("the hook answered %v, %v", answer, err)
 			}
@@ -53,8 +53,8 @@ func TestPre_aBackupWaitsForADozingCluster(t *testing.T) {
 		{"no longer than that", answered(false), reconciler.ReconcilerHooksResult_BEHAVIOR_CONTINUE},
 		{"without a gateway none dozes", nil, reconciler.ReconcilerHooksResult_BEHAVIOR_CONTINUE},
 	} {
-		server := &Server{WakeForBackup: row.wake, Enqueue: func(name types.NamespacedName) { t.Errorf("%s: %s is put into the queue", row.rule, name) }}
-		answer, err := server.Pre(t.Context(), &reconciler.ReconcilerHooksRequest{
+		hooks := &Hooks{WakeForBackup: row.wake, Enqueue: func(name types.NamespacedName) { t.Errorf("%s: %s is put into the queue", row.rule, name) }}
+		answer, err := hooks.Pre(t.Context(), &reconciler.ReconcilerHooksRequest{
 			ResourceDefinition: []byte(`{"kind":"Backup","metadata":{"namespace":"shop","name":"nightly"},"spec":{"cluster":{"name":"orders"}}}`),
 		})
 		if err != nil || answer.GetBehavior() != row.want {
@@ -78,7 +78,7 @@ func TestPre_endsTheLoopOfAClusterThatDozes(t *testing.T) {
 		{"no other", 0, reconciler.ReconcilerHooksResult_BEHAVIOR_CONTINUE},
 	} {
 		enqueued := 0
-		server := &Server{
+		hooks := &Hooks{
 			Enqueue: func(types.NamespacedName) { enqueued++ },
 			EndLoop: func(_ context.Context, cluster types.NamespacedName, sent []byte) time.Duration {
 				if (cluster != types.NamespacedName{Namespace: "shop", Name: "orders"}) || string(sent) != definition {
@@ -87,7 +87,7 @@ func TestPre_endsTheLoopOfAClusterThatDozes(t *testing.T) {
 				return row.after
 			},
 		}
-		answer, err := server.Pre(t.Context(), &reconciler.ReconcilerHooksRequest{ResourceDefinition: []byte(definition)})
+		answer, err := hooks.Pre(t.Context(), &reconciler.ReconcilerHooksRequest{ResourceDefinition: []byte(definition)})
 		if err != nil || answer.GetBehavior() != row.want || answer.GetRequeueAfter() != int64(row.after.Seconds()) || enqueued != 1 {
 			t.Errorf("%s: %v, %v; enqueued %d times", row.rule, answer, err, enqueued)
 		}

@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"encoding/json"
@@ -34,7 +34,7 @@ func TestSetStartupProbePeriod(t *testing.T) {
 			t.Parallel()
 			pod := instance(t)
 			pod.Spec.Containers[0].StartupProbe = row.have
-			SetStartupProbePeriod(pod)
+			setStartupProbePeriod(pod)
 			if diff := cmp.Diff(row.want, pod.Spec.Containers[0].StartupProbe); diff != "" {
 				t.Errorf("probe (-want +got):\n%s", diff)
 			}
@@ -66,7 +66,7 @@ func TestSetSidecarStartupProbePeriods(t *testing.T) {
 			pod := instance(t)
 			before := pod.DeepCopy()
 			pod.Spec.InitContainers = append(pod.Spec.InitContainers, row.have)
-			SetSidecarStartupProbePeriods(pod)
+			setSidecarStartupProbePeriods(pod)
 			before.Spec.InitContainers = append(before.Spec.InitContainers, row.want)
 			if diff := cmp.Diff(before, pod); diff != "" {
 				t.Errorf("pod (-want +got):\n%s", diff)
@@ -99,7 +99,7 @@ func TestLifecycleHook_shortensOtherSidecarsProbes(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			server := &Server{Sidecar: configured(), SidecarProbes: row.setting, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+			server := &Lifecycle{Sidecar: configured(), SidecarProbes: row.setting, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
 			answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 				ObjectDefinition: body, ClusterDefinition: []byte(row.cluster), OperationType: &lifecycle.OperatorOperationType{Type: row.operation},
 			})
@@ -138,7 +138,7 @@ func TestLifecycleHook_shortensOnlyTheOperatorsProbe(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			server := &Server{Sidecar: configured(), LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+			server := &Lifecycle{Sidecar: configured(), LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
 			answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 				ObjectDefinition: body, ClusterDefinition: []byte(row.cluster), OperationType: &lifecycle.OperatorOperationType{Type: row.operation},
 			})

@@ -1,4 +1,4 @@
-package grpcserver
+package cnpgi
 
 import (
 	"crypto/ecdsa"

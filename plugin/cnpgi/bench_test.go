@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"encoding/json"
@@ -44,7 +44,7 @@ func BenchmarkLifecycleHook(b *testing.B) {
 		b.Fatal(err)
 	}
 	cluster := managedCluster(b)
-	server := &Server{Sidecar: configured(), SidecarProbes: true, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
+	server := &Lifecycle{Sidecar: configured(), SidecarProbes: true, LimitRanges: unlimited, Observer: &observed{}, Logger: slog.New(slog.DiscardHandler)}
 	for name, operation := range map[string]lifecycle.OperatorOperationType_Type{
 		"create": create, "evaluate": evaluate,
 	} {

@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"encoding/json"
@@ -17,10 +17,10 @@ func TestChanges(t *testing.T) {
 	t.Parallel()
 	same := func(*corev1.Pod) {}
 	everything := func(p *corev1.Pod) {
-		SetStartupProbePeriod(p)
-		SetSidecarStartupProbePeriods(p)
-		AddPreStopHook(p)
-		AddReadinessProbe(p)
+		setStartupProbePeriod(p)
+		setSidecarStartupProbePeriods(p)
+		addPreStopHook(p)
+		addReadinessProbe(p)
 		shrinkBootstrapRequests(p, nil)
 	}
 	stays := corev1.Container{
@@ -47,7 +47,7 @@ func TestChanges(t *testing.T) {
 			p.Spec.InitContainers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
 		}, everything},
 		{"a sidecar that is planned is replaced where it is", func(p *corev1.Pod) {
-			planned, err := Inject(p, Placeholder())
+			planned, err := injectSidecar(p, placeholder())
 			if err != nil {
 				t.Error(err)
 			}
@@ -61,7 +61,7 @@ func TestChanges(t *testing.T) {
 			t.Parallel()
 			from := instance(t)
 			row.from(from)
-			to, err := Inject(from, configured())
+			to, err := injectSidecar(from, configured())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +98,7 @@ func TestChanges_leaveTheHooksOfOtherContainers(t *testing.T) {
 	from.Spec.InitContainers = append(from.Spec.InitContainers, corev1.Container{Name: "plugin", Lifecycle: &corev1.Lifecycle{
 		PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}},
 	}})
-	to, err := Inject(from, configured())
+	to, err := injectSidecar(from, configured())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"context"
@@ -57,7 +57,7 @@ func limitRange(item corev1.LimitRangeItem) limited {
 func (l limited) planned(t *testing.T, pod, cluster []byte) (planned, created []byte, o *observed) {
 	t.Helper()
 	o = &observed{}
-	server := &Server{Sidecar: shippedDefaults(), LimitRanges: l.list, Observer: o, Logger: slog.New(slog.DiscardHandler)}
+	server := &Lifecycle{Sidecar: shippedDefaults(), LimitRanges: l.list, Observer: o, Logger: slog.New(slog.DiscardHandler)}
 	ask := func(pod []byte, operation lifecycle.OperatorOperationType_Type) []byte {
 		answer, err := server.LifecycleHook(t.Context(), &lifecycle.OperatorLifecycleRequest{
 			ObjectDefinition: pod, ClusterDefinition: cluster, OperationType: &lifecycle.OperatorOperationType{Type: operation},

@@ -1,4 +1,4 @@
-package lifecycle
+package cnpgi
 
 import (
 	"testing"
@@ -50,7 +50,7 @@ func TestInject_takesTheResourcesOfThePodsClass(t *testing.T) {
 			if row.change != nil {
 				row.change(pod)
 			}
-			injected, err := Inject(pod, settings)
+			injected, err := injectSidecar(pod, settings)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,7 +62,7 @@ func TestInject_takesTheResourcesOfThePodsClass(t *testing.T) {
 	t.Run("the constant form is the same in every pod", func(t *testing.T) {
 		t.Parallel()
 		for _, resources := range []corev1.ResourceRequirements{{}, {Limits: list("2", "1Gi")}} {
-			injected, err := Inject(instanceWith(t, resources), Placeholder())
+			injected, err := injectSidecar(instanceWith(t, resources), placeholder())
 			if err != nil {
 				t.Fatal(err)
 			}
