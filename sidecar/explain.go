@@ -11,7 +11,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/explain"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
@@ -24,8 +23,8 @@ const (
 	workerTimeout = 2 * time.Second
 )
 
-// explanation holds the flags of explain.
-type explanation struct {
+// explainer holds the flags of explain.
+type explainer struct {
 	dsn, mode, ignore string
 	watch, json       bool
 }
@@ -33,7 +32,7 @@ type explanation struct {
 // explainCommand explains why the cluster is awake. In the sidecar's container it uses the rules and the decision of the
 // worker; with --dsn it judges any server by the rules given as flags.
 func explainCommand(ctx context.Context, arguments []string, lookup func(string) string, stdout, stderr io.Writer) int {
-	var e explanation
+	var e explainer
 	flags := flag.NewFlagSet("explain", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&e.dsn, "dsn", "", "a connection string or URL of any PostgreSQL server; without it: the server of this pod")
@@ -68,7 +67,7 @@ func explainCommand(ctx context.Context, arguments []string, lookup func(string)
 }
 
 // once samples and explains.
-func (e explanation) once(ctx context.Context, lookup func(string) string, stdout io.Writer) error {
+func (e explainer) once(ctx context.Context, lookup func(string) string, stdout io.Writer) error {
 	sample, rules, worker, err := e.source(ctx, lookup)
 	if err != nil {
 		return err
@@ -79,18 +78,18 @@ func (e explanation) once(ctx context.Context, lookup func(string) string, stdou
 			return err
 		}
 	}
-	described := explain.Describe(taken.Ended, taken.Tally, taken.Blockers, sessions, rules, worker)
+	described := describe(taken.Ended, taken.Tally, taken.Blockers, sessions, rules, worker)
 	if e.json {
-		return described.WriteJSON(stdout)
+		return described.writeJSON(stdout)
 	}
-	return described.WriteText(stdout)
+	return described.writeText(stdout)
 }
 
 // sampler samples a server.
 type sampler func(context.Context, activity.Rules) (postgres.Sample, []activity.Session, error)
 
 // source returns the function that samples, and the rules to judge by.
-func (e explanation) source(ctx context.Context, lookup func(string) string) (sampler, activity.Rules, *contract.Report, error) {
+func (e explainer) source(ctx context.Context, lookup func(string) string) (sampler, activity.Rules, *contract.Report, error) {
 	if e.dsn != "" {
 		rules, err := rulesOf(contract.ReportedRules{Activity: e.mode, Ignore: e.ignore})
 		return func(ctx context.Context, rules activity.Rules) (postgres.Sample, []activity.Session, error) {

@@ -1,6 +1,4 @@
-// Package explain shows why a cluster is awake: who is connected, which sessions count and why, what else prevents sleep, and
-// when the cluster would sleep.
-package explain
+package main
 
 import (
 	"cmp"
@@ -16,12 +14,13 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// Explanation is everything that is shown.
-type Explanation struct {
+// explanation shows why a cluster is awake: who is connected, which sessions count and why, what else prevents sleep, and when the
+// cluster would sleep.
+type explanation struct {
 	// At is when the sample ended.
 	At time.Time `json:"at"`
 	// Sessions are the client sessions, without PostgreSQL's own processes.
-	Sessions []Session `json:"sessions"`
+	Sessions []explainedSession `json:"sessions"`
 	// InUse are the reasons why the instance is in use, Blockers what else keeps it awake.
 	InUse    []idle.Reason `json:"inUse"`
 	Blockers []idle.Reason `json:"blockers"`
@@ -31,8 +30,8 @@ type Explanation struct {
 	Worker *contract.Report `json:"worker,omitempty"`
 }
 
-// Session is a client session and its classification.
-type Session struct {
+// explainedSession is a client session and its classification.
+type explainedSession struct {
 	PID         int64   `json:"pid"`
 	User        string  `json:"user"`
 	Application string  `json:"application"`
@@ -44,21 +43,21 @@ type Session struct {
 	Why         string  `json:"why"`
 }
 
-// Describe explains a sample.
-func Describe(at time.Time, tally activity.Tally, blockers []idle.Reason, sessions []activity.Session, rules activity.Rules, worker *contract.Report) Explanation {
-	e := Explanation{At: at.UTC(), Sessions: []Session{}, InUse: tally.InUse(), Blockers: blockers, Worker: worker}
+// describe explains a sample.
+func describe(at time.Time, tally activity.Tally, blockers []idle.Reason, sessions []activity.Session, rules activity.Rules, worker *contract.Report) explanation {
+	e := explanation{At: at.UTC(), Sessions: []explainedSession{}, InUse: tally.InUse(), Blockers: blockers, Worker: worker}
 	for _, s := range sessions {
 		class := activity.Classify(s, rules)
 		if class == activity.ClassInternal {
 			continue
 		}
 		counts, why := verdict(s, class, rules)
-		e.Sessions = append(e.Sessions, Session{
+		e.Sessions = append(e.Sessions, explainedSession{
 			PID: s.PID, User: s.User, Application: s.Application, Database: s.Database, Client: client(s), State: s.State,
 			Seconds: max(s.IdleFor, 0).Seconds(), Counts: counts, Why: why,
 		})
 	}
-	slices.SortFunc(e.Sessions, func(a, b Session) int {
+	slices.SortFunc(e.Sessions, func(a, b explainedSession) int {
 		if a.Counts != b.Counts {
 			if a.Counts {
 				return -1
@@ -106,8 +105,8 @@ func client(s activity.Session) string {
 	}
 }
 
-// WriteJSON writes the explanation as one JSON object.
-func (e Explanation) WriteJSON(w io.Writer) error {
+// writeJSON writes the explanation as one JSON object.
+func (e explanation) writeJSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(e); err != nil {
@@ -116,8 +115,8 @@ func (e Explanation) WriteJSON(w io.Writer) error {
 	return nil
 }
 
-// WriteText writes the explanation as text.
-func (e Explanation) WriteText(w io.Writer) error {
+// writeText writes the explanation as text.
+func (e explanation) writeText(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	p := func(format string, arguments ...any) { _, _ = fmt.Fprintf(table, format, arguments...) }
 	p("%s\n\n", e.At.Format(time.RFC3339))
@@ -151,7 +150,7 @@ func (e Explanation) WriteText(w io.Writer) error {
 }
 
 // writeWorker writes the newest decision of the sidecar.
-func (e Explanation) writeWorker(p func(string, ...any)) {
+func (e explanation) writeWorker(p func(string, ...any)) {
 	r := e.Worker
 	switch {
 	case r.Reason == string(idle.ReasonDozing):

@@ -1,4 +1,4 @@
-package explain
+package main
 
 import (
 	"flag"
@@ -31,12 +31,12 @@ var sessions = []activity.Session{
 	{BackendType: "pg_cron", PID: 80, User: "postgres", Database: "app", State: "active"},
 }
 
-func described(rules activity.Rules, blockers []idle.Reason, worker *contract.Report, sessions ...activity.Session) Explanation {
+func described(rules activity.Rules, blockers []idle.Reason, worker *contract.Report, sessions ...activity.Session) explanation {
 	var tally activity.Tally
 	for _, s := range sessions {
 		tally.Add(s, rules)
 	}
-	return Describe(noon, tally, blockers, sessions, rules, worker)
+	return describe(noon, tally, blockers, sessions, rules, worker)
 }
 
 func TestDescribe_isGolden(t *testing.T) {
@@ -45,7 +45,7 @@ func TestDescribe_isGolden(t *testing.T) {
 	rules := activity.Rules{Ignore: []idle.Pattern{{User: "monitoring"}}}
 	queries := rules
 	queries.Queries = true
-	for name, e := range map[string]Explanation{
+	for name, e := range map[string]explanation{
 		"nobody":      described(rules, nil, nil),
 		"connections": described(rules, []idle.Reason{idle.ReasonPreparedTransaction}, nil, sessions...),
 		"queries":     described(queries, nil, nil, sessions[1:3]...),
@@ -74,10 +74,10 @@ func TestDescribe_isGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var text, json strings.Builder
-			if err := e.WriteText(&text); err != nil {
+			if err := e.writeText(&text); err != nil {
 				t.Fatal(err)
 			}
-			if err := e.WriteJSON(&json); err != nil {
+			if err := e.writeJSON(&json); err != nil {
 				t.Fatal(err)
 			}
 			for file, got := range map[string]string{name + ".txt": text.String(), name + ".json": json.String()} {
