@@ -93,6 +93,7 @@ func (m *Monitor) handleNotifications() Change {
 		// client was connected that could have sent a notification.
 		if m.channel.earlier {
 			change.Used = later(change.Used, mail.backlog)
+			m.parts.Logger.Info("notifications may have been missed, which counts as a use", "channel", postgres.Channel)
 		}
 		m.channel.earlier = true
 	}

@@ -37,8 +37,11 @@ func (m *Monitor) mayHold(ctx context.Context) bool {
 		m.timeouts = 0
 		return accepts
 	}
-	m.timeouts++
-	return m.timeouts < maximumTimeouts
+	if m.timeouts++; m.timeouts < maximumTimeouts {
+		return true
+	}
+	m.parts.Logger.Warn("the server may be shutting down because it does not answer; its sessions are closed", "error", err.Error())
+	return false
 }
 
 // accepts reports whether the server accepts sessions.

@@ -17,14 +17,21 @@ import (
 func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 	m.began, m.sampleAt = time.Now(), time.Time{}
 	m.endDrain(ctx)
-	if !m.mayConnect() || m.probeDue() && !m.mayHold(ctx) {
-		m.CloseSessions()
+	if !m.mayConnect() {
+		m.release()
 		m.sockets.close()
+		return m.unknown(), Change{}
+	}
+	if m.probeDue() && !m.mayHold(ctx) { // what the kernel reports keeps no server from shutting down
+		m.release()
 		return m.unknown(), Change{}
 	}
 	m.watch(ctx)
 	sample, err := m.read(ctx)
 	if err != nil {
+		if m.channel.running() && !m.mayHold(ctx) { // else it is only slow, and what the channel missed would count as use
+			m.release()
+		}
 		return m.unknown(), Change{}
 	}
 	open := m.openSessions()
@@ -54,12 +61,17 @@ func (m *Monitor) probeDue() bool {
 	return !at.IsZero() && !time.Now().Before(at)
 }
 
+// release closes every session, and waits until the channel's is closed.
+func (m *Monitor) release() {
+	m.CloseSessions()
+	m.stopListening()
+}
+
 // unknown returns an unknown observation.
 func (m *Monitor) unknown() idle.Observation {
 	m.status.Known, m.status.ServerBlockers = false, nil
 	m.newest, m.since.gap = newest{started: m.newest.started}, m.since.gap || !m.sockets.watching()
-	m.stopListening()
-	m.kept, m.status.ListenerConnected = false, false
+	m.kept, m.status.ListenerConnected = false, m.channel.connected()
 	return idle.Observation{Unknown: true, Reported: m.sockets.watching()}
 }
 

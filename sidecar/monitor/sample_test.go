@@ -4,10 +4,12 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
 func TestSample_makesAnObservation(t *testing.T) {
@@ -46,6 +48,12 @@ func TestSample_isUnknownWhereItIsNotPermittedOrFails(t *testing.T) {
 		{"no session may be held", func(_ *instance, m *Monitor) { m.Configure(Settings{}) }, false},
 		{"the server cannot be sampled, and the kernel still reports sessions", func(i *instance, _ *Monitor) { i.sampleErr = errFake }, true},
 		{"the server is shutting down", func(i *instance, _ *Monitor) { i.shuttingDown = true }, true},
+		{"the server has not answered too often while a session is held, and the kernel still reports sessions", func(i *instance, m *Monitor) {
+			m.Configure(listening)
+			_, _ = m.Sample(t.Context())
+			time.Sleep(probeEvery)
+			m.timeouts, i.probeErr = maximumTimeouts-1, postgres.ErrTimeout
+		}, true},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -57,10 +65,46 @@ func TestSample_isUnknownWhereItIsNotPermittedOrFails(t *testing.T) {
 				if !seen.Unknown || seen.Reported != row.reported || m.Status().Known || m.Status().ServerBlockers != nil || i.connected || len(m.Terminable()) != 0 {
 					t.Errorf("%+v, %+v", seen, m.Status())
 				}
-				i.sampleErr, i.shuttingDown = nil, false
+				i.sampleErr, i.probeErr, i.shuttingDown = nil, nil, false
 				m.Configure(permitted)
 				if seen, _ = m.Sample(t.Context()); seen.Unknown || seen.Gap == row.reported {
 					t.Errorf("afterwards: %+v", seen)
+				}
+			})
+		})
+	}
+}
+
+// A server that is only slow keeps its control channel, because what that misses counts as use.
+func TestSample_thatFailsKeepsTheChannelUnlessTheServerShutsDown(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		rule  string
+		fails func(*instance)
+		kept  bool
+	}{
+		{"it only takes too long", func(*instance) {}, true},
+		{"it has not answered once", func(i *instance) { i.probeErr = postgres.ErrTimeout }, true},
+		{"it is shutting down", func(i *instance) { i.shuttingDown = true }, false},
+		{"it is gone", func(i *instance) { i.probeErr = postgres.ErrUnreachable }, false},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			watched(t, func(t *testing.T, i *instance, m *Monitor) {
+				m.Configure(listening)
+				_, _ = m.Sample(t.Context())
+				synctest.Wait()
+				i.sampleErr = errFake
+				row.fails(i)
+				seen, _ := m.Sample(t.Context())
+				if !seen.Unknown || i.listener.Connected() != row.kept || m.Status().ListenerConnected != row.kept {
+					t.Errorf("%+v, connected %t", seen, i.listener.Connected())
+				}
+				i.sampleErr, i.probeErr, i.shuttingDown = nil, nil, false
+				_, _ = m.Sample(t.Context())
+				synctest.Wait()
+				if again, _ := m.Sample(t.Context()); again.Gap || !i.listener.Connected() {
+					t.Errorf("afterwards: %+v, connected %t", again, i.listener.Connected())
 				}
 			})
 		})
