@@ -83,6 +83,9 @@ func watchedWake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Clust
 	if err := fallAsleep(ctx, kube, c); err != nil {
 		return 0, nil, err
 	}
+	if _, err := kube.AwaitCluster(ctx, c, "hibernated", time.Minute, scenario.Hibernated); err != nil {
+		return 0, nil, err
+	}
 	pods, err := kube.Watch(ctx, &corev1.PodList{}, client.InNamespace(c.Namespace), client.MatchingLabels{"cnpg.io/cluster": c.Name})
 	if err != nil {
 		return 0, nil, fmt.Errorf("watch the pods of cluster %s: %w", c.Name, err)
