@@ -62,7 +62,6 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 			wanted[l.wanted[i].Name] = true
 		}
 	}
-	unwakeable := false
 	for i := range seen.slices {
 		slice := &seen.slices[i]
 		if !endpointslice.IsOurs(slice) || wanted[slice.Name] {
@@ -77,7 +76,6 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 		case own && slices.Contains(planned.Lead, service) && !led[service] && !misleads:
 			continue // planned, but its port could not be opened: the slices stay until it can
 		case own:
-			unwakeable = unwakeable || planned.Unwakeable
 		case !seen.replicas.ready(c.Settings.Replica.UID):
 			continue // a replica that is not ready does not judge others
 		case !misleads:
@@ -92,7 +90,7 @@ func (c *Controller) reduce(ctx context.Context, seen *snapshot, planned plan.Pl
 		}
 	}
 	c.closePorts(seen.name, func(uid types.UID) bool { return slices.Contains(planned.Lead, uid) }, again)
-	return c.recordUnwakeable(ctx, seen, planned, unwakeable, again.now)
+	return nil
 }
 
 // unwantedFor is how long no plan must have wanted a slice before any replica removes it, also one that another replica made: the replica that did removes

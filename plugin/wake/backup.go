@@ -2,12 +2,13 @@ package wake
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -52,7 +53,7 @@ func (c *Controller) wakeForBackup(ctx context.Context, name types.NamespacedNam
 	}
 	c.backupWakes.Store(name, now)
 	c.Logger.Info("a dozing cluster is woken for its Backup", "namespace", name.Namespace, "cluster", name.Name, "backup", backup)
-	return true, c.Events.Write(ctx, cluster, events.Event{
+	return true, c.Events.Write(ctx, cluster, plan.Event{
 		Reason: "Woken", Message: "Woken from a doze for Backup " + backup, Occasion: wake,
 	}, now)
 }
@@ -70,7 +71,7 @@ func (c *Controller) observeBackupWake(seen *snapshot, again *requeue) {
 	case seen.cluster == nil:
 		c.backupWakes.Delete(seen.name)
 		return
-	case !seen.sleeps() && seen.serves(seen.cluster.GetServiceReadWriteName()):
+	case !seen.view.HibernationOn && !seen.view.Dozing && seen.serves(seen.cluster.GetServiceReadWriteName()):
 	case again.now.Before(until):
 		again.at(until)
 		return
@@ -79,4 +80,9 @@ func (c *Controller) observeBackupWake(seen *snapshot, again *requeue) {
 	}
 	c.backupWakes.Delete(seen.name)
 	c.Observer.Woke(seen.name, waker.TriggerBackup, waker.DepthDoze, result, again.now.Sub(since))
+}
+
+// serves reports whether the Service has a ready endpoint of its own.
+func (s *snapshot) serves(service string) bool {
+	return slices.ContainsFunc(s.state.Services, func(of plan.Service) bool { return of.Name == service && of.Direct })
 }

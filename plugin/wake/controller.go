@@ -75,24 +75,18 @@ type Controller struct {
 	Observer waker.Observer
 	Logger   *slog.Logger
 
-	firstPass     firstPass
-	openPorts     openPorts
-	silent        chan event.GenericEvent // the pods of replicas that count as dead
-	heard         heard
-	handover      handovers
-	waking        sync.Map // until when the gateway stands in, by cluster: time.Time
-	dozed         sync.Map // since when the Services of clusters that dozed are ready again, by cluster: [readySince]
-	bypassed      sync.Map // since when no Service leads to an instance directly, by cluster: [bypass]
-	stops         sync.Map // what is known of a stop that no sidecar has recorded, by cluster: [plan.Stop]
-	made          sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
-	condemned     sync.Map // the slices of other replicas that are to go, by UID: [condemned]
-	unallocated   sync.Map // the clusters without a port, that is said once of each
-	unrecorded    sync.Map // the clusters that no connection wakes any more, of which no Event could be written yet
-	requestEvents sync.Map // the requests to hibernate of which no Event could be written yet, by cluster: [events.Event]
-	backupWakes   sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
-	serving       sync.Map // since when a woken cluster's Service is ready, by cluster: time.Time
-	unrouted      sync.Map // how many Services lead nowhere, by sleeping cluster: int
-	unfenced      sync.Map // the specification with which a cluster was last seen without our fence, by cluster: [plan.Specification]
+	firstPass   firstPass
+	openPorts   openPorts
+	silent      chan event.GenericEvent // the pods of replicas that count as dead
+	heard       heard
+	handover    handovers
+	memories    sync.Map // what the last plan remembers, by cluster: [plan.Memory]
+	made        sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
+	condemned   sync.Map // the slices of other replicas that are to go, by UID: [condemned]
+	unallocated sync.Map // the clusters without a port, that is said once of each
+	backupWakes sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
+	unrouted    sync.Map // how many Services lead nowhere, by sleeping cluster: int
+	unfenced    sync.Map // the specification with which a cluster was last seen without our fence, by cluster: [plan.Specification]
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
@@ -112,6 +106,7 @@ type snapshot struct {
 	stranded   []corev1.Service
 	slices     []discoveryv1.EndpointSlice
 	replicas   replicas
+	state      plan.State
 }
 
 // Reconcile makes the plan of a cluster and carries it out. Nothing is written if everything is as planned.
@@ -121,35 +116,34 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if c.stopped {
 		return ctrl.Result{}, nil
 	}
-	seen, err := c.read(ctx, request.NamespacedName)
+	now := time.Now()
+	seen, err := c.read(ctx, request.NamespacedName, now)
 	if err != nil {
 		c.passed(request.NamespacedName, err)
 		return ctrl.Result{}, err
 	}
-	now := time.Now()
-	planned := c.plan(seen, now)
+	planned := plan.Decide(seen.state, now)
 	again := newRequeue(now)
-	again.at(planned.Next)
 	routed, unallocated, failed := c.lead(ctx, seen, planned, again)
 	c.noteUnallocated(seen.name, unallocated, again)
 	c.passed(seen.name, failed)
 	c.noteUnrouted(seen, planned, routed)
 	c.observeBackupWake(seen, again)
-	if err := c.reduce(ctx, seen, planned, routed, again); err != nil {
-		failed = errors.Join(failed, err)
+	failed = errors.Join(failed, c.reduce(ctx, seen, planned, routed, again))
+	if planned.List || planned.Dial {
+		inspected, err := c.inspect(ctx, seen, planned.Dial)
+		if failed = errors.Join(failed, err); err == nil {
+			seen.state.Inspected = &inspected
+			planned = plan.Decide(seen.state, now)
+		}
 	}
-	if err := errors.Join(
-		c.recordUnroutable(ctx, seen, again.now),
-		// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
-		c.revoke(ctx, seen, planned), c.reconcileStop(ctx, seen, again), c.reconcileFenced(ctx, seen, again.now), c.reconcileRestart(ctx, seen, again), c.reconcileDisruption(ctx, seen, again),
-	); err != nil {
-		failed = errors.Join(failed, err)
-	}
-	// An Event that cannot be written keeps nothing from being done.
-	told := errors.Join(
-		c.recordWoken(ctx, seen, again), c.recordMaintenance(ctx, seen, planned, again.now), c.recordLongStop(ctx, seen, again),
-		c.recordHibernationRequested(ctx, seen, again.now),
-	)
+	again.at(planned.Next)
+	// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
+	followed, err := c.change(ctx, seen, planned.Changes, now)
+	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now))
+	unwritten, told := c.tell(ctx, seen, append(planned.Events, followed...), now) // an Event that cannot be written keeps nothing from being done
+	planned.Memory.Unwritten = unwritten
+	c.remember(seen, planned.Memory)
 	if failed != nil {
 		return ctrl.Result{}, errors.Join(failed, told)
 	}
@@ -159,7 +153,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if planned.Acknowledge != "" && len(routed) != 0 && len(routed) == len(planned.Lead) {
 		c.beginHandover(ctx, seen, planned.Acknowledge, routed)
 	}
-	if err := errors.Join(c.confirmHolding(ctx, seen, planned.Hold, again), told); err != nil {
+	if err := errors.Join(c.confirmHolding(ctx, seen, planned.Confirm), told); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: again.after()}, nil
@@ -173,15 +167,19 @@ func (c *Controller) passed(cluster types.NamespacedName, err error) {
 }
 
 // read reads what is known of the cluster.
-func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snapshot, error) {
+func (c *Controller) read(ctx context.Context, name types.NamespacedName, now time.Time) (*snapshot, error) {
 	seen := &snapshot{name: name}
 	cluster, err := c.Informers.Cluster(ctx, name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
+	var pods []corev1.Pod
 	if err == nil {
-		seen.cluster, seen.view = cluster, c.Stopping.View(cluster, time.Now())
-		if err := c.route(ctx, seen); err != nil {
+		seen.cluster, seen.view = cluster, c.Stopping.View(cluster, now)
+		if pods, err = c.Informers.Pods(ctx, name); err != nil {
+			return nil, err
+		}
+		if err := c.route(ctx, seen, pods); err != nil {
 			return nil, err
 		}
 	}
@@ -189,42 +187,58 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName) (*snap
 		return nil, err
 	}
 	seen.leadStranded()
-	seen.replicas, err = c.readReplicas(ctx)
+	if seen.replicas, err = c.readReplicas(ctx); err != nil {
+		return nil, err
+	}
+	seen.state, err = c.state(ctx, seen, pods)
 	return seen, err
 }
 
-// plan decides what is to be done.
-func (c *Controller) plan(seen *snapshot, now time.Time) plan.Plan {
+// state is what the plan is made from.
+func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Pod) (plan.State, error) {
 	if seen.cluster == nil {
-		c.waking.Delete(seen.name)
-		c.dozed.Delete(seen.name)
-		c.unfenced.Delete(seen.name)
-		c.Stopping.Forget(seen.name)
-		c.Events.Forget(seen.name)
-		return plan.Plan{Reason: plan.ReasonGone}
+		return plan.State{Gone: true}, nil
 	}
-	view := seen.view
-	state := plan.State{Cluster: view, Unroutable: len(seen.unroutable) != 0}
+	kind, err := events.KindOf(seen.cluster, c.Client)
+	if err != nil {
+		return plan.State{}, err
+	}
+	remembered, _ := c.memories.Load(seen.name)
+	memory, _ := remembered.(plan.Memory)
+	state := plan.State{
+		Name: seen.name, Resource: "clusters." + kind.Group, Cluster: seen.view, Annotations: seen.cluster.Annotations,
+		Primary: seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait, Memory: memory,
+		LedHere: stdslices.ContainsFunc(seen.slices, c.isOwn),
+	}
 	led := seen.led()
 	for i := range seen.services {
 		service := &seen.services[i]
 		state.Services = append(state.Services, plan.Service{
-			UID: service.UID, Led: led[service.UID], Ready: endpointslice.ServesAll(service, seen.slices) && seen.isTold(service),
+			UID: service.UID, Name: service.Name, Led: led[service.UID], Ready: endpointslice.ServesAll(service, seen.slices) && seen.isTold(service),
 			Direct: len(endpointslice.Ready(service, seen.slices)) != 0,
 		})
 	}
-	if view.Sleeps() || len(led) == 0 {
-		c.waking.Delete(seen.name)
-	} else {
-		until, _ := c.waking.LoadOrStore(seen.name, now.Add(plan.StandInFor))
-		state.WakingUntil, _ = until.(time.Time)
+	for i := range pods {
+		if pod := &pods[i]; endpointslice.IsInstance(pod) && pod.DeletionTimestamp.IsZero() {
+			state.Instances = append(state.Instances, plan.Pod{UID: pod.UID, Name: pod.Name})
+		}
 	}
-	state.Dozed = c.noteDoze(seen.name, view, state.Services, now)
-	planned := plan.Decide(state, now)
-	if len(planned.Lead) == 0 {
-		c.dozed.Delete(seen.name)
+	if seen.view.Dozing {
+		state.Disrupted, err = c.disruption(ctx, seen.name, pods)
 	}
-	return planned
+	return state, err
+}
+
+// remember keeps what a plan remembers for the next one.
+func (c *Controller) remember(seen *snapshot, memory plan.Memory) {
+	if seen.cluster != nil {
+		c.memories.Store(seen.name, memory)
+		return
+	}
+	c.memories.Delete(seen.name)
+	c.unfenced.Delete(seen.name)
+	c.Stopping.Forget(seen.name)
+	c.Events.Forget(seen.name)
 }
 
 // lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed; while this
@@ -293,8 +307,13 @@ type routed struct {
 // hasSlice reports whether a slice of this replica leads here already, as after a restart of its container.
 func (c *Controller) hasSlice(seen *snapshot, service types.UID) bool {
 	return stdslices.ContainsFunc(seen.slices, func(slice discoveryv1.EndpointSlice) bool {
-		return endpointslice.IsOurs(&slice) && endpointslice.ReplicaOf(&slice) == c.Settings.Replica.UID && endpointslice.ServiceOf(&slice) == service
+		return c.isOwn(slice) && endpointslice.ServiceOf(&slice) == service
 	})
+}
+
+// isOwn reports whether the slice leads to this replica.
+func (c *Controller) isOwn(slice discoveryv1.EndpointSlice) bool {
+	return endpointslice.IsOurs(&slice) && endpointslice.ReplicaOf(&slice) == c.Settings.Replica.UID
 }
 
 // openListeners opens the listeners of those Services that have none yet. unallocated is about those for which there is no port, or no

@@ -425,7 +425,7 @@ func TestController_acknowledgesAlthoughEventsCannotBeWritten(t *testing.T) {
 		w.cluster(annotated(contract.AnnotationLastWake, wake))
 		a := w.replica("a", "10.1.0.1")
 		a.read()
-		pass(t, wakerEventDelay)
+		pass(t, plan.WakerEventDelay)
 		w.eventless = true
 		if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); err == nil {
 			t.Error("a failed Event is not tried again")
@@ -588,13 +588,13 @@ func TestWhoWokeItIsTold(t *testing.T) {
 		after time.Duration
 		want  int
 	}{
-		{"once the Service is ready, of a replica that did not", told(0, "orders-rw"), "orders-rw", wakerEventDelay, 1},
-		{"not before that replica had the time to", told(0, "orders-rw"), "orders-rw", wakerEventDelay - time.Millisecond, 0},
+		{"once the Service is ready, of a replica that did not", told(0, "orders-rw"), "orders-rw", plan.WakerEventDelay, 1},
+		{"not before that replica had the time to", told(0, "orders-rw"), "orders-rw", plan.WakerEventDelay - time.Millisecond, 0},
 		{"not before the Service is ready", told(0, "orders-rw"), "orders-r", time.Minute, 0},
-		{"not of a wake of long ago", told(plan.StandInFor+time.Second, "orders-rw"), "orders-rw", wakerEventDelay, 0},
-		{"not of a Service that is gone", told(0, "orders-gone"), "orders-rw", wakerEventDelay, 0},
-		{"not of a wake by hand", awake, "orders-rw", wakerEventDelay, 0},
-		{"not of what somebody else wrote", func(c *cnpgv1.Cluster) { awake(c); c.Annotations[contract.AnnotationLastWake] = "me" }, "orders-rw", wakerEventDelay, 0},
+		{"not of a wake of long ago", told(plan.StandInFor+time.Second, "orders-rw"), "orders-rw", plan.WakerEventDelay, 0},
+		{"not of a Service that is gone", told(0, "orders-gone"), "orders-rw", plan.WakerEventDelay, 0},
+		{"not of a wake by hand", awake, "orders-rw", plan.WakerEventDelay, 0},
+		{"not of what somebody else wrote", func(c *cnpgv1.Cluster) { awake(c); c.Annotations[contract.AnnotationLastWake] = "me" }, "orders-rw", plan.WakerEventDelay, 0},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {

@@ -9,77 +9,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// reconcileDisruption requests hibernation of a dozing cluster whose pod is to leave its node, or whose Secrets have changed. The
-// PodDisruptionBudget of a primary that is not ready allows no eviction, so a drain of the node would wait until the cluster hibernates.
-// The instance manager of a new pod sets changed passwords at once, and that of one that dozed not before 20 s have passed.
-func (c *Controller) reconcileDisruption(ctx context.Context, seen *snapshot, again *requeue) error {
-	if seen.cluster == nil {
-		return nil
-	}
-	view := seen.view
-	value := seen.cluster.Annotations[contract.AnnotationDozingSince]
-	since, err := time.Parse(time.RFC3339, value)
-	if !view.Dozing || view.Deleting || view.VolumesAtRisk || err != nil {
-		return nil // a value that another client wrote says nothing about a doze
-	}
-	why, err := c.disruption(ctx, seen)
-	if err != nil || why == "" {
-		return err
-	}
-	requested, err := time.Parse(time.RFC3339, seen.cluster.Annotations[contract.AnnotationSleepRequested]) // by any replica's clock
-	if repeat := requested.Add(contract.MaxSleepRequestAge); err == nil && !requested.Before(since) && again.now.Before(repeat) {
-		again.at(repeat) // then it means nothing any more
-		return nil
-	}
-	if again.now.Before(since) { // by the sidecar's clock, which would take a request of now for one from before the doze
-		again.at(since)
-		return nil
-	}
-	request := again.now.UTC().Format(time.RFC3339)
-	if err := waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationSleepRequested: &request}); err != nil {
-		return ignoreConflict(err)
-	}
-	c.Logger.Info("a dozing cluster is to hibernate", "namespace", seen.name.Namespace, "cluster", seen.name.Name, "why", why)
-	c.requestEvents.Store(seen.name, events.Event{Reason: "HibernationRequested", Occasion: value, Message: "The dozing cluster hibernates, " + why})
-	return nil
-}
-
-// recordHibernationRequested writes the Event of a request to hibernate. If that fails, a later reconciliation writes it, even if the
-// cluster no longer dozes.
-func (c *Controller) recordHibernationRequested(ctx context.Context, seen *snapshot, now time.Time) error {
-	stored, ok := c.requestEvents.Load(seen.name)
-	if !ok {
-		return nil
-	}
-	if event, _ := stored.(events.Event); seen.cluster != nil {
-		if err := c.Events.Write(ctx, seen.cluster, event, now); err != nil {
-			return err
-		}
-	}
-	c.requestEvents.Delete(seen.name)
-	return nil
-}
-
 // disruption returns why a dozing cluster is to hibernate; empty if it may go on dozing.
-func (c *Controller) disruption(ctx context.Context, seen *snapshot) (string, error) {
-	if c.Stopping.SecretsChanged(seen.name) {
+func (c *Controller) disruption(ctx context.Context, cluster types.NamespacedName, pods []corev1.Pod) (string, error) {
+	if c.Stopping.SecretsChanged(cluster) {
 		return "so that changed passwords are set before its next client is served", nil
-	}
-	pods, err := c.Informers.Pods(ctx, seen.name)
-	if err != nil {
-		return "", err
 	}
 	for i := range pods {
 		pod := &pods[i]

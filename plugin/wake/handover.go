@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -124,7 +123,7 @@ func (c *Controller) recordUnreachable(ctx context.Context, seen *snapshot, caus
 	if !errors.Is(cause, errUnreachable) {
 		return
 	}
-	if err := c.Events.Write(ctx, seen.cluster, events.Event{
+	if err := c.Events.Write(ctx, seen.cluster, plan.Event{
 		Warning: true, Reason: "InstanceUnreachable", Occasion: cause.Error(),
 		Message: fmt.Sprintf("Plugin pod %s cannot take over the clients of the cluster: %v. Unless another replica can, the cluster stays awake", c.Settings.Replica.Pod, cause),
 	}, time.Now()); err != nil {
@@ -231,12 +230,13 @@ func (c *Controller) try(ctx context.Context, address netip.AddrPort) (answered 
 // errNotMeant means that the announcement was withdrawn, has expired, or was acknowledged by another replica.
 var errNotMeant = errors.New("the announcement is not the Cluster's any more, or is acknowledged")
 
-// revoke removes the acknowledgement of an announcement whose deadline has passed. The change leads to another reconciliation.
-func (c *Controller) revoke(ctx context.Context, seen *snapshot, planned plan.Plan) error {
-	if !planned.Revoke {
+// confirmHolding confirms the announcement of a doze a second time; empty: none is to be.
+func (c *Controller) confirmHolding(ctx context.Context, seen *snapshot, announcement string) error {
+	if announcement == "" {
 		return nil
 	}
-	return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationGatewayReady: nil})
+	c.Logger.Info("the gateway holds every client of a cluster that is about to doze", "namespace", seen.name.Namespace, "cluster", seen.name.Name)
+	return ignoreConflict(waker.Annotate(ctx, c.Client, seen.cluster, map[string]*string{contract.AnnotationGatewayHolding: &announcement}))
 }
 
 // acknowledge acknowledges exactly that announcement, with optimistic locking.

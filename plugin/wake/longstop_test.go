@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -68,10 +69,10 @@ func TestRecordLongStop_saysOnceForWhatAStopWaits(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if again := a.read(); len(w.events()) != 0 || row.want != "" && (again <= 0 || again > longStop) {
+				if again := a.read(); len(w.events()) != 0 || row.want != "" && (again <= 0 || again > plan.LongStop) {
 					t.Errorf("looked at again in %s; Events %v", again, w.events())
 				}
-				pass(t, longStop+time.Second)
+				pass(t, plan.LongStop+time.Second)
 				w.eventless = true
 				if _, err := a.Reconcile(t.Context(), ctrl.Request{NamespacedName: orders}); (err != nil) != (row.want != "") {
 					t.Errorf("an Event that cannot be written is %v", err)

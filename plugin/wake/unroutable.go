@@ -5,23 +5,15 @@ import (
 	"fmt"
 	stdslices "slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // route separates the Services that can lead to the gateway from those that cannot.
-func (c *Controller) route(ctx context.Context, seen *snapshot) error {
+func (c *Controller) route(ctx context.Context, seen *snapshot, pods []corev1.Pod) error {
 	services, err := c.Informers.Services(ctx, seen.name)
-	if err != nil {
-		return err
-	}
-	pods, err := c.Informers.Pods(ctx, seen.name)
 	if err != nil {
 		return err
 	}
@@ -93,36 +85,4 @@ func (s *snapshot) leadStranded() {
 			s.services = append(s.services, *service)
 		}
 	}
-}
-
-// recordUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake. The replica
-// that writes the annotation also writes an Event.
-func (c *Controller) recordUnroutable(ctx context.Context, seen *snapshot, now time.Time) error {
-	if seen.cluster == nil || !seen.cluster.DeletionTimestamp.IsZero() {
-		return nil
-	}
-	before, there := seen.cluster.Annotations[contract.AnnotationUnroutableServices]
-	names := strings.Join(seen.unroutable, "; ")
-	switch obstacle := seen.view.Obstacle(); {
-	case obstacle != "" && obstacle != plan.ReasonMaintenance, names == "":
-		if !there {
-			return nil
-		}
-		return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationUnroutableServices: nil})
-	case names == before:
-		return nil
-	}
-	message := "The cluster stays awake, because the clients of these Services could not be routed to the gateway while it sleeps: "
-	if seen.view.Sleeps() {
-		message = "The cluster sleeps, and not every client of these Services reaches the gateway, which would wake it. A connection to " +
-			"its Service " + seen.name.Name + "-rw wakes it, and it then stays awake: "
-	}
-	if err := c.Events.Write(ctx, seen.cluster, events.Event{
-		Warning: true, Reason: "ServiceUnroutable", Occasion: names,
-		Message: message + names + ". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
-	}, now); err != nil {
-		return err
-	}
-	// Last, because it says that the Event has been written.
-	return c.unlessChanged(ctx, seen, map[string]*string{contract.AnnotationUnroutableServices: &names})
 }

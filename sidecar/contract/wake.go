@@ -1,9 +1,11 @@
 package contract
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -57,4 +59,20 @@ func ParseLastWake(value string) (LastWake, error) {
 	}
 	w.At = w.At.UTC()
 	return w, nil
+}
+
+// Who describes the client as far as it is visible: TLS hides the names.
+func (w LastWake) Who() string {
+	if w.User == "" {
+		return w.By
+	}
+	return fmt.Sprintf("%s (user %q, database %q)", w.By, ShortName(w.User), ShortName(cmp.Or(w.Database, w.User)))
+}
+
+// maximumName is the maximum length of PostgreSQL's names in bytes. A client may claim longer ones.
+const maximumName = 63
+
+// ShortName shortens a name that a client claims.
+func ShortName(name string) string {
+	return strings.ToValidUTF8(name[:min(len(name), maximumName)], "")
 }

@@ -198,7 +198,7 @@ func (w *dozer) gatewayMoves(add dozerAdder) {
 	switch {
 	case decided.Acknowledge != "":
 		add(true, "the gateway", " acknowledges", func(w *dozer) { w.handover = acknowledged; w.wrote() })
-	case decided.Hold != "":
+	case decided.Confirm != "":
 		add(true, "the gateway", " holds every client", func(w *dozer) { w.handover, w.lags = holding, true; w.wrote() })
 	}
 	switch {

@@ -20,18 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
-
-// Event is something that happened to a Cluster once.
-type Event struct {
-	// Warning says that it is a Warning: clients are refused, or the cluster cannot sleep.
-	Warning bool
-	// Reason and Message are what people read.
-	Reason, Message string
-	// Occasion tells it apart from what happened to the Cluster at other times, for the same reason.
-	Occasion string
-}
 
 // Writer writes for one replica. It must not be copied.
 type Writer struct {
@@ -66,7 +57,7 @@ func (w *Writer) Forget(cluster types.NamespacedName) {
 }
 
 // Write writes the Event, unless there is one of the same reason and occasion already, or the namespace is being deleted and takes none.
-func (w *Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e Event, now time.Time) error {
+func (w *Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e plan.Event, now time.Time) error {
 	of, occasion := key{client.ObjectKeyFromObject(cluster), e.Reason}, string(cluster.UID)+" "+e.Occasion
 	stored, _ := w.written.Load(of)
 	if last, _ := stored.(written); last.occasion == occasion && now.Sub(last.at) < keptFor {

@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -32,17 +34,17 @@ func TestWrite(t *testing.T) {
 	t.Parallel()
 	orders := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "one"}}
 	anew := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "two"}}
-	woken := Event{Reason: "Woken", Message: "Woken by 10.0.0.9", Occasion: "noon"}
+	woken := plan.Event{Reason: "Woken", Message: "Woken by 10.0.0.9", Occasion: "noon"}
 	for _, row := range []struct {
 		rule    string
 		cluster *cnpgv1.Cluster
-		event   Event
+		event   plan.Event
 		want    int
 	}{
 		{"what two replicas tell is one Event", orders, woken, 1},
-		{"also where they know more or less of it", orders, Event{Reason: "Woken", Message: "Woken by somebody", Occasion: "noon"}, 1},
-		{"another time is another one", orders, Event{Reason: "Woken", Occasion: "evening"}, 2},
-		{"and so is something else at that time", orders, Event{Warning: true, Reason: "WakesByHandOnly", Occasion: "noon"}, 2},
+		{"also where they know more or less of it", orders, plan.Event{Reason: "Woken", Message: "Woken by somebody", Occasion: "noon"}, 1},
+		{"another time is another one", orders, plan.Event{Reason: "Woken", Occasion: "evening"}, 2},
+		{"and so is something else at that time", orders, plan.Event{Warning: true, Reason: "WakesByHandOnly", Occasion: "noon"}, 2},
 		{"and what happens to another Cluster of that name", anew, woken, 2},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -79,7 +81,7 @@ func TestWrite(t *testing.T) {
 			return c.Create(ctx, o, options...)
 		}})
 		writer := &Writer{Client: api}
-		for want, events := range [][]Event{nil, {woken, woken}, {{Reason: "Refused"}, woken}, {{Reason: "Woken", Occasion: "evening"}}} {
+		for want, events := range [][]plan.Event{nil, {woken, woken}, {{Reason: "Refused"}, woken}, {{Reason: "Woken", Occasion: "evening"}}} {
 			for _, event := range events {
 				if err := writer.Write(t.Context(), orders, event, now); err != nil {
 					t.Fatal(err)
@@ -89,7 +91,7 @@ func TestWrite(t *testing.T) {
 				t.Errorf("asked %d times, want %d", asked, want)
 			}
 		}
-		again := Event{Reason: "Refused"}
+		again := plan.Event{Reason: "Refused"}
 		if err := writer.Write(t.Context(), orders, again, now.Add(keptFor)); err != nil || asked != 4 {
 			t.Errorf("once the API server may have dropped it: asked %d times, %v", asked, err)
 		}

@@ -1,16 +1,6 @@
-// Package plan decides which Services of a cluster lead to the gateway. It reads no clock and does no input or output.
-//
-// They do while an instance announces that it is about to put the cluster to sleep, while the cluster sleeps because this
-// project put it to sleep, and after a wake until the Service has a ready endpoint of its own: a Service that clients use
-// must never be without any. In every other case nothing of ours is between a client and PostgreSQL.
-//
-// In a cluster that dozes, PostgreSQL is stopped and its pod is kept. Its Services lead to the gateway whatever the annotations say,
-// and even if the plugin is not listed, because nothing else could serve its clients. Before PostgreSQL is stopped, the plugin
-// confirms the announcement a second time, once no Service leads to an instance directly.
 package plan
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -19,184 +9,184 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Reason says why the Services of a cluster lead to the gateway, or do not. The list is closed.
-type Reason string
-
-// The reasons.
-const (
-	// ReasonAnnounced says that the cluster is about to sleep.
-	ReasonAnnounced Reason = "announced"
-	// ReasonAsleep says that it sleeps and a connection wakes it.
-	ReasonAsleep Reason = "asleep"
-	// ReasonDozing says that PostgreSQL is stopped, or may still stop, in a pod that is kept.
-	ReasonDozing Reason = "dozing"
-	// ReasonWaking says that it was woken, and that a Service has no ready endpoint of its own yet.
-	ReasonWaking Reason = "waking"
-	// ReasonSettling says that it was woken from a doze, and that its Services' own endpoints may become unready once more.
-	ReasonSettling Reason = "settling"
-	// ReasonAwake says that it is awake.
-	ReasonAwake Reason = "awake"
-	// ReasonGone says that the Cluster is being deleted.
-	ReasonGone Reason = "gone"
-	// ReasonNotListed says that the Cluster does not list the plugin, or has turned it off.
-	ReasonNotListed Reason = "not_listed"
-	// ReasonInvalid says that an annotation is not understood.
-	ReasonInvalid Reason = "invalid_annotation"
-	// ReasonDisabled says that the feature is off for the cluster.
-	ReasonDisabled Reason = "disabled"
-	// ReasonManual says that only people wake it.
-	ReasonManual Reason = "manual"
-	// ReasonByHand says that a person put it to sleep.
-	ReasonByHand Reason = "by_hand"
-	// ReasonMaintenance says that a wake might have the operator delete volumes. Clients of a sleeping cluster are routed to the
-	// gateway all the same: there they are told.
-	ReasonMaintenance Reason = "maintenance"
-)
-
-// Service is what a decision needs to know of a Service.
-type Service struct {
-	UID types.UID
-	// Led says that an EndpointSlice of ours exists, Ready that the Service has a ready endpoint of its own, of each family of
-	// addresses that is led. Direct says that it has one at all, so that clients may bypass the gateway.
-	Led, Ready, Direct bool
-	// ReadySince is since when it has been ready without a break after a doze, or an attempt at one; zero if it is not.
-	ReadySince time.Time
-}
-
-// StandInFor is how long the gateway stands in for a woken cluster's Services that do not get ready. The longest time that a client
-// may be given is as long: while one waits, nobody who comes is refused.
-const StandInFor = time.Hour
-
-// settleTime is how long a Service must have been ready after a doze, or an attempt at one. The readiness probe of PostgreSQL's
-// container may have failed twice by then, and a third failure in a row would make the pod not ready (1.30: pkg/specs/pods.go:
-// every 10 s, with a timeout of 5 s, three times). In 16 s the probe runs at least once, and one success resets the count.
-const settleTime = 16 * time.Second
-
-// State is what a decision is made from.
+// State is what a plan is made from.
 type State struct {
-	Cluster  Cluster
-	Services []Service
-	// Unroutable says that clients of a Service could not be routed to the gateway: the cluster must not sleep.
-	Unroutable bool
-	// WakingUntil is how long the gateway stands in for Services of a woken cluster that do not get ready.
-	WakingUntil time.Time
-	// Dozed says that the cluster dozed or was about to, and that a Service still leads to the gateway since then.
-	Dozed bool
+	// Name is the Cluster's, and Resource what kubectl calls its kind, such as clusters.postgresql.cnpg.io.
+	Name     types.NamespacedName
+	Resource string
+	// Gone says that there is no Cluster. Then nothing else is set.
+	Gone    bool
+	Cluster Cluster
+	// Annotations are the Cluster's, and Primary is its status.currentPrimary.
+	Annotations map[string]string
+	Primary     string
+	Services    []Service
+	// Unroutable names the Services of which not every client can be led to the gateway, and says why.
+	Unroutable []string
+	// Disrupted says why a dozing cluster is to hibernate; empty: it may go on dozing.
+	Disrupted string
+	// Instances are the pods of the instances by the informers, and Inspected are those that have not ended by the API server, if the
+	// plan asked for them.
+	Instances []Pod
+	Inspected *[]Instance
+	// LedHere says that an EndpointSlice of this replica exists.
+	LedHere bool
+	// HandoverWait is how long other nodes' kube-proxies are given.
+	HandoverWait time.Duration
+	Memory       Memory
 }
 
-// Plan is what the gateway is to do.
+// Pod is an instance's pod that is not being deleted.
+type Pod struct {
+	UID  types.UID
+	Name string
+}
+
+// Memory is what a replica remembers of a cluster from one plan to the next. The zero value remembers nothing.
+type Memory struct {
+	// wakingUntil is how long the gateway stands in for Services that do not get ready. dozed says that the cluster dozed or was about
+	// to, and that a Service still leads to the gateway since then; ready is since when each has been ready without a break.
+	wakingUntil time.Time
+	dozed       bool
+	ready       map[types.UID]time.Time
+	// bypassed is the announcement of a doze during which no Service has led to an instance directly, and bypassedSince since when.
+	bypassed      string
+	bypassedSince time.Time
+	// stop is what is known of a stop that no sidecar has recorded.
+	stop Stop
+	// serving is since when the Service of the last wake is ready.
+	serving time.Time
+	// Unwritten are the Events that could not be written yet and that no later plan has.
+	Unwritten []Event
+}
+
+// Deletion is a pod that is to be deleted, and why, which is logged as a warning if Warns is set.
+type Deletion struct {
+	Pod
+	Why   string
+	Warns bool
+}
+
+// Change is a change of the Cluster's annotations; nil removes one.
+type Change struct {
+	Annotations map[string]*string
+	// Why is logged when it is written, as a warning if Warns is set.
+	Why   string
+	Warns bool
+	// First is an Event that must be written before, Then one that is written afterwards.
+	First, Then *Event
+}
+
+// Plan is what the plugin is to do.
 type Plan struct {
-	// Lead are the Services that are to lead to the gateway, and no others.
-	Lead []types.UID
-	// Reason says why.
-	Reason Reason
-	// Acknowledge is the announcement that is to be acknowledged once they do; empty: none, or it has been.
-	Acknowledge string
-	// Hold is the announcement of a doze that is to be confirmed a second time, since every client now comes to the gateway; empty:
-	// none, or it has been.
-	Hold string
-	// Revoke says that the acknowledgement is to be removed, because the announcement's deadline has passed. A request to turn hibernation
-	// on that is still on its way then fails, so that the Services can lead to the instances alone again.
-	Revoke bool
-	// Unwakeable says that the cluster sleeps because of this project and that no connection wakes it any more.
-	Unwakeable bool
+	// Routes are carried out first.
+	Routes
+	// List and Dial say that the plan is to be made again with the instances' pods, as the API server has them, and with whether their
+	// port refuses connections.
+	List, Dial bool
+	// Changes are written together, unless the Cluster has changed.
+	Changes []Change
+	// Delete are the pods that are to be deleted, if the plan for the Cluster of the API server says so too.
+	Delete []Deletion
+	// Events are written unless they have been.
+	Events []Event
+	// Confirm is the announcement of a doze that is to be confirmed a second time, because for HandoverWait every client has come to
+	// the gateway, if everything else could be done.
+	Confirm string
 	// Next is when to look again without anything having changed; zero: never.
 	Next time.Time
+	// Memory is what is to be remembered.
+	Memory Memory
 }
 
 // Decide makes the plan.
 func Decide(state State, now time.Time) Plan {
-	cluster := state.Cluster
-	obstacle := cluster.Obstacle()
-	disarmed := obstacle != "" && obstacle != ReasonMaintenance
+	if state.Gone {
+		return Plan{Routes: Routes{Reason: ReasonGone}}
+	}
+	p := &Plan{Memory: state.Memory, Events: slices.Clone(state.Memory.Unwritten)}
+	p.route(state, now)
+	p.confirm(state, now)
+	p.tellUnroutable(state)
+	p.tellUnwakeable(state)
+	p.awaitStop(state, now)
+	p.endDoze(state)
+	p.restart(state, now)
+	p.disrupt(state, now)
+	p.tellWoken(state, now)
+	p.tellLongStop(state, now)
+	return *p
+}
+
+// at asks for another plan at that time; zero: none.
+func (p *Plan) at(when time.Time) {
+	if !when.IsZero() && (p.Next.IsZero() || when.Before(p.Next)) {
+		p.Next = when
+	}
+}
+
+// route decides which Services lead to the gateway, and updates what is remembered for that.
+func (p *Plan) route(state State, now time.Time) {
+	services := p.remember(state, now)
+	p.Routes = routing{
+		Cluster: state.Cluster, Services: services, Unroutable: len(state.Unroutable) != 0, WakingUntil: p.Memory.wakingUntil, Dozed: p.Memory.dozed,
+	}.routes(now)
+	p.at(p.Routes.Next)
+	if len(p.Lead) == 0 {
+		p.Memory.dozed, p.Memory.ready = false, nil
+	}
+	if p.Revoke {
+		p.Changes = append(p.Changes, Change{
+			Annotations: map[string]*string{contract.AnnotationGatewayReady: nil}, Why: "the deadline of an acknowledged announcement has passed",
+		})
+	}
+}
+
+// remember updates since when a woken cluster's Services lead to the gateway, and returns them with since when each is ready after a
+// doze. A replica that was started after the doze knows nothing of it.
+func (p *Plan) remember(state State, now time.Time) []Service {
+	cluster, memory := state.Cluster, &p.Memory
+	switch led := slices.ContainsFunc(state.Services, func(s Service) bool { return s.Led }); {
+	case cluster.Sleeps() || !led:
+		memory.wakingUntil = time.Time{}
+	case memory.wakingUntil.IsZero():
+		memory.wakingUntil = now.Add(StandInFor)
+	}
 	switch {
-	case obstacle == ReasonGone:
-		return Plan{Reason: obstacle}
-	case cluster.Dozing || cluster.MayStillStop:
-		return Plan{Lead: all(state.Services), Reason: ReasonDozing}
-	case cluster.HibernationOn && disarmed:
-		return disarm(cluster, obstacle)
 	case cluster.HibernationOn:
-		return Plan{Lead: all(state.Services), Reason: cmp.Or(obstacle, ReasonAsleep)}
-	}
-	var next time.Time
-	if announcement, err := contract.ParseAnnouncement(cluster.Announced); err == nil && obstacle == "" {
-		live, change := announcement.Valid(now)
-		switch {
-		case live:
-			plan := Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change}
-			plan.confirm(state, announcement)
-			return plan
-		case change.IsZero() && !announcement.Doze && cluster.Acknowledged == cluster.Announced:
-			return Plan{Lead: all(state.Services), Reason: ReasonAnnounced, Revoke: true}
-		case !announcement.Doze && !state.Dozed:
-			return Plan{Reason: ReasonAwake, Next: change}
+		memory.dozed, memory.ready = false, nil
+	case cluster.Dozing || cluster.MayStillStop || cluster.DozeAcknowledged:
+		memory.dozed, memory.ready = true, nil
+	case memory.dozed:
+		services, ready := slices.Clone(state.Services), map[types.UID]time.Time{}
+		for i := range services {
+			if service := &services[i]; service.Ready {
+				since, known := memory.ready[service.UID]
+				if !known {
+					since = now
+				}
+				service.ReadySince, ready[service.UID] = since, since
+			}
 		}
-		next = change // for a doze the pod may have left its Services by now
+		memory.ready = ready
+		return services
 	}
-	plan := standIn(state, now)
-	switch {
-	case len(plan.Lead) == 0 && disarmed:
-		return disarm(cluster, obstacle)
-	case plan.Next.IsZero():
-		plan.Next = next
-	}
-	return plan
+	return state.Services
 }
 
-// disarm is the plan for a cluster that no connection is to wake.
-func disarm(cluster Cluster, obstacle Reason) Plan {
-	plan := Plan{Reason: obstacle, Unwakeable: cluster.HibernationOn && cluster.OwnsHibernation}
-	if obstacle == ReasonInvalid {
-		plan.Next = cluster.UnderstoodFrom
+// confirm confirms the announcement of a doze once no Service has led to an instance directly for HandoverWait.
+func (p *Plan) confirm(state State, now time.Time) {
+	memory := &p.Memory
+	if p.Hold == "" {
+		memory.bypassed = ""
+		return
 	}
-	return plan
-}
-
-// confirm says which confirmation of the announcement is due.
-func (p *Plan) confirm(state State, announcement contract.Announcement) {
-	cluster := state.Cluster
-	switch bypasses := func(s Service) bool { return s.Direct || !s.Led }; {
-	case state.Unroutable:
-	case cluster.Acknowledged != cluster.Announced:
-		p.Acknowledge = cluster.Announced
-	case announcement.Doze && !cluster.Holding && !slices.ContainsFunc(state.Services, bypasses):
-		p.Hold = cluster.Announced
+	if memory.bypassed != p.Hold {
+		memory.bypassed, memory.bypassedSince = p.Hold, now
 	}
-}
-
-// standIn is the plan for an awake cluster: a Service that leads to the gateway does so until it is ready, and after a doze until
-// it has been ready for settleTime.
-func standIn(state State, now time.Time) Plan {
-	plan := Plan{Reason: ReasonAwake}
-	for _, service := range state.Services {
-		settled := service.ReadySince.Add(settleTime)
-		switch {
-		case !service.Led:
-		case !service.Ready && now.Before(state.WakingUntil):
-			plan.lead(service.UID, ReasonWaking, state.WakingUntil)
-		case service.Ready && state.Dozed && now.Before(settled):
-			plan.lead(service.UID, ReasonSettling, settled)
-		}
+	if until := memory.bypassedSince.Add(state.HandoverWait); now.Before(until) {
+		p.at(until)
+		return
 	}
-	return plan
-}
-
-// lead adds a Service until then. ReasonSettling takes precedence: with it, all slices of a Service stay, and with ReasonWaking not.
-func (p *Plan) lead(uid types.UID, reason Reason, until time.Time) {
-	p.Lead = append(p.Lead, uid)
-	if p.Reason != ReasonSettling {
-		p.Reason = reason
-	}
-	if p.Next.IsZero() || until.Before(p.Next) {
-		p.Next = until
-	}
-}
-
-func all(services []Service) []types.UID {
-	uids := make([]types.UID, 0, len(services))
-	for _, service := range services {
-		uids = append(uids, service.UID)
-	}
-	return uids
+	p.Confirm = p.Hold
 }

@@ -1,128 +1,139 @@
 package plan
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-
-func announcement(ahead time.Duration) string {
-	return "pod-uid " + now.Add(ahead).Format(time.RFC3339Nano)
-}
-
-func by(manager string) []metav1.ManagedFieldsEntry {
-	return []metav1.ManagedFieldsEntry{
-		{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}},
-		{Manager: manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{}}}}`)}},
+// summary is a plan in a line: what is written, deleted and told, what is asked for, and in how long there is to be another plan.
+func (p Plan) summary() string {
+	var parts []string
+	for _, change := range p.Changes {
+		for _, key := range slices.Sorted(maps.Keys(change.Annotations)) {
+			part := "-" + key
+			if value := change.Annotations[key]; value != nil {
+				part = key + "=" + *value
+			}
+			parts = append(parts, part)
+		}
+		for when, event := range map[string]*Event{"first": change.First, "then": change.Then} {
+			if event != nil {
+				parts = append(parts, when+" "+event.Reason)
+			}
+		}
 	}
+	for _, pod := range p.Delete {
+		parts = append(parts, "delete "+pod.Name)
+	}
+	for _, event := range p.Events {
+		parts = append(parts, event.Reason)
+	}
+	for what, asked := range map[string]bool{"list": p.List, "dial": p.Dial, "confirm": p.Confirm != ""} {
+		if asked {
+			parts = append(parts, what)
+		}
+	}
+	slices.Sort(parts)
+	if !p.Next.IsZero() {
+		parts = append(parts, fmt.Sprintf("in %s", p.Next.Sub(now)))
+	}
+	return strings.ReplaceAll(strings.Join(parts, "; "), "xata.io/scale-to-zero-", "")
 }
 
-// maintained begins a node maintenance.
-func maintained(reuse *bool) func(*cnpgv1.Cluster) {
+// inHibernation is the operator's condition of a cluster.
+func inHibernation(reason string, status metav1.ConditionStatus) func(*cnpgv1.Cluster) {
 	return func(c *cnpgv1.Cluster) {
-		c.Spec.NodeMaintenanceWindow = &cnpgv1.NodeMaintenanceWindow{InProgress: true, ReusePVC: reuse}
+		c.Status.Conditions = []metav1.Condition{{Type: contract.ConditionHibernation, Reason: reason, Status: status}}
 	}
 }
 
 func TestDecide(t *testing.T) {
 	t.Parallel()
-	both := []types.UID{"rw", "r"}
-	live := announcement(20 * time.Second)
-	asleep := func(c *cnpgv1.Cluster) {
-		c.Annotations[contract.AnnotationHibernation] = "on"
-		c.ManagedFields = by(contract.FieldManager)
-	}
-	annotate := func(key, value string) func(*cnpgv1.Cluster) {
-		return func(c *cnpgv1.Cluster) { c.Annotations[key] = value }
-	}
-	routed := func(ready ...bool) []Service {
-		return []Service{{UID: "rw", Led: true, Ready: ready[0]}, {UID: "r", Led: true, Ready: ready[1]}}
+	type changes = []func(*cnpgv1.Cluster)
+	instance := []Pod{{UID: "pod-uid", Name: "orders-1"}}
+	found := func(i Instance) *[]Instance { i.UID, i.Name = "pod-uid", "orders-1"; return &[]Instance{i} }
+	stopping := fenced(contract.FieldManager)
+	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
+	hibernating := changes{stopping, switchedOn, inHibernation(contract.HibernationDeletingPods, metav1.ConditionFalse)}
+	failed := annotate(contract.AnnotationRestartFailed, "pod-uid")
+	wake, err := contract.LastWake{At: now.Add(-time.Minute), By: "192.0.2.9", Service: "rw"}.Encode()
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, row := range []struct {
-		rule     string
-		changes  []func(*cnpgv1.Cluster)
-		services []Service
-		want     Plan
+		rule    string
+		changes changes
+		state   State
+		want    string
 	}{
-		{"an awake cluster has nothing of ours", nil, nil, Plan{Reason: ReasonAwake}},
-		{"an announcement leads every Service here and is acknowledged", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live)}, nil,
-			Plan{Lead: both, Reason: ReasonAnnounced, Acknowledge: live, Next: now.Add(20 * time.Second)}},
-		{"one that was acknowledged is not again", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationGatewayReady, live)}, nil,
-			Plan{Lead: both, Reason: ReasonAnnounced, Next: now.Add(20 * time.Second)}},
-		{"an older acknowledgement is not one of this announcement", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationGatewayReady, announcement(time.Second))}, nil,
-			Plan{Lead: both, Reason: ReasonAnnounced, Acknowledge: live, Next: now.Add(20 * time.Second)}},
-		{"after the deadline the slices go", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(0))}, routed(true, true), Plan{Reason: ReasonAwake}},
-		{"after the deadline they go even where a Service is not ready", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(-time.Second))}, routed(false, true), Plan{Reason: ReasonAwake}},
-		{"an acknowledgement is removed before they go", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(0)), annotate(contract.AnnotationGatewayReady, announcement(0))}, routed(true, true),
-			Plan{Lead: both, Reason: ReasonAnnounced, Revoke: true}},
-		{"not one that another replica's clock has let it give", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(31*time.Second)), annotate(contract.AnnotationGatewayReady, announcement(31*time.Second))}, nil,
-			Plan{Reason: ReasonAwake, Next: now.Add(time.Second)}},
-		{"a deadline more than 30 s ahead does not count yet", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(31*time.Second))}, nil,
-			Plan{Reason: ReasonAwake, Next: now.Add(time.Second)}},
-		{"what is no announcement is none", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, "soon")}, nil, Plan{Reason: ReasonAwake}},
-		{"a cluster that we put to sleep is woken by connections", []func(*cnpgv1.Cluster){asleep}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
-		{"one that a person put to sleep is not", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, routed(false, false), Plan{Reason: ReasonByHand}},
-		{"nor one whose sleep somebody applies beside us", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) {
-			theirs := by("argocd-controller")[1]
-			theirs.Operation = metav1.ManagedFieldsOperationApply
-			c.ManagedFields = append(c.ManagedFields, theirs)
-		}}, routed(false, false), Plan{Reason: ReasonByHand}},
-		{"a woken cluster's Services lead here until each is ready", nil, routed(true, false), Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
-		{"an announcement that was taken back leaves nothing", nil, routed(true, true), Plan{Reason: ReasonAwake}},
-		{"a Service that is not ready on an awake cluster is not routed here", nil, []Service{{UID: "rw"}}, Plan{Reason: ReasonAwake}},
-		{"wake=manual disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationWake, "manual")}, routed(false, false), Plan{Reason: ReasonManual, Unwakeable: true}},
-		{"wake=manual needs no acknowledgement", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationWake, "manual")}, nil, Plan{Reason: ReasonManual}},
-		{"enabled=false disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationEnabled, "false")}, nil, Plan{Reason: ReasonDisabled, Unwakeable: true}},
-		{"a bad annotation disarms it", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationActivity, "x")}, nil, Plan{Reason: ReasonInvalid, Unwakeable: true}},
-		{"a time too far ahead disarms it until it has come near enough", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339))}, nil,
-			Plan{Reason: ReasonInvalid, Unwakeable: true, Next: now.Add(24 * time.Hour)}},
-		{"but not where another annotation is bad as well", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationKeepAwakeUntil, now.Add(8*24*time.Hour).Format(time.RFC3339)), annotate(contract.AnnotationActivity, "x")}, nil,
-			Plan{Reason: ReasonInvalid, Unwakeable: true}},
-		{"a plugin that is turned off disarms it", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.Spec.Plugins[0].Enabled = ptr.To(false) }}, nil, Plan{Reason: ReasonNotListed, Unwakeable: true}},
-		{"a sleeping cluster whose volumes a wake would risk tells its clients so", []func(*cnpgv1.Cluster){asleep, maintained(ptr.To(false))}, nil, Plan{Lead: both, Reason: ReasonMaintenance}},
-		{"volumes that are reused are not at risk", []func(*cnpgv1.Cluster){asleep, maintained(ptr.To(true))}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
-		{"they are reused unless the Cluster says otherwise", []func(*cnpgv1.Cluster){asleep, maintained(nil)}, nil, Plan{Lead: both, Reason: ReasonAsleep}},
-		{"a window that is planned puts nothing at risk", []func(*cnpgv1.Cluster){asleep, maintained(ptr.To(false)), func(c *cnpgv1.Cluster) { c.Spec.NodeMaintenanceWindow.InProgress = false }}, nil,
-			Plan{Lead: both, Reason: ReasonAsleep}},
-		{"what a person put to sleep has nothing of ours during maintenance either", []func(*cnpgv1.Cluster){asleep, maintained(ptr.To(false)), func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl-annotate") }}, nil,
-			Plan{Reason: ReasonByHand}},
-		{"an announcement while volumes are at risk is not acknowledged", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), maintained(ptr.To(false))}, nil, Plan{Reason: ReasonAwake}},
-		{"a woken cluster's Services lead here until each is ready, maintenance or not", []func(*cnpgv1.Cluster){maintained(ptr.To(false))}, routed(true, false),
-			Plan{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
-		{"a cluster that is being deleted has nothing of ours", []func(*cnpgv1.Cluster){asleep, func(c *cnpgv1.Cluster) { c.DeletionTimestamp = &metav1.Time{Time: now} }}, nil, Plan{Reason: ReasonGone}},
+		{"an awake cluster needs nothing", nil, State{}, ""},
+		{"a Cluster that is gone needs nothing", nil, State{Gone: true}, ""},
+		{"a stop that the sidecar has not recorded is awaited", changes{stopping}, State{}, "list; in 30s"},
+		{"then the instances are inspected", changes{stopping}, State{Memory: Memory{stop: Stop{began: now.Add(-sidecarTimeout)}}}, "dial; list"},
+		{"one that serves has not stopped", changes{stopping}, State{Memory: Memory{stop: Stop{began: now.Add(-sidecarTimeout)}}, Inspected: found(Instance{Ready: true})},
+			"StopDelayed; in 5s"},
+		{"one refusal proves nothing", changes{stopping}, State{Memory: Memory{stop: Stop{began: now.Add(-sidecarTimeout)}}, Inspected: found(Instance{Refuses: true})},
+			"StopDelayed; in 1s"},
+		{"a second one proves the stop", changes{stopping},
+			State{Memory: Memory{stop: Stop{began: now.Add(-sidecarTimeout), pods: "pod-uid", refused: now.Add(-refusalInterval)}}, Inspected: found(Instance{Refuses: true})},
+			"StopDelayed; postgres-stopped=pod-uid; in 5s"},
+		{"where there is no pod it has stopped", changes{stopping},
+			State{Memory: Memory{stop: Stop{began: now.Add(-sidecarTimeout), refused: now.Add(-refusalInterval)}}, Inspected: &[]Instance{}},
+			"StopDelayed; postgres-stopped=none; in 5s"},
+		{"a fence that stops nothing is lifted", changes{stopping},
+			State{Memory: Memory{stop: Stop{began: now.Add(-time.Hour), serving: now.Add(-fenceTimeout)}}, Inspected: found(Instance{Ready: true})},
+			"-cnpg.io/fencedInstances; StopDelayed; in 5s"},
+		{"one that a person has lifted stops nothing in the end", changes{stopping, unfenced},
+			State{Memory: Memory{stop: Stop{began: now.Add(-LiftedFenceTimeout), fenceLifted: true}}, Inspected: found(Instance{Ready: true})},
+			"-dozing-since; in 5s"},
+		{"a fenced instance of a cluster that hibernates is deleted", hibernating, State{Instances: instance}, "delete orders-1"},
+		{"not where its volume is at risk", append(slices.Clone(hibernating), maintained(new(bool))), State{Instances: instance}, "WakeRefused"},
+		{"the fence is lifted once it is gone", changes{dozing, switchedOn, inHibernation(contract.Hibernated, metav1.ConditionTrue)}, State{},
+			"-cnpg.io/fencedInstances; -dozing-since; -postgres-stopped"},
+		{"also where the Cluster no longer lists the plugin", changes{dozing, func(c *cnpgv1.Cluster) { c.Spec.Plugins = nil }}, State{},
+			"-cnpg.io/fencedInstances; -dozing-since; -postgres-stopped"},
+		{"and while the operator waits for it to get healthy", changes{stopping, annotate(contract.AnnotationHibernation, "on"), inHibernation(contract.HibernationWaitingForHealthy, metav1.ConditionFalse)}, State{},
+			"-cnpg.io/fencedInstances; -postgres-stopped"},
+		{"a pod in which PostgreSQL was not started is inspected", changes{failed}, State{Instances: instance, Primary: "orders-1"}, "dial"},
+		{"and deleted", changes{failed}, State{Instances: instance, Primary: "orders-1", Inspected: found(Instance{Refuses: true})}, "delete orders-1"},
+		{"not if it listens", changes{failed}, State{Instances: instance, Primary: "orders-1", Inspected: found(Instance{})}, "in 5s"},
+		{"not if it is no primary", changes{failed}, State{Instances: instance, Primary: "orders-2"}, ""},
+		{"a dozing cluster that is disrupted hibernates", changes{dozing}, State{Disrupted: "so that its pod leaves"},
+			"then HibernationRequested; sleep-requested=" + ago(0)},
+		{"that is asked for once", changes{dozing, annotate(contract.AnnotationSleepRequested, ago(time.Minute))}, State{Disrupted: "so that its pod leaves"}, "in 4m0s"},
+		{"a request from before the doze is none", changes{dozing, annotate(contract.AnnotationSleepRequested, ago(2*time.Hour))}, State{Disrupted: "so that its pod leaves"},
+			"then HibernationRequested; sleep-requested=" + ago(0)},
+		{"an unroutable Service is told of before it is written", nil, State{Unroutable: []string{"orders-x: why"}}, "first ServiceUnroutable; unroutable-services=orders-x: why"},
+		{"once", changes{annotate(contract.AnnotationUnroutableServices, "orders-x: why")}, State{Unroutable: []string{"orders-x: why"}}, ""},
+		{"and no more when it can be led", changes{annotate(contract.AnnotationUnroutableServices, "orders-x: why")}, State{}, "-unroutable-services"},
+		{"who can no more be woken is told how to wake it", changes{switchedOn, annotate(contract.AnnotationWake, "manual")}, State{LedHere: true}, "WakesByHandOnly"},
+		{"by the replica that led its clients", changes{switchedOn, annotate(contract.AnnotationWake, "manual")}, State{}, ""},
+		{"what could not be written is told later", changes{switchedOn, annotate(contract.AnnotationWake, "manual")}, State{Memory: Memory{Unwritten: []Event{{Reason: "WakesByHandOnly"}}}}, "WakesByHandOnly"},
+		{"unless it is true no more", nil, State{Memory: Memory{Unwritten: []Event{{Reason: "WakesByHandOnly"}, {Reason: "HibernationRequested"}}}}, "HibernationRequested"},
+		{"the waker has five seconds to tell of a wake", changes{annotate(contract.AnnotationLastWake, wake)}, State{Services: []Service{{UID: "rw", Name: "rw", Direct: true}}}, "in 5s"},
+		{"then any replica does", changes{annotate(contract.AnnotationLastWake, wake)},
+			State{Services: []Service{{UID: "rw", Name: "rw", Direct: true}}, Memory: Memory{serving: now.Add(-WakerEventDelay)}}, "Woken"},
+		{"a stop that takes long is told of", changes{switchedOn, annotate(contract.AnnotationAsleepSince, ago(LongStop))}, State{Inspected: found(Instance{Deleting: true})}, "StopDelayed"},
+		{"not before", changes{switchedOn, annotate(contract.AnnotationAsleepSince, ago(0))}, State{}, "in 30s"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			cluster := &cnpgv1.Cluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{contract.AnnotationEnabled: "true"}}}
-			cluster.Spec.Plugins = []cnpgv1.PluginConfiguration{{Name: contract.PluginName}}
-			for _, change := range row.changes {
-				change(cluster)
-			}
-			services := row.services
-			if services == nil {
-				services = []Service{{UID: "rw", Ready: true}, {UID: "r", Ready: true}}
-			}
-			state := State{Cluster: View(cluster, now), Services: services, WakingUntil: now.Add(time.Minute)}
-			if diff := cmp.Diff(row.want, Decide(state, now)); diff != "" {
-				t.Errorf("plan (-want +got):\n%s", diff)
+			cluster := made(row.changes...)
+			row.state.Name, row.state.Resource = types.NamespacedName{Namespace: "shop", Name: "orders"}, "clusters.postgresql.cnpg.io"
+			row.state.Cluster, row.state.Annotations = View(cluster, now), cluster.Annotations
+			if got := Decide(row.state, now).summary(); got != row.want {
+				t.Errorf("%q, want %q", got, row.want)
 			}
 		})
 	}
-	t.Run("a Service that does not get ready is given up", func(t *testing.T) {
-		t.Parallel()
-		state := State{Cluster: Cluster{Listed: true, Policy: idle.Policy{Enabled: true}}, Services: routed(false, false), WakingUntil: now}
-		if diff := cmp.Diff(Plan{Reason: ReasonAwake}, Decide(state, now)); diff != "" {
-			t.Errorf("plan (-want +got):\n%s", diff)
-		}
-	})
 }

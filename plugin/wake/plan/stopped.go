@@ -29,7 +29,11 @@ func (c Cluster) AwaitsStop() bool { return (c.Dozing && !c.Stopped || c.MayStil
 
 // Instance is the result of inspecting an instance's pod.
 type Instance struct {
-	UID types.UID
+	UID  types.UID
+	Name string
+	// Deleting says that the pod is being deleted, and Running are its containers that still run.
+	Deleting bool
+	Running  []string
 	// Ready says that the kubelet reports PostgreSQL's container as ready: the instance manager has not obeyed the fence, or only a
 	// moment ago. Refuses says that PostgreSQL's port refuses connections.
 	Ready, Refuses bool

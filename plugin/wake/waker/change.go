@@ -73,7 +73,7 @@ func returned(cluster *cnpgv1.Cluster, since time.Time) bool {
 // lastWake returns the annotation's value for a wake of the cluster, for a client that returned at once, or not.
 func lastWake(cluster *cnpgv1.Cluster, service gateway.Service, by gateway.Client, do step, returned bool) (string, error) {
 	wake := contract.LastWake{
-		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: shorten(by.User), Database: shorten(by.Database), Service: service.Name,
+		At: time.Now(), By: by.Peer.Addr().Unmap().String(), User: contract.ShortName(by.User), Database: contract.ShortName(by.Database), Service: service.Name,
 	}
 	if before, _, ok := unusedWake(cluster, by); ok {
 		wake.Unused = before.Unused + 1

@@ -156,7 +156,7 @@ func unusedWake(cluster *cnpgv1.Cluster, client gateway.Client) (last contract.L
 		return last, asleep, false
 	}
 	by, err := netip.ParseAddr(last.By)
-	if err != nil || gateway.SourceOf(by) != gateway.SourceOf(client.Peer.Addr()) || last.User != "" && client.User != "" && last.User != shorten(client.User) {
+	if err != nil || gateway.SourceOf(by) != gateway.SourceOf(client.Peer.Addr()) || last.User != "" && client.User != "" && last.User != contract.ShortName(client.User) {
 		return last, asleep, false
 	}
 	asleep, err = time.Parse(time.RFC3339, cluster.Annotations[contract.AnnotationAsleepSince])

@@ -1,7 +1,6 @@
 package waker
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -334,27 +333,16 @@ const recordTimeout = 10 * time.Second
 func (w *wake) recordWoken(message string, now time.Time) {
 	ctx, cancel := context.WithTimeout(w.Base, recordTimeout)
 	defer cancel()
-	if err := w.Events.Write(ctx, w.cluster, woken(w.recorded, message), now); err != nil {
+	if err := w.Events.Write(ctx, w.cluster, plan.Woken(w.recorded, message), now); err != nil {
 		w.Logger.Warn("cannot write yet who woke a cluster", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 	}
 }
 
 func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
-// maximumName is the maximum length of PostgreSQL's names in bytes. A client may claim longer ones.
-const maximumName = 63
-
-func shorten(name string) string { return strings.ToValidUTF8(name[:min(len(name), maximumName)], "") }
-
 // whoIs describes a client as far as it is visible.
-func whoIs(c gateway.Client) string { return who(c.Peer.Addr().Unmap().String(), c.User, c.Database) }
-
-// who describes the client at an address. user and database are empty if TLS hides them.
-func who(address, user, database string) string {
-	if user == "" {
-		return address
-	}
-	return fmt.Sprintf("%s (user %q, database %q)", address, shorten(user), shorten(cmp.Or(database, user)))
+func whoIs(c gateway.Client) string {
+	return contract.LastWake{By: c.Peer.Addr().Unmap().String(), User: c.User, Database: c.Database}.Who()
 }
 
 func (w *wake) warn(reason, message string) {

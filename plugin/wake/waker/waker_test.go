@@ -34,6 +34,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers/informerstest"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -409,7 +410,7 @@ func TestTwoHundredClientsMakeOneWake(t *testing.T) {
 		}
 		value := cluster.Annotations[contract.AnnotationLastWake]
 		survivor := &events.Writer{Client: w.api, Pod: "b"}
-		if err := survivor.Write(t.Context(), &cluster, Woken(value, recorded), time.Now()); err != nil {
+		if err := survivor.Write(t.Context(), &cluster, plan.Woken(value, "Woken"), time.Now()); err != nil {
 			t.Errorf("another replica tells of it too: %v", err)
 		}
 		if diff := cmp.Diff(messages, w.woken()); diff != "" {

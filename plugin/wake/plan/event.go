@@ -1,0 +1,169 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// Event is something that happened to a Cluster once.
+type Event struct {
+	// Warning says that it is a Warning: clients are refused, or the cluster cannot sleep.
+	Warning bool
+	// Reason and Message are what people read.
+	Reason, Message string
+	// Occasion tells it apart from what happened to the Cluster at other times, for the same reason.
+	Occasion string
+	// Once says that no later plan has it: if it cannot be written, it is remembered.
+	Once bool
+}
+
+// tellUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake. The replica that
+// writes the annotation also writes an Event, before it: the annotation says that the Event has been written.
+func (p *Plan) tellUnroutable(state State) {
+	if state.Cluster.Deleting {
+		return
+	}
+	before, there := state.Annotations[contract.AnnotationUnroutableServices]
+	names := strings.Join(state.Unroutable, "; ")
+	switch obstacle := state.Cluster.Obstacle(); {
+	case obstacle != "" && obstacle != ReasonMaintenance, names == "":
+		if there {
+			p.change("every client of the Services reaches the gateway again", map[string]*string{contract.AnnotationUnroutableServices: nil})
+		}
+		return
+	case names == before:
+		return
+	}
+	message := "The cluster stays awake, because the clients of these Services could not be routed to the gateway while it sleeps: "
+	if state.Cluster.Sleeps() {
+		message = "The cluster sleeps, and not every client of these Services reaches the gateway, which would wake it. A connection to " +
+			"its Service " + state.Name.Name + "-rw wakes it, and it then stays awake: "
+	}
+	p.Changes = append(p.Changes, Change{
+		Annotations: map[string]*string{contract.AnnotationUnroutableServices: &names}, Why: "clients of a cluster's Services cannot be led to the gateway",
+		First: &Event{
+			Warning: true, Reason: "ServiceUnroutable", Occasion: names,
+			Message: message + names + ". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,
+		},
+	})
+}
+
+// reasonsInWords say why connections no longer wake a sleeping cluster.
+var reasonsInWords = map[Reason]string{
+	ReasonNotListed: "the Cluster does not list the plugin any more",
+	ReasonInvalid:   "an annotation is not understood",
+	ReasonDisabled:  "the feature was turned off",
+	ReasonManual:    "the annotation " + contract.AnnotationWake + " says manual",
+}
+
+// tellUnwakeable says why nothing wakes a sleeping cluster, once for each sleep and reason: during maintenance, although its clients are
+// led here, and with how to wake it by hand, when this replica leads them here no more.
+func (p *Plan) tellUnwakeable(state State) {
+	const byHand = "WakesByHandOnly"
+	occasion := state.Annotations[contract.AnnotationAsleepSince] + " " + string(p.Reason)
+	if !p.Unwakeable {
+		p.Events = slices.DeleteFunc(p.Events, func(e Event) bool { return e.Reason == byHand })
+	}
+	switch {
+	case p.Reason == ReasonMaintenance:
+		p.Events = append(p.Events, Event{
+			Warning: true, Reason: "WakeRefused", Message: "The cluster sleeps and is not woken: " + VolumesAtRisk, Occasion: occasion,
+		})
+	case p.Unwakeable && state.LedHere:
+		message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s. To wake it: kubectl annotate -n %s %s %s %s-",
+			reasonsInWords[p.Reason], state.Name.Namespace, state.Resource, state.Name.Name, contract.AnnotationHibernation)
+		if state.Cluster.VolumesAtRisk {
+			message += ", but not yet: " + VolumesAtRisk
+		}
+		p.Events = append(p.Events, Event{Warning: true, Reason: byHand, Message: message, Occasion: occasion, Once: true})
+	}
+}
+
+// WakerEventDelay is how long the replica that woke a cluster has to write its Event once the Service is ready.
+const WakerEventDelay = 5 * time.Second
+
+// tellWoken says who woke the cluster, if the replica that woke it has not, for example because it stopped. It ignores older wakes, so
+// that a starting plugin does not report all past ones.
+func (p *Plan) tellWoken(state State, now time.Time) {
+	if state.Cluster.HibernationOn || state.Cluster.Dozing {
+		p.Memory.serving = time.Time{}
+		return
+	}
+	value := state.Annotations[contract.AnnotationLastWake]
+	wake, err := contract.ParseLastWake(value)
+	serves := func(s Service) bool { return s.Name == wake.Service && s.Direct }
+	if err != nil || now.Sub(wake.At) > StandInFor || !slices.ContainsFunc(state.Services, serves) {
+		return // a value that another client wrote says nothing about a wake
+	}
+	if p.Memory.serving.IsZero() {
+		p.Memory.serving = now
+	}
+	if until := p.Memory.serving.Add(WakerEventDelay); now.Before(until) {
+		p.at(until)
+		return
+	}
+	from := ""
+	if wake.Depth == contract.DepthDoze {
+		from = " from a doze"
+	}
+	p.Events = append(p.Events, Woken(value, fmt.Sprintf(
+		"Woken%s by %s through Service %s; how long it took is unknown, because the plugin's pod stopped first",
+		from, wake.Who(), wake.Service)))
+}
+
+// Woken is the Event that says who woke a cluster. A wake is identified by the annotation that its patch wrote, so that the replica that
+// turned hibernation off and one that survived it write the same Event.
+func Woken(lastWake, message string) Event {
+	return Event{Reason: "Woken", Message: message, Occasion: lastWake}
+}
+
+// LongStop is how long PostgreSQL may take to stop before an Event says what it waits for. Most stops take two seconds.
+const LongStop = 30 * time.Second
+
+// tellLongStop says, once for each sleep, what PostgreSQL waits for if it takes long to stop: its clients are held until then. The
+// sidecar cannot, because it ends as soon as its pod is deleted.
+func (p *Plan) tellLongStop(state State, now time.Time) {
+	cluster := state.Cluster
+	key, order := contract.AnnotationDozingSince, "its WAL to be archived, for at most spec.switchoverDelay"
+	if cluster.HibernationOn {
+		key, order = contract.AnnotationAsleepSince, "sessions to end, for at most spec.smartShutdownTimeout, and then for its WAL to be archived"
+	}
+	begun := state.Annotations[key]
+	since, err := time.Parse(time.RFC3339, begun)
+	if stops := cluster.OwnsHibernation && !cluster.Hibernated || cluster.Dozing && !cluster.Stopped; !stops || err != nil {
+		return // a value that another client wrote says nothing about a stop
+	}
+	due := since.Add(LongStop)
+	switch {
+	case now.Before(due):
+		p.at(due)
+		return
+	case state.Inspected == nil:
+		p.List = true
+		return
+	}
+	var waits []string
+	for _, instance := range *state.Inspected {
+		waits = append(waits, instance.waits(cluster))
+	}
+	p.Events = append(p.Events, Event{Warning: true, Reason: "StopDelayed", Occasion: begun, Message: fmt.Sprintf(
+		"PostgreSQL has not stopped within %s, and clients are held until it has: %s. PostgreSQL waits for %s (condition ContinuousArchiving)",
+		LongStop, cmp.Or(strings.Join(waits, "; "), "the operator has not reported yet that every pod is deleted"), order)})
+}
+
+// waits says what a stop waits for in an instance's pod.
+func (i Instance) waits(cluster Cluster) string {
+	switch {
+	case cluster.Dozing:
+		return fmt.Sprintf("the instance manager of pod %s has not stopped it", i.Name)
+	case !i.Deleting:
+		return fmt.Sprintf("the operator has not deleted pod %s", i.Name)
+	default:
+		return fmt.Sprintf("pod %s still runs %s", i.Name, cmp.Or(strings.Join(i.Running, ", "), "no container, and is being deleted"))
+	}
+}
