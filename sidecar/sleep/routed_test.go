@@ -54,7 +54,7 @@ func (r *routed) visible() View {
 // decided is what the plugin decides now.
 func (r *routed) decided() plan.Plan {
 	state := plan.State{
-		Cluster: planned(r.seen),
+		Cluster:  planned(r.seen),
 		Services: []plan.Service{{UID: "rw", Led: r.led, Ready: r.operator == untouched, Direct: r.operator == untouched}},
 	}
 	if r.seen.Announced == newest && r.passed || r.seen.Announced == older && r.olderPassed {
