@@ -35,9 +35,20 @@ type wakeGateway struct {
 	room    int
 }
 
+// reach is how other replicas, Services and instances are reached.
+type reach struct {
+	ask  func(ctx context.Context, replica netip.Addr) error
+	dial func(ctx context.Context, address string) (net.Conn, error)
+}
+
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "tcp", address)
+}
+
 // newWakeGateway makes the gateway and its controller, or returns nil if the settings leave it off. The context must outlive
 // the sessions that are drained when the plugin stops.
-func newWakeGateway(ctx context.Context, c *config.Gateway, ask func(context.Context, netip.Addr) error, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
+func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
 	if c == nil {
 		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
 		return nil, nil
@@ -57,7 +68,6 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask func(context.Con
 	if err != nil {
 		return nil, err
 	}
-	var dialer net.Dialer
 	counts := metrics.NewWake(ctrlmetrics.Registry, c.Ports.Count())
 	notifier, stopping := &waker.Notifier{}, &waker.Stopping{}
 	tell := &events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
@@ -69,21 +79,18 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, ask func(context.Con
 		Observer: counts, Logger: logger, Budget: waker.NewBudget(c.WakeSourceBurst, c.WakeBurst, c.WakeRate), PodSearches: semaphore.NewWeighted(waker.PodSearches), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
 	}
 	clients := gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger)
-	controller := &wake.Controller{
+	controller := wake.New(wake.Access{
 		Settings: wake.Settings{
 			Replica: c.Replica, HandoverWait: c.HandoverWait, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
 		},
-		Client: manager.GetClient(), Informers: reader, APIReader: manager.GetAPIReader(),
+		Client: manager.GetClient(), Informers: reader, APIReader: manager.GetAPIReader(), Events: tell, Logger: logger,
+	}, wake.Network{
 		Ports: &ports.Store{
 			Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
 		Gateway: clients,
-		Listen:  entry.Listen,
-		Dial: func(ctx context.Context, address string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp", address)
-		},
-		Ask: ask, Notifier: notifier, Stopping: stopping, Events: tell, Observer: counts, Logger: logger,
-	}
+		Listen:  entry.Listen, Dial: to.dial, Ask: to.ask, Notifier: notifier, Stopping: stopping, Observer: counts,
+	})
 	backend.Stale = controller.Stale
 	if err := controller.SetupWithManager(manager); err != nil {
 		return nil, err

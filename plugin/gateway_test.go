@@ -283,21 +283,23 @@ func TestAgainstAnAPIServer(t *testing.T) { // it sets KUBECONFIG
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	woken, err := newWakeGateway(ctx, settings, func(context.Context, netip.Addr) error { return nil }, manager, record.NewFakeRecorder(10), logger)
+	way := reach{
+		ask: func(context.Context, netip.Addr) error { return nil },
+		dial: func(ctx context.Context, _ string) (net.Conn, error) { // there is no kube-proxy
+			ctx = context.WithoutCancel(ctx)   // this machine may be slower than a real network
+			for _, slice := range f.slices() { //nolint:contextcheck // the test's own question
+				if conn, err := dialTCP(ctx, fmt.Sprintf("127.0.0.1:%d", endpointslice.PortOf(&slice))); err == nil {
+					_ = conn.Close()
+				}
+			}
+			return nil, context.DeadlineExceeded
+		},
+	}
+	woken, err := newWakeGateway(ctx, settings, way, manager, record.NewFakeRecorder(10), logger)
 	if err != nil {
 		t.Fatal(err)
 	}
 	woken.backend.Probe = func(context.Context, netip.AddrPort) bool { return true }
-	woken.controller.Dial = func(ctx context.Context, _ string) (net.Conn, error) { // there is no kube-proxy
-		var dialer net.Dialer
-		ctx = context.WithoutCancel(ctx)   // this machine may be slower than a real network
-		for _, slice := range f.slices() { //nolint:contextcheck // the test's own question
-			if conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", endpointslice.PortOf(&slice))); err == nil {
-				_ = conn.Close()
-			}
-		}
-		return nil, context.DeadlineExceeded
-	}
 	relieved := f.relieves(own)
 	var ready readiness
 	served := config.Config{Gateway: settings, MetricsAddress: porttest.Address(t)}

@@ -72,7 +72,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	woken, err := newWakeGateway(running, c.Gateway, replicas.ask, manager, recorder, logger)
+	woken, err := newWakeGateway(running, c.Gateway, reach{ask: replicas.ask, dial: dialTCP}, manager, recorder, logger)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -49,13 +48,20 @@ type Settings struct {
 	DrainTimeout time.Duration
 }
 
-// Controller carries the plans of all clusters out.
-type Controller struct {
+// Access is what all parts read and write through.
+type Access struct {
 	Settings Settings
 	// Client writes; Informers are read; APIReader reads from the API server.
 	Client    client.Client
 	Informers informers.Reader
 	APIReader client.Reader
+	// Events writes Events.
+	Events *events.Writer
+	Logger *slog.Logger
+}
+
+// Network is what leads to the network, and to those who wait for a cluster.
+type Network struct {
 	// Ports says which port belongs to which Service.
 	Ports *ports.Store
 	// Gateway serves the clients.
@@ -69,30 +75,41 @@ type Controller struct {
 	Notifier *waker.Notifier
 	// Stopping remembers which clusters may be stopping.
 	Stopping *waker.Stopping
-	// Events writes Events.
-	Events *events.Writer
 	// Observer is notified how the wakes for Backups end.
 	Observer waker.Observer
-	Logger   *slog.Logger
+}
 
-	firstPass   firstPass
-	openPorts   openPorts
-	silent      chan event.GenericEvent // the pods of replicas that count as dead
-	heard       heard
-	handover    handovers
-	memories    sync.Map // what the last plan remembers, by cluster: [plan.Memory]
-	made        sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
-	condemned   sync.Map // the slices of other replicas that are to go, by UID: [condemned]
-	unallocated sync.Map // the clusters without a port, that is said once of each
-	backupWakes sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
-	unrouted    sync.Map // how many Services lead nowhere, by sleeping cluster: int
-	unfenced    sync.Map // the specification with which a cluster was last seen without our fence, by cluster: [plan.Specification]
+// Controller carries the plans of all clusters out.
+type Controller struct {
+	*Access
+	*router
+	*handovers
+	*peers
+	*starting
+	*hooks
+
+	notifier *waker.Notifier
+	stopping *waker.Stopping
+	memories sync.Map // what the last plan remembers, by cluster: [plan.Memory]
+	unrouted sync.Map // how many Services lead nowhere, by sleeping cluster: int
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
 	// removed is how many slices Leave has removed, and drainBy when Drain ends at the latest.
 	removed int
 	drainBy time.Time
+}
+
+// New makes a controller.
+func New(access Access, network Network) *Controller {
+	a := &access
+	routes := &router{Access: a, ports: network.Ports, gateway: network.Gateway, listen: network.Listen}
+	return &Controller{
+		Access: a, router: routes, starting: &starting{Access: a}, notifier: network.Notifier, stopping: network.Stopping,
+		handovers: &handovers{Access: a, dial: network.Dial},
+		peers:     &peers{Access: a, ask: network.Ask, slices: routes, silent: make(chan event.GenericEvent)},
+		hooks:     &hooks{Access: a, stopping: network.Stopping, observer: network.Observer},
+	}
 }
 
 // snapshot is what is known of a cluster.
@@ -124,7 +141,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	planned := plan.Decide(seen.state, now)
 	again := newRequeue(now)
-	routed, unallocated, failed := c.lead(ctx, seen, planned, again)
+	routed, unallocated, failed := c.lead(ctx, seen, planned, c.leads(seen.replicas), again)
 	c.noteUnallocated(seen.name, unallocated, again)
 	c.passed(seen.name, failed)
 	c.noteUnrouted(seen, planned, routed)
@@ -148,22 +165,15 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, errors.Join(failed, told)
 	}
 	if planned.Reason != plan.ReasonAnnounced {
-		c.handover.forget(seen.name)
+		c.handovers.forget(seen.name)
 	}
 	if planned.Acknowledge != "" && len(routed) != 0 && len(routed) == len(planned.Lead) {
-		c.beginHandover(ctx, seen, planned.Acknowledge, routed)
+		c.begin(ctx, seen, planned.Acknowledge, routed)
 	}
 	if err := errors.Join(c.confirmHolding(ctx, seen, planned.Confirm), told); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: again.after()}, nil
-}
-
-// passed notes whether what leads the cluster's clients here stands by now, for as long as that is waited for.
-func (c *Controller) passed(cluster types.NamespacedName, err error) {
-	if c.firstPass.note(cluster, err) {
-		c.Logger.Warn("the replica becomes ready without leading a cluster's clients; it goes on trying", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
-	}
 }
 
 // read reads what is known of the cluster.
@@ -175,7 +185,7 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName, now ti
 	}
 	var pods []corev1.Pod
 	if err == nil {
-		seen.cluster, seen.view = cluster, c.Stopping.View(cluster, now)
+		seen.cluster, seen.view = cluster, c.stopping.View(cluster, now)
 		if pods, err = c.Informers.Pods(ctx, name); err != nil {
 			return nil, err
 		}
@@ -236,133 +246,9 @@ func (c *Controller) remember(seen *snapshot, memory plan.Memory) {
 		return
 	}
 	c.memories.Delete(seen.name)
-	c.unfenced.Delete(seen.name)
-	c.Stopping.Forget(seen.name)
+	c.hooks.forget(seen.name)
+	c.stopping.Forget(seen.name)
 	c.Events.Forget(seen.name)
-}
-
-// lead opens a port for each planned Service and puts the slices in place that lead there. It returns those that are routed; while this
-// replica does not serve, none is, and none whose family of addresses this replica has not. A Service for which that fails keeps no
-// other from being led. unallocated says for which there is no port, or no file descriptor.
-func (c *Controller) lead(ctx context.Context, seen *snapshot, planned plan.Plan, again *requeue) (routes []routed, unallocated, failed error) {
-	var services []*corev1.Service
-	for i := range seen.services {
-		service := &seen.services[i]
-		if !stdslices.Contains(planned.Lead, service.UID) || !c.leads(seen.replicas) && !c.hasSlice(seen, service.UID) {
-			continue
-		}
-		if len(endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, 0)) == 0 {
-			c.Logger.Warn("a Service cannot lead to the gateway: this pod has no address of its family", "namespace", seen.name.Namespace,
-				"cluster", seen.name.Name, "service", service.Name, "families", service.Spec.IPFamilies, "addresses", c.Settings.Replica.Addresses)
-			continue
-		}
-		services = append(services, service)
-	}
-	unallocated, failed = c.openListeners(ctx, seen, services, again.now)
-	for _, service := range services {
-		openPort := c.openPorts.of(seen.name, service.UID)
-		if openPort == nil {
-			continue
-		}
-		wanted := endpointslice.Wanted(service, seen.name.Name, c.Settings.Replica, openPort.port)
-		if planned.Reason == plan.ReasonWaking && seen.isTold(service) { // who is served need not come here because others are not, or never will be
-			wanted = stdslices.DeleteFunc(wanted, func(s discoveryv1.EndpointSlice) bool {
-				return endpointslice.Serves(service, s.AddressType, seen.slices)
-			})
-		}
-		var missing error
-		for i := range wanted {
-			missing = errors.Join(missing, c.ensureSlice(ctx, seen, &wanted[i], again))
-		}
-		if failed = errors.Join(failed, missing); missing == nil {
-			routes = append(routes, routed{service: service, openPort: openPort, wanted: wanted})
-		}
-	}
-	return routes, unallocated, failed
-}
-
-// unallocatedFor is the retry interval for a cluster with a Service that got no port. Any change to it also triggers a retry.
-const unallocatedFor = time.Minute
-
-// noteUnallocated says once of a cluster that there is no port, or no file descriptor, for a Service of it. That is not retried at
-// once, and must not hold up other clusters. A cluster that was to sleep stays awake, and one that sleeps can be woken by hand.
-func (c *Controller) noteUnallocated(cluster types.NamespacedName, err error, again *requeue) {
-	if err == nil {
-		c.unallocated.Delete(cluster)
-		return
-	}
-	again.at(again.now.Add(unallocatedFor))
-	if _, said := c.unallocated.Swap(cluster, true); !said {
-		c.Logger.Warn("a cluster cannot be woken by connections, and stays awake if it is", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
-	}
-}
-
-// routed is a Service that leads to this replica.
-type routed struct {
-	service  *corev1.Service
-	openPort *openPort
-	wanted   []discoveryv1.EndpointSlice
-}
-
-// hasSlice reports whether a slice of this replica leads here already, as after a restart of its container.
-func (c *Controller) hasSlice(seen *snapshot, service types.UID) bool {
-	return stdslices.ContainsFunc(seen.slices, func(slice discoveryv1.EndpointSlice) bool {
-		return c.isOwn(slice) && endpointslice.ServiceOf(&slice) == service
-	})
-}
-
-// isOwn reports whether the slice leads to this replica.
-func (c *Controller) isOwn(slice discoveryv1.EndpointSlice) bool {
-	return endpointslice.IsOurs(&slice) && endpointslice.ReplicaOf(&slice) == c.Settings.Replica.UID
-}
-
-// openListeners opens the listeners of those Services that have none yet. unallocated is about those for which there is no port, or no
-// file descriptor.
-func (c *Controller) openListeners(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) (unallocated, failed error) {
-	var owners []ports.Request
-	for _, service := range services {
-		if !c.openPorts.reopen(seen.name, service.UID) {
-			owner := ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name}
-			owners = append(owners, ports.Request{Owner: owner, Led: seen.port(service.UID), First: isFirst(service, seen.name.Name)})
-		}
-	}
-	if len(owners) == 0 {
-		return nil, nil
-	}
-	assigned, err := c.Ports.Assign(ctx, owners, now)
-	if err != nil {
-		return nil, err
-	}
-	for _, owner := range owners {
-		switch err := c.openListener(ctx, seen.name, owner.Owner, assigned); {
-		case errors.Is(err, ports.ErrNoPort), errors.Is(err, gateway.ErrNoDescriptor):
-			unallocated = errors.Join(unallocated, err)
-		default:
-			failed = errors.Join(failed, err)
-		}
-	}
-	return unallocated, failed
-}
-
-// openListener opens the listener of a Service on the port that it was assigned.
-func (c *Controller) openListener(ctx context.Context, cluster types.NamespacedName, owner ports.Owner, assigned map[types.UID]uint16) error {
-	port, ok := assigned[owner.UID]
-	if !ok {
-		return fmt.Errorf("assign a port to Service %s/%s: %w", owner.Namespace, owner.Name, ports.ErrNoPort)
-	}
-	if another, err := c.Ports.BelongsToAnother(ctx, port, owner.UID); err != nil || another {
-		return errors.Join(fmt.Errorf("listen on port %d for Service %s/%s: the ledger gives it to another", port, owner.Namespace, owner.Name), err)
-	}
-	listener, err := c.Listen(ctx, port)
-	if err != nil {
-		return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
-	}
-	opened := &openPort{port: port, acceptNotifier: newAcceptNotifier(listener)}
-	of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: cluster.Name}
-	c.Gateway.Open(of, opened.acceptNotifier)
-	c.openPorts.add(cluster, owner.UID, opened)
-	c.Logger.Info("a Service leads to the gateway", "namespace", owner.Namespace, "cluster", cluster.Name, "service", owner.Name, "port", port)
-	return nil
 }
 
 // led returns the Services that slices of ours lead to a gateway.

@@ -21,7 +21,7 @@ import (
 
 // disruption returns why a dozing cluster is to hibernate; empty if it may go on dozing.
 func (c *Controller) disruption(ctx context.Context, cluster types.NamespacedName, pods []corev1.Pod) (string, error) {
-	if c.Stopping.SecretsChanged(cluster) {
+	if c.stopping.SecretsChanged(cluster) {
 		return "so that changed passwords are set before its next client is served", nil
 	}
 	for i := range pods {
@@ -57,7 +57,7 @@ func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Re
 	now := time.Now()
 	var requests []reconcile.Request
 	for _, cluster := range clusters {
-		if !c.Stopping.View(cluster, now).Dozing {
+		if !c.stopping.View(cluster, now).Dozing {
 			continue
 		}
 		name := client.ObjectKeyFromObject(cluster)

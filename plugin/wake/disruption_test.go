@@ -116,7 +116,7 @@ func TestReconcileDisruption_hibernatesForChangedPasswords(t *testing.T) {
 				a := w.replica("a", "10.1.0.1")
 				for _, change := range row.states {
 					w.cluster(change)
-					a.Stopping.Note(w.cluster(nil), time.Now())
+					a.stopping.Note(w.cluster(nil), time.Now())
 				}
 				a.read()
 				requested := w.cluster(nil).Annotations[contract.AnnotationSleepRequested] != ""

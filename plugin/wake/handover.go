@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -45,6 +46,9 @@ var errNoAddress = errors.New("this pod has no address of that family, and the i
 
 // handovers are the announcements that are being or have been answered, by cluster.
 type handovers struct {
+	*Access
+	dial func(ctx context.Context, address string) (net.Conn, error)
+
 	mutex   sync.Mutex
 	current map[types.NamespacedName]handover
 	running sync.WaitGroup
@@ -55,8 +59,8 @@ type handover struct {
 	cancel       context.CancelFunc
 }
 
-// begin reports whether the announcement is new, and records it. It cancels an older one of the cluster.
-func (h *handovers) begin(cluster types.NamespacedName, announcement string, cancel context.CancelFunc) bool {
+// enter reports whether the announcement is new, and records it. It cancels an older one of the cluster.
+func (h *handovers) enter(cluster types.NamespacedName, announcement string, cancel context.CancelFunc) bool {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	if before, ok := h.current[cluster]; ok {
@@ -92,48 +96,48 @@ func (h *handovers) stop() {
 	h.running.Wait()
 }
 
-// beginHandover answers an announcement once, in the background.
-func (c *Controller) beginHandover(ctx context.Context, seen *snapshot, announcement string, routes []routed) {
+// begin answers an announcement once, in the background.
+func (h *handovers) begin(ctx context.Context, seen *snapshot, announcement string, routes []routed) {
 	parsed, err := contract.ParseAnnouncement(announcement)
 	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), parsed.Deadline)
-	if !c.handover.begin(seen.name, announcement, cancel) {
+	if !h.enter(seen.name, announcement, cancel) {
 		cancel()
 		return
 	}
-	c.handover.running.Go(func() {
+	h.running.Go(func() {
 		defer cancel()
-		logger := c.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name)
-		switch err := c.handOver(ctx, seen, announcement, routes); {
+		logger := h.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name)
+		switch err := h.handOver(ctx, seen, announcement, routes); {
 		case err == nil:
 			logger.Info("the announcement is acknowledged")
 		case errors.Is(err, errNotMeant), errors.Is(err, context.Canceled):
 			logger.Debug("the announcement needs no answer any more")
 		default:
 			logger.Warn("the announcement is not acknowledged: the cluster stays awake", "error", err.Error())
-			c.recordUnreachable(ctx, seen, err)
+			h.recordUnreachable(ctx, seen, err)
 		}
 	})
 }
 
 // recordUnreachable writes an Event if no acknowledgement was possible because of the network.
-func (c *Controller) recordUnreachable(ctx context.Context, seen *snapshot, cause error) {
+func (h *handovers) recordUnreachable(ctx context.Context, seen *snapshot, cause error) {
 	if !errors.Is(cause, errUnreachable) {
 		return
 	}
-	if err := c.Events.Write(ctx, seen.cluster, plan.Event{
+	if err := h.Events.Write(ctx, seen.cluster, plan.Event{
 		Warning: true, Reason: "InstanceUnreachable", Occasion: cause.Error(),
-		Message: fmt.Sprintf("Plugin pod %s cannot take over the clients of the cluster: %v. Unless another replica can, the cluster stays awake", c.Settings.Replica.Pod, cause),
+		Message: fmt.Sprintf("Plugin pod %s cannot take over the clients of the cluster: %v. Unless another replica can, the cluster stays awake", h.Settings.Replica.Pod, cause),
 	}, time.Now()); err != nil {
-		c.Logger.Warn("cannot write why an announcement is not acknowledged", "namespace", seen.name.Namespace, "cluster", seen.name.Name, "error", err.Error())
+		h.Logger.Warn("cannot write why an announcement is not acknowledged", "namespace", seen.name.Namespace, "cluster", seen.name.Name, "error", err.Error())
 	}
 }
 
 // handOver proves that every Service leads here and that the instances can be reached from here, gives the other nodes time, and
 // acknowledges.
-func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement string, routes []routed) error {
+func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement string, routes []routed) error {
 	group, tries := errgroup.WithContext(ctx)
 	group.SetLimit(maxConcurrentTries)
 	for _, l := range routes {
@@ -141,7 +145,7 @@ func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement 
 			switch family := endpointslice.FamilyOf(address.Addr()); {
 			case hasFamily(l.wanted, family):
 				group.Go(func() error {
-					if err := c.arrives(tries, l, address); err != nil {
+					if err := h.arrives(tries, l, address); err != nil {
 						return fmt.Errorf("reach the gateway through Service %s at %s: %w", l.service.Name, address, err)
 					}
 					return nil
@@ -154,7 +158,7 @@ func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement 
 		}
 	}
 	for _, instance := range instancesBehind(routes, seen.slices) {
-		group.Go(func() error { return c.accepts(tries, instance) })
+		group.Go(func() error { return h.accepts(tries, instance) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -162,9 +166,9 @@ func (c *Controller) handOver(ctx context.Context, seen *snapshot, announcement 
 	select {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the other nodes: %w", ctx.Err())
-	case <-time.After(c.Settings.HandoverWait):
+	case <-time.After(h.Settings.HandoverWait):
 	}
-	return c.acknowledge(ctx, seen.name, announcement)
+	return h.acknowledge(ctx, seen.name, announcement)
 }
 
 // hasFamily reports whether one of the slices is of the family.
@@ -177,12 +181,12 @@ func hasFamily(wanted []discoveryv1.EndpointSlice, family discoveryv1.AddressTyp
 //
 // A Service with session affinity may keep leading this pod to an instance for hours, so no connection may ever arrive. For such
 // a Service it is enough that anything answers: the cluster's other Services prove that the node's kube-proxy knows our slices.
-func (c *Controller) arrives(ctx context.Context, l routed, address netip.AddrPort) error {
+func (h *handovers) arrives(ctx context.Context, l routed, address netip.AddrPort) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, ErrNotLed)
 	defer cancel()
 	arrived := l.openPort.acceptNotifier.Next(endpointslice.FamilyOf(address.Addr()))
 	for {
-		if answered := c.try(ctx, address); answered && l.service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		if answered := h.try(ctx, address); answered && l.service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 			return nil
 		}
 		select {
@@ -208,18 +212,18 @@ func instancesBehind(routes []routed, all []discoveryv1.EndpointSlice) []netip.A
 }
 
 // accepts connects to an instance until it accepts a connection, which sends nothing either.
-func (c *Controller) accepts(ctx context.Context, instance netip.AddrPort) error {
-	if wait.PollUntilContextTimeout(ctx, dialInterval, answersWithin, true, func(ctx context.Context) (bool, error) { return c.try(ctx, instance), nil }) != nil {
+func (h *handovers) accepts(ctx context.Context, instance netip.AddrPort) error {
+	if wait.PollUntilContextTimeout(ctx, dialInterval, answersWithin, true, func(ctx context.Context) (bool, error) { return h.try(ctx, instance), nil }) != nil {
 		return fmt.Errorf("connect to instance %s: %w", instance, cmp.Or(context.Cause(ctx), errUnreachable))
 	}
 	return nil
 }
 
 // try connects once, and reports whether anything answered. If nothing does, the next attempt may be routed elsewhere.
-func (c *Controller) try(ctx context.Context, address netip.AddrPort) (answered bool) {
+func (h *handovers) try(ctx context.Context, address netip.AddrPort) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	conn, err := c.Dial(ctx, address.String())
+	conn, err := h.dial(ctx, address.String())
 	if err != nil {
 		return false
 	}
@@ -240,8 +244,8 @@ func (c *Controller) confirmHolding(ctx context.Context, seen *snapshot, announc
 }
 
 // acknowledge acknowledges exactly that announcement, with optimistic locking.
-func (c *Controller) acknowledge(ctx context.Context, name types.NamespacedName, announcement string) error {
-	cluster, err := c.Informers.Cluster(ctx, name)
+func (h *handovers) acknowledge(ctx context.Context, name types.NamespacedName, announcement string) error {
+	cluster, err := h.Informers.Cluster(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -250,12 +254,12 @@ func (c *Controller) acknowledge(ctx context.Context, name types.NamespacedName,
 		if plan.Decide(plan.State{Cluster: view}, time.Now()).Acknowledge != announcement {
 			return errNotMeant
 		}
-		err := waker.Annotate(ctx, c.Client, cluster, map[string]*string{contract.AnnotationGatewayReady: &announcement})
+		err := waker.Annotate(ctx, h.Client, cluster, map[string]*string{contract.AnnotationGatewayReady: &announcement})
 		if !apierrors.IsConflict(err) {
 			return err
 		}
 		cluster = new(cnpgv1.Cluster)
-		if err := c.APIReader.Get(ctx, name, cluster); err != nil {
+		if err := h.APIReader.Get(ctx, name, cluster); err != nil {
 			return fmt.Errorf("read Cluster %s: %w", name, err)
 		}
 	}

@@ -21,20 +21,20 @@ type heard struct {
 
 // askAPIServer reads this replica's own pod. That the pod is gone is an answer too, and a refusal is none: who may not read sees
 // nothing any more.
-func (c *Controller) askAPIServer(ctx context.Context) {
-	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: c.Settings.Replica.Namespace, Name: c.Settings.Replica.Pod}, &corev1.Pod{})
+func (p *peers) askAPIServer(ctx context.Context) {
+	err := p.APIReader.Get(ctx, client.ObjectKey{Namespace: p.Settings.Replica.Namespace, Name: p.Settings.Replica.Pod}, &corev1.Pod{})
 	if client.IgnoreNotFound(err) != nil {
 		return
 	}
-	c.heard.mutex.Lock()
-	defer c.heard.mutex.Unlock()
-	c.heard.at = time.Now()
+	p.heard.mutex.Lock()
+	defer p.heard.mutex.Unlock()
+	p.heard.at = time.Now()
 }
 
 // Stale reports whether the API server has not answered for so long, or never has, that what is known of the clusters may be wrong. Other
 // replicas then lead the clients.
-func (c *Controller) Stale() bool {
-	c.heard.mutex.Lock()
-	defer c.heard.mutex.Unlock()
-	return time.Since(c.heard.at) > staleAfter
+func (p *peers) Stale() bool {
+	p.heard.mutex.Lock()
+	defer p.heard.mutex.Unlock()
+	return time.Since(p.heard.at) > staleAfter
 }

@@ -16,17 +16,17 @@ import (
 
 // noteSpecification records the specification of a cluster that we have not fenced. It must be called for every state,
 // in order. After a restart of the plugin, that of a cluster that dozes is unknown until its doze ends.
-func (c *Controller) noteSpecification(cluster *cnpgv1.Cluster) {
+func (h *hooks) noteSpecification(cluster *cnpgv1.Cluster) {
 	if !ownership.Dozes(cluster.Annotations, cluster.ManagedFields) {
-		c.unfenced.Store(client.ObjectKeyFromObject(cluster), plan.SpecificationOf(cluster))
+		h.unfenced.Store(client.ObjectKeyFromObject(cluster), plan.SpecificationOf(cluster))
 	}
 }
 
 // EndLoop returns after how long the operator is to reconcile the cluster again, because the cluster dozes and there is
 // nothing to do for it until it is woken; 0 if the operator is to continue. The definition is the Cluster that the
 // operator has sent.
-func (c *Controller) EndLoop(ctx context.Context, name types.NamespacedName, definition []byte) time.Duration {
-	kept, err := c.Informers.Cluster(ctx, name)
+func (h *hooks) EndLoop(ctx context.Context, name types.NamespacedName, definition []byte) time.Duration {
+	kept, err := h.Informers.Cluster(ctx, name)
 	if err != nil || kept.Annotations[contract.AnnotationPostgresStopped] == "" {
 		return 0
 	}
@@ -34,11 +34,11 @@ func (c *Controller) EndLoop(ctx context.Context, name types.NamespacedName, def
 	if json.Unmarshal(definition, &sent) != nil {
 		return 0
 	}
-	pods, err := c.Informers.Pods(ctx, name)
+	pods, err := h.Informers.Pods(ctx, name)
 	if err != nil {
 		return 0
 	}
-	stored, _ := c.unfenced.Load(name)
+	stored, _ := h.unfenced.Load(name)
 	unfenced, _ := stored.(plan.Specification)
 	if !(plan.Loop{Kept: kept, Sent: &sent, Unfenced: unfenced, Instances: pods}).Ends(time.Now()) {
 		return 0

@@ -31,6 +31,15 @@ const (
 	yieldFor = 2 * time.Second
 )
 
+// peers probes the other replicas, and the API server.
+type peers struct {
+	*Access
+	ask    func(ctx context.Context, replica netip.Addr) error
+	slices *router
+	silent chan event.GenericEvent // the pods of replicas that count as dead
+	heard  heard
+}
+
 // probes is what came of a replica's probes of another.
 type probes struct {
 	answered bool // once: a network that lets no probe through says nothing of the one behind it
@@ -63,7 +72,7 @@ func (p probes) dead(silence time.Duration, now time.Time) bool {
 
 // isSpare reports whether a Service can do without another replica's slice: it is not to lead to the gateway, or it leads here or to
 // its own endpoints too.
-func (c *Controller) isSpare(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
+func (r *router) isSpare(seen *snapshot, planned plan.Plan, slice *discoveryv1.EndpointSlice) bool {
 	uid := endpointslice.ServiceOf(slice)
 	if !slices.Contains(planned.Lead, uid) {
 		return true
@@ -74,33 +83,33 @@ func (c *Controller) isSpare(seen *snapshot, planned plan.Plan, slice *discovery
 		}
 	}
 	return slices.ContainsFunc(seen.slices, func(other discoveryv1.EndpointSlice) bool {
-		return endpointslice.IsOurs(&other) && endpointslice.ReplicaOf(&other) == c.Settings.Replica.UID &&
+		return endpointslice.IsOurs(&other) && endpointslice.ReplicaOf(&other) == r.Settings.Replica.UID &&
 			endpointslice.ServiceOf(&other) == uid && other.AddressType == slice.AddressType
 	})
 }
 
 // ProbePeers probes the other replicas that clients are led to, every second until the context ends. When one is taken for dead, its
 // clusters are reconciled.
-func (c *Controller) ProbePeers(ctx context.Context) {
+func (p *peers) ProbePeers(ctx context.Context) {
 	known := map[types.UID]probes{}
 	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
-		if err := c.probePeers(ctx, known); err != nil && ctx.Err() == nil {
-			c.Logger.Warn("cannot probe the other replicas", "error", err.Error())
+		if err := p.probePeers(ctx, known); err != nil && ctx.Err() == nil {
+			p.Logger.Warn("cannot probe the other replicas", "error", err.Error())
 		}
 	}, probeEvery)
 }
 
 // probePeers probes each once, all at the same time, and keeps the results. It probes itself by the same way: a replica that is
 // slow to answer itself, or has had no answer from the API server, judges nobody.
-func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes) error {
-	pods, err := c.peers(ctx)
+func (p *peers) probePeers(ctx context.Context, known map[types.UID]probes) error {
+	pods, err := p.pods(ctx)
 	if err != nil {
 		return err
 	}
 	maps.DeleteFunc(known, func(uid types.UID, _ probes) bool { return pods[uid] == nil })
 	began := time.Now()
-	own := c.Settings.Replica.UID
-	answers := c.askAll(ctx, pods)
+	own := p.Settings.Replica.UID
+	answers := p.askAll(ctx, pods)
 	took, answered := answers[own]
 	if ctx.Err() != nil || !answered || took > probeTimeout/2 {
 		return nil // nobody was given the time to answer
@@ -109,45 +118,45 @@ func (c *Controller) probePeers(ctx context.Context, known map[types.UID]probes)
 	for uid := range pods {
 		_, answered := answers[uid]
 		if answered && known[uid].judged {
-			c.acquit(uid)
+			p.acquit(uid)
 		}
 		known[uid] = known[uid].after(answered, began)
 	}
 	for uid, pod := range pods {
-		if known[uid], err = c.judge(ctx, pod, known[uid]); err != nil {
+		if known[uid], err = p.judge(ctx, pod, known[uid]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// peers are the pods of the replicas that slices lead to, and this one's.
-func (c *Controller) peers(ctx context.Context) (replicas, error) {
-	uids, err := c.Informers.Replicas(ctx)
+// pods are those of the replicas that slices lead to, and this one's.
+func (p *peers) pods(ctx context.Context) (replicas, error) {
+	uids, err := p.Informers.Replicas(ctx)
 	if err != nil {
 		return nil, err
 	}
-	pods, err := c.readReplicas(ctx)
+	pods, err := p.readReplicas(ctx)
 	maps.DeleteFunc(pods, func(uid types.UID, _ *corev1.Pod) bool {
-		return uid != c.Settings.Replica.UID && !slices.Contains(uids, uid)
+		return uid != p.Settings.Replica.UID && !slices.Contains(uids, uid)
 	})
 	return pods, err
 }
 
 // askAll asks the API server and the replicas, and returns how long those took that answered.
-func (c *Controller) askAll(ctx context.Context, pods replicas) map[types.UID]time.Duration {
+func (p *peers) askAll(ctx context.Context, pods replicas) map[types.UID]time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	var mutex sync.Mutex
 	var group sync.WaitGroup
 	answered := map[types.UID]time.Duration{}
 	began := time.Now()
-	group.Go(func() { c.askAPIServer(ctx) })
+	group.Go(func() { p.askAPIServer(ctx) })
 	for uid, pod := range pods {
 		group.Go(func() {
 			address, err := netip.ParseAddr(pod.Status.PodIP)
 			if err == nil {
-				err = c.Ask(ctx, address)
+				err = p.ask(ctx, address)
 			}
 			if err != nil {
 				return
@@ -163,35 +172,35 @@ func (c *Controller) askAll(ctx context.Context, pods replicas) map[types.UID]ti
 
 // judge condemns the slices of a replica once it is to be taken for dead. One that is made afterwards proves that the replica lives, and
 // stays: of a replica that others do not reach each slice is removed once, and not again before it has answered.
-func (c *Controller) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, error) {
+func (p *peers) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, error) {
 	silence := silentFor << min(of.misjudged, mostDoublings)
-	if c.Settings.Replica.UID > pod.UID {
+	if p.Settings.Replica.UID > pod.UID {
 		silence += yieldFor
 	}
 	if of.judged || !of.dead(silence, time.Now()) {
 		return of, nil
 	}
-	routed, err := c.Informers.SlicesOf(ctx, pod.UID)
+	routed, err := p.Informers.SlicesOf(ctx, pod.UID)
 	if err != nil {
 		return of, err
 	}
 	for i := range routed {
-		c.condemned.Store(routed[i].UID, condemned{silent: pod.UID})
+		p.slices.condemned.Store(routed[i].UID, condemned{silent: pod.UID})
 	}
 	of.judged = true
-	c.Logger.Warn("a replica does not answer; what leads clients there is removed", "pod", pod.Name, "since", of.since, "slices", len(routed))
+	p.Logger.Warn("a replica does not answer; what leads clients there is removed", "pod", pod.Name, "since", of.since, "slices", len(routed))
 	select {
-	case c.silent <- event.GenericEvent{Object: pod}:
+	case p.silent <- event.GenericEvent{Object: pod}:
 	case <-ctx.Done():
 	}
 	return of, nil
 }
 
 // acquit keeps the slices of a replica that has answered.
-func (c *Controller) acquit(replica types.UID) {
-	c.condemned.Range(func(slice, stored any) bool {
+func (p *peers) acquit(replica types.UID) {
+	p.slices.condemned.Range(func(slice, stored any) bool {
 		if of, _ := stored.(condemned); of.silent == replica {
-			c.condemned.Delete(slice)
+			p.slices.condemned.Delete(slice)
 		}
 		return true
 	})

@@ -22,32 +22,32 @@ const (
 // new one is ready. So as long as another one leads clients, this one is ready only when every cluster has passed: its Services'
 // ports are open and its slices made, or tries have failed too often, or there is no port. Where no other replica serves, nobody is
 // relieved, and the operator waits for a plugin: then it is ready at once, as is a container that was started again in its pod.
-func (c *Controller) AwaitReady(ctx context.Context) {
-	defer c.firstPass.end()
+func (s *starting) AwaitReady(ctx context.Context) {
+	defer s.firstPass.end()
 	began := time.Now()
 	deadline := time.NewTimer(readyWithin)
 	defer deadline.Stop()
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
-	known, err := c.known(ctx)
+	known, err := s.known(ctx)
 	for {
 		left := 0
 		if err == nil {
-			left, err = c.awaited(ctx, known)
+			left, err = s.awaited(ctx, known)
 		}
 		switch {
 		case err != nil:
-			c.Logger.Warn("whether every cluster's Services lead here is not known", "error", err.Error())
+			s.Logger.Warn("whether every cluster's Services lead here is not known", "error", err.Error())
 			return
 		case left == 0:
-			c.Logger.Info("the replica is ready", "clusters", len(known), "waited", time.Since(began).String())
+			s.Logger.Info("the replica is ready", "clusters", len(known), "waited", time.Since(began).String())
 			return
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-deadline.C:
-			c.Logger.Warn("the replica is called ready although not every cluster's Services lead here yet", "clusters", len(known), "outstanding", left)
+			s.Logger.Warn("the replica is called ready although not every cluster's Services lead here yet", "clusters", len(known), "outstanding", left)
 			return
 		case <-tick.C:
 		}
@@ -55,8 +55,8 @@ func (c *Controller) AwaitReady(ctx context.Context) {
 }
 
 // known are the clusters that there are.
-func (c *Controller) known(ctx context.Context) ([]types.NamespacedName, error) {
-	clusters, err := c.Informers.Clusters(ctx)
+func (s *starting) known(ctx context.Context) ([]types.NamespacedName, error) {
+	clusters, err := s.Informers.Clusters(ctx)
 	names := make([]types.NamespacedName, 0, len(clusters))
 	for _, cluster := range clusters {
 		names = append(names, client.ObjectKeyFromObject(cluster))
@@ -65,16 +65,16 @@ func (c *Controller) known(ctx context.Context) ([]types.NamespacedName, error) 
 }
 
 // awaited is how many of the clusters have to pass before this replica is ready.
-func (c *Controller) awaited(ctx context.Context, known []types.NamespacedName) (int, error) {
-	left := c.firstPass.outstanding(known)
+func (s *starting) awaited(ctx context.Context, known []types.NamespacedName) (int, error) {
+	left := s.firstPass.outstanding(known)
 	if left == 0 {
 		return 0, nil
 	}
-	replicas, err := c.readReplicas(ctx)
+	replicas, err := s.readReplicas(ctx)
 	if err != nil {
 		return 0, err
 	}
-	own, ok := replicas[c.Settings.Replica.UID]
+	own, ok := replicas[s.Settings.Replica.UID]
 	if !ok || !neverReady(own) {
 		return 0, nil
 	}
@@ -82,7 +82,7 @@ func (c *Controller) awaited(ctx context.Context, known []types.NamespacedName) 
 		if uid == own.UID || !podReady(pod) || pod.DeletionTimestamp != nil {
 			continue
 		}
-		leads, err := c.Informers.Leads(ctx, uid)
+		leads, err := s.Informers.Leads(ctx, uid)
 		if err != nil {
 			return 0, fmt.Errorf("ask whether another replica leads clients: %w", err)
 		}
@@ -95,14 +95,27 @@ func (c *Controller) awaited(ctx context.Context, known []types.NamespacedName) 
 
 // leads reports whether this replica leads clients to itself: while the kubelet says that it serves, and before it says so for the
 // first time, since that waits for the slices.
-func (c *Controller) leads(replicas replicas) bool {
-	own, ok := replicas[c.Settings.Replica.UID]
-	return ok && (podReady(own) || neverReady(own) && !c.firstPass.isOver())
+func (s *starting) leads(replicas replicas) bool {
+	own, ok := replicas[s.Settings.Replica.UID]
+	return ok && (podReady(own) || neverReady(own) && !s.firstPass.isOver())
 }
 
 // firstTries is how many reconciliations of a cluster may fail before a replica that starts continues without it: one bad cluster must
 // not stop a rollout. With the waits between them, see [firstRetry], they take ten seconds.
 const firstTries = 12
+
+// starting says whether a replica that starts is ready.
+type starting struct {
+	*Access
+	firstPass firstPass
+}
+
+// passed notes whether what leads the cluster's clients here stands by now, for as long as that is waited for.
+func (s *starting) passed(cluster types.NamespacedName, err error) {
+	if s.firstPass.note(cluster, err) {
+		s.Logger.Warn("the replica becomes ready without leading a cluster's clients; it goes on trying", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
+	}
+}
 
 // firstPass are the first reconciliations after the start: once each cluster has had its own, what leads clients to this replica
 // stands.

@@ -76,13 +76,13 @@ func TestWhatAReplicaDoesNotWaitFor(t *testing.T) {
 	}{
 		{"slices, where no other replica is ready", func(w *world, _, _ *replica) { w.pod("a", corev1.ConditionFalse) }},
 		{"slices, where no other replica leads clients", func(w *world, a, _ *replica) {
-			if err := a.removeAll(w.t.Context()); err != nil {
+			if _, err := a.removeAll(w.t.Context()); err != nil {
 				w.t.Error(err)
 			}
 		}},
 		{"slices, once it has been ready: nobody is relieved", func(w *world, _, _ *replica) { w.pod("b", corev1.ConditionFalse) }},
 		{"a cluster for which there is no port", func(w *world, _, b *replica) {
-			b.Ports.Range.First, b.Ports.Range.Last = 10500, 10500
+			b.router.ports.Range.First, b.router.ports.Range.Last = 10500, 10500
 			w.exposed("orders-own", func(*corev1.Service) {})
 			b.read()
 		}},

@@ -22,8 +22,8 @@ const startsWithin = readyWithin + time.Minute
 // replicas are the pods of the plugin's namespace by UID, which include the gateways'.
 type replicas map[types.UID]*corev1.Pod
 
-func (c *Controller) readReplicas(ctx context.Context) (replicas, error) {
-	pods, err := c.Informers.PodsIn(ctx, c.Settings.Replica.Namespace)
+func (a *Access) readReplicas(ctx context.Context) (replicas, error) {
+	pods, err := a.Informers.PodsIn(ctx, a.Settings.Replica.Namespace)
 	found := make(replicas, len(pods))
 	for i := range pods {
 		found[pods[i].UID] = &pods[i]

@@ -38,7 +38,6 @@ func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 
 // SetupWithManager watches Clusters, their Services, slices and pods, the nodes, and the plugin's own pods.
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
-	c.silent = make(chan event.GenericEvent)
 	err := ctrl.NewControllerManagedBy(manager).Named("wake").
 		Watches(&cnpgv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(c.clusterChanged)).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
@@ -57,7 +56,7 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 // clusterChanged notes a state of a Cluster before it notifies waiters, and requests its reconciliation.
 func (c *Controller) clusterChanged(_ context.Context, o client.Object) []reconcile.Request {
 	if cluster, ok := o.(*cnpgv1.Cluster); ok {
-		c.Stopping.Note(cluster, time.Now())
+		c.stopping.Note(cluster, time.Now())
 		c.noteSpecification(cluster)
 	}
 	return c.changed(client.ObjectKeyFromObject(o))
@@ -65,7 +64,7 @@ func (c *Controller) clusterChanged(_ context.Context, o client.Object) []reconc
 
 // changed notifies waiters of the cluster, and requests its reconciliation.
 func (c *Controller) changed(cluster types.NamespacedName) []reconcile.Request {
-	c.Notifier.Notify(cluster)
+	c.notifier.Notify(cluster)
 	return []reconcile.Request{{NamespacedName: cluster}}
 }
 

@@ -36,9 +36,10 @@ func (c *Controller) Leave(ctx context.Context) {
 	c.stopped = true
 	c.leaving.Unlock()
 	c.drainBy = time.Now().Add(takeOverTimeout + removeTimeout + drainDelay + c.Settings.DrainTimeout)
-	c.handover.stop()
+	c.handovers.stop()
 	c.awaitOthers(ctx)
-	if err := c.removeAll(ctx); err != nil {
+	removed, err := c.removeAll(ctx)
+	if c.removed = removed; err != nil {
 		c.Logger.Warn("not every EndpointSlice of this replica could be removed; the other replicas will", "error", err.Error())
 	}
 	pause(ctx, drainDelay) // other nodes' kube-proxies hear of it later
@@ -60,7 +61,7 @@ func (c *Controller) Drain(ctx context.Context) {
 	ctx, cancel = context.WithTimeout(ctx, c.Settings.DrainTimeout)
 	defer cancel()
 	pause(ctx, min(time.Duration(c.removed)*removalLasts, c.Settings.DrainTimeout/2))
-	if err := c.Gateway.Drain(ctx); err != nil {
+	if err := c.gateway.Drain(ctx); err != nil {
 		c.Logger.Warn("sessions were cut", "error", err.Error())
 	}
 }
@@ -95,19 +96,18 @@ func (c *Controller) ledHereOnly(ctx context.Context) (int, error) {
 	return len(here), nil
 }
 
-// removeAll removes this replica's slices, with one request in each namespace.
-func (c *Controller) removeAll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, removeTimeout+c.Settings.DrainTimeout)
+// removeAll removes this replica's slices, with one request in each namespace, and returns how many there were.
+func (r *router) removeAll(ctx context.Context) (removed int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout+r.Settings.DrainTimeout)
 	defer cancel()
 	namespaces := map[string]bool{}
-	for _, namespace := range c.openPorts.namespaces() { // the informers may not have told of the newest slices
+	for _, namespace := range r.openPorts.namespaces() { // the informers may not have told of the newest slices
 		namespaces[namespace] = true
 	}
-	own, err := c.Informers.SlicesOf(ctx, c.Settings.Replica.UID)
+	own, err := r.Informers.SlicesOf(ctx, r.Settings.Replica.UID)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	c.removed = len(own)
 	for i := range own {
 		namespaces[own[i].Namespace] = true
 	}
@@ -115,8 +115,8 @@ func (c *Controller) removeAll(ctx context.Context) error {
 	group.SetLimit(maxConcurrentRemovals)
 	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
 		group.Go(func() error {
-			err := c.Client.DeleteAllOf(ctx, &discoveryv1.EndpointSlice{}, client.InNamespace(namespace), client.MatchingLabels{
-				discoveryv1.LabelManagedBy: endpointslice.ManagedBy, endpointslice.LabelReplica: string(c.Settings.Replica.UID),
+			err := r.Client.DeleteAllOf(ctx, &discoveryv1.EndpointSlice{}, client.InNamespace(namespace), client.MatchingLabels{
+				discoveryv1.LabelManagedBy: endpointslice.ManagedBy, endpointslice.LabelReplica: string(r.Settings.Replica.UID),
 			})
 			if err != nil {
 				return fmt.Errorf("delete this replica's EndpointSlices in %s: %w", namespace, err)
@@ -124,5 +124,5 @@ func (c *Controller) removeAll(ctx context.Context) error {
 			return nil
 		})
 	}
-	return group.Wait()
+	return len(own), group.Wait()
 }

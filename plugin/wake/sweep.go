@@ -20,11 +20,11 @@ const sweepEvery = time.Minute
 
 // Sweep frees the ports of Services that are gone, every minute until the context ends. It passes used the number of ports of
 // existing Services.
-func (c *Controller) Sweep(ctx context.Context, used func(int)) {
+func (r *router) Sweep(ctx context.Context, used func(int)) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		count, err := c.sweep(ctx)
+		count, err := r.sweep(ctx)
 		if err != nil && ctx.Err() == nil {
-			c.Logger.Warn("cannot free the ports of Services that are gone", "error", err.Error())
+			r.Logger.Warn("cannot free the ports of Services that are gone", "error", err.Error())
 		} else {
 			used(count)
 		}
@@ -32,24 +32,24 @@ func (c *Controller) Sweep(ctx context.Context, used func(int)) {
 }
 
 // sweep frees the ports of Services that neither the informers nor the API server know, and removes slices of no cluster.
-func (c *Controller) sweep(ctx context.Context) (int, error) {
-	if err := c.removeStray(ctx); err != nil {
+func (r *router) sweep(ctx context.Context) (int, error) {
+	if err := r.removeStray(ctx); err != nil {
 		return 0, err
 	}
-	owners, err := c.Ports.Owners(ctx)
+	owners, err := r.ports.Owners(ctx)
 	if err != nil {
 		return 0, err
 	}
 	var gone []types.UID
 	for _, owner := range owners {
-		known, err := c.Informers.ServiceUID(ctx, types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})
+		known, err := r.Informers.ServiceUID(ctx, types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})
 		if err != nil {
 			return 0, err
 		}
 		if known == owner.UID {
 			continue
 		}
-		ok, err := c.isGone(ctx, owner)
+		ok, err := r.isGone(ctx, owner)
 		if err != nil {
 			return 0, err
 		}
@@ -60,7 +60,7 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 	if len(gone) == 0 {
 		return len(owners), nil
 	}
-	if err := c.Ports.Free(ctx, gone, time.Now()); err != nil {
+	if err := r.ports.Free(ctx, gone, time.Now()); err != nil {
 		return 0, err
 	}
 	return len(owners) - len(gone), nil
@@ -68,35 +68,35 @@ func (c *Controller) sweep(ctx context.Context) (int, error) {
 
 // removeStray removes slices of ours that name no cluster, because they were made so or have lost the label: no reconciliation sees them, and
 // each would keep a port from being given. It forgets the condemned ones that are gone.
-func (c *Controller) removeStray(ctx context.Context) error {
+func (r *router) removeStray(ctx context.Context) error {
 	gone := map[any]bool{}
-	c.condemned.Range(func(slice, _ any) bool { gone[slice] = true; return true })
-	all, err := c.Informers.OurSlices(ctx)
+	r.condemned.Range(func(slice, _ any) bool { gone[slice] = true; return true })
+	all, err := r.Informers.OurSlices(ctx)
 	if err != nil {
 		return err
 	}
 	for _, slice := range all {
 		delete(gone, slice.UID)
 		if slice.Labels[endpointslice.LabelCluster] == "" {
-			if err := c.remove(ctx, slice); err != nil {
+			if err := r.remove(ctx, slice); err != nil {
 				return err
 			}
 		}
 	}
 	for slice := range gone {
-		c.condemned.Delete(slice)
+		r.condemned.Delete(slice)
 	}
 	return nil
 }
 
 // isGone asks the API server, because the informers may be late, or skip a Service that lost its label. An owner that cannot be
 // parsed is never gone.
-func (c *Controller) isGone(ctx context.Context, owner ports.Owner) (bool, error) {
+func (r *router) isGone(ctx context.Context, owner ports.Owner) (bool, error) {
 	if owner.Namespace == "" || owner.Name == "" {
 		return false, nil
 	}
 	var service corev1.Service
-	err := c.APIReader.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}, &service)
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: owner.Namespace, Name: owner.Name}, &service)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}

@@ -331,14 +331,17 @@ func (w *world) replica(name string, addresses ...string) *replica {
 	r := &replica{network: n, world: w}
 	n.of = r
 	tell := &events.Writer{Client: w.api, Pod: name}
-	r.Controller = &Controller{
+	r.Controller = New(Access{
 		Settings: Settings{
 			Replica: of, HandoverWait: 2 * time.Second, WakeTimeout: 5 * time.Minute, DrainTimeout: 20 * time.Second,
 		},
-		Client: w.api, Informers: informerstest.Reader(w.api), APIReader: apiReader{w.api, w, name},
+		Client: w.api, Informers: informerstest.Reader(w.api), APIReader: apiReader{w.api, w, name}, Events: tell, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
+	}, Network{
 		Ports:   &ports.Store{Client: w.api, APIReader: w.api, Namespace: system, Named: informerstest.Reader(w.api).Naming, Range: ports.Range{First: 10000, Last: 10999}},
-		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: func(ctx context.Context, asked netip.Addr) error { return w.ask(ctx, r, asked) }, silent: make(chan event.GenericEvent, 8), Notifier: &waker.Notifier{}, Stopping: &waker.Stopping{}, Events: tell, Observer: w, Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
-	}
+		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: func(ctx context.Context, asked netip.Addr) error { return w.ask(ctx, r, asked) },
+		Notifier: &waker.Notifier{}, Stopping: &waker.Stopping{}, Observer: w,
+	})
+	r.silent = make(chan event.GenericEvent, 8)
 	return r
 }
 

@@ -3,6 +3,7 @@ package wake
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -13,29 +14,42 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
+// hooks are what the operator asks for.
+type hooks struct {
+	*Access
+	stopping *waker.Stopping
+	observer waker.Observer
+
+	backupWakes sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
+	unfenced    sync.Map // the specification with which a cluster was last seen without our fence, by cluster: [plan.Specification]
+}
+
+// forget forgets a cluster that is gone.
+func (h *hooks) forget(cluster types.NamespacedName) { h.unfenced.Delete(cluster) }
+
 // backupWakeTimeout bounds the requests to the API server for a Backup, since the operator waits for the answer.
 const backupWakeTimeout = 5 * time.Second
 
 // WakeForBackup wakes the cluster if it dozes, and reports whether its Backup has to wait for that. The operator calls it again as
 // long as the Backup waits or is pending. For a hibernated cluster it does not call: it has marked the Backup as failed before.
-func (c *Controller) WakeForBackup(ctx context.Context, name types.NamespacedName, backup string) (waits bool) {
+func (h *hooks) WakeForBackup(ctx context.Context, name types.NamespacedName, backup string) (waits bool) {
 	ctx, cancel := context.WithTimeout(ctx, backupWakeTimeout)
 	defer cancel()
-	waits, err := c.wakeForBackup(ctx, name, backup)
+	waits, err := h.wakeForBackup(ctx, name, backup)
 	if err != nil {
-		c.Logger.Warn("a dozing cluster could not be woken for its Backup",
+		h.Logger.Warn("a dozing cluster could not be woken for its Backup",
 			"namespace", name.Namespace, "cluster", name.Name, "backup", backup, "error", err.Error())
 	}
 	return waits
 }
 
-func (c *Controller) wakeForBackup(ctx context.Context, name types.NamespacedName, backup string) (waits bool, err error) {
-	cluster, err := c.Informers.Cluster(ctx, name)
+func (h *hooks) wakeForBackup(ctx context.Context, name types.NamespacedName, backup string) (waits bool, err error) {
+	cluster, err := h.Informers.Cluster(ctx, name)
 	if err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	now := time.Now()
-	switch view := c.Stopping.View(cluster, now); {
+	switch view := h.stopping.View(cluster, now); {
 	case view.Deleting:
 		return false, nil
 	case view.MayStillStop, view.Dozing && !view.Stopped: // PostgreSQL would stop even if the fence were lifted now
@@ -47,29 +61,29 @@ func (c *Controller) wakeForBackup(ctx context.Context, name types.NamespacedNam
 	if err != nil {
 		return true, err
 	}
-	err = waker.Annotate(ctx, c.Client, cluster, waker.Unfence(wake))
+	err = waker.Annotate(ctx, h.Client, cluster, waker.Unfence(wake))
 	if err != nil {
 		return true, ignoreConflict(err) // the operator asks again
 	}
-	c.backupWakes.Store(name, now)
-	c.Logger.Info("a dozing cluster is woken for its Backup", "namespace", name.Namespace, "cluster", name.Name, "backup", backup)
-	return true, c.Events.Write(ctx, cluster, plan.Event{
+	h.backupWakes.Store(name, now)
+	h.Logger.Info("a dozing cluster is woken for its Backup", "namespace", name.Namespace, "cluster", name.Name, "backup", backup)
+	return true, h.Events.Write(ctx, cluster, plan.Event{
 		Reason: "Woken", Message: "Woken from a doze for Backup " + backup, Occasion: wake,
 	}, now)
 }
 
 // observeBackupWake observes how a wake for a Backup ended that this replica began. No client waits for it at the gateway, so the
 // wake ends when the read-write Service has a ready endpoint.
-func (c *Controller) observeBackupWake(seen *snapshot, again *requeue) {
-	stored, begun := c.backupWakes.Load(seen.name)
+func (h *hooks) observeBackupWake(seen *snapshot, again *requeue) {
+	stored, begun := h.backupWakes.Load(seen.name)
 	if !begun {
 		return
 	}
 	since, _ := stored.(time.Time)
-	until, result := since.Add(c.Settings.WakeTimeout), waker.ResultSuccess
+	until, result := since.Add(h.Settings.WakeTimeout), waker.ResultSuccess
 	switch {
 	case seen.cluster == nil:
-		c.backupWakes.Delete(seen.name)
+		h.backupWakes.Delete(seen.name)
 		return
 	case !seen.view.HibernationOn && !seen.view.Dozing && seen.serves(seen.cluster.GetServiceReadWriteName()):
 	case again.now.Before(until):
@@ -78,8 +92,8 @@ func (c *Controller) observeBackupWake(seen *snapshot, again *requeue) {
 	default:
 		result = waker.ResultTimeout
 	}
-	c.backupWakes.Delete(seen.name)
-	c.Observer.Woke(seen.name, waker.TriggerBackup, waker.DepthDoze, result, again.now.Sub(since))
+	h.backupWakes.Delete(seen.name)
+	h.observer.Woke(seen.name, waker.TriggerBackup, waker.DepthDoze, result, again.now.Sub(since))
 }
 
 // serves reports whether the Service has a ready endpoint of its own.
