@@ -745,9 +745,9 @@ func TestSweepPassesOverWhatIsNotUnderstood(t *testing.T) {
 func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
-		a.router.ports.Range.Last = a.router.ports.Range.First
+		a.ports.Range.Last = a.ports.Range.First
 		bills := ports.Owner{UID: "bills-rw", Namespace: "office", Name: "bills-rw"}
-		if _, err := a.router.ports.Assign(t.Context(), []ports.Request{{Owner: bills}}, time.Now()); err != nil {
+		if _, err := a.ports.Assign(t.Context(), []ports.Request{{Owner: bills}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
@@ -770,7 +770,7 @@ func TestWithoutAPortTheClusterStaysAwake(t *testing.T) {
 func TestController_leadsTheServicesThatGotAPort(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
-		a.router.ports.Range.Last = a.router.ports.Range.First
+		a.ports.Range.Last = a.ports.Range.First
 		w.cluster(annotated(contract.AnnotationAnnounced, announced(20*time.Second)))
 		for range 2 {
 			if again := a.read(); again <= 0 || again > unallocatedFor {
@@ -789,7 +789,7 @@ func TestController_leadsTheServicesThatGotAPort(t *testing.T) {
 		if got := a.Unrouted(orders); got != 1 {
 			t.Errorf("%d Services lead nowhere, want the one without a port", got)
 		}
-		a.router.ports.Range.Last++
+		a.ports.Range.Last++
 		a.read()
 		w.wants("the port that is free now is used", toA)
 	})

@@ -86,8 +86,8 @@ func (h *handovers) forget(cluster types.NamespacedName) {
 	}
 }
 
-// stop cancels everything and waits for its end.
-func (h *handovers) stop() {
+// endHandovers cancels all answers and waits for its end.
+func (h *handovers) endHandovers() {
 	h.mutex.Lock()
 	for _, current := range h.current {
 		current.cancel()

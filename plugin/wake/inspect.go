@@ -38,7 +38,7 @@ func (c *Controller) inspect(ctx context.Context, seen *snapshot, dial bool) ([]
 				instance.Running = append(instance.Running, status.Name)
 			}
 		}
-		instance.Refuses = dial && refuses(ctx, c.handovers.dial, pod.Status.PodIP, contract.PostgresPort)
+		instance.Refuses = dial && refuses(ctx, c.dial, pod.Status.PodIP, contract.PostgresPort)
 		found = append(found, instance)
 	}
 	return found, nil

@@ -26,9 +26,9 @@ func TestController_refusesRatherThanMisleads(t *testing.T) {
 				w.cluster(asleep)
 				replicas := map[string]*replica{"a": w.replica("a", "10.1.0.1"), "b": w.replica("b", "10.1.0.2")}
 				judge := replicas[row.by]
-				judge.router.ports.Range = ports.Range{First: 10000, Last: 10000}
+				judge.ports.Range = ports.Range{First: 10000, Last: 10000}
 				bills := ports.Owner{UID: "bills-rw", Namespace: "office", Name: "bills-rw"}
-				if _, err := judge.router.ports.Assign(t.Context(), []ports.Request{{Owner: bills}}, time.Now()); err != nil {
+				if _, err := judge.ports.Assign(t.Context(), []ports.Request{{Owner: bills}}, time.Now()); err != nil {
 					t.Fatal(err)
 				}
 				services, err := judge.Informers.Services(t.Context(), orders)

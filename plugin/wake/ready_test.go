@@ -82,7 +82,7 @@ func TestWhatAReplicaDoesNotWaitFor(t *testing.T) {
 		}},
 		{"slices, once it has been ready: nobody is relieved", func(w *world, _, _ *replica) { w.pod("b", corev1.ConditionFalse) }},
 		{"a cluster for which there is no port", func(w *world, _, b *replica) {
-			b.router.ports.Range.First, b.router.ports.Range.Last = 10500, 10500
+			b.ports.Range.First, b.ports.Range.Last = 10500, 10500
 			w.exposed("orders-own", func(*corev1.Service) {})
 			b.read()
 		}},

@@ -60,7 +60,7 @@ func TestTendRestart(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				a := w.replica("a", "10.1.0.1")
-				a.handovers.dial = func(_ context.Context, address string) (net.Conn, error) {
+				a.dial = func(_ context.Context, address string) (net.Conn, error) {
 					if address != "10.0.0.1:5432" {
 						return nil, errors.New("nobody is there")
 					}
@@ -93,7 +93,7 @@ func TestTendRestart(t *testing.T) {
 func TestTendRestart_asksTheAPIServerBeforeItDeletes(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")
-		a.handovers.dial = func(context.Context, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }
+		a.dial = func(context.Context, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }
 		w.put(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "orders-1", UID: "orders-1", Labels: map[string]string{"cnpg.io/cluster": orders.Name, "cnpg.io/podRole": "instance"}, OwnerReferences: ofOrders},
 			Status:     corev1.PodStatus{PodIP: "10.0.0.1"},

@@ -36,7 +36,7 @@ func (c *Controller) Leave(ctx context.Context) {
 	c.stopped = true
 	c.leaving.Unlock()
 	c.drainBy = time.Now().Add(takeOverTimeout + removeTimeout + drainDelay + c.Settings.DrainTimeout)
-	c.handovers.stop()
+	c.endHandovers()
 	c.awaitOthers(ctx)
 	removed, err := c.removeAll(ctx)
 	if c.removed = removed; err != nil {

@@ -64,8 +64,8 @@ func TestTendStop(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				a := w.replica("a", "10.1.0.1")
-				dial := a.handovers.dial
-				a.handovers.dial = func(ctx context.Context, address string) (net.Conn, error) {
+				dial := a.dial
+				a.dial = func(ctx context.Context, address string) (net.Conn, error) {
 					if address != "10.0.0.1:5432" {
 						return dial(ctx, address)
 					}
