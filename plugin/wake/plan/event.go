@@ -64,10 +64,9 @@ var reasonsInWords = map[Reason]string{
 // tellUnwakeable says why nothing wakes a sleeping cluster, once for each sleep and reason: during maintenance, although its clients are
 // led here, and with how to wake it by hand, when this replica leads them here no more.
 func (p *Plan) tellUnwakeable(state State) {
-	const byHand = "WakesByHandOnly"
 	occasion := state.Annotations[contract.AnnotationAsleepSince] + " " + string(p.Reason)
 	if !p.Unwakeable {
-		p.Events = slices.DeleteFunc(p.Events, func(e Event) bool { return e.Reason == byHand })
+		p.Events = slices.DeleteFunc(p.Events, func(e Event) bool { return e.Reason == "WakesByHandOnly" })
 	}
 	switch {
 	case p.Reason == ReasonMaintenance:
@@ -80,7 +79,7 @@ func (p *Plan) tellUnwakeable(state State) {
 		if state.Cluster.VolumesAtRisk {
 			message += ", but not yet: " + VolumesAtRisk
 		}
-		p.Events = append(p.Events, Event{Warning: true, Reason: byHand, Message: message, Occasion: occasion, Once: true})
+		p.Events = append(p.Events, Event{Warning: true, Reason: "WakesByHandOnly", Message: message, Occasion: occasion, Once: true})
 	}
 }
 
