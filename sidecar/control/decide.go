@@ -129,7 +129,7 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	}
 	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, observation, now)
 	l.status.DecidedAt, l.status.InUse = now, len(observation.InUse) != 0
-	if first := proven.SampledUntil.IsZero() && !observation.Unknown; !proven.Unused.IsZero() || first && !wake.At.IsZero() {
+	if first := proven.SampledUntil.IsZero() && !observation.Unknown; !later(proven.Unused, proven.Undecided).IsZero() || first && !wake.At.IsZero() {
 		l.logUse(observation)
 	}
 	if reason := l.status.Decision.Reason; reason != before && l.status.Decision.Action != idle.ActionAsk {
@@ -139,7 +139,7 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 
 // logUse logs why the wake does not count as unused.
 func (l *Loop) logUse(seen idle.Observation) {
-	if state := l.status.State; state.Unused.IsZero() {
+	if state := l.status.State; later(state.Unused, state.Undecided).IsZero() {
 		l.parts.Logger.Info("the wake counts as used", "woken", seen.Woken, "lastActivity", state.LastActivity, "peer", l.status.LastPeer,
 			"reported", seen.Reported, "gap", seen.Gap, "sessionMissed", l.status.SessionMissed, "elsewhere", seen.Elsewhere.Used)
 	}

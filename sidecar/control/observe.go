@@ -83,8 +83,8 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 		state.IdleSince = later(state.IdleSince, change.Used)
 	}
 	state.LastActivity = later(state.LastActivity, change.Used)
-	if woken := state.Unused; !woken.IsZero() {
-		state.Unused = time.Time{}
+	if woken := later(state.Unused, state.Undecided); !woken.IsZero() {
+		state.Unused, state.Undecided = time.Time{}, time.Time{}
 		l.logUse(idle.Observation{Woken: woken, Reported: true})
 	}
 	l.parts.Monitor.Checkpoint(*state)

@@ -62,6 +62,8 @@ type Observation struct {
 	Requested time.Time
 	// Started is when the server started, and Checkpointed when its newest checkpoint began.
 	Started, Checkpointed time.Time
+	// Announced says that the gateway has announced a session that no sample has found yet, and whose end was not reported.
+	Announced bool
 	// Woken is when a connection woke the cluster; zero if that did not happen or is not known, once a session has been
 	// reported, or once an instance that has served since is gone.
 	Woken time.Time
@@ -119,6 +121,9 @@ type State struct {
 	// Unused is when a connection woke the cluster, as long as every sample and event since proves that nobody has used it;
 	// otherwise zero.
 	Unused time.Time
+	// Undecided is that time while Unused is withheld: a session that was announced may have come and gone before anything could report
+	// it, or is still to begin.
+	Undecided time.Time
 }
 
 // Action is what to do.
@@ -366,12 +371,17 @@ func (s State) after(seen Observation, eligible bool, now time.Time) State {
 		}
 	}
 	s = s.afterOthers(seen, eligible, now)
+	unused := latest(s.Unused, s.Undecided)
 	switch {
 	case !s.LastActivity.IsZero(), !seen.Reported, seen.Elsewhere.Used, seen.Woken.IsZero(), missed, tookOver:
-		s.Unused = time.Time{}
+		unused = time.Time{}
 	// A server that has stopped since the wake, in this pod or in one before it, has made a checkpoint then or when it recovered.
 	case first && seen.Began.Sub(seen.Woken).Abs() <= wokenWithin && seen.Began.Sub(seen.Started) <= unwatchedAtMost && seen.Checkpointed.Before(seen.Woken):
-		s.Unused = seen.Woken
+		unused = seen.Woken
+	}
+	withheld := seen.Announced || seen.Unknown && !s.Undecided.IsZero()
+	if s.Unused, s.Undecided = unused, (time.Time{}); withheld {
+		s.Unused, s.Undecided = time.Time{}, unused
 	}
 	return s
 }

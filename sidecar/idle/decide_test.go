@@ -139,6 +139,8 @@ func observationOf(t *testing.T, clock string, words []string) (Observation, tim
 			}
 		case "gap":
 			seen.Gap = true
+		case "announced":
+			seen.Announced = true
 		case "polled":
 			seen.Reported = false
 		case "woken":

@@ -65,6 +65,7 @@ func history(script []byte) []moment {
 			seen.Siblings, seen.Elsewhere = 1, Elsewhere{Asked: true, IdleSince: now.Add(-time.Minute), Used: true}
 		}
 		seen.Woken, seen.Started = woken, midnight
+		seen.Announced = kind&0x80 != 0 && !seen.Unknown
 		if kind&0x40 != 0 { // the server has stopped since the wake
 			seen.Checkpointed = midnight.Add(time.Second)
 		}
@@ -181,7 +182,7 @@ func unused(moments []moment) bool {
 		return false
 	}
 	notPrimary := func(i int) bool { return slices.Contains(moments[i].seen.Blockers, ReasonNotPrimary) }
-	sampled := known
+	sampled, announced := known, false
 	for i, m := range moments {
 		if i > known && notPrimary(i-1) && !notPrimary(i) {
 			return false // the former primary may have been used
@@ -197,9 +198,9 @@ func unused(moments []moment) bool {
 		if i > known && m.seen.Began.Sub(moments[sampled].seen.Ended) > 2*RestInterval {
 			return false
 		}
-		sampled = i
+		sampled, announced = i, m.seen.Announced
 	}
-	return true
+	return !announced
 }
 
 // refused reports whether the sample itself forbids sleep.

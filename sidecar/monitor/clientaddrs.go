@@ -66,17 +66,24 @@ func (c *ClientAddrs) Add(gateway netip.Addr, a contract.ClientAddress) {
 }
 
 // sessionMissed reports whether the gateway has announced a session that nobody has judged: no sample has found it, and its end
-// was not reported. While the kernel reports sessions, one that has just been announced may still begin: once it is open, it counts
-// as connecting until a sample has it.
-func (c *ClientAddrs) sessionMissed(reported bool) bool {
+// was not reported.
+func (c *ClientAddrs) sessionMissed() bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.missed
+}
+
+// sessionAwaited reports whether it has announced one that may be missed, or still to begin: once it is open, it counts as connecting
+// until a sample has it.
+func (c *ClientAddrs) sessionAwaited() bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	for _, e := range c.connections {
-		if !e.probe && !e.seen && !reported {
+		if !e.probe && !e.seen {
 			return true
 		}
 	}
-	return c.missed
+	return false
 }
 
 // AddProbe stores a connection of this sidecar that only asks whether PostgreSQL accepts sessions. It must be called before the

@@ -119,7 +119,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 		InUse: sample.Tally.InUse(), Used: m.since.used,
 		Gap:      m.since.gap || before.started != 0 && before.started != sample.Started,
 		Reported: m.sockets.watching() || m.sockets.paused, Local: sample.Tally.Local(), Scheduler: sample.Scheduler,
-		Requested: m.requested, Blockers: sample.Blockers,
+		Requested: m.requested, Blockers: sample.Blockers, Announced: m.parts.ClientAddrs.sessionAwaited(),
 	}
 	if !seen.Reported && before.ledger != nil && !before.ledger.Same(sample.Ledger) {
 		seen.Used = sample.Ended
@@ -137,7 +137,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 		ledger: sample.Ledger, started: sample.Started, changed: changed, ended: sample.Ended, terminable: sample.Tally.Terminable(),
 	}
 	m.since, m.requested = since{}, time.Time{}
-	m.status.SessionMissed = m.resumed || m.parts.ClientAddrs.sessionMissed(m.sockets.watching())
+	m.status.SessionMissed = m.resumed || m.parts.ClientAddrs.sessionMissed()
 	m.status.Known, m.status.Tally, m.status.SampledAt, m.status.Reported = true, sample.Tally, sample.Ended, seen.Reported
 	m.status.ServerBlockers, m.status.Scheduler, m.status.InactiveSlots = sample.Blockers, sample.Scheduler, sample.InactiveSlots
 	return seen
