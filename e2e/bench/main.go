@@ -42,7 +42,7 @@ func main() {
 	flag.IntVar(&much.dozers, "dozers", 5, "how many clusters doze off together, and are then asked one after the other")
 	flag.IntVar(&much.resting, "resting", 40, "beside how many dozing clusters the operator is measured")
 	flag.IntVar(&much.hibernations, "hibernations", 3, "how often the first query after hibernation is measured beside dozes: once a round")
-	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, wakes, doze, operator, shared-buffers, beside, together")
+	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, wakes, doze, operator, shared-buffers, prewarm, beside, together")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -99,6 +99,7 @@ func run(ctx context.Context, much amounts, only string) error {
 		{"doze", func() error { return dozes(ctx, kube, namespace, with, without, much) }},
 		{"operator", func() error { return operators(ctx, kube, namespace, much.resting, much.rest) }},
 		{"shared-buffers", func() error { return dirtyDozes(ctx, kube, namespace, much.runs) }},
+		{"prewarm", func() error { return prewarmed(ctx, kube, namespace, 2) }},
 		{"beside", func() error { return besideOthers(ctx, kube, with, much.wakes) }},
 		{"together", func() error { return together(ctx, kube, namespace, 20) }},
 	} {
