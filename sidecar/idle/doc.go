@@ -23,8 +23,9 @@
 // session and no event has reported one. Only who was there can prove that. If it was used, the threshold applies. The threshold
 // also applies if the cluster may have been used: after lost events, two minutes without a successful sample, a restart of the
 // sidecar, a change of the primary or the replacement of a pod, or if the server had run for more than a minute before the first
-// sample. While a session that the gateway has announced has not been judged, nothing is proven. A sample that fails restarts the minute only, because the kernel reports sessions meanwhile. PostgreSQL's start and the
-// resuming of schedules come first, because nothing is decided before the Cluster is healthy and its schedules are resumed.
+// sample. While a session that the gateway has announced has not been judged, nothing is proven. A sample that fails restarts the
+// minute only, because the kernel reports sessions meanwhile. PostgreSQL's start and the resuming of schedules come first, because
+// nothing is decided before the Cluster is healthy and its schedules are resumed.
 //
 // # Failures
 //
