@@ -118,12 +118,12 @@ var mutants = []mutant{
 	},
 	{
 		"the gateway leaves at the deadline although a late patch may still turn hibernation on",
-		"plugin/wake/plan/plan.go", `case change.IsZero() && !announcement.Doze &&`, `case !MUTANT && change.IsZero() && !announcement.Doze &&`,
+		"plugin/wake/plan/route.go", `case change.IsZero() && !announcement.Doze &&`, `case !MUTANT && change.IsZero() && !announcement.Doze &&`,
 		"sidecar/sleep", explorationOfDeadlines, "the cluster sleeps, and its Services do not lead to the gateway",
 	},
 	{
 		"the gateway says that it holds every client while a Service leads to the instance",
-		"plugin/wake/plan/plan.go", `s.Direct || !s.Led`, `s.Direct && !MUTANT || !s.Led`,
+		"plugin/wake/plan/route.go", `s.Direct || !s.Led`, `s.Direct && !MUTANT || !s.Led`,
 		"sidecar/sleep", explorationOfDozes, "fenced although Services lead to the instance",
 	},
 	{
@@ -158,8 +158,8 @@ var mutants = []mutant{
 	},
 	{
 		"the acknowledgement of an older announcement suffices",
-		"plugin/wake/plan/plan.go", `case cluster.Acknowledged != cluster.Announced:`, `case cluster.Acknowledged != cluster.Announced && (cluster.Acknowledged == "" || !MUTANT):`,
-		"plugin/wake/plan", "TestDecide", "FAIL: TestDecide/an_older_acknowledgement_is_not_one_of_this_announcement",
+		"plugin/wake/plan/route.go", `case cluster.Acknowledged != cluster.Announced:`, `case cluster.Acknowledged != cluster.Announced && (cluster.Acknowledged == "" || !MUTANT):`,
+		"plugin/wake/plan", "TestRoutes", "FAIL: TestRoutes/an_older_acknowledgement_is_not_one_of_this_announcement",
 	},
 	{
 		"a port is assigned to another Service as soon as its own has gone",
