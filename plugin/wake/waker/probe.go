@@ -7,12 +7,19 @@ import (
 	"net/netip"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 )
 
-// probeTimeout limits one probe.
-const probeTimeout = time.Second
+const (
+	// probeTimeout limits one probe.
+	probeTimeout = time.Second
+	// announceFor is how long a connection that PostgreSQL has accepted is kept until a sidecar that is starting knows whose it is, and
+	// announceEvery how often that is tried: it may see the connection end before it listens.
+	announceFor, announceEvery = 3 * time.Second, 100 * time.Millisecond
+)
 
 // Prober probes instances.
 type Prober struct {
@@ -28,7 +35,7 @@ type Prober struct {
 //
 // The local port is sent to the instance's sidecar while PostgreSQL answers, so the wake does not wait for it: at first there may
 // be no sidecar yet, and a NetworkPolicy may drop the request. The sidecar judges a connection once the kernel reports its end,
-// so a connection that PostgreSQL left open is kept until the sidecar has answered or its time is up. A connection that
+// so a connection that PostgreSQL left open is kept until the sidecar knows of it or announceFor is up. A connection that
 // PostgreSQL closed itself, as with 57P03, may be judged first. It then counts as activity, but a client is waiting anyway.
 func (p *Prober) AcceptsSessions(ctx context.Context, instance netip.AddrPort) bool {
 	return p.start(ctx, instance, func(local netip.AddrPort) contract.ClientAddress {
@@ -53,15 +60,22 @@ func (p *Prober) start(ctx context.Context, instance netip.AddrPort, whose func(
 	if err != nil {
 		return false
 	}
-	answered := make(chan struct{})
-	defer close(answered)
+	answered := make(chan bool, 1)
 	go func() {
-		p.Sidecars.Send(context.WithoutCancel(ctx), instance.Addr(), whose(addrPort(conn.LocalAddr())))
-		<-answered
-		_ = conn.Close()
+		defer func() { _ = conn.Close() }()
+		telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceFor)
+		defer cancel()
+		tell := func(ctx context.Context) (bool, error) {
+			return p.Sidecars.Send(ctx, instance.Addr(), whose(addrPort(conn.LocalAddr()))), nil
+		}
+		if told, _ := tell(telling); <-answered && !told {
+			_ = wait.PollUntilContextCancel(telling, announceEvery, false, tell) // without an answer it counts as a client
+		}
 	}()
 	code, err := probe.Startup(probing, conn)
-	return err == nil && code != probe.CannotConnectNow
+	accepts = err == nil && code != probe.CannotConnectNow
+	answered <- accepts
+	return accepts
 }
 
 // addrPort returns the address of one end of a TCP connection.

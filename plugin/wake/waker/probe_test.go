@@ -122,6 +122,28 @@ func TestProber_keepsTheConnectionUntilTheSidecarKnowsItsPort(t *testing.T) {
 	}
 }
 
+// A sidecar may see the connection end before it listens: its first answers are refusals.
+func TestProber_tellsASidecarThatIsStartingUntilItListens(t *testing.T) {
+	t.Parallel()
+	var asked, listening atomic.Int32
+	p := &Prober{within: time.Minute, Sidecars: sidecars(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if asked.Add(1) < 3 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		listening.Store(1)
+	})}
+	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
+	instance, closed := postgres(t, password)
+	if !p.AcceptsSessions(t.Context(), instance) {
+		t.Error("PostgreSQL did not answer")
+	}
+	if <-closed; listening.Load() == 0 {
+		t.Error("the connection was closed before the sidecar knew of it")
+	}
+}
+
 func equal(a, b netip.AddrPort) bool { return a == b }
 
 // patient sends without a deadline, because this machine may be slower than a network has to be.
