@@ -25,26 +25,28 @@ func (c *Controller) log(ctx context.Context, seen *snapshot, what string, warns
 	c.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name).Log(ctx, level, what, more...) //nolint:sloglint // the plan's reasons are constants
 }
 
-// change writes the changes of the Cluster's annotations together, unless it has changed, and returns the Events that follow. A change
-// whose first Event cannot be written is left out.
+// change writes the changes of the Cluster's annotations, unless it has changed, and returns the Events that follow. They are written
+// together, but one that has a first Event, which may be refused for what tenants have written, keeps no other from being made: it
+// waits for the reconciliation to which the others lead.
 func (c *Controller) change(ctx context.Context, seen *snapshot, changes []plan.Change, now time.Time) (follow []plan.Event, failed error) {
+	written := slices.DeleteFunc(slices.Clone(changes), func(change plan.Change) bool { return change.First != nil })
+	if len(written) == 0 {
+		written = changes
+	}
 	annotations := map[string]*string{}
-	var written []plan.Change
-	for _, change := range changes {
+	for _, change := range written {
 		if change.First != nil {
 			if err := c.Events.Write(ctx, seen.cluster, *change.First, now); err != nil {
-				failed = errors.Join(failed, err)
-				continue
+				return nil, err
 			}
 		}
 		maps.Copy(annotations, change.Annotations)
-		written = append(written, change)
 	}
-	if len(written) == 0 {
-		return nil, failed
+	if len(annotations) == 0 {
+		return nil, nil
 	}
 	if err := waker.Annotate(ctx, c.Client, seen.cluster, annotations); err != nil {
-		return nil, errors.Join(failed, ignoreConflict(err))
+		return nil, ignoreConflict(err)
 	}
 	for _, change := range written {
 		c.log(ctx, seen, change.Why, change.Warns)
@@ -52,7 +54,7 @@ func (c *Controller) change(ctx context.Context, seen *snapshot, changes []plan.
 			follow = append(follow, *change.Then)
 		}
 	}
-	return follow, failed
+	return follow, nil
 }
 
 // tell writes Events, and returns those that could not be written and that no later plan has.

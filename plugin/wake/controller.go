@@ -124,6 +124,7 @@ type snapshot struct {
 	slices     []discoveryv1.EndpointSlice
 	replicas   replicas
 	state      plan.State
+	unknown    error // why it is not known whether the cluster is disrupted
 }
 
 // Reconcile makes the plan of a cluster and carries it out. Nothing is written if everything is as planned.
@@ -146,7 +147,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	c.passed(seen.name, failed)
 	c.noteUnrouted(seen, planned, routed)
 	c.observeBackupWake(seen, again)
-	failed = errors.Join(failed, c.reduce(ctx, seen, planned, routed, again))
+	failed = errors.Join(failed, seen.unknown, c.reduce(ctx, seen, planned, routed, again))
 	if planned.List || planned.Dial {
 		inspected, err := c.inspect(ctx, seen, planned.Dial)
 		if failed = errors.Join(failed, err); err == nil {
@@ -234,9 +235,9 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 		}
 	}
 	if seen.view.Dozing {
-		state.Disrupted, err = c.disruption(ctx, seen.name, pods)
+		state.Disrupted, seen.unknown = c.disruption(ctx, seen.name, pods)
 	}
-	return state, err
+	return state, nil
 }
 
 // remember keeps what a plan remembers for the next one.

@@ -18,9 +18,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
+// inspectTimeout leaves time of a reconciliation to what does not wait for it.
+const inspectTimeout = lookTakes / 3
+
 // inspect reads the instances' pods that have not ended from the API server, because the informers keep too little of them, and checks
 // on request whether PostgreSQL's port refuses connections. The connections send nothing, so PostgreSQL logs nothing.
 func (c *Controller) inspect(ctx context.Context, seen *snapshot, dial bool) ([]plan.Instance, error) {
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
 	var pods corev1.PodList
 	of := client.MatchingLabels{endpointslice.LabelCluster: seen.name.Name}
 	if err := c.APIReader.List(ctx, &pods, client.InNamespace(seen.name.Namespace), of); err != nil {

@@ -124,6 +124,9 @@ func (p *Plan) disrupt(state State, now time.Time) {
 	if cluster := state.Cluster; !cluster.Dozing || cluster.Deleting || cluster.VolumesAtRisk || err != nil || state.Disrupted == "" {
 		return // a value that another client wrote says nothing about a doze
 	}
+	if slices.ContainsFunc(p.Changes, func(c Change) bool { _, lifts := c.Annotations[contract.AnnotationFencedInstances]; return lifts }) {
+		return
+	}
 	requested, err := time.Parse(time.RFC3339, state.Annotations[contract.AnnotationSleepRequested]) // by any replica's clock
 	switch repeat := requested.Add(contract.MaxSleepRequestAge); {
 	case err == nil && !requested.Before(since) && now.Before(repeat):

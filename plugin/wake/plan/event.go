@@ -33,7 +33,7 @@ func (p *Plan) tellUnroutable(state State) {
 	switch obstacle := state.Cluster.Obstacle(); {
 	case obstacle != "" && obstacle != ReasonMaintenance, names == "":
 		if there {
-			p.change("every client of the Services reaches the gateway again", map[string]*string{contract.AnnotationUnroutableServices: nil})
+			p.change("no Service of the cluster keeps it awake any more", map[string]*string{contract.AnnotationUnroutableServices: nil})
 		}
 		return
 	case names == before:
@@ -65,15 +65,14 @@ var reasonsInWords = map[Reason]string{
 // led here, and with how to wake it by hand, when this replica leads them here no more.
 func (p *Plan) tellUnwakeable(state State) {
 	occasion := state.Annotations[contract.AnnotationAsleepSince] + " " + string(p.Reason)
-	if !p.Unwakeable {
-		p.Events = slices.DeleteFunc(p.Events, func(e Event) bool { return e.Reason == "WakesByHandOnly" })
-	}
+	unwritten := len(p.Events)
+	p.Events = slices.DeleteFunc(p.Events, func(e Event) bool { return e.Reason == "WakesByHandOnly" }) // it is told as it is now
 	switch {
 	case p.Reason == ReasonMaintenance:
 		p.Events = append(p.Events, Event{
 			Warning: true, Reason: "WakeRefused", Message: "The cluster sleeps and is not woken: " + VolumesAtRisk, Occasion: occasion,
 		})
-	case p.Unwakeable && state.LedHere:
+	case p.Unwakeable && (state.LedHere || len(p.Events) != unwritten):
 		message := fmt.Sprintf("The cluster sleeps and connections no longer wake it: %s. To wake it: kubectl annotate -n %s %s %s %s-",
 			reasonsInWords[p.Reason], state.Name.Namespace, state.Resource, state.Name.Name, contract.AnnotationHibernation)
 		if state.Cluster.VolumesAtRisk {

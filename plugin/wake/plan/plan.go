@@ -84,7 +84,7 @@ type Plan struct {
 	// List and Dial say that the plan is to be made again with the instances' pods, as the API server has them, and with whether their
 	// port refuses connections.
 	List, Dial bool
-	// Changes are written together, unless the Cluster has changed.
+	// Changes are written unless the Cluster has changed.
 	Changes []Change
 	// Delete are the pods that are to be deleted, if the plan for the Cluster of the API server says so too.
 	Delete []Deletion
