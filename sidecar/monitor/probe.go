@@ -13,7 +13,8 @@ const (
 	// for that session, and nothing else reveals the restart.
 	probeEvery = 2 * time.Second
 	// maximumTimeouts is after how many timeouts in a row the server counts as shutting down. A server that is so slow and does shut
-	// down waits for our sessions for about seven seconds: until the next probe, two pauses, and the last timeout.
+	// down waits for our sessions for about seven seconds: until the next probe, two pauses, and the last timeout; ten, if two samples
+	// fail meanwhile.
 	maximumTimeouts = 3
 	// drainLasts is when a drain ends by itself if PostgreSQL still accepts sessions: the preStop hook ran, but the pod was not
 	// stopped.

@@ -22,14 +22,9 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 		m.sockets.close()
 		return m.unknown(), Change{}
 	}
-	if silent := m.held() && m.timeouts != 0; silent || m.probeDue() { // a server that has not answered is not given a sample's time
-		if !m.mayHold(ctx) { // what the kernel reports keeps no server from shutting down
-			m.release()
-			return m.unknown(), Change{}
-		}
-		if silent && m.timeouts != 0 {
-			return m.unknown(), Change{}
-		}
+	if m.probeDue() && !m.mayHold(ctx) { // what the kernel reports keeps no server from shutting down
+		m.release()
+		return m.unknown(), Change{}
 	}
 	m.watch(ctx)
 	sample, err := m.read(ctx)

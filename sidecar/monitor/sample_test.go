@@ -111,23 +111,6 @@ func TestSample_thatFailsKeepsTheChannelUnlessTheServerShutsDown(t *testing.T) {
 	}
 }
 
-// A sample may take three seconds, during which a server that shuts down would wait for the control channel.
-func TestSample_isNotTakenFromAServerThatHasNotAnswered(t *testing.T) {
-	t.Parallel()
-	watched(t, func(t *testing.T, i *instance, m *Monitor) {
-		m.Configure(listening)
-		_, _ = m.Sample(t.Context())
-		synctest.Wait()
-		i.probeErr, m.timeouts = postgres.ErrTimeout, 1
-		if seen, _ := m.Sample(t.Context()); !seen.Unknown || !i.listener.Connected() {
-			t.Errorf("after a second timeout: %+v, connected %t", seen, i.listener.Connected())
-		}
-		if seen, _ := m.Sample(t.Context()); !seen.Unknown || i.listener.Connected() {
-			t.Errorf("after a third: %+v, connected %t", seen, i.listener.Connected())
-		}
-	})
-}
-
 func TestSample_withoutSocketEventsARiseIsAUse(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
