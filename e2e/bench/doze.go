@@ -33,7 +33,7 @@ func dozes(ctx context.Context, kube *scenario.Kubernetes, namespace string, hib
 	}
 	var awake, dozed, hibernated, byHand []time.Duration
 	for round := 0; len(dozed) < much.dozes || round < much.hibernations; round++ {
-		if err := doze(ctx, kube, dozing, toDoze); err != nil {
+		if err := doze(ctx, kube, dozing); err != nil {
 			return err
 		}
 		if round < much.hibernations {
@@ -97,9 +97,9 @@ func dozers(ctx context.Context, kube *scenario.Kubernetes, namespace, name stri
 }
 
 // doze waits until all clusters doze, at rest. A new one may do so before the others have been started.
-func doze(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Cluster, within time.Duration) error {
+func doze(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Cluster) error {
 	for _, c := range clusters {
-		if _, err := kube.AwaitCluster(ctx, c, "dozing", within+toHealthy, scenario.Dozing); err != nil {
+		if _, err := kube.AwaitCluster(ctx, c, "dozing", toDoze+toHealthy, scenario.Dozing); err != nil {
 			return err
 		}
 	}

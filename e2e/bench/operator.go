@@ -31,12 +31,12 @@ func operators(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 			if err != nil {
 				return err
 			}
-			if err := doze(ctx, kube, more, toDoze); err != nil {
+			if err := doze(ctx, kube, more); err != nil {
 				return err
 			}
 			clusters = append(clusters, more...)
 		}
-		if err := doze(ctx, kube, clusters, toDoze); err != nil {
+		if err := doze(ctx, kube, clusters); err != nil {
 			return err
 		}
 		rest(ctx, time.Minute) // what follows a doze

@@ -87,7 +87,7 @@ func dozesOnce(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster
 	if err := kube.Annotate(ctx, c, scenario.DozeMinutes, &soonDozes); err != nil {
 		return fmt.Errorf("let cluster %s doze: %w", c.Name, err)
 	}
-	if err := doze(ctx, kube, []*cnpgv1.Cluster{c}, toDoze); err != nil {
+	if err := doze(ctx, kube, []*cnpgv1.Cluster{c}); err != nil {
 		return err
 	}
 	if err := kube.Annotate(ctx, c, scenario.DozeMinutes, nil); err != nil {
