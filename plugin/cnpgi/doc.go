@@ -1,5 +1,5 @@
 // Package cnpgi serves the operator by its plugin interface, CNPG-I: who the plugin is, what becomes of a pod, and whether a
-// reconciliation goes on.
+// reconciliation continues.
 //
 // # What it guarantees
 //

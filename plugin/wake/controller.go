@@ -91,7 +91,7 @@ type Controller struct {
 	notifier *waker.Notifier
 	stopping *waker.Stopping
 	memories sync.Map // what the last plan remembers, by cluster: [plan.Memory]
-	unrouted sync.Map // how many Services lead nowhere, by sleeping cluster: int
+	unrouted sync.Map // how many Services do not lead to the gateway, by sleeping cluster: int
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
@@ -124,7 +124,7 @@ type snapshot struct {
 	slices     []discoveryv1.EndpointSlice
 	replicas   replicas
 	state      plan.State
-	unknown    error // why it is not known whether the cluster is disrupted
+	nodeErr    error // why the nodes of a dozing cluster cannot be read
 }
 
 // Reconcile makes the plan of a cluster and carries it out. Nothing is written if everything is as planned.
@@ -147,7 +147,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	c.passed(seen.name, failed)
 	c.noteUnrouted(seen, planned, routed)
 	c.observeBackupWake(seen, again)
-	failed = errors.Join(failed, seen.unknown, c.reduce(ctx, seen, planned, routed, again))
+	failed = errors.Join(failed, seen.nodeErr, c.reduce(ctx, seen, planned, routed, again))
 	if planned.List || planned.Dial {
 		inspected, err := c.inspect(ctx, seen, planned.Dial)
 		if failed = errors.Join(failed, err); err == nil {
@@ -235,7 +235,7 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 		}
 	}
 	if seen.view.Dozing {
-		state.Disrupted, seen.unknown = c.disruption(ctx, seen.name, pods)
+		state.Disrupted, seen.nodeErr = c.disruption(ctx, seen.name, pods)
 	}
 	return state, nil
 }

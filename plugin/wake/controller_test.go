@@ -493,7 +493,7 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 	}{
 		{"wake=manual does", contract.AnnotationWake, "manual", "says manual"},
 		{"enabled=false does", contract.AnnotationEnabled, "false", "turned off"},
-		{"a bad annotation does", contract.AnnotationActivity, "everything", "not understood"},
+		{"a bad annotation does", contract.AnnotationActivity, "everything", "is invalid"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {

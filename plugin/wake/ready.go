@@ -37,7 +37,7 @@ func (s *starting) AwaitReady(ctx context.Context) {
 		}
 		switch {
 		case err != nil:
-			s.Logger.Warn("whether every cluster's Services lead here is not known", "error", err.Error())
+			s.Logger.Warn("cannot tell whether every cluster's Services lead here", "error", err.Error())
 			return
 		case left == 0:
 			s.Logger.Info("the replica is ready", "clusters", len(known), "waited", time.Since(began).String())
@@ -113,7 +113,7 @@ type starting struct {
 // passed notes whether what leads the cluster's clients here stands by now, for as long as that is waited for.
 func (s *starting) passed(cluster types.NamespacedName, err error) {
 	if s.firstPass.note(cluster, err) {
-		s.Logger.Warn("the replica becomes ready without leading a cluster's clients; it goes on trying", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
+		s.Logger.Warn("the replica becomes ready without leading a cluster's clients; it continues to try", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
 	}
 }
 

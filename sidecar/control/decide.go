@@ -129,7 +129,9 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	}
 	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, observation, now)
 	l.status.DecidedAt, l.status.InUse = now, len(observation.InUse) != 0
-	if first := proven.SampledUntil.IsZero() && !observation.Unknown; !later(proven.Unused, proven.Undecided).IsZero() || first && !wake.At.IsZero() {
+	_, byHand := l.status.View.Annotations[contract.AnnotationAsleepSince]
+	first := proven.SampledUntil.IsZero() && !observation.Unknown && !wake.At.IsZero() && !byHand
+	if first || !later(proven.Unused, proven.Undecided).IsZero() {
 		l.logUse(observation)
 	}
 	if reason := l.status.Decision.Reason; reason != before && l.status.Decision.Action != idle.ActionAsk {

@@ -56,7 +56,7 @@ func (p *Plan) tellUnroutable(state State) {
 // reasonsInWords say why connections no longer wake a sleeping cluster.
 var reasonsInWords = map[Reason]string{
 	ReasonNotListed: "the Cluster does not list the plugin any more",
-	ReasonInvalid:   "an annotation is not understood",
+	ReasonInvalid:   "an annotation is invalid",
 	ReasonDisabled:  "the feature was turned off",
 	ReasonManual:    "the annotation " + contract.AnnotationWake + " says manual",
 }

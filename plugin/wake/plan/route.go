@@ -31,7 +31,7 @@ const (
 	ReasonGone Reason = "gone"
 	// ReasonNotListed says that the Cluster does not list the plugin, or has turned it off.
 	ReasonNotListed Reason = "not_listed"
-	// ReasonInvalid says that an annotation is not understood.
+	// ReasonInvalid says that an annotation is invalid.
 	ReasonInvalid Reason = "invalid_annotation"
 	// ReasonDisabled says that the feature is off for the cluster.
 	ReasonDisabled Reason = "disabled"
