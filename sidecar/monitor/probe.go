@@ -41,6 +41,7 @@ func (m *Monitor) mayHold(ctx context.Context) bool {
 	if m.timeouts++; m.timeouts < maximumTimeouts {
 		return true
 	}
+	m.timeouts = 0 // a server that accepts another session is not shutting down
 	m.parts.Logger.Warn("the server may be shutting down because it does not answer; its sessions are closed", "error", err.Error())
 	return false
 }

@@ -229,5 +229,10 @@ func TestProbe_keepsTheSessionsOfASlowServer(t *testing.T) {
 		if i.connected || i.listener.Connected() {
 			t.Error("a session is held although the server may be shutting down")
 		}
+		_, _ = m.Sample(t.Context())
+		synctest.Wait()
+		if probe(postgres.ErrTimeout); !i.listener.Connected() {
+			t.Error("one timeout closes the sessions that the server has accepted since")
+		}
 	})
 }
