@@ -42,6 +42,9 @@ func (m *Monitor) mayHold(ctx context.Context) bool {
 		return true
 	}
 	m.timeouts = 0 // a server that accepts another session is not shutting down
+	if m.channel.connected() { // what it misses counts as use before a sleep is decided, not only once it listens again
+		m.since.used = time.Now()
+	}
 	m.parts.Logger.Warn("the server may be shutting down because it does not answer; its sessions are closed", "error", err.Error())
 	return false
 }

@@ -229,7 +229,10 @@ func TestProbe_keepsTheSessionsOfASlowServer(t *testing.T) {
 		if i.connected || i.listener.Connected() {
 			t.Error("a session is held although the server may be shutting down")
 		}
-		_, _ = m.Sample(t.Context())
+		closed := time.Now()
+		if seen, _ := m.Sample(t.Context()); !seen.Used.Equal(closed) {
+			t.Errorf("what the control channel missed is no use: %+v", seen)
+		}
 		synctest.Wait()
 		if probe(postgres.ErrTimeout); !i.listener.Connected() {
 			t.Error("one timeout closes the sessions that the server has accepted since")
