@@ -31,7 +31,7 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 	case sleep.Announce:
 		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, doze.Postmaster{}
 		text := contract.Announcement{
-			PodUID: l.parts.PodUID, Deadline: l.attempt.began.Add(l.clockOffset + contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
+			PodUID: l.parts.PodUID, Deadline: l.clock.at(l.attempt.began).Add(contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
 		}.String()
 		l.patch(ctx, sleep.Completed{Action: a, Announcement: text}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Annotate(ctx, view, contract.AnnotationAnnounced, &text)
@@ -51,13 +51,13 @@ func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
 		})
 	case sleep.AskSiblings:
 		l.begin(ctx, func(ctx context.Context) func() {
-			answers := l.ask(ctx, view, true)
+			answers := ask(ctx, l.parts.Siblings, view, l.parts.Pod, true)
 			return func() { l.askedSiblings(ctx, answers) }
 		})
 	case sleep.ReadCluster:
 		l.patch(ctx, sleep.Completed{Action: a}, client.Get)
 	case sleep.Hibernate:
-		l.attempt.judged, l.attempt.cause = l.status.State, l.cause()
+		l.attempt.judged, l.attempt.cause = l.status.State, l.status.cause(l.doze.specification)
 		l.attempt.ignored = wokenInVain(l.status.View, l.attempt.judged, l.ender.judged)
 		reason := asleepReason(view, l.attempt)
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
@@ -82,38 +82,14 @@ func (l *Loop) patch(ctx context.Context, c sleep.Completed, send func(context.C
 		return func() {
 			if err == nil {
 				l.setView(v)
-				c.View = l.sleepView() // the watch may have brought a newer one
-				if c.Action == sleep.Announce && l.adjustClock(v.WrittenAt) {
+				c.View = l.status.sleepView(l.parts.PodUID, l.doze.restartPending) // the watch may have brought a newer one
+				if c.Action == sleep.Announce && l.clock.learn(v.WrittenAt, l.attempt.began, l.parts.Logger) {
 					c.Blocker = idle.ReasonGatewayUnavailable // its deadline is wrong, and the next one is not
 				}
 			}
 			l.completed(ctx, c, err)
 		}
 	})
-}
-
-// clockTolerance is how far the deadline of an announcement may be off, because the machine acts until expiryMargin before it.
-const clockTolerance = time.Second
-
-// adjustClock learns from an announcement that the API server has just written how far its clock is ahead of this one, and reports
-// whether that has changed. The gateway compares the deadline with a third clock: if each is compared with the API server's, a node
-// whose clock is wrong keeps no cluster awake.
-func (l *Loop) adjustClock(written time.Time) (changed bool) {
-	sent, answered := l.attempt.began.Add(l.clockOffset), time.Now().Add(l.clockOffset)
-	ahead := time.Duration(0)
-	switch {
-	case written.IsZero():
-	case written.After(answered):
-		ahead = written.Sub(answered)
-	case written.Add(time.Second).Before(sent): // it is in whole seconds
-		ahead = written.Add(time.Second).Sub(sent)
-	}
-	if ahead.Abs() <= clockTolerance {
-		return false
-	}
-	l.clockOffset += ahead
-	l.parts.Logger.Warn("the clock of this node is not that of the API server, and is corrected for announcements", "ahead", (-l.clockOffset).String())
-	return true
 }
 
 // completed passes the result of an action to the machine.
@@ -151,7 +127,7 @@ func (l *Loop) carryOut(a sleep.Action) {
 			l.parts.Logger.Warn("the next end of the pod may take two seconds longer", "error", err.Error())
 		}
 	case sleep.RestoreReadiness:
-		l.restoreReadiness()
+		l.readiness.restore()
 	case sleep.CancelWait:
 		l.doze.cancel()
 	case sleep.Observe:
@@ -181,7 +157,7 @@ func (l *Loop) resumedBackups(ctx context.Context, resumed kubernetes.Resumed, e
 
 func (l *Loop) askedSiblings(ctx context.Context, answers []siblingAnswer) {
 	l.attempt.siblings, l.attempt.answered = answers, time.Now()
-	all := elsewhere(answers, l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
+	all := elsewhere(answers, l.status.Rules(), time.Now(), l.parts.Logger)
 	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Blocker: all.Reason()})
 }
 
@@ -217,7 +193,7 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 		return idle.ReasonUnknown
 	}
 	observation := l.sample(ctx)
-	observation.Elsewhere = elsewhere(l.attempt.siblings, l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
+	observation.Elsewhere = elsewhere(l.attempt.siblings, l.status.Rules(), time.Now(), l.parts.Logger)
 	l.decide(observation, time.Now())
 	switch {
 	case l.machine.ToDoze() && (!l.parts.Readiness.Held() || !l.status.Reported): // a client may have connected directly meanwhile
@@ -228,11 +204,11 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 		return idle.ReasonConnecting
 	case l.status.Decision.Action == idle.ActionNone || l.status.Decision.Action == idle.ActionAsk:
 		return l.status.Decision.Reason
-	case l.siblingCount() != 0 && time.Since(l.attempt.answered) > maxSiblingAnswerAge:
+	case l.status.siblingCount() != 0 && time.Since(l.attempt.answered) > maxSiblingAnswerAge:
 		return idle.ReasonSiblingUnknown
 	case l.ender.prepare(ctx) != nil: // for sessions that only this sample found
 		return idle.ReasonUnknown
-	case l.machine.ToDoze() && !l.endJudged(ctx): // one of them is in use, and the fence would cut it
+	case l.machine.ToDoze() && !l.ender.endAll(ctx, &l.attempt): // one of them is in use, and the fence would cut it
 		return idle.ReasonUnknown
 	default:
 		return ""
@@ -254,21 +230,6 @@ func asleepReason(v kubernetes.View, done attempt) string {
 		reason += contract.AsleepReasonIgnoredSuffix
 	}
 	return reason
-}
-
-// cause says why an idle cluster hibernates now.
-func (l *Loop) cause() string {
-	v, decision := l.status.View, l.status.Decision
-	switch {
-	case v.Dozing && specification(v) != l.doze.specification:
-		return ", because its specification, the operator or a plugin has changed"
-	case v.Dozing && l.requestedDozing(), !v.Dozing && !decision.ThresholdPassed:
-		return ", on request"
-	case !v.Dozing && slices.Equal(decision.DozeBlockers, []idle.Reason{idle.ReasonGrowthPending}):
-		return ", because its pod still has the small requests of its last doze"
-	default:
-		return ", for the threshold of " + l.status.Policy.Threshold.String()
-	}
 }
 
 // wokenInVain returns the ignored session of the client that woke the cluster if nobody has used it since; zero if there is none.

@@ -30,7 +30,15 @@ func (l *Loop) viewed(ctx context.Context, v kubernetes.View) {
 	if changed {
 		l.parts.Monitor.SampleSoon()
 	}
-	l.advance(ctx, sleep.Viewed{View: l.sleepView()})
+	l.advance(ctx, sleep.Viewed{View: l.status.sleepView(l.parts.PodUID, l.doze.restartPending)})
+}
+
+// adopt handles the answer to a patch that is no action of the machine: the next patch requires its resourceVersion, so that the
+// machine must know its content.
+func (l *Loop) adopt(ctx context.Context, v kubernetes.View) {
+	if l.setView(v) {
+		l.advance(ctx, sleep.Viewed{View: l.status.sleepView(l.parts.PodUID, l.doze.restartPending)})
+	}
 }
 
 // setView records a state of the Cluster unless it is older than the known one, and reports whether it did: an answer may
@@ -45,15 +53,17 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 	}
 	if !l.status.ViewKnown {
 		l.doze.endGuard()
-		l.doze.restartPending = l.findPendingRestart(v)
+		l.doze.restartPending = restartPending(v, l.parts.Pod, l.parts.Instance)
 		if l.parts.Readiness != nil && !v.Fenced && !v.Dozing && (v.DozingSince.IsZero() || v.ForeignMarks) && v.Annotations[contract.AnnotationAnnounced] == "" {
-			l.restoreReadiness() // an earlier process may have withdrawn it, or the supervisor has just started
+			l.readiness.restore() // an earlier process may have withdrawn it, or the supervisor has just started
 		}
 	}
 	l.status.View, l.status.ViewKnown = v, true
 	l.served.note(v, l.parts.Pod)
 	l.parse(time.Now())
-	l.resize()
+	if l.parts.Requests != nil && v.CurrentPrimary == l.parts.Pod {
+		l.doze.resize(l.parts.Requests, v, l.parts.PodUID)
+	}
 	return true
 }
 
@@ -61,7 +71,7 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 func (l *Loop) parse(now time.Time) {
 	l.status.Policy, l.status.Problems = idle.ParsePolicy(annotations(l.status.View, now), now)
 	l.keepAwake.apply(&l.status.Policy)
-	l.parts.Monitor.Configure(l.settings())
+	l.parts.Monitor.Configure(l.status.settings(l.quietUntil))
 	var asleep *activity.Rules
 	if v := l.status.View; v.Hibernating && v.Ours && !v.Dozing {
 		rules := l.parts.Monitor.Rules()
@@ -78,10 +88,10 @@ func (l *Loop) step(ctx context.Context) {
 	observation := l.sample(ctx)
 	l.decide(observation, time.Now())
 	if l.status.Decision.Action == idle.ActionAsk && l.machine.Phase() == sleep.Awake {
-		observation.Elsewhere = elsewhere(l.ask(ctx, l.status.View, false), l.status.Rules(l.parts.Pod), time.Now(), l.parts.Logger)
+		observation.Elsewhere = elsewhere(ask(ctx, l.parts.Siblings, l.status.View, l.parts.Pod, false), l.status.Rules(), time.Now(), l.parts.Logger)
 		l.decide(observation, time.Now())
 	}
-	l.advance(ctx, l.observed())
+	l.advance(ctx, l.status.observed())
 	l.postpone()
 	l.recorder.decided(ctx, l.status)
 	l.schedule()
@@ -89,26 +99,18 @@ func (l *Loop) step(ctx context.Context) {
 	l.parts.Observer.Publish(l.status)
 }
 
-// observed converts the newest decision for the machine. Asking the other instances is part of an attempt.
-func (l *Loop) observed() sleep.Observed {
-	d := l.status.Decision
-	o := sleep.Observed{InUse: l.status.InUse, IdleRestarted: l.status.InUse || !l.status.Known, Doze: d.Action == idle.ActionDoze}
-	if d.Action == idle.ActionNone {
-		o.Blocker = d.Reason
-		o.IdleRestarted = o.IdleRestarted || !d.ThresholdPassed // for example, another instance was used
-	}
-	return o
-}
-
 // decide decides on an observation, together with what the Cluster and its Backups say.
 func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	before, proven := l.status.Decision.Reason, l.status.State
-	observation.Blockers = slices.Concat(observation.Blockers, l.blockers())
+	observation.Blockers = slices.Concat(observation.Blockers, l.status.View.Blockers(l.parts.Pod))
+	if l.backups.running {
+		observation.Blockers = append(observation.Blockers, idle.ReasonBackupRunning)
+	}
 	wake, _ := contract.ParseLastWake(l.status.View.Annotations[contract.AnnotationLastWake]) // zero without one
-	if l.status.Returning = returning(wake, l.withdrawn, l.status.Tally.Terminable()); l.status.Returning != (activity.Terminable{}) {
+	if l.status.Returning = returning(wake, l.reporter.withdrawn, l.status.Tally.Terminable()); l.status.Returning != (activity.Terminable{}) {
 		observation.Blockers = append(observation.Blockers, idle.ReasonClientsReturn)
 	}
-	observation.Siblings, observation.Woken = l.siblingCount(), l.wokenAt()
+	observation.Siblings, observation.Woken = l.status.siblingCount(), l.status.wokenAt(l.served.replaced)
 	if l.parts.Readiness == nil {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonPodMadeBefore)
 	}
@@ -145,29 +147,6 @@ func (l *Loop) logUse(seen idle.Observation) {
 		l.parts.Logger.Info("the wake counts as used", "woken", seen.Woken, "lastActivity", state.LastActivity, "peer", l.status.LastPeer,
 			"reported", seen.Reported, "gap", seen.Gap, "sessionMissed", l.status.SessionMissed, "elsewhere", seen.Elsewhere.Used)
 	}
-}
-
-// wokenAt returns when a connection woke the cluster; zero if none did, if a session may have been missed since, or if an instance that
-// has served since is gone, with what it knew. A wake by hand leaves the annotation of the last sleep, or removes that of the last wake.
-func (l *Loop) wokenAt() time.Time {
-	view := l.status.View
-	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || l.status.SessionMissed || l.served.replaced {
-		return time.Time{}
-	}
-	wake, err := contract.ParseLastWake(view.Annotations[contract.AnnotationLastWake])
-	if err != nil || view.PrimarySince.After(wake.At) {
-		return time.Time{}
-	}
-	return wake.At
-}
-
-// blockers returns the blockers of the Cluster and of its Backups.
-func (l *Loop) blockers() []idle.Reason {
-	blockers := l.status.View.Blockers(l.parts.Pod)
-	if l.backups.running {
-		blockers = append(blockers, idle.ReasonBackupRunning)
-	}
-	return blockers
 }
 
 // schedule plans the next sample.

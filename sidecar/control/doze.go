@@ -4,8 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"strconv"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -33,8 +31,6 @@ type dozeState struct {
 	conflictedVersion string
 	// endGuard ends guardStart.
 	endGuard context.CancelFunc
-	// cancelWithdrawal ends the withdrawal of the readiness; nil without one.
-	cancelWithdrawal context.CancelFunc
 	// specification is that of the Cluster at the last sample before it was fenced, and retry is when hibernation is tried again.
 	specification string
 	retry         time.Time
@@ -73,7 +69,7 @@ func (l *Loop) beginDoze(ctx context.Context, a sleep.Action) (ok bool) {
 		l.withdrawReadiness(ctx)
 	case sleep.Fence:
 		l.attempt.judged = l.status.State
-		l.notePostmaster()
+		l.doze.notePostmaster(l.parts.Instance, l.parts.Logger)
 		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
 			return client.Fence(ctx, view, time.Now())
 		})
@@ -123,9 +119,6 @@ func (p *preparation) cancel() {
 	}
 }
 
-// withdrawRetry is the wait before a failed attempt to withdraw the readiness is repeated.
-const withdrawRetry = time.Second
-
 // withdrawReadiness withdraws the readiness. The action is completed with the result of the first try; after a failure it is tried
 // again until it succeeds or the readiness is restored.
 func (l *Loop) withdrawReadiness(ctx context.Context) {
@@ -133,16 +126,9 @@ func (l *Loop) withdrawReadiness(ctx context.Context) {
 		l.completed(ctx, sleep.Completed{Action: sleep.WithdrawReadiness}, errNoProbe)
 		return
 	}
-	withdrawing, cancel := context.WithCancel(ctx)
-	l.doze.cancelWithdrawal = cancel
+	withdraw := l.readiness.withdrawal(ctx)
 	l.begin(ctx, func(context.Context) func() {
-		err := l.parts.Readiness.Withdraw(withdrawing)
-		if err != nil {
-			l.running.Go(func() {
-				for pause.For(withdrawing, withdrawRetry) && l.parts.Readiness.Withdraw(withdrawing) != nil {
-				}
-			})
-		}
+		err := withdraw()
 		return func() { l.completed(ctx, sleep.Completed{Action: sleep.WithdrawReadiness}, err) }
 	})
 }
@@ -152,20 +138,6 @@ var errDrained = errors.New("the sidecar is drained, since the pod ends")
 
 // errNoProbe means that the pod has no readiness probe of ours.
 var errNoProbe = errors.New("the pod was made without the readiness probe of a doze")
-
-// restoreReadiness makes the pod ready again.
-func (l *Loop) restoreReadiness() {
-	if l.doze.cancelWithdrawal != nil {
-		l.doze.cancelWithdrawal()
-		l.doze.cancelWithdrawal = nil
-	}
-	if l.parts.Readiness == nil {
-		return
-	}
-	if err := l.parts.Readiness.Restore(); err != nil {
-		l.parts.Logger.Warn("the pod becomes ready a few seconds later", "error", err.Error())
-	}
-}
 
 // await starts a wait for PostgreSQL, which doze.cancel ends.
 func (l *Loop) await(ctx context.Context, a sleep.Action, wait func(context.Context) error) {
@@ -190,12 +162,12 @@ func (l *Loop) await(ctx context.Context, a sleep.Action, wait func(context.Cont
 }
 
 // notePostmaster records the postmaster that a fence stops, or may have stopped.
-func (l *Loop) notePostmaster() {
-	postmaster, err := l.parts.Instance.Read()
+func (d *dozeState) notePostmaster(instance Instance, logger *slog.Logger) {
+	postmaster, err := instance.Read()
 	if err != nil {
-		l.parts.Logger.Warn("cannot tell which PostgreSQL is fenced", "error", err.Error())
+		logger.Warn("cannot tell which PostgreSQL is fenced", "error", err.Error())
 	}
-	l.doze.fencedPostmaster = postmaster
+	d.fencedPostmaster = postmaster
 }
 
 // fenced reports whether PostgreSQL is stopped for a doze, or may be: it cannot be sampled.
@@ -212,7 +184,7 @@ func (l *Loop) fenceChanged(fenced bool) {
 	l.parts.Monitor.CloseSessions()
 	l.doze.specification, l.doze.retry = cmp.Or(l.parts.Monitor.SavedSpecification(), specification(l.status.View)), time.Time{}
 	if l.doze.fencedPostmaster == (doze.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
-		l.notePostmaster()
+		l.doze.notePostmaster(l.parts.Instance, l.parts.Logger)
 	}
 	l.status.Known, l.status.InUse = false, false
 	l.status.Decision = idle.Decision{Reason: idle.ReasonDozing, Blockers: []idle.Reason{idle.ReasonDozing}}
@@ -221,70 +193,32 @@ func (l *Loop) fenceChanged(fenced bool) {
 
 // resize lowers the pod's requests once PostgreSQL is recorded as stopped, and raises them as soon as the fence is lifted, also if an
 // earlier process has lowered them.
-func (l *Loop) resize() {
-	v := l.status.View
-	stopping := v.Dozing && v.Stopped != l.parts.PodUID
-	if l.parts.Requests == nil || v.CurrentPrimary != l.parts.Pod || stopping || l.doze.sized && l.doze.small == v.Dozing {
+func (d *dozeState) resize(requests Requests, v kubernetes.View, podUID string) {
+	stopping := v.Dozing && v.Stopped != podUID
+	if stopping || d.sized && d.small == v.Dozing {
 		return
 	}
-	l.doze.sized, l.doze.small = true, v.Dozing
-	l.parts.Requests.Want(v.Dozing)
-}
-
-// growthRefused delivers why the pod's requests could not be raised after a doze.
-func (l *Loop) growthRefused() <-chan error {
-	if l.parts.Requests == nil {
-		return nil
-	}
-	return l.parts.Requests.Refused()
-}
-
-// mayDoze reports whether the settings allow the cluster to doze.
-func (l *Loop) mayDoze() bool {
-	v, policy := l.status.View, l.status.Policy
-	return policy.Enabled && len(l.status.Problems) == 0 && policy.Doze != 0 && !policy.Manual && v.PluginListed && !v.FenceApplied && l.siblingCount() == 0
-}
-
-// hibernateRetry is the wait after a failed attempt to hibernate a cluster that dozes.
-const hibernateRetry = 30 * time.Second
-
-// annotations returns the Cluster's annotations. Whoever requests that a dozing cluster hibernates, as the plugin does, may have
-// another clock, so a request since the begin of the doze is one of now.
-func annotations(v kubernetes.View, now time.Time) map[string]string {
-	requested, err := time.Parse(time.RFC3339, v.Annotations[contract.AnnotationSleepRequested])
-	if err != nil || !v.Dozing || requested.Before(v.DozingSince) {
-		return v.Annotations
-	}
-	changed := maps.Clone(v.Annotations)
-	changed[contract.AnnotationSleepRequested] = now.UTC().Format(time.RFC3339)
-	return changed
+	d.sized, d.small = true, v.Dozing
+	requests.Want(v.Dozing)
 }
 
 // hibernatesAt returns when the dozing cluster is to hibernate: when it has been idle for the threshold, or at once if that was
 // requested, or if its specification, its operator or a plugin has changed. The operator applies such a change only once the
 // cluster is awake, and would then restart PostgreSQL under the client that woke it.
-func (l *Loop) hibernatesAt() time.Time {
-	v, policy := l.status.View, l.status.Policy
-	if l.machine.Phase() != sleep.Dozing {
+func (d *dozeState) hibernatesAt(phase sleep.Phase, s *Status) time.Time {
+	v, policy := s.View, s.Policy
+	if phase != sleep.Dozing {
 		return time.Time{}
 	}
 	at := v.DozingSince.Add(policy.Threshold - policy.Doze)
-	if l.requestedDozing() || specification(v) != l.doze.specification {
+	if s.requestedDozing() || specification(v) != d.specification {
 		at = v.DozingSince
 	}
-	return later(at, l.doze.retry)
+	return later(at, d.retry)
 }
 
-// requestedDozing reports whether a request that the cluster hibernates is newer than its doze. Both times are in whole seconds.
-func (l *Loop) requestedDozing() bool {
-	requested := l.status.Policy.SleepRequested
-	return !requested.IsZero() && !requested.Before(l.status.View.DozingSince)
-}
-
-// specification identifies what the operator and the plugins make an instance of.
-func specification(v kubernetes.View) string {
-	return strconv.FormatInt(v.Generation, 10) + " " + v.Operator
-}
+// hibernateRetry is the wait after a failed attempt to hibernate a cluster that dozes.
+const hibernateRetry = 30 * time.Second
 
 // hibernateDozing hibernates the dozing cluster, unless a blocker other than the doze itself keeps it from that.
 func (l *Loop) hibernateDozing(ctx context.Context) {
@@ -299,13 +233,4 @@ func (l *Loop) hibernateDozing(ctx context.Context) {
 		}
 	}
 	l.advance(ctx, sleep.Observed{})
-}
-
-// reportDoze reports that the cluster dozes.
-func (l *Loop) reportDoze(ctx context.Context) {
-	since := l.attempt.judged.IdleSince.UTC().Format(time.RFC3339)
-	l.parts.Logger.Info("the cluster is fenced to doze", "idleSince", since, "suspended", l.attempt.suspended)
-	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Dozed",
-		"Dozing: idle since "+since+", for the "+l.status.Policy.Doze.String()+" of doze-minutes; hibernates at "+
-			l.status.View.DozingSince.Add(l.status.Policy.Threshold-l.status.Policy.Doze).UTC().Format(time.RFC3339))
 }

@@ -2,11 +2,10 @@ package control
 
 import (
 	"context"
-	"slices"
+	"maps"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
@@ -42,7 +41,7 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 	if fenced := l.fenced(); fenced != l.doze.fenced {
 		l.fenceChanged(fenced)
 	}
-	l.runTimers()
+	l.timers.run(l.machine.Timers())
 	l.watchRestart(ctx)
 	samples, ends := false, false
 	for _, a := range out.Actions {
@@ -55,7 +54,7 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 		l.endSessions(ctx)
 	}
 	for _, r := range out.Reports {
-		l.report(ctx, r)
+		l.reporter.report(ctx, &l.status, &l.attempt, r)
 	}
 	if len(out.Reports) != 0 {
 		l.parts.Observer.Publish(l.status)
@@ -65,17 +64,15 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 	}
 }
 
-// runTimers starts and stops timers as the machine says.
-func (l *Loop) runTimers() {
-	running := l.machine.Timers()
-	for timer := range l.timers {
-		if _, ok := running[timer]; !ok {
-			delete(l.timers, timer)
-		}
-	}
+// timers has when each of the machine's timers expires.
+type timers map[sleep.Timer]time.Time
+
+// run starts and stops timers as the machine says.
+func (t timers) run(running map[sleep.Timer]time.Duration) {
+	maps.DeleteFunc(t, func(timer sleep.Timer, _ time.Time) bool { _, ok := running[timer]; return !ok })
 	for timer, takes := range running {
-		if _, ok := l.timers[timer]; !ok {
-			l.timers[timer] = time.Now().Add(takes)
+		if _, ok := t[timer]; !ok {
+			t[timer] = time.Now().Add(takes)
 		}
 	}
 }
@@ -93,22 +90,6 @@ func (l *Loop) expire(ctx context.Context) (ok bool) {
 	return false
 }
 
-// sleepView returns what the machine needs to know about the newest state of the Cluster.
-func (l *Loop) sleepView() sleep.View {
-	v := l.status.View
-	marked := !v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != ""
-	return sleep.View{
-		Primary: v.CurrentPrimary == l.parts.Pod && v.TargetPrimary == l.parts.Pod, PrimarySince: v.PrimarySince,
-		Healthy: v.Healthy, NotReady: v.Hibernation != "" || !slices.Contains(v.Ready, l.parts.Pod), Manual: l.status.Policy.Manual,
-		HibernationOn: v.Hibernating, OwnsHibernation: v.Ours, HibernationBegun: v.Hibernating && !v.Untouched(),
-		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
-		Holding: v.Annotations[contract.AnnotationGatewayHolding],
-		Fenced:  v.Dozing, Stopped: v.Stopped == l.parts.PodUID,
-		DozeEnding: !v.Dozing && (marked && !v.ForeignMarks || l.doze.restartPending), ForeignMarks: v.ForeignMarks,
-		MayDoze: l.mayDoze(),
-	}
-}
-
 // postpone sets the reason why an attempt that is due is not made yet, or the result of the last one while another is made.
 // Whether the other instances are idle is part of an attempt.
 func (l *Loop) postpone() {
@@ -116,7 +97,7 @@ func (l *Loop) postpone() {
 	if l.status.Decision.Action == idle.ActionNone || !l.machine.Waits() && !attempting {
 		return
 	}
-	if reason := l.aborted; reason != "" {
+	if reason := l.reporter.aborted; reason != "" {
 		l.status.Decision.Reason, l.status.Decision.Blockers = reason, []idle.Reason{reason}
 	} else if attempting {
 		l.status.Decision.Reason, l.status.Decision.Blockers = idle.ReasonIdle, nil

@@ -525,13 +525,14 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 				return w
 			},
 		})
-		loop := New(Parts{
+		parts := Parts{
 			Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: w, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
 			OpenTerminator: w.openTerminator, Instance: &w.instance,
-		})
-		if w.instance.mayDoze {
-			loop.parts.Readiness, loop.parts.Requests = &w.instance, &w.instance
 		}
+		if w.instance.mayDoze {
+			parts.Readiness, parts.Requests = &w.instance, &w.instance
+		}
+		loop := New(parts)
 		w.loop = loop
 		ctx, cancel := context.WithCancel(t.Context())
 		w.stop = cancel

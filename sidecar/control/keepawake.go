@@ -9,7 +9,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
-	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
 const (
@@ -100,9 +99,7 @@ func (l *Loop) wroteKeepAwake(ctx context.Context, v kubernetes.View, err error)
 	case err == nil:
 		l.parts.Logger.Info("the request of the control channel is written", "annotation", contract.AnnotationKeepAwakeUntil)
 		l.keepAwake.instead = v.Annotations[contract.AnnotationKeepAwakeUntil]
-		if l.setView(v) { // the next patch requires its resourceVersion, so the machine must know its content
-			l.advance(ctx, sleep.Viewed{View: l.sleepView()})
-		}
+		l.adopt(ctx, v)
 	case !errors.Is(err, kubernetes.ErrConflict):
 		l.parts.Logger.Warn("cannot write the request of the control channel", "error", err.Error())
 	}

@@ -24,36 +24,39 @@ type Loop struct {
 
 	status    Status
 	machine   sleep.Machine
-	timers    map[sleep.Timer]time.Time // when each expires
+	timers    timers
 	attempt   attempt
 	ender     sessionEnder
 	asleep    atomic.Pointer[activity.Rules] // by which Drain ends sessions, while our hibernation is on; nil otherwise
-	aborted   idle.Reason                    // why the last attempt was aborted, or empty
 	served    served
-	withdrawn int // how many sleeps in a row a client has ended before they began, although idle sessions were ended
 	recorder  recorder
+	reporter  reporter
+	readiness readiness
 	backups   backups
 	keepAwake keepAwakeRequest
 	doze      dozeState
 	// preparation may be canceled from any goroutine.
 	preparation preparation
-	quietUntil  time.Time     // until then no session is held
-	clockOffset time.Duration // how far the API server's clock is ahead
-	due         time.Time     // when the next sample is due; zero: none
+	quietUntil  time.Time // until then no session is held
+	clock       apiClock
+	due         time.Time // when the next sample is due; zero: none
 }
 
 // New returns a loop for Run.
 func New(parts Parts) *Loop {
-	return &Loop{
-		parts:   parts,
+	l := &Loop{
+		parts: parts, status: Status{Pod: parts.Pod},
 		views:   make(chan kubernetes.View, 1), // only the newest view matters
 		answers: make(chan func()), requests: make(chan sampleRequest),
-		timers: map[sleep.Timer]time.Time{},
+		timers: timers{},
 		ender:  sessionEnder{open: parts.OpenTerminator},
 		recorder: recorder{
 			pod: parts.Pod, logger: parts.Logger, record: parts.Kubernetes.Record,
 		},
+		readiness: readiness{of: parts.Readiness, logger: parts.Logger},
 	}
+	l.reporter = reporter{logger: parts.Logger, observer: parts.Observer, recorder: &l.recorder}
+	return l
 }
 
 // Deliver passes the newest state of the Cluster to the loop. Only one goroutine may call it.
@@ -68,6 +71,7 @@ func (l *Loop) Deliver(v kubernetes.View) {
 // Run runs until the context ends. It then closes every session at once.
 func (l *Loop) Run(ctx context.Context) {
 	defer l.running.Wait()
+	defer l.readiness.running.Wait()
 	defer l.recorder.unwritten.Wait()
 	stop := context.AfterFunc(ctx, l.parts.Monitor.CloseSessions)
 	defer stop()
@@ -81,6 +85,10 @@ func (l *Loop) Run(ctx context.Context) {
 	defer endGuard()
 	l.doze.endGuard = endGuard
 	l.guardStart(guarding, false)
+	var growthRefused <-chan error
+	if l.parts.Requests != nil {
+		growthRefused = l.parts.Requests.Refused()
+	}
 	timer := time.NewTimer(time.Until(l.next()))
 	defer timer.Stop()
 	for {
@@ -93,7 +101,7 @@ func (l *Loop) Run(ctx context.Context) {
 			l.handle(ctx, e)
 		case take := <-l.answers:
 			take()
-		case err := <-l.growthRefused():
+		case err := <-growthRefused:
 			l.recorder.growthRefused(ctx, l.status.View, err)
 		case request := <-l.requests:
 			l.sampleFor(ctx, request)
@@ -133,7 +141,7 @@ func (l *Loop) sampleDue() time.Time {
 	case !l.status.ViewKnown:
 		return time.Time{}
 	case l.fenced():
-		return l.hibernatesAt()
+		return l.doze.hibernatesAt(l.machine.Phase(), &l.status)
 	}
 	return earliest(l.due, l.parts.Monitor.NextSample())
 }

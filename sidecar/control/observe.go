@@ -2,46 +2,12 @@ package control
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
-
-// settings returns what the monitor observes, and how.
-func (l *Loop) settings() monitor.Settings {
-	v, policy := l.status.View, l.status.Policy
-	others := maps.Clone(v.Addresses)
-	delete(others, l.parts.Pod)
-	return monitor.Settings{
-		Rules: activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries}, Specification: specification(v),
-		Others:  slices.Collect(maps.Values(others)),
-		Connect: l.mayConnect(), Quiet: v.Restarting, QuietUntil: l.quietUntil, Database: l.channelDatabase(),
-	}
-}
-
-// mayConnect reports whether database sessions may be opened. The health of the Cluster says nothing about its clients, so that the
-// clock continues while it forbids sleep.
-func (l *Loop) mayConnect() bool {
-	v := l.status.View
-	return l.status.ViewKnown && l.status.Policy.Enabled && len(l.status.Problems) == 0 && v.PluginListed && !v.Hibernating && !v.Dozing
-}
-
-// channelDatabase returns the database in which to listen on the control channel, or "". A standby does not permit LISTEN.
-func (l *Loop) channelDatabase() string {
-	v := l.status.View
-	if v.CurrentPrimary != l.parts.Pod || v.ReplicaCluster {
-		return ""
-	}
-	if l.status.Policy.DatabaseSet {
-		return l.status.Policy.Database
-	}
-	return v.ApplicationDatabase
-}
 
 // sample makes the monitor sample the instance.
 func (l *Loop) sample(ctx context.Context) idle.Observation {

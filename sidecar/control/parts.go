@@ -123,23 +123,3 @@ type Observer interface {
 	// Attempted counts an attempt to hibernate, or to doze.
 	Attempted(result sleep.Result, doze bool)
 }
-
-// Status is the state after a step.
-type Status struct {
-	// Status is the monitor's.
-	monitor.Status
-	// View is the newest known state of the Cluster, and ViewKnown reports whether there is one.
-	View      kubernetes.View
-	ViewKnown bool
-	// Policy and Problems are parsed from its annotations.
-	Policy   idle.Policy
-	Problems []idle.Problem
-	// State and Decision are the newest of package idle, DecidedAt is their time.
-	State     idle.State
-	Decision  idle.Decision
-	DecidedAt time.Time
-	// Returning is the session for which clients_return keeps the cluster awake, zero if there is none.
-	Returning activity.Terminable
-	// InUse is whether the instance was in use at the newest sample, or has been since.
-	InUse bool
-}

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"time"
 
@@ -13,43 +14,61 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// report reports how an attempt ended in the log, the metrics and Events.
-func (l *Loop) report(ctx context.Context, r sleep.Report) {
-	l.parts.Observer.Attempted(r.Result, r.Doze)
+// reporter reports how attempts end in the log, the metrics and Events.
+type reporter struct {
+	logger    *slog.Logger
+	observer  Observer
+	recorder  *recorder
+	aborted   idle.Reason // why the last attempt was aborted, or empty
+	withdrawn int         // how many sleeps in a row a client has ended before they began, although idle sessions were ended
+}
+
+// report reports how an attempt ended.
+func (p *reporter) report(ctx context.Context, s *Status, done *attempt, r sleep.Report) {
+	p.observer.Attempted(r.Result, r.Doze)
 	switch r.Result {
 	case sleep.ResultSuccess:
-		l.reportSuccess(ctx, r.Doze)
+		p.success(ctx, s, done, r.Doze)
 	case sleep.ResultAborted:
-		l.reportAborted(ctx, r.Reason)
+		p.abort(ctx, s, r.Reason)
 	case sleep.ResultConflict:
-		l.aborted = ""
-		l.parts.Logger.Info("the Cluster changed while it was being put to sleep", "action", r.Action.String())
+		p.aborted = ""
+		p.logger.Info("the Cluster changed while it was being put to sleep", "action", r.Action.String())
 	case sleep.ResultError:
-		l.aborted = ""
-		l.parts.Logger.Error("cannot put the cluster to sleep", "action", r.Action.String())
+		p.aborted = ""
+		p.logger.Error("cannot put the cluster to sleep", "action", r.Action.String())
 	case sleep.ResultWithdrawn:
-		l.reportWithdrawn(ctx, r.Reason, r.Doze)
+		p.withdrawal(ctx, s, done, r)
 	}
 }
 
-func (l *Loop) reportSuccess(ctx context.Context, doze bool) {
-	l.aborted, l.withdrawn = "", 0
-	if l.attempt.judged == (idle.State{}) { // the patch is that of an earlier process
-		l.attempt.judged = l.status.State
+func (p *reporter) success(ctx context.Context, s *Status, done *attempt, doze bool) {
+	p.aborted, p.withdrawn = "", 0
+	if done.judged == (idle.State{}) { // the patch is that of an earlier process
+		done.judged = s.State
 	}
 	if doze {
-		l.reportDoze(ctx)
+		p.doze(ctx, s, done)
 		return
 	}
-	since := l.attempt.judged.IdleSince.UTC().Format(time.RFC3339)
-	l.parts.Logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", l.attempt.suspended, "terminated", l.attempt.ended, "unconfirmed", l.attempt.unconfirmed)
-	l.recorder.write(ctx, l.status.View, kubernetes.EventNormal, "Hibernated", putToSleep(l.status.View, l.attempt))
-	if ignored := l.attempt.ignored; ignored != (activity.Terminable{}) {
-		l.recorder.write(ctx, l.status.View, kubernetes.EventWarning, "WokenByIgnored", fmt.Sprintf(
+	since := done.judged.IdleSince.UTC().Format(time.RFC3339)
+	p.logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", done.suspended, "terminated", done.ended, "unconfirmed", done.unconfirmed)
+	p.recorder.write(ctx, s.View, kubernetes.EventNormal, "Hibernated", putToSleep(s.View, *done))
+	if ignored := done.ignored; ignored != (activity.Terminable{}) {
+		p.recorder.write(ctx, s.View, kubernetes.EventWarning, "WokenByIgnored", fmt.Sprintf(
 			"A client at %s woke the cluster, but its session (user %q) is ignored, so nobody used it, and the client waits longer each time. "+
 				"Only an item of %s that consists of client= alone keeps it from waking the cluster: client=%s, unless other clients share the address",
 			ignored.Client, ignored.User, contract.AnnotationIgnore, ignored.Client))
 	}
+}
+
+// doze reports that the cluster dozes.
+func (p *reporter) doze(ctx context.Context, s *Status, done *attempt) {
+	since := done.judged.IdleSince.UTC().Format(time.RFC3339)
+	p.logger.Info("the cluster is fenced to doze", "idleSince", since, "suspended", done.suspended)
+	p.recorder.write(ctx, s.View, kubernetes.EventNormal, "Dozed",
+		"Dozing: idle since "+since+", for the "+s.Policy.Doze.String()+" of doze-minutes; hibernates at "+
+			s.View.DozingSince.Add(s.Policy.Threshold-s.Policy.Doze).UTC().Format(time.RFC3339))
 }
 
 // putToSleep returns the Event's message.
@@ -61,31 +80,31 @@ func putToSleep(v kubernetes.View, done attempt) string {
 	return fmt.Sprintf("Put to sleep: %s; suspended ScheduledBackups: %d; ended sessions that do not count: %s", asleepReason(v, done), done.suspended, ended)
 }
 
-func (l *Loop) reportAborted(ctx context.Context, reason idle.Reason) {
-	l.aborted = reason
-	l.status.Decision.Action, l.status.Decision.Reason = idle.ActionNone, reason
-	if l.status.Decision.ThresholdPassed {
-		l.status.Decision.Blockers = []idle.Reason{reason}
-		l.recorder.decided(ctx, l.status)
+func (p *reporter) abort(ctx context.Context, s *Status, reason idle.Reason) {
+	p.aborted = reason
+	s.Decision.Action, s.Decision.Reason = idle.ActionNone, reason
+	if s.Decision.ThresholdPassed {
+		s.Decision.Blockers = []idle.Reason{reason}
+		p.recorder.decided(ctx, *s)
 	}
 	attributes := []any{"reason", reason}
 	if reason == idle.ReasonActive { // otherwise nobody learns of a client that is gone again
-		attributes = append(attributes, "sessions", l.status.Tally.ByState(), "lastUnseenClient", l.status.LastPeer)
+		attributes = append(attributes, "sessions", s.Tally.ByState(), "lastUnseenClient", s.LastPeer)
 	}
-	l.parts.Logger.Info("the cluster is not put to sleep after all", attributes...)
+	p.logger.Info("the cluster is not put to sleep after all", attributes...)
 }
 
-func (l *Loop) reportWithdrawn(ctx context.Context, reason idle.Reason, doze bool) {
+func (p *reporter) withdrawal(ctx context.Context, s *Status, done *attempt, r sleep.Report) {
 	what, why := "Hibernation", "the operator did not start to hibernate the cluster in time"
-	if doze {
+	if r.Doze {
 		what, why = "The doze", "the instance manager does not stop PostgreSQL"
 	}
-	if reason == idle.ReasonActive {
+	if r.Reason == idle.ReasonActive {
 		why = "the database is in use after all"
-		if l.attempt.ended+l.attempt.unconfirmed != 0 {
-			l.withdrawn++
+		if done.ended+done.unconfirmed != 0 {
+			p.withdrawn++
 		}
 	}
-	l.parts.Logger.Info("sleep is withdrawn", "doze", doze, "why", why)
-	l.recorder.write(ctx, l.status.View, kubernetes.EventWarning, "SleepWithdrawn", what+" is withdrawn: "+why)
+	p.logger.Info("sleep is withdrawn", "doze", r.Doze, "why", why)
+	p.recorder.write(ctx, s.View, kubernetes.EventWarning, "SleepWithdrawn", what+" is withdrawn: "+why)
 }

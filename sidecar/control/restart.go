@@ -16,16 +16,16 @@ import (
 // before it would have watched, and as long again for the restart of the container.
 const restartPendingFor = 2 * doze.StartTimeout
 
-// findPendingRestart reports, from the first state of the Cluster, whether a client or a Backup has just ended a doze and PostgreSQL
+// restartPending reports, from the first state of the Cluster, whether a client or a Backup has just ended a doze and PostgreSQL
 // has not been started since. Such a wake removes the annotations of the doze. If PostgreSQL runs, the pod must stay ready, since
 // Services lead to it.
-func (l *Loop) findPendingRestart(v kubernetes.View) bool {
+func restartPending(v kubernetes.View, pod string, instance Instance) bool {
 	wake, err := contract.ParseLastWake(v.Annotations[contract.AnnotationLastWake])
 	if err != nil || wake.Depth != contract.DepthDoze || time.Since(wake.At) > restartPendingFor ||
-		v.Fenced || v.Hibernating || v.CurrentPrimary != l.parts.Pod {
+		v.Fenced || v.Hibernating || v.CurrentPrimary != pod {
 		return false
 	}
-	postmaster, err := l.parts.Instance.Read()
+	postmaster, err := instance.Read()
 	return err == nil && !postmaster.Running
 }
 
@@ -56,7 +56,7 @@ func (l *Loop) guardStart(ctx context.Context, withdrawn bool) {
 				}
 				l.guardStart(ctx, true)
 			case withdrawn:
-				l.restoreReadiness()
+				l.readiness.restore()
 			}
 		}
 	})
@@ -70,7 +70,7 @@ func (l *Loop) watchRestart(ctx context.Context) {
 		!v.ReconciliationDisabled && v.RestartFailed == "" // nobody would create the pod again
 	switch {
 	case !watch:
-		l.endWatch()
+		l.doze.endWatch()
 	case l.doze.conflictedVersion != "" && l.doze.conflictedVersion != v.ResourceVersion:
 		l.doze.conflictedVersion = ""
 		l.recordRestartFailed(ctx)
@@ -89,11 +89,11 @@ func (l *Loop) watchRestart(ctx context.Context) {
 }
 
 // endWatch ends the watch, and discards its result.
-func (l *Loop) endWatch() {
-	if l.doze.cancelStartWatch != nil {
-		l.doze.cancelStartWatch()
+func (d *dozeState) endWatch() {
+	if d.cancelStartWatch != nil {
+		d.cancelStartWatch()
 	}
-	l.doze.cancelStartWatch, l.doze.conflictedVersion = nil, ""
+	d.cancelStartWatch, d.conflictedVersion = nil, ""
 }
 
 // recordRestartFailed records the failure on the Cluster. If that fails, the watch starts again; after a conflict, the record is
@@ -103,7 +103,7 @@ func (l *Loop) recordRestartFailed(ctx context.Context) {
 	l.begin(ctx, func(ctx context.Context) func() {
 		v, err := client.Annotate(ctx, view, contract.AnnotationRestartFailed, &l.parts.PodUID)
 		return func() {
-			l.endWatch()
+			l.doze.endWatch()
 			if err != nil {
 				if errors.Is(err, kubernetes.ErrConflict) {
 					l.doze.conflictedVersion = view.ResourceVersion
@@ -116,9 +116,7 @@ func (l *Loop) recordRestartFailed(ctx context.Context) {
 			l.recorder.write(ctx, v, kubernetes.EventWarning, "RestartFailed",
 				"PostgreSQL was not started within "+doze.StartTimeout.String()+" after a doze; the plugin deletes pod "+l.parts.Pod+
 					", once, so that the operator creates it again")
-			if l.setView(v) { // the next patch requires its resourceVersion, so the machine must know its content
-				l.advance(ctx, sleep.Viewed{View: l.sleepView()})
-			}
+			l.adopt(ctx, v)
 		}
 	})
 }

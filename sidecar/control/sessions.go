@@ -66,6 +66,24 @@ func (e *sessionEnder) end(ctx context.Context) (judged, ended int, err error) {
 	return len(sessions), ended, err
 }
 
+// endAllWithin bounds endAll: meanwhile the pod is in no Service, and the last sample grows old. If it takes longer, the cluster
+// does not doze.
+const endAllWithin = 3 * time.Second
+
+// endAll terminates the sessions of this instance that do not count, before a fence. It reports whether all of them were
+// terminated, that is, none has become active since the newest sample.
+func (e *sessionEnder) endAll(ctx context.Context, of *attempt) (ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, endAllWithin)
+	defer cancel()
+	all := len(e.judged)
+	judged, ended, err := e.end(ctx)
+	of.ended += ended
+	if err != nil {
+		of.unconfirmed += judged
+	}
+	return err == nil && ended == all
+}
+
 // maxTurns is how many times in a row the cluster sleeps although a client that was cut comes back within seconds.
 const maxTurns = 3
 
@@ -99,24 +117,6 @@ func (l *Loop) endSessions(ctx context.Context) {
 	case ended != 0:
 		l.parts.Logger.Info("sessions that do not count are ended", "ended", ended)
 	}
-}
-
-// endJudgedWithin bounds endJudged: meanwhile the pod is in no Service, and the last sample grows old. If it takes longer, the cluster
-// does not doze.
-const endJudgedWithin = 3 * time.Second
-
-// endJudged terminates the sessions of this instance that do not count, before a fence. It reports whether all of them were
-// terminated, that is, none has become active since the newest sample.
-func (l *Loop) endJudged(ctx context.Context) (ok bool) {
-	ctx, cancel := context.WithTimeout(ctx, endJudgedWithin)
-	defer cancel()
-	all := len(l.ender.judged)
-	judged, ended, err := l.ender.end(ctx)
-	l.attempt.ended += ended
-	if err != nil {
-		l.attempt.unconfirmed += judged
-	}
-	return err == nil && ended == all
 }
 
 // Drain closes all database sessions at once and keeps them closed. If the pod is deleted for our hibernation, it then ends the sessions

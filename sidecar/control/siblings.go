@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -18,23 +17,12 @@ import (
 // errNoAddress means that an instance cannot be asked.
 var errNoAddress = errors.New("unknown address")
 
-// siblingCount returns the number of other instances.
-func (l *Loop) siblingCount() int {
-	count := 0
-	for _, name := range l.status.View.Instances {
-		if name != l.parts.Pod {
-			count++
-		}
-	}
-	return count
-}
-
-// ask asks the other instances of a cluster, for new samples or not. For one without a known address it returns errNoAddress.
-func (l *Loop) ask(ctx context.Context, v kubernetes.View, sample bool) []siblingAnswer {
+// ask asks the other instances of the cluster of a pod, for new samples or not. For one without a known address it returns errNoAddress.
+func ask(ctx context.Context, siblings Siblings, v kubernetes.View, pod string, sample bool) []siblingAnswer {
 	reachable := map[string]netip.Addr{}
 	var answers []siblingAnswer
 	for _, name := range v.Instances {
-		if name == l.parts.Pod {
+		if name == pod {
 			continue
 		}
 		if address, ok := v.Addresses[name]; ok {
@@ -46,38 +34,7 @@ func (l *Loop) ask(ctx context.Context, v kubernetes.View, sample bool) []siblin
 	if len(reachable) == 0 {
 		return answers
 	}
-	return append(answers, l.parts.Siblings.Ask(ctx, reachable, sample)...)
-}
-
-// Rules returns the rules by which that instance judges sessions.
-func (s Status) Rules(pod string) contract.ReportedRules {
-	rules := contract.ReportedRules{
-		Enabled: s.Policy.Enabled, ThresholdSeconds: s.Policy.Threshold.Seconds(), Activity: contract.ActivityConnections,
-		Ignore: s.View.Annotations[contract.AnnotationIgnore], Instances: s.View.Instances,
-	}
-	if s.Policy.Queries {
-		rules.Activity = contract.ActivityQueries
-	}
-	for name, address := range s.View.Addresses {
-		if name != pod {
-			rules.Addresses = append(rules.Addresses, address)
-		}
-	}
-	slices.SortFunc(rules.Addresses, netip.Addr.Compare)
-	return rules
-}
-
-// IgnoredPods names an item of the ignore annotation that covers the address of an instance, and so probably every pod; "" if none does.
-func (s Status) IgnoredPods() string {
-	for _, name := range s.View.Instances {
-		address, ok := s.View.Addresses[name]
-		for _, item := range s.Policy.Ignore {
-			if ok && item.MatchesUnseen(address) {
-				return fmt.Sprintf("client=%s contains %s, the address of %s", item.Client, address, name)
-			}
-		}
-	}
-	return ""
+	return append(answers, siblings.Ask(ctx, reachable, sample)...)
 }
 
 // elsewhere combines the answers: a missing answer is unknown, and so is one by other rules than this instance's, whose watch may be

@@ -252,8 +252,8 @@ func TestLoop_cause(t *testing.T) {
 		{"another operator", Status{View: upgraded}, ", because its specification, the operator or a plugin has changed"},
 	} {
 		loop := &Loop{status: row.status, doze: dozeState{specification: "1 1.30"}}
-		if loop.status.Policy.Threshold = time.Hour; loop.cause() != row.want {
-			t.Errorf("%s: %q", row.rule, loop.cause())
+		if loop.status.Policy.Threshold = time.Hour; loop.status.cause(loop.doze.specification) != row.want {
+			t.Errorf("%s: %q", row.rule, loop.status.cause(loop.doze.specification))
 		}
 	}
 }

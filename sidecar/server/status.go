@@ -48,7 +48,7 @@ func (m *Metrics) Report(cluster, pod string) contract.Report {
 		SampledAt: unlessZero(status.SampledAt), LastActivity: unlessZero(status.State.LastActivity),
 		DecidedAt: unlessZero(status.DecidedAt), Reason: string(status.Decision.Reason), Blockers: make([]string, 0, len(status.Decision.Blockers)),
 		SocketEvents: status.Reported, AcceptsSleepRequests: true, SamplesOnDemand: true,
-		Rules: status.Rules(pod), IgnoredPods: status.IgnoredPods(), UnroutableServices: status.View.Annotations[contract.AnnotationUnroutableServices],
+		Rules: status.Rules(), IgnoredPods: status.IgnoredPods(), UnroutableServices: status.View.Annotations[contract.AnnotationUnroutableServices],
 	}
 	report.Unused = !status.State.Unused.IsZero()
 	if status.LastPeer.IsValid() {
