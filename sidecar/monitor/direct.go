@@ -12,42 +12,29 @@ import (
 // isDirect reports whether a TCP session is neither the gateway's, nor an instance's, nor a probe. A session that has sent less than
 // a startup packet is not judged, since the gateway announces a session only before its first byte. The kernel's filter drops the
 // ends of such sessions too.
-func (m *Monitor) isDirect(peer netip.AddrPort, received uint64, around activity.Surroundings) bool {
+func (p *peers) isDirect(peer netip.AddrPort, received uint64, around activity.Surroundings) bool {
 	address := peer.Addr().Unmap()
 	instance := slices.Contains(around.Instances, address) && !address.IsLoopback()
-	return received >= uint64(contract.MinStartupPacketBytes) && !instance && !m.parts.ClientAddrs.known(peer)
+	return received >= uint64(contract.MinStartupPacketBytes) && !instance && !p.addrs.known(peer)
 }
 
-// noteOpen records the open sessions. A direct session sets LastDirect only the first time that it is found.
-func (m *Monitor) noteOpen(open []activity.Open) {
+// opened records the open sessions. A direct session counts only the first time that it is found.
+func (p *peers) opened(open []activity.Open) {
 	all := make(map[netip.AddrPort]bool, len(open))
 	for _, session := range open {
 		if session.Received < uint64(contract.MinStartupPacketBytes) {
 			continue
 		}
-		direct, seen := m.direct[session.Peer]
+		direct, seen := p.direct[session.Peer]
 		if !seen {
-			if direct = m.isDirect(session.Peer, session.Received, m.surroundings(session.Peer)); direct {
-				m.noteDirect(time.Now())
+			if direct = p.isDirect(session.Peer, session.Received, p.surroundings(session.Peer)); direct {
+				p.noteDirect(time.Now())
 			}
 		}
 		all[session.Peer] = direct
 	}
-	m.direct = all
-}
-
-// noteEnd records the end of a session. If the session was found open before, that judgement holds, since the gateway's announcement
-// may have been removed meanwhile.
-func (m *Monitor) noteEnd(ended activity.Ended, around activity.Surroundings) {
-	direct, seen := m.direct[ended.Peer]
-	if !seen {
-		direct = m.isDirect(ended.Peer, ended.Received, around)
-	}
-	if direct {
-		m.noteDirect(ended.At)
-	}
-	delete(m.direct, ended.Peer)
+	p.direct = all
 }
 
 // noteDirect records that there was a direct session, or may have been.
-func (m *Monitor) noteDirect(at time.Time) { m.status.LastDirect = later(m.status.LastDirect, at) }
+func (p *peers) noteDirect(at time.Time) { p.lastDirect = later(p.lastDirect, at) }

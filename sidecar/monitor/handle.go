@@ -92,7 +92,7 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 	if errors.Is(err, sockets.ErrLost) {
 		m.parts.ClientAddrs.reportsLost()
 		m.parts.Observer.Judged(activity.VerdictLost)
-		m.noteDirect(now)
+		m.peers.noteDirect(now)
 		change.Used = now
 	} else if failure == nil {
 		failure = err
@@ -105,12 +105,28 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 	}
 	m.since.used = later(m.since.used, change.Used)
 	if m.sockets.use(now); m.sockets.paused {
-		m.noteDirect(now)
+		m.peers.noteDirect(now)
 		change.InUse = true
 	} else {
 		m.SampleSoon()
 	}
 	return change
+}
+
+// judge judges an ended session and reports whether it was a use.
+func (m *Monitor) judge(ended activity.Ended) bool {
+	around := m.peers.surroundings(ended.Peer)
+	verdict := activity.Judge(ended, around)
+	m.peers.ended(ended, around)
+	m.parts.Observer.Judged(verdict)
+	if verdict == activity.VerdictUnseen {
+		m.status.LastPeer = around.Client
+	}
+	if !verdict.Used() {
+		return false
+	}
+	m.since.used = later(m.since.used, ended.At)
+	return true
 }
 
 // failSockets stops watching; the next sample starts it again.

@@ -64,7 +64,6 @@ type Monitor struct {
 	events   chan Event
 	sockets  socketWatcher
 	peers    peers
-	direct   map[netip.AddrPort]bool // the sessions open at the newest sample, and whether each is direct
 	mailbox  *mailbox
 	channel  channel
 	restored bool   // whether the checkpoint of an earlier process has been read
@@ -77,9 +76,8 @@ type Monitor struct {
 	requested time.Time // newest request to sleep since the newest sample
 	began     time.Time // start of the newest sample
 	sampleAt  time.Time // when the next sample is requested; zero for none
-	probed    time.Time // when the server was last asked whether it is shutting down
+	prober    prober
 	logged    time.Time // when a malformed notification was last logged
-	timeouts  int       // how many times in a row it did not answer in time
 	kept      bool      // whether the sampler's session stays open between samples
 
 	mutex       sync.Mutex
@@ -110,8 +108,9 @@ const eventsAtOnce = 16
 func New(parts Parts) *Monitor {
 	events := make(chan Event, eventsAtOnce)
 	return &Monitor{
-		parts: parts, events: events, mailbox: &mailbox{events: events},
-		sockets: socketWatcher{open: parts.OpenEvents, events: events}, stopChannel: func() {},
+		prober: prober{server: parts.Server, logger: parts.Logger},
+		parts:  parts, events: events, mailbox: &mailbox{events: events},
+		peers: peers{addrs: parts.ClientAddrs}, sockets: socketWatcher{open: parts.OpenEvents, events: events}, stopChannel: func() {},
 	}
 }
 
@@ -119,6 +118,7 @@ func New(parts Parts) *Monitor {
 func (m *Monitor) Configure(settings Settings) {
 	settings.Rules.ClientAddr, settings.Rules.Probe = m.parts.ClientAddrs.ClientAddr, m.parts.ClientAddrs.isProbe
 	m.settings = settings
+	m.peers.ignore = settings.Rules.Ignore
 	m.peers.setInstances(settings.Others, time.Now())
 	m.settings.Rules.Addresses = m.peers.instanceAddresses(time.Now())
 	if !m.mayConnect() || m.quiet() {
@@ -130,7 +130,11 @@ func (m *Monitor) Configure(settings Settings) {
 func (m *Monitor) Rules() activity.Rules { return m.settings.Rules }
 
 // Status returns the current status.
-func (m *Monitor) Status() Status { return m.status }
+func (m *Monitor) Status() Status {
+	status := m.status
+	status.LastDirect = m.peers.lastDirect
+	return status
+}
 
 // Terminable returns the sessions of the newest sample that do not count but would delay a shutdown.
 func (m *Monitor) Terminable() []activity.Terminable { return m.newest.terminable }

@@ -3,9 +3,12 @@ package monitor
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
 // instanceLasts is how long an address still counts as an instance's after it was last one.
@@ -13,11 +16,16 @@ const instanceLasts = time.Minute
 
 // peers is what is known about clients.
 type peers struct {
+	addrs  *ClientAddrs
+	ignore []idle.Pattern // by the settings
 	// classes and previous hold the clients of the last two samples: a session may be missing from the newer one when its event
 	// arrives.
 	classes, previous map[netip.AddrPort]activity.Class
 	// instances maps the addresses of the other instances to the time each was last one; zero while it is one.
 	instances map[netip.Addr]time.Time
+	// direct has the sessions open at the newest sample, and whether each is direct. lastDirect is [Status.LastDirect].
+	direct     map[netip.AddrPort]bool
+	lastDirect time.Time
 }
 
 // setInstances updates the addresses of the other instances.
@@ -50,6 +58,7 @@ func (p *peers) instanceAddresses(now time.Time) []netip.Addr {
 // sampled stores the classes of a sample's clients.
 func (p *peers) sampled(classes map[netip.AddrPort]activity.Class) {
 	p.classes, p.previous = classes, p.classes
+	p.addrs.seen(func(peer netip.AddrPort) bool { _, ok := classes[peer]; return ok })
 }
 
 // class returns the session's class in the last two samples, or empty if neither contained it.
@@ -60,34 +69,33 @@ func (p *peers) class(peer netip.AddrPort) activity.Class {
 	return p.previous[peer]
 }
 
-// ended forgets a session: another client may reuse its port.
-func (p *peers) ended(peer netip.AddrPort) {
-	delete(p.classes, peer)
-	delete(p.previous, peer)
-}
-
-// judge judges an ended session and reports whether it was a use.
-func (m *Monitor) judge(ended activity.Ended) bool {
-	around := m.surroundings(ended.Peer)
-	verdict := activity.Judge(ended, around)
-	m.noteEnd(ended, around)
-	m.peers.ended(ended.Peer)
-	m.parts.ClientAddrs.ended(ended.Peer)
-	m.parts.Observer.Judged(verdict)
-	if verdict == activity.VerdictUnseen {
-		m.status.LastPeer = around.Client
+// ended records the end of a session, and forgets it: another client may reuse its port. If the session was found open before, whether
+// it was direct was judged then, since the gateway's announcement may have been removed meanwhile.
+func (p *peers) ended(session activity.Ended, around activity.Surroundings) {
+	direct, seen := p.direct[session.Peer]
+	if direct || !seen && p.isDirect(session.Peer, session.Received, around) {
+		p.noteDirect(session.At)
 	}
-	if !verdict.Used() {
-		return false
-	}
-	m.since.used = later(m.since.used, ended.At)
-	return true
+	delete(p.direct, session.Peer)
+	delete(p.classes, session.Peer)
+	delete(p.previous, session.Peer)
+	p.addrs.ended(session.Peer)
 }
 
 // surroundings returns the context in which a TCP session is judged.
-func (m *Monitor) surroundings(peer netip.AddrPort) activity.Surroundings {
+func (p *peers) surroundings(peer netip.AddrPort) activity.Surroundings {
 	return activity.Surroundings{
-		Class: m.peers.class(peer), Probe: m.parts.ClientAddrs.isReportedProbe(peer), Client: m.parts.ClientAddrs.ClientAddr(peer).Addr(),
-		Instances: m.peers.instanceAddresses(time.Now()), Ignore: m.settings.Rules.Ignore,
+		Class: p.class(peer), Probe: p.addrs.isReportedProbe(peer), Client: p.addrs.ClientAddr(peer).Addr(),
+		Instances: p.instanceAddresses(time.Now()), Ignore: p.ignore,
 	}
+}
+
+// connecting reports whether a TCP session is open that is not in the sample: its client is logging in, or its process has
+// ended and the kernel has not reported it yet. The next sample or that report will tell which.
+func (p *peers) connecting(sample postgres.Sample, open []activity.Open) bool {
+	found := sample.Tally.Peers()
+	return slices.ContainsFunc(open, func(session activity.Open) bool {
+		_, ok := found[session.Peer]
+		return !ok && activity.JudgeOpen(session, p.surroundings(session.Peer)).Used()
+	})
 }

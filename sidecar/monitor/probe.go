@@ -3,6 +3,7 @@ package monitor
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
@@ -30,31 +31,46 @@ func (m *Monitor) Probe(ctx context.Context) {
 	m.sampleAt = time.Now()
 }
 
-// mayHold reports whether sessions may be held: the server accepts sessions, or has not timed out too often. One timeout must not
-// close the control channel: what it missed would count as use, so that a busy node would keep its clusters awake.
+// mayHold reports whether sessions may be held. What a closed control channel misses counts as use before a sleep is decided, not only
+// once it listens again.
 func (m *Monitor) mayHold(ctx context.Context) bool {
-	accepts, err := m.accepts(ctx)
-	if !errors.Is(err, postgres.ErrTimeout) {
-		m.timeouts = 0
-		return accepts
-	}
-	if m.timeouts++; m.timeouts < maximumTimeouts {
-		return true
-	}
-	m.timeouts = 0 // a server that accepts another session is not shutting down
-	if m.channel.connected() { // what it misses counts as use before a sleep is decided, not only once it listens again
+	hold, silent := m.prober.mayHold(ctx)
+	if silent && m.channel.connected() {
 		m.since.used = time.Now()
 	}
-	m.parts.Logger.Warn("the server may be shutting down because it does not answer; its sessions are closed", "error", err.Error())
-	return false
+	return hold
+}
+
+// prober asks the server whether it is shutting down.
+type prober struct {
+	server   Server
+	logger   *slog.Logger
+	at       time.Time // when it was last asked
+	timeouts int       // how many times in a row it did not answer in time
+}
+
+// mayHold reports whether sessions may be held: the server accepts sessions, or has not timed out too often, else it is silent. One
+// timeout must not close the control channel: what it missed would count as use, so that a busy node would keep its clusters awake.
+func (p *prober) mayHold(ctx context.Context) (hold, silent bool) {
+	accepts, err := p.accepts(ctx)
+	if !errors.Is(err, postgres.ErrTimeout) {
+		p.timeouts = 0
+		return accepts, false
+	}
+	if p.timeouts++; p.timeouts < maximumTimeouts {
+		return true, false
+	}
+	p.timeouts = 0 // a server that accepts another session is not shutting down
+	p.logger.Warn("the server may be shutting down because it does not answer; its sessions are closed", "error", err.Error())
+	return false, true
 }
 
 // accepts reports whether the server accepts sessions.
-func (m *Monitor) accepts(ctx context.Context) (bool, error) {
-	m.probed = time.Now()
-	refusing, err := m.parts.Server.ShuttingDown(ctx)
+func (p *prober) accepts(ctx context.Context) (bool, error) {
+	p.at = time.Now()
+	refusing, err := p.server.ShuttingDown(ctx)
 	if err != nil {
-		m.parts.Logger.Debug("the server cannot be asked whether it is shutting down", "error", err.Error())
+		p.logger.Debug("the server cannot be asked whether it is shutting down", "error", err.Error())
 	}
 	return err == nil && !refusing, err
 }
@@ -91,7 +107,7 @@ func (m *Monitor) endDrain(ctx context.Context) {
 	if since.IsZero() || time.Since(since) < drainLasts {
 		return
 	}
-	if accepts, _ := m.accepts(ctx); !accepts {
+	if accepts, _ := m.prober.accepts(ctx); !accepts {
 		return
 	}
 	m.mutex.Lock()

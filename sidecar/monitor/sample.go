@@ -3,7 +3,6 @@ package monitor
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -35,8 +34,8 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 		return m.unknown(), Change{}
 	}
 	open := m.openSessions()
-	m.noteOpen(open)
-	connecting := m.connecting(sample, open)
+	m.peers.opened(open)
+	connecting := m.peers.connecting(sample, open)
 	if connecting {
 		sample.Blockers = append(slices.Clip(sample.Blockers), idle.ReasonConnecting)
 	}
@@ -100,19 +99,9 @@ func (m *Monitor) openSessions() []activity.Open {
 	return open
 }
 
-// connecting reports whether a TCP session is open that is not in the sample: its client is logging in, or its process has
-// ended and the kernel has not reported it yet. The next sample or that report will tell which.
-func (m *Monitor) connecting(sample postgres.Sample, open []activity.Open) bool {
-	found := sample.Tally.Peers()
-	return slices.ContainsFunc(open, func(session activity.Open) bool {
-		_, ok := found[session.Peer]
-		return !ok && activity.JudgeOpen(session, m.surroundings(session.Peer)).Used()
-	})
-}
-
 // observe combines a sample with what has happened since the previous one.
 func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
-	m.sawPeers(sample.Tally.Peers())
+	m.peers.sampled(sample.Tally.Peers())
 	before := m.newest
 	seen := idle.Observation{
 		Began: sample.Began, Ended: sample.Ended, Started: time.UnixMicro(sample.Started), Checkpointed: time.UnixMicro(sample.Checkpointed),
@@ -141,12 +130,6 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 	m.status.Known, m.status.Tally, m.status.SampledAt, m.status.Reported = true, sample.Tally, sample.Ended, seen.Reported
 	m.status.ServerBlockers, m.status.Scheduler, m.status.InactiveSlots = sample.Blockers, sample.Scheduler, sample.InactiveSlots
 	return seen
-}
-
-// sawPeers records which clients are connected.
-func (m *Monitor) sawPeers(classes map[netip.AddrPort]activity.Class) {
-	m.peers.sampled(classes)
-	m.parts.ClientAddrs.seen(func(peer netip.AddrPort) bool { _, ok := classes[peer]; return ok })
 }
 
 // newestChange returns the newest state change of the sessions judged by their idle time.

@@ -52,7 +52,7 @@ func TestSample_isUnknownWhereItIsNotPermittedOrFails(t *testing.T) {
 			m.Configure(listening)
 			_, _ = m.Sample(t.Context())
 			time.Sleep(probeEvery)
-			m.timeouts, i.probeErr = maximumTimeouts-1, postgres.ErrTimeout
+			m.prober.timeouts, i.probeErr = maximumTimeouts-1, postgres.ErrTimeout
 		}, true},
 	} {
 		t.Run(row.rule, func(t *testing.T) {

@@ -27,7 +27,7 @@ func (m *Monitor) NextProbe() time.Time {
 	if !m.held() {
 		return time.Time{}
 	}
-	return m.probed.Add(probeEvery)
+	return m.prober.at.Add(probeEvery)
 }
 
 // earlier returns the earlier of two times; zero means never.

@@ -136,7 +136,7 @@ func (m *Monitor) watch(ctx context.Context) {
 	for _, ended := range others {
 		m.judge(ended)
 	}
-	m.noteDirect(time.Now()) // a direct session may have been missed
+	m.peers.noteDirect(time.Now()) // a direct session may have been missed
 }
 
 // noteSupport records whether the kernel supports socket events, and logs changes.
