@@ -138,7 +138,7 @@ var mutants = []mutant{
 	},
 	{
 		"a client that is logging in does not count",
-		"sidecar/monitor/sample.go", `connecting := m.connecting(sample, open)`, `connecting := !MUTANT && m.connecting(sample, open)`,
+		"sidecar/monitor/sample.go", `connecting := m.peers.connecting(sample, open)`, `connecting := !MUTANT && m.peers.connecting(sample, open)`,
 		"sidecar/monitor", "TestSample_isNotIdleWhileSomebodyConnects", "FAIL: TestSample_isNotIdleWhileSomebodyConnects/a_client_that_is_logging_in",
 	},
 	{
