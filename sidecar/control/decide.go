@@ -120,7 +120,7 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	if l.status.View.FenceApplied {
 		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonFenced)
 	}
-	if l.doze.archiver != "" && l.doze.archiverIdle.Equal(l.status.State.IdleSince) {
+	if l.doze.archiver != "" && l.doze.archiverIdle.Equal(l.status.State.IdleSince) && now.Before(l.doze.archiverNext) {
 		observation.DozeBlockers = append(observation.DozeBlockers, l.doze.archiver)
 	}
 	if l.status.Unsupported {
@@ -154,6 +154,9 @@ func (l *Loop) schedule() {
 	l.due = l.status.Decision.Next
 	if from := idle.UnderstoodFrom(l.status.Problems); !from.IsZero() {
 		l.due = from
+	}
+	if l.doze.archiver != "" && time.Now().Before(l.doze.archiverNext) {
+		l.due = earliest(l.due, l.doze.archiverNext)
 	}
 	if l.keepAwake.pending && !l.keepAwake.writing && l.status.View.CurrentPrimary == l.parts.Pod {
 		l.due = earliest(l.due, l.keepAwake.next)

@@ -34,10 +34,10 @@ type dozeState struct {
 	// specification is that of the Cluster at the last sample before it was fenced, and retry is when hibernation is tried again.
 	specification string
 	retry         time.Time
-	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle then: each
-	// preparation costs a checkpoint and a WAL file, so there is no other one until the cluster is used.
-	archiver     idle.Reason
-	archiverIdle time.Time
+	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle then. Each
+	// preparation costs a checkpoint and a WAL file, so the next one waits until the cluster has been idle for as long again.
+	archiver                   idle.Reason
+	archiverIdle, archiverNext time.Time
 	// sized reports whether a size of the requests was asked for, and small whether it was that of a doze.
 	sized, small bool
 }
@@ -61,7 +61,8 @@ func (l *Loop) beginDoze(ctx context.Context, a sleep.Action) (ok bool) {
 		l.begin(ctx, func(context.Context) func() {
 			reason, err := instance.Prepare(preparing)
 			return func() {
-				l.doze.archiver, l.doze.archiverIdle = reason, l.status.State.IdleSince
+				since := l.status.State.IdleSince
+				l.doze.archiver, l.doze.archiverIdle, l.doze.archiverNext = reason, since, time.Now().Add(time.Since(since))
 				l.completed(ctx, sleep.Completed{Action: a, Blocker: reason}, err)
 			}
 		})

@@ -708,7 +708,7 @@ func TestRestart_thatHasFailedIsForgottenOncePostgreSQLServes(t *testing.T) {
 }
 
 // Each preparation costs a checkpoint and a WAL file.
-func TestDoze_preparesOnceForEachIdlePeriodWhileTheArchiverIsSlow(t *testing.T) {
+func TestDoze_preparesAgainAfterTwiceTheIdleTimeWhileTheArchiverIsSlow(t *testing.T) {
 	t.Parallel()
 	prepare := func(w *world) {
 		dozes(w)
@@ -718,13 +718,28 @@ func TestDoze_preparesOnceForEachIdlePeriodWhileTheArchiverIsSlow(t *testing.T) 
 	liveAfter(t, prepare, func(t *testing.T, w *world, loop *Loop) {
 		loop.Deliver(w.seen())
 		wait(23 * time.Hour)
-		expect(t, w, "preparations", 1, func(w *world) int { return w.instance.prepared })
+		expect(t, w, "preparations", 12, func(w *world) int { return w.instance.prepared }) // after half a minute, 1, 2, 4, ...
 		expect(t, w, "an Event says why", true, func(w *world) bool { return slices.Contains(w.events, "DozeBlocked") })
 		w.report(activity.Ended{Peer: peer, Received: 700, At: time.Now()})
 		wait(time.Hour)
-		expect(t, w, "preparations after a use", 2, func(w *world) int { return w.instance.prepared })
+		expect(t, w, "preparations after a use", 19, func(w *world) int { return w.instance.prepared })
 		wait(24 * time.Hour)
 		expect(t, w, "hibernated at its time", true, asleep)
+	})
+}
+
+func TestDoze_ofAnArchiverThatWasSlowOnce(t *testing.T) {
+	t.Parallel()
+	liveAfter(t, func(w *world) {
+		dozes(w)
+		w.instance.refuses = idle.ReasonArchiverSlow
+	}, func(t *testing.T, w *world, loop *Loop) {
+		loop.Deliver(w.seen())
+		wait(50 * time.Second)
+		expect(t, w, "preparations", 1, func(w *world) int { return w.instance.prepared })
+		w.with(func(w *world) { w.instance.refuses = "" })
+		wait(30 * time.Second)
+		expect(t, w, "dozes after twice the time", true, dozing)
 	})
 }
 

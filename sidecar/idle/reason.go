@@ -102,7 +102,7 @@ var reasons = []struct {
 	{ReasonSwitchoverDelay, "spec.switchoverDelay is less than 60 seconds, after which PostgreSQL would be stopped immediately, and its unlogged tables emptied"},
 	{ReasonGrowthPending, "the pod has not got its requests back after a doze; the cluster hibernates after doze-minutes, so that its next pod is placed anew"},
 	{ReasonArchiverBehind, "WAL is not archived within 10 seconds, so that PostgreSQL could not stop soon; the cluster does not sleep meanwhile"},
-	{ReasonArchiverSlow, "the archiving of one WAL file takes longer than 2 seconds, for which a client would have to wait while PostgreSQL stops; the cluster does not doze before it is used again"},
+	{ReasonArchiverSlow, "the archiving of one WAL file takes longer than 2 seconds, for which a client would have to wait while PostgreSQL stops; the cluster does not doze before it has been idle for as long again"},
 	{ReasonEndpointsRemain, "a Service still leads to the instance although its pod is not ready, as with publishNotReadyAddresses; the cluster does not doze meanwhile"},
 	{ReasonIdle, "idle for the threshold: the cluster is put to sleep"},
 }
