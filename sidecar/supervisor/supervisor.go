@@ -49,7 +49,7 @@ func (s *supervisor) run(ctx context.Context) {
 		if lasted >= settled {
 			wait = firstWait
 		}
-		s.logger.Warn("the worker ended and is started again", "error", fmt.Sprint(err), "lasted", lasted, "wait", wait)
+		s.logger.Warn("the worker ended and is started again", "error", fmt.Sprint(err), "lasted", lasted.String(), "wait", wait.String())
 		pause.For(ctx, wait)
 		wait = min(2*wait, lastWait)
 	}

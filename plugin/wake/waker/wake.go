@@ -275,7 +275,7 @@ func (w *wake) report(err error) {
 	switch {
 	case errors.Is(err, gateway.ErrTimeout):
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultTimeout, took)
-		logger.Warn("the cluster did not wake in time", "took", took)
+		logger.Warn("the cluster did not wake in time", "took", took.String())
 		w.warn("WakeTimedOut", fmt.Sprintf(
 			"No instance behind Service %s accepted sessions within %s; the next connection tries again%s", w.service.Name, rounded(took), w.delay.suffix()))
 	case errors.Is(err, gateway.ErrAsleepByHand):
@@ -285,7 +285,7 @@ func (w *wake) report(err error) {
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultMaintenance, took)
 		logger.Warn("the cluster is not woken: the operator might delete volumes during the node maintenance")
 	case errors.Is(err, gateway.ErrReconnectDirectly):
-		logger.Warn("the cluster is awake, but this replica cannot connect to its instances", "took", took)
+		logger.Warn("the cluster is awake, but this replica cannot connect to its instances", "took", took.String())
 		w.warn("InstanceUnreachable", fmt.Sprintf(
 			"PostgreSQL serves the clients of Service %s, but the plugin's pod cannot connect to it: the clients that waited have to connect again", w.service.Name))
 		if !w.woke {
@@ -295,7 +295,8 @@ func (w *wake) report(err error) {
 	case w.woke && err == nil:
 		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultSuccess, took)
 		hold, patch, pod, postgres := w.phases.durations()
-		logger.Info("the cluster was woken", "took", took, "depth", w.depth, "waitedForSleep", hold, "patch", patch, "pod", pod, "postgres", postgres)
+		logger.Info("the cluster was woken", "took", took.String(), "depth", w.depth, "waitedForSleep", hold.String(),
+			"patch", patch.String(), "pod", pod.String(), "postgres", postgres.String())
 		go w.recordWoken(w.message(took), time.Now()) // so that the client does not wait for it
 	}
 }
