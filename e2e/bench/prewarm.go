@@ -18,6 +18,8 @@ const (
 	scale = 60
 	// full is what share of the rate of before counts as that rate, as the median of window seconds.
 	full, window = 0.9, 5
+	// dozesAfter is the shortest time after which a cluster dozes, in minutes.
+	dozesAfter = "0.5"
 	// ran is how long pgbench runs before a sleep, and after it.
 	ran = 90 * time.Second
 )
@@ -29,6 +31,7 @@ func prewarmed(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 	warm.Spec.PostgresConfiguration.AdditionalLibraries = []string{"pg_prewarm"}
 	clusters := []*cnpgv1.Cluster{cold, warm}
 	for _, c := range clusters {
+		c.Annotations[scenario.DozeMinutes] = dozesAfter // a pod can doze only if it was made when its cluster could
 		c.Spec.StorageConfiguration.Size = "4Gi"
 		c.Spec.PostgresConfiguration.Parameters = map[string]string{"shared_buffers": "1GB"}
 		if err := begin(ctx, kube, c); err != nil {
@@ -83,26 +86,19 @@ func middle(rates []float64) float64 {
 
 // dozesOnce has the cluster doze once.
 func dozesOnce(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
-	soonDozes := "0.1"
-	if err := kube.Annotate(ctx, c, scenario.DozeMinutes, &soonDozes); err != nil {
-		return fmt.Errorf("let cluster %s doze: %w", c.Name, err)
-	}
-	if err := doze(ctx, kube, []*cnpgv1.Cluster{c}); err != nil {
-		return err
-	}
-	if err := kube.Annotate(ctx, c, scenario.DozeMinutes, nil); err != nil {
-		return fmt.Errorf("keep cluster %s from dozing again: %w", c.Name, err)
-	}
-	return nil
+	return doze(ctx, kube, []*cnpgv1.Cluster{c})
 }
 
 // hibernatesOnce has the cluster hibernate once.
 func hibernatesOnce(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
+	if err := kube.Annotate(ctx, c, scenario.DozeMinutes, nil); err != nil {
+		return fmt.Errorf("keep cluster %s from dozing: %w", c.Name, err)
+	}
 	if err := fallAsleep(ctx, kube, c); err != nil {
 		return err
 	}
-	_, err := kube.AwaitCluster(ctx, c, "hibernated", time.Minute, scenario.Hibernated)
-	return err
+	dozesAgain := dozesAfter
+	return kube.Annotate(ctx, c, scenario.DozeMinutes, &dozesAgain)
 }
 
 // perSecond are the transactions of each second that pgbench -S makes over the Unix socket.
