@@ -33,10 +33,10 @@ type Prober struct {
 // answer, which by CloudNativePG's last pg_hba rule is a password request: nothing logs in or is logged. While PostgreSQL
 // recovers, each probe is a line in its log.
 //
-// The local port is sent to the instance's sidecar while PostgreSQL answers, so the wake does not wait for it: at first there may
-// be no sidecar yet, and a NetworkPolicy may drop the request. The sidecar judges a connection once the kernel reports its end,
-// so a connection that PostgreSQL left open is kept until the sidecar knows of it or announceFor is up. A connection that
-// PostgreSQL closed itself, as with 57P03, may be judged first. It then counts as activity, but a client is waiting anyway.
+// The local port is sent to the instance's sidecar before the startup packet, because the sidecar judges a connection once the kernel
+// reports its end, and PostgreSQL itself ends one that it refuses with 57P03. The wake waits for that as long as a client's session
+// does: at first there may be no sidecar yet, and a NetworkPolicy may drop the request. It is repeated until the sidecar accepts it,
+// and a connection that PostgreSQL has accepted is kept so long, or for announceFor.
 func (p *Prober) AcceptsSessions(ctx context.Context, instance netip.AddrPort) bool {
 	return p.start(ctx, instance, func(local netip.AddrPort) contract.ClientAddress {
 		return contract.ClientAddress{Port: local.Port(), Peer: local, Probe: true}
@@ -60,21 +60,31 @@ func (p *Prober) start(ctx context.Context, instance netip.AddrPort, whose func(
 	if err != nil {
 		return false
 	}
-	answered := make(chan bool, 1)
+	telling, end := context.WithTimeout(context.WithoutCancel(ctx), announceFor)
+	first, told := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer func() { _ = conn.Close() }()
-		telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceFor)
-		defer cancel()
-		tell := func(ctx context.Context) (bool, error) {
-			return p.Sidecars.Send(ctx, instance.Addr(), whose(addrPort(conn.LocalAddr()))), nil
-		}
-		if told, _ := tell(telling); <-answered && !told {
-			_ = wait.PollUntilContextCancel(telling, announceEvery, false, tell) // without an answer it counts as a client
+		defer close(told)
+		address := whose(addrPort(conn.LocalAddr()))
+		ok := p.Sidecars.Send(telling, instance.Addr(), address)
+		if close(first); !ok { // without an answer it counts as a client
+			_ = wait.PollUntilContextCancel(telling, announceEvery, false, func(ctx context.Context) (bool, error) {
+				return p.Sidecars.Send(ctx, instance.Addr(), address), nil
+			})
 		}
 	}()
+	select {
+	case <-first:
+	case <-time.After(clientAddressTimeout):
+	}
 	code, err := probe.Startup(probing, conn)
 	accepts = err == nil && code != probe.CannotConnectNow
-	answered <- accepts
+	go func() {
+		if accepts {
+			<-told
+		}
+		end()
+		_ = conn.Close()
+	}()
 	return accepts
 }
 

@@ -144,6 +144,40 @@ func TestProber_tellsASidecarThatIsStartingUntilItListens(t *testing.T) {
 	}
 }
 
+// PostgreSQL itself ends a connection that it refuses, and the sidecar may see that at once.
+func TestProber_tellsTheSidecarBeforePostgreSQLCanRefuse(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	var told atomic.Bool
+	p := &Prober{within: time.Minute, Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		told.Store(true)
+	})}
+	early := make(chan bool, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		backend := pgproto3.NewBackend(conn, conn)
+		_, _ = backend.ReceiveStartupMessage()
+		early <- !told.Load()
+		backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P03"})
+		_ = backend.Flush()
+		_ = conn.Close()
+	}()
+	if p.AcceptsSessions(t.Context(), addrPort(listener.Addr())) {
+		t.Error("a server that starts accepts sessions")
+	}
+	if <-early {
+		t.Error("PostgreSQL could refuse the probe before the sidecar knew of it")
+	}
+}
+
 func equal(a, b netip.AddrPort) bool { return a == b }
 
 // patient sends without a deadline, because this machine may be slower than a network has to be.
