@@ -75,8 +75,8 @@ func (s *Status) mayDoze() bool {
 	return policy.Enabled && len(s.Problems) == 0 && policy.Doze != 0 && !policy.Manual && v.PluginListed && !v.FenceApplied && s.siblingCount() == 0
 }
 
-// annotations returns the Cluster's annotations. Whoever requests that a dozing cluster hibernates, as the plugin does, may have
-// another clock, so a request since the begin of the doze is one of now.
+// annotations returns the Cluster's annotations. A client that requests that a dozing cluster hibernate, such as the plugin, may have
+// another clock, so a request made since the doze began counts as one of now.
 func annotations(v kubernetes.View, now time.Time) map[string]string {
 	requested, err := time.Parse(time.RFC3339, v.Annotations[contract.AnnotationSleepRequested])
 	if err != nil || !v.Dozing || requested.Before(v.DozingSince) {

@@ -70,7 +70,7 @@ func (p *peers) class(peer netip.AddrPort) activity.Class {
 }
 
 // ended records the end of a session, and forgets it: another client may reuse its port. If the session was found open before, whether
-// it was direct was judged then, since the gateway's announcement may have been removed meanwhile.
+// it was direct was judged then, because the gateway's announcement may have been removed meanwhile.
 func (p *peers) ended(session activity.Ended, around activity.Surroundings) {
 	direct, seen := p.direct[session.Peer]
 	if direct || !seen && p.isDirect(session.Peer, session.Received, around) {

@@ -34,9 +34,9 @@ type Prober struct {
 // recovers, each probe is a line in its log.
 //
 // The local port is sent to the instance's sidecar before the startup packet, because the sidecar judges a connection once the kernel
-// reports its end, and PostgreSQL itself ends one that it refuses with 57P03. The wake waits for that as long as a client's session
-// does: at first there may be no sidecar yet, and a NetworkPolicy may drop the request. It is repeated until the sidecar accepts it,
-// and a connection that PostgreSQL has accepted is kept so long, or for announceFor.
+// reports its end, and PostgreSQL itself ends one that it refuses with 57P03. The wake waits for that for at most clientAddressTimeout,
+// as a client's session does: at first there may be no sidecar yet, and a NetworkPolicy may drop the request. It is repeated until the
+// sidecar accepts it, and a connection that PostgreSQL has accepted stays open until then, for at most announceFor.
 func (p *Prober) AcceptsSessions(ctx context.Context, instance netip.AddrPort) bool {
 	return p.start(ctx, instance, func(local netip.AddrPort) contract.ClientAddress {
 		return contract.ClientAddress{Port: local.Port(), Peer: local, Probe: true}
