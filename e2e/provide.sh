@@ -27,6 +27,9 @@ NEXT_POSTGRES_IMAGE) # another name for the same files is as good as a minor upg
 	cluster tag "$POSTGRES_IMAGE" "$POSTGRES_IMAGE-1"
 	echo "$POSTGRES_IMAGE-1"
 	;;
+NEXT_MAJOR_POSTGRES_IMAGE) # the matrix has no newer one than 18
+	cluster postgres-image 18
+	;;
 *)
 	echo "provide.sh: cannot make $1" >&2
 	exit 1

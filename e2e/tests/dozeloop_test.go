@@ -99,11 +99,12 @@ func (s *story) operatorWrites(c *cnpgv1.Cluster, since time.Time) []operatorLin
 func TestDoze_endsWhenTheClusterIsChanged(t *testing.T) {
 	whole(t)
 	t.Parallel()
-	for rule, change := range map[string]func(*cnpgv1.Cluster){
-		"a parameter": func(c *cnpgv1.Cluster) {
+	for rule, change := range map[string]func(*testing.T, *cnpgv1.Cluster){
+		"a parameter": func(_ *testing.T, c *cnpgv1.Cluster) {
 			c.Spec.PostgresConfiguration.Parameters = map[string]string{"max_connections": "90"}
 		},
-		"a standby": func(c *cnpgv1.Cluster) { c.Spec.Instances = 2 },
+		"a standby":       func(_ *testing.T, c *cnpgv1.Cluster) { c.Spec.Instances = 2 },
+		"a major version": func(t *testing.T, c *cnpgv1.Cluster) { c.Spec.ImageName = provided(t, "NEXT_MAJOR_POSTGRES_IMAGE") },
 	} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
@@ -111,17 +112,29 @@ func TestDoze_endsWhenTheClusterIsChanged(t *testing.T) {
 			c := s.dozingCluster("changed")
 			s.dozes(c)
 			before := c.DeepCopy()
-			change(c)
+			change(t, c)
+			changed := time.Now()
 			s.must(kube.Patch(s.ctx, c, client.MergeFrom(before)))
 			at, err := kube.AwaitCluster(s.ctx, c, "hibernated, or awake", toHealthy, func(c *cnpgv1.Cluster) bool {
 				return scenario.Hibernated(c) || !fenced(c) && !scenario.HibernationOn(c) && scenario.Healthy(c)
 			})
 			s.must(err)
-			t.Logf("hibernated (%t) or awake at %s", scenario.Hibernated(c), at.Format(time.TimeOnly))
+			t.Logf("hibernated (%t) or awake after %s", scenario.Hibernated(c), at.Sub(changed))
 			_, err = kube.AwaitCluster(s.ctx, c, "without the marks of a doze", toSettle, func(c *cnpgv1.Cluster) bool {
 				return !fenced(c) && c.Annotations[scenario.DozingSince] == ""
 			})
 			s.must(err)
 		})
 	}
+}
+
+// A Cluster that is deleted while it dozes takes its pod with it.
+func TestDoze_endsWithItsCluster(t *testing.T) {
+	whole(t)
+	t.Parallel()
+	s := begin(t)
+	c := s.dozingCluster("deleted")
+	pod := s.dozes(c)
+	s.must(kube.Delete(s.ctx, c))
+	s.must(kube.AwaitGone(s.ctx, &corev1.PodList{}, pod.Namespace, pod.Name, toSettle))
 }
