@@ -28,7 +28,8 @@ NEXT_POSTGRES_IMAGE) # another name for the same files is as good as a minor upg
 	echo "$POSTGRES_IMAGE-1"
 	;;
 NEXT_MAJOR_POSTGRES_IMAGE) # the matrix has no newer one than 18
-	cluster postgres-image 18
+	major=${POSTGRES_IMAGE##*:}
+	cluster postgres-image 18 "${major%%.*}"
 	;;
 *)
 	echo "provide.sh: cannot make $1" >&2

@@ -174,11 +174,22 @@ func unpack(ctx context.Context, archives []string, root string) error {
 var version = regexp.MustCompile(`\(PostgreSQL\) ([0-9]+(\.[0-9]+|[a-z]+[0-9]*))`)
 
 // PostgresImage makes, unless the cache has it, the image of a PostgreSQL of the major version, and returns its archive and
-// its name, whose tag is the version, since the operator reads the major version there.
-func (l Layout) PostgresImage(ctx context.Context, progress *Progress, major string) (archive, name string, err error) {
+// its name, whose tag begins with the version, because the operator reads the major version there. An image to which a cluster of
+// an older major version is upgraded has the files of that version below its own: pg_upgrade starts the older server with the
+// libraries of the image, and those of another Debian have other names.
+func (l Layout) PostgresImage(ctx context.Context, progress *Progress, major string, older ...string) (archive, name string, err error) {
 	root, err := l.PostgresFiles(ctx, progress, major)
 	if err != nil {
 		return "", "", err
+	}
+	var layers []images.Layer
+	tag := ""
+	for _, version := range older {
+		files, err := l.PostgresFiles(ctx, progress, version)
+		if err != nil {
+			return "", "", err
+		}
+		layers, tag = append(layers, images.Directory(files)), tag+"-"+version
 	}
 	said, err := do(ctx, "chroot", root, "/usr/bin/postgres", "--version")
 	if err != nil {
@@ -188,14 +199,15 @@ func (l Layout) PostgresImage(ctx context.Context, progress *Progress, major str
 	if found == nil {
 		return "", "", fmt.Errorf("PostgreSQL says that its version is %q", said)
 	}
-	name, archive = "localhost/postgresql:"+found[1], root+"-"+found[1]+".tar"
+	tag = found[1] + tag
+	name, archive = "localhost/postgresql:"+tag, root+"-"+tag+".tar"
 	if _, err := os.Stat(archive); err == nil {
 		return archive, name, nil
 	}
-	progress.Say("write the image of PostgreSQL %s", found[1])
+	progress.Say("write the image of PostgreSQL %s", tag)
 	config := images.Config{
 		User: "26", Cmd: []string{"postgres"},
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 	}
-	return archive, name, images.Write(archive, name, config, images.Directory(root))
+	return archive, name, images.Write(archive, name, config, append(layers, images.Directory(root))...)
 }

@@ -21,7 +21,8 @@ const usage = `usage: cluster COMMAND
   down                                remove it
   status                              show it; fails unless all of it runs
   kubeconfig                          print where its kubeconfig is
-  postgres-image [MAJOR]              print the name of its PostgreSQL image; with MAJOR make and load that of 15, 17 or 18
+  postgres-image [MAJOR [OLDER]]      print the name of its PostgreSQL image; with MAJOR make and load that of 15, 17 or 18, with
+                                      OLDER one to which a cluster of that major version can be upgraded
   drivers-image                       make an image of clients in several languages, load it, and print its name
   cert-manager-image                  make an image of cert-manager's programs, load it, and print its name
   cert-manager-chart                  print where the Helm chart of cert-manager is
@@ -91,8 +92,8 @@ func run(ctx context.Context, arguments []string) error {
 	case "kubeconfig":
 		return printed(layout.Kubeconfig(), nil)
 	case "postgres-image":
-		if len(rest) == 1 {
-			return loaded(ctx, layout)(layout.PostgresImage(ctx, progress, rest[0]))
+		if len(rest) > 0 {
+			return loaded(ctx, layout)(layout.PostgresImage(ctx, progress, rest[0], rest[1:]...))
 		}
 		return printed(layout.OperandImage())
 	case "drivers-image":
