@@ -133,6 +133,6 @@ func (m *Monitor) judge(ended activity.Ended) bool {
 func (m *Monitor) failSockets(err error) {
 	m.parts.Logger.Warn("receiving socket events failed and is begun again", "error", err.Error())
 	m.sockets.close()
-	m.status.Reported, m.since.gap = false, true
+	m.since.gap = true
 	m.SampleSoon()
 }

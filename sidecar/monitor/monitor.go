@@ -132,7 +132,7 @@ func (m *Monitor) Rules() activity.Rules { return m.settings.Rules }
 // Status returns the current status.
 func (m *Monitor) Status() Status {
 	status := m.status
-	status.LastDirect = m.peers.lastDirect
+	status.Reported, status.LastDirect = m.sockets.reported(), m.peers.lastDirect
 	return status
 }
 

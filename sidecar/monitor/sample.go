@@ -107,7 +107,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 		Began: sample.Began, Ended: sample.Ended, Started: time.UnixMicro(sample.Started), Checkpointed: time.UnixMicro(sample.Checkpointed),
 		InUse: sample.Tally.InUse(), Used: m.since.used,
 		Gap:      m.since.gap || before.started != 0 && before.started != sample.Started,
-		Reported: m.sockets.watching() || m.sockets.paused, Local: sample.Tally.Local(), Scheduler: sample.Scheduler,
+		Reported: m.sockets.reported(), Local: sample.Tally.Local(), Scheduler: sample.Scheduler,
 		Requested: m.requested, Blockers: sample.Blockers, Announced: m.parts.ClientAddrs.sessionAwaited(),
 	}
 	if !seen.Reported && before.ledger != nil && !before.ledger.Same(sample.Ledger) {
@@ -127,7 +127,7 @@ func (m *Monitor) observe(sample postgres.Sample) idle.Observation {
 	}
 	m.since, m.requested = since{}, time.Time{}
 	m.status.SessionMissed = m.resumed || m.parts.ClientAddrs.sessionMissed()
-	m.status.Known, m.status.Tally, m.status.SampledAt, m.status.Reported = true, sample.Tally, sample.Ended, seen.Reported
+	m.status.Known, m.status.Tally, m.status.SampledAt = true, sample.Tally, sample.Ended
 	m.status.ServerBlockers, m.status.Scheduler, m.status.InactiveSlots = sample.Blockers, sample.Scheduler, sample.InactiveSlots
 	return seen
 }

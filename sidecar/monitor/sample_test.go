@@ -62,8 +62,14 @@ func TestSample_isUnknownWhereItIsNotPermittedOrFails(t *testing.T) {
 				_, _ = m.Sample(t.Context())
 				row.make(i, m)
 				seen, _ := m.Sample(t.Context())
-				if !seen.Unknown || seen.Reported != row.reported || m.Status().Known || m.Status().ServerBlockers != nil || i.connected || len(m.Terminable()) != 0 {
-					t.Errorf("%+v, %+v", seen, m.Status())
+				if !seen.Unknown || seen.Reported != row.reported {
+					t.Errorf("%+v", seen)
+				}
+				if now := m.Status(); now.Known || now.Reported != row.reported || now.ServerBlockers != nil {
+					t.Errorf("%+v", now)
+				}
+				if i.connected || len(m.Terminable()) != 0 {
+					t.Errorf("the sampler's session is open: %t, %+v can be terminated", i.connected, m.Terminable())
 				}
 				i.sampleErr, i.probeErr, i.shuttingDown = nil, nil, false
 				m.Configure(permitted)

@@ -37,6 +37,9 @@ type socketWatcher struct {
 // watching reports whether events are received.
 func (w *socketWatcher) watching() bool { return w.source != nil }
 
+// reported reports whether no use is missed: events are received, or a use has paused their reception.
+func (w *socketWatcher) reported() bool { return w.watching() || w.paused }
+
 // mayStart reports whether an attempt to watch is due.
 func (w *socketWatcher) mayStart(now time.Time) bool {
 	return w.source == nil && !now.Before(w.retryAt)
