@@ -2,18 +2,27 @@ package monitor
 
 import (
 	"context"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 )
 
-// channel is the state of the current listener, if any.
+// channel is the control channel: the current listener, if any, and what it has received.
 type channel struct {
-	listener Listener
+	listenTo Listen
+	observer Observer
+	logger   *slog.Logger
+
+	mailbox  mailbox
+	listener Listener // nil while stopped
 	database string
 	done     chan struct{}
 	// earlier is set once a listener of this process has listened: a later one may have missed notifications.
 	earlier bool
+	logged  time.Time // when a malformed notification was last logged
+	stop    atomic.Pointer[context.CancelFunc]
 }
 
 // connected reports whether notifications are received.
@@ -32,78 +41,67 @@ func (c *channel) running() bool {
 	}
 }
 
-// listen starts, restarts or stops the listener according to the settings, after a successful sample.
-func (m *Monitor) listen(ctx context.Context) {
-	database := m.settings.Database
-	if m.channel.running() && m.channel.database == database {
+// listen makes the listener listen in a database, or in none.
+func (c *channel) listen(ctx context.Context, database string) {
+	if c.running() && c.database == database {
 		return
 	}
-	m.stopListening()
-	if database == "" || m.quiet() || m.Drained() {
+	c.close()
+	if database == "" {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the listener outlives the sample
-	m.mutex.Lock()
-	m.stopChannel = cancel
-	m.mutex.Unlock()
-	listener := m.parts.Listen(database, m.mailbox.post, m.mailbox.fail)
-	done := make(chan struct{})
-	m.channel = channel{listener: listener, database: database, done: done, earlier: m.channel.earlier}
+	c.stop.Store(&cancel)
+	listener, done := c.listenTo(database, c.mailbox.post, c.mailbox.fail), make(chan struct{})
+	c.listener, c.database, c.done = listener, database, done
 	go func() {
 		defer close(done)
 		listener.Run(ctx)
 	}()
-	if m.Drained() { // drained while the listener was starting
-		cancel()
+}
+
+// cancel makes the listener close its session. It may be called from any goroutine.
+func (c *channel) cancel() {
+	if stop := c.stop.Load(); stop != nil {
+		(*stop)()
 	}
 }
 
-// stopListening stops the listener and waits until its session is closed.
-func (m *Monitor) stopListening() {
-	m.mutex.Lock()
-	stop := m.stopChannel
-	m.stopChannel = func() {}
-	m.mutex.Unlock()
-	stop()
-	if m.channel.listener != nil {
-		<-m.channel.done
-		m.channel = channel{earlier: m.channel.earlier}
+// close stops the listener and waits until its session is closed.
+func (c *channel) close() {
+	if c.cancel(); c.listener != nil {
+		<-c.done
+		c.listener = nil
 	}
 }
 
 // malformedEvery limits the log, because every role may send what is malformed. All of it is counted.
 const malformedEvery = time.Minute
 
-// handleNotifications handles the notifications in the mailbox.
-func (m *Monitor) handleNotifications() Change {
-	mail := m.mailbox.take()
+// take returns what the notifications in the mailbox change, and the time of the newest request to sleep.
+func (c *channel) take() (change Change, hibernate time.Time) {
+	mail := c.mailbox.take()
 	for _, kind := range postgres.Kinds() {
 		for range mail.counts[kind] {
-			m.parts.Observer.Notified(kind)
+			c.observer.Notified(kind)
 		}
 	}
-	if now := time.Now(); mail.malformed != nil && now.Sub(m.logged) >= malformedEvery {
-		m.logged = now
-		m.parts.Logger.Warn("ignored an invalid notification",
-			"channel", postgres.Channel, "error", mail.malformed.Error())
+	if now := time.Now(); mail.malformed != nil && now.Sub(c.logged) >= malformedEvery {
+		c.logged = now
+		c.logger.Warn("ignored an invalid notification", "channel", postgres.Channel, "error", mail.malformed.Error())
 	}
-	change := Change{Used: mail.used, KeepAwake: mail.keepAwake, ListenFailure: mail.failure}
+	change = Change{Used: mail.used, KeepAwake: mail.keepAwake, ListenFailure: mail.failure}
 	if !mail.backlog.IsZero() {
-		// The first listener of this process has missed nothing: either the clock has only just started, or it is proven that no
-		// client was connected that could have sent a notification.
-		if m.channel.earlier {
+		// The first listener of this process has missed nothing: either the clock has only just started, or it is proven that
+		// no client was connected that could have sent a notification.
+		if c.earlier {
 			change.Used = later(change.Used, mail.backlog)
-			m.parts.Logger.Info("notifications may have been missed, which counts as a use", "channel", postgres.Channel)
+			c.logger.Info("notifications may have been missed, which counts as a use", "channel", postgres.Channel)
 		}
-		m.channel.earlier = true
-	}
-	m.since.used = later(m.since.used, change.Used)
-	m.requested = later(m.requested, mail.hibernate)
-	if mail.keepAwake != nil || !mail.hibernate.IsZero() {
-		m.SampleSoon()
+		c.earlier = true
 	}
 	if mail.failure != nil {
-		m.parts.Logger.Warn("cannot listen to the control channel", "channel", postgres.Channel, "error", mail.failure.Error())
+		c.logger.Warn("cannot listen to the control channel", "channel", postgres.Channel, "error", mail.failure.Error())
 	}
-	return change
+	return change, mail.hibernate
 }

@@ -164,7 +164,7 @@ func TestHandle_logsWhatIsMalformedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	watched(t, func(t *testing.T, i *instance, m *Monitor) {
 		var log strings.Builder
-		m.parts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		m.channel.logger = slog.New(slog.NewTextHandler(&log, nil))
 		m.Configure(listening)
 		_, _ = m.Sample(t.Context())
 		for range 180 {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
@@ -53,28 +52,28 @@ func (c *Change) merge(next Change) {
 
 // Handle handles an event.
 func (m *Monitor) Handle(e Event) Change {
-	change := m.handleNotifications() // for any event: the mailbox's own is dropped when the queue is full
+	change, hibernate := m.channel.take() // for any event: the mailbox's own is dropped when the queue is full
+	m.sessions.used, m.sessions.requested = later(m.sessions.used, change.Used), later(m.sessions.requested, hibernate)
+	if change.KeepAwake != nil || !hibernate.IsZero() {
+		m.SampleSoon()
+	}
 	if e.source != nil && e.source == m.sockets.source {
 		change.merge(m.handleSockets(e.err))
 	}
 	if e.handled != nil {
 		close(e.handled)
 	}
-	m.status.ListenerConnected = m.channel.connected()
 	return change
 }
 
 // handleWaiting handles everything that has arrived. What arrived before the end of a sample belongs to that sample.
-func (m *Monitor) handleWaiting() Change {
-	change := m.handleNotifications()
+func (m *Monitor) handleWaiting() (change Change) {
 	for {
 		select {
 		case e := <-m.events:
 			change.merge(m.Handle(e))
-		default:
-			if m.sockets.watching() { // the waiting goroutine may not have been scheduled yet
-				change.merge(m.handleSockets(nil))
-			}
+		default: // the goroutine that waits for the kernel may not have been scheduled yet
+			change.merge(m.Handle(Event{source: m.sockets.source}))
 			return change
 		}
 	}
@@ -85,15 +84,11 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 	now := time.Now()
 	arrived, err := m.sockets.source.Arrived()
 	for _, ended := range arrived {
-		if m.judge(ended) {
-			change.Used = later(change.Used, ended.At)
-		}
+		change.Used = later(change.Used, m.peers.judge(ended))
 	}
 	if errors.Is(err, sockets.ErrLost) {
-		m.parts.ClientAddrs.reportsLost()
-		m.parts.Observer.Judged(activity.VerdictLost)
-		m.peers.noteDirect(now)
-		change.Used = now
+		m.peers.lost(now)
+		change.Used = later(change.Used, now)
 	} else if failure == nil {
 		failure = err
 	}
@@ -103,7 +98,7 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 	if change.Used.IsZero() {
 		return change
 	}
-	m.since.used = later(m.since.used, change.Used)
+	m.sessions.used = later(m.sessions.used, change.Used)
 	if m.sockets.use(now); m.sockets.paused {
 		m.peers.noteDirect(now)
 		change.InUse = true
@@ -113,26 +108,10 @@ func (m *Monitor) handleSockets(failure error) (change Change) {
 	return change
 }
 
-// judge judges an ended session and reports whether it was a use.
-func (m *Monitor) judge(ended activity.Ended) bool {
-	around := m.peers.surroundings(ended.Peer)
-	verdict := activity.Judge(ended, around)
-	m.peers.ended(ended, around)
-	m.parts.Observer.Judged(verdict)
-	if verdict == activity.VerdictUnseen {
-		m.status.LastPeer = around.Client
-	}
-	if !verdict.Used() {
-		return false
-	}
-	m.since.used = later(m.since.used, ended.At)
-	return true
-}
-
 // failSockets stops watching; the next sample starts it again.
 func (m *Monitor) failSockets(err error) {
-	m.parts.Logger.Warn("receiving socket events failed and is begun again", "error", err.Error())
+	m.sockets.logger.Warn("receiving socket events failed and is begun again", "error", err.Error())
 	m.sockets.close()
-	m.since.gap = true
+	m.sessions.gap = true
 	m.SampleSoon()
 }

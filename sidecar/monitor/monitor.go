@@ -1,9 +1,8 @@
 package monitor
 
 import (
-	"context"
 	"net/netip"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
@@ -27,6 +26,9 @@ type Settings struct {
 	// Database is the database whose control channel is listened to; empty for none.
 	Database string
 }
+
+// quiet reports whether sessions are opened for a sample only.
+func (s Settings) quiet() bool { return s.Quiet || time.Now().Before(s.QuietUntil) }
 
 // Status is what is known after the newest sample or event.
 type Status struct {
@@ -57,47 +59,19 @@ type Status struct {
 
 // Monitor watches one instance.
 type Monitor struct {
-	parts    Parts
 	settings Settings
-	status   Status
-
 	events   chan Event
-	sockets  socketWatcher
-	peers    peers
-	mailbox  *mailbox
-	channel  channel
-	restored bool   // whether the checkpoint of an earlier process has been read
-	resumed  bool   // whether there was an earlier process
-	saved    saved  // the last checkpoint
-	failure  string // error of the newest sample
 
-	newest    newest
-	since     since
-	requested time.Time // newest request to sleep since the newest sample
-	began     time.Time // start of the newest sample
-	sampleAt  time.Time // when the next sample is requested; zero for none
-	prober    prober
-	logged    time.Time // when a malformed notification was last logged
-	kept      bool      // whether the sampler's session stays open between samples
+	sockets     socketWatcher
+	peers       peers
+	channel     channel
+	sessions    sessions
+	checkpoints checkpoints
+	prober      prober
 
-	mutex       sync.Mutex
-	drained     time.Time // zero: not drained
-	stopChannel context.CancelFunc
-}
-
-// newest is the result of the newest successful sample.
-type newest struct {
-	ledger     activity.Ledger
-	started    int64
-	changed    int64 // newest state change of an idle session, in microseconds since 1970
-	ended      time.Time
-	terminable []activity.Terminable
-}
-
-// since is what has happened since the newest sample.
-type since struct {
-	used time.Time // newest proof of use
-	gap  bool      // whether a session may have come and gone unseen
+	began    time.Time                 // start of the newest sample
+	sampleAt time.Time                 // when the next sample is requested; zero for none
+	drained  atomic.Pointer[time.Time] // nil: not drained
 }
 
 // eventsAtOnce is the capacity of the event queue. A few events suffice to know that the server is in use; more wait in the
@@ -108,20 +82,26 @@ const eventsAtOnce = 16
 func New(parts Parts) *Monitor {
 	events := make(chan Event, eventsAtOnce)
 	return &Monitor{
-		prober: prober{server: parts.Server, logger: parts.Logger},
-		parts:  parts, events: events, mailbox: &mailbox{events: events},
-		peers: peers{addrs: parts.ClientAddrs}, sockets: socketWatcher{open: parts.OpenEvents, events: events}, stopChannel: func() {},
+		events:  events,
+		sockets: socketWatcher{open: parts.OpenEvents, logger: parts.Logger, events: events},
+		peers:   peers{addrs: parts.ClientAddrs, observer: parts.Observer},
+		channel: channel{
+			mailbox: mailbox{events: events}, listenTo: parts.Listen, observer: parts.Observer, logger: parts.Logger,
+		},
+		sessions:    sessions{sampler: parts.Sampler, observer: parts.Observer, logger: parts.Logger},
+		checkpoints: checkpoints{store: parts.Checkpoints, logger: parts.Logger},
+		prober:      prober{server: parts.Server, logger: parts.Logger},
 	}
 }
 
 // Configure applies new settings. Sessions that they do not permit are closed at once.
 func (m *Monitor) Configure(settings Settings) {
-	settings.Rules.ClientAddr, settings.Rules.Probe = m.parts.ClientAddrs.ClientAddr, m.parts.ClientAddrs.isProbe
-	m.settings = settings
 	m.peers.ignore = settings.Rules.Ignore
 	m.peers.setInstances(settings.Others, time.Now())
-	m.settings.Rules.Addresses = m.peers.instanceAddresses(time.Now())
-	if !m.mayConnect() || m.quiet() {
+	settings.Rules.Addresses = m.peers.instanceAddresses(time.Now())
+	settings.Rules.ClientAddr, settings.Rules.Probe = m.peers.addrs.ClientAddr, m.peers.addrs.isProbe
+	m.settings = settings
+	if !settings.Connect || settings.quiet() || m.Drained() {
 		m.CloseSessions()
 	}
 }
@@ -131,29 +111,22 @@ func (m *Monitor) Rules() activity.Rules { return m.settings.Rules }
 
 // Status returns the current status.
 func (m *Monitor) Status() Status {
-	status := m.status
-	status.Reported, status.LastDirect = m.sockets.reported(), m.peers.lastDirect
+	status := m.sessions.status
+	status.ListenerConnected = m.channel.connected()
+	status.Reported, status.Unsupported = m.sockets.reported(), m.sockets.unsupported
+	status.LastDirect, status.LastPeer = m.peers.lastDirect, m.peers.lastUnseen
 	return status
 }
 
 // Terminable returns the sessions of the newest sample that do not count but would delay a shutdown.
-func (m *Monitor) Terminable() []activity.Terminable { return m.newest.terminable }
+func (m *Monitor) Terminable() []activity.Terminable { return m.sessions.newest.Tally.Terminable() }
 
 // Events returns the events between samples, to be passed to [Monitor.Handle].
 func (m *Monitor) Events() <-chan Event { return m.events }
 
 // Close closes everything and waits for the monitor's goroutines.
 func (m *Monitor) Close() {
-	m.stopListening()
 	m.CloseSessions()
+	m.channel.close()
 	m.sockets.close()
 }
-
-// mayConnect reports whether sessions are permitted, regardless of whether the server accepts them.
-func (m *Monitor) mayConnect() bool { return m.settings.Connect && !m.Drained() }
-
-// quiet reports whether sessions are opened for a sample only.
-func (m *Monitor) quiet() bool { return m.settings.Quiet || time.Now().Before(m.settings.QuietUntil) }
-
-// held reports whether a session is open.
-func (m *Monitor) held() bool { return m.kept || m.channel.running() }

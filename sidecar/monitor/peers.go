@@ -16,8 +16,9 @@ const instanceLasts = time.Minute
 
 // peers is what is known about clients.
 type peers struct {
-	addrs  *ClientAddrs
-	ignore []idle.Pattern // by the settings
+	addrs    *ClientAddrs
+	observer Observer
+	ignore   []idle.Pattern // by the settings
 	// classes and previous hold the clients of the last two samples: a session may be missing from the newer one when its event
 	// arrives.
 	classes, previous map[netip.AddrPort]activity.Class
@@ -26,6 +27,7 @@ type peers struct {
 	// direct has the sessions open at the newest sample, and whether each is direct. lastDirect is [Status.LastDirect].
 	direct     map[netip.AddrPort]bool
 	lastDirect time.Time
+	lastUnseen netip.Addr // [Status.LastPeer]
 }
 
 // setInstances updates the addresses of the other instances.
@@ -67,6 +69,28 @@ func (p *peers) class(peer netip.AddrPort) activity.Class {
 		return class
 	}
 	return p.previous[peer]
+}
+
+// judge judges an ended session, and returns when it was used; zero if it does not count.
+func (p *peers) judge(ended activity.Ended) time.Time {
+	around := p.surroundings(ended.Peer)
+	verdict := activity.Judge(ended, around)
+	p.ended(ended, around)
+	p.observer.Judged(verdict)
+	if verdict == activity.VerdictUnseen {
+		p.lastUnseen = around.Client
+	}
+	if !verdict.Used() {
+		return time.Time{}
+	}
+	return ended.At
+}
+
+// lost records that reports of the kernel were lost.
+func (p *peers) lost(now time.Time) {
+	p.addrs.reportsLost()
+	p.observer.Judged(activity.VerdictLost)
+	p.noteDirect(now)
 }
 
 // ended records the end of a session, and forgets it: another client may reuse its port. If the session was found open before, whether

@@ -22,21 +22,26 @@ const (
 	drainLasts = time.Minute
 )
 
+// held reports whether a session is open.
+func (m *Monitor) held() bool { return m.sessions.held || m.channel.running() }
+
 // Probe asks the server whether it is shutting down. If so, or if it is gone, it closes every session.
 func (m *Monitor) Probe(ctx context.Context) {
-	if !m.held() || m.mayHold(ctx) {
-		return
+	if m.held() && !m.probe(ctx) {
+		m.sampleAt = time.Now()
 	}
-	m.CloseSessions()
-	m.sampleAt = time.Now()
 }
 
-// mayHold reports whether sessions may be held. What a closed control channel misses counts as use before a sleep is decided, not only
-// once it listens again.
-func (m *Monitor) mayHold(ctx context.Context) bool {
+// probe reports whether sessions may be held, and closes them if not. What a closed control channel misses counts as use
+// before a sleep is decided, not only once it listens again.
+func (m *Monitor) probe(ctx context.Context) bool {
 	hold, silent := m.prober.mayHold(ctx)
 	if silent && m.channel.connected() {
-		m.since.used = time.Now()
+		m.sessions.used = time.Now()
+	}
+	if !hold {
+		m.CloseSessions()
+		m.channel.close()
 	}
 	return hold
 }
@@ -77,41 +82,26 @@ func (p *prober) accepts(ctx context.Context) (bool, error) {
 
 // CloseSessions closes every database session at once. It may be called from any goroutine.
 func (m *Monitor) CloseSessions() {
-	m.mutex.Lock()
-	stop := m.stopChannel
-	m.mutex.Unlock()
-	stop()
-	m.parts.Sampler.Close()
+	m.channel.cancel()
+	m.sessions.sampler.Close()
 }
 
 // Drain closes every database session at once and keeps them closed. It may be called from any goroutine.
 func (m *Monitor) Drain() {
-	m.mutex.Lock()
-	m.drained = time.Now()
-	m.mutex.Unlock()
+	m.drained.Store(new(time.Now()))
 	m.CloseSessions()
 }
 
 // Drained reports whether sessions are kept closed.
-func (m *Monitor) Drained() bool { return !m.drainedSince().IsZero() }
-
-func (m *Monitor) drainedSince() time.Time {
-	m.mutex.Lock()
-	defer m.mutex.Unlock()
-	return m.drained
-}
+func (m *Monitor) Drained() bool { return m.drained.Load() != nil }
 
 // endDrain ends a drain older than drainLasts if PostgreSQL still accepts sessions.
 func (m *Monitor) endDrain(ctx context.Context) {
-	since := m.drainedSince()
-	if since.IsZero() || time.Since(since) < drainLasts {
+	since := m.drained.Load()
+	if since == nil || time.Since(*since) < drainLasts {
 		return
 	}
-	if accepts, _ := m.prober.accepts(ctx); !accepts {
-		return
+	if accepts, _ := m.prober.accepts(ctx); accepts && m.drained.CompareAndSwap(since, nil) {
+		m.prober.logger.Info("the drain has ended: PostgreSQL still accepts sessions")
 	}
-	m.mutex.Lock()
-	defer m.mutex.Unlock()
-	m.drained = time.Time{}
-	m.parts.Logger.Info("the drain has ended: PostgreSQL still accepts sessions")
 }

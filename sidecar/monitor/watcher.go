@@ -3,6 +3,7 @@ package monitor
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
@@ -20,6 +21,7 @@ const (
 // socketWatcher waits for the kernel's socket events in its own goroutine.
 type socketWatcher struct {
 	open   func() (SocketEvents, error)
+	logger *slog.Logger
 	events chan<- Event
 
 	source SocketEvents  // nil while not watching
@@ -32,6 +34,8 @@ type socketWatcher struct {
 	lastUse time.Time
 	retryAt time.Time // no attempt before then
 	polling bool      // whether the newest attempt failed: frequent samples replace the events
+
+	unsupported bool // [Status.Unsupported]
 }
 
 // watching reports whether events are received.
@@ -68,6 +72,14 @@ func (w *socketWatcher) start(ctx context.Context) ([]activity.Ended, error) {
 	w.source, w.stop, w.done = source, make(chan struct{}), make(chan struct{})
 	go w.notify(source, w.stop, w.done)
 	return others, nil
+}
+
+// openSessions returns the TCP sessions that are open; none if events are not received.
+func (w *socketWatcher) openSessions() ([]activity.Open, error) {
+	if !w.watching() {
+		return nil, nil
+	}
+	return w.source.Open()
 }
 
 // notify sends an event whenever something has arrived, until the source is closed. The handler of the event reads what
@@ -123,33 +135,34 @@ func (m *Monitor) watch(ctx context.Context) {
 	}
 	paused := m.sockets.paused
 	others, err := m.sockets.start(ctx)
-	m.noteSupport(err)
+	m.sockets.noteSupport(err)
 	if err != nil {
-		m.since.gap, m.sockets.polling = m.since.gap || !m.sockets.polling, true
+		m.sessions.gap, m.sockets.polling = m.sessions.gap || !m.sockets.polling, true
 		return
 	}
 	m.sockets.polling = false
 	if paused {
 		m.sockets.lastUse = time.Now()
-		m.since.used = later(m.since.used, m.sockets.lastUse)
+		m.sessions.used = later(m.sessions.used, m.sockets.lastUse)
 	} else {
-		m.since.gap = true
+		m.sessions.gap = true
 	}
-	m.parts.ClientAddrs.reportsLost() // what ended before was not reported
+	m.peers.addrs.reportsLost() // what ended before was not reported
 	for _, ended := range others {
-		m.judge(ended)
+		m.sessions.used = later(m.sessions.used, m.peers.judge(ended))
 	}
 	m.peers.noteDirect(time.Now()) // a direct session may have been missed
 }
 
 // noteSupport records whether the kernel supports socket events, and logs changes.
-func (m *Monitor) noteSupport(err error) {
+func (w *socketWatcher) noteSupport(err error) {
 	switch unsupported := errors.Is(err, sockets.ErrUnsupported); {
-	case unsupported && !m.status.Unsupported:
-		m.status.Unsupported = true
-		m.parts.Logger.Warn("the kernel does not report the sockets that end; the instance is sampled every second", "error", err.Error())
-	case err == nil && m.status.Unsupported:
-		m.status.Unsupported = false
-		m.parts.Logger.Info("the kernel reports the sockets that end")
+	case unsupported && !w.unsupported:
+		w.unsupported = true
+		w.logger.Warn("the kernel does not report the sockets that end; the instance is sampled every second",
+			"error", err.Error())
+	case err == nil && w.unsupported:
+		w.unsupported = false
+		w.logger.Info("the kernel reports the sockets that end")
 	}
 }

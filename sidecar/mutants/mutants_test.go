@@ -133,7 +133,8 @@ var mutants = []mutant{
 	},
 	{
 		"a session whose end the kernel has ready is not in the sample",
-		"sidecar/monitor/handle.go", `if m.sockets.watching() { //`, `if !MUTANT && m.sockets.watching() { //`,
+		"sidecar/monitor/handle.go", `change.merge(m.Handle(Event{source: m.sockets.source}))`,
+		`if !MUTANT { change.merge(m.Handle(Event{source: m.sockets.source})) }`,
 		"sidecar/monitor", "TestSample_whatTheKernelHasReadyBelongsToIt", "FAIL: TestSample_whatTheKernelHasReadyBelongsToIt/a_session_that_ended",
 	},
 	{
