@@ -14,98 +14,107 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-// beginAction starts an action that is answered later, and reports whether the action is of that kind.
-func (l *Loop) beginAction(ctx context.Context, a sleep.Action) (ok bool) {
-	client, view := l.parts.Kubernetes, l.status.View
-	switch a {
-	case sleep.ListBackups:
-		asks := l.machine.Phase() == sleep.ListingBackups && !l.machine.ToDoze() && !view.Dozing && !l.parts.Monitor.Drained()
-		l.begin(ctx, func(ctx context.Context) func() {
-			names, err := client.RunningBackups(ctx)
-			var archiver idle.Reason
-			if asks && err == nil { // a doze asks when it prepares PostgreSQL; the operator's stop waits for the archiver too
-				archiver, err = l.parts.Instance.Archiver(ctx)
-			}
-			return func() { l.listedBackups(ctx, names, archiver, err) }
-		})
-	case sleep.Announce:
-		l.attempt, l.doze.fencedPostmaster = attempt{began: time.Now()}, doze.Postmaster{}
-		text := contract.Announcement{
-			PodUID: l.parts.PodUID, Deadline: l.clock.at(l.attempt.began).Add(contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
-		}.String()
-		l.patch(ctx, sleep.Completed{Action: a, Announcement: text}, func(ctx context.Context) (kubernetes.View, error) {
-			return client.Annotate(ctx, view, contract.AnnotationAnnounced, &text)
-		})
-	case sleep.Suspend:
-		l.begin(ctx, func(ctx context.Context) func() {
-			count, err := client.SuspendBackups(ctx, time.Now())
-			return func() {
-				l.attempt.suspended = count
-				l.completed(ctx, sleep.Completed{Action: a}, err)
-			}
-		})
-	case sleep.Resume:
-		l.begin(ctx, func(ctx context.Context) func() {
-			resumed, err := client.ResumeBackups(ctx)
-			return func() { l.resumedBackups(ctx, resumed, err) }
-		})
-	case sleep.AskSiblings:
-		l.begin(ctx, func(ctx context.Context) func() {
-			answers := ask(ctx, l.parts.Siblings, view, l.parts.Pod, true)
-			return func() { l.askedSiblings(ctx, answers) }
-		})
-	case sleep.ReadCluster:
-		l.patch(ctx, sleep.Completed{Action: a}, client.Get)
-	case sleep.Hibernate:
-		l.attempt.judged, l.attempt.cause = l.status.State, l.status.cause(l.doze.specification)
-		l.attempt.ignored = wokenInVain(l.status.View, l.attempt.judged, l.ender.judged)
-		reason := asleepReason(view, l.attempt)
-		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
-			return client.Hibernate(ctx, view, time.Now(), reason)
-		})
-	case sleep.RemoveAnnouncement:
-		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) {
-			return client.RemoveAnnouncement(ctx, view)
-		})
-	case sleep.Withdraw:
-		l.patch(ctx, sleep.Completed{Action: a}, func(ctx context.Context) (kubernetes.View, error) { return client.Withdraw(ctx, view) })
-	default:
-		return l.beginDoze(ctx, a)
-	}
-	return true
+// order is an action to carry out, with what the loop knew when the machine requested it.
+type order struct {
+	action   sleep.Action
+	view     kubernetes.View
+	text     string          // the announcement, or why the cluster hibernates
+	archiver bool            // ListBackups asks for the archiver too
+	fenced   doze.Postmaster // the postmaster that may have been fenced
 }
 
-// patch starts a request that the API server answers with the Cluster.
-func (l *Loop) patch(ctx context.Context, c sleep.Completed, send func(context.Context) (kubernetes.View, error)) {
-	l.begin(ctx, func(ctx context.Context) func() {
-		v, err := send(ctx)
-		return func() {
-			if err == nil {
-				l.setView(v)
-				c.View = l.status.sleepView(l.parts.PodUID, l.doze.restartPending) // the watch may have brought a newer one
-				if c.Action == sleep.Announce && l.clock.learn(v.WrittenAt, l.attempt.began, l.parts.Logger) {
-					c.Blocker = idle.ReasonGatewayUnavailable // its deadline is wrong, and the next one is not
-				}
-			}
-			l.completed(ctx, c, err)
-		}
-	})
+// completed is the result of an action.
+type completed struct {
+	sleep.Completed
+	err     error
+	view    kubernetes.View    // for ReadCluster and the patches of the Cluster
+	count   int                // running Backups, or suspended schedules
+	resumed kubernetes.Resumed // schedules
+	answers []siblingAnswer
+}
+
+// start starts an action.
+func (l *Loop) start(ctx context.Context, a sleep.Action) {
+	o := order{action: a, view: l.status.View}
+	switch a {
+	case sleep.Observe:
+		l.parts.Monitor.SampleSoon()
+		return
+	case sleep.ListBackups: // a doze asks when it prepares PostgreSQL; the operator's stop waits for the archiver too
+		hibernates := l.machine.Phase() == sleep.ListingBackups && !l.machine.ToDoze()
+		o.archiver = hibernates && !o.view.Dozing && !l.parts.Monitor.Drained()
+	case sleep.Announce:
+		l.attempt, l.pod.postmaster = attempt{began: time.Now()}, doze.Postmaster{}
+		o.text = contract.Announcement{
+			PodUID:   l.parts.PodUID,
+			Deadline: l.cluster.clock.at(l.attempt.began).Add(contract.AnnouncementLifetime), Doze: l.machine.ToDoze(),
+		}.String()
+	case sleep.Hibernate:
+		l.attempt.judged, l.attempt.cause = l.status.State, l.status.cause(l.doze.specification)
+		l.attempt.ignored = wokenInVain(o.view, l.attempt.judged, l.sessions.judged)
+		o.text = asleepReason(o.view, l.attempt)
+	case sleep.Fence:
+		l.attempt.judged = l.status.State
+		l.pod.notePostmaster()
+	default: // the view is all that the others need
+	}
+	if a&inPod != 0 {
+		l.run(ctx, l.pod.start(ctx, o))
+	} else {
+		l.run(ctx, func(ctx context.Context) event { return l.cluster.do(ctx, o) })
+	}
 }
 
 // completed passes the result of an action to the machine.
-func (l *Loop) completed(ctx context.Context, c sleep.Completed, err error) {
-	if c.Outcome = outcome(err); c.Outcome != sleep.Done && ctx.Err() == nil {
-		l.parts.Logger.Warn("an action did not succeed", "action", c.Action.String(), "outcome", c.Outcome.String(), "error", err.Error())
+func (l *Loop) completed(ctx context.Context, e completed) {
+	switch e.Action {
+	case sleep.ListBackups:
+		if e.err == nil {
+			l.cluster.backups.set(e.count != 0)
+		}
+		if e.err == nil && e.count != 0 {
+			e.Blocker = idle.ReasonBackupRunning
+		}
+	case sleep.Suspend:
+		l.attempt.suspended = e.count
+	case sleep.Resume:
+		l.reporter.resumed(ctx, l.status.View, e.resumed)
+	case sleep.AskSiblings:
+		l.attempt.siblings, l.attempt.answered = e.answers, time.Now()
+		all := elsewhere(e.answers, l.status.Rules(), time.Now(), l.parts.Logger)
+		e.InUse, e.Blocker = all.Active, all.Reason()
+	case sleep.Prepare:
+		if e.err == nil {
+			l.doze.prepared(e.Blocker, l.status.State.IdleSince)
+		}
+	case sleep.AwaitStop, sleep.AwaitServing:
+		if !l.pod.ends.end(e.Action) { // CancelWait was first
+			e.Outcome, e.err = sleep.Refused, nil
+		} else if e.err == nil { // a postmaster that runs from now on is not the fenced one
+			l.pod.postmaster, l.pod.restartPending = doze.Postmaster{}, false
+		}
+	default: // the others change nothing else
 	}
-	l.advance(ctx, c)
+	if e.err == nil && e.Action&answeredWithCluster != 0 {
+		l.setView(e.view)
+		e.View = l.status.sleepView(&l.pod) // the watch may have brought a newer one
+		if e.Action == sleep.Announce && l.cluster.clock.learn(e.view.WrittenAt, l.attempt.began, l.parts.Logger) {
+			e.Blocker = idle.ReasonGatewayUnavailable // its deadline is wrong, and the next one is not
+		}
+	}
+	if e.err != nil {
+		if e.Outcome = outcome(e.err); ctx.Err() == nil {
+			l.parts.Logger.Warn("an action did not succeed",
+				"action", e.Action.String(), "outcome", e.Outcome.String(), "error", e.err.Error())
+		}
+	}
+	l.advance(ctx, e.Completed)
 }
 
 // outcome returns what an error of the API server means for the request.
 func outcome(err error) sleep.Outcome {
 	var refused *kubernetes.RefusedError
 	switch {
-	case err == nil:
-		return sleep.Done
 	case errors.Is(err, kubernetes.ErrConflict):
 		return sleep.Conflict
 	case errors.As(err, &refused):
@@ -113,52 +122,6 @@ func outcome(err error) sleep.Outcome {
 	default:
 		return sleep.Lost
 	}
-}
-
-// carryOut carries out an action that is local to this instance.
-func (l *Loop) carryOut(a sleep.Action) {
-	switch a {
-	case sleep.LeaveMarker:
-		if err := l.parts.Marker.Leave(); err != nil {
-			l.parts.Logger.Warn("PostgreSQL will not wait for the nodes before it shuts down", "error", err.Error())
-		}
-	case sleep.RemoveMarker:
-		if err := l.parts.Marker.Remove(); err != nil {
-			l.parts.Logger.Warn("the next end of the pod may take two seconds longer", "error", err.Error())
-		}
-	case sleep.RestoreReadiness:
-		l.readiness.restore()
-	case sleep.CancelWait:
-		l.doze.cancel()
-	case sleep.Observe:
-		l.parts.Monitor.SampleSoon()
-	default: // beginAction has started the others
-	}
-}
-
-func (l *Loop) listedBackups(ctx context.Context, names []string, archiver idle.Reason, err error) {
-	c := sleep.Completed{Action: sleep.ListBackups, Blocker: archiver}
-	if err == nil {
-		l.backups.set(len(names) != 0)
-		if l.backups.running {
-			c.Blocker = idle.ReasonBackupRunning
-		}
-	}
-	l.completed(ctx, c, err)
-}
-
-func (l *Loop) resumedBackups(ctx context.Context, resumed kubernetes.Resumed, err error) {
-	if resumed.Changed != 0 {
-		l.parts.Logger.Info("the ScheduledBackups are resumed", "resumed", resumed.Changed-len(resumed.Left), "left", resumed.Left)
-		l.recorder.resumed(ctx, l.status.View, resumed)
-	}
-	l.completed(ctx, sleep.Completed{Action: sleep.Resume}, err)
-}
-
-func (l *Loop) askedSiblings(ctx context.Context, answers []siblingAnswer) {
-	l.attempt.siblings, l.attempt.answered = answers, time.Now()
-	all := elsewhere(answers, l.status.Rules(), time.Now(), l.parts.Logger)
-	l.advance(ctx, sleep.Completed{Action: sleep.AskSiblings, InUse: all.Active, Blocker: all.Reason()})
 }
 
 // maxSiblingAnswerAge is the maximum age of the other instances' answers at the last sample of this one.
@@ -181,14 +144,15 @@ func (l *Loop) lastSample(ctx context.Context) {
 	c.InUse = l.status.InUse
 	l.parts.Monitor.Checkpoint(l.status.State)
 	l.parts.Observer.Publish(l.status)
-	for l.expire(ctx) { // after a long sample, the announcement may have expired
+	for timer, ok := l.timers.expired(time.Now()); ok; timer, ok = l.timers.expired(time.Now()) {
+		l.advance(ctx, sleep.Timeout{Timer: timer}) // after a long sample, the announcement may have expired
 	}
 	l.advance(ctx, c)
 }
 
 // decideLast takes the last sample before the hibernation patch or the fence, and returns the blocker, or "".
 func (l *Loop) decideLast(ctx context.Context) idle.Reason {
-	if err := l.ender.prepare(ctx); err != nil { // before the sample, so that nothing happens between it and the hibernation patch
+	if err := l.sessions.prepare(ctx); err != nil { // before the sample, so that nothing happens between it and the hibernation patch
 		l.parts.Logger.Warn("cannot open the session that ends those that do not count", "error", err.Error())
 		return idle.ReasonUnknown
 	}
@@ -206,9 +170,9 @@ func (l *Loop) decideLast(ctx context.Context) idle.Reason {
 		return l.status.Decision.Reason
 	case l.status.siblingCount() != 0 && time.Since(l.attempt.answered) > maxSiblingAnswerAge:
 		return idle.ReasonSiblingUnknown
-	case l.ender.prepare(ctx) != nil: // for sessions that only this sample found
+	case l.sessions.prepare(ctx) != nil: // for sessions that only this sample found
 		return idle.ReasonUnknown
-	case l.machine.ToDoze() && !l.ender.endAll(ctx, &l.attempt): // one of them is in use, and the fence would cut it
+	case l.machine.ToDoze() && !l.sessions.endAll(ctx, &l.attempt): // one of them is in use, and the fence would cut it
 		return idle.ReasonUnknown
 	default:
 		return ""

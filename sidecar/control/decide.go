@@ -1,25 +1,22 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
-const (
-	// quietPeriod is how long no session is held after a change of the Cluster's specification. The change may make the instance
-	// restart in place, with PostgreSQL's smart mode and no preStop hook: a session would delay that until the restart is
-	// noticed.
-	quietPeriod = 10 * time.Second
-	// backupsInterval is how often the Backups are listed while only a Backup keeps the cluster awake.
-	backupsInterval = 10 * time.Second
-)
+// quietPeriod is how long no session is held after a change of the Cluster's specification. The change may make the instance restart
+// in place, with PostgreSQL's smart mode and no preStop hook: a session would delay that until the restart is noticed.
+const quietPeriod = 10 * time.Second
 
 // viewed handles a state of the Cluster from the watch.
 func (l *Loop) viewed(ctx context.Context, v kubernetes.View) {
@@ -30,14 +27,21 @@ func (l *Loop) viewed(ctx context.Context, v kubernetes.View) {
 	if changed {
 		l.parts.Monitor.SampleSoon()
 	}
-	l.advance(ctx, sleep.Viewed{View: l.status.sleepView(l.parts.PodUID, l.doze.restartPending)})
+	l.advance(ctx, sleep.Viewed{View: l.status.sleepView(&l.pod)})
 }
 
-// adopt handles the answer to a patch that is no action of the machine: the next patch requires its resourceVersion, so that the
-// machine must know its content.
-func (l *Loop) adopt(ctx context.Context, v kubernetes.View) {
-	if l.setView(v) {
-		l.advance(ctx, sleep.Viewed{View: l.status.sleepView(l.parts.PodUID, l.doze.restartPending)})
+// annotated handles the result of an annotation that is no action of the machine, which must know the new resourceVersion all the
+// same: the next patch requires it.
+func (l *Loop) annotated(ctx context.Context, e annotated) {
+	if e.key == contract.AnnotationKeepAwakeUntil {
+		l.cluster.wroteKeepAwake(e)
+	} else if l.cluster.recordedRestartFailed(e); e.err == nil {
+		l.reporter.restartFailed(ctx, e.view)
+	}
+	if e.err != nil {
+		l.run(ctx, l.cluster.watchRestart(ctx, l.machine.Phase() == sleep.Restarting, l.status.View))
+	} else if l.setView(e.view) {
+		l.advance(ctx, sleep.Viewed{View: l.status.sleepView(&l.pod)})
 	}
 }
 
@@ -48,21 +52,21 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 		return false
 	}
 	if l.status.ViewKnown && l.status.View.Generation != v.Generation {
-		l.quietUntil = time.Now().Add(quietPeriod)
-		l.preparation.cancel()
+		l.status.quietUntil = time.Now().Add(quietPeriod)
+		l.pod.ends.end(sleep.Prepare)
 	}
 	if !l.status.ViewKnown {
-		l.doze.endGuard()
-		l.doze.restartPending = restartPending(v, l.parts.Pod, l.parts.Instance)
+		l.pod.endGuard()
+		l.pod.restartPending = restartPending(v, l.parts.Pod, l.parts.Instance)
 		if l.parts.Readiness != nil && !v.Fenced && !v.Dozing && (v.DozingSince.IsZero() || v.ForeignMarks) && v.Annotations[contract.AnnotationAnnounced] == "" {
-			l.readiness.restore() // an earlier process may have withdrawn it, or the supervisor has just started
+			l.pod.restoreReadiness() // an earlier process may have withdrawn it, or the supervisor has just started
 		}
 	}
 	l.status.View, l.status.ViewKnown = v, true
-	l.served.note(v, l.parts.Pod)
+	l.status.served.note(v, l.parts.Pod)
 	l.parse(time.Now())
-	if l.parts.Requests != nil && v.CurrentPrimary == l.parts.Pod {
-		l.doze.resize(l.parts.Requests, v, l.parts.PodUID)
+	if v.CurrentPrimary == l.parts.Pod {
+		l.pod.resize(v)
 	}
 	return true
 }
@@ -70,21 +74,21 @@ func (l *Loop) setView(v kubernetes.View) (ok bool) {
 // parse parses the annotations. A keep-awake request over the channel applies before it is written there.
 func (l *Loop) parse(now time.Time) {
 	l.status.Policy, l.status.Problems = idle.ParsePolicy(annotations(l.status.View, now), now)
-	l.keepAwake.apply(&l.status.Policy)
-	l.parts.Monitor.Configure(l.status.settings(l.quietUntil))
+	l.cluster.keepAwake.apply(&l.status.Policy)
+	l.parts.Monitor.Configure(l.status.settings())
 	var asleep *activity.Rules
 	if v := l.status.View; v.Hibernating && v.Ours && !v.Dozing {
 		rules := l.parts.Monitor.Rules()
 		asleep = &rules
 	}
-	l.asleep.Store(asleep)
+	l.sessions.asleep.Store(asleep)
 }
 
 // step samples once, decides, and acts on the decision.
 func (l *Loop) step(ctx context.Context) {
 	l.parse(time.Now())
-	l.persistKeepAwake(ctx)
-	l.recheckBackups(ctx)
+	l.run(ctx, l.cluster.persistKeepAwake(l.status.View))
+	l.run(ctx, l.cluster.recheckBackups())
 	observation := l.sample(ctx)
 	l.decide(observation, time.Now())
 	if l.status.Decision.Action == idle.ActionAsk && l.machine.Phase() == sleep.Awake {
@@ -92,9 +96,12 @@ func (l *Loop) step(ctx context.Context) {
 		l.decide(observation, time.Now())
 	}
 	l.advance(ctx, l.status.observed())
-	l.postpone()
-	l.recorder.decided(ctx, l.status)
-	l.schedule()
+	l.status.postpone(l.machine, l.reporter.aborted)
+	l.reporter.decided(ctx, l.status)
+	l.due = cmp.Or(idle.UnderstoodFrom(l.status.Problems), l.status.Decision.Next)
+	if l.doze.archiver != "" && time.Now().Before(l.doze.archiverNext) {
+		l.due = earliest(l.due, l.doze.archiverNext)
+	}
 	l.parts.Monitor.Checkpoint(l.status.State)
 	l.parts.Observer.Publish(l.status)
 }
@@ -103,91 +110,88 @@ func (l *Loop) step(ctx context.Context) {
 func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	before, proven := l.status.Decision.Reason, l.status.State
 	observation.Blockers = slices.Concat(observation.Blockers, l.status.View.Blockers(l.parts.Pod))
-	if l.backups.running {
+	if l.cluster.backups.running {
 		observation.Blockers = append(observation.Blockers, idle.ReasonBackupRunning)
 	}
 	wake, _ := contract.ParseLastWake(l.status.View.Annotations[contract.AnnotationLastWake]) // zero without one
 	if l.status.Returning = returning(wake, l.reporter.withdrawn, l.status.Tally.Terminable()); l.status.Returning != (activity.Terminable{}) {
 		observation.Blockers = append(observation.Blockers, idle.ReasonClientsReturn)
 	}
-	observation.Siblings, observation.Woken = l.status.siblingCount(), l.status.wokenAt(l.served.replaced)
-	if l.parts.Readiness == nil {
-		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonPodMadeBefore)
+	observation.Siblings, observation.Woken = l.status.siblingCount(), l.status.wokenAt()
+	blockDoze := func(reason idle.Reason, holds bool) {
+		if holds {
+			observation.DozeBlockers = append(observation.DozeBlockers, reason)
+		}
 	}
-	if l.status.View.ShortSwitchoverDelay {
-		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonSwitchoverDelay)
-	}
-	if l.status.View.FenceApplied {
-		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonFenced)
-	}
-	if l.doze.archiver != "" && l.doze.archiverIdle.Equal(l.status.State.IdleSince) && now.Before(l.doze.archiverNext) {
-		observation.DozeBlockers = append(observation.DozeBlockers, l.doze.archiver)
-	}
-	if l.status.Unsupported {
-		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonLoginsUnseen)
-	}
-	if l.parts.Requests != nil && l.parts.Requests.GrowthPending() {
-		observation.DozeBlockers = append(observation.DozeBlockers, idle.ReasonGrowthPending)
-	}
+	blockDoze(idle.ReasonPodMadeBefore, l.parts.Readiness == nil)
+	blockDoze(idle.ReasonSwitchoverDelay, l.status.View.ShortSwitchoverDelay)
+	blockDoze(idle.ReasonFenced, l.status.View.FenceApplied)
+	sameIdle := l.doze.archiverIdle.Equal(l.status.State.IdleSince)
+	blockDoze(l.doze.archiver, l.doze.archiver != "" && sameIdle && now.Before(l.doze.archiverNext))
+	blockDoze(idle.ReasonLoginsUnseen, l.status.Unsupported)
+	blockDoze(idle.ReasonGrowthPending, l.parts.Requests != nil && l.parts.Requests.GrowthPending())
 	l.status.State, l.status.Decision = idle.Decide(l.status.Policy, len(l.status.Problems) != 0, l.status.State, observation, now)
 	l.status.DecidedAt, l.status.InUse = now, len(observation.InUse) != 0
 	_, byHand := l.status.View.Annotations[contract.AnnotationAsleepSince]
 	first := proven.SampledUntil.IsZero() && !observation.Unknown && !wake.At.IsZero() && !byHand
 	if first || !later(proven.Unused, proven.Undecided).IsZero() {
-		l.logUse(observation)
+		l.status.logUse(observation, l.parts.Logger)
 	}
 	if reason := l.status.Decision.Reason; reason != before && l.status.Decision.Action != idle.ActionAsk {
 		l.parts.Logger.Info("the decision has changed", "reason", reason, "before", before)
 	}
 }
 
-// logUse logs why the wake does not count as unused.
-func (l *Loop) logUse(seen idle.Observation) {
-	if state := l.status.State; later(state.Unused, state.Undecided).IsZero() {
-		l.parts.Logger.Info("the wake counts as used", "woken", seen.Woken, "lastActivity", state.LastActivity, "peer", l.status.LastPeer,
-			"reported", seen.Reported, "gap", seen.Gap, "sessionMissed", l.status.SessionMissed, "elsewhere", seen.Elsewhere.Used)
-	}
+// dozeState is what a decision needs to know about the current doze, or about the last attempt to doze.
+type dozeState struct {
+	// fenced says that PostgreSQL is stopped for a doze, or may be: it cannot be sampled.
+	fenced bool
+	// specification is that of the Cluster at the last sample before it was fenced, and retry is when hibernation is tried again.
+	specification string
+	retry         time.Time
+	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle then. Each
+	// preparation costs a checkpoint and a WAL file, so the next one waits until the cluster has been idle for as long again.
+	archiver                   idle.Reason
+	archiverIdle, archiverNext time.Time
 }
 
-// schedule plans the next sample.
-func (l *Loop) schedule() {
-	l.due = l.status.Decision.Next
-	if from := idle.UnderstoodFrom(l.status.Problems); !from.IsZero() {
-		l.due = from
-	}
-	if l.doze.archiver != "" && time.Now().Before(l.doze.archiverNext) {
-		l.due = earliest(l.due, l.doze.archiverNext)
-	}
-	if l.keepAwake.pending && !l.keepAwake.writing && l.status.View.CurrentPrimary == l.parts.Pod {
-		l.due = earliest(l.due, l.keepAwake.next)
-	}
+// prepared records the result of a preparation.
+func (d *dozeState) prepared(reason idle.Reason, since time.Time) {
+	d.archiver, d.archiverIdle, d.archiverNext = reason, since, time.Now().Add(time.Since(since))
 }
 
-// backups records whether a Backup was running.
-type backups struct {
-	running bool
-	next    time.Time // when they are listed again
-}
-
-// set records whether one is running.
-func (b *backups) set(running bool) {
-	*b = backups{running: running, next: time.Now().Add(backupsInterval)}
-}
-
-// recheckBackups lists the Backups again while one of them keeps the cluster awake. While the list fails, the Backup counts as
-// running.
-func (l *Loop) recheckBackups(ctx context.Context) {
-	if now := time.Now(); !l.backups.running || now.Before(l.backups.next) {
+// fenceChanged handles that PostgreSQL is fenced, or no longer fenced.
+func (l *Loop) fenceChanged(fenced bool) {
+	l.doze.fenced = fenced
+	if !fenced {
+		l.status.State = idle.State{} // after a wake the idle clock starts anew
+		l.parts.Monitor.SampleSoon()
 		return
 	}
-	l.backups.set(true)
-	l.begin(ctx, func(ctx context.Context) func() {
-		names, err := l.parts.Kubernetes.RunningBackups(ctx)
-		return func() {
-			l.backups.set(err != nil || len(names) != 0)
-			if !l.backups.running {
-				l.parts.Monitor.SampleSoon()
-			}
-		}
-	})
+	l.parts.Monitor.CloseSessions()
+	l.doze.specification, l.doze.retry = cmp.Or(l.parts.Monitor.SavedSpecification(), specification(l.status.View)), time.Time{}
+	if l.pod.postmaster == (doze.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
+		l.pod.notePostmaster()
+	}
+	l.status.Known, l.status.InUse = false, false
+	l.status.Decision = idle.Decision{Reason: idle.ReasonDozing, Blockers: []idle.Reason{idle.ReasonDozing}}
+	l.parts.Observer.Publish(l.status)
 }
+
+// hibernatesAt returns when the dozing cluster is to hibernate: when it has been idle for the threshold, or at once if that was
+// requested, or if its specification, its operator or a plugin has changed. The operator applies such a change only once the
+// cluster is awake, and would then restart PostgreSQL under the client that woke it.
+func (d *dozeState) hibernatesAt(phase sleep.Phase, s *Status) time.Time {
+	v, policy := s.View, s.Policy
+	if phase != sleep.Dozing {
+		return time.Time{}
+	}
+	at := v.DozingSince.Add(policy.Threshold - policy.Doze)
+	if s.requestedDozing() || specification(v) != d.specification {
+		at = v.DozingSince
+	}
+	return later(at, d.retry)
+}
+
+// hibernateRetry is the wait after a failed attempt to hibernate a cluster that dozes.
+const hibernateRetry = 30 * time.Second

@@ -33,25 +33,29 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 		l.parts.Logger.Debug("the phase of sleep has changed", "phase", phase.String(), "before", before.String())
 	}
 	if phase := machine.Phase(); phase <= sleep.Confirming || phase == sleep.Retracting {
-		l.ender.close() // it is only needed for the hibernation patch
+		l.sessions.close() // it is only needed for the hibernation patch
 	}
 	if machine.Phase() != sleep.Preparing || machine.Abandoned() {
-		l.preparation.cancel()
+		l.pod.ends.end(sleep.Prepare)
 	}
-	if fenced := l.fenced(); fenced != l.doze.fenced {
+	if fenced := machine.Phase().Fenced() || l.status.View.Dozing; fenced != l.doze.fenced {
 		l.fenceChanged(fenced)
 	}
 	l.timers.run(l.machine.Timers())
-	l.watchRestart(ctx)
+	l.run(ctx, l.cluster.watchRestart(ctx, machine.Phase() == sleep.Restarting, l.status.View))
 	samples, ends := false, false
 	for _, a := range out.Actions {
-		samples, ends = samples || a == sleep.Sample, ends || a == sleep.EndSessions
-		if a != sleep.Sample && a != sleep.EndSessions && !l.beginAction(ctx, a) {
-			l.carryOut(a)
+		switch a {
+		case sleep.Sample:
+			samples = true
+		case sleep.EndSessions:
+			ends = true
+		default:
+			l.start(ctx, a)
 		}
 	}
 	if ends { // it blocks the loop, and a withdrawal must not wait for it: the operator may begin meanwhile
-		l.endSessions(ctx)
+		l.sessions.endAtSleep(ctx, &l.attempt)
 	}
 	for _, r := range out.Reports {
 		l.reporter.report(ctx, &l.status, &l.attempt, r)
@@ -77,30 +81,13 @@ func (t timers) run(running map[sleep.Timer]time.Duration) {
 	}
 }
 
-// expire passes an expired timer to the machine, and reports whether there was one.
-func (l *Loop) expire(ctx context.Context) (ok bool) {
-	now := time.Now()
+// expired returns a timer that has expired, which then no longer runs.
+func (t timers) expired(now time.Time) (timer sleep.Timer, ok bool) {
 	for timer := range sleep.Timers() {
-		if at, ok := l.timers[timer]; ok && !now.Before(at) {
-			delete(l.timers, timer)
-			l.advance(ctx, sleep.Timeout{Timer: timer})
-			return true
+		if at, ok := t[timer]; ok && !now.Before(at) {
+			delete(t, timer)
+			return timer, true
 		}
 	}
-	return false
-}
-
-// postpone sets the reason why an attempt that is due is not made yet, or the result of the last one while another is made.
-// Whether the other instances are idle is part of an attempt.
-func (l *Loop) postpone() {
-	attempting := l.machine.Phase().Attempting()
-	if l.status.Decision.Action == idle.ActionNone || !l.machine.Waits() && !attempting {
-		return
-	}
-	if reason := l.reporter.aborted; reason != "" {
-		l.status.Decision.Reason, l.status.Decision.Blockers = reason, []idle.Reason{reason}
-	} else if attempting {
-		l.status.Decision.Reason, l.status.Decision.Blockers = idle.ReasonIdle, nil
-	}
-	l.status.Decision.Action = idle.ActionNone
+	return 0, false
 }

@@ -54,54 +54,53 @@ func (k *keepAwakeRequest) apply(policy *idle.Policy) {
 	}
 }
 
-// settle records whether it was written. Before the next write, the watch will have delivered the result.
-func (k *keepAwakeRequest) settle(err error) {
-	k.writing = false
-	if err == nil {
-		k.wait, k.next = 0, time.Now().Add(keepAwakeWriteInterval)
-		return
-	}
-	k.wait = min(max(2*k.wait, firstKeepAwakeRetry), maxKeepAwakeRetry)
-	k.next = time.Now().Add(k.wait)
-}
-
 // persistKeepAwake writes the request to the Cluster's annotation, where it survives this pod and is visible to people.
-func (l *Loop) persistKeepAwake(ctx context.Context) {
-	k, view := &l.keepAwake, l.status.View
-	if !k.pending || k.writing || view.CurrentPrimary != l.parts.Pod {
-		return
+func (k *cluster) persistKeepAwake(view kubernetes.View) task {
+	r := &k.keepAwake
+	if !r.pending || r.writing || view.CurrentPrimary != k.Pod {
+		return nil
 	}
 	var value *string
-	if !k.until.IsZero() {
-		text := k.until.UTC().Format(time.RFC3339)
+	if !r.until.IsZero() {
+		text := r.until.UTC().Format(time.RFC3339)
 		value = &text
 	}
 	current, ok := view.Annotations[contract.AnnotationKeepAwakeUntil]
 	switch {
-	case !ok && value == nil, ok && value != nil && current == *value, current != k.instead: // or another client has changed it
-		k.pending = false
-		return
+	case !ok && value == nil, ok && value != nil && current == *value, current != r.instead: // or another client has changed it
+		r.pending = false
+		return nil
 	}
-	if time.Now().Before(k.next) && (k.wait != 0 || value != nil) {
-		return
+	if time.Now().Before(r.next) && (r.wait != 0 || value != nil) {
+		return nil
 	}
-	k.writing = true
-	extends := k.extends
-	l.begin(ctx, func(ctx context.Context) func() {
-		v, err := l.parts.Kubernetes.KeepAwake(ctx, view, value, extends)
-		return func() { l.wroteKeepAwake(ctx, v, err) }
+	r.writing = true
+	extends := r.extends
+	return k.annotate(contract.AnnotationKeepAwakeUntil, view, func(ctx context.Context) (kubernetes.View, error) {
+		return k.Kubernetes.KeepAwake(ctx, view, value, extends)
 	})
 }
 
-func (l *Loop) wroteKeepAwake(ctx context.Context, v kubernetes.View, err error) {
-	l.keepAwake.settle(err)
-	switch {
-	case err == nil:
-		l.parts.Logger.Info("the request of the control channel is written", "annotation", contract.AnnotationKeepAwakeUntil)
-		l.keepAwake.instead = v.Annotations[contract.AnnotationKeepAwakeUntil]
-		l.adopt(ctx, v)
-	case !errors.Is(err, kubernetes.ErrConflict):
-		l.parts.Logger.Warn("cannot write the request of the control channel", "error", err.Error())
+// wroteKeepAwake records whether it was written. Before the next write, the watch will have delivered the result.
+func (k *cluster) wroteKeepAwake(e annotated) {
+	r := &k.keepAwake
+	r.writing = false
+	if e.err == nil {
+		k.Logger.Info("the request of the control channel is written", "annotation", e.key)
+		r.instead, r.wait, r.next = e.view.Annotations[e.key], 0, time.Now().Add(keepAwakeWriteInterval)
+		return
 	}
-	l.schedule()
+	if !errors.Is(e.err, kubernetes.ErrConflict) {
+		k.Logger.Warn("cannot write the request of the control channel", "error", e.err.Error())
+	}
+	r.wait = min(max(2*r.wait, firstKeepAwakeRetry), maxKeepAwakeRetry)
+	r.next = time.Now().Add(r.wait)
+}
+
+// keepAwakeDue returns when the request is to be written; zero if nothing waits for that.
+func (k *cluster) keepAwakeDue(view kubernetes.View) time.Time {
+	if !k.keepAwake.pending || k.keepAwake.writing || view.CurrentPrimary != k.Pod {
+		return time.Time{}
+	}
+	return k.keepAwake.next
 }

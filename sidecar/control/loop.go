@@ -5,10 +5,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
@@ -16,47 +14,33 @@ import (
 
 // Loop decides and acts for one instance.
 type Loop struct {
-	parts    Parts
-	views    chan kubernetes.View
-	answers  chan func()
-	requests chan sampleRequest
-	running  sync.WaitGroup // the loop's other goroutines
+	parts   Parts
+	views   chan kubernetes.View
+	events  chan event
+	running sync.WaitGroup // the tasks
 
-	status    Status
-	machine   sleep.Machine
-	timers    timers
-	attempt   attempt
-	ender     sessionEnder
-	asleep    atomic.Pointer[activity.Rules] // by which Drain ends sessions, while our hibernation is on; nil otherwise
-	served    served
-	recorder  recorder
-	reporter  reporter
-	readiness readiness
-	backups   backups
-	keepAwake keepAwakeRequest
-	doze      dozeState
-	// preparation may be canceled from any goroutine.
-	preparation preparation
-	quietUntil  time.Time // until then no session is held
-	clock       apiClock
-	due         time.Time // when the next sample is due; zero: none
+	status   Status
+	machine  sleep.Machine
+	timers   timers
+	attempt  attempt
+	doze     dozeState
+	due      time.Time // when the next sample is due; zero: none
+	cluster  cluster
+	pod      pod
+	sessions sessionEnder
+	reporter reporter
 }
 
 // New returns a loop for Run.
 func New(parts Parts) *Loop {
-	l := &Loop{
+	return &Loop{
 		parts: parts, status: Status{Pod: parts.Pod},
-		views:   make(chan kubernetes.View, 1), // only the newest view matters
-		answers: make(chan func()), requests: make(chan sampleRequest),
-		timers: timers{},
-		ender:  sessionEnder{open: parts.OpenTerminator},
-		recorder: recorder{
-			pod: parts.Pod, logger: parts.Logger, record: parts.Kubernetes.Record,
-		},
-		readiness: readiness{of: parts.Readiness, logger: parts.Logger},
+		views:  make(chan kubernetes.View, 1), // only the newest view matters
+		events: make(chan event), timers: timers{},
+		cluster: cluster{Parts: parts}, sessions: sessionEnder{Parts: parts},
+		pod:      pod{Parts: parts, ends: ends{of: map[sleep.Action]context.CancelFunc{}}},
+		reporter: reporter{observer: parts.Observer, recorder: recorder{pod: parts.Pod, logger: parts.Logger, record: parts.Kubernetes.Record}},
 	}
-	l.reporter = reporter{logger: parts.Logger, observer: parts.Observer, recorder: &l.recorder}
-	return l
 }
 
 // Deliver passes the newest state of the Cluster to the loop. Only one goroutine may call it.
@@ -70,21 +54,19 @@ func (l *Loop) Deliver(v kubernetes.View) {
 
 // Run runs until the context ends. It then closes every session at once.
 func (l *Loop) Run(ctx context.Context) {
+	defer l.pod.running.Wait()
 	defer l.running.Wait()
-	defer l.readiness.running.Wait()
-	defer l.recorder.unwritten.Wait()
+	defer l.reporter.unwritten.Wait()
 	stop := context.AfterFunc(ctx, l.parts.Monitor.CloseSessions)
 	defer stop()
 	defer l.parts.Monitor.Close()
-	stopEnder := context.AfterFunc(ctx, l.ender.close)
-	defer stopEnder()
-	defer l.ender.close()
+	stopSessions := context.AfterFunc(ctx, l.sessions.close)
+	defer stopSessions()
+	defer l.sessions.close()
 	l.status.Decision = idle.Decision{Reason: idle.ReasonUnknown, Blockers: []idle.Reason{idle.ReasonUnknown}}
 	l.parts.Observer.Publish(l.status)
-	guarding, endGuard := context.WithCancel(ctx)
-	defer endGuard()
-	l.doze.endGuard = endGuard
-	l.guardStart(guarding, false)
+	l.pod.guardStart(ctx)
+	defer l.pod.endGuard()
 	var growthRefused <-chan error
 	if l.parts.Requests != nil {
 		growthRefused = l.parts.Requests.Refused()
@@ -99,12 +81,10 @@ func (l *Loop) Run(ctx context.Context) {
 			l.viewed(ctx, v)
 		case e := <-l.parts.Monitor.Events():
 			l.handle(ctx, e)
-		case take := <-l.answers:
-			take()
+		case e := <-l.events:
+			l.take(ctx, e)
 		case err := <-growthRefused:
-			l.recorder.growthRefused(ctx, l.status.View, err)
-		case request := <-l.requests:
-			l.sampleFor(ctx, request)
+			l.reporter.growthRefused(ctx, l.status.View, err)
 		case <-timer.C:
 			l.tick(ctx)
 		}
@@ -112,15 +92,62 @@ func (l *Loop) Run(ctx context.Context) {
 	}
 }
 
-// begin runs a function concurrently. The loop calls the function that it returns, unless the loop has ended.
-func (l *Loop) begin(ctx context.Context, run func(context.Context) func()) {
+// event is what a task has brought about, or another instance's request.
+type event interface{ event() }
+
+func (completed) event()     {}
+func (annotated) event()     {}
+func (backupsListed) event() {}
+func (startFailed) event()   {}
+func (sampleRequest) event() {}
+
+// task waits for something outside of the loop. What it returns is an event of the loop.
+type task func(ctx context.Context) event
+
+// run runs a task concurrently, unless it is nil.
+func (l *Loop) run(ctx context.Context, t task) {
+	if t == nil {
+		return
+	}
 	l.running.Go(func() {
-		take := run(ctx)
+		e := t(ctx)
 		select {
-		case l.answers <- take:
+		case l.events <- e:
 		case <-ctx.Done():
 		}
 	})
+}
+
+// take handles an event.
+func (l *Loop) take(ctx context.Context, e event) {
+	switch e := e.(type) {
+	case completed:
+		l.completed(ctx, e)
+	case annotated:
+		l.annotated(ctx, e)
+	case backupsListed:
+		if l.cluster.backups.set(e.running); !e.running {
+			l.parts.Monitor.SampleSoon()
+		}
+	case startFailed:
+		if e.err == nil && e.watch.Err() == nil {
+			l.run(ctx, l.cluster.recordRestartFailed(l.status.View))
+		}
+	case sampleRequest:
+		if !slices.Contains(slices.Collect(maps.Values(l.status.View.Addresses)), e.asker) {
+			e.done <- false
+			return
+		}
+		if l.status.View.Hibernating { // no session may be held, and use only matters until the operator begins
+			sample, err := l.parts.Monitor.SampleOnce(ctx)
+			l.status.Known = err == nil
+			l.status.InUse = err == nil && sample.Tally.HasClients()
+			l.parts.Observer.Publish(l.status)
+		} else {
+			l.step(ctx)
+		}
+		e.done <- true
+	}
 }
 
 // maxWait is how long the loop waits for an event if nothing is due.
@@ -140,26 +167,30 @@ func (l *Loop) sampleDue() time.Time {
 	switch {
 	case !l.status.ViewKnown:
 		return time.Time{}
-	case l.fenced():
+	case l.doze.fenced:
 		return l.doze.hibernatesAt(l.machine.Phase(), &l.status)
 	}
-	return earliest(l.due, l.parts.Monitor.NextSample())
+	return earliest(l.due, l.cluster.keepAwakeDue(l.status.View), l.parts.Monitor.NextSample())
 }
 
 // tick does what is due.
 func (l *Loop) tick(ctx context.Context) {
-	if l.expire(ctx) {
+	now := time.Now()
+	if timer, ok := l.timers.expired(now); ok {
+		l.advance(ctx, sleep.Timeout{Timer: timer})
 		return
 	}
-	if due := l.sampleDue(); !due.IsZero() && !time.Now().Before(due) {
-		if l.fenced() {
-			l.hibernateDozing(ctx)
-			return
-		}
+	switch due := l.sampleDue(); {
+	case due.IsZero() || now.Before(due):
+		l.parts.Monitor.Probe(ctx)
+	case !l.doze.fenced:
 		l.step(ctx)
-		return
+	default:
+		l.doze.retry = now.Add(hibernateRetry)
+		if l.parse(now); l.status.mayHibernateDozing(now) {
+			l.advance(ctx, sleep.Observed{})
+		}
 	}
-	l.parts.Monitor.Probe(ctx)
 }
 
 // earliest returns the earliest of the times; zero is never.

@@ -12,14 +12,10 @@ import (
 // sample makes the monitor sample the instance.
 func (l *Loop) sample(ctx context.Context) idle.Observation {
 	seen, change := l.parts.Monitor.Sample(ctx)
-	l.take(change)
+	l.changed(ctx, change)
 	if l.status.Known {
-		l.ender.judged = l.parts.Monitor.Terminable()
+		l.sessions.judged = l.parts.Monitor.Terminable()
 	}
-	if change.KeepAwake != nil {
-		l.parse(time.Now()) // so that it applies to the decision on this sample
-	}
-	l.recorder.listenFailed(ctx, l.status.View, change.ListenFailure)
 	seen.Requested = later(seen.Requested, l.status.Policy.SleepRequested)
 	return seen
 }
@@ -27,11 +23,9 @@ func (l *Loop) sample(ctx context.Context) idle.Observation {
 // handle passes an event to the monitor, and records any use at once, also for a process that is started after this one.
 func (l *Loop) handle(ctx context.Context, e monitor.Event) {
 	change := l.parts.Monitor.Handle(e)
-	l.take(change)
-	l.recorder.listenFailed(ctx, l.status.View, change.ListenFailure)
+	l.changed(ctx, change)
 	if change.KeepAwake != nil {
-		l.parse(time.Now())
-		l.persistKeepAwake(ctx)
+		l.run(ctx, l.cluster.persistKeepAwake(l.status.View))
 	}
 	if !change.Used.IsZero() {
 		l.used(ctx, change)
@@ -51,31 +45,33 @@ func (l *Loop) used(ctx context.Context, change monitor.Change) {
 	state.LastActivity = later(state.LastActivity, change.Used)
 	if woken := later(state.Unused, state.Undecided); !woken.IsZero() {
 		state.Unused, state.Undecided = time.Time{}, time.Time{}
-		l.logUse(idle.Observation{Woken: woken, Reported: true})
+		l.status.logUse(idle.Observation{Woken: woken, Reported: true}, l.parts.Logger)
 	}
 	l.parts.Monitor.Checkpoint(*state)
-	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: !l.mayBeOurTermination(), IdleRestarted: true})
+	l.advance(ctx, sleep.Observed{Blocker: idle.ReasonActive, InUse: !l.attempt.mayHaveEnded(l.machine), IdleRestarted: true})
 }
 
-// mayBeOurTermination reports whether what the kernel reports may be the end of a session that we have terminated. The samples that are
-// taken while hibernation is on show whether a client has a session all the same.
-func (l *Loop) mayBeOurTermination() bool {
-	if l.attempt.ended+l.attempt.unconfirmed == 0 {
+// mayHaveEnded reports whether what the kernel reports may be the end of a session that we have terminated. The samples that are taken
+// while hibernation is on show whether a client has a session all the same.
+func (a *attempt) mayHaveEnded(machine sleep.Machine) bool {
+	if a.ended+a.unconfirmed == 0 {
 		return false
 	}
-	switch l.machine.Phase() {
+	switch machine.Phase() {
 	case sleep.Hibernating, sleep.HibernationOn: // in the first, the watch was faster than the answer to the patch
 		return true
 	default:
-		return l.machine.ToDoze()
+		return machine.ToDoze()
 	}
 }
 
-// take handles a change that the monitor reports.
-func (l *Loop) take(change monitor.Change) {
+// changed handles a change that the monitor reports.
+func (l *Loop) changed(ctx context.Context, change monitor.Change) {
 	l.status.Status = l.parts.Monitor.Status()
+	l.reporter.listenFailed(ctx, l.status.View, change.ListenFailure)
 	if change.KeepAwake != nil {
-		l.keepAwake.take(*change.KeepAwake, l.status.Policy, l.status.View, time.Now())
+		l.cluster.keepAwake.take(*change.KeepAwake, l.status.Policy, l.status.View, time.Now())
+		l.parse(time.Now())
 	}
 	switch restored := change.Restored; {
 	case restored == nil:

@@ -1,9 +1,9 @@
 // Package control is the main loop of the sidecar's worker: it monitors the instance, decides, and acts.
 //
-// One goroutine owns all state. It receives views of the Cluster, the monitor's observations, answers to its requests, and
-// timers; passes them to the pure packages (idle decides, sleep says what to do); and carries out the resulting actions. Requests
-// to the API server and for samples of the other instances run concurrently, and their answers come back to the loop. The loop
-// never ends on an error: what fails is unknown, and unknown is never idle.
+// One goroutine owns all state. It takes one event after the other: views of the Cluster, the monitor's observations, results, and
+// timers; passes them to the pure packages (idle decides, sleep says what to do); and hands each action to what carries it out. [cluster]
+// does what goes to the API server and to the other instances, [pod] what happens in this pod, and their results are the next events;
+// [sessionEnder] ends sessions while the loop waits. The loop never ends on an error: what fails is unknown, and unknown is never idle.
 package control
 
 import (

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
@@ -211,8 +212,19 @@ func (r *recorder) growthRefused(ctx context.Context, v kubernetes.View, err err
 		"Cannot restore the requests of PostgreSQL's container after the doze, retrying: "+err.Error())
 }
 
+// restartFailed writes an Event for a failure that was recorded.
+func (r *recorder) restartFailed(ctx context.Context, v kubernetes.View) {
+	r.write(ctx, v, kubernetes.EventWarning, "RestartFailed",
+		"PostgreSQL was not started within "+doze.StartTimeout.String()+" after a doze; the plugin deletes pod "+r.pod+
+			", once, so that the operator creates it again")
+}
+
 // resumed reports what happened to the schedules. One that stays suspended makes no backups, and a person must know.
 func (r *recorder) resumed(ctx context.Context, v kubernetes.View, resumed kubernetes.Resumed) {
+	if resumed.Changed == 0 {
+		return
+	}
+	r.logger.Info("the ScheduledBackups are resumed", "resumed", resumed.Changed-len(resumed.Left), "left", resumed.Left)
 	if count := resumed.Changed - len(resumed.Left); count > 0 {
 		r.write(ctx, v, kubernetes.EventNormal, "Resumed", fmt.Sprintf("ScheduledBackups resumed: %d", count))
 	}

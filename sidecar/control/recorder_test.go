@@ -83,7 +83,7 @@ func TestRecorder_losesNoEvent(t *testing.T) {
 					stopped := time.Now()
 					w.stop()
 					loop.running.Wait()
-					loop.recorder.unwritten.Wait()
+					loop.reporter.unwritten.Wait()
 					if took := time.Since(stopped); took > eventGrace {
 						t.Errorf("it stopped after %s", took)
 					}

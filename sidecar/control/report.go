@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"time"
 
@@ -16,9 +15,8 @@ import (
 
 // reporter reports how attempts end in the log, the metrics and Events.
 type reporter struct {
-	logger    *slog.Logger
+	recorder
 	observer  Observer
-	recorder  *recorder
 	aborted   idle.Reason // why the last attempt was aborted, or empty
 	withdrawn int         // how many sleeps in a row a client has ended before they began, although idle sessions were ended
 }
@@ -53,9 +51,9 @@ func (p *reporter) success(ctx context.Context, s *Status, done *attempt, doze b
 	}
 	since := done.judged.IdleSince.UTC().Format(time.RFC3339)
 	p.logger.Info("the cluster is put to sleep", "idleSince", since, "suspended", done.suspended, "terminated", done.ended, "unconfirmed", done.unconfirmed)
-	p.recorder.write(ctx, s.View, kubernetes.EventNormal, "Hibernated", putToSleep(s.View, *done))
+	p.write(ctx, s.View, kubernetes.EventNormal, "Hibernated", putToSleep(s.View, *done))
 	if ignored := done.ignored; ignored != (activity.Terminable{}) {
-		p.recorder.write(ctx, s.View, kubernetes.EventWarning, "WokenByIgnored", fmt.Sprintf(
+		p.write(ctx, s.View, kubernetes.EventWarning, "WokenByIgnored", fmt.Sprintf(
 			"A client at %s woke the cluster, but its session (user %q) is ignored, so nobody used it, and the client waits longer each time. "+
 				"Only an item of %s that consists of client= alone keeps it from waking the cluster: client=%s, unless other clients share the address",
 			ignored.Client, ignored.User, contract.AnnotationIgnore, ignored.Client))
@@ -66,7 +64,7 @@ func (p *reporter) success(ctx context.Context, s *Status, done *attempt, doze b
 func (p *reporter) doze(ctx context.Context, s *Status, done *attempt) {
 	since := done.judged.IdleSince.UTC().Format(time.RFC3339)
 	p.logger.Info("the cluster is fenced to doze", "idleSince", since, "suspended", done.suspended)
-	p.recorder.write(ctx, s.View, kubernetes.EventNormal, "Dozed",
+	p.write(ctx, s.View, kubernetes.EventNormal, "Dozed",
 		"Dozing: idle since "+since+", for the "+s.Policy.Doze.String()+" of doze-minutes; hibernates at "+
 			s.View.DozingSince.Add(s.Policy.Threshold-s.Policy.Doze).UTC().Format(time.RFC3339))
 }
@@ -85,7 +83,7 @@ func (p *reporter) abort(ctx context.Context, s *Status, reason idle.Reason) {
 	s.Decision.Action, s.Decision.Reason = idle.ActionNone, reason
 	if s.Decision.ThresholdPassed {
 		s.Decision.Blockers = []idle.Reason{reason}
-		p.recorder.decided(ctx, *s)
+		p.decided(ctx, *s)
 	}
 	attributes := []any{"reason", reason}
 	if reason == idle.ReasonActive { // otherwise nobody learns of a client that is gone again
@@ -106,5 +104,5 @@ func (p *reporter) withdrawal(ctx context.Context, s *Status, done *attempt, r s
 		}
 	}
 	p.logger.Info("sleep is withdrawn", "doze", r.Doze, "why", why)
-	p.recorder.write(ctx, s.View, kubernetes.EventWarning, "SleepWithdrawn", what+" is withdrawn: "+why)
+	p.write(ctx, s.View, kubernetes.EventWarning, "SleepWithdrawn", what+" is withdrawn: "+why)
 }

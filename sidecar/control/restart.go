@@ -3,13 +3,13 @@ package control
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
-	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
 // restartPendingFor is how long after a wake a new process may still have to watch the start of PostgreSQL: as long as the process
@@ -36,87 +36,88 @@ const guardInterval = time.Second
 // process may have fenced the instance, and for half a minute after PostgreSQL's stop the kubelet still takes it for ready. So the
 // pod is kept unready as long as PostgreSQL is known not to accept sessions, or is known to be stopping. One that is too busy to answer
 // serves.
-func (l *Loop) guardStart(ctx context.Context, withdrawn bool) {
-	if l.parts.Readiness == nil {
+func (p *pod) guardStart(ctx context.Context) {
+	var guarding sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	p.endGuard = func() { cancel(); guarding.Wait() }
+	if p.Readiness == nil {
 		return
 	}
-	instance := l.parts.Instance
-	l.begin(ctx, func(ctx context.Context) func() {
-		pause.For(ctx, guardInterval)
-		stopping, known := instance.Stopping(ctx)
-		accepts, unanswered := instance.Accepts(ctx)
-		postmaster, unread := instance.Read()
-		down := known && stopping || unanswered == nil && !accepts || unread == nil && !postmaster.Running
-		return func() {
-			switch {
-			case l.status.ViewKnown:
-			case down:
-				if err := l.parts.Readiness.Withdraw(ctx); err != nil {
-					l.parts.Logger.Warn("the pod may become ready before PostgreSQL serves", "error", err.Error())
-				}
-				l.guardStart(ctx, true)
-			case withdrawn:
-				l.readiness.restore()
-			}
-		}
-	})
-}
-
-// watchRestart watches for a failed start of PostgreSQL after a doze, and records it on the Cluster. The instance manager tries only
-// once to start PostgreSQL. A failure is recorded once for each wake, so that the plugin replaces one pod.
-func (l *Loop) watchRestart(ctx context.Context) {
-	v := l.status.View
-	watch := l.machine.Phase() == sleep.Restarting && v.CurrentPrimary == l.parts.Pod && !v.Fenced && !v.Hibernating &&
-		!v.ReconciliationDisabled && v.RestartFailed == "" // nobody would create the pod again
-	switch {
-	case !watch:
-		l.doze.endWatch()
-	case l.doze.conflictedVersion != "" && l.doze.conflictedVersion != v.ResourceVersion:
-		l.doze.conflictedVersion = ""
-		l.recordRestartFailed(ctx)
-	case l.doze.cancelStartWatch == nil:
-		watching, cancel := context.WithCancel(ctx)
-		l.doze.cancelStartWatch = cancel
-		l.begin(ctx, func(context.Context) func() {
-			err := l.parts.Instance.AwaitStartFailed(watching)
-			return func() {
-				if err == nil && watching.Err() == nil {
-					l.recordRestartFailed(ctx)
-				}
-			}
-		})
-	}
-}
-
-// endWatch ends the watch, and discards its result.
-func (d *dozeState) endWatch() {
-	if d.cancelStartWatch != nil {
-		d.cancelStartWatch()
-	}
-	d.cancelStartWatch, d.conflictedVersion = nil, ""
-}
-
-// recordRestartFailed records the failure on the Cluster. If that fails, the watch starts again; after a conflict, the record is
-// written again as soon as the change that caused it is known.
-func (l *Loop) recordRestartFailed(ctx context.Context) {
-	client, view := l.parts.Kubernetes, l.status.View
-	l.begin(ctx, func(ctx context.Context) func() {
-		v, err := client.Annotate(ctx, view, contract.AnnotationRestartFailed, &l.parts.PodUID)
-		return func() {
-			l.doze.endWatch()
-			if err != nil {
-				if errors.Is(err, kubernetes.ErrConflict) {
-					l.doze.conflictedVersion = view.ResourceVersion
-				}
-				l.parts.Logger.Warn("cannot record that PostgreSQL was not started", "error", err.Error())
-				l.watchRestart(ctx)
+	guarding.Go(func() {
+		for withdrawn := false; pause.For(ctx, guardInterval); withdrawn = true {
+			stopping, known := p.Instance.Stopping(ctx)
+			accepts, unanswered := p.Instance.Accepts(ctx)
+			postmaster, unread := p.Instance.Read()
+			down := known && stopping || unanswered == nil && !accepts || unread == nil && !postmaster.Running
+			if ctx.Err() != nil || !down && !withdrawn {
 				return
 			}
-			l.parts.Logger.Error("PostgreSQL was not started after a doze", "within", doze.StartTimeout.String())
-			l.recorder.write(ctx, v, kubernetes.EventWarning, "RestartFailed",
-				"PostgreSQL was not started within "+doze.StartTimeout.String()+" after a doze; the plugin deletes pod "+l.parts.Pod+
-					", once, so that the operator creates it again")
-			l.adopt(ctx, v)
+			if !down {
+				p.restoreReadiness()
+				return
+			}
+			p.warn("the pod may become ready before PostgreSQL serves", p.Readiness.Withdraw(ctx))
 		}
 	})
+}
+
+// restartWatch watches for a failed start of PostgreSQL after a doze. The instance manager tries only once to start PostgreSQL. A
+// failure is recorded once for each wake, so that the plugin replaces one pod.
+type restartWatch struct {
+	// cancel ends the watch; nil without one.
+	cancel context.CancelFunc
+	// conflicted is the resourceVersion of the Cluster for which recording a failed start met a conflict; empty without one.
+	conflicted string
+}
+
+// end ends the watch, and discards its result.
+func (w *restartWatch) end() {
+	if w.cancel != nil {
+		w.cancel()
+	}
+	*w = restartWatch{}
+}
+
+// startFailed is the result of a watch: PostgreSQL was not started, unless there is an error.
+type startFailed struct {
+	watch context.Context
+	err   error
+}
+
+// watchRestart watches while PostgreSQL is to start after a doze.
+func (k *cluster) watchRestart(ctx context.Context, restarting bool, v kubernetes.View) task {
+	w := &k.restart
+	switch {
+	case !restarting, v.CurrentPrimary != k.Pod, v.Fenced, v.Hibernating,
+		v.ReconciliationDisabled, v.RestartFailed != "": // nobody would create the pod again
+		w.end()
+	case w.conflicted != "" && w.conflicted != v.ResourceVersion:
+		w.conflicted = ""
+		return k.recordRestartFailed(v)
+	case w.cancel == nil:
+		ctx, w.cancel = context.WithCancel(ctx)
+		return func(context.Context) event { return startFailed{watch: ctx, err: k.Instance.AwaitStartFailed(ctx)} }
+	}
+	return nil
+}
+
+// recordRestartFailed records the failure on the Cluster.
+func (k *cluster) recordRestartFailed(v kubernetes.View) task {
+	return k.annotate(contract.AnnotationRestartFailed, v, func(ctx context.Context) (kubernetes.View, error) {
+		return k.Kubernetes.Annotate(ctx, v, contract.AnnotationRestartFailed, &k.PodUID)
+	})
+}
+
+// recordedRestartFailed ends the watch. If the failure could not be recorded, it starts again; after a conflict, the record is
+// written again as soon as the change that caused it is known.
+func (k *cluster) recordedRestartFailed(e annotated) {
+	k.restart.end()
+	if e.err == nil {
+		k.Logger.Error("PostgreSQL was not started after a doze", "within", doze.StartTimeout.String())
+		return
+	}
+	if errors.Is(e.err, kubernetes.ErrConflict) {
+		k.restart.conflicted = e.before
+	}
+	k.Logger.Warn("cannot record that PostgreSQL was not started", "error", e.err.Error())
 }

@@ -3,18 +3,21 @@ package control
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
 // sessionEnder terminates the sessions of this instance that do not count once the cluster falls asleep, because a shutdown would
 // wait for them. They are taken from the newest sample that was made while sessions could be held; a session that began or worked
 // since is not terminated.
 type sessionEnder struct {
-	open   func(ctx context.Context) (Terminator, error)
+	Parts
 	judged []activity.Terminable
+	asleep atomic.Pointer[activity.Rules] // by which endAtStop ends sessions, while our hibernation is on; nil otherwise
 
 	mutex      sync.Mutex
 	terminator Terminator // nil if none is open
@@ -25,7 +28,7 @@ func (e *sessionEnder) prepare(ctx context.Context) error {
 	if e.current() != nil || len(e.judged) == 0 {
 		return nil
 	}
-	terminator, err := e.open(ctx)
+	terminator, err := e.OpenTerminator(ctx)
 	if err != nil {
 		return err
 	}
@@ -51,9 +54,9 @@ func (e *sessionEnder) close() {
 	}
 }
 
-// end terminates the sessions, once. It returns how many were to be terminated and how many were. After an error any number of them
-// may have been.
-func (e *sessionEnder) end(ctx context.Context) (judged, ended int, err error) {
+// end terminates the sessions, once, and counts them. It returns how many were to be terminated and how many were. After an error any
+// number of them may have been.
+func (e *sessionEnder) end(ctx context.Context, of *attempt) (judged, ended int, err error) {
 	defer e.close()
 	if err := e.prepare(ctx); err != nil {
 		return 0, 0, err
@@ -63,6 +66,9 @@ func (e *sessionEnder) end(ctx context.Context) (judged, ended int, err error) {
 		return 0, 0, nil
 	}
 	ended, err = terminator.Terminate(ctx, sessions)
+	if of.ended += ended; err != nil {
+		of.unconfirmed += len(sessions)
+	}
 	return len(sessions), ended, err
 }
 
@@ -76,11 +82,7 @@ func (e *sessionEnder) endAll(ctx context.Context, of *attempt) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, endAllWithin)
 	defer cancel()
 	all := len(e.judged)
-	judged, ended, err := e.end(ctx)
-	of.ended += ended
-	if err != nil {
-		of.unconfirmed += judged
-	}
+	_, ended, err := e.end(ctx, of)
 	return err == nil && ended == all
 }
 
@@ -101,37 +103,43 @@ func returning(wake contract.LastWake, withdrawn int, sessions []activity.Termin
 	return found
 }
 
-// endSessions closes our own sessions, and terminates those of this instance that do not count. If that fails, the shutdown only
+// endAtSleep closes our own sessions, and terminates those of this instance that do not count. If that fails, the shutdown only
 // takes longer.
-func (l *Loop) endSessions(ctx context.Context) {
-	l.parts.Monitor.CloseSessions()
-	if l.parts.Monitor.Drained() {
+func (e *sessionEnder) endAtSleep(ctx context.Context, of *attempt) {
+	e.Monitor.CloseSessions()
+	if e.Monitor.Drained() {
 		return
 	}
-	judged, ended, err := l.ender.end(ctx)
-	l.attempt.ended += ended
+	judged, ended, err := e.end(ctx, of)
 	switch {
 	case err != nil:
-		l.attempt.unconfirmed += judged
-		l.parts.Logger.Warn("the sessions that do not count may not all be ended; the shutdown waits for them", "sessions", judged, "error", err.Error())
+		e.Logger.Warn("the sessions that do not count may not all be ended; the shutdown waits for them",
+			"sessions", judged, "error", err.Error())
 	case ended != 0:
-		l.parts.Logger.Info("sessions that do not count are ended", "ended", ended)
+		e.Logger.Info("sessions that do not count are ended", "ended", ended)
 	}
 }
 
-// Drain closes all database sessions at once and keeps them closed. If the pod is deleted for our hibernation, it then ends the sessions
-// that never count once more: their clients may have come back, and PostgreSQL would wait for them. It may be called from any goroutine.
-func (l *Loop) Drain(ctx context.Context) {
-	l.parts.Monitor.Drain()
-	l.ender.close()
-	l.preparation.cancel()
-	rules := l.asleep.Load()
+// endAtStop ends the sessions that never count once more, if the pod is deleted for our hibernation: their clients may have come back,
+// and PostgreSQL would wait for them. It may be called from any goroutine.
+func (e *sessionEnder) endAtStop(ctx context.Context) {
+	rules := e.asleep.Load()
 	if rules == nil {
 		return
 	}
-	if ended, err := l.parts.Instance.EndAtStop(ctx, *rules); err != nil {
-		l.parts.Logger.Warn("cannot end the sessions that do not count when PostgreSQL stops; the shutdown waits for them", "ended", ended, "error", err.Error())
+	if ended, err := e.Instance.EndAtStop(ctx, *rules); err != nil {
+		e.Logger.Warn("cannot end the sessions that do not count when PostgreSQL stops; the shutdown waits for them",
+			"ended", ended, "error", err.Error())
 	} else if ended != 0 {
-		l.parts.Logger.Info("sessions that do not count are ended while PostgreSQL stops", "ended", ended)
+		e.Logger.Info("sessions that do not count are ended while PostgreSQL stops", "ended", ended)
 	}
+}
+
+// Drain closes all database sessions at once and keeps them closed, and ends those of clients that a shutdown would wait for. It may
+// be called from any goroutine.
+func (l *Loop) Drain(ctx context.Context) {
+	l.parts.Monitor.Drain()
+	l.sessions.close()
+	l.pod.ends.end(sleep.Prepare)
+	l.sessions.endAtStop(ctx)
 }

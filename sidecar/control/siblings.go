@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -108,7 +107,7 @@ type sampleRequest struct {
 func (l *Loop) SampleFor(ctx context.Context, asker netip.Addr) (ok bool) {
 	request := sampleRequest{asker: asker, done: make(chan bool, 1)}
 	select {
-	case l.requests <- request:
+	case l.events <- request:
 	case <-ctx.Done():
 		return false
 	}
@@ -118,22 +117,4 @@ func (l *Loop) SampleFor(ctx context.Context, asker netip.Addr) (ok bool) {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// sampleFor handles such a request. While hibernation is on, no session may be held, and use only matters until the operator
-// begins.
-func (l *Loop) sampleFor(ctx context.Context, request sampleRequest) {
-	if !slices.Contains(slices.Collect(maps.Values(l.status.View.Addresses)), request.asker) {
-		request.done <- false
-		return
-	}
-	if l.status.View.Hibernating {
-		sample, err := l.parts.Monitor.SampleOnce(ctx)
-		l.status.Known = err == nil
-		l.status.InUse = err == nil && sample.Tally.HasClients()
-		l.parts.Observer.Publish(l.status)
-	} else {
-		l.step(ctx)
-	}
-	request.done <- true
 }

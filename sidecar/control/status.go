@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -36,17 +37,20 @@ type Status struct {
 	Returning activity.Terminable
 	// InUse is whether the instance was in use at the newest sample, or has been since.
 	InUse bool
+
+	quietUntil time.Time // until then no session is held
+	served     served
 }
 
 // settings returns what the monitor observes, and how.
-func (s *Status) settings(quietUntil time.Time) monitor.Settings {
+func (s *Status) settings() monitor.Settings {
 	v, policy := s.View, s.Policy
 	others := maps.Clone(v.Addresses)
 	delete(others, s.Pod)
 	return monitor.Settings{
 		Rules: activity.Rules{Instances: v.Instances, Ignore: policy.Ignore, Queries: policy.Queries}, Specification: specification(v),
 		Others:  slices.Collect(maps.Values(others)),
-		Connect: s.mayConnect(), Quiet: v.Restarting, QuietUntil: quietUntil, Database: s.channelDatabase(),
+		Connect: s.mayConnect(), Quiet: v.Restarting, QuietUntil: s.quietUntil, Database: s.channelDatabase(),
 	}
 }
 
@@ -87,6 +91,13 @@ func annotations(v kubernetes.View, now time.Time) map[string]string {
 	return changed
 }
 
+// mayHibernateDozing reports whether nothing but the doze itself keeps the dozing cluster from hibernation.
+func (s *Status) mayHibernateDozing(now time.Time) bool {
+	return !s.Policy.KeepsAwake(now) && !slices.ContainsFunc(s.View.Blockers(s.Pod), func(reason idle.Reason) bool {
+		return reason != idle.ReasonDozing && reason != idle.ReasonUnhealthy
+	})
+}
+
 // requestedDozing reports whether a request that the cluster hibernates is newer than its doze. Both times are in whole seconds.
 func (s *Status) requestedDozing() bool {
 	requested := s.Policy.SleepRequested
@@ -111,9 +122,9 @@ func (s *Status) observed() sleep.Observed {
 
 // wokenAt returns when a connection woke the cluster; zero if none did, if a session may have been missed since, or if an instance that
 // has served since is gone, with what it knew. A wake by hand leaves the annotation of the last sleep, or removes that of the last wake.
-func (s *Status) wokenAt(replaced bool) time.Time {
+func (s *Status) wokenAt() time.Time {
 	view := s.View
-	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || s.SessionMissed || replaced {
+	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || s.SessionMissed || s.served.replaced {
 		return time.Time{}
 	}
 	wake, err := contract.ParseLastWake(view.Annotations[contract.AnnotationLastWake])
@@ -123,8 +134,31 @@ func (s *Status) wokenAt(replaced bool) time.Time {
 	return wake.At
 }
 
+// postpone sets the reason why an attempt that is due is not made yet, or the result of the last one while another is made.
+// Whether the other instances are idle is part of an attempt.
+func (s *Status) postpone(machine sleep.Machine, aborted idle.Reason) {
+	attempting := machine.Phase().Attempting()
+	if s.Decision.Action == idle.ActionNone || !machine.Waits() && !attempting {
+		return
+	}
+	if aborted != "" {
+		s.Decision.Reason, s.Decision.Blockers = aborted, []idle.Reason{aborted}
+	} else if attempting {
+		s.Decision.Reason, s.Decision.Blockers = idle.ReasonIdle, nil
+	}
+	s.Decision.Action = idle.ActionNone
+}
+
+// logUse logs why the wake does not count as unused.
+func (s *Status) logUse(seen idle.Observation, logger *slog.Logger) {
+	if later(s.State.Unused, s.State.Undecided).IsZero() {
+		logger.Info("the wake counts as used", "woken", seen.Woken, "lastActivity", s.State.LastActivity, "peer", s.LastPeer,
+			"reported", seen.Reported, "gap", seen.Gap, "sessionMissed", s.SessionMissed, "elsewhere", seen.Elsewhere.Used)
+	}
+}
+
 // sleepView returns what the machine needs to know about the newest state of the Cluster.
-func (s *Status) sleepView(podUID string, restartPending bool) sleep.View {
+func (s *Status) sleepView(p *pod) sleep.View {
 	v := s.View
 	marked := !v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != ""
 	return sleep.View{
@@ -133,8 +167,8 @@ func (s *Status) sleepView(podUID string, restartPending bool) sleep.View {
 		HibernationOn: v.Hibernating, OwnsHibernation: v.Ours, HibernationBegun: v.Hibernating && !v.Untouched(),
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
 		Holding: v.Annotations[contract.AnnotationGatewayHolding],
-		Fenced:  v.Dozing, Stopped: v.Stopped == podUID,
-		DozeEnding: !v.Dozing && (marked && !v.ForeignMarks || restartPending), ForeignMarks: v.ForeignMarks,
+		Fenced:  v.Dozing, Stopped: v.Stopped == p.PodUID,
+		DozeEnding: !v.Dozing && (marked && !v.ForeignMarks || p.restartPending), ForeignMarks: v.ForeignMarks,
 		MayDoze: s.mayDoze(),
 	}
 }
