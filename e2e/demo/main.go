@@ -151,7 +151,7 @@ func (s *show) wake(ctx context.Context) error {
 	if err := s.AwaitHealthy(ctx, s.cluster, 5*time.Minute); err != nil {
 		return err
 	}
-	_, err = s.AwaitScheduledBackup(ctx, s.schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
+	_, err = scenario.Await(ctx, s.Kubernetes, s.schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
 		return b.Spec.Suspend == nil || !*b.Spec.Suspend
 	})
 	if err != nil {

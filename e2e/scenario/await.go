@@ -23,40 +23,11 @@ import (
 // ErrSlept means that a cluster that had to stay awake was put to sleep, or was about to be.
 var ErrSlept = errors.New("the cluster was put to sleep, or its sleep was announced")
 
-// AwaitCluster waits until the cluster satisfies the condition and returns when that was observed.
+// AwaitCluster is Await for a Cluster.
 func (k *Kubernetes) AwaitCluster(
 	ctx context.Context, c *cnpgv1.Cluster, what string, within time.Duration, ok func(*cnpgv1.Cluster) bool,
 ) (time.Time, error) {
-	return await(ctx, k, &cnpgv1.ClusterList{}, c, what, within, ok)
-}
-
-// AwaitScheduledBackup waits until the schedule satisfies the condition and returns when that was observed.
-func (k *Kubernetes) AwaitScheduledBackup(
-	ctx context.Context, s *cnpgv1.ScheduledBackup, what string, within time.Duration,
-	ok func(*cnpgv1.ScheduledBackup) bool,
-) (time.Time, error) {
-	return await(ctx, k, &cnpgv1.ScheduledBackupList{}, s, what, within, ok)
-}
-
-// AwaitBackup waits until the Backup satisfies the condition and returns when that was observed.
-func (k *Kubernetes) AwaitBackup(
-	ctx context.Context, b *cnpgv1.Backup, what string, within time.Duration, ok func(*cnpgv1.Backup) bool,
-) (time.Time, error) {
-	return await(ctx, k, &cnpgv1.BackupList{}, b, what, within, ok)
-}
-
-// AwaitSecret waits until the Secret satisfies the condition and returns when that was observed.
-func (k *Kubernetes) AwaitSecret(
-	ctx context.Context, secret *corev1.Secret, what string, within time.Duration, ok func(*corev1.Secret) bool,
-) (time.Time, error) {
-	return await(ctx, k, &corev1.SecretList{}, secret, what, within, ok)
-}
-
-// AwaitPod waits until the pod satisfies the condition and returns when that was observed.
-func (k *Kubernetes) AwaitPod(
-	ctx context.Context, p *corev1.Pod, what string, within time.Duration, ok func(*corev1.Pod) bool,
-) (time.Time, error) {
-	return await(ctx, k, &corev1.PodList{}, p, what, within, ok)
+	return Await(ctx, k, c, what, within, ok)
 }
 
 // Ready reports whether the pod is ready.
@@ -94,17 +65,21 @@ func (k *Kubernetes) AwaitEventSaying(
 	return said, err
 }
 
-// await is shared by the exported waits. It keeps last up to date with the API server's state.
-func await[T client.Object](
-	ctx context.Context, k *Kubernetes, list client.ObjectList, last T, what string, within time.Duration,
-	ok func(T) bool,
+// Await waits until the object satisfies the condition and returns when that was observed. It keeps last up to date with the API
+// server's state.
+func Await[T client.Object](
+	ctx context.Context, k *Kubernetes, last T, what string, within time.Duration, ok func(T) bool,
 ) (time.Time, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, within,
 		fmt.Errorf("%T %s/%s is not %s after %s", last, last.GetNamespace(), last.GetName(), what, within))
 	defer cancel()
+	list, err := k.listOf(last)
+	if err != nil {
+		return time.Time{}, err
+	}
 	selector := fields.OneTermEqualSelector("metadata.name", last.GetName())
 	var at time.Time
-	err := k.follow(limited, list, last.GetNamespace(), selector, func(event watch.Event) bool {
+	err = k.follow(limited, list, last.GetNamespace(), selector, func(event watch.Event) bool {
 		seen, is := event.Object.(T)
 		if !is || event.Type == watch.Deleted || !ok(seen) {
 			return false
@@ -116,6 +91,19 @@ func await[T client.Object](
 		return at, err
 	}
 	return at, k.Get(ctx, client.ObjectKeyFromObject(last), last)
+}
+
+// listOf is an empty list of the object's kind.
+func (k *Kubernetes) listOf(object client.Object) (client.ObjectList, error) {
+	kind, err := k.GroupVersionKindFor(object)
+	if err != nil {
+		return nil, fmt.Errorf("find the kind of a %T: %w", object, err)
+	}
+	list, err := k.Scheme().New(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err != nil {
+		return nil, fmt.Errorf("make a list of %s: %w", kind.Kind, err)
+	}
+	return list.(client.ObjectList), nil
 }
 
 // AwaitGone waits until no object of the list's kind matches.
@@ -148,17 +136,22 @@ func (k *Kubernetes) follow(
 		if finished {
 			return nil
 		}
+		if err != nil {
+			_ = Rest(ctx, 500*time.Millisecond) // tests take the API server away on purpose
+		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err == nil {
-			continue
-		}
-		select { // tests take the API server away on purpose
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(500 * time.Millisecond):
-		}
+	}
+}
+
+// Rest waits, unless the context ends before.
+func Rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
 	}
 }
 
@@ -183,30 +176,23 @@ func (k *Kubernetes) followOnce(
 		return false, fmt.Errorf("watch %s: %w", selector, err)
 	}
 	defer stream.Stop()
-	return drainStream(ctx, stream, done), nil
-}
-
-func drainStream(ctx context.Context, stream watch.Interface, done func(watch.Event) bool) bool {
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case event, open := <-stream.ResultChan():
-			if !open || event.Type == watch.Error {
-				return false
-			}
-			if done(event) {
-				return true
-			}
+	defer context.AfterFunc(ctx, stream.Stop)()
+	for event := range stream.ResultChan() {
+		if event.Type == watch.Error {
+			return false, nil
+		}
+		if done(event) {
+			return true, nil
 		}
 	}
+	return false, nil
 }
 
 // AwaitDeployment waits until the Deployment has rolled out its template.
 func (k *Kubernetes) AwaitDeployment(ctx context.Context, namespace, name string, within time.Duration) error {
 	deployment := &appsv1.Deployment{}
 	deployment.Namespace, deployment.Name = namespace, name
-	_, err := await(ctx, k, &appsv1.DeploymentList{}, deployment, "rolled out", within, func(d *appsv1.Deployment) bool {
+	_, err := Await(ctx, k, deployment, "rolled out", within, func(d *appsv1.Deployment) bool {
 		want := *d.Spec.Replicas
 		return d.Status.ObservedGeneration >= d.Generation && d.Status.UpdatedReplicas == want &&
 			d.Status.Replicas == want && d.Status.ReadyReplicas == want && d.Status.AvailableReplicas == want

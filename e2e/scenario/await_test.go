@@ -21,7 +21,7 @@ func TestAwait_beginsWithTheList(t *testing.T) {
 	is := func(phase corev1.PodPhase) func(*corev1.Pod) bool {
 		return func(p *corev1.Pod) bool { return p.Status.Phase == phase }
 	}
-	if _, err := k.AwaitPod(t.Context(), pod, "there", time.Minute, is("")); err != nil {
+	if _, err := Await(t.Context(), k, pod, "there", time.Minute, is("")); err != nil {
 		t.Error(err)
 	}
 	watched := make(chan struct{})
@@ -33,7 +33,7 @@ func TestAwait_beginsWithTheList(t *testing.T) {
 	})
 	seen, ended := pod.DeepCopy(), make(chan error, 1)
 	go func() {
-		_, err := k.AwaitPod(t.Context(), seen, "running", time.Minute, is(corev1.PodRunning))
+		_, err := Await(t.Context(), k, seen, "running", time.Minute, is(corev1.PodRunning))
 		ended <- err
 	}()
 	<-watched

@@ -62,10 +62,8 @@ func (k *Kubernetes) staysAwake(ctx context.Context, c *cnpgv1.Cluster, threshol
 // keptAwakeBy waits until the primary's sidecar has decided after that time, and with the threshold passed, that this reason keeps the
 // cluster awake.
 func (k *Kubernetes) keptAwakeBy(ctx context.Context, c *cnpgv1.Cluster, after time.Time, within time.Duration, reason string) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(time.Until(after)):
+	if err := Rest(ctx, time.Until(after)); err != nil {
+		return err
 	}
 	for deadline := time.Now().Add(within); ; {
 		now := time.Now().Format(time.RFC3339Nano)
@@ -87,10 +85,8 @@ func (k *Kubernetes) keptAwakeBy(ctx context.Context, c *cnpgv1.Cluster, after t
 		if time.Now().After(deadline) {
 			return errors.Join(fmt.Errorf("%w: that %s keeps cluster %s awake %s after the threshold: %s", errNeverDecided, reason, c.Name, within, page), err)
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(lookEvery):
+		if err := Rest(ctx, lookEvery); err != nil {
+			return err
 		}
 	}
 }

@@ -98,13 +98,8 @@ func (k *Kubernetes) Apply(ctx context.Context, object runtime.ApplyConfiguratio
 func admitted(ctx context.Context, write func() error) error {
 	for deadline := time.Now().Add(toAdmit); ; {
 		err := write()
-		if !apierrors.IsInternalError(err) || time.Now().After(deadline) {
+		if !apierrors.IsInternalError(err) || time.Now().After(deadline) || Rest(ctx, 500*time.Millisecond) != nil {
 			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(500 * time.Millisecond):
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -30,11 +31,10 @@ const toStart = 3 * time.Minute
 
 // StartClientPod only starts the pod, for a cluster whose application Secret has an unusual name, with changes, such as of its node.
 func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster, changes ...func(*corev1.Pod)) error {
-	zero := int64(0)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: clientPod},
 		Spec: corev1.PodSpec{
-			TerminationGracePeriodSeconds: &zero,
+			TerminationGracePeriodSeconds: ptr.To(int64(0)),
 			Containers: []corev1.Container{{
 				Name: clientPod, Image: c.Status.Image, ImagePullPolicy: corev1.PullIfNotPresent,
 				Command:   []string{"sleep", "infinity"},
@@ -48,9 +48,7 @@ func (k *Kubernetes) StartClientPod(ctx context.Context, c *cnpgv1.Cluster, chan
 	if err := k.Create(ctx, pod); err != nil {
 		return fmt.Errorf("create the client pod: %w", err)
 	}
-	_, err := k.AwaitPod(ctx, pod, "running", toStart, func(p *corev1.Pod) bool {
-		return p.Status.Phase == corev1.PodRunning
-	})
+	_, err := Await(ctx, k, pod, "running", toStart, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	return err
 }
 
@@ -64,10 +62,8 @@ func (k *Kubernetes) AwaitReachable(ctx context.Context, c *cnpgv1.Cluster, serv
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if Rest(ctx, 200*time.Millisecond) != nil {
 			return fmt.Errorf("reach %s-%s within %s: %w", c.Name, service, within, err)
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
@@ -97,11 +93,7 @@ func (k *Kubernetes) psql(ctx context.Context, c *cnpgv1.Cluster, service string
 // Open connects psql to a Service of the cluster and returns once it is connected. service is "rw", "ro", "r", or what follows
 // the cluster's name in that of a Pooler.
 func (k *Kubernetes) Open(ctx context.Context, c *cnpgv1.Cluster, service string) (*Session, error) {
-	command, err := k.psql(ctx, c, service)
-	if err != nil {
-		return nil, err
-	}
-	return k.open(ctx, c.Namespace, clientPod, clientPod, command)
+	return k.OpenAs(ctx, c, service, "")
 }
 
 // OpenAs is Open with further connection settings, such as "application_name=x".
@@ -122,11 +114,6 @@ func (k *Kubernetes) Client(ctx context.Context, namespace, script string) (stri
 // OpenLocalAs connects psql over the Unix socket of an instance with connection settings, by default as the superuser.
 func (k *Kubernetes) OpenLocalAs(ctx context.Context, namespace, pod, settings string) (*Session, error) {
 	return k.open(ctx, namespace, pod, "postgres", []string{"psql", "-XAtq", "user=postgres " + settings})
-}
-
-// OpenLocal connects psql over the Unix socket of an instance, like an administrator in its pod.
-func (k *Kubernetes) OpenLocal(ctx context.Context, c *cnpgv1.Cluster, pod string) (*Session, error) {
-	return k.open(ctx, c.Namespace, pod, "postgres", []string{"psql", "-XAtq", "-U", "postgres", "postgres"})
 }
 
 func (k *Kubernetes) open(ctx context.Context, namespace, pod, container string, command []string) (*Session, error) {

@@ -41,7 +41,7 @@ func TestOpenSessionKeepsAwake(t *testing.T) {
 	s.annotate(c, scenario.InactivityMinutes, never)
 	running.Close()
 
-	local, err := kube.OpenLocal(s.ctx, c, c.Status.CurrentPrimary)
+	local, err := kube.OpenLocalAs(s.ctx, c.Namespace, c.Status.CurrentPrimary, "")
 	s.must(err)
 	s.annotate(c, scenario.InactivityMinutes, thresholdMinutes)
 	s.awake(c, threshold, "active", "an administrator's psql over the socket")

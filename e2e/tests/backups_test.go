@@ -69,7 +69,7 @@ func TestScheduledBackups(t *testing.T) {
 // resumed waits until a schedule is resumed, and no longer marked.
 func (s *story) resumed(schedule *cnpgv1.ScheduledBackup) {
 	s.Helper()
-	_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "resumed", toHealthy, func(b *cnpgv1.ScheduledBackup) bool {
+	_, err := scenario.Await(s.ctx, kube, schedule, "resumed", toHealthy, func(b *cnpgv1.ScheduledBackup) bool {
 		_, marked := b.Annotations[scenario.Suspended]
 		return !suspended(b) && !marked
 	})

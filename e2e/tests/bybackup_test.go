@@ -63,7 +63,7 @@ func (s *story) backupWins(c *cnpgv1.Cluster, neighbour string, release func()) 
 	}
 	s.must(kube.Create(s.ctx, backup))
 	release()
-	_, err := kube.AwaitBackup(s.ctx, backup, "ended", toHealthy, func(b *cnpgv1.Backup) bool {
+	_, err := scenario.Await(s.ctx, kube, backup, "ended", toHealthy, func(b *cnpgv1.Backup) bool {
 		return b.Status.Phase == cnpgv1.BackupPhaseCompleted || b.Status.Phase == cnpgv1.BackupPhaseFailed
 	})
 	s.must(err)

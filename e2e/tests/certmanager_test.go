@@ -42,7 +42,7 @@ func TestCertManager_issuesWhatBothSidesAccept(t *testing.T) {
 	d.restart(scenario.PluginDeployment) // its files would be the last certificates' until the kubelet looks again
 	for _, name := range []string{serverSecret, clientSecret} {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: scenario.OperatorNamespace, Name: name}}
-		_, err := kube.AwaitSecret(s.ctx, secret, "issued", toHealthy, func(secret *corev1.Secret) bool {
+		_, err := scenario.Await(s.ctx, kube, secret, "issued", toHealthy, func(secret *corev1.Secret) bool {
 			return len(secret.Data[corev1.TLSCertKey]) != 0 && secret.Annotations["cert-manager.io/issuer-name"] == "scale-to-zero"
 		})
 		s.must(err)

@@ -64,7 +64,7 @@ func TestDoze_wakesInItsPodAndHibernatesLater(t *testing.T) {
 	for _, settings := range []string{verify, "sslmode=disable"} {
 		before := s.dozes(c)
 		s.awaitSlices(c, toSettle, "rw", "r")
-		_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", toSettle, suspended)
+		_, err := scenario.Await(s.ctx, kube, schedule, "suspended", toSettle, suspended)
 		s.must(err)
 		s.annotate(c, scenario.DozeMinutes, dozesLater) // once woken, it might doze again before the gateway has left
 
@@ -79,7 +79,7 @@ func TestDoze_wakesInItsPodAndHibernatesLater(t *testing.T) {
 			}
 		}
 		s.tellsWho(c, s.client().Status.PodIP, settings)
-		_, err = kube.AwaitPod(s.ctx, before.DeepCopy(), "ready", toHealthy, scenario.Ready)
+		_, err = scenario.Await(s.ctx, kube, before.DeepCopy(), "ready", toHealthy, scenario.Ready)
 		s.must(err)
 		s.awaitSlices(c, toReady)
 		s.resumed(schedule)
@@ -203,7 +203,7 @@ func TestDoze_shrinksItsRequests(t *testing.T) {
 	made := s.instances(c)[0]
 	becomes := func(what, cpu string) time.Time {
 		t.Helper()
-		at, err := kube.AwaitPod(s.ctx, &made, what, time.Minute+toSettle, func(p *corev1.Pod) bool {
+		at, err := scenario.Await(s.ctx, kube, &made, what, time.Minute+toSettle, func(p *corev1.Pod) bool {
 			sum := requested(p, corev1.ResourceCPU)
 			return sum.String() == cpu
 		})

@@ -60,11 +60,11 @@ func (s *story) dozesWithout(c *cnpgv1.Cluster, verify, rule, subcommand string,
 	}
 	s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(c), c))
 	then = scenario.Dozing(c) == stopped
-	if at, err := kube.AwaitPod(s.ctx, before.DeepCopy(), "ready", toOpen, scenario.Ready); err == nil {
+	if at, err := scenario.Await(s.ctx, kube, before.DeepCopy(), "ready", toOpen, scenario.Ready); err == nil {
 		s.Errorf("%s: the pod became ready at %s", rule, at.Format(time.StampMilli))
 	}
 	if subcommand == "" {
-		_, err := kube.AwaitPod(s.ctx, before.DeepCopy(), "restarted", toHealthy, func(p *corev1.Pod) bool { return restarts(*p) > restarts(before) })
+		_, err := scenario.Await(s.ctx, kube, before.DeepCopy(), "restarted", toHealthy, func(p *corev1.Pod) bool { return restarts(*p) > restarts(before) })
 		s.must(err)
 	}
 	if now := s.dozes(c); now.UID != before.UID {
@@ -102,7 +102,7 @@ func (s *story) awakeAgain(c *cnpgv1.Cluster) {
 		s.annotate(c, scenario.DozeMinutes, dozesLater)
 	}
 	pod := s.instances(c)[0]
-	_, err = kube.AwaitPod(s.ctx, &pod, "ready", toHealthy, scenario.Ready)
+	_, err = scenario.Await(s.ctx, kube, &pod, "ready", toHealthy, scenario.Ready)
 	s.must(err)
 	s.awaitSlices(c, toReady)
 	s.must(kube.AwaitReachable(s.ctx, c, "rw", toSettle))

@@ -62,7 +62,7 @@ func TestDoze_hibernatesInsteadWhereItCannotGrow(t *testing.T) {
 	s.running(c)
 	verify := s.trust(c)
 	pod := s.dozes(c)
-	_, err := kube.AwaitPod(s.ctx, &pod, "small", toSettle, func(p *corev1.Pod) bool {
+	_, err := scenario.Await(s.ctx, kube, &pod, "small", toSettle, func(p *corev1.Pod) bool {
 		cpu := requested(p, corev1.ResourceCPU)
 		return cpu.String() == "20m"
 	})
@@ -74,7 +74,7 @@ func TestDoze_hibernatesInsteadWhereItCannotGrow(t *testing.T) {
 	_, err = kube.QueryAs(s.ctx, c, "rw", fromAfar+" "+verify, "select 1")
 	s.must(err)
 	t.Logf("answered after %.2fs", time.Since(start).Seconds())
-	_, err = kube.AwaitPod(s.ctx, &pod, "waiting for its requests", toSettle, func(p *corev1.Pod) bool {
+	_, err = scenario.Await(s.ctx, kube, &pod, "waiting for its requests", toSettle, func(p *corev1.Pod) bool {
 		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonDeferred
 		})
@@ -120,7 +120,7 @@ func (s *story) fills(name string) *corev1.Pod {
 		},
 	}
 	s.must(kube.Create(s.ctx, pod))
-	_, err := kube.AwaitPod(s.ctx, pod, "running", toHealthy, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	_, err := scenario.Await(s.ctx, kube, pod, "running", toHealthy, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	s.must(err)
 	return pod
 }
@@ -141,7 +141,7 @@ func TestDoze_survivesARestartOfItsNode(t *testing.T) {
 		t.Skip(err)
 	}
 	s.must(err)
-	_, err = kube.AwaitPod(s.ctx, before.DeepCopy(), "with other containers", toHealthy, func(p *corev1.Pod) bool {
+	_, err = scenario.Await(s.ctx, kube, before.DeepCopy(), "with other containers", toHealthy, func(p *corev1.Pod) bool {
 		return !slices.ContainsFunc(p.Status.ContainerStatuses, func(now corev1.ContainerStatus) bool {
 			return now.State.Running == nil || slices.ContainsFunc(before.Status.ContainerStatuses, func(then corev1.ContainerStatus) bool {
 				return now.ContainerID == then.ContainerID
@@ -181,7 +181,7 @@ func TestDoze_aBackupWakesIt(t *testing.T) {
 	start := time.Now()
 	backup := s.backup(c, neighbour.Name, 5*time.Second)
 	t.Logf("the Backup was being taken after %.1fs", time.Since(start).Seconds())
-	_, err := kube.AwaitBackup(s.ctx, backup, "completed", toHealthy, func(b *cnpgv1.Backup) bool { return b.Status.Phase == cnpgv1.BackupPhaseCompleted })
+	_, err := scenario.Await(s.ctx, kube, backup, "completed", toHealthy, func(b *cnpgv1.Backup) bool { return b.Status.Phase == cnpgv1.BackupPhaseCompleted })
 	s.must(err)
 	message, err := kube.AwaitEvent(s.ctx, c, "Woken", toSettle)
 	s.must(err)

@@ -9,6 +9,8 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
 // javaClient connects, queries and prints, with the driver's defaults.
@@ -76,7 +78,7 @@ func (s *story) startDrivers(c *cnpgv1.Cluster, image string) {
 		},
 	}
 	s.must(kube.Create(s.ctx, pod))
-	_, err := kube.AwaitPod(s.ctx, pod, "running", toHealthy, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	_, err := scenario.Await(s.ctx, kube, pod, "running", toHealthy, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	s.must(err)
 	_, err = kube.Exec(s.ctx, s.namespace, "drivers", "drivers", "bash", "-c", fmt.Sprintf("cat >/tmp/ca.crt <<'END'\n%s\nEND", s.authority(c)))
 	s.must(err)

@@ -173,9 +173,9 @@ func TestContainerKilled(t *testing.T) {
 		_ = syscall.Kill(process, syscall.SIGKILL)
 	}
 	reading := pod.DeepCopy()
-	_, err := kube.AwaitPod(s.ctx, reading, "restarted", toSettle, func(p *corev1.Pod) bool { return restarts(*p) > restarts(pod) })
+	_, err := scenario.Await(s.ctx, kube, reading, "restarted", toSettle, func(p *corev1.Pod) bool { return restarts(*p) > restarts(pod) })
 	s.must(err)
-	ready, err := kube.AwaitPod(s.ctx, reading, "ready", toSettle, scenario.Ready)
+	ready, err := scenario.Await(s.ctx, kube, reading, "ready", toSettle, scenario.Ready)
 	s.must(err)
 	t.Logf("the pod was ready again %.1fs after the kill", ready.Sub(killed).Seconds())
 	after := s.awaitReport(c, pod.Name, "idle again", func(r report) bool { return r.Known && !r.IdleSince.IsZero() })
@@ -213,9 +213,9 @@ func TestUseWhileTheSidecarIsAway(t *testing.T) {
 	s.asSuperuser(c, "app", "select 1") // over the socket, which the kernel does not report
 	signal(syscall.SIGKILL)
 	reading := pod.DeepCopy()
-	_, err := kube.AwaitPod(s.ctx, reading, "restarted", toSettle, func(p *corev1.Pod) bool { return restarts(*p) > restarts(pod) })
+	_, err := scenario.Await(s.ctx, kube, reading, "restarted", toSettle, func(p *corev1.Pod) bool { return restarts(*p) > restarts(pod) })
 	s.must(err)
-	_, err = kube.AwaitPod(s.ctx, reading, "ready", toSettle, scenario.Ready)
+	_, err = scenario.Await(s.ctx, kube, reading, "ready", toSettle, scenario.Ready)
 	s.must(err)
 	after := s.awaitReport(c, pod.Name, "idle again", isIdle)
 	if after.IdleSince.Before(began) {

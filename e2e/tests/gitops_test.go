@@ -85,7 +85,7 @@ func (f flux) sleeps(s *story) {
 	s.fallsAsleep(c, "asleep")
 	since := c.Annotations[scenario.AsleepSince]
 	for _, schedule := range []*cnpgv1.ScheduledBackup{plain, kept} {
-		_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", toSettle, suspended)
+		_, err := scenario.Await(s.ctx, kube, schedule, "suspended", toSettle, suspended)
 		s.must(err)
 	}
 	deployed.reconciled(3)
@@ -225,7 +225,7 @@ func (s *story) flux(image, definition, drivers string, git map[string][]client.
 	s.apply([]byte(strings.NewReplacer("NAMESPACE", s.namespace, "IMAGE", image, "DRIVERS", drivers).Replace(fluxManifest)))
 	server := &corev1.Pod{}
 	server.Namespace, server.Name = s.namespace, "git"
-	_, err = kube.AwaitPod(s.ctx, server, "ready", toHealthy, scenario.Ready)
+	_, err = scenario.Await(s.ctx, kube, server, "ready", toHealthy, scenario.Ready)
 	s.must(err)
 	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(archive))
 	source := fluxObject("source.toolkit.fluxcd.io/v1", "ExternalArtifact", s.namespace, "git")

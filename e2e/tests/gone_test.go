@@ -74,7 +74,7 @@ func TestPluginGoneForGood(t *testing.T) {
 	for _, c := range all {
 		began := time.Now()
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name + "-1"}}
-		_, err := kube.AwaitPod(s.ctx, pod, "ready without the sidecar", toHealthy, func(p *corev1.Pod) bool { return sidecar(*p) == nil && scenario.Ready(p) })
+		_, err := scenario.Await(s.ctx, kube, pod, "ready without the sidecar", toHealthy, func(p *corev1.Pod) bool { return sidecar(*p) == nil && scenario.Ready(p) })
 		s.must(err)
 		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
 		s.must(kube.AwaitReachable(s.ctx, c, "rw", toSettle))

@@ -80,7 +80,7 @@ func TestPluginComesAndGoes(t *testing.T) {
 
 	other := cnpgv1.PluginConfiguration{Name: "other.example.org", Enabled: new(bool)} // which the operator does not call
 	s.list(c, cnpgv1.PluginConfiguration{Name: scenario.PluginName}, other)
-	_, err := kube.AwaitPod(s.ctx, &s.instances(c)[0], "restarted with the sidecar", toHealthy, func(p *corev1.Pod) bool {
+	_, err := scenario.Await(s.ctx, kube, &s.instances(c)[0], "restarted with the sidecar", toHealthy, func(p *corev1.Pod) bool {
 		return sidecar(*p) != nil
 	})
 	s.must(err)
@@ -109,7 +109,7 @@ func TestPluginComesAndGoes(t *testing.T) {
 	if len(c.Spec.Plugins) != 1 || c.Spec.Plugins[0].Name != other.Name {
 		t.Errorf("once detached it lists %v", c.Spec.Plugins)
 	}
-	_, err = kube.AwaitScheduledBackup(s.ctx, schedule, "resumed by the plugin", toSettle, func(b *cnpgv1.ScheduledBackup) bool {
+	_, err = scenario.Await(s.ctx, kube, schedule, "resumed by the plugin", toSettle, func(b *cnpgv1.ScheduledBackup) bool {
 		return !suspended(b) && b.Annotations[scenario.Suspended] == ""
 	})
 	s.must(err)

@@ -45,7 +45,7 @@ func TestPostgresKilledWhileAClientWaits(t *testing.T) {
 	for _, process := range scenario.Processes(isPostgres, string(before.UID)) {
 		_ = syscall.Kill(process, syscall.SIGKILL)
 	}
-	_, err = kube.AwaitPod(s.ctx, before.DeepCopy(), "restarted", toSettle, func(p *corev1.Pod) bool { return restarts(*p) > restarts(before) })
+	_, err = scenario.Await(s.ctx, kube, before.DeepCopy(), "restarted", toSettle, func(p *corev1.Pod) bool { return restarts(*p) > restarts(before) })
 	s.must(err)
 	s.startingUp(c)
 	select {
@@ -166,7 +166,7 @@ func (s *disturber) exhaustsMemory(replicas ...corev1.Pod) {
 	}
 	const killed = 128 + int32(syscall.SIGKILL)
 	for _, replica := range replicas {
-		_, err := kube.AwaitPod(s.ctx, replica.DeepCopy(), "restarted after it was killed", toSettle, func(p *corev1.Pod) bool {
+		_, err := scenario.Await(s.ctx, kube, replica.DeepCopy(), "restarted after it was killed", toSettle, func(p *corev1.Pod) bool {
 			last := p.Status.ContainerStatuses[0].LastTerminationState.Terminated
 			return restarts(*p) > restarts(replica) && last != nil && last.ExitCode == killed
 		})

@@ -28,7 +28,7 @@ func TestLimitRange_theSidecarFitsIt(t *testing.T) {
 	s.starts(c)
 
 	s.list(c, cnpgv1.PluginConfiguration{Name: scenario.PluginName})
-	_, err := kube.AwaitPod(s.ctx, &s.instances(c)[0], "restarted with the sidecar", toHealthy, func(p *corev1.Pod) bool {
+	_, err := scenario.Await(s.ctx, kube, &s.instances(c)[0], "restarted with the sidecar", toHealthy, func(p *corev1.Pod) bool {
 		return sidecar(*p) != nil
 	})
 	s.must(err)

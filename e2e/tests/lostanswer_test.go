@@ -112,7 +112,7 @@ func (s *story) watchResumed(schedule *cnpgv1.ScheduledBackup) func() bool {
 	ctx, stop := context.WithCancel(s.ctx)
 	watched, resumed := schedule.DeepCopy(), make(chan bool, 1)
 	go func() {
-		_, err := kube.AwaitScheduledBackup(ctx, watched, "resumed", toHealthy, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
+		_, err := scenario.Await(ctx, kube, watched, "resumed", toHealthy, func(b *cnpgv1.ScheduledBackup) bool { return !suspended(b) })
 		resumed <- err == nil
 	}()
 	return func() bool { stop(); return <-resumed }

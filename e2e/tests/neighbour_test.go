@@ -213,7 +213,7 @@ func (s *story) backup(c *cnpgv1.Cluster, neighbour string, long time.Duration) 
 		},
 	}
 	s.must(kube.Create(s.ctx, backup))
-	_, err := kube.AwaitBackup(s.ctx, backup, "being taken", toHealthy, func(b *cnpgv1.Backup) bool {
+	_, err := scenario.Await(s.ctx, kube, backup, "being taken", toHealthy, func(b *cnpgv1.Backup) bool {
 		return b.Status.Phase == cnpgv1.BackupPhaseStarted || b.Status.Phase == cnpgv1.BackupPhaseCompleted
 	})
 	s.must(err)

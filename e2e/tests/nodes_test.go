@@ -46,7 +46,7 @@ func TestNodes_aLateProxyRefusesNobody(t *testing.T) {
 		begin := s.visitors(order)
 		s.acknowledged(dozing)
 		s.late(func() {
-			_, err := kube.AwaitPod(s.ctx, &pod, "not ready", toDoze, func(p *corev1.Pod) bool { return !scenario.Ready(p) })
+			_, err := scenario.Await(s.ctx, kube, &pod, "not ready", toDoze, func(p *corev1.Pod) bool { return !scenario.Ready(p) })
 			s.must(err)
 		})
 		_, err := kube.AwaitCluster(s.ctx, dozing, "fenced", toDoze, fenced) // whom PostgreSQL serves before that prevents the doze
@@ -66,7 +66,7 @@ func TestNodes_aLateProxyRefusesNobody(t *testing.T) {
 		s.annotate(hibernated, scenario.InactivityMinutes, soon)
 		s.acknowledged(hibernated)
 		s.late(func() {
-			_, err := kube.AwaitPod(s.ctx, &pod, "being deleted", toSleep, func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+			_, err := scenario.Await(s.ctx, kube, &pod, "being deleted", toSleep, func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 			s.must(err)
 		})
 		ended := begin()

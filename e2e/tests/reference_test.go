@@ -37,7 +37,7 @@ func TestReferenceExample(t *testing.T) {
 	before, after := session.Close()
 	s.asleepOnTime(c, before, after, time.Minute)
 
-	if _, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", toSettle, suspended); err != nil {
+	if _, err := scenario.Await(s.ctx, kube, schedule, "suspended", toSettle, suspended); err != nil {
 		t.Error(err)
 	}
 	if schedule.Annotations[scenario.Suspended] == "" {

@@ -85,7 +85,7 @@ func (s *disturber) renew() {
 	}
 	s.restart(certificates)
 	for name, certificate := range due {
-		_, err := kube.AwaitSecret(s.ctx, s.secret(name), "renewed", toHealthy, func(secret *corev1.Secret) bool {
+		_, err := scenario.Await(s.ctx, kube, s.secret(name), "renewed", toHealthy, func(secret *corev1.Secret) bool {
 			return string(secret.Data[corev1.TLSCertKey]) != certificate
 		})
 		s.must(err)

@@ -111,7 +111,7 @@ func (s *story) unasked(pod corev1.Pod) {
 func (s *story) replaced(gone corev1.Pod) {
 	s.Helper()
 	anew := gone.DeepCopy()
-	_, err := kube.AwaitPod(s.ctx, anew, "replaced", toHealthy, func(p *corev1.Pod) bool {
+	_, err := scenario.Await(s.ctx, kube, anew, "replaced", toHealthy, func(p *corev1.Pod) bool {
 		return p.UID != gone.UID && scenario.Ready(p)
 	})
 	s.must(err)

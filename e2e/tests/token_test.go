@@ -22,7 +22,7 @@ func TestOwnTokenSuffices(t *testing.T) {
 	c := s.borrow(1, awake)
 	pod := without(s.instances(c)[0])
 	s.must(kube.Create(s.ctx, pod))
-	_, err := kube.AwaitPod(s.ctx, pod, "running", toHealthy, scenario.Ready)
+	_, err := scenario.Await(s.ctx, kube, pod, "running", toHealthy, scenario.Ready)
 	s.must(err)
 	if len(pod.Spec.Volumes) != len(pod.Spec.Containers[0].VolumeMounts) {
 		t.Errorf("Kubernetes added a volume: %+v", pod.Spec.Volumes)

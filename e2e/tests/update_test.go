@@ -206,7 +206,7 @@ func (s *story) untouched(before map[string]life, v version, clusters ...*cnpgv1
 		}
 		for _, c := range clusters {
 			for _, pod := range s.instances(c) {
-				_, err := kube.AwaitPod(s.ctx, &pod, "with the metadata", toHealthy, func(pod *corev1.Pod) bool { return pod.Annotations[scenario.Look] == now })
+				_, err := scenario.Await(s.ctx, kube, &pod, "with the metadata", toHealthy, func(pod *corev1.Pod) bool { return pod.Annotations[scenario.Look] == now })
 				s.must(err)
 			}
 		}

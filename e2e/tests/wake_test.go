@@ -112,7 +112,7 @@ func TestWakeOnConnect(t *testing.T) {
 		}
 		s.sleeps(c)
 		s.awaitSlices(c, toSettle, "rw", "r")
-		_, err := kube.AwaitScheduledBackup(s.ctx, schedule, "suspended", toSettle, suspended)
+		_, err := scenario.Await(s.ctx, kube, schedule, "suspended", toSettle, suspended)
 		s.must(err)
 
 		start := time.Now()
