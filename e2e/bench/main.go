@@ -9,11 +9,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/cnpg-i/scale-to-zero/e2e/program"
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
@@ -45,12 +43,7 @@ func main() {
 	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, wakes, doze, operator, shared-buffers, prewarm, beside, together")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, much, *only); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	program.Run("bench", func(ctx context.Context) error { return run(ctx, much, *only) })
 }
 
 // amounts say how much is measured.

@@ -171,7 +171,7 @@ func (l Layout) pauseImage(ctx context.Context) (string, error) {
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
-	pause := images.Program{Module: l.Source, Package: "./cmd/pause", Binary: "pause", Version: "1", Name: "localhost/pause:1"}
+	pause := images.Program{Module: l.Source, Package: "./cmd/pause", Version: "1", Name: "localhost/pause:1"}
 	return archive, pause.Build(ctx, archive)
 }
 

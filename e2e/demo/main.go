@@ -5,10 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/cnpg-i/scale-to-zero/e2e/program"
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
 
@@ -33,12 +31,7 @@ const toSleep = 5 * time.Minute
 
 func main() {
 	log.SetLogger(logr.Discard())
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
-	}
+	program.Run("demo", run)
 }
 
 // show is one run of the demonstration: the timeline it prints and the objects it made.

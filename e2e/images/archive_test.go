@@ -68,7 +68,7 @@ func write(t *testing.T, layers ...Layer) []byte {
 	t.Helper()
 	directory := t.TempDir()
 	file := filepath.Join(directory, "image.tar")
-	config := Program{Binary: "program"}.config()
+	config := Program{Package: "./program"}.config()
 	if err := Write(file, "localhost/thing:1", config, layers...); err != nil {
 		t.Fatal(err)
 	}

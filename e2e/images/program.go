@@ -7,16 +7,16 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 )
 
 // Program describes an image that holds one Go program, or some, and nothing else, like the images of the Dockerfiles.
 type Program struct {
-	// Module is the directory of the module, Package the program's path in it.
+	// Module is the directory of the module, Package the program's path in it, whose last part is the file's name at the root of the
+	// image, and its entry point.
 	Module, Package string
-	// Binary is the file's name at the root of the image, and its entry point.
-	Binary string
 	// Beside are the packages of further programs at the root of the image, each by the name of its file.
 	Beside map[string]string
 	// Version is linked into main.version.
@@ -46,7 +46,7 @@ func (p Program) Build(ctx context.Context, file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("make the directory of %s: %w", file, err)
 	}
-	packages := map[string]string{p.Binary: p.Package}
+	packages := map[string]string{path.Base(p.Package): p.Package}
 	maps.Copy(packages, p.Beside)
 	var programs []File
 	for _, name := range slices.Sorted(maps.Keys(packages)) {
@@ -59,18 +59,18 @@ func (p Program) Build(ctx context.Context, file string) error {
 	return Write(file, p.Name, p.config(), base(), Files(programs...))
 }
 
-func (p Program) compile(ctx context.Context, path, binary string) error {
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+p.Version, "-o", binary, path)
+func (p Program) compile(ctx context.Context, source, binary string) error {
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+p.Version, "-o", binary, source)
 	command.Dir, command.Env, command.Stderr = p.Module, append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
 	if err := command.Run(); err != nil {
-		return fmt.Errorf("compile %s: %w", path, err)
+		return fmt.Errorf("compile %s: %w", source, err)
 	}
 	return nil
 }
 
 func (p Program) config() Config {
 	return Config{
-		User: "65532:65532", Entrypoint: []string{"/" + p.Binary}, WorkingDir: "/",
+		User: "65532:65532", Entrypoint: []string{"/" + path.Base(p.Package)}, WorkingDir: "/",
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 	}
 }

@@ -6,12 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
+	"github.com/cnpg-i/scale-to-zero/e2e/program"
 )
 
 const usage = `usage: cluster COMMAND
@@ -45,12 +44,7 @@ a network namespace; SCALE_TO_ZERO_NETWORK is the name of one for another cluste
 `
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "cluster:", err)
-		os.Exit(1)
-	}
+	program.Run("cluster", func(ctx context.Context) error { return run(ctx, os.Args[1:]) })
 }
 
 func run(ctx context.Context, arguments []string) error {

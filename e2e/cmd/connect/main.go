@@ -7,13 +7,12 @@ import (
 	"os"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/program"
 )
 
 func main() {
-	if err := run(context.Background(), os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "connect:", err)
-		os.Exit(1)
-	}
+	program.Run("connect", func(ctx context.Context) error { return run(ctx, os.Args[1:]) })
 }
 
 func run(ctx context.Context, arguments []string) error {

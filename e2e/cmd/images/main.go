@@ -7,13 +7,10 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
-	"os/signal"
-	"path"
 	"path/filepath"
-	"syscall"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/images"
+	"github.com/cnpg-i/scale-to-zero/e2e/program"
 )
 
 func main() {
@@ -23,48 +20,25 @@ func main() {
 	output := flag.String("output", "", "directory of the archives; build in that of the module if not given")
 	neighbour := flag.Bool("neighbour", false, "write the image of the other plugin that the tests need, too")
 	flag.Parse()
-	if *output == "" {
-		*output = filepath.Join(*module, "build")
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	programs := []program{
-		{module: *module, path: "plugin", name: "cnpg-i-scale-to-zero"},
-		{
-			module: *module, path: "sidecar/supervisor", name: "cnpg-i-scale-to-zero-sidecar",
-			archive: "sidecar", beside: map[string]string{"sidecar": "./sidecar"},
-		},
-	}
-	if *neighbour {
-		programs = append(programs, program{module: filepath.Join(*module, "e2e"), path: "neighbour", name: "cnpg-i-scale-to-zero-neighbour"})
-	}
-	if err := run(ctx, programs, *output, *registry, *tag); err != nil {
-		fmt.Fprintln(os.Stderr, "images:", err)
-		os.Exit(1)
-	}
-}
-
-// program is an image to write.
-type program struct {
-	// module and path are where the program is that the image starts, name what the image's name ends with.
-	module, path, name string
-	// archive is the name of the archive; the program's, if it is not given.
-	archive string
-	// beside are further programs in the image.
-	beside map[string]string
-}
-
-func run(ctx context.Context, programs []program, directory, registry, tag string) error {
-	for _, p := range programs {
-		image := images.Program{
-			Module: p.module, Package: "./" + p.path, Binary: path.Base(p.path), Beside: p.beside, Version: tag,
-			Name: fmt.Sprintf("%s/%s:%s", registry, p.name, tag),
-		}
-		file := filepath.Join(directory, cmp.Or(p.archive, path.Base(p.path))+".tar")
+	write := func(ctx context.Context, archive, suffix string, image images.Program) error {
+		image.Name, image.Version = fmt.Sprintf("%s/cnpg-i-scale-to-zero%s:%s", *registry, suffix, *tag), *tag
+		file := filepath.Join(cmp.Or(*output, filepath.Join(*module, "build")), archive+".tar")
 		if err := image.Build(ctx, file); err != nil {
 			return err
 		}
 		fmt.Println(image.Name, "->", file)
+		return nil
 	}
-	return nil
+	program.Run("images", func(ctx context.Context) error {
+		if err := write(ctx, "plugin", "", images.Program{Module: *module, Package: "./plugin"}); err != nil {
+			return err
+		}
+		beside := map[string]string{"sidecar": "./sidecar"}
+		sidecar := images.Program{Module: *module, Package: "./sidecar/supervisor", Beside: beside}
+		if err := write(ctx, "sidecar", "-sidecar", sidecar); err != nil || !*neighbour {
+			return err
+		}
+		other := images.Program{Module: filepath.Join(*module, "e2e"), Package: "./neighbour"}
+		return write(ctx, "neighbour", "-neighbour", other)
+	})
 }

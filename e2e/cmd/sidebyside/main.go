@@ -10,18 +10,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"sync"
 	"syscall"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/program"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "sidebyside:", err)
-		os.Exit(1)
-	}
+	program.Run("sidebyside", func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Stdout) })
 }
 
 // run runs every command to its end.
