@@ -60,15 +60,6 @@ func (d database) open(ctx context.Context, settings string) (*pgx.Conn, error) 
 	return conn, nil
 }
 
-func rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
 func instancesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	err := kube.List(ctx, &pods, client.InNamespace(c.Namespace), client.MatchingLabels{"cnpg.io/cluster": c.Name, "cnpg.io/podRole": "instance"})

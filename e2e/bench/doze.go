@@ -46,7 +46,7 @@ func dozes(ctx context.Context, kube *scenario.Kubernetes, namespace string, hib
 				return fmt.Errorf("woken by hand: %w", err)
 			}
 			hibernated, byHand = append(hibernated, fromHibernation), append(byHand, stockWake)
-			rest(ctx, settles)
+			_ = scenario.Rest(ctx, settles)
 		}
 		for _, c := range dozing[:min(len(dozing), much.dozes-len(dozed))] {
 			at, err := firstQuery(ctx, kube, stock)
@@ -103,7 +103,7 @@ func doze(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Clu
 			return err
 		}
 	}
-	rest(ctx, settles)
+	_ = scenario.Rest(ctx, settles)
 	return nil
 }
 
@@ -193,7 +193,7 @@ func dirtyDoze(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster
 	if err != nil {
 		return "", err
 	}
-	rest(ctx, settles)
+	_ = scenario.Rest(ctx, settles)
 	took, err := firstQuery(ctx, kube, c)
 	return fmt.Sprintf("%.2f | %s | %.2f | %.3f",
 		announced.Sub(started).Seconds(), completed, stopped.Sub(fenced).Seconds(), took.Seconds()), err

@@ -130,7 +130,7 @@ func flood(ctx context.Context, address string) (offered, accepted int64) {
 	dialer := net.Dialer{Timeout: floodPatience, KeepAlive: -1}
 	var taken atomic.Int64
 	var group sync.WaitGroup
-	for start := time.Now(); time.Since(start) < stormLasts && ctx.Err() == nil; rest(ctx, time.Millisecond) {
+	for start := time.Now(); time.Since(start) < stormLasts && ctx.Err() == nil; _ = scenario.Rest(ctx, time.Millisecond) {
 		for ; offered < int64(time.Since(start).Seconds()*floodRate); offered++ {
 			group.Go(func() {
 				if conn, err := dialer.DialContext(ctx, "tcp", address); err == nil {
@@ -173,7 +173,7 @@ func quiet(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, la
 	if err != nil {
 		return err
 	}
-	rest(ctx, lasts)
+	_ = scenario.Rest(ctx, lasts)
 	later, err := samples(ctx, kube, c)
 	if err != nil {
 		return err

@@ -150,7 +150,7 @@ func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, l
 	for _, process := range processes {
 		before[process], _ = scenario.ProcessorTime(process)
 	}
-	rest(ctx, lasts)
+	_ = scenario.Rest(ctx, lasts)
 	fmt.Println("\n| process | resident (MiB) | of it anonymous (MiB) | processor (% of a core) |\n|---|---|---|---|")
 	for _, process := range processes {
 		after, _ := scenario.ProcessorTime(process)

@@ -39,12 +39,12 @@ func operators(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 		if err := doze(ctx, kube, clusters); err != nil {
 			return err
 		}
-		rest(ctx, time.Minute) // what follows a doze
+		_ = scenario.Rest(ctx, time.Minute) // what follows a doze
 		before, err := spent(ctx, kube)
 		if err != nil {
 			return err
 		}
-		rest(ctx, lasts)
+		_ = scenario.Rest(ctx, lasts)
 		after, err := spent(ctx, kube)
 		if err != nil {
 			return err

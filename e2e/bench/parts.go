@@ -105,7 +105,7 @@ func watchedWake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Clust
 	if err == nil {
 		err = kube.AwaitHealthy(ctx, c, toHealthy)
 	}
-	rest(ctx, settles) // what the kubelet reports late
+	_ = scenario.Rest(ctx, settles) // what the kubelet reports late
 	pods.Stop()
 	watching.Wait()
 	reached[slices.IndexFunc(milestones, func(m milestone) bool { return m.reached == nil })] = took

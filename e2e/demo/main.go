@@ -97,12 +97,8 @@ func (s *show) use(ctx context.Context) error {
 	if err := session.Run("create table notes as select 'kept through the sleep' as note"); err != nil {
 		return err
 	}
-	timer := time.NewTimer(dozeAfter + 5*time.Second)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := scenario.Rest(ctx, dozeAfter+5*time.Second); err != nil {
+		return err
 	}
 	s.say("USED    the session has been open for longer than %s: the cluster stays awake", dozeAfter)
 	_, _ = session.Close()
