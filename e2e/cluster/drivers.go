@@ -57,15 +57,11 @@ func (l Layout) DriversImage(ctx context.Context, progress *Progress) (archive, 
 		return "", "", err
 	}
 	archive = root + ".tar"
-	if _, err := os.Stat(archive); err == nil {
-		return archive, name, nil
-	}
-	progress.Say("write the image of the drivers")
 	config := images.Config{
 		User: "65534", Cmd: []string{"sleep", "infinity"},
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/lib/jvm/default-java/bin", "LANG=C.UTF-8"},
 	}
-	return archive, name, images.Write(archive, name, config, images.Directory(root))
+	return archive, name, writeImage(progress, archive, name, config, images.Directory(root))
 }
 
 // addJavaDriver puts another suite's pgjdbc under /opt.

@@ -71,7 +71,7 @@ func (l Layout) PostgresFiles(ctx context.Context, progress *Progress, major str
 
 // fill makes a directory of what packages have, unless it is there already. make gets a directory to work in, and one to fill.
 func (l Layout) fill(progress *Progress, root, what string, make func(work, part string) error) error {
-	if _, err := os.Stat(root); err == nil {
+	if cached(root) {
 		return nil
 	}
 	if os.Geteuid() != 0 {
@@ -90,10 +90,7 @@ func (l Layout) fill(progress *Progress, root, what string, make func(work, part
 	if err := make(work, part); err != nil {
 		return fmt.Errorf("unpack %s: %w", what, err)
 	}
-	if err := os.Rename(part, root); err != nil {
-		if _, made := os.Stat(root); made == nil { // somebody else was quicker
-			return nil
-		}
+	if err := os.Rename(part, root); err != nil && !cached(root) { // somebody else may have been quicker
 		return fmt.Errorf("keep %s: %w", what, err)
 	}
 	return nil
@@ -201,13 +198,9 @@ func (l Layout) PostgresImage(ctx context.Context, progress *Progress, major str
 	}
 	tag = found[1] + tag
 	name, archive = "localhost/postgresql:"+tag, root+"-"+tag+".tar"
-	if _, err := os.Stat(archive); err == nil {
-		return archive, name, nil
-	}
-	progress.Say("write the image of PostgreSQL %s", tag)
 	config := images.Config{
 		User: "26", Cmd: []string{"postgres"},
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 	}
-	return archive, name, images.Write(archive, name, config, append(layers, images.Directory(root))...)
+	return archive, name, writeImage(progress, archive, name, config, append(layers, images.Directory(root))...)
 }

@@ -52,7 +52,7 @@ func (l Layout) prepare(ctx context.Context, progress *Progress, versions Versio
 	if err != nil {
 		return a, err
 	}
-	operatorArchive, err := operatorImage(operator, versions.Operator)
+	operatorArchive, err := operatorImage(progress, operator, versions.Operator)
 	if err != nil {
 		return a, err
 	}
@@ -76,9 +76,6 @@ func (l Layout) Kubernetes(ctx context.Context, progress *Progress) (string, err
 }
 
 func (l Layout) kubernetesRelease(ctx context.Context, progress *Progress, version string) (string, error) {
-	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache: %w", err)
-	}
 	const stamp = "k8s.io/component-base/version"
 	flags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=v%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=%[3]s -X %[1]s.gitTreeState=clean -X %[1]s.buildDate=2026-01-01T00:00:00Z",
 		stamp, version, strings.Split(version, ".")[1])
@@ -99,8 +96,11 @@ func (l Layout) build(ctx context.Context, progress *Progress, name string, modu
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(binary); err == nil {
+	if cached(binary) {
 		return binary, nil
+	}
+	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache: %w", err)
 	}
 	progress.Say("compile %s (minutes when nothing is cached)", name)
 	file := module.file
@@ -125,31 +125,38 @@ func (l Layout) build(ctx context.Context, progress *Progress, name string, modu
 
 // programImage makes, unless the cache has it, an image of one program of the module of the name, and of further files.
 func (l Layout) programImage(ctx context.Context, progress *Progress, name, program string, files ...images.File) (archive, image string, err error) {
-	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
-		return "", "", fmt.Errorf("make the cache: %w", err)
-	}
 	binary, err := l.build(ctx, progress, name, l.module(name), program, "-s -w")
 	if err != nil {
 		return "", "", err
 	}
 	archive, image = binary+".tar", "localhost/"+name+":1"
-	if _, err := os.Stat(archive); err == nil {
-		return archive, image, nil
-	}
 	config := images.Config{Entrypoint: []string{"/" + name}, User: "65532:65532", WorkingDir: "/"}
-	return archive, image, images.Write(archive, image, config, images.Files(append(files, images.File{Name: name, Mode: 0o755, From: binary})...))
+	layer := images.Files(append(files, images.File{Name: name, Mode: 0o755, From: binary})...)
+	return archive, image, writeImage(progress, archive, image, config, layer)
+}
+
+// cached reports whether the cache has a file or a directory.
+func cached(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// writeImage writes an image of one layer, unless the cache has it.
+func writeImage(progress *Progress, archive, name string, config images.Config, layers ...images.Layer) error {
+	if cached(archive) {
+		return nil
+	}
+	progress.Say("write the image %s", name)
+	return images.Write(archive, name, config, layers...)
 }
 
 // operatorImage makes the operator's image: it looks for its own programs, of which a name ends with the architecture, under
 // /operator, and the instances run /manager.
-func operatorImage(binary, version string) (string, error) {
+func operatorImage(progress *Progress, binary, version string) (string, error) {
 	archive := binary + ".tar"
-	if _, err := os.Stat(archive); err == nil {
-		return archive, nil
-	}
 	program := "operator/manager_" + runtime.GOARCH
 	config := images.Config{Entrypoint: []string{"/manager"}, User: "65532:65532", WorkingDir: "/"}
-	return archive, images.Write(archive, "localhost/cloudnative-pg:"+version, config, images.Files(
+	return archive, writeImage(progress, archive, "localhost/cloudnative-pg:"+version, config, images.Files(
 		images.File{Name: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
 		images.File{Name: "operator", Mode: fs.ModeDir | 0o755},
 		images.File{Name: program, Mode: 0o755, From: binary},
@@ -167,8 +174,7 @@ func (l Layout) pauseImage(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	archive += ".tar"
-	if _, err := os.Stat(archive); err == nil {
+	if archive += ".tar"; cached(archive) {
 		return archive, nil
 	}
 	pause := images.Program{Module: l.Source, Package: "./cmd/pause", Version: "1", Name: "localhost/pause:1"}
