@@ -32,20 +32,15 @@ func (l Layout) another() bool {
 // compared; for one that was, it is an error that there is none.
 func (l Layout) Audit(ctx context.Context, networks ...string) (string, error) {
 	if l.another() {
-		return "audit: left out: the cluster of KUBECONFIG was not made here, and its audit log is not known\n", nil
-	}
-	if err := l.exists(); err != nil {
-		return "", err
+		return "audit" + logUnknown, nil
 	}
 	var requests []audit.Request
-	for _, one := range l.andBeside(networks) {
-		if err := one.readLog(func(log io.Reader) error {
-			logged, err := audit.Read(log)
-			requests = append(requests, logged...)
-			return err
-		}); err != nil {
-			return "", err
-		}
+	if err := l.readLogs(networks, func(log io.Reader) error {
+		logged, err := audit.Read(log)
+		requests = append(requests, logged...)
+		return err
+	}); err != nil {
+		return "", err
 	}
 	plugin, err := l.rules(ctx, "clusterrole/"+audit.Plugin, "role/"+audit.Plugin)
 	if err != nil {
@@ -56,36 +51,32 @@ func (l Layout) Audit(ctx context.Context, networks ...string) (string, error) {
 		return "", err
 	}
 	var report strings.Builder
-	ok := true
 	for _, account := range audit.Accounts(requests, plugin, certificates) {
 		finding := audit.Compare(account, requests)
 		report.WriteString(finding.Report(account.Spared))
-		ok = ok && finding.OK()
+		if !finding.OK() {
+			err = ErrAudit
+		}
 	}
-	if !ok {
-		return report.String(), ErrAudit
-	}
-	return report.String(), nil
+	return report.String(), err
 }
 
-// andBeside are this cluster and those of other networks.
-func (l Layout) andBeside(networks []string) []Layout {
-	all := []Layout{l}
-	for _, network := range networks {
-		all = append(all, l.beside(network))
-	}
-	return all
-}
+// logUnknown is what a report says of a cluster that was not made here.
+const logUnknown = ": left out: the cluster of KUBECONFIG was not made here, and its audit log is not known\n"
 
-// readLog has a cluster's audit log read.
-func (l Layout) readLog(read func(io.Reader) error) error {
-	log, err := os.Open(l.auditLog())
-	if err != nil {
-		return fmt.Errorf("open the audit log: %w", err)
+// readLogs has the audit logs of this cluster and of those of other networks read.
+func (l Layout) readLogs(networks []string, read func(io.Reader) error) error {
+	if err := l.exists(); err != nil {
+		return err
 	}
-	defer func() { _ = log.Close() }()
-	if err := read(log); err != nil {
-		return fmt.Errorf("%s: %w", log.Name(), err)
+	for _, network := range append([]string{l.Network}, networks...) {
+		log, err := os.Open(l.beside(network).auditLog())
+		if err != nil {
+			return fmt.Errorf("open the audit log: %w", err)
+		}
+		if err := errors.Join(read(log), log.Close()); err != nil {
+			return fmt.Errorf("%s: %w", log.Name(), err)
+		}
 	}
 	return nil
 }

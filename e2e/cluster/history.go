@@ -39,21 +39,16 @@ func (l Layout) Traces(directory string, networks ...string) (string, error) {
 		return "", fmt.Errorf("make the directory of the traces: %w", err)
 	}
 	if l.another() {
-		return "traces: left out: the cluster of KUBECONFIG was not made here, and its audit log is not known\n", nil
-	}
-	if err := l.exists(); err != nil {
-		return "", err
+		return "traces" + logUnknown, nil
 	}
 	var traces []audit.Trace
 	var omitted []string
-	for _, one := range l.andBeside(networks) {
-		if err := one.readLog(func(log io.Reader) error {
-			found, others, err := audit.Traces(log)
-			traces, omitted = append(traces, found...), append(omitted, others...)
-			return err
-		}); err != nil {
-			return "", err
-		}
+	if err := l.readLogs(networks, func(log io.Reader) error {
+		found, others, err := audit.Traces(log)
+		traces, omitted = append(traces, found...), append(omitted, others...)
+		return err
+	}); err != nil {
+		return "", err
 	}
 	var report strings.Builder
 	steps := 0
