@@ -92,7 +92,7 @@ func (l Layout) apiserver(families Families) component {
 		"--client-ca-file=" + pki + "/ca.crt",
 		"--kubelet-client-certificate=" + pki + "/apiserver-kubelet.crt", "--kubelet-client-key=" + pki + "/apiserver-kubelet.key",
 		"--kubelet-preferred-address-types=InternalIP",
-		"--service-account-key-file=" + pki + "/sa.pub", "--service-account-signing-key-file=" + pki + "/sa.key",
+		"--service-account-key-file=" + pki + "/sa.key", "--service-account-signing-key-file=" + pki + "/sa.key",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--requestheader-client-ca-file=" + pki + "/front-ca.crt", "--requestheader-allowed-names=front-proxy-client",

@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
@@ -104,22 +103,13 @@ func (l Layout) pair(name string, signer authority, template *x509.Certificate) 
 	return errors.Join(writeFile(l.run("pki", name+".crt"), string(certificate)), writeFile(l.run("pki", name+".key"), string(key)))
 }
 
-// serviceAccountKey makes the key that signs service account tokens, and the public half that checks them.
+// serviceAccountKey makes the key that signs service account tokens, and whose public half checks them.
 func (l Layout) serviceAccountKey() error {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	key, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
-		return fmt.Errorf("generate the key of service accounts: %w", err)
+		return fmt.Errorf("make the key of service accounts: %w", err)
 	}
-	private, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return fmt.Errorf("encode the key of service accounts: %w", err)
-	}
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		return fmt.Errorf("encode the key of service accounts: %w", err)
-	}
-	checks := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
-	return errors.Join(writeFile(l.run("pki", "sa.key"), string(private)), writeFile(l.run("pki", "sa.pub"), string(checks)))
+	return writeFile(l.run("pki", "sa.key"), string(key))
 }
 
 func (a authority) kubeconfig(path string, template *x509.Certificate) error {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/keyutil"
 )
 
 func TestCertificates(t *testing.T) {
@@ -68,6 +70,19 @@ func TestTheAPIServerIsKnownByEveryNameThatClientsUse(t *testing.T) {
 		if err := server.VerifyHostname(name); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestTheKeyThatSignsTokensChecksThem(t *testing.T) {
+	t.Parallel()
+	l := Layout{Run: t.TempDir()}
+	if err := l.writePKI(); err != nil {
+		t.Fatal(err)
+	}
+	signs := must(keyutil.PrivateKeyFromFile(l.run("pki", "sa.key")))(t)
+	checks := must(keyutil.PublicKeysFromFile(l.run("pki", "sa.key")))(t) // as the API server reads it
+	if key, is := signs.(*ecdsa.PrivateKey); !is || len(checks) != 1 || !key.PublicKey.Equal(checks[0]) {
+		t.Errorf("%T is signed with, %d keys check", signs, len(checks))
 	}
 }
 
