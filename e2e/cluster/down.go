@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -71,22 +72,16 @@ func (l Layout) Status() (string, error) {
 	components := l.components()
 	var report strings.Builder
 	var down []string
-	for name, pid := range components {
-		if pid == 0 {
-			down = append(down, name)
-		}
-	}
-	for _, name := range sorted(components) {
-		state := "down"
-		if pid := components[name]; pid != 0 {
-			state = fmt.Sprintf("up, process %d", pid)
+	for _, name := range slices.Sorted(maps.Keys(components)) {
+		state := fmt.Sprintf("up, process %d", components[name])
+		if components[name] == 0 {
+			state, down = "down", append(down, name)
 		}
 		fmt.Fprintf(&report, "%-24s %s\n", name, state)
 	}
 	image, _ := l.OperandImage()
 	fmt.Fprintf(&report, "logs: %s\nexport POSTGRES_IMAGE=%s\n", l.Logs(), image)
 	if len(down) > 0 || len(components) == 0 {
-		slices.Sort(down)
 		return report.String(), fmt.Errorf("the cluster is %w: %s", ErrDown, strings.Join(down, ", "))
 	}
 	return report.String(), nil

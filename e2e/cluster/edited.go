@@ -49,12 +49,9 @@ func (m module) edited(ctx context.Context, folder string) (string, error) {
 		}
 	}
 	pins, err := os.ReadFile(filepath.Join(m.directory, m.file))
-	if err != nil {
-		return "", fmt.Errorf("read the operator's go.mod: %w", err)
-	}
-	sums, err := os.ReadFile(filepath.Join(m.directory, strings.TrimSuffix(m.file, ".mod")+".sum"))
-	if err != nil {
-		return "", fmt.Errorf("read the operator's go.sum: %w", err)
+	sums, failed := os.ReadFile(filepath.Join(m.directory, strings.TrimSuffix(m.file, ".mod")+".sum"))
+	if err := errors.Join(err, failed); err != nil {
+		return "", fmt.Errorf("read the operator's go.mod and go.sum: %w", err)
 	}
 	file := filepath.Join(folder, "go.mod")
 	return file, errors.Join(writeFile(file, fmt.Sprintf("%s\nreplace %s => %s\n", pins, operatorPath, source)),

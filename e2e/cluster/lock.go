@@ -71,22 +71,16 @@ func (c claim) read() (claimed, error) {
 // write notes the run folder of a cluster; empty when there is none, which removes the file.
 func (c claim) write(run string) error {
 	if run == "" {
-		if err := os.Remove(c.file.Name()); err != nil {
-			return fmt.Errorf("remove the lock: %w", err)
-		}
-		return nil
+		return os.Remove(c.file.Name())
 	}
 	body, err := json.Marshal(claimed{Process: os.Getpid(), Run: run})
 	if err != nil {
 		return fmt.Errorf("encode the lock: %w", err)
 	}
-	if err := c.file.Truncate(0); err != nil {
-		return fmt.Errorf("write the lock: %w", err)
+	if err = c.file.Truncate(0); err == nil {
+		_, err = c.file.WriteAt(body, 0)
 	}
-	if _, err := c.file.WriteAt(body, 0); err != nil {
-		return fmt.Errorf("write the lock: %w", err)
-	}
-	return nil
+	return err
 }
 
 func (c claim) release() { _ = c.file.Close() }

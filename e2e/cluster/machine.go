@@ -36,11 +36,8 @@ func (l Layout) checkMachine(ctx context.Context, families Families) error {
 	if os.Geteuid() != 0 {
 		problems = append(problems, errNotRoot)
 	}
-	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
-		return errors.Join(append(problems, fmt.Errorf("make the cache: %w", err))...)
-	}
-	if err := os.MkdirAll(filepath.Dir(l.Run), 0o755); err != nil {
-		return errors.Join(append(problems, fmt.Errorf("make the folder of the run folder: %w", err))...)
+	if err := errors.Join(os.MkdirAll(l.Cache, 0o755), os.MkdirAll(filepath.Dir(l.Run), 0o755)); err != nil {
+		return errors.Join(append(problems, fmt.Errorf("make the folders of the cache and of the run: %w", err))...)
 	}
 	if longest := l.socket() + ".ttrpc"; len(longest) > 107 { // what the address of a Unix socket holds
 		problems = append(problems, fmt.Errorf("the run folder %s has too long a name for sockets: SCALE_TO_ZERO_RUN names another", l.Run))
@@ -78,11 +75,7 @@ func (l Layout) built() bool {
 // space is an error when a disk has less space than the folders on it need, in bytes. A folder that does not exist yet will be where
 // the first folder above it is.
 func space(needs map[string]uint64) error {
-	type disk struct {
-		free, need uint64
-		folders    []string
-	}
-	disks := map[uint64]*disk{}
+	free, needed, folders := map[uint64]uint64{}, map[uint64]uint64{}, map[uint64][]string{} // by the disk
 	for _, folder := range slices.Sorted(maps.Keys(needs)) {
 		there := folder
 		for there != "/" && errors.Is(syscall.Access(there, 0), syscall.ENOENT) {
@@ -93,20 +86,19 @@ func space(needs map[string]uint64) error {
 		if syscall.Stat(there, &file) != nil || syscall.Statfs(there, &system) != nil {
 			continue // not every file system tells; then there may be enough
 		}
-		if disks[file.Dev] == nil {
-			disks[file.Dev] = &disk{free: system.Bavail * uint64(system.Bsize)}
-		}
-		disks[file.Dev].need += needs[folder]
-		disks[file.Dev].folders = append(disks[file.Dev].folders, folder)
+		free[file.Dev] = system.Bavail * uint64(system.Bsize)
+		needed[file.Dev] += needs[folder]
+		folders[file.Dev] = append(folders[file.Dev], folder)
 	}
-	var problems []error
-	for _, d := range disks {
-		if d.free < d.need {
-			problems = append(problems, fmt.Errorf("the disk of %s has %d GiB of free space, %d are needed "+
-				"(SCALE_TO_ZERO_CACHE, SCALE_TO_ZERO_RUN, GOCACHE and GOMODCACHE name other places)", strings.Join(d.folders, ", "), d.free>>30, d.need>>30))
+	var problem error
+	for disk, need := range needed {
+		if free[disk] < need {
+			problem = errors.Join(problem, fmt.Errorf("the disk of %s has %d GiB of free space, %d are needed "+
+				"(SCALE_TO_ZERO_CACHE, SCALE_TO_ZERO_RUN, GOCACHE and GOMODCACHE name other places)",
+				strings.Join(folders[disk], ", "), free[disk]>>30, need>>30))
 		}
 	}
-	return errors.Join(problems...)
+	return problem
 }
 
 // installPackages installs what is missing. Debian's packages would start their services, which policy-rc.d forbids.

@@ -53,7 +53,9 @@ func (l Layout) Enter() error {
 		return fmt.Errorf("open the network %s: %w", l.own(), err)
 	}
 	defer func() { _ = wanted.Close() }()
-	if inside, err := sameFile(wanted, "/proc/self/ns/net"); inside || err != nil {
+	there, err := wanted.Stat()
+	here, failed := os.Stat("/proc/self/ns/net")
+	if err := errors.Join(err, failed); err != nil || os.SameFile(here, there) {
 		return err
 	}
 	if os.Geteuid() != 0 {
@@ -72,19 +74,6 @@ func (l Layout) Enter() error {
 		return fmt.Errorf("run this program in the network %s: %w", l.own(), err)
 	}
 	return nil
-}
-
-// sameFile reports whether an open file is the one at a path.
-func sameFile(file *os.File, path string) (bool, error) {
-	one, err := file.Stat()
-	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", file.Name(), err)
-	}
-	other, err := os.Stat(path)
-	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", path, err)
-	}
-	return os.SameFile(one, other), nil
 }
 
 // BecomeKubectl is Become with kubectl.

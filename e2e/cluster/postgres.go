@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -145,11 +146,9 @@ func withNeeded(names ...string) []string {
 // unpack makes a root filesystem of packages without running anything of theirs.
 func unpack(ctx context.Context, archives []string, root string) error {
 	for _, directory := range []string{"bin", "sbin", "lib", "lib64"} { // merged, as Debian has it
-		if err := os.MkdirAll(filepath.Join(root, "usr", directory), 0o755); err != nil {
-			return fmt.Errorf("make /usr/%s: %w", directory, err)
-		}
-		if err := os.Symlink("usr/"+directory, filepath.Join(root, directory)); err != nil {
-			return fmt.Errorf("link /%s: %w", directory, err)
+		made, link := filepath.Join(root, "usr", directory), filepath.Join(root, directory)
+		if err := errors.Join(os.MkdirAll(made, 0o755), os.Symlink("usr/"+directory, link)); err != nil {
+			return fmt.Errorf("make /%s: %w", directory, err)
 		}
 	}
 	extract := `dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --keep-directory-symlink --no-same-owner`

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -39,14 +40,9 @@ func furnish(root string) error {
 			return fmt.Errorf("make /%s: %w", directory, err)
 		}
 	}
-	if err := os.Chmod(filepath.Join(root, "tmp"), 0o777|os.ModeSticky); err != nil {
-		return fmt.Errorf("open /tmp: %w", err)
-	}
-	if err := os.RemoveAll(filepath.Join(root, "var/run")); err != nil {
-		return fmt.Errorf("replace /var/run: %w", err)
-	}
-	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
-		return fmt.Errorf("link /var/run: %w", err)
+	run := filepath.Join(root, "var/run")
+	if err := errors.Join(os.Chmod(filepath.Join(root, "tmp"), 0o777|os.ModeSticky), os.RemoveAll(run), os.Symlink("/run", run)); err != nil {
+		return fmt.Errorf("open /tmp and link /var/run: %w", err)
 	}
 	for name, content := range rootFiles {
 		if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o644); err != nil {
@@ -79,15 +75,10 @@ func linkPrograms(root, major string) error {
 	}
 	for _, program := range programs {
 		link := filepath.Join(root, "usr/bin", program.Name())
-		if err := os.RemoveAll(link); err != nil {
-			return fmt.Errorf("replace %s: %w", link, err)
-		}
-		if err := os.Symlink(filepath.Join("..", "..", directory, program.Name()), link); err != nil {
+		target := filepath.Join("..", "..", directory, program.Name())
+		if err := errors.Join(os.RemoveAll(link), os.Symlink(target, link)); err != nil {
 			return fmt.Errorf("link %s: %w", program.Name(), err)
 		}
 	}
-	if err := os.Symlink("../sbin/pgbouncer", filepath.Join(root, "usr/bin/pgbouncer")); err != nil {
-		return fmt.Errorf("link pgbouncer: %w", err)
-	}
-	return nil
+	return os.Symlink("../sbin/pgbouncer", filepath.Join(root, "usr/bin/pgbouncer"))
 }

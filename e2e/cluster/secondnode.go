@@ -58,16 +58,10 @@ func (o Options) checkNodes() error {
 // beginSecond makes the folders, the configuration, the control groups and the network of the second node.
 func (l Layout) beginSecond(ctx context.Context, options Options) error {
 	second := l.second()
-	if err := os.MkdirAll(second.Run, 0o755); err != nil {
-		return fmt.Errorf("make the folder of the second node: %w", err)
-	}
-	if err := os.Symlink(l.run("pki"), second.run("pki")); err != nil {
-		return fmt.Errorf("link the keys for the second node: %w", err)
-	}
-	err := errors.Join(
+	err := errors.Join(os.MkdirAll(second.Run, 0o755), os.Symlink(l.run("pki"), second.run("pki")),
 		second.configureSecond(l.Logs(), options.ProxyMode), second.cgroups(), second.makeNetwork(ctx))
 	if err != nil {
-		return err
+		return fmt.Errorf("make the second node: %w", err)
 	}
 	there := []string{"-n", second.own()}
 	for _, arguments := range [][]string{

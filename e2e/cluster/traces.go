@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,8 +12,6 @@ import (
 	"syscall"
 	"time"
 )
-
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // mountsBelow finds in the text of /proc/self/mounts what is mounted below a folder, the deepest and newest first.
 func mountsBelow(mounts, folder string) []string {
@@ -94,17 +91,13 @@ func (l Layout) removeCgroups(ctx context.Context) error {
 func (l Layout) removeRecords() error {
 	const results = "/var/lib/cni/results"
 	own, _ := filepath.Glob(filepath.Join(results, l.own()+"-*"))
-	var failures []error
+	var failed error
 	for _, record := range own {
 		sandbox := strings.TrimPrefix(filepath.Base(record), l.own()+"-")
 		sandbox = sandbox[:max(0, strings.LastIndex(sandbox, "-"))]
-		for _, path := range []string{record, filepath.Join(results, "cni-loopback-"+sandbox+"-lo")} {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				failures = append(failures, fmt.Errorf("remove a record of CNI: %w", err))
-			}
-		}
+		failed = errors.Join(failed, os.RemoveAll(record), os.RemoveAll(filepath.Join(results, "cni-loopback-"+sandbox+"-lo")))
 	}
-	return errors.Join(failures...)
+	return failed
 }
 
 // removeLogLinks removes the links that the kubelet makes, in one place for the machine, to the logs of containers.
@@ -112,7 +105,7 @@ func (l Layout) removeLogLinks() error {
 	links, _ := filepath.Glob("/var/log/containers/*.log")
 	for _, link := range links {
 		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, l.Logs()+"/") {
-			if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.RemoveAll(link); err != nil {
 				return fmt.Errorf("remove the link to a log: %w", err)
 			}
 		}
