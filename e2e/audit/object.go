@@ -22,14 +22,8 @@ const (
 
 // object is a Cluster or a ScheduledBackup, as far as a trace needs it.
 type object struct {
-	Metadata struct {
-		Name            string                      `json:"name"`
-		UID             string                      `json:"uid"`
-		ResourceVersion string                      `json:"resourceVersion"`
-		Annotations     map[string]string           `json:"annotations"`
-		ManagedFields   []metav1.ManagedFieldsEntry `json:"managedFields"`
-	} `json:"metadata"`
-	Spec struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
 		Suspend bool `json:"suspend"`
 		Cluster struct {
 			Name string `json:"name"`

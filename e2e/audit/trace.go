@@ -1,8 +1,10 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -111,23 +113,16 @@ func Traces(log io.Reader) (traces []Trace, omitted []string, err error) {
 // byCluster groups records by their Cluster, each group in the order in which they took effect.
 func byCluster(all []record) [][]record {
 	groups, known := map[string][]record{}, map[string]string{}
-	var names []string
 	for _, r := range all {
 		for _, r := range r.split() {
-			cluster := r.cluster(known)
-			if cluster == "" {
-				continue
+			if cluster := r.cluster(known); cluster != "" {
+				name := r.namespace + "/" + cluster
+				groups[name] = append(groups[name], r)
 			}
-			name := r.namespace + "/" + cluster
-			if groups[name] == nil {
-				names = append(names, name)
-			}
-			groups[name] = append(groups[name], r)
 		}
 	}
-	slices.Sort(names)
-	ordered := make([][]record, 0, len(names))
-	for _, name := range names {
+	ordered := make([][]record, 0, len(groups))
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		ordered = append(ordered, inOrder(groups[name]))
 	}
 	return ordered
@@ -146,14 +141,7 @@ func inOrder(group []record) []record {
 		}
 	}
 	slices.SortStableFunc(writes, func(a, b record) int {
-		switch {
-		case a.version < b.version:
-			return -1
-		case a.version > b.version:
-			return 1
-		default:
-			return a.done.Compare(b.done)
-		}
+		return cmp.Or(cmp.Compare(a.version, b.version), a.done.Compare(b.done))
 	})
 	slices.SortStableFunc(others, func(a, b record) int { return a.received.Compare(b.received) })
 	earliest := make([]time.Time, len(writes)) // when this or one that follows was asked for

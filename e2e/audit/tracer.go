@@ -114,7 +114,7 @@ func (t *tracer) author(r *record, key string) *record {
 }
 
 func (t *tracer) wroteCluster(r *record) {
-	if uid := r.object.Metadata.UID; uid != t.uid {
+	if uid := string(r.object.Metadata.UID); uid != t.uid {
 		t.finish()
 		t.uid, t.state, t.unanswered = uid, state{}, nil
 		if r.verb == "create" {
@@ -300,11 +300,8 @@ func (t *tracer) saySchedules(r, by *record, word Word) {
 // changeSchedules changes what is known of the schedules, and says whether there are any for a sidecar to suspend.
 func (t *tracer) changeSchedules(r *record, change func()) {
 	before := t.suspendable()
-	if !before {
-		// What comes to be there is there before anything happens to it.
-		if after := r.object.schedule(); r.version != 0 && after.suspendable() {
-			t.say(r, r, SchedulesAppear)
-		}
+	if !before && r.version != 0 && r.object.schedule().suspendable() { // what comes to be there is there before anything happens to it
+		t.say(r, r, SchedulesAppear)
 	}
 	change()
 	if before && !t.suspendable() {
