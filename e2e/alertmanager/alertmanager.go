@@ -164,18 +164,10 @@ func (a *Alertmanager) States(ctx context.Context) ([]State, error) {
 // Await asks for the states until they are as wanted, since what one alert holds back is known a moment after it has come. It returns
 // the last ones, and no error if they are not as wanted in time.
 func (a *Alertmanager) Await(ctx context.Context, within time.Duration, wanted func([]State) bool) ([]State, error) {
-	deadline := time.After(within)
-	for {
-		states, err := a.States(ctx)
-		if err != nil || wanted(states) {
+	for deadline := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
+		states, err := a.States(ctx) // fails once the context has ended
+		if err != nil || wanted(states) || time.Now().After(deadline) {
 			return states, err
-		}
-		select {
-		case <-deadline:
-			return states, nil
-		case <-ctx.Done():
-			return states, context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -2,7 +2,6 @@ package install
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -41,24 +40,16 @@ func documented(t *testing.T, page string) []string {
 		if !strings.Contains(block[1], "kind: Kustomization\n") {
 			continue
 		}
-		directory, root, err := temporaryBeside("../..")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = os.RemoveAll(directory) })
-		text := remote.ReplaceAllString(block[1], root+"/$1")
-		text = operator.ReplaceAllLiteralString(text, "operator.yaml")
-		if strings.Contains(text, "://") {
-			t.Fatalf("%s: the example asks for what is not in this repository:\n%s", page, text)
-		}
-		for name, body := range map[string][]byte{
-			"kustomization.yaml": []byte(text), "operator.yaml": releasedOperator(t), "install.yaml": released,
-		} {
-			if err := os.WriteFile(filepath.Join(directory, name), body, 0o600); err != nil {
-				t.Fatal(err)
+		got, err := overlaid("../..", func(root string) map[string]string {
+			text := remote.ReplaceAllString(block[1], root+"/$1")
+			text = operator.ReplaceAllLiteralString(text, "operator.yaml")
+			if strings.Contains(text, "://") {
+				t.Fatalf("%s: the example asks for what is not in this repository:\n%s", page, text)
 			}
-		}
-		got, err := build(directory, page)
+			return map[string]string{
+				kustomization: text, "operator.yaml": string(releasedOperator(t)), "install.yaml": string(released),
+			}
+		}, func(temporary string) ([]byte, error) { return build(temporary, page) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -63,16 +63,9 @@ var rendering sync.Mutex
 
 // Render builds the kustomization of a directory with the images of the registry and tag.
 func Render(directory, registry, tag string) ([]byte, error) {
-	temporary, relative, err := temporaryBeside(directory)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(temporary) }()
-	body := fmt.Sprintf(overlay, relative, registry+"/"+PluginImage, tag)
-	if err := os.WriteFile(filepath.Join(temporary, "kustomization.yaml"), []byte(body), 0o600); err != nil {
-		return nil, fmt.Errorf("write the overlay: %w", err)
-	}
-	return build(temporary, directory)
+	return overlaid(directory, func(relative string) map[string]string {
+		return map[string]string{kustomization: fmt.Sprintf(overlay, relative, registry+"/"+PluginImage, tag)}
+	}, func(temporary string) ([]byte, error) { return build(temporary, directory) })
 }
 
 // composed is the base with components.
@@ -84,20 +77,13 @@ components: [%s]
 
 // With is the base of a directory of manifests with some of its components, with the images of the registry and tag.
 func With(manifests, registry, tag string, components ...string) ([]byte, error) {
-	temporary, relative, err := temporaryBeside(manifests)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(temporary) }()
-	var quoted []string
-	for _, component := range components {
-		quoted = append(quoted, fmt.Sprintf("%q", relative+"/components/"+component))
-	}
-	body := fmt.Sprintf(composed, relative+"/base", strings.Join(quoted, ", "))
-	if err := os.WriteFile(filepath.Join(temporary, "kustomization.yaml"), []byte(body), 0o600); err != nil {
-		return nil, fmt.Errorf("write the kustomization: %w", err)
-	}
-	return Render(temporary, registry, tag)
+	return overlaid(manifests, func(relative string) map[string]string {
+		var quoted []string
+		for _, component := range components {
+			quoted = append(quoted, fmt.Sprintf("%q", relative+"/components/"+component))
+		}
+		return map[string]string{kustomization: fmt.Sprintf(composed, relative+"/base", strings.Join(quoted, ", "))}
+	}, func(temporary string) ([]byte, error) { return Render(temporary, registry, tag) })
 }
 
 // Build is a directory's kustomization as it is.
@@ -122,17 +108,9 @@ func build(directory, name string) ([]byte, error) {
 
 // RenderInOperator adds the component of the plugin in the operator's pod to the operator's manifest.
 func RenderInOperator(component string, operator []byte, registry, tag string) ([]byte, error) {
-	temporary, relative, err := temporaryBeside(component)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(temporary) }()
-	for name, body := range map[string][]byte{"operator.yaml": operator, "kustomization.yaml": fmt.Appendf(nil, inOperator, relative)} {
-		if err := os.WriteFile(filepath.Join(temporary, name), body, 0o600); err != nil {
-			return nil, fmt.Errorf("write the kustomization: %w", err)
-		}
-	}
-	return Render(temporary, registry, tag)
+	return overlaid(component, func(relative string) map[string]string {
+		return map[string]string{"operator.yaml": string(operator), kustomization: fmt.Sprintf(inOperator, relative)}
+	}, func(temporary string) ([]byte, error) { return Render(temporary, registry, tag) })
 }
 
 // ReleasedOperator is the operator's Deployment in the manifest of the release that this module is built with.
@@ -155,23 +133,35 @@ func ReleasedOperator(ctx context.Context) ([]byte, error) {
 	return nil, fmt.Errorf("the operator's manifest of %s has no Deployment", version)
 }
 
-// temporaryBeside makes a temporary directory and tells the way from there to the other, which kustomize wants relative.
-func temporaryBeside(directory string) (temporary, relative string, err error) {
+// kustomization is the name of the file that kustomize begins with.
+const kustomization = "kustomization.yaml"
+
+// overlaid has a temporary directory rendered, with files that may name the way from there to another directory, which kustomize wants
+// relative.
+func overlaid(
+	directory string, files func(relative string) map[string]string, render func(temporary string) ([]byte, error),
+) ([]byte, error) {
 	absolute, err := filepath.Abs(directory)
 	if err != nil {
-		return "", "", fmt.Errorf("find %s: %w", directory, err)
+		return nil, fmt.Errorf("find %s: %w", directory, err)
 	}
 	made, err := os.MkdirTemp("", "overlay-")
 	if err != nil {
-		return "", "", fmt.Errorf("make a temporary directory: %w", err)
+		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}
-	// kustomize resolves symbolic links in one of the two paths only.
-	if temporary, err = filepath.EvalSymlinks(made); err == nil {
-		relative, err = filepath.Rel(temporary, absolute)
-	}
+	defer func() { _ = os.RemoveAll(made) }()
+	temporary, err := filepath.EvalSymlinks(made) // kustomize resolves symbolic links in one of the two paths only
 	if err != nil {
-		_ = os.RemoveAll(made)
-		return "", "", fmt.Errorf("find the way to %s: %w", directory, err)
+		return nil, fmt.Errorf("find %s: %w", made, err)
 	}
-	return temporary, relative, nil
+	relative, err := filepath.Rel(temporary, absolute)
+	if err != nil {
+		return nil, fmt.Errorf("find the way to %s: %w", directory, err)
+	}
+	for name, body := range files(relative) {
+		if err := os.WriteFile(filepath.Join(temporary, name), []byte(body), 0o600); err != nil {
+			return nil, fmt.Errorf("write the overlay: %w", err)
+		}
+	}
+	return render(temporary)
 }
