@@ -43,7 +43,11 @@ func main() {
 	only := flag.String("only", "", "measure only these, separated by commas: shutdown, failover, hook, rest, quiet, storms, pgbench, awake, pooled, wakes, doze, operator, shared-buffers, prewarm, beside, together")
 	flag.Parse()
 	log.SetLogger(logr.Discard())
-	program.Run("bench", func(ctx context.Context) error { return run(ctx, much, *only) })
+	program.Run("bench", func(ctx context.Context) error {
+		return scenario.InNamespace(ctx, "bench", func(kube *scenario.Kubernetes, namespace string) error {
+			return run(ctx, kube, namespace, much, *only)
+		})
+	})
 }
 
 // amounts say how much is measured.
@@ -53,20 +57,7 @@ type amounts struct {
 	rest time.Duration
 }
 
-func run(ctx context.Context, much amounts, only string) error {
-	kube, err := scenario.Connect()
-	if err != nil {
-		return err
-	}
-	namespace, err := kube.Namespace(ctx, "bench")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		doomed := &corev1.Namespace{}
-		doomed.Name = namespace
-		_ = kube.Delete(context.WithoutCancel(ctx), doomed)
-	}()
+func run(ctx context.Context, kube *scenario.Kubernetes, namespace string, much amounts, only string) error {
 	with := kube.NewCluster(namespace, "with", 1, never)
 	without := kube.NewCluster(namespace, "without", 1, never)
 	without.Spec.Plugins = nil

@@ -43,27 +43,16 @@ type show struct {
 }
 
 func run(ctx context.Context) error {
-	kube, err := scenario.Connect()
-	if err != nil {
-		return err
-	}
-	namespace, err := kube.Namespace(ctx, "demo")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		doomed := &corev1.Namespace{}
-		doomed.Name = namespace
-		_ = kube.Delete(context.WithoutCancel(ctx), doomed)
-	}()
-	s := &show{Kubernetes: kube, start: time.Now(), cluster: kube.NewCluster(namespace, "demo", 1, thresholdMinutes)}
-	s.schedule = scenario.NewScheduledBackup(s.cluster, "demo", "0 0 2 * * *")
-	for _, step := range []func(context.Context) error{s.create, s.use, s.doze, s.wake, s.doze, s.fallAsleep, s.wake} {
-		if err := step(ctx); err != nil {
-			return err
+	return scenario.InNamespace(ctx, "demo", func(kube *scenario.Kubernetes, namespace string) error {
+		s := &show{Kubernetes: kube, start: time.Now(), cluster: kube.NewCluster(namespace, "demo", 1, thresholdMinutes)}
+		s.schedule = scenario.NewScheduledBackup(s.cluster, "demo", "0 0 2 * * *")
+		for _, step := range []func(context.Context) error{s.create, s.use, s.doze, s.wake, s.doze, s.fallAsleep, s.wake, s.events} {
+			if err := step(ctx); err != nil {
+				return err
+			}
 		}
-	}
-	return s.events(ctx)
+		return nil
+	})
 }
 
 // say prints a line of the timeline.

@@ -115,6 +115,22 @@ func (k *Kubernetes) As(token string) (client.Client, error) {
 	return &Kubernetes{WithWatch: other, REST: config}, nil
 }
 
+// InNamespace connects to the cluster, and has something done in a new namespace, which it deletes afterwards.
+func InNamespace(ctx context.Context, prefix string, do func(k *Kubernetes, namespace string) error) error {
+	k, err := Connect()
+	if err != nil {
+		return err
+	}
+	namespace, err := k.Namespace(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = k.Delete(context.WithoutCancel(ctx), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	}()
+	return do(k, namespace)
+}
+
 // Namespace creates a namespace with a generated name.
 func (k *Kubernetes) Namespace(ctx context.Context, prefix string) (string, error) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}
