@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/cluster"
@@ -55,6 +56,11 @@ func run(ctx context.Context, arguments []string) error {
 	if len(arguments) == 0 {
 		return fmt.Errorf("no command\n%s", usage)
 	}
+	if slices.Contains([]string{"down", "audit", "kubectl", "exec"}, arguments[0]) { // what asks the API server, or is to be where it is
+		if err := layout.Enter(); err != nil {
+			return err
+		}
+	}
 	progress := cluster.NewProgress(os.Stderr)
 	switch command, rest := arguments[0], arguments[1:]; command {
 	case "up":
@@ -75,9 +81,6 @@ func run(ctx context.Context, arguments []string) error {
 		}
 		return layout.Prepare(ctx, progress, versions)
 	case "down":
-		if err := layout.Enter(); err != nil {
-			return err
-		}
 		return layout.Down(ctx, progress)
 	case "status":
 		report, err := layout.Status()
@@ -108,9 +111,6 @@ func run(ctx context.Context, arguments []string) error {
 		}
 		return layout.Tag(ctx, rest[0], rest[1])
 	case "audit":
-		if err := layout.Enter(); err != nil {
-			return err
-		}
 		report, err := layout.Audit(ctx, rest...)
 		fmt.Print(report)
 		return err
@@ -125,16 +125,10 @@ func run(ctx context.Context, arguments []string) error {
 		if len(rest) > 0 && rest[0] == "--" {
 			rest = rest[1:]
 		}
-		if err := layout.Enter(); err != nil {
-			return err
-		}
 		return layout.BecomeKubectl(rest)
 	case "exec":
 		if len(rest) == 0 {
 			return fmt.Errorf("exec takes a command\n%s", usage)
-		}
-		if err := layout.Enter(); err != nil {
-			return err
 		}
 		return layout.Become(rest[0], rest[1:]...)
 	case "prometheus", "promtool":
