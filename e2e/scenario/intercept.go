@@ -101,10 +101,7 @@ func (k *Kubernetes) StopIntercepting(ctx context.Context, namespace string, i *
 	if err := k.Delete(ctx, webhook(namespace, "", nil)); err != nil {
 		return fmt.Errorf("delete the webhook: %w", err)
 	}
-	if err := i.server.Close(); err != nil {
-		return fmt.Errorf("stop the webhook's server: %w", err)
-	}
-	return nil
+	return i.server.Close()
 }
 
 // webhook covers changes by service accounts in the namespace.

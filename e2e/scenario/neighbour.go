@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -45,12 +46,7 @@ func (k *Kubernetes) InstallNeighbour(ctx context.Context, n Neighbour) error {
 
 // RemoveNeighbour removes the plugin; no cluster may list it any more.
 func (k *Kubernetes) RemoveNeighbour(ctx context.Context, name string) error {
-	for _, object := range []client.Object{neighbourService(name), neighbourDeployment(Neighbour{Name: name})} {
-		if err := k.Delete(ctx, object); err != nil {
-			return fmt.Errorf("delete the other plugin: %w", err)
-		}
-	}
-	return nil
+	return errors.Join(k.Delete(ctx, neighbourService(name)), k.Delete(ctx, neighbourDeployment(Neighbour{Name: name})))
 }
 
 func neighbourService(name string) *corev1.Service {
