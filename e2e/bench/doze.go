@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,7 +26,7 @@ const (
 // and are asked one after the other, each beside the one that is always awake, and nothing else wakes or falls asleep meanwhile. In
 // the first rounds the two others, which take long, are asked before.
 func dozes(ctx context.Context, kube *scenario.Kubernetes, namespace string, hibernating, stock *cnpgv1.Cluster, much amounts) error {
-	dozing, err := dozers(ctx, kube, namespace, "dozing", min(max(much.dozers, 1), much.dozes))
+	dozing, err := several(ctx, kube, namespace, "dozing", min(max(much.dozers, 1), much.dozes), dozesAfter)
 	if err != nil {
 		return err
 	}
@@ -83,12 +82,16 @@ func dozes(ctx context.Context, kube *scenario.Kubernetes, namespace string, hib
 	return deleteAll(ctx, kube, dozing)
 }
 
-// dozers creates clusters that doze after half a minute.
-func dozers(ctx context.Context, kube *scenario.Kubernetes, namespace, name string, count int) ([]*cnpgv1.Cluster, error) {
+// several creates clusters that doze, after minutes that may be half a one, or never.
+func several(
+	ctx context.Context, kube *scenario.Kubernetes, namespace, name string, count int, minutes string,
+) ([]*cnpgv1.Cluster, error) {
 	clusters := make([]*cnpgv1.Cluster, count)
 	for i := range clusters {
 		clusters[i] = kube.NewCluster(namespace, fmt.Sprintf("%s-%d", name, i), 1, never)
-		clusters[i].Annotations[scenario.DozeMinutes] = "0.5"
+		if minutes != never {
+			clusters[i].Annotations[scenario.DozeMinutes] = minutes
+		}
 		if err := kube.Create(ctx, clusters[i]); err != nil {
 			return nil, fmt.Errorf("create cluster %s: %w", clusters[i].Name, err)
 		}
@@ -169,21 +172,12 @@ func dirtyDoze(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster
 		return "", err
 	}
 	dirtied := time.Now()
-	announced, err := kube.AwaitCluster(ctx, c, "announced", toDoze, func(c *cnpgv1.Cluster) bool {
-		return c.Annotations[scenario.Announced] != ""
-	})
-	if err != nil {
-		return "", err
-	}
-	fenced, err := kube.AwaitCluster(ctx, c, "fenced", toDoze, func(c *cnpgv1.Cluster) bool {
-		return c.Annotations[scenario.Fence] != ""
-	})
-	if err != nil {
-		return "", err
-	}
-	stopped, err := kube.AwaitCluster(ctx, c, "dozing", toDoze, scenario.Dozing)
-	if err != nil {
-		return "", err
+	var seen [3]time.Time // announced, fenced and stopped
+	for i, annotation := range []string{scenario.Announced, scenario.Fence, scenario.PostgresStopped} {
+		is := func(c *cnpgv1.Cluster) bool { return c.Annotations[annotation] != "" }
+		if seen[i], err = kube.AwaitCluster(ctx, c, "annotated with "+annotation, toDoze, is); err != nil {
+			return "", err
+		}
 	}
 	text, err := kube.LogsSince(ctx, c.Namespace, c.Status.CurrentPrimary, "postgres", dirtied)
 	if err != nil {
@@ -196,7 +190,7 @@ func dirtyDoze(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster
 	_ = scenario.Rest(ctx, settles)
 	took, err := firstQuery(ctx, kube, c)
 	return fmt.Sprintf("%.2f | %s | %.2f | %.3f",
-		announced.Sub(started).Seconds(), completed, stopped.Sub(fenced).Seconds(), took.Seconds()), err
+		seen[0].Sub(started).Seconds(), completed, seen[2].Sub(seen[1]).Seconds(), took.Seconds()), err
 }
 
 // dirty leaves more than half of the shared buffers dirty.
@@ -217,19 +211,11 @@ var errNoCheckpoint = errors.New("the log has no complete checkpoint")
 // checkpointIn returns when the first checkpoint after a time began, with which a preparation begins, and what PostgreSQL says at its
 // end.
 func checkpointIn(log string, after time.Time) (started time.Time, completed string, err error) {
-	for text := range strings.Lines(log) {
-		var line struct {
-			At     time.Time `json:"ts"`
-			Record struct {
-				Message string `json:"message"`
-			} `json:"record"`
-		}
-		if json.Unmarshal([]byte(text), &line) != nil || line.At.Before(after) {
-			continue
-		}
-		switch message := line.Record.Message; {
+	for line := range strings.Lines(log) {
+		switch at, message := scenario.Logged([]byte(line)); {
+		case at.Before(after):
 		case strings.HasPrefix(message, "checkpoint starting") && started.IsZero():
-			started = line.At
+			started = at
 		case strings.HasPrefix(message, "checkpoint complete") && !started.IsZero():
 			completed, _, _ = strings.Cut(strings.TrimPrefix(message, "checkpoint complete: "), "; sync files")
 			return started, completed, nil

@@ -169,15 +169,8 @@ func pluginEndpoint(ctx context.Context, kube *scenario.Kubernetes) (string, *tl
 }
 
 func reachable(ctx context.Context, address string) bool {
-	ctx, cancel := context.WithTimeout(ctx, reach)
-	defer cancel()
-	var dialer net.Dialer
-	connection, err := dialer.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return false
-	}
-	_ = connection.Close()
-	return true
+	connection, err := (&net.Dialer{Timeout: reach}).DialContext(ctx, "tcp", address)
+	return err == nil && connection.Close() == nil
 }
 
 func milliseconds(d time.Duration) float64 { return 1000 * d.Seconds() }

@@ -27,7 +27,7 @@ func operators(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 	var clusters []*cnpgv1.Cluster
 	for count := 0; ; count = min(count+max(most/2, 1), most) {
 		for len(clusters) < count { // few at once: each start takes the whole machine
-			more, err := dozers(ctx, kube, namespace, fmt.Sprintf("rests-%d", len(clusters)), min(5, count-len(clusters)))
+			more, err := several(ctx, kube, namespace, fmt.Sprintf("rests-%d", len(clusters)), min(5, count-len(clusters)), dozesAfter)
 			if err != nil {
 				return err
 			}

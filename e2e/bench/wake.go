@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -95,13 +93,9 @@ func answer(ctx context.Context, d database, within time.Duration) error {
 
 // together wakes many clusters at once and prints how long each one's client waited.
 func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, count int) error {
-	var clusters []*cnpgv1.Cluster
-	for i := range count {
-		c := kube.NewCluster(namespace, fmt.Sprintf("together-%d", i), 1, never)
-		if err := kube.Create(ctx, c); err != nil {
-			return fmt.Errorf("create cluster %s: %w", c.Name, err)
-		}
-		clusters = append(clusters, c)
+	clusters, err := several(ctx, kube, namespace, "together", count, never)
+	if err != nil {
+		return err
 	}
 	for _, c := range clusters {
 		if err := kube.AwaitHealthy(ctx, c, 2*toHealthy); err != nil {
@@ -123,17 +117,17 @@ func together(ctx context.Context, kube *scenario.Kubernetes, namespace string, 
 		}
 		databases = append(databases, d)
 	}
-	var group sync.WaitGroup
-	times, failures := make([]time.Duration, len(clusters)), make([]error, len(clusters))
+	var waking errgroup.Group
+	times := make([]time.Duration, len(clusters))
 	for i, d := range databases {
-		group.Go(func() {
+		waking.Go(func() error {
 			start := time.Now()
-			failures[i] = answer(ctx, d, toHealthy)
+			err := answer(ctx, d, toHealthy)
 			times[i] = time.Since(start)
+			return err
 		})
 	}
-	group.Wait()
-	if err := errors.Join(failures...); err != nil {
+	if err := waking.Wait(); err != nil {
 		return err
 	}
 	woken, err := wokenBy(ctx, kube, clusters)
