@@ -32,9 +32,9 @@ func awake(ctx context.Context, kube *scenario.Kubernetes, namespace string, run
 	if err := begin(ctx, kube, with); err != nil {
 		return err
 	}
-	pod := &corev1.Pod{}
-	if err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: with.Name + "-1"}, pod); err != nil {
-		return fmt.Errorf("read pod %s-1: %w", with.Name, err)
+	pod, err := primaryOf(ctx, kube, with)
+	if err != nil {
+		return err
 	}
 	without.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: processor(pod)}
 	if err := begin(ctx, kube, without); err != nil {

@@ -60,11 +60,10 @@ func (d database) open(ctx context.Context, settings string) (*pgx.Conn, error) 
 	return conn, nil
 }
 
-func instancesOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) ([]corev1.Pod, error) {
-	var pods corev1.PodList
-	err := kube.List(ctx, &pods, client.InNamespace(c.Namespace), client.MatchingLabels{"cnpg.io/cluster": c.Name, "cnpg.io/podRole": "instance"})
-	if err != nil {
-		return nil, fmt.Errorf("list the instances: %w", err)
+func primaryOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Status.CurrentPrimary}, pod); err != nil {
+		return nil, fmt.Errorf("read the primary's pod: %w", err)
 	}
-	return pods.Items, nil
+	return pod, nil
 }

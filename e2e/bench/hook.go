@@ -111,9 +111,9 @@ func callSteadily(ctx context.Context, call func(ctx context.Context, i int) err
 
 // hookRequests are what the operator sends for the primary of the cluster, which has no sidecar.
 func hookRequests(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) ([]*lifecycle.OperatorLifecycleRequest, error) {
-	var pod corev1.Pod
-	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Status.CurrentPrimary}, &pod); err != nil {
-		return nil, fmt.Errorf("read the pod: %w", err)
+	pod, err := primaryOf(ctx, kube, c)
+	if err != nil {
+		return nil, err
 	}
 	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	object, err := json.Marshal(pod)

@@ -26,20 +26,15 @@ var errNoWorker = errors.New("the worker's process cannot be seen from here")
 
 // workerOf is the process of the sidecar's worker in a cluster's primary.
 func workerOf(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) (int, error) {
-	pods, err := instancesOf(ctx, kube, c)
+	pod, err := primaryOf(ctx, kube, c)
 	if err != nil {
 		return 0, err
 	}
-	for _, pod := range pods {
-		if pod.Name != c.Status.CurrentPrimary {
-			continue
-		}
-		found := scenario.Processes(func(cmdline []string) bool { return len(cmdline) > 1 && cmdline[1] == "worker" }, string(pod.UID))
-		if len(found) == 1 {
-			return found[0], nil
-		}
+	found := scenario.Processes(func(cmdline []string) bool { return len(cmdline) > 1 && cmdline[1] == "worker" }, string(pod.UID))
+	if len(found) != 1 {
+		return 0, errNoWorker
 	}
-	return 0, errNoWorker
+	return found[0], nil
 }
 
 // samples is how often the sidecar has sampled PostgreSQL, from its metrics page.
@@ -69,7 +64,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 	if err != nil {
 		return err
 	}
-	pods, err := instancesOf(ctx, kube, c)
+	pod, err := primaryOf(ctx, kube, c)
 	if err != nil {
 		return err
 	}
@@ -79,7 +74,7 @@ func storms(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) e
 		rage func(context.Context) (offered, accepted int64)
 	}{
 		{"bare TCP connects", func(ctx context.Context) (int64, int64) {
-			return flood(ctx, net.JoinHostPort(pods[0].Status.PodIP, "5432"))
+			return flood(ctx, net.JoinHostPort(pod.Status.PodIP, "5432"))
 		}},
 		{"logins without TLS", func(ctx context.Context) (int64, int64) {
 			done := repeat(ctx, 4, stormLasts, func(ctx context.Context) error {

@@ -16,8 +16,6 @@ import (
 	"github.com/go-logr/logr"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/program"
@@ -125,10 +123,9 @@ func median(times []time.Duration) time.Duration {
 
 // atRest prints the resident memory and the processor time of each process of the sidecar.
 func atRest(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, lasts time.Duration) error {
-	var pod corev1.Pod
-	key := client.ObjectKey{Namespace: c.Namespace, Name: c.Status.CurrentPrimary}
-	if err := kube.Get(ctx, key, &pod); err != nil {
-		return fmt.Errorf("read the pod: %w", err)
+	pod, err := primaryOf(ctx, kube, c)
+	if err != nil {
+		return err
 	}
 	processes := scenario.Processes(func(cmdline []string) bool {
 		return cmdline[0] == "/sidecar" || cmdline[0] == "/supervisor"
