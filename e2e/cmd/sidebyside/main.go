@@ -59,25 +59,14 @@ func lines(printed io.Reader, writing *sync.Mutex, out io.Writer) error {
 	reader := bufio.NewReader(printed)
 	for {
 		line, err := reader.ReadBytes('\n')
-		if len(line) != 0 {
-			if err := write(line, writing, out); err != nil {
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
+		writing.Lock()
+		_, failed := out.Write(line)
+		writing.Unlock()
+		if failed != nil || errors.Is(err, io.EOF) {
+			return failed
 		}
 		if err != nil {
 			return fmt.Errorf("read what it prints: %w", err)
 		}
 	}
-}
-
-func write(line []byte, writing *sync.Mutex, out io.Writer) error {
-	writing.Lock()
-	defer writing.Unlock()
-	if _, err := out.Write(line); err != nil {
-		return fmt.Errorf("print a line: %w", err)
-	}
-	return nil
 }
