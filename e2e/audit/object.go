@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -89,11 +90,9 @@ func (o *object) state() state {
 	s.fenced, s.holding, s.since, s.stopped = annotations[fence] != "", annotations[holding], annotations[dozingSince], annotations[stopped]
 	s.theirs = s.fenced && !o.ours("metadata", "annotations", fence)
 	s.ours = s.on && o.ours("metadata", "annotations", hibernation)
-	for _, condition := range o.Status.Conditions {
-		if condition.Type == hibernation {
-			s.begun = condition.Reason != "" && condition.Reason != "WaitingForHealthy"
-			s.gone = condition.Reason == "Hibernated" && condition.Status == metav1.ConditionTrue
-		}
+	if condition := meta.FindStatusCondition(o.Status.Conditions, hibernation); condition != nil {
+		s.begun = condition.Reason != "" && condition.Reason != "WaitingForHealthy"
+		s.gone = condition.Reason == "Hibernated" && condition.Status == metav1.ConditionTrue
 	}
 	return s
 }

@@ -7,6 +7,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -115,12 +116,8 @@ func Dozing(c *cnpgv1.Cluster) bool { return c.Annotations[PostgresStopped] != "
 
 // Hibernated reports whether hibernation is complete, by the operator's condition.
 func Hibernated(c *cnpgv1.Cluster) bool {
-	for _, condition := range c.Status.Conditions {
-		if condition.Type == Hibernation {
-			return condition.Status == metav1.ConditionTrue && condition.Reason == "Hibernated"
-		}
-	}
-	return false
+	condition := meta.FindStatusCondition(c.Status.Conditions, Hibernation)
+	return condition != nil && condition.Status == metav1.ConditionTrue && condition.Reason == "Hibernated"
 }
 
 // AwaitHealthy waits until every instance of the cluster is ready.
