@@ -29,10 +29,7 @@ func (l Layout) components() map[string]int {
 	for _, file := range files {
 		name := filepath.Base(file)
 		found[name] = 0
-		content, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
+		content, _ := os.ReadFile(file)
 		if pid, err := strconv.Atoi(string(content)); err == nil && l.ours(pid) {
 			found[name] = pid
 		}
@@ -53,19 +50,11 @@ func (l Layout) ended() error {
 
 // lastLines returns at most the last 2000 bytes of a file.
 func lastLines(path string) string {
-	file, err := os.Open(path)
+	content, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
-	defer func() { _ = file.Close() }()
-	const most = 2000
-	info, err := file.Stat()
-	if err != nil {
-		return err.Error()
-	}
-	text := make([]byte, most)
-	n, _ := file.ReadAt(text, max(0, info.Size()-most))
-	return string(text[:n])
+	return string(content[max(0, len(content)-2000):])
 }
 
 // processes are the components, the shims of containerd, and what runs in containers, which our control groups tell.
@@ -78,9 +67,8 @@ func (l Layout) processes() []int {
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err == nil && strings.Contains(string(content), "containerd-shim") && strings.Contains(string(content), l.Run+"/") {
-			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
-				found[pid] = true
-			}
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			found[pid] = true
 		}
 	}
 	var groups []string
@@ -94,14 +82,13 @@ func (l Layout) processes() []int {
 			}
 			content, _ := os.ReadFile(path)
 			for _, field := range strings.Fields(string(content)) {
-				if pid, err := strconv.Atoi(field); err == nil {
-					found[pid] = true
-				}
+				pid, _ := strconv.Atoi(field)
+				found[pid] = true
 			}
 			return nil
 		})
 	}
-	delete(found, 0)
+	delete(found, 0) // no process has this number
 	var pids []int
 	for pid := range found {
 		if !zombie(pid) {

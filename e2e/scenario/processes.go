@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,7 +30,7 @@ func Processes(match func(cmdline []string) bool, words ...string) []int {
 		if err != nil || !match(strings.Split(strings.TrimRight(string(content), "\x00"), "\x00")) {
 			continue
 		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && containsAll(string(cgroup), words) {
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && !slices.ContainsFunc(words, lacking(string(cgroup))) {
 			found = append(found, pid)
 		}
 	}
@@ -46,13 +47,8 @@ func InThisNetwork(pid int) bool {
 	return err == nil && other == own
 }
 
-func containsAll(text string, words []string) bool {
-	for _, word := range words {
-		if !strings.Contains(text, word) {
-			return false
-		}
-	}
-	return true
+func lacking(text string) func(word string) bool {
+	return func(word string) bool { return !strings.Contains(text, word) }
 }
 
 // ProcessorTime returns the user and system CPU time of a process.
@@ -74,20 +70,11 @@ func Memory(pid int) (resident, anonymous, most float64, err error) {
 	if err != nil {
 		return 0, 0, 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
 	}
+	kib := map[string]float64{}
 	for text := range strings.Lines(string(content)) {
-		fields := strings.Fields(text)
-		if len(fields) < 2 {
-			continue
-		}
-		kib, _ := strconv.ParseFloat(fields[1], 64)
-		switch fields[0] {
-		case "VmRSS:":
-			resident = kib / 1024
-		case "RssAnon:":
-			anonymous = kib / 1024
-		case "VmHWM:":
-			most = kib / 1024
+		if fields := strings.Fields(text); len(fields) > 1 {
+			kib[fields[0]], _ = strconv.ParseFloat(fields[1], 64)
 		}
 	}
-	return resident, anonymous, most, nil
+	return kib["VmRSS:"] / 1024, kib["RssAnon:"] / 1024, kib["VmHWM:"] / 1024, nil
 }
