@@ -200,10 +200,8 @@ func dirty(ctx context.Context, d database) error {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, dirtying); err != nil {
-		return fmt.Errorf("dirty the buffers: %w", err)
-	}
-	return nil
+	_, err = conn.Exec(ctx, dirtying)
+	return err
 }
 
 var errNoCheckpoint = errors.New("the log has no complete checkpoint")

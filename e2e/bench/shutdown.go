@@ -181,8 +181,5 @@ func failover(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster)
 func deletePrimary(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
 	doomed := &corev1.Pod{}
 	doomed.Namespace, doomed.Name = c.Namespace, c.Status.CurrentPrimary
-	if err := kube.Delete(ctx, doomed); err != nil {
-		return fmt.Errorf("delete the primary's pod: %w", err)
-	}
-	return nil
+	return kube.Delete(ctx, doomed)
 }

@@ -85,10 +85,8 @@ func answer(ctx context.Context, d database, within time.Duration) error {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, "select 1"); err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	return nil
+	_, err = conn.Exec(ctx, "select 1")
+	return err
 }
 
 // together wakes many clusters at once and prints how long each one's client waited.

@@ -112,10 +112,7 @@ func delegate(group string) error {
 		}
 	}
 	enabled := []byte("+" + strings.Join(controllers, " +"))
-	if err := os.WriteFile(filepath.Join(group, "cgroup.subtree_control"), enabled, 0o644); err != nil {
-		return fmt.Errorf("give the controllers of the control group %s to those below it: %w", group, err)
-	}
-	return nil
+	return os.WriteFile(filepath.Join(group, "cgroup.subtree_control"), enabled, 0o644)
 }
 
 // moveProcesses moves the processes of a control group of version 2 to another, which it makes.

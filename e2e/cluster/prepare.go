@@ -117,10 +117,7 @@ func (l Layout) build(ctx context.Context, progress *Progress, name string, modu
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("compile %s: %w: %s", name, err, out)
 	}
-	if err := os.Rename(binary+".part", binary); err != nil {
-		return "", fmt.Errorf("keep %s: %w", name, err)
-	}
-	return binary, nil
+	return binary, os.Rename(binary+".part", binary)
 }
 
 // programImage makes, unless the cache has it, an image of one program of the module of the name, and of further files.

@@ -25,10 +25,7 @@ func (l Layout) Alertmanager(ctx context.Context, progress *Progress) (string, e
 		return "", err
 	}
 	path := filepath.Join(directory, "alertmanager")
-	if err := os.WriteFile(path, []byte(runAlertmanager), 0o755); err != nil {
-		return "", fmt.Errorf("write the script that runs Alertmanager: %w", err)
-	}
-	return path, nil
+	return path, os.WriteFile(path, []byte(runAlertmanager), 0o755)
 }
 
 // runAlertmanager gives Debian's Alertmanager the templates that it opens at its start, and that no notification of ours uses, in a

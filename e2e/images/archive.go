@@ -83,10 +83,7 @@ func Write(file, name string, config Config, layers ...Layer) error {
 	if _, err := writeTar(archive, Files(entries...)); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	if err := os.Rename(archive, file); err != nil {
-		return fmt.Errorf("keep %s: %w", file, err)
-	}
-	return nil
+	return os.Rename(archive, file)
 }
 
 // writeTar writes a layer into a new file, and returns the digest of that.

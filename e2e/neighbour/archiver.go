@@ -19,12 +19,9 @@ type store string
 func (s store) keep(name string, content []byte) error {
 	path := filepath.Join(string(s), name)
 	if err := os.WriteFile(path+".part", content, 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+		return err
 	}
-	if err := os.Rename(path+".part", path); err != nil {
-		return fmt.Errorf("keep %s: %w", name, err)
-	}
-	return nil
+	return os.Rename(path+".part", path)
 }
 
 // archiver is the WAL service.

@@ -5,6 +5,7 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -54,11 +55,8 @@ func Connect() (*Kubernetes, error) {
 	}
 	config.QPS, config.Burst = 200, 400
 	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register the Kubernetes types: %w", err)
-	}
-	if err := cnpgv1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register the CloudNativePG types: %w", err)
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), cnpgv1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("register the types: %w", err)
 	}
 	generic, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {

@@ -45,8 +45,5 @@ func provide(ctx context.Context, variable string) (string, error) {
 		return "", fmt.Errorf("make %s: %w: %s", variable, err, said.String())
 	}
 	value := strings.TrimSpace(string(printed))
-	if err := os.Setenv(variable, value); err != nil {
-		return "", fmt.Errorf("set %s: %w", variable, err)
-	}
-	return value, nil
+	return value, os.Setenv(variable, value)
 }

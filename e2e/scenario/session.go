@@ -153,10 +153,8 @@ func (s *Session) Run(statements string) error {
 
 // Send sends a statement without waiting for it.
 func (s *Session) Send(statement string) error {
-	if _, err := fmt.Fprintf(s.input, "%s;\n", statement); err != nil {
-		return fmt.Errorf("write to psql: %w", err)
-	}
-	return nil
+	_, err := fmt.Fprintf(s.input, "%s;\n", statement)
+	return err
 }
 
 // Close ends psql and returns the times between which its session ended.

@@ -40,10 +40,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if len(order.Targets) == 0 {
 		return errors.New("the order names no target")
 	}
-	if err := json.NewEncoder(out).Encode(carryOut(ctx, order)); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	return nil
+	return json.NewEncoder(out).Encode(carryOut(ctx, order))
 }
 
 func carryOut(ctx context.Context, order scenario.Burst) scenario.BurstReport {
