@@ -2,7 +2,6 @@ package images
 
 import (
 	"archive/tar"
-	"bytes"
 	"fmt"
 	"io"
 	"io/fs"
@@ -44,31 +43,37 @@ func (f File) write(layer *tar.Writer) error {
 	if f.Mode&fs.ModeSticky != 0 {
 		header.Mode |= 0o1000
 	}
-	content := io.Reader(bytes.NewReader(f.Content))
 	switch {
 	case f.Mode.IsDir():
 		header.Typeflag, header.Name, header.Size = tar.TypeDir, f.Name+"/", 0
 	case f.Link != "":
 		header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, f.Link, 0o777
 	case f.From != "":
-		source, err := os.Open(f.From)
+		info, err := os.Stat(f.From)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = source.Close() }()
-		info, err := source.Stat()
-		if err != nil {
-			return err
-		}
-		header.Size, content = info.Size(), source
+		header.Size = info.Size()
+		return put(layer, header, f.From)
 	}
 	if err := layer.WriteHeader(header); err != nil {
 		return err
 	}
-	if header.Size == 0 {
-		return nil
+	_, err := layer.Write(f.Content[:header.Size])
+	return err
+}
+
+// put writes a header and, if the header has a size, the content of a file.
+func put(layer *tar.Writer, header *tar.Header, path string) error {
+	if err := layer.WriteHeader(header); err != nil || header.Size == 0 {
+		return err
 	}
-	_, err := io.Copy(layer, content)
+	content, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = content.Close() }()
+	_, err = io.Copy(layer, content)
 	return err
 }
 
@@ -112,17 +117,5 @@ func copyEntry(layer *tar.Writer, path, name string, info fs.FileInfo) error {
 	if info.IsDir() {
 		header.Name += "/"
 	}
-	if err := layer.WriteHeader(header); err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return nil
-	}
-	content, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = content.Close() }()
-	_, err = io.Copy(layer, content)
-	return err
+	return put(layer, header, path)
 }
