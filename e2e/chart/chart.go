@@ -16,7 +16,6 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 	release "helm.sh/helm/v4/pkg/release/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/install"
 )
@@ -29,6 +28,8 @@ const (
 	valuesFile = "values.yaml"
 	// oldest is the first Kubernetes that the chart supports; nothing in it depends on the version.
 	oldest = "v1.30.0"
+	// imagesOf are a released chart's images, of the plugin's name and the tag.
+	imagesOf = "- image: %[1]s:%[2]s\n  name: plugin\n- image: %[1]s-sidecar:%[2]s\n  name: sidecar\n"
 )
 
 // Load reads the chart of a directory.
@@ -65,9 +66,9 @@ func Package(directory, registry, tag, output string) (string, error) {
 	}
 	version := strings.TrimPrefix(tag, "v")
 	loaded.Metadata.Version, loaded.Metadata.AppVersion = version, tag
-	if err := annotate(loaded, registry, tag); err != nil {
-		return "", err
-	}
+	// Artifact Hub is told which images the chart installs, and whether its version is a final one.
+	loaded.Metadata.Annotations["artifacthub.io/images"] = fmt.Sprintf(imagesOf, registry+"/"+install.PluginImage, tag)
+	loaded.Metadata.Annotations["artifacthub.io/prerelease"] = strconv.FormatBool(strings.Contains(tag, "-"))
 	at := slices.IndexFunc(loaded.Raw, func(f *common.File) bool { return f.Name == valuesFile })
 	if at < 0 || !bytes.Contains(loaded.Raw[at].Data, []byte(noRegistry)) {
 		return "", fmt.Errorf("%s of %s has no %s to fill in", valuesFile, directory, noRegistry)
@@ -81,22 +82,4 @@ func Package(directory, registry, tag, output string) (string, error) {
 		return "", fmt.Errorf("package the chart: %w", err)
 	}
 	return file, nil
-}
-
-// annotate tells Artifact Hub which images the chart installs, and whether its version is a final one.
-func annotate(loaded *chartv2.Chart, registry, tag string) error {
-	type image struct {
-		Name  string `json:"name"`
-		Image string `json:"image"`
-	}
-	plugin := registry + "/" + install.PluginImage
-	images, err := yaml.Marshal([]image{
-		{Name: "plugin", Image: plugin + ":" + tag}, {Name: "sidecar", Image: plugin + "-sidecar:" + tag},
-	})
-	if err != nil {
-		return fmt.Errorf("encode the chart's images: %w", err)
-	}
-	loaded.Metadata.Annotations["artifacthub.io/images"] = string(images)
-	loaded.Metadata.Annotations["artifacthub.io/prerelease"] = strconv.FormatBool(strings.Contains(tag, "-"))
-	return nil
 }
