@@ -41,9 +41,6 @@ func (l Layout) nodes() []Layout {
 	return []Layout{l, l.second()}
 }
 
-// nodeNames are the names of so many nodes.
-func nodeNames(count int) []string { return []string{nodeName, SecondNode}[:count] }
-
 // checkNodes says how many nodes there may be.
 func (o Options) checkNodes() error {
 	if o.Nodes != 1 && o.Nodes != 2 {

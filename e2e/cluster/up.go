@@ -178,7 +178,7 @@ func (l Layout) populate(ctx context.Context, progress *Progress, built artefact
 			return err
 		}
 	}
-	for _, name := range nodeNames(options.Nodes) {
+	for _, name := range []string{nodeName, SecondNode}[:options.Nodes] {
 		ready := func(ctx context.Context) error {
 			_, err := l.Kubectl(ctx, "", "wait", "--for=condition=Ready", "node/"+name, "--timeout=5s")
 			return err
