@@ -12,6 +12,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -130,7 +131,7 @@ func (s *show) wake(ctx context.Context) error {
 		return err
 	}
 	_, err = scenario.Await(ctx, s.Kubernetes, s.schedule, "resumed", time.Minute, func(b *cnpgv1.ScheduledBackup) bool {
-		return b.Spec.Suspend == nil || !*b.Spec.Suspend
+		return !ptr.Deref(b.Spec.Suspend, false)
 	})
 	if err != nil {
 		return err
@@ -153,4 +154,4 @@ func (s *show) events(ctx context.Context) error {
 	return nil
 }
 
-func (s *show) suspended() bool { return s.schedule.Spec.Suspend != nil && *s.schedule.Spec.Suspend }
+func (s *show) suspended() bool { return ptr.Deref(s.schedule.Spec.Suspend, false) }

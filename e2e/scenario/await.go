@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -113,17 +112,18 @@ func (k *Kubernetes) AwaitGone(
 	limited, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%T %s/%s is still there after %s", list, namespace, name, within))
 	defer cancel()
 	selector := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", name)}
-	err := wait.PollUntilContextCancel(limited, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	for {
 		present := list.DeepCopyObject().(client.ObjectList)
 		if err := k.List(ctx, present, client.InNamespace(namespace), selector); err != nil {
-			return false, fmt.Errorf("list %s: %w", name, err)
+			return fmt.Errorf("list %s: %w", name, err)
 		}
-		return meta.LenList(present) == 0, nil
-	})
-	if limited.Err() != nil {
-		return context.Cause(limited)
+		if meta.LenList(present) == 0 {
+			return nil
+		}
+		if err := Rest(limited, 200*time.Millisecond); err != nil {
+			return err
+		}
 	}
-	return err
 }
 
 // follow passes every event to done until it returns true, beginning with the current state, and reopens a watch that ends. The state

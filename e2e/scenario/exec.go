@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/utils/ptr"
 )
 
 // Exec runs a command in a container and returns its output.
@@ -64,14 +65,12 @@ func (k *Kubernetes) Page(ctx context.Context, namespace, pod, port, path string
 
 // Logs returns the log of a container, at most the last 200 lines.
 func (k *Kubernetes) Logs(ctx context.Context, namespace, pod, container string) (string, error) {
-	lines := int64(200)
-	return k.log(ctx, namespace, pod, &corev1.PodLogOptions{Container: container, TailLines: &lines})
+	return k.log(ctx, namespace, pod, &corev1.PodLogOptions{Container: container, TailLines: ptr.To(int64(200))})
 }
 
 // LogsSince returns a container's log since a time.
 func (k *Kubernetes) LogsSince(ctx context.Context, namespace, pod, container string, since time.Time) (string, error) {
-	from := metav1.NewTime(since)
-	return k.log(ctx, namespace, pod, &corev1.PodLogOptions{Container: container, SinceTime: &from})
+	return k.log(ctx, namespace, pod, &corev1.PodLogOptions{Container: container, SinceTime: &metav1.Time{Time: since}})
 }
 
 func (k *Kubernetes) log(ctx context.Context, namespace, pod string, options *corev1.PodLogOptions) (string, error) {
