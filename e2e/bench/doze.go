@@ -223,10 +223,9 @@ func checkpointIn(log string, after time.Time) (started time.Time, completed str
 }
 
 func deleteAll(ctx context.Context, kube *scenario.Kubernetes, clusters []*cnpgv1.Cluster) error {
+	var failed error
 	for _, c := range clusters {
-		if err := kube.Delete(ctx, c); err != nil {
-			return fmt.Errorf("delete cluster %s: %w", c.Name, err)
-		}
+		failed = errors.Join(failed, kube.Delete(ctx, c))
 	}
-	return nil
+	return failed
 }

@@ -200,7 +200,7 @@ func rates(with, without *cnpgv1.Cluster, runs int, run func(c *cnpgv1.Cluster, 
 		}
 	}
 	for _, kind := range []struct{ what, arguments string }{{"select-only", "-S -c 4 -T 8"}, {"tpcb-like", "-c 4 -T 8"}} {
-		times := map[*cnpgv1.Cluster][]time.Duration{} // a rate as the time for a thousand, so that the median of times serves
+		served := map[*cnpgv1.Cluster][]float64{}
 		for i := range 2 * runs {
 			c := []*cnpgv1.Cluster{with, without}[(i+i/2)%2] // who goes first takes turns: machines get warm, and caches full
 			out, err := run(c, kind.arguments)
@@ -211,9 +211,9 @@ func rates(with, without *cnpgv1.Cluster, runs int, run func(c *cnpgv1.Cluster, 
 			if err != nil {
 				return err
 			}
-			times[c] = append(times[c], time.Duration(1000/tps*float64(time.Second)))
+			served[c] = append(served[c], tps)
 		}
-		a, b := 1000/median(times[with]).Seconds(), 1000/median(times[without]).Seconds()
+		a, b := median(served[with]), median(served[without])
 		fmt.Printf("| %s (median of %d) | %.0f | %.0f | %.3f |\n", kind.what, runs, a, b, a/b)
 	}
 	return nil

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -116,8 +117,8 @@ func compare(
 	return nil
 }
 
-func median(times []time.Duration) time.Duration {
-	sorted := slices.Sorted(slices.Values(times))
+func median[T cmp.Ordered](figures []T) T {
+	sorted := slices.Sorted(slices.Values(figures))
 	return sorted[len(sorted)/2]
 }
 

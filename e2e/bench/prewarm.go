@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"time"
 
@@ -43,15 +42,16 @@ func prewarmed(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 	}
 	fmt.Println("\n| after | cluster | before (tps) | in the first second | seconds to 90 % of before |\n|---|---|---|---|---|")
 	for range runs {
-		for what, sleeps := range map[string]func(context.Context, *scenario.Kubernetes, *cnpgv1.Cluster) error{
-			"a doze": dozesOnce, "a hibernation": hibernatesOnce,
+		for what, sleeps := range map[string]func(*cnpgv1.Cluster) error{
+			"a doze":        func(c *cnpgv1.Cluster) error { return doze(ctx, kube, []*cnpgv1.Cluster{c}) },
+			"a hibernation": func(c *cnpgv1.Cluster) error { return hibernatesOnce(ctx, kube, c) },
 		} {
 			for _, c := range clusters {
 				before, err := perSecond(ctx, kube, c)
 				if err != nil {
 					return err
 				}
-				if err := sleeps(ctx, kube, c); err != nil {
+				if err := sleeps(c); err != nil {
 					return err
 				}
 				if _, err := firstQuery(ctx, kube, c); err != nil {
@@ -61,7 +61,7 @@ func prewarmed(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 				if err != nil {
 					return err
 				}
-				rate := middle(before[len(before)/2:])
+				rate := median(before[len(before)/2:])
 				fmt.Printf("| %s | %s | %.0f | %.0f | %s |\n", what, c.Name, rate, after[0], recovered(after, full*rate))
 			}
 		}
@@ -72,21 +72,11 @@ func prewarmed(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 // recovered says after how many seconds the rate is reached.
 func recovered(rates []float64, rate float64) string {
 	for second := range rates[:max(len(rates)-window, 0)] {
-		if middle(rates[second:second+window]) >= rate {
+		if median(rates[second:second+window]) >= rate {
 			return strconv.Itoa(second)
 		}
 	}
 	return fmt.Sprintf("more than %d", len(rates)-window)
-}
-
-func middle(rates []float64) float64 {
-	sorted := slices.Sorted(slices.Values(rates))
-	return sorted[len(sorted)/2]
-}
-
-// dozesOnce has the cluster doze once.
-func dozesOnce(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster) error {
-	return doze(ctx, kube, []*cnpgv1.Cluster{c})
 }
 
 // hibernatesOnce has the cluster hibernate once.
