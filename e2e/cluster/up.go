@@ -101,26 +101,14 @@ func (l Layout) begin(ctx context.Context, built artefacts, options Options) err
 	if err := os.RemoveAll(l.Logs()); err != nil {
 		return fmt.Errorf("remove the logs of the last cluster: %w", err)
 	}
-	for _, directory := range []string{filepath.Join(l.Logs(), "pods"), l.run("volumes"), l.run("bin")} {
-		if err := os.MkdirAll(directory, 0o755); err != nil {
-			return fmt.Errorf("make the folders of the run: %w", err)
-		}
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(l.Logs(), "pods"), 0o755), os.MkdirAll(l.run("volumes"), 0o755), os.MkdirAll(l.run("bin"), 0o755),
+		os.Symlink(built.kubernetes, l.kubernetes()), writeFile(l.run("postgres-image"), built.postgresImage),
+		l.writePKI(), l.configure(options), l.cgroups(), l.network(ctx, options.Families))
+	if err != nil || options.Nodes != 2 {
+		return err
 	}
-	if err := os.Symlink(built.kubernetes, l.kubernetes()); err != nil {
-		return fmt.Errorf("link the programs: %w", err)
-	}
-	for _, step := range []func() error{
-		func() error { return writeFile(l.run("postgres-image"), built.postgresImage) },
-		l.writePKI, func() error { return l.configure(options) }, l.cgroups, func() error { return l.network(ctx, options.Families) },
-	} {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	if options.Nodes == 2 {
-		return l.beginSecond(ctx, options)
-	}
-	return nil
+	return l.beginSecond(ctx, options)
 }
 
 // bringUp starts the components in their order. The images are imported while the API server starts.
