@@ -23,18 +23,14 @@ type milestone struct {
 // milestones are in their order. What precedes each is that program's part of a wake.
 var milestones = []milestone{
 	{"the gateway and the operator, until the pod is there", func(*corev1.Pod) bool { return true }},
-	{"the scheduler", func(p *corev1.Pod) bool { return is(p, corev1.PodScheduled) }},
-	{"volumes and sandbox", func(p *corev1.Pod) bool { return is(p, corev1.PodReadyToStartContainers) }},
-	{"init containers", func(p *corev1.Pod) bool { return is(p, corev1.PodInitialized) }},
+	{"the scheduler", func(p *corev1.Pod) bool { return scenario.Is(p, corev1.PodScheduled) }},
+	{"volumes and sandbox", func(p *corev1.Pod) bool { return scenario.Is(p, corev1.PodReadyToStartContainers) }},
+	{"init containers", func(p *corev1.Pod) bool { return scenario.Is(p, corev1.PodInitialized) }},
 	{"PostgreSQL's container", func(p *corev1.Pod) bool {
 		return slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == "postgres" && s.State.Running != nil })
 	}},
 	{"the instance manager, PostgreSQL and the gateway, until the answer", nil},
-	{"after the answer, until the pod is ready", func(p *corev1.Pod) bool { return is(p, corev1.PodReady) }},
-}
-
-func is(p *corev1.Pod, condition corev1.PodConditionType) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == condition && c.Status == corev1.ConditionTrue })
+	{"after the answer, until the pod is ready", scenario.Ready},
 }
 
 // wakes compares the first query after hibernation with that of a cluster of the stock operator that is woken by hand, in turn, and
@@ -79,9 +75,6 @@ func watchedWake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Clust
 		return 0, nil, err
 	}
 	if err := fallAsleep(ctx, kube, c); err != nil {
-		return 0, nil, err
-	}
-	if _, err := kube.AwaitCluster(ctx, c, "hibernated", time.Minute, scenario.Hibernated); err != nil {
 		return 0, nil, err
 	}
 	pods, err := kube.Watch(ctx, &corev1.PodList{}, client.InNamespace(c.Namespace), client.MatchingLabels{"cnpg.io/cluster": c.Name})

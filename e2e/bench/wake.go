@@ -46,11 +46,7 @@ func wake(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cluster, byC
 			return 0, err
 		}
 	}
-	for {
-		err := answer(ctx, d, patience[byConnection])
-		if err == nil {
-			break
-		}
+	for err = answer(ctx, d, patience[byConnection]); err != nil; err = answer(ctx, d, patience[byConnection]) {
 		if byConnection || time.Since(start) > toHealthy {
 			return 0, err
 		}

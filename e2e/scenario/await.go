@@ -30,9 +30,12 @@ func (k *Kubernetes) AwaitCluster(
 }
 
 // Ready reports whether the pod is ready.
-func Ready(p *corev1.Pod) bool {
+func Ready(p *corev1.Pod) bool { return Is(p, corev1.PodReady) }
+
+// Is reports whether the pod has a condition.
+func Is(p *corev1.Pod, condition corev1.PodConditionType) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		return c.Type == condition && c.Status == corev1.ConditionTrue
 	})
 }
 
