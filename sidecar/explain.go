@@ -12,8 +12,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 const (
@@ -60,7 +60,7 @@ func explainCommand(ctx context.Context, arguments []string, lookup func(string)
 		if !e.watch {
 			return 0
 		}
-		if !pause.For(ctx, explainEvery) {
+		if !process.Pause(ctx, explainEvery) {
 			return 0
 		}
 	}

@@ -14,12 +14,11 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
-	"github.com/cnpg-i/scale-to-zero/sidecar/trim"
 )
 
 const (
@@ -101,8 +100,8 @@ type instance struct {
 
 // trimMemory gives memory back periodically, until the context ends or it fails.
 func trimMemory(ctx context.Context, logger *slog.Logger) {
-	for pause.For(ctx, trimEvery) {
-		if err := trim.Memory(); err != nil {
+	for process.Pause(ctx, trimEvery) {
+		if err := process.TrimMemory(); err != nil {
 			logger.Warn("cannot release the pages of the program", "error", err.Error())
 			return
 		}
@@ -117,7 +116,7 @@ func keep(ctx context.Context, logger *slog.Logger, part string, run func() erro
 			return
 		}
 		logger.Error("a part failed and is started again", "failed", part, "error", err.Error())
-		if !pause.For(ctx, partRetry) {
+		if !process.Pause(ctx, partRetry) {
 			return
 		}
 	}

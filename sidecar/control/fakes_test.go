@@ -23,8 +23,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
@@ -466,7 +466,7 @@ func (w *world) Record(ctx context.Context, _ kubernetes.View, e kubernetes.Even
 	takes, lost := w.eventTakes, w.eventsLost
 	w.eventsLost = max(0, lost-1)
 	w.mutex.Unlock()
-	if !pause.For(ctx, takes) || lost > 0 {
+	if !process.Pause(ctx, takes) || lost > 0 {
 		return kubernetes.ErrAnswerLost
 	}
 	w.with(func(w *world) { w.events, w.messages = append(w.events, e.Reason), append(w.messages, e.Message) })

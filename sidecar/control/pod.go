@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
 
@@ -77,7 +77,7 @@ func (p *pod) do(ctx context.Context, o order) completed {
 			c.err = errNoProbe
 		} else if c.err = p.Readiness.Withdraw(ctx); c.err != nil {
 			p.running.Go(func() { // the machine goes on with the result of the first try
-				for pause.For(ctx, withdrawRetry) && p.Readiness.Withdraw(ctx) != nil {
+				for process.Pause(ctx, withdrawRetry) && p.Readiness.Withdraw(ctx) != nil {
 				}
 			})
 		}

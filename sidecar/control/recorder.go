@@ -15,8 +15,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 // recorder writes the Events for people, each once. It writes them one after the other, concurrently with the loop.
@@ -74,7 +74,7 @@ func (r *recorder) tryToRecord(ctx, graced context.Context, v kubernetes.View, e
 		if err == nil || !mayBeRepeated(err) || try == eventTries {
 			return err
 		}
-		if !pause.For(ctx, wait) && !pause.For(graced, eventLastWait) {
+		if !process.Pause(ctx, wait) && !process.Pause(graced, eventLastWait) {
 			return err
 		}
 	}
@@ -93,7 +93,7 @@ func mayBeRepeated(err error) bool {
 func withGrace(parent context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
 	stop := context.AfterFunc(parent, func() {
-		pause.For(ctx, grace)
+		process.Pause(ctx, grace)
 		cancel()
 	})
 	return ctx, func() { stop(); cancel() }

@@ -9,7 +9,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 // restartPendingFor is how long after a wake a new process may still have to watch the start of PostgreSQL: as long as the process
@@ -44,7 +44,7 @@ func (p *pod) guardStart(ctx context.Context) {
 		return
 	}
 	guarding.Go(func() {
-		for withdrawn := false; pause.For(ctx, guardInterval); withdrawn = true {
+		for withdrawn := false; process.Pause(ctx, guardInterval); withdrawn = true {
 			stopping, known := p.Instance.Stopping(ctx)
 			accepts, unanswered := p.Instance.Accepts(ctx)
 			postmaster, unread := p.Instance.Read()

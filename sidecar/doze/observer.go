@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 const (
@@ -85,7 +85,7 @@ func (o *Observer) AwaitStopped(ctx context.Context) error {
 		case waited < normalStopPolls:
 			interval = normalPoll
 		}
-		if !pause.For(ctx, interval) {
+		if !process.Pause(ctx, interval) {
 			return fmt.Errorf("wait until PostgreSQL has stopped: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}
@@ -103,7 +103,7 @@ func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 	answers := make(chan managerAnswer, 1) // there is one question at a time
 	ask := func(after time.Duration) {
 		asking.Go(func() {
-			if pause.For(ctx, after) {
+			if process.Pause(ctx, after) {
 				answers <- o.ask(ctx)
 			}
 		})
@@ -157,7 +157,7 @@ func (o *Observer) AwaitStartFailed(ctx context.Context) error {
 		if rule, over = rule.observe(running, err == nil, refused, time.Now()); over {
 			return nil
 		}
-		if !pause.For(ctx, absentPoll) {
+		if !process.Pause(ctx, absentPoll) {
 			return fmt.Errorf("wait whether PostgreSQL is started: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}

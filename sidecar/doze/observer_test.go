@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 var errFake = errors.New("it failed")
@@ -50,7 +50,7 @@ func (i *instance) refuses(context.Context) bool {
 }
 
 func (i *instance) mightBeUnavailable(ctx context.Context) (bool, error) {
-	pause.For(ctx, i.statusTakes)
+	process.Pause(ctx, i.statusTakes)
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	i.asked++

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgxlisten"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 // Channel is the name of the control channel.
@@ -85,7 +85,7 @@ func (l *Listener) Run(ctx context.Context) {
 }
 
 func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
-	if !pause.For(ctx, l.delay) {
+	if !process.Pause(ctx, l.delay) {
 		return nil, ctx.Err()
 	}
 	limited, cancel := context.WithTimeout(ctx, l.server.answerWithin)

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
@@ -104,7 +104,7 @@ func (s *Server) EndAtStop(ctx context.Context, rules activity.Rules) (ended int
 			}
 			looks++
 		}
-		if !pause.For(ctx, stopPoll) {
+		if !process.Pause(ctx, stopPoll) {
 			return ended, fmt.Errorf("wait until PostgreSQL stops: %w", context.Cause(ctx))
 		}
 	}

@@ -10,8 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
-	"github.com/cnpg-i/scale-to-zero/sidecar/privatesocket"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 // Serve keeps the TCP port open, except while a client of the Unix socket leases it closed, until the context ends. At first the
@@ -22,7 +21,7 @@ func Serve(ctx context.Context, address, socket string, logger *slog.Logger) {
 	l := newLease(port, logger)
 	for ctx.Err() == nil {
 		l.settle(ctx)
-		listener, err := privatesocket.Listen(socket)
+		listener, err := process.ListenPrivate(socket)
 		if err == nil {
 			err = l.serve(ctx, listener)
 		}
@@ -30,7 +29,7 @@ func Serve(ctx context.Context, address, socket string, logger *slog.Logger) {
 			return
 		}
 		logger.Error("the readiness port cannot be leased", "error", err.Error())
-		pause.For(ctx, retryInterval)
+		process.Pause(ctx, retryInterval)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/privatesocket"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 // drainTimeout bounds a drain for both the client and the server. For a hibernation it lasts until PostgreSQL has begun to stop.
@@ -22,7 +22,7 @@ const drained = "drained\n"
 // ServeDrain calls drain for every connection to the Unix socket and answers when it has returned, until the context ends. The
 // socket is in a directory private to this container: over the network anybody could request a drain.
 func ServeDrain(ctx context.Context, path string, drain func(context.Context)) error {
-	listener, err := privatesocket.Listen(path)
+	listener, err := process.ListenPrivate(path)
 	if err != nil {
 		return fmt.Errorf("open the drain socket: %w", err)
 	}

@@ -11,13 +11,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/privatesocket"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 // startDrain serves a drain socket until the test ends.
 func startDrain(t *testing.T, path string, drain func(context.Context)) {
 	t.Helper()
-	listener, err := privatesocket.Listen(path)
+	listener, err := process.ListenPrivate(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestDrain_hasNothingToDoWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	directory := t.TempDir()
 	dead := filepath.Join(directory, "dead.sock")
-	listener, err := privatesocket.Listen(dead)
+	listener, err := process.ListenPrivate(dead)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestDrain_failsWithoutTheAnswer(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "drain.sock")
-			listener, err := privatesocket.Listen(path)
+			listener, err := process.ListenPrivate(path)
 			if err != nil {
 				t.Fatal(err)
 			}

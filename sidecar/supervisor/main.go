@@ -16,8 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
-	"github.com/cnpg-i/scale-to-zero/sidecar/trim"
 )
 
 const (
@@ -39,7 +39,7 @@ func main() {
 	}
 	logger := slog.New(slog.NewJSONHandler(os.Stdout, nil)).With("part", "supervisor")
 	time.AfterFunc(settled, func() { // from then on it only waits
-		if err := trim.Program(); err != nil {
+		if err := process.TrimProgram(); err != nil {
 			logger.Warn("cannot release the pages of the program", "error", err.Error())
 		}
 	})

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/pause"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 const (
@@ -50,7 +50,7 @@ func (s *supervisor) run(ctx context.Context) {
 			wait = firstWait
 		}
 		s.logger.Warn("the worker ended and is started again", "error", fmt.Sprint(err), "lasted", lasted.String(), "wait", wait.String())
-		pause.For(ctx, wait)
+		process.Pause(ctx, wait)
 		wait = min(2*wait, lastWait)
 	}
 }

@@ -1,4 +1,4 @@
-package trim
+package process
 
 import (
 	"os"
@@ -37,7 +37,7 @@ func TestConstant_takesOnlyUnchangedMappingsOfTheProgram(t *testing.T) {
 
 func TestMemory_leavesLessMapped(t *testing.T) {
 	before := fileResident(t)
-	if err := Memory(); err != nil {
+	if err := TrimMemory(); err != nil {
 		t.Fatal(err)
 	}
 	if after := fileResident(t); after >= before {

@@ -1,4 +1,4 @@
-package privatesocket
+package process
 
 import (
 	"io/fs"
@@ -11,14 +11,14 @@ import (
 // listen opens a socket until the test ends.
 func listen(t *testing.T, path string) {
 	t.Helper()
-	listener, err := Listen(path)
+	listener, err := ListenPrivate(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
 }
 
-func TestListen_isForItsOwnUser(t *testing.T) {
+func TestListenPrivate_isForItsOwnUser(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "private.sock")
 	listen(t, path)
@@ -31,7 +31,7 @@ func TestListen_isForItsOwnUser(t *testing.T) {
 	}
 }
 
-func TestListen_replacesWhatAnEarlierProcessLeft(t *testing.T) {
+func TestListenPrivate_replacesWhatAnEarlierProcessLeft(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "private.sock")
 	for _, left := range []string{path, path + ".new"} {
@@ -47,16 +47,16 @@ func TestListen_replacesWhatAnEarlierProcessLeft(t *testing.T) {
 	_ = conn.Close()
 }
 
-func TestListen_namesWhatFailed(t *testing.T) {
+func TestListenPrivate_namesWhatFailed(t *testing.T) {
 	t.Parallel()
-	if _, err := Listen(filepath.Join(t.TempDir(), "absent", "private.sock")); err == nil {
+	if _, err := ListenPrivate(filepath.Join(t.TempDir(), "absent", "private.sock")); err == nil {
 		t.Error("a socket in a directory that is not there was made")
 	}
 	occupied := filepath.Join(t.TempDir(), "private.sock")
 	if err := os.Mkdir(occupied, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(occupied); err == nil {
+	if _, err := ListenPrivate(occupied); err == nil {
 		t.Error("a directory was replaced")
 	}
 }

@@ -1,5 +1,4 @@
-// Package trim releases memory that an idle program does not use.
-package trim
+package process
 
 import (
 	"fmt"
@@ -11,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory collects garbage, returns the free heap to the kernel and unmaps the program, in this order: the collection itself
+// TrimMemory collects garbage, returns the free heap to the kernel and unmaps the program, in this order: the collection itself
 // reads, and so maps, the metadata of every stack frame.
-func Memory() error {
+func TrimMemory() error {
 	debug.FreeOSMemory()
-	return Program()
+	return TrimProgram()
 }
 
-// Program unmaps the pages of this program's code and constants. Pages in use are mapped again from the page cache. Pages
+// TrimProgram unmaps the pages of this program's code and constants. Pages in use are mapped again from the page cache. Pages
 // needed only at startup or by a rare task are not: of an idle worker's 17.1 MiB of proportional memory, 5.7 (without an API server).
-func Program() error {
+func TrimProgram() error {
 	executable, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return fmt.Errorf("find the program: %w", err)

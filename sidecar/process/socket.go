@@ -1,6 +1,4 @@
-// Package privatesocket opens Unix sockets for the processes of one container. Their directory must be private to it: over the
-// network anybody could ask.
-package privatesocket
+package process
 
 import (
 	"errors"
@@ -10,9 +8,9 @@ import (
 	"os"
 )
 
-// Listen opens a Unix socket that only our own user may connect to, replacing that of an earlier process. The socket gets its
-// mode before its final name, so that it is never open to others.
-func Listen(path string) (*net.UnixListener, error) {
+// ListenPrivate opens a Unix socket that only our own user may connect to, replacing that of an earlier process. The socket gets its
+// mode before its final name, so that it is never open to others. Its directory must be private to the container.
+func ListenPrivate(path string) (*net.UnixListener, error) {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of an earlier process: %w", err)
