@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
@@ -32,7 +32,7 @@ const (
 
 // Shrink returns the requests to set for a doze, without those that are small already, or why they cannot be set. toMemory is the
 // memory request; zero leaves it as it is.
-func Shrink(pod *api.Pod, toMemory resource.Quantity) (to Requests, against string) {
+func Shrink(pod *kubernetes.Pod, toMemory resource.Quantity) (to Requests, against string) {
 	container, target, ok := requestsOf(pod)
 	switch {
 	case !ok:
@@ -52,7 +52,7 @@ func Shrink(pod *api.Pod, toMemory resource.Quantity) (to Requests, against stri
 		request := container.Resources.Requests[name]
 		switch {
 		case !known || want.Cmp(floor) <= 0 || request.Cmp(want) != 0: // small already
-		case slices.ContainsFunc(container.ResizePolicy, func(p api.ResizePolicy) bool {
+		case slices.ContainsFunc(container.ResizePolicy, func(p kubernetes.ResizePolicy) bool {
 			return p.ResourceName == name && p.RestartPolicy != "NotRequired"
 		}):
 			against = restarts
@@ -64,7 +64,7 @@ func Shrink(pod *api.Pod, toMemory resource.Quantity) (to Requests, against stri
 }
 
 // Grow returns the requests to set after a doze: the original value of each that this project has lowered.
-func Grow(pod *api.Pod) Requests {
+func Grow(pod *kubernetes.Pod) Requests {
 	container, target, _ := requestsOf(pod)
 	to := Requests{}
 	for name, want := range target {
@@ -79,17 +79,17 @@ func Grow(pod *api.Pod) Requests {
 const resizePending = "PodResizePending"
 
 // isResizePending reports whether the node has not granted requests that this project has set.
-func isResizePending(pod *api.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c api.Condition) bool { return c.Type == resizePending && c.Status == "True" }) &&
+func isResizePending(pod *kubernetes.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c kubernetes.Condition) bool { return c.Type == resizePending && c.Status == "True" }) &&
 		(ours(pod, cpu) || ours(pod, memory))
 }
 
 // requestsOf returns PostgreSQL's container, and the CPU and memory requests with which the operator created it. ok is false if the pod
 // lacks the annotation or the container.
-func requestsOf(pod *api.Pod) (container api.Container, target Requests, ok bool) {
-	var spec api.PodSpec
+func requestsOf(pod *kubernetes.Pod) (container kubernetes.Container, target Requests, ok bool) {
+	var spec kubernetes.PodSpec
 	if json.Unmarshal([]byte(pod.Annotations[contract.AnnotationPodSpec]), &spec) != nil {
-		return api.Container{}, nil, false
+		return kubernetes.Container{}, nil, false
 	}
 	container, ok = postgresContainer(pod.Spec)
 	stored, known := postgresContainer(spec)
@@ -104,18 +104,18 @@ func requestsOf(pod *api.Pod) (container api.Container, target Requests, ok bool
 	return container, target, ok && known
 }
 
-func postgresContainer(spec api.PodSpec) (api.Container, bool) {
+func postgresContainer(spec kubernetes.PodSpec) (kubernetes.Container, bool) {
 	for _, container := range spec.Containers {
 		if container.Name == contract.PostgresContainer {
 			return container, true
 		}
 	}
-	return api.Container{}, false
+	return kubernetes.Container{}, false
 }
 
 // othersSet reports whether another client, such as a vertical autoscaler, has set the container's requests, when the pod was created
 // or later.
-func othersSet(pod *api.Pod, container api.Container, target Requests) bool {
+func othersSet(pod *kubernetes.Pod, container kubernetes.Container, target Requests) bool {
 	made := containerField("image")
 	for _, name := range []string{cpu, memory} {
 		if ownership.SetByOthers(pod.ManagedFields, made, requestPath(name)...) {
@@ -131,7 +131,7 @@ func othersSet(pod *api.Pod, container api.Container, target Requests) bool {
 }
 
 // ours reports whether this project has set the current value of a request.
-func ours(pod *api.Pod, name string) bool {
+func ours(pod *kubernetes.Pod, name string) bool {
 	return ownership.SetByUs(pod.ManagedFields, requestPath(name)...)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 )
 
 // stored is the operator's specification, and spec a pod's with these resources of PostgreSQL's container.
@@ -41,11 +41,11 @@ var (
 )
 
 // podOf is a Burstable pod that the operator made from one specification, with these resources and owners.
-func podOf(t *testing.T, from, resources string, entries ...string) *api.Pod {
+func podOf(t *testing.T, from, resources string, entries ...string) *kubernetes.Pod {
 	t.Helper()
 	body := fmt.Sprintf(`{"metadata": {"uid": "pod-uid", "annotations": {"cnpg.io/podSpec": %q}, "managedFields": [%s]}, "spec": %s, "status": {"qosClass": "Burstable"}}`,
 		spec(from), strings.Join(entries, ", "), spec(resources))
-	var pod api.Pod
+	var pod kubernetes.Pod
 	if err := json.Unmarshal([]byte(body), &pod); err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +59,10 @@ const (
 
 func TestShrink(t *testing.T) {
 	t.Parallel()
-	change := func(pod *api.Pod, f func(*api.Pod)) *api.Pod { f(pod); return pod }
+	change := func(pod *kubernetes.Pod, f func(*kubernetes.Pod)) *kubernetes.Pod { f(pod); return pod }
 	for _, row := range []struct {
 		rule    string
-		pod     *api.Pod
+		pod     *kubernetes.Pod
 		memory  string
 		want    string
 		against string
@@ -77,19 +77,19 @@ func TestShrink(t *testing.T) {
 		{"what we have shrunk is small", podOf(t, stored, small, operatorsBare, oursBoth), "64Mi", "", ""},
 		{"what we have grown shrinks again", podOf(t, stored, stored, operatorsBare, oursBoth), "64Mi", "cpu=10m memory=64Mi", ""},
 		{"the same amount may be written in another way", podOf(t, `"requests": {"cpu": "0.5"}`, `"requests": {"cpu": "500m"}`, operators), "", "cpu=10m", ""},
-		{"a Guaranteed pod would shrink its limits too", change(podOf(t, stored, stored, operators), func(p *api.Pod) { p.Status.QOSClass = "Guaranteed" }), "", "", notBurstable},
-		{"a BestEffort pod requests nothing", change(podOf(t, "", "", operators), func(p *api.Pod) { p.Status.QOSClass = "BestEffort" }), "", "", notBurstable},
+		{"a Guaranteed pod would shrink its limits too", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) { p.Status.QOSClass = "Guaranteed" }), "", "", notBurstable},
+		{"a BestEffort pod requests nothing", change(podOf(t, "", "", operators), func(p *kubernetes.Pod) { p.Status.QOSClass = "BestEffort" }), "", "", notBurstable},
 		{"an autoscaler's requests when the pod was made stay", podOf(t, stored, `"requests": {"cpu": "200m", "memory": "512Mi"}`, operators), "", "", setByOthers},
 		{"larger ones too", podOf(t, stored, `"requests": {"cpu": "900m", "memory": "512Mi"}`, operatorsBare, oursBoth), "", "", setByOthers},
 		{"and those that it has set since", podOf(t, stored, stored, operatorsBare, entry("vpa-updater", "Update", both)), "", "", setByOthers},
 		{"also of memory alone", podOf(t, stored, stored, operators, entry("vpa-updater", "Update", fmt.Sprintf(onlyOf, "memory"))), "", "", setByOthers},
 		{"and those that it applies", podOf(t, stored, stored, operators, entry("vpa", "Apply", both)), "", "", setByOthers},
 		{"another container is not looked at", podOf(t, stored, stored, operators, strings.ReplaceAll(entry("vpa", "Update", both), "postgres", "exporter")), "", "cpu=10m", ""},
-		{"without a stored specification nobody would know what to grow to", change(podOf(t, stored, stored, operators), func(p *api.Pod) { p.Annotations = nil }), "", "", notStored},
-		{"nor with one that is not understood", change(podOf(t, stored, stored, operators), func(p *api.Pod) { p.Annotations["cnpg.io/podSpec"] = "[" }), "", "", notStored},
-		{"nor with one without the container", change(podOf(t, stored, stored, operators), func(p *api.Pod) { p.Annotations["cnpg.io/podSpec"] = "{}" }), "", "", notStored},
-		{"a container that a resize restarts stays", change(podOf(t, stored, stored, operators), func(p *api.Pod) {
-			p.Spec.Containers[1].ResizePolicy = []api.ResizePolicy{{ResourceName: "cpu", RestartPolicy: "RestartContainer"}, {ResourceName: "memory", RestartPolicy: "NotRequired"}}
+		{"without a stored specification nobody would know what to grow to", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) { p.Annotations = nil }), "", "", notStored},
+		{"nor with one that is not understood", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) { p.Annotations["cnpg.io/podSpec"] = "[" }), "", "", notStored},
+		{"nor with one without the container", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) { p.Annotations["cnpg.io/podSpec"] = "{}" }), "", "", notStored},
+		{"a container that a resize restarts stays", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) {
+			p.Spec.Containers[1].ResizePolicy = []kubernetes.ResizePolicy{{ResourceName: "cpu", RestartPolicy: "RestartContainer"}, {ResourceName: "memory", RestartPolicy: "NotRequired"}}
 		}), "64Mi", "memory=64Mi", restarts},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestGrow(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		rule string
-		pod  *api.Pod
+		pod  *kubernetes.Pod
 		want string
 	}{
 		{"what we have shrunk grows to what the operator has stored", podOf(t, stored, small, operatorsBare, oursBoth), "cpu=500m memory=512Mi"},
@@ -145,17 +145,17 @@ func text(requests Requests) string {
 
 func TestResizePending(t *testing.T) {
 	t.Parallel()
-	pending := []api.Condition{{Type: "PodResizePending", Status: "True", Reason: "Deferred"}}
+	pending := []kubernetes.Condition{{Type: "PodResizePending", Status: "True", Reason: "Deferred"}}
 	for _, row := range []struct {
 		rule       string
 		owner      string
-		conditions []api.Condition
+		conditions []kubernetes.Condition
 		want       bool
 	}{
 		{"a growth of ours that the node has no room for", oursCPU, pending, true},
 		{"not somebody else's", operators, pending, false},
-		{"not one that is over", oursCPU, []api.Condition{{Type: "PodResizePending", Status: "False"}}, false},
-		{"not one that is being carried out", oursCPU, []api.Condition{{Type: "PodResizeInProgress", Status: "True"}}, false},
+		{"not one that is over", oursCPU, []kubernetes.Condition{{Type: "PodResizePending", Status: "False"}}, false},
+		{"not one that is being carried out", oursCPU, []kubernetes.Condition{{Type: "PodResizeInProgress", Status: "True"}}, false},
 	} {
 		pod := podOf(t, stored, stored, operatorsBare, row.owner)
 		pod.Status.Conditions = row.conditions

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 const (
@@ -27,8 +26,8 @@ const (
 
 // podClient is this pod at the API server.
 type podClient interface {
-	Pod(ctx context.Context) (*api.Pod, error)
-	Resize(ctx context.Context, pod *api.Pod, container string, requests map[string]resource.Quantity) error
+	Pod(ctx context.Context) (*kubernetes.Pod, error)
+	Resize(ctx context.Context, pod *kubernetes.Pod, container string, requests map[string]resource.Quantity) error
 }
 
 // Resizer sets this pod's requests to the wanted size. It is best effort: nothing waits for it.
@@ -130,7 +129,7 @@ func (r *Resizer) attempt(ctx context.Context) (again bool) {
 	return r.failed(ctx, err)
 }
 
-func (r *Resizer) decide(pod *api.Pod) Requests {
+func (r *Resizer) decide(pod *kubernetes.Pod) Requests {
 	if !r.small {
 		return Grow(pod)
 	}

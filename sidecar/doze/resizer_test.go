@@ -15,7 +15,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 // apiServer is an API server with one pod.
@@ -40,7 +39,7 @@ func nextError(errs *[]error) error {
 	return err
 }
 
-func (s *apiServer) Pod(context.Context) (*api.Pod, error) {
+func (s *apiServer) Pod(context.Context) (*kubernetes.Pod, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.reads++
@@ -55,13 +54,13 @@ func (s *apiServer) Pod(context.Context) (*api.Pod, error) {
 		pod.UID = "another"
 	}
 	if s.full && !s.small && s.resizes != 0 && s.reads > 2 {
-		pod.Status.Conditions = []api.Condition{{Type: "PodResizePending", Status: "True", Reason: "Deferred"}}
+		pod.Status.Conditions = []kubernetes.Condition{{Type: "PodResizePending", Status: "True", Reason: "Deferred"}}
 	}
 	s.small, s.lateShrink = s.small || s.lateShrink, false
 	return pod, nil
 }
 
-func (s *apiServer) Resize(_ context.Context, _ *api.Pod, container string, requests map[string]resource.Quantity) error {
+func (s *apiServer) Resize(_ context.Context, _ *kubernetes.Pod, container string, requests map[string]resource.Quantity) error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.resizes++

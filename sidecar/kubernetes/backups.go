@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
@@ -27,7 +26,7 @@ const (
 // operator, counts as running.
 var ended = [...]string{"completed", "failed", "invalid backup definition"}
 
-func running(b *api.Backup, cluster string) bool {
+func running(b *Backup, cluster string) bool {
 	return b.Spec.Cluster.Name == cluster && !slices.Contains(ended[:], b.Status.Phase)
 }
 
@@ -35,7 +34,7 @@ func running(b *api.Backup, cluster string) bool {
 //
 // A schedule with our mark is marked again, although it is suspended: a resuming patch whose answer was lost may still arrive,
 // and its precondition fails once the resourceVersion has changed.
-func suspend(s *api.ScheduledBackup, mark string) *patch {
+func suspend(s *ScheduledBackup, mark string) *patch {
 	_, marked := s.Annotations[contract.AnnotationSuspended]
 	switch {
 	case !s.Spec.Suspend:
@@ -50,7 +49,7 @@ func suspend(s *api.ScheduledBackup, mark string) *patch {
 // resume returns the patch that removes our mark and resumes the schedule, or nil if it has no mark. If a person has resumed
 // the schedule, or has become an owner of spec.suspend, only the mark is removed. A person who sets spec.suspend to the value
 // that we set leaves no trace in managedFields: such a schedule is resumed.
-func resume(s *api.ScheduledBackup) *patch {
+func resume(s *ScheduledBackup) *patch {
 	if _, marked := s.Annotations[contract.AnnotationSuspended]; !marked {
 		return nil
 	}
@@ -61,15 +60,15 @@ func resume(s *api.ScheduledBackup) *patch {
 	return p
 }
 
-func changeMark(s *api.ScheduledBackup, mark *string) patchMetadata {
+func changeMark(s *ScheduledBackup, mark *string) patchMetadata {
 	return patchMetadata{ResourceVersion: s.ResourceVersion, Annotations: map[string]*string{contract.AnnotationSuspended: mark}}
 }
 
 // RunningBackups reads the names of the cluster's running Backups from the API server.
 func (c *Client) RunningBackups(ctx context.Context) ([]string, error) {
 	var names []string
-	err := c.eachOf(ctx, "backups", &api.BackupList{}, func(object runtime.Object) {
-		if b, ok := object.(*api.Backup); ok && running(b, c.identity.Cluster) {
+	err := c.eachOf(ctx, "backups", &BackupList{}, func(object runtime.Object) {
+		if b, ok := object.(*Backup); ok && running(b, c.identity.Cluster) {
 			names = append(names, b.Name)
 		}
 	})
@@ -83,7 +82,7 @@ func (c *Client) RunningBackups(ctx context.Context) ([]string, error) {
 // are known to be suspended by us now, even if it fails halfway.
 func (c *Client) SuspendBackups(ctx context.Context, at time.Time) (int, error) {
 	mark := at.UTC().Format(time.RFC3339Nano) // unique for each attempt
-	return c.eachSchedule(ctx, func(s *api.ScheduledBackup) *patch { return suspend(s, mark) })
+	return c.eachSchedule(ctx, func(s *ScheduledBackup) *patch { return suspend(s, mark) })
 }
 
 // Resumed is the result of ResumeBackups.
@@ -104,7 +103,7 @@ func (c *Client) ResumeBackups(ctx context.Context) (Resumed, error) {
 	} else if v.Hibernating || v.CurrentPrimary != c.identity.Pod {
 		return resumed, fmt.Errorf("resume the ScheduledBackups as the primary of an awake cluster: %w", ErrConflict)
 	}
-	changed, err := c.eachSchedule(ctx, func(s *api.ScheduledBackup) *patch {
+	changed, err := c.eachSchedule(ctx, func(s *ScheduledBackup) *patch {
 		p := resume(s)
 		if p != nil && p.Spec == nil && s.Spec.Suspend {
 			resumed.Left = append(resumed.Left, s.Name)
@@ -117,11 +116,11 @@ func (c *Client) ResumeBackups(ctx context.Context) (Resumed, error) {
 
 // eachSchedule patches every ScheduledBackup of the cluster for which change returns a patch. A failure does not stop it from
 // patching the others.
-func (c *Client) eachSchedule(ctx context.Context, change func(*api.ScheduledBackup) *patch) (int, error) {
+func (c *Client) eachSchedule(ctx context.Context, change func(*ScheduledBackup) *patch) (int, error) {
 	patches := map[string]*patch{}
 	var names []string
-	err := c.eachOf(ctx, "scheduledbackups", &api.ScheduledBackupList{}, func(object runtime.Object) {
-		s, ok := object.(*api.ScheduledBackup)
+	err := c.eachOf(ctx, "scheduledbackups", &ScheduledBackupList{}, func(object runtime.Object) {
+		s, ok := object.(*ScheduledBackup)
 		if !ok || s.Spec.Cluster.Name != c.identity.Cluster {
 			return
 		}
@@ -135,7 +134,7 @@ func (c *Client) eachSchedule(ctx context.Context, change func(*api.ScheduledBac
 	changed := 0
 	var failures []error
 	for _, name := range names {
-		if err := c.apply(ctx, "scheduledbackups", name, *patches[name], &api.ScheduledBackup{}); err != nil {
+		if err := c.apply(ctx, "scheduledbackups", name, *patches[name], &ScheduledBackup{}); err != nil {
 			failures = append(failures, err)
 			continue
 		}

@@ -1,8 +1,9 @@
 // Package kubernetes is the sidecar's access to the API server: it watches its own Cluster, turns hibernation on and
 // off, suspends and resumes the cluster's ScheduledBackups, and writes Events.
 //
-// It uses client-go's REST client and Reflector with the partial types of package api. The typed clients would link every type
-// of Kubernetes into each PostgreSQL pod, and the dynamic client decodes whole objects.
+// It uses client-go's REST client and Reflector with partial types, which have only the fields that it needs: what they do not name is
+// not decoded. The typed clients would link every type of Kubernetes into each PostgreSQL pod, and the dynamic client decodes whole
+// objects.
 package kubernetes
 
 import (
@@ -22,7 +23,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 const (
@@ -69,7 +69,7 @@ func configure(endpoint Endpoint, identity Identity) *rest.Config {
 		Host: endpoint.URL, APIPath: "/apis",
 		ContentConfig: rest.ContentConfig{
 			GroupVersion: &version, ContentType: runtime.ContentTypeJSON,
-			NegotiatedSerializer: serializer.NewCodecFactory(api.NewScheme(version)).WithoutConversion(),
+			NegotiatedSerializer: serializer.NewCodecFactory(newScheme(version)).WithoutConversion(),
 		},
 		BearerTokenFile: endpoint.TokenFile,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: endpoint.CAFile},

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 // errNoVersion prevents sending a patch without its precondition.
@@ -130,7 +129,7 @@ func (c *Client) annotate(ctx context.Context, v View, annotations map[string]*s
 }
 
 func (c *Client) annotateAs(ctx context.Context, manager string, v View, annotations map[string]*string) (View, error) {
-	var cluster api.Cluster
+	var cluster Cluster
 	p := patch{Metadata: patchMetadata{ResourceVersion: v.ResourceVersion, Annotations: annotations}, manager: manager}
 	if err := c.apply(ctx, "clusters", c.identity.Cluster, p, &cluster); err != nil {
 		return View{}, err

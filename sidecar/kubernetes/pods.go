@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 // resize is the body of a strategic merge patch, which merges containers by their names. Its resourceVersion makes it fail if the
@@ -38,10 +37,10 @@ type resizedResources struct {
 }
 
 // Pod reads this pod from the API server.
-func (c *Client) Pod(ctx context.Context) (*api.Pod, error) {
+func (c *Client) Pod(ctx context.Context) (*Pod, error) {
 	ctx, cancel := callContext(ctx)
 	defer cancel()
-	var pod api.Pod
+	var pod Pod
 	if err := c.rest.Get().AbsPath(c.podPath()...).Do(ctx).Into(&pod); err != nil {
 		return nil, fmt.Errorf("read the pod: %w", classify(err))
 	}
@@ -49,7 +48,7 @@ func (c *Client) Pod(ctx context.Context) (*api.Pod, error) {
 }
 
 // Resize sets requests of a container of this pod in place. It fails with [ErrConflict] if the pod has changed since it was read.
-func (c *Client) Resize(ctx context.Context, pod *api.Pod, container string, requests map[string]resource.Quantity) error {
+func (c *Client) Resize(ctx context.Context, pod *Pod, container string, requests map[string]resource.Quantity) error {
 	if pod.ResourceVersion == "" {
 		return fmt.Errorf("resize the pod: %w", &RefusedError{err: errNoVersion})
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 // noon is the time of all requests.
@@ -192,7 +191,7 @@ func TestSuspendBackups_fencesALatePatchThatResumes(t *testing.T) {
 	if _, err := c.SuspendBackups(t.Context(), noon); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.apply(t.Context(), "scheduledbackups", "ours", *late, &api.ScheduledBackup{}); !errors.Is(err, ErrConflict) {
+	if err := c.apply(t.Context(), "scheduledbackups", "ours", *late, &ScheduledBackup{}); !errors.Is(err, ErrConflict) {
 		t.Errorf("the late patch: %v", err)
 	}
 	a.with(func() {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
@@ -130,14 +129,14 @@ func (v View) Blockers(pod string) []idle.Reason {
 func (c *Client) Get(ctx context.Context) (View, error) {
 	ctx, cancel := callContext(ctx)
 	defer cancel()
-	var cluster api.Cluster
+	var cluster Cluster
 	if err := c.read("clusters").Name(c.identity.Cluster).Do(ctx).Into(&cluster); err != nil {
 		return View{}, fmt.Errorf("read the Cluster: %w", classify(err))
 	}
 	return viewOf(&cluster), nil
 }
 
-func viewOf(c *api.Cluster) View {
+func viewOf(c *Cluster) View {
 	view := View{
 		UID: string(c.UID), Name: c.Name, Generation: c.Generation, ResourceVersion: c.ResourceVersion, Annotations: c.Annotations,
 		CurrentPrimary: c.Status.CurrentPrimary, TargetPrimary: c.Status.TargetPrimary,
@@ -175,7 +174,7 @@ func viewOf(c *api.Cluster) View {
 	return view
 }
 
-func foreignMarks(c *api.Cluster) bool {
+func foreignMarks(c *Cluster) bool {
 	there := false
 	for _, key := range [...]string{contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationRestartFailed} {
 		if _, ok := c.Annotations[key]; !ok {
@@ -189,7 +188,7 @@ func foreignMarks(c *api.Cluster) bool {
 }
 
 // addresses returns the addresses that the instances reported; nil if none.
-func addresses(c *api.Cluster) map[string]netip.Addr {
+func addresses(c *Cluster) map[string]netip.Addr {
 	var found map[string]netip.Addr
 	for name, state := range c.Status.InstancesReportedState {
 		address, err := netip.ParseAddr(state.IP)
@@ -205,7 +204,7 @@ func addresses(c *api.Cluster) map[string]netip.Addr {
 }
 
 // operator names the versions of the operator and its other plugins. A new version of this one replaces no instance.
-func operator(c *api.Cluster) string {
+func operator(c *Cluster) string {
 	versions := c.Status.CloudNativePGCommitHash
 	for _, plugin := range c.Status.PluginStatus {
 		if plugin.Name == contract.PluginName {
@@ -217,20 +216,20 @@ func operator(c *api.Cluster) string {
 }
 
 // isOurs reports whether a plugin listed in the Cluster is this one, enabled.
-func isOurs(plugin api.Plugin) bool {
+func isOurs(plugin Plugin) bool {
 	return plugin.Name == contract.PluginName && (plugin.Enabled == nil || *plugin.Enabled)
 }
 
 // applicationDatabase follows Cluster.GetApplicationDatabaseName (1.30: api/v1/cluster_funcs.go). The operator's webhook fills
 // in "app" where the Cluster names none, except for an import of a whole server.
-func applicationDatabase(c *api.Cluster) string {
+func applicationDatabase(c *Cluster) string {
 	bootstrap := c.Spec.Bootstrap
 	return cmp.Or(bootstrap.Recovery.Database, bootstrap.PgBaseBackup.Database, bootstrap.InitDB.Database)
 }
 
 // replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): spec.replica.enabled or, without one, whether the primary
 // of the distributed topology is another cluster.
-func replica(c *api.Cluster) bool {
+func replica(c *Cluster) bool {
 	replica := c.Spec.Replica
 	if replica == nil {
 		return false

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 // healthy is a healthy Cluster as the operator leaves it, with placeholders where tests add fields.
@@ -42,8 +41,8 @@ func clusterWith(additions ...string) string {
 
 // decodeCluster decodes a Cluster as the client does.
 func decodeCluster(body []byte) (View, error) {
-	var cluster api.Cluster
-	decoder := serializer.NewCodecFactory(api.NewScheme(blue.groupVersion())).WithoutConversion().SupportedMediaTypes()[0].Serializer
+	var cluster Cluster
+	decoder := serializer.NewCodecFactory(newScheme(blue.groupVersion())).WithoutConversion().SupportedMediaTypes()[0].Serializer
 	if _, _, err := decoder.Decode(body, nil, &cluster); err != nil {
 		return View{}, err
 	}

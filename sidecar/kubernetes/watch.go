@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes/api"
 )
 
 // watchBackoff spaces the attempts to watch: a cluster must notice soon that the API server is back. The jitter keeps the
@@ -26,7 +24,7 @@ func watchBackoff() wait.Backoff {
 // unreachable it retries without end.
 func (c *Client) Watch(ctx context.Context, seen func(View)) {
 	source := clusterSource{client: c, outage: &outage{logger: c.logger}}
-	reflector := cache.NewReflectorWithOptions(source, &api.Cluster{}, clusterStore(seen), cache.ReflectorOptions{Name: "cluster", Backoff: &c.backoff})
+	reflector := cache.NewReflectorWithOptions(source, &Cluster{}, clusterStore(seen), cache.ReflectorOptions{Name: "cluster", Backoff: &c.backoff})
 	// The source logs failures itself: the Reflector would log a failed list at every attempt, and a failed watch never.
 	reflector.RunWithContext(withoutLog(ctx))
 }
@@ -48,7 +46,7 @@ func (s clusterSource) ListWithContext(ctx context.Context, options metav1.ListO
 	defer cancel()
 	s.selectCluster(&options)
 	options.ResourceVersion = ""
-	var list api.ClusterList
+	var list ClusterList
 	if err := s.client.list("clusters", &options).Do(ctx).Into(&list); err != nil {
 		s.outage.log(err)
 		return nil, fmt.Errorf("list the Cluster: %w", err)
@@ -108,7 +106,7 @@ func (s clusterStore) Add(object any) error { return s.Update(object) }
 
 // Update forwards a changed Cluster.
 func (s clusterStore) Update(object any) error {
-	if cluster, ok := object.(*api.Cluster); ok {
+	if cluster, ok := object.(*Cluster); ok {
 		s(viewOf(cluster))
 	}
 	return nil
