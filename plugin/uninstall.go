@@ -22,7 +22,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 // checkUninstall reports whether the plugin can be removed: no Cluster may list it, because the operator would no longer reconcile that
@@ -128,7 +127,7 @@ func listing(ctx context.Context, reader client.Reader, clusters schema.GroupVer
 			switch name := cluster.Namespace + "/" + cluster.Name; {
 			case rbac.Lists(&cluster):
 				users = append(users, name)
-			case ownership.Dozes(cluster.Annotations, cluster.ManagedFields):
+			case contract.Dozes(cluster.Annotations, cluster.ManagedFields):
 				fenced = append(fenced, name)
 			}
 		}

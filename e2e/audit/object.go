@@ -36,7 +36,7 @@ type object struct {
 	} `json:"status"`
 }
 
-// ours reports whether our field manager alone set the field at a path, as sidecar/ownership reads it.
+// ours reports whether our field manager alone set the field at a path, as sidecar/contract reads it.
 func (o *object) ours(path ...string) bool {
 	ours := false
 	for i := range o.Metadata.ManagedFields {

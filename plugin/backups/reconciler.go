@@ -21,7 +21,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 // Reconciler resumes the marked ScheduledBackups of clusters whose sidecars will not.
@@ -53,7 +52,7 @@ func keepSchedules() func(any) (any, error) {
 
 // setByUs reports whether only we own spec.suspend.
 func setByUs(schedule *cnpgv1.ScheduledBackup) bool {
-	return ownership.SetByUs(schedule.ManagedFields, "spec", "suspend")
+	return contract.SetByUs(schedule.ManagedFields, "spec", "suspend")
 }
 
 // SetupWithManager watches Clusters and ScheduledBackups.

@@ -11,7 +11,7 @@ import (
 // ours are the packages of this project that the program may link: none of them needs Linux.
 var ours = []string{
 	"plugin/command", "plugin/intern", "plugin/kubectl", "plugin/requests", "plugin/rbac", "plugin/wake/plan", "plugin/wake/endpointslice",
-	"sidecar/contract", "sidecar/idle", "sidecar/ownership",
+	"sidecar/contract", "sidecar/idle",
 }
 
 // Release archives are built for the same platforms (make test-archives), which shows that the program compiles there.

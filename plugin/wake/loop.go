@@ -11,13 +11,12 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 // noteSpecification records the specification of a cluster that we have not fenced. It must be called for every state,
 // in order. After a restart of the plugin, that of a cluster that dozes is unknown until its doze ends.
 func (h *hooks) noteSpecification(cluster *cnpgv1.Cluster) {
-	if !ownership.Dozes(cluster.Annotations, cluster.ManagedFields) {
+	if !contract.Dozes(cluster.Annotations, cluster.ManagedFields) {
 		h.unfenced.Store(client.ObjectKeyFromObject(cluster), plan.SpecificationOf(cluster))
 	}
 }

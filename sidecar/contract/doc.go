@@ -1,6 +1,6 @@
 // Package contract is the interface between the sidecar, the plugin and the kubectl command: annotation keys, the announcement of
-// sleep, the JSON of /activity and /client-address, ports and names. Each is defined only here. The package does not import
-// Kubernetes.
+// sleep, the JSON of /activity and /client-address, ports and names, and how they distinguish their own writes from those of others.
+// Each is defined only here. Of Kubernetes the package imports only the metadata of objects.
 package contract
 
 const (

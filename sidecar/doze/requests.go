@@ -8,7 +8,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
-	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 const (
@@ -118,7 +117,7 @@ func postgresContainer(spec kubernetes.PodSpec) (kubernetes.Container, bool) {
 func othersSet(pod *kubernetes.Pod, container kubernetes.Container, target Requests) bool {
 	made := containerField("image")
 	for _, name := range []string{cpu, memory} {
-		if ownership.SetByOthers(pod.ManagedFields, made, requestPath(name)...) {
+		if contract.SetByOthers(pod.ManagedFields, made, requestPath(name)...) {
 			return true
 		}
 		want, known := target[name]
@@ -132,12 +131,12 @@ func othersSet(pod *kubernetes.Pod, container kubernetes.Container, target Reque
 
 // ours reports whether this project has set the current value of a request.
 func ours(pod *kubernetes.Pod, name string) bool {
-	return ownership.SetByUs(pod.ManagedFields, requestPath(name)...)
+	return contract.SetByUs(pod.ManagedFields, requestPath(name)...)
 }
 
 // containerField returns the path of a field of PostgreSQL's container.
 func containerField(field ...string) []string {
-	return append([]string{"spec", "containers", ownership.Item(contract.PostgresContainer)}, field...)
+	return append([]string{"spec", "containers", contract.ListItem(contract.PostgresContainer)}, field...)
 }
 
 func requestPath(name string) []string { return containerField("resources", "requests", name) }

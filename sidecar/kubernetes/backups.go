@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 const (
@@ -54,7 +53,7 @@ func resume(s *ScheduledBackup) *patch {
 		return nil
 	}
 	p := &patch{Metadata: changeMark(s, nil)}
-	if s.Spec.Suspend && ownership.SetByUs(s.ManagedFields, "spec", "suspend") {
+	if s.Spec.Suspend && contract.SetByUs(s.ManagedFields, "spec", "suspend") {
 		p.Spec = &suspension{Suspend: false}
 	}
 	return p

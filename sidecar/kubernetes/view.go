@@ -13,7 +13,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 // phaseHealthy is the phase in which every instance is ready (1.30: api/v1, PhaseHealthy).
@@ -156,11 +155,11 @@ func viewOf(c *Cluster) View {
 			view.WrittenAt = entry.Time.Time
 		}
 	}
-	view.Ours = view.Hibernating && ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
-	view.KeepAwakeOurs = ownership.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationKeepAwakeUntil)
-	view.Dozing = ownership.Dozes(c.Annotations, c.ManagedFields)
+	view.Ours = view.Hibernating && contract.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
+	view.KeepAwakeOurs = contract.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationKeepAwakeUntil)
+	view.Dozing = contract.Dozes(c.Annotations, c.ManagedFields)
 	view.ForeignMarks = foreignMarks(c)
-	view.FenceApplied = ownership.FenceApplied(c.Annotations)
+	view.FenceApplied = contract.FenceApplied(c.Annotations)
 	view.PrimarySince, _ = time.Parse(time.RFC3339, c.Status.CurrentPrimaryTimestamp)
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])
 	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
@@ -180,7 +179,7 @@ func foreignMarks(c *Cluster) bool {
 		if _, ok := c.Annotations[key]; !ok {
 			continue
 		}
-		if there = true; ownership.SetByUs(c.ManagedFields, "metadata", "annotations", key) {
+		if there = true; contract.SetByUs(c.ManagedFields, "metadata", "annotations", key) {
 			return false
 		}
 	}

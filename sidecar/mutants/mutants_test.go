@@ -81,7 +81,7 @@ var mutants = []mutant{
 	},
 	{
 		"the sidecar resumes a schedule whose suspension another manager owns",
-		"sidecar/kubernetes/backups.go", `s.Spec.Suspend && ownership.SetByUs(`, `s.Spec.Suspend && MUTANT || s.Spec.Suspend && ownership.SetByUs(`,
+		"sidecar/kubernetes/backups.go", `s.Spec.Suspend && contract.SetByUs(`, `s.Spec.Suspend && MUTANT || s.Spec.Suspend && contract.SetByUs(`,
 		"sidecar/kubernetes", "TestResumeBackups_leavesWhatIsNotOurs", "taken-over: suspend is false",
 	},
 	{

@@ -12,7 +12,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -161,7 +160,7 @@ func setByUs(key string) []metav1.ManagedFieldsEntry {
 
 // whatIsOurs says which of the hibernation annotation and the fence this project has set.
 func whatIsOurs(c *cnpgv1.Cluster) []metav1.ManagedFieldsEntry {
-	switch hibernates, dozes := plan.OwnsHibernation(c.ManagedFields), ownership.Dozes(c.Annotations, c.ManagedFields); {
+	switch hibernates, dozes := plan.OwnsHibernation(c.ManagedFields), contract.Dozes(c.Annotations, c.ManagedFields); {
 	case hibernates && dozes:
 		return bothOurs
 	case hibernates:

@@ -11,7 +11,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/ownership"
 )
 
 const on = "on"
@@ -88,7 +87,7 @@ func (c *Cluster) doze(cluster *cnpgv1.Cluster, now time.Time) {
 	_, fenced := cluster.Annotations[contract.AnnotationFencedInstances]
 	_, marked := cluster.Annotations[contract.AnnotationDozingSince]
 	_, stopped := cluster.Annotations[contract.AnnotationPostgresStopped]
-	c.Fenced = ownership.Dozes(cluster.Annotations, cluster.ManagedFields)
+	c.Fenced = contract.Dozes(cluster.Annotations, cluster.ManagedFields)
 	c.Dozing = c.Fenced && !c.HibernationOn
 	c.Stopped = c.Dozing && stopped
 	c.MayStillStop = marked && !stopped && !fenced && !c.HibernationOn
@@ -130,7 +129,7 @@ func OnlyStreaming(cluster *cnpgv1.Cluster) bool {
 
 // OwnsHibernation reports whether this project alone has set the current value of the hibernation annotation.
 func OwnsHibernation(fields []metav1.ManagedFieldsEntry) bool {
-	return ownership.SetByUs(fields, "metadata", "annotations", contract.AnnotationHibernation)
+	return contract.SetByUs(fields, "metadata", "annotations", contract.AnnotationHibernation)
 }
 
 // Sleeps reports whether the Services lead to nothing else than the gateway, because PostgreSQL is stopped or may stop.

@@ -1,11 +1,9 @@
-package ownership
+package contract
 
 import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 func entry(manager string, operation metav1.ManagedFieldsOperationType, fields string) metav1.ManagedFieldsEntry {
@@ -15,7 +13,7 @@ func entry(manager string, operation metav1.ManagedFieldsOperationType, fields s
 func TestOwns_whatOnlyWeHaveSet(t *testing.T) {
 	t.Parallel()
 	const suspend, schedule = `{"f:spec":{"f:suspend":{}}}`, `{"f:spec":{"f:schedule":{}}}`
-	ours := entry(contract.FieldManager, "Update", suspend)
+	ours := entry(FieldManager, "Update", suspend)
 	for _, row := range []struct {
 		rule    string
 		entries []metav1.ManagedFieldsEntry
@@ -25,12 +23,12 @@ func TestOwns_whatOnlyWeHaveSet(t *testing.T) {
 		{"what nobody set is not ours", nil, false},
 		{"what a person set is not ours", []metav1.ManagedFieldsEntry{entry("kubectl-patch", "Update", suspend)}, false},
 		{"an entry without fields holds none", []metav1.ManagedFieldsEntry{ours, {Manager: "x", Operation: "Apply"}}, true},
-		{"another field of ours is not this one", []metav1.ManagedFieldsEntry{entry(contract.FieldManager, "Update", schedule)}, false},
+		{"another field of ours is not this one", []metav1.ManagedFieldsEntry{entry(FieldManager, "Update", schedule)}, false},
 		{"what somebody applies beside us is not ours alone", []metav1.ManagedFieldsEntry{ours, entry("argocd-controller", "Apply", suspend)}, false},
 		{"in whatever order", []metav1.ManagedFieldsEntry{entry("argocd-controller", "Apply", suspend), ours}, false},
 		{"who applies something else takes nothing away", []metav1.ManagedFieldsEntry{ours, entry("argocd-controller", "Apply", schedule)}, true},
 		{"a set of fields that is not understood holds none", []metav1.ManagedFieldsEntry{ours, entry("x", "Apply", `[`), entry("y", "Apply", "")}, true},
-		{"a name that only begins alike is another field", []metav1.ManagedFieldsEntry{entry(contract.FieldManager, "Update", `{"f:spec":{"f:suspended":{}}}`)}, false},
+		{"a name that only begins alike is another field", []metav1.ManagedFieldsEntry{entry(FieldManager, "Update", `{"f:spec":{"f:suspended":{}}}`)}, false},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +48,7 @@ func TestSetByOthers_isNeitherUsNorWhoMadeIt(t *testing.T) {
 		entry metav1.ManagedFieldsEntry
 		want  bool
 	}{
-		{"us", entry(contract.FieldManager, "Update", in+cpu+`}}}}`), false},
+		{"us", entry(FieldManager, "Update", in+cpu+`}}}}`), false},
 		{"who made it", entry("manager", "Update", in+image+`,`+cpu+`}}}}`), false},
 		{"somebody else", entry("vpa-updater", "Update", in+cpu+`}}}}`), true},
 		{"somebody else who set something else", entry("kubectl-patch", "Update", in+`"f:resizePolicy":{}}}}}`), false},
@@ -58,7 +56,7 @@ func TestSetByOthers_isNeitherUsNorWhoMadeIt(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			item := []string{"spec", "containers", Item("postgres")}
+			item := []string{"spec", "containers", ListItem("postgres")}
 			made, path := append(item[:3:3], "image"), append(item[:3:3], "requests", "cpu")
 			if got := SetByOthers([]metav1.ManagedFieldsEntry{row.entry}, made, path...); got != row.want {
 				t.Errorf("got %t", got)
@@ -69,7 +67,7 @@ func TestSetByOthers_isNeitherUsNorWhoMadeIt(t *testing.T) {
 
 func TestDozes_unlessAPersonHasAppliedTheFence(t *testing.T) {
 	t.Parallel()
-	ours := []metav1.ManagedFieldsEntry{entry(contract.FieldManager, "Update", `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`)}
+	ours := []metav1.ManagedFieldsEntry{entry(FieldManager, "Update", `{"f:metadata":{"f:annotations":{"f:cnpg.io/fencedInstances":{}}}}`)}
 	for _, row := range []struct {
 		rule, applied string
 		want          bool
@@ -83,7 +81,7 @@ func TestDozes_unlessAPersonHasAppliedTheFence(t *testing.T) {
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			annotations := map[string]string{contract.AnnotationFencedInstances: contract.FencedInstancesAll, lastApplied: row.applied}
+			annotations := map[string]string{AnnotationFencedInstances: FencedInstancesAll, lastApplied: row.applied}
 			if got := Dozes(annotations, ours); got != row.want {
 				t.Errorf("got %t", got)
 			}

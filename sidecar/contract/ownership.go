@@ -1,13 +1,10 @@
-// Package ownership defines how the sidecar and the plugin distinguish their own writes from those of others.
-package ownership
+package contract
 
 import (
 	"encoding/json"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // SetByUs reports whether the current value of the field at a path was set by this project alone. It stays ours if a person
@@ -18,7 +15,7 @@ func SetByUs(entries []metav1.ManagedFieldsEntry, path ...string) bool {
 	for i := range entries {
 		switch entry := &entries[i]; {
 		case !owns(entry.FieldsV1.GetRawBytes(), path):
-		case entry.Manager == contract.FieldManager:
+		case entry.Manager == FieldManager:
 			ours = true
 		case entry.Operation == metav1.ManagedFieldsOperationApply:
 			return false
@@ -32,20 +29,20 @@ func SetByOthers(entries []metav1.ManagedFieldsEntry, made []string, path ...str
 	for i := range entries {
 		entry := &entries[i]
 		fields := entry.FieldsV1.GetRawBytes()
-		if entry.Manager != contract.FieldManager && owns(fields, path) && !owns(fields, made) {
+		if entry.Manager != FieldManager && owns(fields, path) && !owns(fields, made) {
 			return true
 		}
 	}
 	return false
 }
 
-// Item is the part of a path that leads to the item of that name in a list.
-func Item(name string) string { return `k:{"name":"` + name + `"}` }
+// ListItem is the part of a path that leads to the item of that name in a list.
+func ListItem(name string) string { return `k:{"name":"` + name + `"}` }
 
 // Dozes reports whether a Cluster with these annotations and managed fields is fenced by us: it dozes, unless it hibernates.
 func Dozes(annotations map[string]string, entries []metav1.ManagedFieldsEntry) bool {
-	return annotations[contract.AnnotationFencedInstances] == contract.FencedInstancesAll &&
-		SetByUs(entries, "metadata", "annotations", contract.AnnotationFencedInstances) && !FenceApplied(annotations)
+	return annotations[AnnotationFencedInstances] == FencedInstancesAll &&
+		SetByUs(entries, "metadata", "annotations", AnnotationFencedInstances) && !FenceApplied(annotations)
 }
 
 // lastApplied is the annotation in which `kubectl apply` keeps the manifest. It sends only what differs from the object, so a value
@@ -55,7 +52,7 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 // FenceApplied reports whether a person has applied a manifest that contains the fence that we would set.
 func FenceApplied(annotations map[string]string) bool {
 	text := annotations[lastApplied]
-	if !strings.Contains(text, contract.AnnotationFencedInstances) { // as almost always
+	if !strings.Contains(text, AnnotationFencedInstances) { // as almost always
 		return false
 	}
 	var manifest struct {
@@ -64,7 +61,7 @@ func FenceApplied(annotations map[string]string) bool {
 		} `json:"metadata"`
 	}
 	return json.Unmarshal([]byte(text), &manifest) == nil &&
-		manifest.Metadata.Annotations[contract.AnnotationFencedInstances] == contract.FencedInstancesAll
+		manifest.Metadata.Annotations[AnnotationFencedInstances] == FencedInstancesAll
 }
 
 // owns reports whether a set of fields contains the one at a path. A malformed set contains none.
