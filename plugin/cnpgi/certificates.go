@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	provisioned "github.com/cnpg-i/scale-to-zero/plugin/certificates"
-	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
+	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
 // CertificateFiles are the paths of the certificates, which may change.
@@ -117,7 +117,7 @@ type mutual struct {
 // ServerHandshake performs the handshake.
 func (m mutual) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := m.TransportCredentials.ServerHandshake(raw)
-	if limited, ok := raw.(*connlimit.Conn); ok && err == nil {
+	if limited, ok := raw.(*httpserver.Conn); ok && err == nil {
 		limited.Keep()
 	}
 	return conn, info, err

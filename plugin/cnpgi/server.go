@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
+	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
 // gracefulStop bounds the wait for running calls. It comes last in the pod's termination grace period, which the manifests sum
@@ -68,7 +68,7 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Certificate
 	group, ctx := errgroup.WithContext(ctx)
 	untilLeaving, leave := context.WithCancel(ctx)
 	group.Go(func() error {
-		return s.serve(untilLeaving, connlimit.New(staying, maximumStrangers, nil), options...)
+		return s.serve(untilLeaving, httpserver.NewListener(staying, maximumStrangers, nil), options...)
 	})
 	group.Go(func() error {
 		defer leave()
@@ -79,7 +79,7 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Certificate
 		}
 		leave() // asks the peers of every connection to connect again
 		renewed := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: renewLeft})
-		return s.serve(ctx, connlimit.New(leaving, maximumStrangers, nil), append(options, renewed)...)
+		return s.serve(ctx, httpserver.NewListener(leaving, maximumStrangers, nil), append(options, renewed)...)
 	})
 	return group.Wait()
 }

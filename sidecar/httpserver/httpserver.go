@@ -1,5 +1,5 @@
 // Package httpserver serves pages to anybody who can reach the pod. No client can block the server, be it by silence, by many
-// connections or by its requests.
+// connections or by its requests. [NewListener] keeps a server of another protocol from being blocked by many connections.
 package httpserver
 
 import (
@@ -12,17 +12,15 @@ import (
 	"net/http"
 	"net/netip"
 	"time"
-
-	"github.com/cnpg-i/scale-to-zero/sidecar/connlimit"
 )
 
 const (
-	// RequestTimeout bounds the time to read a request.
-	RequestTimeout = 5 * time.Second
-	// IdleTimeout is longer than Prometheus' usual intervals, so that a scraper keeps its connection.
-	IdleTimeout = time.Minute
-	// ShutdownTimeout is how long running requests may take after the context has ended.
-	ShutdownTimeout = time.Second
+	// requestTimeout bounds the time to read a request.
+	requestTimeout = 5 * time.Second
+	// idleTimeout is longer than Prometheus' usual intervals, so that a scraper keeps its connection.
+	idleTimeout = time.Minute
+	// shutdownTimeout is how long running requests may take after the context has ended.
+	shutdownTimeout = time.Second
 	// maximumHeader, in bytes, is many times what a scraper sends.
 	maximumHeader = 8 << 10
 )
@@ -50,7 +48,7 @@ func Serve(ctx context.Context, address string, handler http.Handler, config Con
 // ServeListener serves on a listener until the context ends, and closes the listener.
 func ServeListener(ctx context.Context, listener net.Listener, handler http.Handler, config Config) error {
 	server := &http.Server{
-		Handler: handler, ReadTimeout: RequestTimeout, WriteTimeout: config.WriteTimeout, IdleTimeout: IdleTimeout,
+		Handler: handler, ReadTimeout: requestTimeout, WriteTimeout: config.WriteTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maximumHeader,
 		// Bad requests of strangers must not fill the log.
 		ErrorLog: log.New(io.Discard, "", 0),
@@ -58,13 +56,13 @@ func ServeListener(ctx context.Context, listener net.Listener, handler http.Hand
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownTimeout)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
 		if server.Shutdown(limited) != nil {
 			_ = server.Close() // the only error is that of the listener, which Shutdown has closed
 		}
 	})
-	err := server.Serve(connlimit.New(listener, config.MaximumConnections, config.Preferred))
+	err := server.Serve(NewListener(listener, config.MaximumConnections, config.Preferred))
 	if !stop() {
 		<-ended
 	}

@@ -131,7 +131,7 @@ func (p *pipe) Close() error {
 
 func (p *pipe) Addr() net.Addr { return &net.TCPAddr{} }
 
-// The bubble's clock stands still while the page is written, which may take no longer than ShutdownTimeout.
+// The bubble's clock stands still while the page is written, which may take no longer than shutdownTimeout.
 func TestServe_letsAPageFinish(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,9 +1,4 @@
-// Package connlimit limits the connections of a server so that no client can lock others out by holding all of them.
-//
-// While slots are free, every newcomer gets one. When all are taken, a newcomer takes the slot of the oldest connection of the
-// source address with the most connections; that connection is closed whatever it is doing. Preferred sources lose slots only
-// to one another.
-package connlimit
+package httpserver
 
 import (
 	"net"
@@ -12,7 +7,9 @@ import (
 	"sync"
 )
 
-// Listener is a listener with a limited number of slots.
+// Listener is a listener with a limited number of slots. While slots are free, every newcomer gets one. When all are taken, a newcomer
+// takes the slot of the oldest connection of the source address with the most connections; that connection is closed whatever it is
+// doing. Preferred sources lose slots only to one another.
 type Listener struct {
 	net.Listener
 	most      int
@@ -22,8 +19,8 @@ type Listener struct {
 	open  []*Conn // oldest first
 }
 
-// New limits the connections of the listener. preferred reports whether a source is preferred; nil means that none is.
-func New(listener net.Listener, most int, preferred func(netip.Addr) bool) *Listener {
+// NewListener limits the connections of the listener. preferred reports whether a source is preferred; nil means that none is.
+func NewListener(listener net.Listener, most int, preferred func(netip.Addr) bool) *Listener {
 	if preferred == nil {
 		preferred = func(netip.Addr) bool { return false }
 	}

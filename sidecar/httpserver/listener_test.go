@@ -1,4 +1,4 @@
-package connlimit
+package httpserver
 
 import (
 	"errors"
@@ -8,11 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestDisplaceable_isTheOldestOfTheLargestSource writes each connection as the letter of its source, oldest first; the sources
 // P and Q are preferred.
@@ -59,7 +55,7 @@ func accepted(t *testing.T, most int, preferred func(netip.Addr) bool) (conns <-
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener := New(inner, most, preferred)
+	listener := NewListener(inner, most, preferred)
 	taken := make(chan net.Conn, 100)
 	done := make(chan struct{})
 	go func() {
