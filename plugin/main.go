@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/certificates"
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 )
 
@@ -86,7 +86,7 @@ const checkEvery = time.Minute
 func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("certificates", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var names certificates.Names
+	var names cnpgi.CertificateNames
 	flags.StringVar(&names.Namespace, "namespace", "cnpg-system", "the operator's namespace")
 	flags.StringVar(&names.Service, "service", "scale-to-zero", "the plugin's Service")
 	flags.StringVar(&names.ServerSecret, "server-secret", "scaletozero-server-tls", "Secret of the plugin's certificate")
@@ -104,7 +104,7 @@ func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	written, err := certificates.Ensure(ctx, client, names, time.Now())
+	written, err := cnpgi.EnsureCertificates(ctx, client, names, time.Now())
 	if err != nil {
 		return err
 	}
@@ -116,9 +116,9 @@ func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io
 }
 
 // keepCertificates reads the Secrets until the context ends, and writes what is missing, invalid or due.
-func keepCertificates(ctx context.Context, client kubernetes.Interface, names certificates.Names, logger *slog.Logger) {
+func keepCertificates(ctx context.Context, client kubernetes.Interface, names cnpgi.CertificateNames, logger *slog.Logger) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		switch written, err := certificates.Ensure(ctx, client, names, time.Now()); {
+		switch written, err := cnpgi.EnsureCertificates(ctx, client, names, time.Now()); {
 		case err != nil:
 			logger.Error("cannot keep the certificates", "error", err.Error())
 		case len(written) != 0:

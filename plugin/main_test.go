@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/certificates"
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 )
 
 // A Secret that is deleted keeps the operator from every cluster that lists the plugin.
@@ -20,7 +20,7 @@ func TestKeepCertificates_createsADeletedSecretWithinAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		names := certificates.Names{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
+		names := cnpgi.CertificateNames{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go keepCertificates(ctx, client, names, slog.New(slog.DiscardHandler))

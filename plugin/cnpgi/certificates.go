@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	provisioned "github.com/cnpg-i/scale-to-zero/plugin/certificates"
 	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
@@ -95,7 +94,7 @@ func trusted(text []byte) (*x509.CertPool, error) {
 		if leaf == nil {
 			leaf = certificate
 		}
-		if certificate == leaf || provisioned.IsAuthorityOf(certificate, leaf) {
+		if certificate == leaf || isAuthorityOf(certificate, leaf) {
 			pool.AddCert(certificate)
 		}
 	}

@@ -22,5 +22,13 @@
 // That of a Cluster also does failover, so the answer comes immediately, and is to continue unless the cluster dozes; our own work is
 // queued. That of a Backup may wait for a cluster that dozes.
 //
+// # The certificates
+//
+// For installations without cert-manager, [EnsureCertificates] creates and renews the two Secrets for mutual TLS between the operator and
+// the plugin. Each side trusts what is in the other's tls.crt. The operator sees a renewed Secret at once, the plugin's pods when the
+// kubelet updates their files, a minute or so later. So that no call is refused in between, each Secret has its own small CA, which
+// outlives many renewals and follows the certificate in tls.crt: a side with the previous file already trusts the next certificate, and a
+// side with the next file still trusts the previous one.
+//
 // Start reading at [Lifecycle.LifecycleHook] and [Hooks.Pre]; [Server] carries both.
 package cnpgi

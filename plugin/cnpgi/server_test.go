@@ -27,7 +27,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
-	provision "github.com/cnpg-i/scale-to-zero/plugin/certificates"
 	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
 )
 
@@ -72,8 +71,8 @@ type pair struct{ server, client map[string][]byte }
 // renewed returns the pair after a renewal check.
 func renewed(t *testing.T, store kubernetes.Interface, now time.Time) pair {
 	t.Helper()
-	names := provision.Names{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
-	if _, err := provision.Ensure(t.Context(), store, names, now); err != nil {
+	names := CertificateNames{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
+	if _, err := EnsureCertificates(t.Context(), store, names, now); err != nil {
 		t.Fatal(err)
 	}
 	read := func(name string) map[string][]byte {

@@ -1,11 +1,4 @@
-// Package certificates creates and renews the two Secrets for mutual TLS between the operator and the plugin, for installations
-// without cert-manager.
-//
-// Each side trusts what is in the other's tls.crt. The operator sees a renewed Secret at once, the plugin's pods when the
-// kubelet updates their files, a minute or so later. So that no call is refused in between, each Secret has its own small CA,
-// which outlives many renewals and follows the certificate in tls.crt: a side with the previous file already trusts the next
-// certificate, and a side with the next file still trusts the previous one.
-package certificates
+package cnpgi
 
 import (
 	"context"
@@ -26,31 +19,31 @@ import (
 )
 
 const (
-	// life is the validity of a certificate, which is renewed when less than renewal is left.
-	life, renewal = 90 * 24 * time.Hour, 30 * 24 * time.Hour
+	// certificateLife is the validity of a certificate, which is renewed when less than renewal is left.
+	certificateLife, renewal = 90 * 24 * time.Hour, 30 * 24 * time.Hour
 	// authorityLife is the validity of a CA. A CA that would not outlive a new certificate is replaced, and calls are then refused
 	// until the plugin's pods have the new files.
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// skew is the tolerated clock difference between two machines.
-	skew = 5 * time.Minute
+	// clockSkew is the tolerated clock difference between two machines.
+	clockSkew = 5 * time.Minute
 )
 
 // Keys of the Secrets for the CA. Only this package reads its private key.
 const authorityCertificate, authorityKey = "ca.crt", "ca.key"
 
-// Names are the names of the Secrets and of the Service that they certify.
-type Names struct{ Namespace, Service, ServerSecret, ClientSecret string }
+// CertificateNames are the names of the Secrets and of the Service that they certify.
+type CertificateNames struct{ Namespace, Service, ServerSecret, ClientSecret string }
 
-// Ensure creates or renews what is missing, invalid or due, and leaves the rest alone. It returns the names of the Secrets it
+// EnsureCertificates creates or renews what is missing, invalid or due, and leaves the rest alone. It returns the names of the Secrets it
 // wrote. It may run concurrently in several processes: a later one finds the Secret created or changed and leaves it alone.
-func Ensure(ctx context.Context, client kubernetes.Interface, names Names, now time.Time) ([]string, error) {
+func EnsureCertificates(ctx context.Context, client kubernetes.Interface, names CertificateNames, now time.Time) ([]string, error) {
 	server := []string{names.Service, names.Service + "." + names.Namespace, names.Service + "." + names.Namespace + ".svc"}
 	var written []string
 	for _, secret := range []struct {
 		name string
 		dns  []string
 	}{{names.ServerSecret, server}, {names.ClientSecret, []string{names.ClientSecret}}} {
-		wrote, err := ensure(ctx, client, names.Namespace, secret.name, secret.dns, now)
+		wrote, err := ensureSecret(ctx, client, names.Namespace, secret.name, secret.dns, now)
 		if err != nil {
 			return written, err
 		}
@@ -61,14 +54,14 @@ func Ensure(ctx context.Context, client kubernetes.Interface, names Names, now t
 	return written, nil
 }
 
-func ensure(ctx context.Context, client kubernetes.Interface, namespace, name string, dns []string, now time.Time) (bool, error) {
+func ensureSecret(ctx context.Context, client kubernetes.Interface, namespace, name string, dns []string, now time.Time) (bool, error) {
 	secrets := client.CoreV1().Secrets(namespace)
 	have, err := secrets.Get(ctx, name, metav1.GetOptions{})
 	exists := !apierrors.IsNotFound(err)
 	if err != nil && exists {
 		return false, fmt.Errorf("read Secret %s: %w", name, err)
 	}
-	if exists && good(have.Data, dns, now) {
+	if exists && isCurrent(have.Data, dns, now) {
 		return false, nil
 	}
 	var last map[string][]byte
@@ -97,8 +90,8 @@ func ensure(ctx context.Context, client kubernetes.Interface, namespace, name st
 	}
 }
 
-// good reports whether the Secret holds a certificate for the names with its own key that is not yet due for renewal.
-func good(data map[string][]byte, dns []string, now time.Time) bool {
+// isCurrent reports whether the Secret holds a certificate for the names with its own key that is not yet due for renewal.
+func isCurrent(data map[string][]byte, dns []string, now time.Time) bool {
 	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 	if err != nil || now.Before(pair.Leaf.NotBefore) || now.Add(renewal).After(pair.Leaf.NotAfter) {
 		return false
@@ -114,23 +107,23 @@ func good(data map[string][]byte, dns []string, now time.Time) bool {
 // issue makes a key and a certificate, signed by the CA of the previous content if that is usable.
 func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]byte, error) {
 	authority, err := tls.X509KeyPair(last[authorityCertificate], last[authorityKey])
-	if err != nil || now.Before(authority.Leaf.NotBefore) || now.Add(life).After(authority.Leaf.NotAfter) {
+	if err != nil || now.Before(authority.Leaf.NotBefore) || now.Add(certificateLife).After(authority.Leaf.NotAfter) {
 		if authority, err = newAuthority(dns[0], now); err != nil {
 			return nil, fmt.Errorf("make an authority: %w", err)
 		}
 	}
 	leaf, err := sign(&x509.Certificate{
-		Subject: pkix.Name{CommonName: dns[0]}, DNSNames: dns, NotAfter: now.Add(life), KeyUsage: x509.KeyUsageDigitalSignature,
+		Subject: pkix.Name{CommonName: dns[0]}, DNSNames: dns, NotAfter: now.Add(certificateLife), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, authority, now)
 	if err != nil {
 		return nil, err
 	}
-	certificate, key, err := encode(leaf)
+	certificate, key, err := encodePEM(leaf)
 	if err != nil {
 		return nil, err
 	}
-	above, aboveKey, err := encode(authority)
+	above, aboveKey, err := encodePEM(authority)
 	if err != nil {
 		return nil, err
 	}
@@ -140,8 +133,8 @@ func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]by
 	}, nil
 }
 
-// IsAuthorityOf reports whether a certificate is the CA that this package has made for the Secret of the other, and for no other.
-func IsAuthorityOf(authority, leaf *x509.Certificate) bool {
+// isAuthorityOf reports whether a certificate is the CA that this package has made for the Secret of the other, and for no other.
+func isAuthorityOf(authority, leaf *x509.Certificate) bool {
 	return authority.Subject.CommonName == authorityName(leaf.Subject.CommonName) && authority.CheckSignatureFrom(authority) == nil
 }
 
@@ -161,7 +154,7 @@ func sign(template *x509.Certificate, authority tls.Certificate, now time.Time) 
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("generate a key: %w", err)
 	}
-	template.NotBefore, template.BasicConstraintsValid = now.Add(-skew), true
+	template.NotBefore, template.BasicConstraintsValid = now.Add(-clockSkew), true
 	parent, signer := authority.Leaf, authority.PrivateKey
 	if parent == nil {
 		parent, signer = template, key
@@ -177,8 +170,8 @@ func sign(template *x509.Certificate, authority tls.Certificate, now time.Time) 
 	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// encode returns the certificate and its key as PEM.
-func encode(pair tls.Certificate) (certificate, key []byte, err error) {
+// encodePEM returns the certificate and its key as PEM.
+func encodePEM(pair tls.Certificate) (certificate, key []byte, err error) {
 	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode the key: %w", err)

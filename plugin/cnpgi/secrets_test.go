@@ -1,4 +1,4 @@
-package certificates
+package cnpgi
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 
 func TestEnsure(t *testing.T) {
 	t.Parallel()
-	names := Names{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
+	names := CertificateNames{Namespace: "cnpg-system", Service: "scale-to-zero", ServerSecret: "server", ClientSecret: "client"}
 	client := fake.NewClientset()
 	start := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 	read := func(name, key string) []byte {
@@ -24,7 +24,7 @@ func TestEnsure(t *testing.T) {
 	}
 	step := func(rule string, now time.Time, want int) {
 		t.Helper()
-		written, err := Ensure(t.Context(), client, names, now)
+		written, err := EnsureCertificates(t.Context(), client, names, now)
 		if err != nil || len(written) != want {
 			t.Errorf("%s: wrote %v (%v), want %d", rule, written, err, want)
 		}
@@ -32,7 +32,7 @@ func TestEnsure(t *testing.T) {
 	step("both are made", start, 2)
 	first, key, authority := read("server", corev1.TLSCertKey), read("server", corev1.TLSPrivateKeyKey), read("server", authorityCertificate)
 	step("good ones are left alone", start.Add(24*time.Hour), 0)
-	step("they are renewed before a third of their life is left", start.Add(life-renewal+time.Hour), 2)
+	step("they are renewed before a third of their life is left", start.Add(certificateLife-renewal+time.Hour), 2)
 	if bytes.Equal(first, read("server", corev1.TLSCertKey)) || bytes.Equal(key, read("server", corev1.TLSPrivateKeyKey)) {
 		t.Error("the certificate or its key is the same after the renewal")
 	}
@@ -47,7 +47,7 @@ func TestEnsure(t *testing.T) {
 	if _, err := client.CoreV1().Secrets("cnpg-system").Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	step("a spoilt one is made anew", start.Add(life-renewal+2*time.Hour), 1)
+	step("a spoilt one is made anew", start.Add(certificateLife-renewal+2*time.Hour), 1)
 	if secret, err = client.CoreV1().Secrets("cnpg-system").Get(t.Context(), "client", metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -55,15 +55,15 @@ func TestEnsure(t *testing.T) {
 	if _, err := client.CoreV1().Secrets("cnpg-system").Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	step("one with the key of another is made anew", start.Add(life-renewal+2*time.Hour), 1)
+	step("one with the key of another is made anew", start.Add(certificateLife-renewal+2*time.Hour), 1)
 	if err := client.CoreV1().Secrets("cnpg-system").Delete(t.Context(), "client", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	step("one that was deleted is made anew", start.Add(life-renewal+2*time.Hour), 1)
+	step("one that was deleted is made anew", start.Add(certificateLife-renewal+2*time.Hour), 1)
 	names.Service = "another"
-	step("another name needs another certificate", start.Add(life-renewal+2*time.Hour), 1)
+	step("another name needs another certificate", start.Add(certificateLife-renewal+2*time.Hour), 1)
 	authority = read("server", authorityCertificate)
-	step("an authority that would end before its certificate is made anew", start.Add(authorityLife-life/2), 2)
+	step("an authority that would end before its certificate is made anew", start.Add(authorityLife-certificateLife/2), 2)
 	if bytes.Equal(authority, read("server", authorityCertificate)) {
 		t.Error("the authority is the same although it ends soon")
 	}
