@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
 // preparation bounds the preparation of a fast shutdown.
@@ -74,7 +73,7 @@ func (s *Server) Archiver(ctx context.Context) (idle.Reason, error) {
 	}
 	defer opened.closeNow()
 	var late bool
-	if err := opened.conn.QueryRow(ctx, sql.ArchiveLate, preparing.archived.Seconds()).Scan(&late); err != nil {
+	if err := opened.conn.QueryRow(ctx, archiveLateStatement, preparing.archived.Seconds()).Scan(&late); err != nil {
 		return "", fmt.Errorf("ask whether the archiver is late: %w", err)
 	}
 	if late {
@@ -101,7 +100,7 @@ func checkpoint(ctx context.Context, conn *pgx.Conn, limits preparation) error {
 func switchWAL(ctx context.Context, conn *pgx.Conn, limits preparation) (completed string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.answer)
 	defer cancel()
-	if err := conn.QueryRow(ctx, sql.ArchiveSwitch).Scan(&completed); err != nil {
+	if err := conn.QueryRow(ctx, archiveSwitchStatement).Scan(&completed); err != nil {
 		return "", fmt.Errorf("complete the WAL file in use: %w", err)
 	}
 	return completed, nil
@@ -135,7 +134,7 @@ type archiveQueue struct{ total, before int64 }
 func readQueue(ctx context.Context, conn *pgx.Conn, completed string, limits preparation) (queue archiveQueue, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.answer)
 	defer cancel()
-	if err := conn.QueryRow(ctx, sql.ArchiveQueue, completed).Scan(&queue.total, &queue.before); err != nil {
+	if err := conn.QueryRow(ctx, archiveQueueStatement, completed).Scan(&queue.total, &queue.before); err != nil {
 		return archiveQueue{}, fmt.Errorf("read the archiver's queue: %w", err)
 	}
 	return queue, nil

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
 // Sample is the state of the instance at one moment.
@@ -80,7 +79,7 @@ type record struct {
 // read judges row by row, so that memory does not grow with the number of sessions. It calls each for every session.
 func read(ctx context.Context, conn *pgx.Conn, rules activity.Rules, each func(activity.Session)) (Sample, error) {
 	sample := Sample{Began: time.Now(), Ledger: activity.Ledger{}}
-	rows, err := conn.Query(ctx, sql.Activity)
+	rows, err := conn.Query(ctx, activityStatement)
 	if err != nil {
 		return Sample{}, fmt.Errorf("read pg_stat_activity: %w", err)
 	}

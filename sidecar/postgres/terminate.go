@@ -10,7 +10,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/process"
-	"github.com/cnpg-i/scale-to-zero/sql"
 )
 
 // terminationTimeout bounds the statement that ends sessions, and the wait for its answer. If it is broken off, the sessions that are
@@ -60,7 +59,7 @@ func terminate(ctx context.Context, conn *pgx.Conn, sessions []activity.Terminab
 		pids, started = append(pids, d.PID), append(started, d.Started)
 		resting, changed = append(resting, d.Idle), append(changed, d.Changed)
 	}
-	tag, err := conn.Exec(ctx, sql.Terminate, pids, started, resting, changed)
+	tag, err := conn.Exec(ctx, terminateStatement, pids, started, resting, changed)
 	if err != nil {
 		return 0, fmt.Errorf("end the sessions that do not count: %w", err)
 	}
@@ -90,7 +89,7 @@ func (s *Server) EndAtStop(ctx context.Context, rules activity.Rules) (ended int
 	defer opened.closeNow()
 	for looks := 0; ; {
 		var stopping bool
-		if err := opened.conn.QueryRow(ctx, sql.Stopping).Scan(&stopping); err != nil {
+		if err := opened.conn.QueryRow(ctx, stoppingStatement).Scan(&stopping); err != nil {
 			return ended, fmt.Errorf("ask whether PostgreSQL has begun to stop: %w", err)
 		}
 		if stopping {
