@@ -20,7 +20,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sidecar/idle/idletest"
 )
 
 // onlyTheSidecar are annotations of which only the sidecar can tell everything.
@@ -28,7 +27,7 @@ var onlyTheSidecar = []string{contract.AnnotationIgnore, contract.AnnotationKeep
 
 // parsed is what the sidecar says of a value, nil if it understands it.
 func parsed(key, value string) *idle.Problem {
-	_, problems := idle.ParsePolicy(map[string]string{key: value}, idletest.Now)
+	_, problems := idle.ParsePolicy(map[string]string{key: value}, parsedAt)
 	if len(problems) == 0 {
 		return nil
 	}
@@ -37,9 +36,9 @@ func parsed(key, value string) *idle.Problem {
 
 func TestTheSidecarKeepsTheRules(t *testing.T) {
 	t.Parallel()
-	for _, rule := range idletest.Rules {
+	for _, rule := range rules {
 		for _, value := range rule.Values {
-			if problem := parsed(rule.Key, value); (problem != nil) != (rule.Verdict != idletest.Good) {
+			if problem := parsed(rule.Key, value); (problem != nil) != (rule.Verdict != good) {
 				t.Errorf("%s=%q: %v", rule.Key, value, problem)
 			}
 		}
@@ -70,10 +69,10 @@ func TestAnnotationsPolicy(t *testing.T) {
 	s.comes("the policy holds", func() bool { return byPolicy(s.written(contract.AnnotationEnabled, "yes")) })
 
 	t.Run("the rules", func(t *testing.T) {
-		for _, rule := range idletest.Rules {
+		for _, rule := range rules {
 			for _, value := range rule.Values {
 				err := s.written(rule.Key, value)
-				if rule.Verdict != idletest.Bad {
+				if rule.Verdict != bad {
 					if err != nil {
 						t.Errorf("%s=%q is refused: %v", rule.Key, value, err)
 					}
@@ -93,7 +92,7 @@ func TestAnnotationsPolicy(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		refused := 0
 		for range 600 {
-			rule := idletest.Rules[random.IntN(len(idletest.Rules))]
+			rule := rules[random.IntN(len(rules))]
 			value := mutated(random, rule.Values[random.IntN(len(rule.Values))])
 			problem, err := parsed(rule.Key, value), s.written(rule.Key, value)
 			switch {
