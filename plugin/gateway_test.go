@@ -42,8 +42,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
@@ -368,7 +368,7 @@ func TestAgainstAnAPIServer(t *testing.T) { // it sets KUBECONFIG
 		}
 	}
 	f.comes("nothing of ours is left", func() bool { return len(f.slices()) == 0 })
-	shown, err := newFleet(ctx, requests.Sidecars{}, manager, woken)
+	shown, err := newFleet(ctx, cnpgi.Sidecars{}, manager, woken)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -168,7 +167,7 @@ func watchLimitRanges(ctx context.Context, manager ctrl.Manager) (func(context.C
 
 // newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
 // have the informers keep every pod there is.
-func newFleet(ctx context.Context, sidecars requests.Sidecars, manager ctrl.Manager, woken *wakeGateway) (*metrics.Fleet, error) {
+func newFleet(ctx context.Context, sidecars cnpgi.Sidecars, manager ctrl.Manager, woken *wakeGateway) (*metrics.Fleet, error) {
 	kept, err := informers.OfClusters(ctx, manager.GetCache())
 	if err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -32,7 +31,7 @@ const (
 type Sidecar struct {
 	// Image, Resources and LogLevel are those of the container.
 	Image     string
-	Resources requests.Sidecars
+	Resources Sidecars
 	LogLevel  string
 	// Group and Version are those of the Cluster resource.
 	Group, Version string
@@ -48,7 +47,7 @@ func placeholder() Sidecar {
 	}
 	resources := corev1.ResourceRequirements{Requests: quantities, Limits: quantities}
 	return Sidecar{
-		Image: placeholderImage, Resources: requests.Sidecars{Burstable: resources, Guaranteed: resources},
+		Image: placeholderImage, Resources: Sidecars{Burstable: resources, Guaranteed: resources},
 		LogLevel: "info", Group: contract.DefaultCNPGGroup, Version: contract.DefaultCNPGVersion,
 	}
 }

@@ -13,8 +13,6 @@ import (
 	"github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
 // Result is the outcome of a call of the hook.
@@ -171,7 +169,7 @@ func (l *Lifecycle) inject(pod *corev1.Pod, owner *cluster, of limits, create bo
 func (l *Lifecycle) make(pod *corev1.Pod, owner *cluster, of limits) (*corev1.Pod, error) {
 	sidecar := l.Sidecar
 	fitted := of.fit(sidecar.Resources.In(guaranteed(of.defaulted(pod))))
-	sidecar.Resources = requests.Sidecars{Burstable: fitted, Guaranteed: fitted}
+	sidecar.Resources = Sidecars{Burstable: fitted, Guaranteed: fitted}
 	injected, err := injectSidecar(pod, sidecar)
 	if err != nil {
 		return nil, err

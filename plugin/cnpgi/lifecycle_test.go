@@ -15,8 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
 const (
@@ -58,7 +56,7 @@ func configured() Sidecar {
 	larger := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")}
 	return Sidecar{
 		Image: "example.org/sidecar:v7", LogLevel: "debug", Group: "postgresql.cnpg.io", Version: "v1",
-		Resources: requests.Sidecars{
+		Resources: Sidecars{
 			Burstable:  corev1.ResourceRequirements{Requests: quantities, Limits: quantities},
 			Guaranteed: corev1.ResourceRequirements{Requests: larger, Limits: larger},
 		},

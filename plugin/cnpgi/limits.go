@@ -7,8 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
 // limits are the items of a namespace's LimitRanges, by which the API server admits its pods (1.34:
@@ -33,7 +31,7 @@ func (l limits) defaulted(pod *corev1.Pod) *corev1.Pod {
 // guaranteed reports whether the pod's QoS class without the sidecar is Guaranteed.
 func guaranteed(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(containersOf(pod), func(c *corev1.Container) bool {
-		return c.Name != containerName && !requests.Guaranteed(c.Resources)
+		return c.Name != containerName && !allowsGuaranteed(c.Resources)
 	})
 }
 

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 )
 
 // quantities are of CPU and memory; empty: none.
@@ -33,7 +32,7 @@ func quantities(cpu, memory string) corev1.ResourceList {
 // shippedDefaults is a sidecar with the resources of the default settings.
 func shippedDefaults() Sidecar {
 	sidecar, most := configured(), quantities("100m", "64Mi")
-	sidecar.Resources = requests.Sidecars{
+	sidecar.Resources = Sidecars{
 		Burstable:  corev1.ResourceRequirements{Requests: quantities("10m", "32Mi"), Limits: most},
 		Guaranteed: corev1.ResourceRequirements{Requests: most, Limits: most},
 	}

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -235,7 +234,7 @@ func (s seen) saved(state State, now time.Time) saved {
 		total := request * slept
 		return &total
 	}
-	sum := requests.Of(s.cluster)
+	sum := plan.RequestsOf(s.cluster)
 	return saved{CPUSeconds: of(sum.CPU), MemoryByteSeconds: of(sum.Memory)}
 }
 

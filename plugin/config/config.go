@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
+	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -29,7 +29,7 @@ import (
 type Config struct {
 	// SidecarImage is the image of the injected container, SidecarResources its requests and limits by the QoS class of the pod.
 	SidecarImage     string
-	SidecarResources requests.Sidecars
+	SidecarResources cnpgi.Sidecars
 	// UpdateAtOnce makes the operator replace running instances to update their sidecar, unless a Cluster says otherwise.
 	UpdateAtOnce bool
 	// DozeMemory is PostgreSQL's memory request while its cluster dozes; empty if it stays as it is.
@@ -241,8 +241,8 @@ var (
 )
 
 // sidecarResources reads the requests and limits. An explicit request applies to every pod.
-func (r *reader) sidecarResources() requests.Sidecars {
-	resources := requests.Sidecars{
+func (r *reader) sidecarResources() cnpgi.Sidecars {
+	resources := cnpgi.Sidecars{
 		Burstable:  corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}},
 		Guaranteed: corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}},
 	}

@@ -10,7 +10,7 @@ import (
 
 // ours are the packages of this project that the program may link: none of them needs Linux.
 var ours = []string{
-	"plugin/command", "plugin/intern", "plugin/kubectl", "plugin/requests", "plugin/rbac", "plugin/wake/plan", "plugin/wake/endpointslice",
+	"plugin/command", "plugin/intern", "plugin/kubectl", "plugin/rbac", "plugin/wake/plan", "plugin/wake/endpointslice",
 	"sidecar/contract", "sidecar/idle",
 }
 

@@ -9,7 +9,6 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -58,7 +57,7 @@ type Sources struct {
 	// Wakes are the wake gateway's metrics; nil if that is off.
 	Wakes *Wake
 	// Sidecars are the resource requests of a cluster's sidecars while it is awake.
-	Sidecars requests.Sidecars
+	Sidecars cnpgi.Sidecars
 	// Now is the clock.
 	Now func() time.Time
 }

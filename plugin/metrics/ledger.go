@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -40,7 +39,7 @@ type key struct {
 // account holds the totals of one cluster: slept and dozed in seconds, cpu in core-seconds, memory in byte-seconds.
 type account struct {
 	slept, dozed, cpu, memory float64
-	requests                  requests.Sum
+	requests                  plan.Requests
 	// sidecarCPU and sidecarMemory are what its sidecars requested while it was awake.
 	sidecarCPU, sidecarMemory float64
 	until                     time.Time
@@ -49,7 +48,7 @@ type account struct {
 
 // book brings the cluster's account up to now. dozing is since when it dozes; zero if it does not. sidecars is what its sidecars
 // request while it is awake.
-func (l *ledger) book(cluster *cnpgv1.Cluster, dozing time.Time, sidecars requests.Sum, now time.Time) *account {
+func (l *ledger) book(cluster *cnpgv1.Cluster, dozing time.Time, sidecars plan.Requests, now time.Time) *account {
 	of := key{cluster.UID, types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}}
 	a, known := l.accounts[of]
 	if !known {
@@ -57,7 +56,7 @@ func (l *ledger) book(cluster *cnpgv1.Cluster, dozing time.Time, sidecars reques
 		l.accounts[of] = a
 	}
 	l.booked[of] = true
-	a.requests = requests.Of(cluster)
+	a.requests = plan.RequestsOf(cluster)
 	since, asleep := asleepSince(cluster)
 	a.bookSidecars(sidecars, since, asleep, now)
 	if asleep {
@@ -82,7 +81,7 @@ func (a *account) unbooked(since, now time.Time) float64 {
 }
 
 // bookSidecars counts the time from one observation of the cluster awake to the next, or to the start of its sleep.
-func (a *account) bookSidecars(sidecars requests.Sum, since time.Time, asleep bool, now time.Time) {
+func (a *account) bookSidecars(sidecars plan.Requests, since time.Time, asleep bool, now time.Time) {
 	until := now
 	if asleep && since.Before(now) {
 		until = since

@@ -6,7 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
 // TestLedger checks the totals of a cluster observed at several times, in minutes since the plugin started.
@@ -37,7 +37,7 @@ func TestLedger(t *testing.T) {
 					c.Status.Conditions = []metav1.Condition{asleep(noon.Add(look.since * time.Minute))}
 				}
 				now := noon.Add(look.at * time.Minute)
-				a = l.book(c, time.Time{}, requests.Sum{}, now)
+				a = l.book(c, time.Time{}, plan.Requests{}, now)
 				l.close()
 			}
 			want := (row.want * time.Minute).Seconds()
@@ -73,7 +73,7 @@ func TestLedger_countsSidecarsWhileAwake(t *testing.T) {
 				if look.since != awake {
 					c.Status.Conditions = []metav1.Condition{asleep(noon.Add(look.since * time.Minute))}
 				}
-				a = l.book(c, time.Time{}, requests.Sum{CPU: 1, Memory: 1}, noon.Add(look.at*time.Minute))
+				a = l.book(c, time.Time{}, plan.Requests{CPU: 1, Memory: 1}, noon.Add(look.at*time.Minute))
 				l.close()
 			}
 			if want := (row.want * time.Minute).Seconds(); a.sidecarCPU != want || a.sidecarMemory != want {
@@ -106,7 +106,7 @@ func TestLedger_countsDozesWithoutSavings(t *testing.T) {
 				if look.since != awake {
 					since = noon.Add(look.since * time.Minute)
 				}
-				a = l.book(cluster("blue", on()), since, requests.Sum{CPU: 1}, noon.Add(look.at*time.Minute))
+				a = l.book(cluster("blue", on()), since, plan.Requests{CPU: 1}, noon.Add(look.at*time.Minute))
 				l.close()
 			}
 			if want := (row.want * time.Minute).Seconds(); a.dozed != want || a.slept != 0 || a.cpu != 0 || a.memory != 0 {

@@ -14,7 +14,6 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	lifecycleapi "github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
-	"github.com/cnpg-i/scale-to-zero/plugin/requests"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
@@ -122,7 +121,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		t.Fatal(err)
 	}
 	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithReturnManagedFields().Build(), now: noon}
-	sidecars := requests.Sidecars{Burstable: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+	sidecars := cnpgi.Sidecars{Burstable: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("250m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
 	}}}
 	w.wakes = NewWake(prometheus.NewRegistry(), 20000)
