@@ -1,6 +1,6 @@
-// Command plugin is the CNPG-I plugin. `plugin plugin` serves the operator; `plugin certificates` creates and renews the two
-// Secrets for mutual TLS; `plugin check-uninstall` reports whether the plugin can be removed; `plugin version` prints the
-// version.
+// Command plugin is the CNPG-I plugin. `plugin plugin` serves the operator; `plugin certificates` creates and renews
+// the two Secrets for mutual TLS; `plugin check-uninstall` reports whether the plugin can be removed; `plugin version`
+// prints the version.
 package main
 
 import (
@@ -60,10 +60,10 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// collectAt starts a garbage collection when the heap has grown by a quarter of the live heap, not when it has doubled: the
-// informers of 10,000 clusters hold 90 MiB permanently, and their ports 40, and Go would let as much again accumulate. At rest
-// almost nothing is allocated, so this costs nothing; while 18,500 ports were opened, all collections together took 9 % of two
-// cores.
+// collectAt starts a garbage collection when the heap has grown by a quarter of the live heap, not when it has doubled:
+// the informers of 10,000 clusters hold 90 MiB permanently, and their ports 40, and Go would let as much again
+// accumulate. At rest almost nothing is allocated, so this costs nothing; while 18,500 ports were opened, all
+// collections together took 9 % of two cores.
 const collectAt = 25
 
 func serveOperator(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
@@ -79,8 +79,8 @@ func serveOperator(ctx context.Context, arguments []string, stdout, stderr io.Wr
 	return serve(ctx, c, logger)
 }
 
-// checkEvery is how often the Secrets are read with -keep: while one is missing, the operator reconciles no cluster that lists the
-// plugin.
+// checkEvery is how often the Secrets are read with -keep: while one is missing, the operator reconciles no cluster
+// that lists the plugin.
 const checkEvery = time.Minute
 
 func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {

@@ -28,8 +28,9 @@ func pagesConfig() httpserver.Config {
 	}
 }
 
-// pages serves /metrics, /healthz, /readyz, which fails until the plugin is ready, and /peer, which tells other replicas whether this
-// one can serve clients. The last is not for the kubelet: while the API server answers nobody, no replica can, and the operator needs them.
+// pages serves /metrics, /healthz, /readyz, which fails until the plugin is ready, and /peer, which tells other
+// replicas whether this one can serve clients. The last is not for the kubelet: while the API server answers nobody, no
+// replica can, and the operator needs them.
 func pages(metrics prometheus.Gatherer, ready, stale func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", &shared{inner: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})})
@@ -51,8 +52,8 @@ func pages(metrics prometheus.Gatherer, ready, stale func() bool) http.Handler {
 	return mux
 }
 
-// servePages serves them until the context ends. Anybody who can reach the pod may read them, but must not be able to lock out
-// Prometheus or the kubelet: a kubelet without an answer restarts the pod.
+// servePages serves them until the context ends. Anybody who can reach the pod may read them, but must not be able to
+// lock out Prometheus or the kubelet: a kubelet without an answer restarts the pod.
 func servePages(ctx context.Context, address string, handler http.Handler) error {
 	return httpserver.Serve(ctx, address, handler, pagesConfig())
 }
@@ -93,8 +94,8 @@ func (p *peerProber) ask(ctx context.Context, replica netip.Addr) error {
 	return nil
 }
 
-// sharedFor is how long a page is shared between requests. Making the page of a large fleet takes tens of MiB, which clients
-// that do not read must not hold once each.
+// sharedFor is how long a page is shared between requests. Making the page of a large fleet takes tens of MiB, which
+// clients that do not read must not hold once each.
 const sharedFor = 2 * time.Second
 
 // shared makes a page once for all requests within sharedFor.

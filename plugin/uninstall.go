@@ -24,8 +24,9 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// checkUninstall reports whether the plugin can be removed: no Cluster may list it, because the operator would no longer reconcile that
-// Cluster, no Cluster may be left fenced by it, because nobody else lifts that fence, and no EndpointSlice may lead to its gateway.
+// checkUninstall reports whether the plugin can be removed: no Cluster may list it, because the operator would no
+// longer reconcile that Cluster, no Cluster may be left fenced by it, because nobody else lifts that fence, and no
+// EndpointSlice may lead to its gateway.
 func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check-uninstall", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -72,8 +73,8 @@ func (e *inUseError) Error() string {
 		"take the plugin from spec.plugins of each first", len(e.Clusters), strings.Join(names, ", "))
 }
 
-// awaitRemovable returns nil if no Cluster lists the plugin and the plugin has removed its objects for those that did, for which it
-// waits up to within. clusters is the group and version of the Cluster resource.
+// awaitRemovable returns nil if no Cluster lists the plugin and the plugin has removed its objects for those that did,
+// for which it waits up to within. clusters is the group and version of the Cluster resource.
 func awaitRemovable(ctx context.Context, reader client.Reader, clusters schema.GroupVersion, within time.Duration) error {
 	users, fenced, err := listing(ctx, reader, clusters)
 	if err != nil {
@@ -106,8 +107,8 @@ func awaitRemovable(ctx context.Context, reader client.Reader, clusters schema.G
 	}
 }
 
-// listing returns the Clusters that list the plugin, and those of the others that this project has fenced to doze; none if the
-// operator's CRDs are missing.
+// listing returns the Clusters that list the plugin, and those of the others that this project has fenced to doze; none
+// if the operator's CRDs are missing.
 func listing(ctx context.Context, reader client.Reader, clusters schema.GroupVersion) (users, fenced []string, err error) {
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(clusters.WithKind("ClusterList"))

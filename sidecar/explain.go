@@ -29,8 +29,8 @@ type explainer struct {
 	watch, json       bool
 }
 
-// explainCommand explains why the cluster is awake. In the sidecar's container it uses the rules and the decision of the
-// worker; with --dsn it judges any server by the rules given as flags.
+// explainCommand explains why the cluster is awake. In the sidecar's container it uses the rules and the decision of
+// the worker; with --dsn it judges any server by the rules given as flags.
 func explainCommand(ctx context.Context, arguments []string, lookup func(string) string, stdout, stderr io.Writer) int {
 	var e explainer
 	flags := flag.NewFlagSet("explain", flag.ContinueOnError)

@@ -14,8 +14,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// explanation shows why a cluster is awake: who is connected, which sessions count and why, what else prevents sleep, and when the
-// cluster would sleep.
+// explanation shows why a cluster is awake: who is connected, which sessions count and why, what else prevents sleep,
+// and when the cluster would sleep.
 type explanation struct {
 	// At is when the sample ended.
 	At time.Time `json:"at"`
@@ -24,7 +24,8 @@ type explanation struct {
 	// InUse are the reasons why the instance is in use, Blockers what else keeps it awake.
 	InUse    []idle.Reason `json:"inUse"`
 	Blockers []idle.Reason `json:"blockers"`
-	// LastUseSeconds is the time since the last statement of the sessions that count only up to it; absent if there are none.
+	// LastUseSeconds is the time since the last statement of the sessions that count only up to it; absent if there are
+	// none.
 	LastUseSeconds *float64 `json:"lastUseSeconds,omitempty"`
 	// Worker is the newest decision of the instance's sidecar; absent without one.
 	Worker *contract.Report `json:"worker,omitempty"`

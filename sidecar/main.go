@@ -1,6 +1,6 @@
-// Command sidecar runs next to every PostgreSQL instance of a cluster that lists the plugin: `sidecar worker` is the worker
-// that the supervisor starts, `sidecar drain` asks it to close its database sessions, `sidecar explain` shows why the cluster
-// is awake, and `sidecar version` prints the version.
+// Command sidecar runs next to every PostgreSQL instance of a cluster that lists the plugin: `sidecar worker` is the
+// worker that the supervisor starts, `sidecar drain` asks it to close its database sessions, `sidecar explain` shows
+// why the cluster is awake, and `sidecar version` prints the version.
 package main
 
 import (

@@ -7,10 +7,10 @@ import (
 	"os"
 )
 
-// marker is a file that tells the preStop hook of PostgreSQL's container that its pod is about to be deleted because the cluster
-// falls asleep. The hook then delays PostgreSQL's shutdown for a moment: until the nodes route the Service elsewhere, clients still
-// arrive, and a server that is shutting down would refuse them. At any other deletion the file does not exist. The zero value has no
-// path and does nothing.
+// marker is a file that tells the preStop hook of PostgreSQL's container that its pod is about to be deleted because
+// the cluster falls asleep. The hook then delays PostgreSQL's shutdown for a moment: until the nodes route the Service
+// elsewhere, clients still arrive, and a server that is shutting down would refuse them. At any other deletion the file
+// does not exist. The zero value has no path and does nothing.
 type marker struct{ path string }
 
 // Leave creates the file.

@@ -24,13 +24,14 @@ import (
 const (
 	// partRetry is the wait before a failed part is restarted.
 	partRetry = 5 * time.Second
-	// trimEvery is how often memory is given back. A garbage collection maps much of the program, and each trim begins with one.
-	// At rest no other occurs between two trims: the runtime starts its own only after two minutes, or at 4 MiB of heap.
+	// trimEvery is how often memory is given back. A garbage collection maps much of the program, and each trim begins
+	// with one. At rest no other occurs between two trims: the runtime starts its own only after two minutes, or at 4
+	// MiB of heap.
 	trimEvery = 30 * time.Second
 )
 
-// work runs the worker until the context ends. It returns earlier only if the settings are wrong: then the supervisor restarts
-// it every few seconds, which repeats the error, and PostgreSQL keeps running.
+// work runs the worker until the context ends. It returns earlier only if the settings are wrong: then the supervisor
+// restarts it every few seconds, which repeats the error, and PostgreSQL keeps running.
 func work(ctx context.Context, lookup func(string) string, output io.Writer) int {
 	runtime.GOMAXPROCS(1) // each further one has its own caches, and the container's limit is a tenth of a CPU
 	s, err := readSettings(lookup)

@@ -20,7 +20,8 @@ import (
 // CertificateFiles are the paths of the certificates, which may change.
 type CertificateFiles struct{ ServerCert, ServerKey, ClientCert string }
 
-// certificates holds the last consistent set of the files: while they are being replaced, certificate and key may not match.
+// certificates holds the last consistent set of the files: while they are being replaced, certificate and key may not
+// match.
 type certificates struct {
 	files  CertificateFiles
 	logger *slog.Logger
@@ -78,8 +79,8 @@ func (c *certificates) load() error {
 	return nil
 }
 
-// trusted returns what the operator may present: the first certificate, and one that its own authority signs at a renewal. Any other
-// certificate above the first is an issuer's, which signs for others too.
+// trusted returns what the operator may present: the first certificate, and one that its own authority signs at a
+// renewal. Any other certificate above the first is an issuer's, which signs for others too.
 func trusted(text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	var leaf *x509.Certificate
@@ -127,8 +128,8 @@ func (m mutual) Clone() credentials.TransportCredentials {
 	return mutual{m.TransportCredentials.Clone()}
 }
 
-// Expiry returns when the server's and the client's certificates expire. The client's file begins with the certificate that the
-// operator presents.
+// Expiry returns when the server's and the client's certificates expire. The client's file begins with the certificate
+// that the operator presents.
 func (f CertificateFiles) Expiry() (map[string]time.Time, error) {
 	ends := map[string]time.Time{}
 	for name, path := range map[string]string{"server": f.ServerCert, "client": f.ClientCert} {

@@ -44,8 +44,9 @@ func (c *cluster) identity() metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: c.Metadata.Namespace, Name: c.Metadata.Name, UID: c.Metadata.UID}
 }
 
-// updatesImmediately reports whether the operator may replace the running instances to update their sidecar, by the Cluster's annotation or,
-// without one, by the plugin's setting. A Cluster that cannot be read or an unknown value causes no rollout.
+// updatesImmediately reports whether the operator may replace the running instances to update their sidecar, by the
+// Cluster's annotation or, without one, by the plugin's setting. A Cluster that cannot be read or an unknown value
+// causes no rollout.
 func (c *cluster) updatesImmediately(otherwise bool) bool {
 	if c.unreadable {
 		return false
@@ -57,8 +58,8 @@ func (c *cluster) updatesImmediately(otherwise bool) bool {
 	return value == contract.UpdateImmediate
 }
 
-// ownStartupProbe reports whether the user configured the instances' startup probe. It returns true for a definition that
-// cannot be read.
+// ownStartupProbe reports whether the user configured the instances' startup probe. It returns true for a definition
+// that cannot be read.
 func (c *cluster) ownStartupProbe() bool { return c.unreadable || c.Spec.Probes.Startup != nil }
 
 // mayDoze reports whether the cluster may doze: it has one instance, and its annotations are valid and say so.

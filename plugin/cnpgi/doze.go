@@ -13,8 +13,9 @@ import (
 // bootstrapContainer is the operator's init container that copies its program into the pod (1.30: pkg/specs/pods.go).
 const bootstrapContainer = "bootstrap-controller"
 
-// addReadinessProbe adds the readiness probe by which the sidecar takes the pod out of its Services before PostgreSQL stops for a
-// doze. One failure suffices, since clients wait meanwhile. The port is open by default, so the probe fails for no other reason.
+// addReadinessProbe adds the readiness probe by which the sidecar takes the pod out of its Services before PostgreSQL
+// stops for a doze. One failure suffices, since clients wait meanwhile. The port is open by default, so the probe fails
+// for no other reason.
 func addReadinessProbe(pod *corev1.Pod) {
 	sidecar := named(pod, containerName)
 	if sidecar == nil {
@@ -27,23 +28,26 @@ func addReadinessProbe(pod *corev1.Pod) {
 	}
 }
 
-// setDozeMemoryRequest sets the sidecar's variable with PostgreSQL's memory request while the cluster dozes; empty: none.
+// setDozeMemoryRequest sets the sidecar's variable with PostgreSQL's memory request while the cluster dozes; empty:
+// none.
 func setDozeMemoryRequest(pod *corev1.Pod, memory string) {
 	if sidecar := named(pod, containerName); sidecar != nil && memory != "" {
 		sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: contract.EnvDozeMemoryRequest, Value: memory})
 	}
 }
 
-// shrinkBootstrapRequests lowers the requests of the operator's init container as far as the limits allow, unless the pod is
-// Guaranteed.
+// shrinkBootstrapRequests lowers the requests of the operator's init container as far as the limits allow, unless the
+// pod is Guaranteed.
 //
-// A pod's effective request is the larger of that of its init containers and the sum of its other containers, even after the init
-// containers have ended (Kubernetes' documentation of init containers: "Resource sharing within containers"). The operator gives
-// this init container PostgreSQL's requests (1.30: pkg/specs/containers.go). With them, resizing a dozing pod's containers would have
-// no effect on its node. The container only copies a file, and its limits stay. The operator ignores it when it compares pods (1.30:
-// pkg/specs/podspec_diff.go), so this causes no rollout.
+// A pod's effective request is the larger of that of its init containers and the sum of its other containers, even
+// after the init containers have ended (Kubernetes' documentation of init containers: "Resource sharing within
+// containers"). The operator gives this init container PostgreSQL's requests (1.30: pkg/specs/containers.go). With
+// them, resizing a dozing pod's containers would have no effect on its node. The container only copies a file, and its
+// limits stay. The operator ignores it when it compares pods (1.30: pkg/specs/podspec_diff.go), so this causes no
+// rollout.
 //
-// A Burstable pod stays Burstable, since the sidecar has requests. A Guaranteed pod would become Burstable, so it is left as it is.
+// A Burstable pod stays Burstable, since the sidecar has requests. A Guaranteed pod would become Burstable, so it is
+// left as it is.
 func shrinkBootstrapRequests(pod *corev1.Pod, of limits) {
 	if guaranteed(of.defaulted(pod)) {
 		return

@@ -39,8 +39,8 @@ type Sidecar struct {
 	DozeMemory string
 }
 
-// placeholder is the constant sidecar for EVALUATE. The operator compares EVALUATE's answers only with each other, so that no
-// setting and no new image rolls a running database.
+// placeholder is the constant sidecar for EVALUATE. The operator compares EVALUATE's answers only with each other, so
+// that no setting and no new image rolls a running database.
 func placeholder() Sidecar {
 	quantities := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
@@ -84,8 +84,8 @@ type missingError struct{ What string }
 // Error names what is missing.
 func (e *missingError) Error() string { return "the pod has no " + e.What }
 
-// injectSidecar returns a copy of the pod with the sidecar after the other containers. An existing sidecar is replaced by name, which
-// makes it idempotent. Errors are *[missingError].
+// injectSidecar returns a copy of the pod with the sidecar after the other containers. An existing sidecar is replaced
+// by name, which makes it idempotent. Errors are *[missingError].
 func injectSidecar(pod *corev1.Pod, sidecar Sidecar) (*corev1.Pod, error) {
 	postgres := named(pod, contract.PostgresContainer)
 	if postgres == nil {
@@ -113,8 +113,8 @@ func setByName[T any](items *[]T, item T, name func(T) string) {
 	(*items)[index] = item
 }
 
-// socketMount returns a mount of only the part of the PostgreSQL container's volumes that holds its socket, without the data,
-// the certificates and the keys.
+// socketMount returns a mount of only the part of the PostgreSQL container's volumes that holds its socket, without the
+// data, the certificates and the keys.
 func socketMount(postgres *corev1.Container) (corev1.VolumeMount, error) {
 	directory := path.Clean(variable(postgres, contract.EnvSocketDirectory))
 	if !path.IsAbs(directory) {
@@ -156,8 +156,8 @@ func container(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Si
 		},
 		Resources:       resources,
 		SecurityContext: securityContext(postgres),
-		// No probe but that of [addReadinessProbe]: a container that is not ready makes its pod not ready, which removes it from -rw
-		// and prevents failover.
+		// No probe but that of [addReadinessProbe]: a container that is not ready makes its pod not ready, which
+		// removes it from -rw and prevents failover.
 		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 			Exec: &corev1.ExecAction{Command: []string{"/sidecar", "drain"}},
 		}},
@@ -188,8 +188,8 @@ func environment(postgres *corev1.Container, socket corev1.VolumeMount, sidecar 
 	return environment
 }
 
-// securityContext permits nothing. The user is the pod's, because the socket admits only the user that PostgreSQL runs as; it
-// is copied if the PostgreSQL container sets its own.
+// securityContext permits nothing. The user is the pod's, because the socket admits only the user that PostgreSQL runs
+// as; it is copied if the PostgreSQL container sets its own.
 func securityContext(postgres *corev1.Container) *corev1.SecurityContext {
 	c := &corev1.SecurityContext{
 		RunAsNonRoot: ptr.To(true), ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
@@ -221,12 +221,13 @@ func volumes() []corev1.Volume {
 // markerFile is the file that the sidecar creates in the socket's directory before it turns hibernation on.
 const markerFile = ".scale-to-zero-asleep"
 
-// preStopScript delays PostgreSQL's shutdown by two seconds if the marker file exists: kube-proxy may need that long to reroute
-// a Service (its minimum sync interval is a second). At any other deletion of the pod it only checks for the file.
+// preStopScript delays PostgreSQL's shutdown by two seconds if the marker file exists: kube-proxy may need that long to
+// reroute a Service (its minimum sync interval is a second). At any other deletion of the pod it only checks for the
+// file.
 const preStopScript = `test ! -e "$PGHOST/` + markerFile + `" || exec sleep 2`
 
-// addPreStopHook adds a preStop hook to the PostgreSQL container, unless it has one. The hook needs a shell in the image;
-// without one the kubelet writes an Event and continues.
+// addPreStopHook adds a preStop hook to the PostgreSQL container, unless it has one. The hook needs a shell in the
+// image; without one the kubelet writes an Event and continues.
 func addPreStopHook(pod *corev1.Pod) {
 	postgres := named(pod, contract.PostgresContainer)
 	if postgres == nil || postgres.Lifecycle != nil && postgres.Lifecycle.PreStop != nil {

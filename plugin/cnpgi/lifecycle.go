@@ -37,7 +37,8 @@ func Results() []Result {
 	return []Result{ResultInjected, ResultSkipped, ResultMissing, ResultForbidden, ResultUnreadable}
 }
 
-// Observer observes the outcome of each call; NotInjected gets the reason why an instance gets no sidecar, and the Cluster.
+// Observer observes the outcome of each call; NotInjected gets the reason why an instance gets no sidecar, and the
+// Cluster.
 type Observer interface {
 	Injected(operation string, result Result)
 	NotInjected(cluster metav1.ObjectMeta, why string)
@@ -125,7 +126,8 @@ func (l *Lifecycle) patch(ctx context.Context, request *lifecycle.OperatorLifecy
 	return patch, ResultInjected
 }
 
-// limits returns the limits of a namespace. If they cannot be read the pod is judged without them, which keeps EVALUATE constant.
+// limits returns the limits of a namespace. If they cannot be read the pod is judged without them, which keeps EVALUATE
+// constant.
 func (l *Lifecycle) limits(ctx context.Context, namespace string, logger *slog.Logger) limits {
 	ranges, err := l.LimitRanges(ctx, namespace)
 	if err != nil {
@@ -145,8 +147,8 @@ func (e forbiddenError) Error() string {
 	return "a LimitRange of its namespace would refuse the pod with it: " + string(e)
 }
 
-// inject returns the pod to create or, if create is false, to plan. What a LimitRange would refuse only because of the sidecar gets
-// none in either case, or the operator would delete a running instance for one that cannot be created.
+// inject returns the pod to create or, if create is false, to plan. What a LimitRange would refuse only because of the
+// sidecar gets none in either case, or the operator would delete a running instance for one that cannot be created.
 func (l *Lifecycle) inject(pod *corev1.Pod, owner *cluster, of limits, create bool) (*corev1.Pod, error) {
 	made, err := l.make(pod, owner, of)
 	if err != nil {

@@ -85,7 +85,8 @@ func raise(quantities corev1.ResourceList, name corev1.ResourceName, to resource
 	}
 }
 
-// leastRequest returns the smallest request of which the limit is at most so many times as much, in whole bytes for memory.
+// leastRequest returns the smallest request of which the limit is at most so many times as much, in whole bytes for
+// memory.
 func leastRequest(name corev1.ResourceName, limit, ratio resource.Quantity) resource.Quantity {
 	divisor := ratio.MilliValue()
 	if name == corev1.ResourceCPU {
@@ -145,8 +146,8 @@ func refused(item *corev1.LimitRangeItem, of corev1.ResourceRequirements) string
 	return ""
 }
 
-// total adds up a pod: the larger of what its containers need together and of what an init container needs, which runs together
-// with the restartable ones before it.
+// total adds up a pod: the larger of what its containers need together and of what an init container needs, which runs
+// together with the restartable ones before it.
 func total(pod *corev1.Pod, of func(corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
 	together, starting, restartable := corev1.ResourceList{}, corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range pod.Spec.Containers {

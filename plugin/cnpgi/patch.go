@@ -24,9 +24,9 @@ func replace(value any, list string, index int) operation {
 	return operation{Op: "replace", Path: fmt.Sprintf("%s/%d", list, index), Value: value}
 }
 
-// changes returns the patch from one pod to the other. It covers only what this package changes: the sidecar, its volumes, the
-// times of startup probes, the preStop hook and requests. Everything else in the pod stays as it is, including fields of a newer
-// Kubernetes.
+// changes returns the patch from one pod to the other. It covers only what this package changes: the sidecar, its
+// volumes, the times of startup probes, the preStop hook and requests. Everything else in the pod stays as it is,
+// including fields of a newer Kubernetes.
 func changes(from, to *corev1.Pod) []operation {
 	operations := containerChanges("/spec/containers", from.Spec.Containers, to.Spec.Containers)
 	operations = append(operations, containerChanges("/spec/initContainers", from.Spec.InitContainers, to.Spec.InitContainers)...)

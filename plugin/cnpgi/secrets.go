@@ -21,8 +21,8 @@ import (
 const (
 	// certificateLife is the validity of a certificate, which is renewed when less than renewal is left.
 	certificateLife, renewal = 90 * 24 * time.Hour, 30 * 24 * time.Hour
-	// authorityLife is the validity of a CA. A CA that would not outlive a new certificate is replaced, and calls are then refused
-	// until the plugin's pods have the new files.
+	// authorityLife is the validity of a CA. A CA that would not outlive a new certificate is replaced, and calls are
+	// then refused until the plugin's pods have the new files.
 	authorityLife = 10 * 365 * 24 * time.Hour
 	// clockSkew is the tolerated clock difference between two machines.
 	clockSkew = 5 * time.Minute
@@ -34,8 +34,9 @@ const authorityCertificate, authorityKey = "ca.crt", "ca.key"
 // CertificateNames are the names of the Secrets and of the Service that they certify.
 type CertificateNames struct{ Namespace, Service, ServerSecret, ClientSecret string }
 
-// EnsureCertificates creates or renews what is missing, invalid or due, and leaves the rest alone. It returns the names of the Secrets it
-// wrote. It may run concurrently in several processes: a later one finds the Secret created or changed and leaves it alone.
+// EnsureCertificates creates or renews what is missing, invalid or due, and leaves the rest alone. It returns the names
+// of the Secrets it wrote. It may run concurrently in several processes: a later one finds the Secret created or
+// changed and leaves it alone.
 func EnsureCertificates(ctx context.Context, client kubernetes.Interface, names CertificateNames, now time.Time) ([]string, error) {
 	server := []string{names.Service, names.Service + "." + names.Namespace, names.Service + "." + names.Namespace + ".svc"}
 	var written []string
@@ -90,7 +91,8 @@ func ensureSecret(ctx context.Context, client kubernetes.Interface, namespace, n
 	}
 }
 
-// isCurrent reports whether the Secret holds a certificate for the names with its own key that is not yet due for renewal.
+// isCurrent reports whether the Secret holds a certificate for the names with its own key that is not yet due for
+// renewal.
 func isCurrent(data map[string][]byte, dns []string, now time.Time) bool {
 	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 	if err != nil || now.Before(pair.Leaf.NotBefore) || now.Add(renewal).After(pair.Leaf.NotAfter) {
@@ -133,7 +135,8 @@ func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]by
 	}, nil
 }
 
-// isAuthorityOf reports whether a certificate is the CA that this package has made for the Secret of the other, and for no other.
+// isAuthorityOf reports whether a certificate is the CA that this package has made for the Secret of the other, and for
+// no other.
 func isAuthorityOf(authority, leaf *x509.Certificate) bool {
 	return authority.Subject.CommonName == authorityName(leaf.Subject.CommonName) && authority.CheckSignatureFrom(authority) == nil
 }

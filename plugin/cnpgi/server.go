@@ -22,31 +22,32 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/httpserver"
 )
 
-// gracefulStop bounds the wait for running calls. It comes last in the pod's termination grace period, which the manifests sum
-// up.
+// gracefulStop bounds the wait for running calls. It comes last in the pod's termination grace period, which the
+// manifests sum up.
 const gracefulStop = 25 * time.Second
 
-// renewLeft is how long a connection lasts that begins when the replica leaves: a kube-proxy that was late may have led the
-// operator back here although there is another replica.
+// renewLeft is how long a connection lasts that begins when the replica leaves: a kube-proxy that was late may have led
+// the operator back here although there is another replica.
 const renewLeft = time.Minute
 
 const (
 	// handshakeTimeout bounds the handshake of a connection that is not authenticated yet.
 	handshakeTimeout = 5 * time.Second
-	// maximumStrangers limits the connections that are not authenticated yet. At the limit, the source address with the most loses
-	// its oldest. The operator's own connections are not limited.
+	// maximumStrangers limits the connections that are not authenticated yet. At the limit, the source address with the
+	// most loses its oldest. The operator's own connections are not limited.
 	maximumStrangers = 64
 )
 
 // Server serves until it is stopped.
 type Server struct {
-	// Register registers the services with a server. It is called for each of them: two over TCP if Leaving is set, and one on the socket.
+	// Register registers the services with a server. It is called for each of them: two over TCP if Leaving is set, and
+	// one on the socket.
 	Register func(grpc.ServiceRegistrar)
 	// Interceptors wrap every call, the first outermost. They see a panic in the call as an error.
 	Interceptors []grpc.UnaryServerInterceptor
-	// Leaving is closed when this replica no longer leads clients to itself and only serves those that it has, which may take a
-	// day. The operator is then asked to connect again over TCP, which leads it to another replica, with the present settings. If
-	// there is no other, it is served here again. nil: never.
+	// Leaving is closed when this replica no longer leads clients to itself and only serves those that it has, which
+	// may take a day. The operator is then asked to connect again over TCP, which leads it to another replica, with the
+	// present settings. If there is no other, it is served here again. nil: never.
 	Leaving <-chan struct{}
 	// Logger logs errors.
 	Logger *slog.Logger
@@ -84,8 +85,8 @@ func (s *Server) ServeTCP(ctx context.Context, address string, files Certificate
 	return group.Wait()
 }
 
-// listenTwice returns two listeners of one socket, because a gRPC server closes its own when it stops. A connection is accepted by
-// whichever accepts.
+// listenTwice returns two listeners of one socket, because a gRPC server closes its own when it stops. A connection is
+// accepted by whichever accepts.
 func listenTwice(ctx context.Context, address string) (one, other net.Listener, err error) {
 	var config net.ListenConfig
 	if one, err = config.Listen(ctx, "tcp", address); err != nil {

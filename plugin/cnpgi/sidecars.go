@@ -7,8 +7,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// allowsGuaranteed reports whether a container's resources allow a pod of QoS class Guaranteed: CPU and memory have limits, and equal
-// requests. A missing request defaults to the limit.
+// allowsGuaranteed reports whether a container's resources allow a pod of QoS class Guaranteed: CPU and memory have
+// limits, and equal requests. A missing request defaults to the limit.
 func allowsGuaranteed(resources corev1.ResourceRequirements) bool {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		limit := resources.Limits[name]
@@ -22,8 +22,8 @@ func allowsGuaranteed(resources corev1.ResourceRequirements) bool {
 
 // Sidecars are the requests and limits of a sidecar, by the QoS class of the pod without it.
 type Sidecars struct {
-	// Guaranteed applies to Guaranteed pods, which keep their class only if requests equal limits; Burstable applies to all
-	// others.
+	// Guaranteed applies to Guaranteed pods, which keep their class only if requests equal limits; Burstable applies to
+	// all others.
 	Burstable, Guaranteed corev1.ResourceRequirements
 }
 
@@ -38,8 +38,8 @@ func (s Sidecars) In(guaranteed bool) corev1.ResourceRequirements {
 	return s.Burstable
 }
 
-// Of returns the requests of all instances' sidecars by the Cluster and the current settings. Pods created before a change of
-// either keep their old requests.
+// Of returns the requests of all instances' sidecars by the Cluster and the current settings. Pods created before a
+// change of either keep their old requests.
 func (s Sidecars) Of(cluster *cnpgv1.Cluster) plan.Requests {
 	requests, instances := s.In(allowsGuaranteed(cluster.Spec.Resources)).Requests, float64(cluster.Spec.Instances)
 	return plan.Requests{

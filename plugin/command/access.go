@@ -33,7 +33,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// askWithin bounds a request to one sidecar, askAllWithin the requests to all; askAtOnce limits the concurrent requests.
+// askWithin bounds a request to one sidecar, askAllWithin the requests to all; askAtOnce limits the concurrent
+// requests.
 const askWithin, askAllWithin, askAtOnce = 3 * time.Second, 15 * time.Second, 32
 
 // errAnswer means that the answer is not that of the requested instance.
@@ -132,8 +133,8 @@ func (a *access) ask(ctx context.Context, i instance) answer {
 	return answer{report, err}
 }
 
-// askAll requests the reports of many sidecars concurrently, with a timeout for each and for all. The answers are in the order
-// of instances.
+// askAll requests the reports of many sidecars concurrently, with a timeout for each and for all. The answers are in
+// the order of instances.
 func (a *access) askAll(ctx context.Context, instances []instance) []answer {
 	ctx, cancel := context.WithTimeout(ctx, askAllWithin)
 	defer cancel()
@@ -209,8 +210,8 @@ func (a *access) unknown(err error) bool {
 	return apierrors.IsNotFound(err) && errors.As(err, &answered) && (answered.Status().Details == nil || answered.Status().Details.Name == "")
 }
 
-// clusters reads the Clusters that list the plugin, or the one of that name, which must list it; an empty namespace means all
-// namespaces.
+// clusters reads the Clusters that list the plugin, or the one of that name, which must list it; an empty namespace
+// means all namespaces.
 func (a *access) clusters(ctx context.Context, namespace, name string) ([]cnpgv1.Cluster, error) {
 	if name != "" {
 		cluster, err := a.cluster(ctx, name)
@@ -249,8 +250,8 @@ func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.
 	return list.Items, nil
 }
 
-// annotate sets annotations of a Cluster, and removes those with a nil value, with the resourceVersion as precondition. It uses
-// another field manager than the plugin, so that hibernation does not become the plugin's.
+// annotate sets annotations of a Cluster, and removes those with a nil value, with the resourceVersion as precondition.
+// It uses another field manager than the plugin, so that hibernation does not become the plugin's.
 func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotations map[string]*string) error {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion, "annotations": annotations},
@@ -266,8 +267,8 @@ func (a *access) annotate(ctx context.Context, cluster *cnpgv1.Cluster, annotati
 	return nil
 }
 
-// change reads a Cluster and sets the annotations that decide returns, retrying on a conflict. If decide returns none, nothing
-// is changed.
+// change reads a Cluster and sets the annotations that decide returns, retrying on a conflict. If decide returns none,
+// nothing is changed.
 func (a *access) change(ctx context.Context, name string, decide func(*cnpgv1.Cluster) map[string]*string) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		cluster, err := a.cluster(ctx, name)

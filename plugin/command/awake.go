@@ -15,8 +15,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// clocksApart is subtracted from the longest keep-awake time: the sidecar's clock may be behind, and a time further ahead than
-// it allows would turn the feature off.
+// clocksApart is subtracted from the longest keep-awake time: the sidecar's clock may be behind, and a time further
+// ahead than it allows would turn the feature off.
 const clocksApart = time.Minute
 
 // kept is the output of keep-awake and release.

@@ -1,9 +1,9 @@
-// Package command is kubectl-scale_to_zero: it shows which clusters sleep and what keeps the others awake, puts clusters to
-// sleep, wakes them and keeps them awake.
+// Package command is kubectl-scale_to_zero: it shows which clusters sleep and what keeps the others awake, puts
+// clusters to sleep, wakes them and keeps them awake.
 //
-// It only needs permissions that its user may have: to read Clusters and Pods, to ask the sidecars through the API server
-// (pods/proxy), and to patch Clusters. To put a cluster to sleep it does not turn hibernation on: it asks the sidecar, which
-// makes its usual checks and handover.
+// It only needs permissions that its user may have: to read Clusters and Pods, to ask the sidecars through the API
+// server (pods/proxy), and to patch Clusters. To put a cluster to sleep it does not turn hibernation on: it asks the
+// sidecar, which makes its usual checks and handover.
 package command
 
 import (
@@ -23,9 +23,9 @@ import (
 // Name is the program that kubectl runs for `kubectl scale_to_zero`.
 const Name = "kubectl-scale_to_zero"
 
-// fieldManager is the field manager of changes by this program. Its name must not begin with kubectl: on objects applied by
-// Flux, each reconciliation removes the fields of such managers unless Git has them (kustomize-controller 1.7.3,
-// internal/controller/kustomization_controller.go; github.com/fluxcd/pkg/ssa 0.61.0, patch.go).
+// fieldManager is the field manager of changes by this program. Its name must not begin with kubectl: on objects
+// applied by Flux, each reconciliation removes the fields of such managers unless Git has them (kustomize-controller
+// 1.7.3, internal/controller/kustomization_controller.go; github.com/fluxcd/pkg/ssa 0.61.0, patch.go).
 const fieldManager = "cnpg-i-scale-to-zero-cli"
 
 // called is the command as typed by users.

@@ -92,8 +92,8 @@ func entry(cluster *cnpgv1.Cluster) int {
 	return slices.IndexFunc(cluster.Spec.Plugins, func(p cnpgv1.PluginConfiguration) bool { return p.Name == contract.PluginName })
 }
 
-// detach removes the plugin from the list of one Cluster. The patch tests that the entry at the position is the plugin's, so that it
-// fails, and is retried, if the list has been changed since it was read.
+// detach removes the plugin from the list of one Cluster. The patch tests that the entry at the position is the
+// plugin's, so that it fails, and is retried, if the list has been changed since it was read.
 func (a *access) detach(ctx context.Context, key types.NamespacedName, dryRun bool) (answer result, err error) {
 	options := &client.PatchOptions{FieldManager: fieldManager}
 	if dryRun {

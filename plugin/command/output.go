@@ -24,7 +24,8 @@ const outputWide = "wide"
 // annotationWide marks the commands that support [outputWide].
 const annotationWide = "wide"
 
-// outputs returns the values of --output that a command supports; one that ends with an equals sign is followed by a template.
+// outputs returns the values of --output that a command supports; one that ends with an equals sign is followed by a
+// template.
 func outputs(c *cobra.Command) []string {
 	known := genericclioptions.NewJSONYamlPrintFlags().AllowedFormats()
 	for _, format := range genericclioptions.NewJSONPathPrintFlags("", true).AllowedFormats() {
@@ -86,8 +87,8 @@ func (p *program) write(value any, text func(io.Writer)) error {
 	return nil
 }
 
-// printable replaces control characters in text from elsewhere, such as a client's application name, which could otherwise
-// control the terminal.
+// printable replaces control characters in text from elsewhere, such as a client's application name, which could
+// otherwise control the terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || r == '\n' {

@@ -16,8 +16,8 @@ const lookEvery = time.Second
 // errTooLong means that the timeout has passed.
 var errTooLong = errors.New("timed out")
 
-// poll calls look until it is done or the timeout has passed, which is [errTooLong], with the newest error that was not the timeout's.
-// It retries after temporary errors of the API server; a refusal is final.
+// poll calls look until it is done or the timeout has passed, which is [errTooLong], with the newest error that was not
+// the timeout's. It retries after temporary errors of the API server; a refusal is final.
 func poll(ctx context.Context, timeout time.Duration, look func(context.Context) (done bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTooLong)
 	defer cancel()

@@ -112,8 +112,8 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 	return err
 }
 
-// ready rejects requests that cannot succeed. A sidecar that does not know the request annotation would treat it as invalid and
-// turn the feature off, so the sidecar is asked first; without an answer, no request is made.
+// ready rejects requests that cannot succeed. A sidecar that does not know the request annotation would treat it as
+// invalid and turn the feature off, so the sidecar is asked first; without an answer, no request is made.
 func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.Time) error {
 	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
 	if len(problems) != 0 {

@@ -197,8 +197,8 @@ func (s seen) wokenFromDoze(now time.Time) time.Time {
 	return wake.At
 }
 
-// dozeBlockers returns the reasons against a doze that can be seen from the pod, without asking the sidecar: it may not answer, or be
-// too old to know the feature.
+// dozeBlockers returns the reasons against a doze that can be seen from the pod, without asking the sidecar: it may not
+// answer, or be too old to know the feature.
 func (s seen) dozeBlockers() []string {
 	primary := s.primary()
 	if !s.dozes() || primary == nil || slices.ContainsFunc(primary.Spec.Containers, withdrawsReadiness) {
@@ -212,9 +212,9 @@ func withdrawsReadiness(c corev1.Container) bool {
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == contract.EnvReadinessPort })
 }
 
-// saved is what the current sleep has saved so far. The plugin's counters of the same names increase at the same rate, but
-// their values depend on how long the plugin has run, and only the plugin knows them. A resource that is not requested is
-// absent.
+// saved is what the current sleep has saved so far. The plugin's counters of the same names increase at the same rate,
+// but their values depend on how long the plugin has run, and only the plugin knows them. A resource that is not
+// requested is absent.
 type saved struct {
 	CPUSeconds        *float64 `json:"savedCPUSeconds,omitempty"`
 	MemoryByteSeconds *float64 `json:"savedMemoryByteSeconds,omitempty"`

@@ -124,8 +124,8 @@ func (p *program) sayNone(namespace string) {
 	p.say("No Cluster lists the plugin in the namespace %q.", namespace)
 }
 
-// table returns the clusters of a namespace, or of all if it is empty, or only the one of that name. A failure for one cluster is noted in its row and does
-// not affect the others.
+// table returns the clusters of a namespace, or of all if it is empty, or only the one of that name. A failure for one
+// cluster is noted in its row and does not affect the others.
 func (a *access) table(ctx context.Context, namespace, name string, now time.Time) (table, error) {
 	clusters, err := a.clusters(ctx, namespace, name)
 	if err != nil {

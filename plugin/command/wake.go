@@ -27,7 +27,8 @@ type step int
 const (
 	// stepDone: neither hibernation nor a doze is requested.
 	stepDone step = iota
-	// stepAwaitPodsDeleted: wait until the operator has deleted every pod; turning hibernation off earlier would make it fail over.
+	// stepAwaitPodsDeleted: wait until the operator has deleted every pod; turning hibernation off earlier would make
+	// it fail over.
 	stepAwaitPodsDeleted
 	// stepEndHibernation: turn hibernation off.
 	stepEndHibernation
@@ -39,10 +40,10 @@ const (
 	stepRefuse
 )
 
-// next returns the next step. Hibernation may be turned off before the first pod is deleted and after the last is gone; the
-// patch fails if the operator has begun meanwhile. Once the cluster is healthy the operator may have begun even if the condition says
-// that it waits: it writes the next reason only after it has deleted the first pod. While volumes are at risk no new pod may be created, so hibernation may be
-// turned off only while all pods are left.
+// next returns the next step. Hibernation may be turned off before the first pod is deleted and after the last is gone;
+// the patch fails if the operator has begun meanwhile. Once the cluster is healthy the operator may have begun even if
+// the condition says that it waits: it writes the next reason only after it has deleted the first pod. While volumes
+// are at risk no new pod may be created, so hibernation may be turned off only while all pods are left.
 func (s seen) next() step {
 	condition := s.condition()
 	deleting := slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
@@ -176,9 +177,9 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// changes returns the changes of the annotations that wake the cluster and remove those of its sleep. A person's fence stays. Those
-// of a doze are removed by the sidecar once PostgreSQL serves: one that is restarted before that knows from them that it must watch
-// the start.
+// changes returns the changes of the annotations that wake the cluster and remove those of its sleep. A person's fence
+// stays. Those of a doze are removed by the sidecar once PostgreSQL serves: one that is restarted before that knows
+// from them that it must watch the start.
 func (s seen) changes() map[string]*string {
 	changes := map[string]*string{
 		contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil, contract.AnnotationSleepRequested: nil,

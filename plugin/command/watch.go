@@ -12,8 +12,8 @@ import (
 const (
 	// watchEvery is the minimum interval between two looks.
 	watchEvery = 2 * time.Second
-	// watchShare is the wait between two looks as a multiple of how long a look took: a look at hundreds of clusters asks as many
-	// sidecars through the API server, which must not happen continuously.
+	// watchShare is the wait between two looks as a multiple of how long a look took: a look at hundreds of clusters
+	// asks as many sidecars through the API server, which must not happen continuously.
 	watchShare = 4
 )
 

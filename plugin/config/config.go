@@ -1,5 +1,5 @@
-// Package config reads the plugin's settings from flags and environment. An invalid value prevents the start, with one message
-// that names every invalid setting, its value and what is allowed; no invalid value falls back to its default.
+// Package config reads the plugin's settings from flags and environment. An invalid value prevents the start, with one
+// message that names every invalid setting, its value and what is allowed; no invalid value falls back to its default.
 package config
 
 import (
@@ -27,10 +27,12 @@ import (
 
 // Config holds the plugin's settings.
 type Config struct {
-	// SidecarImage is the image of the injected container, SidecarResources its requests and limits by the QoS class of the pod.
+	// SidecarImage is the image of the injected container, SidecarResources its requests and limits by the QoS class of
+	// the pod.
 	SidecarImage     string
 	SidecarResources cnpgi.Sidecars
-	// UpdateAtOnce makes the operator replace running instances to update their sidecar, unless a Cluster says otherwise.
+	// UpdateAtOnce makes the operator replace running instances to update their sidecar, unless a Cluster says
+	// otherwise.
 	UpdateAtOnce bool
 	// DozeMemory is PostgreSQL's memory request while its cluster dozes; empty if it stays as it is.
 	DozeMemory string
@@ -55,11 +57,11 @@ type Gateway struct {
 	// Ports are the ports that the gateway listens on, Allow the client addresses that it serves.
 	Ports ports.Range
 	Allow []netip.Prefix
-	// WakeTimeout bounds a wake, DrainTimeout the remaining sessions when the plugin stops. HandoverWait is how long other nodes'
-	// kube-proxies are given before a cluster may sleep.
+	// WakeTimeout bounds a wake, DrainTimeout the remaining sessions when the plugin stops. HandoverWait is how long
+	// other nodes' kube-proxies are given before a cluster may sleep.
 	WakeTimeout, HandoverWait, DrainTimeout time.Duration
-	// WakeSourceBurst is how many wakes each source begins at once; WakeBurst and WakeRate are how many all of them share at once, and
-	// each second; Held is how many clients can wait. 0 is for the number of clusters.
+	// WakeSourceBurst is how many wakes each source begins at once; WakeBurst and WakeRate are how many all of them
+	// share at once, and each second; Held is how many clients can wait. 0 is for the number of clusters.
 	WakeSourceBurst, WakeBurst, WakeRate, Held int
 	// Replica identifies this pod.
 	Replica endpointslice.Replica
@@ -102,8 +104,8 @@ var settings = []setting{
 	{"custom-cnpg-version", "CUSTOM_CNPG_VERSION", contract.DefaultCNPGVersion, "API version of the Cluster resource"},
 }
 
-// image matches an image reference by the grammar of container registries (github.com/distribution/reference): a path with an
-// optional host, tag and digest.
+// image matches an image reference by the grammar of container registries (github.com/distribution/reference): a path
+// with an optional host, tag and digest.
 var image = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?/)?` + component + `(/` + component + `)*` +
 	`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
 
@@ -225,15 +227,15 @@ func (r *reader) serving(c Config) {
 	}
 }
 
-// The sidecar's default requests. It uses 0.03 % of a core while no client connects, and less than 20 MiB in its two processes;
-// under load it may use up to its limit.
+// The sidecar's default requests. It uses 0.03 % of a core while no client connects, and less than 20 MiB in its two
+// processes; under load it may use up to its limit.
 const (
 	usedCPU    = "10m"
 	usedMemory = "32Mi"
 )
 
-// The smallest quantities: the sidecar's two processes do not start with a smaller limit of memory, and a smaller request is a
-// quantity without its unit.
+// The smallest quantities: the sidecar's two processes do not start with a smaller limit of memory, and a smaller
+// request is a quantity without its unit.
 var (
 	leastCPU           = resource.MustParse("1m")
 	leastMemory        = resource.MustParse(usedMemory)

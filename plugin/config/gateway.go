@@ -17,8 +17,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// The limits of the durations. A wake takes seconds. A client waits no longer than the gateway stands in for a woken cluster, an
-// announcement lasts half a minute, and Kubernetes kills a pod after its grace period.
+// The limits of the durations. A wake takes seconds. A client waits no longer than the gateway stands in for a woken
+// cluster, an announcement lasts half a minute, and Kubernetes kills a pod after its grace period.
 const (
 	shortestWake                               = 10 * time.Second
 	longestWake, longestHandover, longestDrain = plan.StandInFor, 15 * time.Second, 24 * time.Hour
@@ -108,7 +108,8 @@ func (r *reader) prefixes(name string) []netip.Prefix {
 // The limits of the numbers. A million is more than any fleet.
 const mostAtOnce, mostEachSecond = 1_000_000, 1000
 
-// room returns how many clients can be held with the file descriptors of the process. Without a gateway nothing uses them.
+// room returns how many clients can be held with the file descriptors of the process. Without a gateway nothing uses
+// them.
 func (r *reader) room(of ports.Range) int {
 	descriptors, err := gateway.Descriptors()
 	if err != nil || r.values["POD_NAME"] == "" {

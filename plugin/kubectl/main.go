@@ -1,4 +1,5 @@
-// Command kubectl-scale_to_zero is what kubectl runs for `kubectl scale_to_zero`. It builds for every platform of kubectl.
+// Command kubectl-scale_to_zero is what kubectl runs for `kubectl scale_to_zero`. It builds for every platform of
+// kubectl.
 package main
 
 import (

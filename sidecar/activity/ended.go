@@ -80,15 +80,16 @@ type Surroundings struct {
 	Ignore []idle.Pattern
 }
 
-// Judge returns the verdict on an ended TCP session. Any client that would wake a sleeping cluster keeps this one awake,
-// including a client with a wrong password and pg_isready.
+// Judge returns the verdict on an ended TCP session. Any client that would wake a sleeping cluster keeps this one
+// awake, including a client with a wrong password and pg_isready.
 func Judge(e Ended, around Surroundings) Verdict {
 	address := e.Peer.Addr().Unmap()
 	client := around.Client
 	if !client.IsValid() {
 		client = address
 	}
-	// The gateway may pass an instance on, such as a standby that reads the primary's replication slots through -rw during a handover.
+	// The gateway may pass an instance on, such as a standby that reads the primary's replication slots through -rw
+	// during a handover.
 	instance := slices.ContainsFunc(around.Instances, func(a netip.Addr) bool { return a == address || a == client.Unmap() })
 	switch {
 	case around.Class == ClassInfrastructure, around.Class == ClassIgnored, around.Class == ClassInternal:

@@ -12,9 +12,9 @@ type Ledger map[string]Database
 // maintenanceDatabase is where the operator's probes and the standbys' slot replicators log in.
 const maintenanceDatabase = "postgres"
 
-// Same reports whether, between two samples, no database except the maintenance one has had a session, and none was created,
-// dropped or reset. This proves that nobody connected to another database meanwhile; what connects to the maintenance database
-// looks the same as the infrastructure.
+// Same reports whether, between two samples, no database except the maintenance one has had a session, and none was
+// created, dropped or reset. This proves that nobody connected to another database meanwhile; what connects to the
+// maintenance database looks the same as the infrastructure.
 func (l Ledger) Same(after Ledger) bool {
 	for name, now := range after {
 		before, ok := l[name]

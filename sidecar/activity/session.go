@@ -1,8 +1,8 @@
-// Package activity judges the sessions of a PostgreSQL instance: the rows of pg_stat_activity, and the TCP sessions that the
-// kernel reports as ended. It is pure.
+// Package activity judges the sessions of a PostgreSQL instance: the rows of pg_stat_activity, and the TCP sessions
+// that the kernel reports as ended. It is pure.
 //
-// The predicate is inverted: it lists what is provably PostgreSQL itself or the infrastructure around it, and counts everything
-// else, whatever its state. An unknown state counts.
+// The predicate is inverted: it lists what is provably PostgreSQL itself or the infrastructure around it, and counts
+// everything else, whatever its state. An unknown state counts.
 package activity
 
 import (
@@ -36,15 +36,16 @@ type Session struct {
 
 // Rules say which sessions do not count.
 type Rules struct {
-	// Instances are the names of the cluster's pods, and Addresses the addresses of the other ones: together they show the sessions of
-	// its standbys.
+	// Instances are the names of the cluster's pods, and Addresses the addresses of the other ones: together they show
+	// the sessions of its standbys.
 	Instances []string
 	Addresses []netip.Addr
 	// Ignore describes sessions that never count.
 	Ignore []idle.Pattern
 	// Queries says that an idle session counts only until the end of its last statement.
 	Queries bool
-	// ClientAddr returns the client of a connection that the wake gateway made; if nil, every connection is its peer's own.
+	// ClientAddr returns the client of a connection that the wake gateway made; if nil, every connection is its peer's
+	// own.
 	ClientAddr func(netip.AddrPort) netip.AddrPort
 	// Probe reports whether a connection is a probe by this sidecar or the wake gateway; if nil, none is.
 	Probe func(netip.AddrPort) bool
@@ -58,7 +59,8 @@ func (r Rules) client(s Session) netip.Addr {
 	return r.ClientAddr(s.Peer).Addr()
 }
 
-// probe reports whether the session is a probe: where pg_hba.conf asks for no password, a startup packet opens a session.
+// probe reports whether the session is a probe: where pg_hba.conf asks for no password, a startup packet opens a
+// session.
 func (r Rules) probe(s Session) bool { return r.Probe != nil && s.Peer.IsValid() && r.Probe(s.Peer) }
 
 // Class says to whom a session belongs.
@@ -85,11 +87,12 @@ const (
 // poolerUser is the role of PgBouncer's auth_query.
 const poolerUser = "cnpg_pooler_pgbouncer"
 
-// joinSuffix is what CloudNativePG appends to an instance's name while it joins (1.30: pkg/management/postgres/probes.go).
+// joinSuffix is what CloudNativePG appends to an instance's name while it joins (1.30:
+// pkg/management/postgres/probes.go).
 const joinSuffix = "-join"
 
-// Classify returns a session's class. Infrastructure is recognised by user and application_name together, and its local sessions
-// must be local, because any user may choose an application_name.
+// Classify returns a session's class. Infrastructure is recognised by user and application_name together, and its local
+// sessions must be local, because any user may choose an application_name.
 func Classify(s Session, rules Rules) Class {
 	switch s.BackendType {
 	case "client backend", "walsender":
@@ -135,10 +138,10 @@ func ignored(s Session, rules Rules) bool {
 	})
 }
 
-// localInfrastructure are the applications that use the Unix socket, by user. The probes run pg_isready, which logs in where peer
-// authentication allows it: a session of a millisecond every ten seconds. Operators without a role for the exporter (1.28 before
-// 1.28.3) scrape in a session of the instance manager that temporarily has the exporter's name (metrics/collector.go).
-// sql/login-trigger.sql has the same list.
+// localInfrastructure are the applications that use the Unix socket, by user. The probes run pg_isready, which logs in
+// where peer authentication allows it: a session of a millisecond every ten seconds. Operators without a role for the
+// exporter (1.28 before 1.28.3) scrape in a session of the instance manager that temporarily has the exporter's name
+// (metrics/collector.go). sql/login-trigger.sql has the same list.
 var localInfrastructure = map[string][]string{
 	"postgres":              {"cnpg-instance-manager", "cnpg_metrics_exporter", "pg_isready", contract.ApplicationName},
 	"cnpg_metrics_exporter": {"cnpg_metrics_exporter", contract.ApplicationName},
@@ -146,8 +149,8 @@ var localInfrastructure = map[string][]string{
 
 // infrastructure recognises the sessions of CloudNativePG 1.28 to 1.30: the instance manager
 // (pkg/management/postgres/instance.go), the metrics exporter, the standbys and their slot replicator (conninfo.go,
-// slots/runner), and PgBouncer's auth_query (internal/pgbouncer/config). It does not include backup tools, because a running
-// backup must not be cut.
+// slots/runner), and PgBouncer's auth_query (internal/pgbouncer/config). It does not include backup tools, because a
+// running backup must not be cut.
 func infrastructure(s Session, rules Rules) bool {
 	application := s.Application
 	if application == contract.ListeningApplicationName {
@@ -157,8 +160,9 @@ func infrastructure(s Session, rules Rules) bool {
 	case s.Local && slices.Contains(localInfrastructure[s.User], application):
 		return true
 	case s.User == "streaming_replica":
-		// A replica cluster connects with its own name, which may be that of a pod here. An instance that joins does so from the pod
-		// of a Job, whose address is in no status; a walreceiver has no such suffix, and nobody else uses the socket.
+		// A replica cluster connects with its own name, which may be that of a pod here. An instance that joins does so
+		// from the pod of a Job, whose address is in no status; a walreceiver has no such suffix, and nobody else uses
+		// the socket.
 		name, joins := strings.CutSuffix(application, joinSuffix)
 		return slices.Contains(rules.Instances, name) && (joins || s.Local || slices.Contains(rules.Addresses, s.Peer.Addr()))
 	default:

@@ -44,7 +44,8 @@ func stateOf(column string) string {
 	}
 }
 
-// Terminable is a session that does not count but would delay a shutdown. It is terminated when the cluster is put to sleep.
+// Terminable is a session that does not count but would delay a shutdown. It is terminated when the cluster is put to
+// sleep.
 type Terminable struct {
 	// PID and Started, in microseconds since 1970, identify the session.
 	PID, Started int64
@@ -149,8 +150,8 @@ func (t Tally) HasClients() bool {
 // Local reports whether something counts whose end the kernel does not report, because it has no address.
 func (t Tally) Local() bool { return t.local }
 
-// LastUse returns how long ago the last statement ended of the idle sessions that count only until then; false if there are no
-// such sessions.
+// LastUse returns how long ago the last statement ended of the idle sessions that count only until then; false if there
+// are no such sessions.
 func (t Tally) LastUse() (time.Duration, bool) { return t.lastUse, t.used }
 
 // Peers returns the clients that had an address, with their classes.

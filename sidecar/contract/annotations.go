@@ -5,44 +5,46 @@ import "time"
 // Prefix is the prefix of this project's annotations; their names are those of xataio/cnpg-i-scale-to-zero.
 const Prefix = "xata.io/scale-to-zero-"
 
-// Annotations that people set on a Cluster. docs/configuration.md has a table of these comments; their last sentences are the
-// defaults.
+// Annotations that people set on a Cluster. docs/configuration.md has a table of these comments; their last sentences
+// are the defaults.
 const (
 	// AnnotationEnabled turns the feature on: `"true"` or `"false"`. Default: `"false"`.
 	AnnotationEnabled = Prefix + "enabled"
-	// AnnotationInactivityMinutes is the threshold: a positive number of minutes, at most 525600. Decimals are allowed: `"0.5"` is
-	// 30 seconds. Default: `"30"`.
+	// AnnotationInactivityMinutes is the threshold: a positive number of minutes, at most 525600. Decimals are allowed:
+	// `"0.5"` is 30 seconds. Default: `"30"`.
 	AnnotationInactivityMinutes = Prefix + "inactivity-minutes"
-	// AnnotationDozeMinutes is how long a cluster of one instance must be idle before it dozes: PostgreSQL is stopped, and its pod is
-	// kept. A number of minutes, at least `"0.5"`, and less than that of [AnnotationInactivityMinutes], after which the cluster
-	// hibernates. Default: none, the cluster does not doze.
+	// AnnotationDozeMinutes is how long a cluster of one instance must be idle before it dozes: PostgreSQL is stopped,
+	// and its pod is kept. A number of minutes, at least `"0.5"`, and less than that of [AnnotationInactivityMinutes],
+	// after which the cluster hibernates. Default: none, the cluster does not doze.
 	AnnotationDozeMinutes = Prefix + "doze-minutes"
-	// AnnotationDatabase names the database whose channel is listened to; empty: none. Default: the application database, if the Cluster
-	// names one.
+	// AnnotationDatabase names the database whose channel is listened to; empty: none. Default: the application
+	// database, if the Cluster names one.
 	AnnotationDatabase = Prefix + "database"
-	// AnnotationActivity specifies what counts as activity: with [ActivityConnections] any open client session, with [ActivityQueries] a session
-	// that sits idle only up to its last statement. Default: [ActivityConnections].
+	// AnnotationActivity specifies what counts as activity: with [ActivityConnections] any open client session, with
+	// [ActivityQueries] a session that sits idle only up to its last statement. Default: [ActivityConnections].
 	AnnotationActivity = Prefix + "activity"
-	// AnnotationIgnore lists sessions that never count, such as `user=monitoring application=datadog*; client=192.0.2.10`. Default: none.
+	// AnnotationIgnore lists sessions that never count, such as `user=monitoring application=datadog*;
+	// client=192.0.2.10`. Default: none.
 	AnnotationIgnore = Prefix + "ignore"
-	// AnnotationKeepAwake lists times of the week without sleep, such as `Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC`.
-	// Default: none.
+	// AnnotationKeepAwake lists times of the week without sleep, such as `Mon-Fri 08:00-18:00 Europe/Berlin; Sat
+	// 10:00-12:00 UTC`. Default: none.
 	AnnotationKeepAwake = Prefix + "keep-awake"
-	// AnnotationWake specifies what wakes the cluster: with [WakeOnConnect] a client that connects, with [WakeManual] only people.
-	// Default: [WakeOnConnect].
+	// AnnotationWake specifies what wakes the cluster: with [WakeOnConnect] a client that connects, with [WakeManual]
+	// only people. Default: [WakeOnConnect].
 	AnnotationWake = Prefix + "wake"
-	// AnnotationKeepAwakeUntil allows no sleep before this time of RFC 3339, at most 7 days ahead; `keep-awake` of the channel and of the
-	// command line write it too. Default: none.
+	// AnnotationKeepAwakeUntil allows no sleep before this time of RFC 3339, at most 7 days ahead; `keep-awake` of the
+	// channel and of the command line write it too. Default: none.
 	AnnotationKeepAwakeUntil = Prefix + "keep-awake-until"
-	// AnnotationGatewayAddress specifies what happens if `pg_hba` or `podSelectorRefs` distinguish the client's address from the gateway's:
-	// with [GatewayReject] a client that woke the cluster is asked to reconnect, with [GatewayAccept] it is routed through the gateway,
-	// whose address PostgreSQL then sees. Default: [GatewayReject].
+	// AnnotationGatewayAddress specifies what happens if `pg_hba` or `podSelectorRefs` distinguish the client's address
+	// from the gateway's: with [GatewayReject] a client that woke the cluster is asked to reconnect, with
+	// [GatewayAccept] it is routed through the gateway, whose address PostgreSQL then sees. Default: [GatewayReject].
 	AnnotationGatewayAddress = Prefix + "gateway-address"
-	// AnnotationSidecarUpdate specifies when a new sidecar reaches the running instances: with [UpdateOnRestart] the pod that is made next,
-	// with [UpdateImmediate] by a rolling update of the operator. Default: the setting `SIDECAR_UPDATE`.
+	// AnnotationSidecarUpdate specifies when a new sidecar reaches the running instances: with [UpdateOnRestart] the
+	// pod that is made next, with [UpdateImmediate] by a rolling update of the operator. Default: the setting
+	// `SIDECAR_UPDATE`.
 	AnnotationSidecarUpdate = Prefix + "sidecar-update"
-	// AnnotationSleepRequested asks for sleep as soon as nothing is in use: the time of the request in RFC 3339, at most 5 minutes ago or
-	// ahead. An older one means nothing. Default: none.
+	// AnnotationSleepRequested asks for sleep as soon as nothing is in use: the time of the request in RFC 3339, at
+	// most 5 minutes ago or ahead. An older one means nothing. Default: none.
 	AnnotationSleepRequested = Prefix + "sleep-requested"
 )
 
@@ -52,16 +54,16 @@ const (
 	AnnotationAnnounced = Prefix + "announced"
 	// AnnotationGatewayReady is the plugin's acknowledgement of an announcement.
 	AnnotationGatewayReady = Prefix + "gateway-ready"
-	// AnnotationGatewayHolding is the announcement of a doze for which the gateway holds every client: no Service leads to the
-	// instance any more.
+	// AnnotationGatewayHolding is the announcement of a doze for which the gateway holds every client: no Service leads
+	// to the instance any more.
 	AnnotationGatewayHolding = Prefix + "gateway-holding"
 	// AnnotationDozingSince is the time, in RFC 3339, at which the instance was fenced so that the cluster dozes.
 	AnnotationDozingSince = Prefix + "dozing-since"
-	// AnnotationPostgresStopped is the UID of the pod in which PostgreSQL has stopped for the doze, or `none` if no pod of
-	// an instance was left.
+	// AnnotationPostgresStopped is the UID of the pod in which PostgreSQL has stopped for the doze, or `none` if no pod
+	// of an instance was left.
 	AnnotationPostgresStopped = Prefix + "postgres-stopped"
-	// AnnotationRestartFailed is the UID of the pod in which PostgreSQL was not started again after a doze. The plugin deletes that
-	// pod, and no other for the same wake.
+	// AnnotationRestartFailed is the UID of the pod in which PostgreSQL was not started again after a doze. The plugin
+	// deletes that pod, and no other for the same wake.
 	AnnotationRestartFailed = Prefix + "restart-failed"
 	// AnnotationAsleepSince is the time, in RFC 3339, at which the cluster was put to sleep.
 	AnnotationAsleepSince = Prefix + "asleep-since"
@@ -69,19 +71,20 @@ const (
 	AnnotationAsleepReason = Prefix + "asleep-reason"
 	// AsleepReasonUnusedPrefix is the beginning of that reason if a connection woke the cluster and it was not used.
 	AsleepReasonUnusedPrefix = "unused since "
-	// AsleepReasonIgnoredSuffix is the end of such a reason if the client that woke it had a session that the annotation excludes.
+	// AsleepReasonIgnoredSuffix is the end of such a reason if the client that woke it had a session that the
+	// annotation excludes.
 	AsleepReasonIgnoredSuffix = " by a client whose session is ignored"
 	// AnnotationLastWake names who woke the cluster last, and when.
 	AnnotationLastWake = Prefix + "last-wake"
-	// AnnotationUnroutableServices names the Services whose clients could not be routed to the gateway, and why: they keep the cluster
-	// awake.
+	// AnnotationUnroutableServices names the Services whose clients could not be routed to the gateway, and why: they
+	// keep the cluster awake.
 	AnnotationUnroutableServices = Prefix + "unroutable-services"
 	// AnnotationSuspended marks a ScheduledBackup that was suspended for the sleep, with the time in RFC 3339.
 	AnnotationSuspended = Prefix + "suspended"
 )
 
-// AnnotationUnroutable, on a Service, specifies whether its cluster may sleep although the Service's clients cannot be routed to the gateway:
-// [UnroutableAccept] or [UnroutableReject]. Default: [UnroutableReject].
+// AnnotationUnroutable, on a Service, specifies whether its cluster may sleep although the Service's clients cannot be
+// routed to the gateway: [UnroutableAccept] or [UnroutableReject]. Default: [UnroutableReject].
 const AnnotationUnroutable = Prefix + "unroutable"
 
 // Values of [AnnotationUnroutable].
@@ -120,8 +123,8 @@ const (
 const (
 	// MaxKeepAwake is the longest time for which a cluster can be kept awake.
 	MaxKeepAwake = 7 * 24 * time.Hour
-	// MaxSleepRequestAge is how old a request to sleep may be when it is first read, and how far in the future. An older request is
-	// not an error: it has been served, or had no effect.
+	// MaxSleepRequestAge is how old a request to sleep may be when it is first read, and how far in the future. An
+	// older request is not an error: it has been served, or had no effect.
 	MaxSleepRequestAge = 5 * time.Minute
 )
 
@@ -133,20 +136,23 @@ const (
 	UpdateImmediate = "immediate"
 )
 
-// CloudNativePG's annotations by which a cluster is put to sleep, and by which a person has the operator leave it alone.
+// CloudNativePG's annotations by which a cluster is put to sleep, and by which a person has the operator leave it
+// alone.
 const (
 	// AnnotationHibernation is "on" or "off".
 	AnnotationHibernation = "cnpg.io/hibernation"
-	// ConditionHibernation is the type of the operator's condition about it. Its reason is HibernationWaitingForHealthy while the
-	// operator has not begun, HibernationDeletingPods, and then Hibernated (1.30: pkg/reconciler/hibernation).
+	// ConditionHibernation is the type of the operator's condition about it. Its reason is HibernationWaitingForHealthy
+	// while the operator has not begun, HibernationDeletingPods, and then Hibernated (1.30:
+	// pkg/reconciler/hibernation).
 	ConditionHibernation         = AnnotationHibernation
 	HibernationWaitingForHealthy = "WaitingForHealthy"
 	HibernationDeletingPods      = "DeletingPods"
 	Hibernated                   = "Hibernated"
-	// AnnotationFencedInstances lists in JSON the instances whose PostgreSQL the instance manager stops and keeps stopped.
+	// AnnotationFencedInstances lists in JSON the instances whose PostgreSQL the instance manager stops and keeps
+	// stopped.
 	AnnotationFencedInstances = "cnpg.io/fencedInstances"
-	// FencedInstancesAll is its value for every instance, and the only one that this project writes: the operator mistakes a list of
-	// names for a fence of its own cold snapshots, and removes it.
+	// FencedInstancesAll is its value for every instance, and the only one that this project writes: the operator
+	// mistakes a list of names for a fence of its own cold snapshots, and removes it.
 	FencedInstancesAll = `["*"]`
 	// AnnotationReconciliationLoop is ReconciliationLoopDisabled if the operator is not to reconcile the Cluster.
 	AnnotationReconciliationLoop = "cnpg.io/reconciliationLoop"

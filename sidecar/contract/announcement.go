@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// AnnouncementLifetime is the time from an announcement to its deadline. As long as the deadline is farther away than that, readers
-// ignore the announcement.
+// AnnouncementLifetime is the time from an announcement to its deadline. As long as the deadline is farther away than
+// that, readers ignore the announcement.
 const AnnouncementLifetime = 30 * time.Second
 
 // ErrInvalidAnnouncement means that an annotation's value is not an announcement.
@@ -17,14 +17,14 @@ var ErrInvalidAnnouncement = errors.New(`not an announcement such as "<pod UID> 
 // dozeSuffix is the end of an announcement of a doze.
 const dozeSuffix = " doze"
 
-// Announcement announces that an instance is about to put its cluster to sleep. It is the value of [AnnotationAnnounced]. The gateway
-// acknowledges it by copying it to [AnnotationGatewayReady].
+// Announcement announces that an instance is about to put its cluster to sleep. It is the value of
+// [AnnotationAnnounced]. The gateway acknowledges it by copying it to [AnnotationGatewayReady].
 type Announcement struct {
 	// PodUID is the UID of the instance's pod. The announcement is invalid after Deadline.
 	PodUID   string
 	Deadline time.Time
-	// Doze reports whether the instance is about to doze: PostgreSQL is stopped and its pod kept. Before that, the gateway must hold every
-	// client, and confirm that by copying the announcement to [AnnotationGatewayHolding] too.
+	// Doze reports whether the instance is about to doze: PostgreSQL is stopped and its pod kept. Before that, the
+	// gateway must hold every client, and confirm that by copying the announcement to [AnnotationGatewayHolding] too.
 	Doze bool
 }
 

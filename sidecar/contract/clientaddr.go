@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// MinStartupPacketBytes is the length of the shortest startup packet that wakes a sleeping cluster: a StartupMessage of protocol
-	// 3 with the parameter user and a name of one byte. The gateway parses startup packets. The
-	// sidecar only sees how many bytes a client sent, and treats every peer that sent at least as many as a client, so it errs on
-	// the side of staying awake.
+	// MinStartupPacketBytes is the length of the shortest startup packet that wakes a sleeping cluster: a
+	// StartupMessage of protocol 3 with the parameter user and a name of one byte. The gateway parses startup packets.
+	// The sidecar only sees how many bytes a client sent, and treats every peer that sent at least as many as a client,
+	// so it errs on the side of staying awake.
 	MinStartupPacketBytes = 4 + 4 + len("user\x00") + len("u\x00") + 1
 
 	// PathClientAddress is where a sidecar receives a [ClientAddress].
@@ -48,8 +48,8 @@ func EncodeClientAddress(a ClientAddress) ([]byte, error) {
 	return body, nil
 }
 
-// DecodeClientAddress decodes a client address, and ignores fields that a newer program of the same version added. Its errors are
-// [ErrInvalidClientAddress].
+// DecodeClientAddress decodes a client address, and ignores fields that a newer program of the same version added. Its
+// errors are [ErrInvalidClientAddress].
 func DecodeClientAddress(body []byte) (ClientAddress, error) {
 	var a ClientAddress
 	if len(body) > MaxClientAddressBytes {

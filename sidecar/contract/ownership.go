@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SetByUs reports whether the current value of the field at a path was set by this project alone. It stays ours if a person
-// sets the same value again, which Kubernetes does not record. It becomes theirs if they change the value and change it back,
-// or if they set the same value by server-side apply, which declares it as intended.
+// SetByUs reports whether the current value of the field at a path was set by this project alone. It stays ours if a
+// person sets the same value again, which Kubernetes does not record. It becomes theirs if they change the value and
+// change it back, or if they set the same value by server-side apply, which declares it as intended.
 func SetByUs(entries []metav1.ManagedFieldsEntry, path ...string) bool {
 	ours := false
 	for i := range entries {
@@ -39,14 +39,15 @@ func SetByOthers(entries []metav1.ManagedFieldsEntry, made []string, path ...str
 // ListItem is the part of a path that leads to the item of that name in a list.
 func ListItem(name string) string { return `k:{"name":"` + name + `"}` }
 
-// Dozes reports whether a Cluster with these annotations and managed fields is fenced by us: it dozes, unless it hibernates.
+// Dozes reports whether a Cluster with these annotations and managed fields is fenced by us: it dozes, unless it
+// hibernates.
 func Dozes(annotations map[string]string, entries []metav1.ManagedFieldsEntry) bool {
 	return annotations[AnnotationFencedInstances] == FencedInstancesAll &&
 		SetByUs(entries, "metadata", "annotations", AnnotationFencedInstances) && !FenceApplied(annotations)
 }
 
-// lastApplied is the annotation in which `kubectl apply` keeps the manifest. It sends only what differs from the object, so a value
-// that we have set already does not become its own in the managed fields.
+// lastApplied is the annotation in which `kubectl apply` keeps the manifest. It sends only what differs from the
+// object, so a value that we have set already does not become its own in the managed fields.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // FenceApplied reports whether a person has applied a manifest that contains the fence that we would set.

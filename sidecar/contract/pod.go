@@ -1,7 +1,8 @@
 package contract
 
-// Environment variables and mounts of the sidecar. They are part of the answer to the operator's EVALUATE call, unless stated
-// otherwise. The operator compares that answer with the one of an earlier plugin, so any change restarts every instance.
+// Environment variables and mounts of the sidecar. They are part of the answer to the operator's EVALUATE call, unless
+// stated otherwise. The operator compares that answer with the one of an earlier plugin, so any change restarts every
+// instance.
 const (
 	// EnvNamespace, EnvCluster, EnvPod and EnvPodUID are the variables that identify the instance.
 	EnvNamespace = "NAMESPACE"
@@ -21,8 +22,8 @@ const (
 	// EnvMemoryLimit is the variable for the container's memory limit in bytes.
 	EnvMemoryLimit = "MEMORY_LIMIT"
 
-	// EnvReadinessPort is the variable for the port of the container's readiness probe, [ReadinessPort]. It is set together with that
-	// probe, and only in the answer to CREATE, not in that to EVALUATE.
+	// EnvReadinessPort is the variable for the port of the container's readiness probe, [ReadinessPort]. It is set
+	// together with that probe, and only in the answer to CREATE, not in that to EVALUATE.
 	EnvReadinessPort = "READINESS_PORT"
 	// EnvDozeMemoryRequest is the variable for PostgreSQL's memory request while the cluster dozes, set together with
 	// [EnvReadinessPort]; without it the request stays as it is.
@@ -33,8 +34,8 @@ const (
 	TokenDirectory   = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
-// PostgresContainer is the operator's name for PostgreSQL's container (1.30: pkg/specs/pods.go), and AnnotationPodSpec the pod's
-// annotation with the specification from which the operator made it (1.30: pkg/utils/labels_annotations.go).
+// PostgresContainer is the operator's name for PostgreSQL's container (1.30: pkg/specs/pods.go), and AnnotationPodSpec
+// the pod's annotation with the specification from which the operator made it (1.30: pkg/utils/labels_annotations.go).
 const (
 	PostgresContainer = "postgres"
 	AnnotationPodSpec = "cnpg.io/podSpec"

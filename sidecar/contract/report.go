@@ -38,19 +38,19 @@ type Report struct {
 	Sessions map[string]int `json:"sessions,omitempty"`
 	// SampledAt is when the newest successful sample ended; absent before the first.
 	SampledAt *time.Time `json:"sampledAt,omitempty"`
-	// IdleSince is since when the instance has been proven idle; absent while active or unknown. IdleForSeconds is the same as a
-	// duration, because the clocks of two machines differ.
+	// IdleSince is since when the instance has been proven idle; absent while active or unknown. IdleForSeconds is the
+	// same as a duration, because the clocks of two machines differ.
 	IdleSince      *time.Time `json:"idleSince,omitempty"`
 	IdleForSeconds *float64   `json:"idleForSeconds,omitempty"`
 	// SamplesOnDemand reports whether this program can sample on demand; an older one does not know the request.
 	SamplesOnDemand bool `json:"samples"`
-	// Nonce is the request's, if the instance was sampled for it: then everything here is from a sample that began after the
-	// request arrived. Only other instances of the cluster may ask for one.
+	// Nonce is the request's, if the instance was sampled for it: then everything here is from a sample that began
+	// after the request arrived. Only other instances of the cluster may ask for one.
 	Nonce string `json:"nonce,omitempty"`
 	// SleepDue is when the cluster will sleep if nothing happens; absent while active or unknown.
 	SleepDue *time.Time `json:"due,omitempty"`
-	// SocketEvents reports whether the kernel reports TCP sessions when they end. If not, the instance is sampled every second, and
-	// shorter sessions may only be known from the counters.
+	// SocketEvents reports whether the kernel reports TCP sessions when they end. If not, the instance is sampled every
+	// second, and shorter sessions may only be known from the counters.
 	SocketEvents bool `json:"events"`
 	// Unused reports whether it is proven that nobody has used the instance since a connection woke the cluster.
 	Unused bool `json:"unused,omitempty"`
@@ -60,24 +60,27 @@ type Report struct {
 	LastUnseenClient string `json:"lastUnseenClient,omitempty"`
 	// Rules are the rules by which sessions are judged.
 	Rules ReportedRules `json:"rules"`
-	// AcceptsSleepRequests reports whether this program understands the annotation that requests sleep; an older one treats it as a mistake.
+	// AcceptsSleepRequests reports whether this program understands the annotation that requests sleep; an older one
+	// treats it as a mistake.
 	AcceptsSleepRequests bool `json:"requests"`
-	// DecidedAt is when it was decided whether the cluster stays awake; absent before the first decision. Unlike SampledAt it also tells the
-	// age of a decision without a sample.
+	// DecidedAt is when it was decided whether the cluster stays awake; absent before the first decision. Unlike
+	// SampledAt it also tells the age of a decision without a sample.
 	DecidedAt *time.Time `json:"decidedAt,omitempty"`
 	// Reason is the first of the reasons that keep the cluster awake, and Blockers are all of them.
 	Reason   string   `json:"reason"`
 	Blockers []string `json:"blockers"`
-	// DozeBlockers are the reasons why the cluster hibernates without a doze; absent if there are none, or if it is not to doze.
+	// DozeBlockers are the reasons why the cluster hibernates without a doze; absent if there are none, or if it is not
+	// to doze.
 	DozeBlockers []string `json:"dozeBlockers,omitempty"`
 	// UnroutableServices names the Services that keep the cluster awake, and why; absent if there are none.
 	UnroutableServices string `json:"unroutableServices,omitempty"`
-	// IgnoredPods names an item of the annotation that ignores every client from the address of an instance, and so probably every pod;
-	// absent if there is none.
+	// IgnoredPods names an item of the annotation that ignores every client from the address of an instance, and so
+	// probably every pod; absent if there is none.
 	IgnoredPods string `json:"ignoredPods,omitempty"`
 	// ServerBlockers are the server's own reasons against a shutdown in the newest sample; absent if there are none.
 	ServerBlockers []string `json:"serverBlockers,omitempty"`
-	// Scheduler reports whether a loaded extension runs jobs in background workers, so that the instance is sampled every two seconds.
+	// Scheduler reports whether a loaded extension runs jobs in background workers, so that the instance is sampled
+	// every two seconds.
 	Scheduler bool `json:"scheduler,omitempty"`
 }
 
@@ -104,7 +107,8 @@ func EncodeReport(r Report) ([]byte, error) {
 	return body, nil
 }
 
-// DecodeReport decodes a report, and ignores fields that a newer program of the same version added. Its errors are [ErrInvalidReport].
+// DecodeReport decodes a report, and ignores fields that a newer program of the same version added. Its errors are
+// [ErrInvalidReport].
 func DecodeReport(body []byte) (Report, error) {
 	if len(body) > MaxReportBytes {
 		return Report{}, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrInvalidReport, len(body), MaxReportBytes)

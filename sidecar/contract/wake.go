@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// maxLastWakeBytes is the maximum size of a value that is read. Values that this program writes have less than a quarter of it.
+// maxLastWakeBytes is the maximum size of a value that is read. Values that this program writes have less than a
+// quarter of it.
 const maxLastWakeBytes = 4 << 10
 
 // ErrInvalidLastWake means that an annotation's value is not a [LastWake].

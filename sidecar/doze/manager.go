@@ -12,11 +12,13 @@ import (
 )
 
 const (
-	// statusURL is where CloudNativePG's instance manager serves its status, without authentication
-	// (1.30: pkg/management/postgres/webserver/remote.go). The containers of a pod share the loopback interface. Every pod that
-	// was created by 1.28 or later serves it over TLS (specs.NewInstance in internal/controller/cluster_create.go).
+	// statusURL is where CloudNativePG's instance manager serves its status, without authentication (1.30:
+	// pkg/management/postgres/webserver/remote.go). The containers of a pod share the loopback interface. Every pod
+	// that was created by 1.28 or later serves it over TLS (specs.NewInstance in
+	// internal/controller/cluster_create.go).
 	statusURL = "https://127.0.0.1:8000/pg/status"
-	// statusTimeout bounds one request, for which the manager queries PostgreSQL. On a busy node an answer has taken 0.9 seconds.
+	// statusTimeout bounds one request, for which the manager queries PostgreSQL. On a busy node an answer has taken
+	// 0.9 seconds.
 	statusTimeout = 2 * time.Second
 	// maximumStatus is the maximum size of an answer in bytes; answers of some kilobytes have been observed.
 	maximumStatus = 256 << 10
@@ -36,15 +38,16 @@ func newManager(url string) *manager {
 		Timeout: statusTimeout,
 		Transport: &http.Transport{
 			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10,
-			// The certificate is for the names of the Services, and whoever could answer here could also read the secret.
+			// The certificate is for the names of the Services, and whoever could answer here could also read the
+			// secret.
 			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// mightBeUnavailable returns the flag by which the instance manager tolerates that PostgreSQL is down: set from the moment it obeys
-// a fence until about five seconds after the start that follows.
+// mightBeUnavailable returns the flag by which the instance manager tolerates that PostgreSQL is down: set from the
+// moment it obeys a fence until about five seconds after the start that follows.
 func (m *manager) mightBeUnavailable(ctx context.Context) (bool, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url, nil)
 	if err != nil {

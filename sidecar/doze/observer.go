@@ -19,8 +19,8 @@ const (
 	fastPoll = 20 * time.Millisecond
 	// normalPoll is the interval after that, and slowPoll the interval while a stop takes long.
 	normalPoll, slowPoll = 100 * time.Millisecond, time.Second
-	// fastStopPolls and normalStopPolls say for how long after the begin of a stop the first two intervals apply, fastStartPolls for
-	// how long after the begin of a start the first does.
+	// fastStopPolls and normalStopPolls say for how long after the begin of a stop the first two intervals apply,
+	// fastStartPolls for how long after the begin of a start the first does.
 	fastStopPolls, normalStopPolls, fastStartPolls = 2 * time.Second, 10 * time.Second, 10 * time.Second
 	// dialInterval is the interval between two connections to the socket while its lock file stays.
 	dialInterval = time.Second
@@ -40,8 +40,8 @@ type Observer struct {
 	stopping func(ctx context.Context) (bool, error)
 }
 
-// NewObserver returns an observer of the instance in this pod. PostgreSQL's Unix socket for the port is in socketDirectory; accepts asks
-// it whether it accepts sessions.
+// NewObserver returns an observer of the instance in this pod. PostgreSQL's Unix socket for the port is in
+// socketDirectory; accepts asks it whether it accepts sessions.
 func NewObserver(socketDirectory string, port uint16, accepts func(ctx context.Context) (bool, error)) *Observer {
 	socket := filepath.Join(socketDirectory, ".s.PGSQL."+strconv.Itoa(int(port)))
 	return &Observer{
@@ -55,15 +55,15 @@ func NewObserver(socketDirectory string, port uint16, accepts func(ctx context.C
 // Read returns the running postmaster. It reads only the lock file, which a postmaster that was killed leaves behind.
 func (o *Observer) Read() (Postmaster, error) { return o.read() }
 
-// Stopping reports whether the instance manager is stopping PostgreSQL, keeps it stopped, or started it a few seconds ago. It is
-// often not known during the checkpoint of a stop, because the manager does not answer then.
+// Stopping reports whether the instance manager is stopping PostgreSQL, keeps it stopped, or started it a few seconds
+// ago. It is often not known during the checkpoint of a stop, because the manager does not answer then.
 func (o *Observer) Stopping(ctx context.Context) (stopping, known bool) {
 	stopping, err := o.stopping(ctx)
 	return stopping, err == nil
 }
 
-// AwaitStopped returns once PostgreSQL has stopped. Its error is the context's, joined with the newest error of reading the lock
-// file, if any.
+// AwaitStopped returns once PostgreSQL has stopped. Its error is the context's, joined with the newest error of reading
+// the lock file, if any.
 func (o *Observer) AwaitStopped(ctx context.Context) error {
 	begun, tried := time.Now(), time.Now()
 	var rule stoppedRule
@@ -91,10 +91,10 @@ func (o *Observer) AwaitStopped(ctx context.Context) error {
 	}
 }
 
-// AwaitServing returns, after a fence was lifted, once a postmaster accepts sessions that no fence will stop any more. before is the
-// postmaster that ran when the fence was set; if it is not running, PostgreSQL is known to have stopped. The postmaster that serves
-// is another one or, if the instance manager never obeyed the fence or does not say for long whether it does, the same. The error is
-// the context's, joined with the newest error of reading the lock file, if any.
+// AwaitServing returns, after a fence was lifted, once a postmaster accepts sessions that no fence will stop any more.
+// before is the postmaster that ran when the fence was set; if it is not running, PostgreSQL is known to have stopped.
+// The postmaster that serves is another one or, if the instance manager never obeyed the fence or does not say for long
+// whether it does, the same. The error is the context's, joined with the newest error of reading the lock file, if any.
 func (o *Observer) AwaitServing(ctx context.Context, before Postmaster) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
@@ -163,7 +163,8 @@ func (o *Observer) AwaitStartFailed(ctx context.Context) error {
 	}
 }
 
-// ask asks the instance manager whether it is stopping PostgreSQL and, unless it is, PostgreSQL whether it accepts sessions.
+// ask asks the instance manager whether it is stopping PostgreSQL and, unless it is, PostgreSQL whether it accepts
+// sessions.
 func (o *Observer) ask(ctx context.Context) managerAnswer {
 	a := managerAnswer{asked: time.Now()}
 	a.stopping, a.known = o.Stopping(ctx)

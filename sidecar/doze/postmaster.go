@@ -41,8 +41,9 @@ func readLock(path string) (Postmaster, error) {
 	return parseLock(content)
 }
 
-// parseLock reads the lines of a lock file: the process's number, its data directory, and its start; the port and the socket's
-// directory follow (CreateLockFile in PostgreSQL's src/backend/utils/init/miscinit.c). The file is created before it is written.
+// parseLock reads the lines of a lock file: the process's number, its data directory, and its start; the port and the
+// socket's directory follow (CreateLockFile in PostgreSQL's src/backend/utils/init/miscinit.c). The file is created
+// before it is written.
 func parseLock(content []byte) (Postmaster, error) {
 	lines := bytes.SplitN(content, []byte("\n"), 4)
 	if len(lines) < 4 {

@@ -15,7 +15,8 @@ const (
 	memory = "memory"
 )
 
-// smallestCPU is the CPU request of a dozing PostgreSQL. None at all could change the pod's QoS class, which Kubernetes refuses.
+// smallestCPU is the CPU request of a dozing PostgreSQL. None at all could change the pod's QoS class, which Kubernetes
+// refuses.
 const smallestCPU = "10m"
 
 // Requests are resource requests to set, by the name of the resource.
@@ -29,8 +30,8 @@ const (
 	restarts     = "a resize would restart the container"
 )
 
-// Shrink returns the requests to set for a doze, without those that are small already, or why they cannot be set. toMemory is the
-// memory request; zero leaves it as it is.
+// Shrink returns the requests to set for a doze, without those that are small already, or why they cannot be set.
+// toMemory is the memory request; zero leaves it as it is.
 func Shrink(pod *kubernetes.Pod, toMemory resource.Quantity) (to Requests, against string) {
 	container, target, ok := requestsOf(pod)
 	switch {
@@ -83,8 +84,8 @@ func isResizePending(pod *kubernetes.Pod) bool {
 		(ours(pod, cpu) || ours(pod, memory))
 }
 
-// requestsOf returns PostgreSQL's container, and the CPU and memory requests with which the operator created it. ok is false if the pod
-// lacks the annotation or the container.
+// requestsOf returns PostgreSQL's container, and the CPU and memory requests with which the operator created it. ok is
+// false if the pod lacks the annotation or the container.
 func requestsOf(pod *kubernetes.Pod) (container kubernetes.Container, target Requests, ok bool) {
 	var spec kubernetes.PodSpec
 	if json.Unmarshal([]byte(pod.Annotations[contract.AnnotationPodSpec]), &spec) != nil {
@@ -112,8 +113,8 @@ func postgresContainer(spec kubernetes.PodSpec) (kubernetes.Container, bool) {
 	return kubernetes.Container{}, false
 }
 
-// othersSet reports whether another client, such as a vertical autoscaler, has set the container's requests, when the pod was created
-// or later.
+// othersSet reports whether another client, such as a vertical autoscaler, has set the container's requests, when the
+// pod was created or later.
 func othersSet(pod *kubernetes.Pod, container kubernetes.Container, target Requests) bool {
 	made := containerField("image")
 	for _, name := range []string{cpu, memory} {

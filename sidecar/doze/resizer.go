@@ -14,13 +14,14 @@ import (
 )
 
 const (
-	// firstRetry and maxRetry are the shortest and the longest wait before a failed resize is tried again. A quota may forbid it for
-	// days.
+	// firstRetry and maxRetry are the shortest and the longest wait before a failed resize is tried again. A quota may
+	// forbid it for days.
 	firstRetry, maxRetry = 250 * time.Millisecond, time.Minute
-	// lostAnswerTimeout is how long a resize whose answer was lost may still take effect: longer than the API server handles a request
-	// (its --request-timeout is a minute by default).
+	// lostAnswerTimeout is how long a resize whose answer was lost may still take effect: longer than the API server
+	// handles a request (its --request-timeout is a minute by default).
 	lostAnswerTimeout = 2 * time.Minute
-	// kubeletTimeout is how long the kubelet may take to set the condition PodResizePending after the requests were raised.
+	// kubeletTimeout is how long the kubelet may take to set the condition PodResizePending after the requests were
+	// raised.
 	kubeletTimeout = 10 * time.Second
 )
 
@@ -47,7 +48,8 @@ type Resizer struct {
 	uncertain time.Time
 }
 
-// NewResizer returns a resizer for the pod of that UID. memory is the memory request during a doze; zero leaves it as it is.
+// NewResizer returns a resizer for the pod of that UID. memory is the memory request during a doze; zero leaves it as
+// it is.
 func NewResizer(pods podClient, podUID string, memory resource.Quantity, logger *slog.Logger) *Resizer {
 	return &Resizer{pods: pods, podUID: podUID, memory: memory, logger: logger, wanted: make(chan bool, 1), refused: make(chan error, 1)}
 }
@@ -64,8 +66,8 @@ func (r *Resizer) Want(small bool) {
 // Refused delivers the first refusal by the API server of each growth. The growth is tried again.
 func (r *Resizer) Refused() <-chan error { return r.refused }
 
-// GrowthPending reports whether the pod, when last read, had not got its original requests back after a doze: because they were
-// refused, or because its node has no room for them.
+// GrowthPending reports whether the pod, when last read, had not got its original requests back after a doze: because
+// they were refused, or because its node has no room for them.
 func (r *Resizer) GrowthPending() bool { return r.growthPending.Load() }
 
 // Run sets the wanted size until the context ends.
@@ -140,8 +142,8 @@ func (r *Resizer) decide(pod *kubernetes.Pod) Requests {
 	return to
 }
 
-// failed logs the first failure to set a size, and reports whether to try again: a growth always, a shrink unless Kubernetes refused
-// it.
+// failed logs the first failure to set a size, and reports whether to try again: a growth always, a shrink unless
+// Kubernetes refused it.
 func (r *Resizer) failed(ctx context.Context, err error) (again bool) {
 	if !r.logged && !errors.Is(err, kubernetes.ErrConflict) && ctx.Err() == nil {
 		r.logged = true

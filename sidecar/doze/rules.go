@@ -6,19 +6,21 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 )
 
-// notStoppingFor is how long the instance manager must say without a break that it is not stopping PostgreSQL. After that it is
-// assumed never to have seen the fence, which was lifted. Before it obeys a fence it handles plugins, secrets and the configuration,
-// with requests for which a slow API server may take seconds each; it obeys after 25 s at most. Clients are held meanwhile, but only
-// if PostgreSQL is not stopped: one that is started again is recognized at once.
+// notStoppingFor is how long the instance manager must say without a break that it is not stopping PostgreSQL. After
+// that it is assumed never to have seen the fence, which was lifted. Before it obeys a fence it handles plugins,
+// secrets and the configuration, with requests for which a slow API server may take seconds each; it obeys after 25 s
+// at most. Clients are held meanwhile, but only if PostgreSQL is not stopped: one that is started again is recognized
+// at once.
 const notStoppingFor = 25 * time.Second
 
-// acceptingFor is how long a postmaster must accept sessions without a break, while the instance manager does not say that it is
-// stopping it, until it is assumed to stay: the manager may never answer, and PostgreSQL has to serve all the same. A manager that
-// still obeys the fence does so after 25 s at most. The plugin waits as long if the sidecar is down.
+// acceptingFor is how long a postmaster must accept sessions without a break, while the instance manager does not say
+// that it is stopping it, until it is assumed to stay: the manager may never answer, and PostgreSQL has to serve all
+// the same. A manager that still obeys the fence does so after 25 s at most. The plugin waits as long if the sidecar is
+// down.
 const acceptingFor = 2 * time.Minute
 
-// refusals is how many refused connections in a row, dialInterval apart, prove that the postmaster of a lock file is dead. One may
-// be refused just before a starting postmaster listens.
+// refusals is how many refused connections in a row, dialInterval apart, prove that the postmaster of a lock file is
+// dead. One may be refused just before a starting postmaster listens.
 const refusals = 2
 
 // stoppedRule decides whether PostgreSQL has stopped.
@@ -27,8 +29,8 @@ type stoppedRule struct {
 	refused int
 }
 
-// observe adds the content of the lock file and, if a connection to the socket was tried, whether it was refused. It reports
-// whether PostgreSQL has stopped.
+// observe adds the content of the lock file and, if a connection to the socket was tried, whether it was refused. It
+// reports whether PostgreSQL has stopped.
 func (s stoppedRule) observe(now Postmaster, tried, refused bool) (stoppedRule, bool) {
 	if now != s.of {
 		s = stoppedRule{of: now}
@@ -42,8 +44,9 @@ func (s stoppedRule) observe(now Postmaster, tried, refused bool) (stoppedRule, 
 	return s, !now.Running || s.refused >= refusals
 }
 
-// StartTimeout is after how long without a postmaster, since a fence was lifted, the instance manager counts as having failed to
-// start one. It tries only once. On a heavily overloaded machine the first session was opened after 36 seconds.
+// StartTimeout is after how long without a postmaster, since a fence was lifted, the instance manager counts as having
+// failed to start one. It tries only once. On a heavily overloaded machine the first session was opened after 36
+// seconds.
 const StartTimeout = time.Minute
 
 // startFailedRule decides whether the instance manager has failed to start a postmaster.
@@ -53,8 +56,8 @@ type startFailedRule struct {
 	since time.Time
 }
 
-// observe adds the content of the lock file, if known, and whether the socket refuses connections. It reports whether the start has
-// failed. During recovery there is a postmaster.
+// observe adds the content of the lock file, if known, and whether the socket refuses connections. It reports whether
+// the start has failed. During recovery there is a postmaster.
 func (a startFailedRule) observe(now Postmaster, known, refused bool, at time.Time) (startFailedRule, bool) {
 	if known {
 		var none bool
@@ -72,12 +75,13 @@ type servingRule struct {
 	before Postmaster
 	// gone is set once before no longer runs.
 	gone bool
-	// notStoppingSince is since when the instance manager has said that it is not stopping before, acceptingSince since when it has
-	// not said that it is; PostgreSQL has accepted sessions since then. They are zero if that is not so.
+	// notStoppingSince is since when the instance manager has said that it is not stopping before, acceptingSince since
+	// when it has not said that it is; PostgreSQL has accepted sessions since then. They are zero if that is not so.
 	notStoppingSince, acceptingSince time.Time
 }
 
-// newServingRule returns the rule for a fence. If before is not running, any postmaster that runs later was started after it.
+// newServingRule returns the rule for a fence. If before is not running, any postmaster that runs later was started
+// after it.
 func newServingRule(before Postmaster) servingRule {
 	return servingRule{before: before, gone: !before.Running}
 }

@@ -1,5 +1,6 @@
-// Package httpserver serves pages to anybody who can reach the pod. No client can block the server, be it by silence, by many
-// connections or by its requests. [NewListener] keeps a server of another protocol from being blocked by many connections.
+// Package httpserver serves pages to anybody who can reach the pod. No client can block the server, be it by silence,
+// by many connections or by its requests. [NewListener] keeps a server of another protocol from being blocked by many
+// connections.
 package httpserver
 
 import (
@@ -31,7 +32,8 @@ type Config struct {
 	WriteTimeout time.Duration
 	// MaximumConnections limits the connections. At the limit, the source address with the most loses its oldest.
 	MaximumConnections int
-	// Preferred reports whether a source loses connections only to other preferred ones; nil means that none is preferred.
+	// Preferred reports whether a source loses connections only to other preferred ones; nil means that none is
+	// preferred.
 	Preferred func(netip.Addr) bool
 }
 

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Listener is a listener with a limited number of slots. While slots are free, every newcomer gets one. When all are taken, a newcomer
-// takes the slot of the oldest connection of the source address with the most connections; that connection is closed whatever it is
-// doing. Preferred sources lose slots only to one another.
+// Listener is a listener with a limited number of slots. While slots are free, every newcomer gets one. When all are
+// taken, a newcomer takes the slot of the oldest connection of the source address with the most connections; that
+// connection is closed whatever it is doing. Preferred sources lose slots only to one another.
 type Listener struct {
 	net.Listener
 	most      int
@@ -19,7 +19,8 @@ type Listener struct {
 	open  []*Conn // oldest first
 }
 
-// NewListener limits the connections of the listener. preferred reports whether a source is preferred; nil means that none is.
+// NewListener limits the connections of the listener. preferred reports whether a source is preferred; nil means that
+// none is.
 func NewListener(listener net.Listener, most int, preferred func(netip.Addr) bool) *Listener {
 	if preferred == nil {
 		preferred = func(netip.Addr) bool { return false }
@@ -67,7 +68,8 @@ func (c *Conn) Keep() {
 	c.listener.remove(c)
 }
 
-// admit gives the connection a slot and returns the connection that loses its own: the newcomer itself if it is refused.
+// admit gives the connection a slot and returns the connection that loses its own: the newcomer itself if it is
+// refused.
 func (l *Listener) admit(newcomer *Conn) *Conn {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()

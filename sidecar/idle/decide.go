@@ -7,11 +7,11 @@ import (
 
 // How often an instance is sampled while the feature is on.
 const (
-	// RestInterval is for an instance whose ended TCP sessions are all reported: samples are only needed for what such reports do
-	// not show.
+	// RestInterval is for an instance whose ended TCP sessions are all reported: samples are only needed for what such
+	// reports do not show.
 	RestInterval = time.Minute
-	// LocalInterval is for an instance with an open session over the Unix socket, whose end nothing reports; for one with
-	// extensions that schedule jobs, which nothing reports either; and for one that could not be sampled.
+	// LocalInterval is for an instance with an open session over the Unix socket, whose end nothing reports; for one
+	// with extensions that schedule jobs, which nothing reports either; and for one that could not be sampled.
 	LocalInterval = 2 * time.Second
 	// PollInterval is for an instance whose ended sessions are not reported: a session between two samples is not seen.
 	PollInterval = time.Second
@@ -22,8 +22,8 @@ const (
 )
 
 const (
-	// longestGap is the longest time between two samples without reports that still counts as observed. During a longer gap, this
-	// process or its machine stood still, so anything may have happened.
+	// longestGap is the longest time between two samples without reports that still counts as observed. During a longer
+	// gap, this process or its machine stood still, so anything may have happened.
 	longestGap = 10 * time.Second
 	// longestMinimum limits how long a cluster must be up before it is put to sleep on request.
 	longestMinimum = 5 * time.Minute
@@ -31,16 +31,18 @@ const (
 	unusedThreshold = time.Minute
 	// wokenWithin is how soon after the wake the first sample must be taken to count as observed from the beginning.
 	wokenWithin = 5 * time.Minute
-	// unwatchedAtMost is how long a woken server may have run before its first sample: sessions that do not come through the gateway
-	// meanwhile are not known.
+	// unwatchedAtMost is how long a woken server may have run before its first sample: sessions that do not come
+	// through the gateway meanwhile are not known.
 	unwatchedAtMost = time.Minute
-	// unsampledAtMost is how far apart two samples of a woken server may be that prove together that nobody has used it.
+	// unsampledAtMost is how far apart two samples of a woken server may be that prove together that nobody has used
+	// it.
 	unsampledAtMost = 2 * RestInterval
 	// requestLasts is how long a request to sleep stays valid while something is in use.
 	requestLasts = 10 * time.Minute
 )
 
-// Observation is the result of one sample of the instance and its Cluster, and of what was reported since the previous sample.
+// Observation is the result of one sample of the instance and its Cluster, and of what was reported since the previous
+// sample.
 type Observation struct {
 	// Began and Ended are the times of the sample; both are zero if the instance was not sampled.
 	Began, Ended time.Time
@@ -62,7 +64,8 @@ type Observation struct {
 	Requested time.Time
 	// Started is when the server started, and Checkpointed when its newest checkpoint began.
 	Started, Checkpointed time.Time
-	// Announced says that the gateway has announced a session that no sample has found yet, and whose end was not reported.
+	// Announced says that the gateway has announced a session that no sample has found yet, and whose end was not
+	// reported.
 	Announced bool
 	// Woken is when a connection woke the cluster; zero if that did not happen or is not known, once a session has been
 	// reported, or once an instance that has served since is gone.
@@ -106,7 +109,8 @@ func (e Elsewhere) Reason() Reason {
 type State struct {
 	// IdleSince is since when the instance has been proven idle; zero while in use or unknown.
 	IdleSince time.Time
-	// BlockedUntil is the end of the newest sample with a blocker whose end starts the clock; zero once it has started it.
+	// BlockedUntil is the end of the newest sample with a blocker whose end starts the clock; zero once it has started
+	// it.
 	BlockedUntil time.Time
 	// EligibleSince is since when this instance has been the one that decides; zero while it is not.
 	EligibleSince time.Time
@@ -118,11 +122,11 @@ type State struct {
 	LastActivity time.Time
 	// Requested is when sleep was requested; zero if it was not.
 	Requested time.Time
-	// Unused is when a connection woke the cluster, as long as every sample and event since proves that nobody has used it;
-	// otherwise zero.
+	// Unused is when a connection woke the cluster, as long as every sample and event since proves that nobody has used
+	// it; otherwise zero.
 	Unused time.Time
-	// Undecided is that time while Unused is withheld: a session that was announced may have come and gone before anything could report
-	// it, or is still to begin.
+	// Undecided is that time while Unused is withheld: a session that was announced may have come and gone before
+	// anything could report it, or is still to begin.
 	Undecided time.Time
 }
 
@@ -151,8 +155,8 @@ type Decision struct {
 	Blockers []Reason
 	// DozeBlockers are all reasons why a cluster that is to doze hibernates instead, in the order of [Reasons].
 	DozeBlockers []Reason
-	// ThresholdPassed says that the cluster has been idle for the threshold after which it dozes, or hibernates if it does not doze,
-	// so that only blockers keep it awake.
+	// ThresholdPassed says that the cluster has been idle for the threshold after which it dozes, or hibernates if it
+	// does not doze, so that only blockers keep it awake.
 	ThresholdPassed bool
 	// Due is when that threshold will have passed if nothing happens; zero while in use or unknown.
 	Due time.Time
@@ -235,9 +239,9 @@ func waitingFor(policy Policy, state State, seen Observation, proven bool) Reaso
 	}
 }
 
-// thresholds returns how long the cluster must be idle before it sleeps, and before it hibernates; they differ if it dozes first.
-// After an unused wake it sleeps after a minute at most. A pod that lacks its requests since a doze has waited long enough to be
-// placed anew when the next doze is due.
+// thresholds returns how long the cluster must be idle before it sleeps, and before it hibernates; they differ if it
+// dozes first. After an unused wake it sleeps after a minute at most. A pod that lacks its requests since a doze has
+// waited long enough to be placed anew when the next doze is due.
 func (s State) thresholds(policy Policy, dozeBlockers []Reason) (sleeps, hibernates time.Duration) {
 	sleeps, hibernates = policy.Threshold, policy.Threshold
 	dozes := policy.Doze != 0 && len(dozeBlockers) == 0
@@ -256,8 +260,8 @@ func (s State) thresholds(policy Policy, dozeBlockers []Reason) (sleeps, hiberna
 // minimumUptime returns how long a cluster must be up before it is put to sleep on request.
 func minimumUptime(policy Policy) time.Duration { return min(policy.Threshold, longestMinimum) }
 
-// next returns when to sample again: after the interval, or earlier if the passing of time alone may change the decision. A
-// change during the sample requires another one at once.
+// next returns when to sample again: after the interval, or earlier if the passing of time alone may change the
+// decision. A change during the sample requires another one at once.
 func next(decision Decision, seen Observation, now time.Time, changes []time.Time) time.Time {
 	at, begun := now.Add(interval(decision, seen)), seen.Began
 	if begun.IsZero() {
@@ -313,8 +317,8 @@ func blockersOf(policy Policy, invalid bool, seen Observation, now time.Time) []
 	return blockers
 }
 
-// eligible reports whether this instance is the one that decides. When it becomes so, the clock restarts: a replica that is
-// promoted has not had the clients that it is promoted for.
+// eligible reports whether this instance is the one that decides. When it becomes so, the clock restarts: a replica
+// that is promoted has not had the clients that it is promoted for.
 func eligible(blockers []Reason) bool {
 	return !slices.ContainsFunc(blockers, func(r Reason) bool {
 		switch r {
@@ -327,9 +331,10 @@ func eligible(blockers []Reason) bool {
 	})
 }
 
-// startsClock reports whether the clock starts when the blocker ends. It does for what the server does for a client, which may be
-// between two tries: an ignored reader of a slot reconnects. Other blockers show no use: with the end of a Backup, a maintenance
-// window, an unhealthy phase or a keep-awake window, a cluster that has been idle for the threshold may sleep at once.
+// startsClock reports whether the clock starts when the blocker ends. It does for what the server does for a client,
+// which may be between two tries: an ignored reader of a slot reconnects. Other blockers show no use: with the end of a
+// Backup, a maintenance window, an unhealthy phase or a keep-awake window, a cluster that has been idle for the
+// threshold may sleep at once.
 func startsClock(r Reason) bool {
 	switch r {
 	case ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress, ReasonSubscription, ReasonLogicalSlot:
@@ -375,7 +380,8 @@ func (s State) after(seen Observation, eligible bool, now time.Time) State {
 	switch {
 	case !s.LastActivity.IsZero(), !seen.Reported, seen.Elsewhere.Used, seen.Woken.IsZero(), missed, tookOver:
 		unused = time.Time{}
-	// A server that has stopped since the wake, in this pod or in one before it, has made a checkpoint then or when it recovered.
+	// A server that has stopped since the wake, in this pod or in one before it, has made a checkpoint then or when it
+	// recovered.
 	case first && seen.Began.Sub(seen.Woken).Abs() <= wokenWithin && seen.Began.Sub(seen.Started) <= unwatchedAtMost && seen.Checkpointed.Before(seen.Woken):
 		unused = seen.Woken
 	}

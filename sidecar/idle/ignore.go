@@ -18,7 +18,8 @@ type Pattern struct {
 const maximumPatterns = 64
 
 // parsePatterns parses a list such as "user=monitoring application=datadog*; client=192.0.2.10". Items are separated by
-// semicolons or commas. The terms of an item are separated by spaces and must all match. The error names the invalid item.
+// semicolons or commas. The terms of an item are separated by spaces and must all match. The error names the invalid
+// item.
 func parsePatterns(value string) ([]Pattern, error) {
 	var patterns []Pattern
 	for _, item := range strings.FieldsFunc(value, func(r rune) bool { return r == ';' || r == ',' }) {
@@ -85,8 +86,8 @@ func parsePrefix(value string) (netip.Prefix, error) {
 	return Unmapped(prefix), nil
 }
 
-// Unmapped converts a range of IPv4-mapped IPv6 addresses to IPv4, because the addresses that ranges are compared with are never
-// in the mapped form. Other ranges are only masked to their length.
+// Unmapped converts a range of IPv4-mapped IPv6 addresses to IPv4, because the addresses that ranges are compared with
+// are never in the mapped form. Other ranges are only masked to their length.
 func Unmapped(prefix netip.Prefix) netip.Prefix {
 	const mapped = 96 // bits in front of the IPv4 address
 	if address := prefix.Addr(); address.Is4In6() && prefix.Bits() >= mapped {
@@ -95,8 +96,8 @@ func Unmapped(prefix netip.Prefix) netip.Prefix {
 	return prefix.Masked()
 }
 
-// Matches reports whether the pattern matches a session of that user, application, database and address. A session over the Unix
-// socket has no valid address.
+// Matches reports whether the pattern matches a session of that user, application, database and address. A session over
+// the Unix socket has no valid address.
 func (p Pattern) Matches(user, application, database string, client netip.Addr) bool {
 	return (p.User == "" || glob(p.User, user)) &&
 		(p.Application == "" || glob(p.Application, application)) &&

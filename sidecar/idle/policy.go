@@ -16,9 +16,9 @@ const (
 	defaultThreshold = 30 * time.Minute
 	// maximumMinutes is a year: a larger number is a mistake rather than a setting.
 	maximumMinutes = 525600
-	// shortestDoze is the shortest time after which a cluster dozes. After it has lifted a fence, the instance manager obeys no
-	// other for up to 25 seconds (1.30: pkg/management/postgres/instance.go), so that clients would wait that long for PostgreSQL
-	// to stop.
+	// shortestDoze is the shortest time after which a cluster dozes. After it has lifted a fence, the instance manager
+	// obeys no other for up to 25 seconds (1.30: pkg/management/postgres/instance.go), so that clients would wait that
+	// long for PostgreSQL to stop.
 	shortestDoze = 30 * time.Second
 )
 
@@ -32,7 +32,8 @@ type Policy struct {
 	Doze time.Duration
 	// Database is the database whose control channel is used. It is valid only if DatabaseSet.
 	Database string
-	// DatabaseSet is whether the annotation exists. Without it, the application's database is used; if it is empty, none is.
+	// DatabaseSet is whether the annotation exists. Without it, the application's database is used; if it is empty,
+	// none is.
 	DatabaseSet bool
 	// Queries says that an idle session counts only until the end of its last statement.
 	Queries bool
@@ -71,8 +72,8 @@ func (p Problem) String() string {
 	return fmt.Sprintf("annotation %s has the value %q: %s", p.Key, p.Value, p.Allowed)
 }
 
-// UnderstoodFrom returns when the problems will be gone without a change of an annotation, because times that are too far ahead
-// come nearer. It is zero if there are no problems, or if they will stay.
+// UnderstoodFrom returns when the problems will be gone without a change of an annotation, because times that are too
+// far ahead come nearer. It is zero if there are no problems, or if they will stay.
 func UnderstoodFrom(problems []Problem) time.Time {
 	var from time.Time
 	for _, p := range problems {
@@ -104,12 +105,12 @@ const (
 	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake, gateway-address, sidecar-update and database"
 )
 
-// decimal matches digits with an optional fraction, but no sign, exponent, space or hexadecimal digits, which ParseFloat would
-// accept.
+// decimal matches digits with an optional fraction, but no sign, exponent, space or hexadecimal digits, which
+// ParseFloat would accept.
 var decimal = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
 
-// ParsePolicy parses the annotations of a Cluster and reports all problems, sorted by key. A Policy with problems is disabled: an
-// invalid value never falls back to a default. now limits how far ahead a time may be.
+// ParsePolicy parses the annotations of a Cluster and reports all problems, sorted by key. A Policy with problems is
+// disabled: an invalid value never falls back to a default. now limits how far ahead a time may be.
 func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Problem) {
 	policy := Policy{Threshold: defaultThreshold}
 	var problems []Problem

@@ -12,8 +12,8 @@ import (
 type Window struct {
 	// Days are the days on which the window begins, by [time.Weekday].
 	Days [7]bool
-	// From and To are minutes of the day in local time of Zone. To is at most 24:00; if it is not after From, it is on the next
-	// day.
+	// From and To are minutes of the day in local time of Zone. To is at most 24:00; if it is not after From, it is on
+	// the next day.
 	From, To int
 	// Zone is the time zone.
 	Zone *time.Location
@@ -30,8 +30,8 @@ var window = regexp.MustCompile(`^(\S+) +([0-2][0-9]:[0-5][0-9])-([0-2][0-9]:[0-
 
 var weekdays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"}
 
-// parseWindows parses a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat,Sun 10:00-12:00 UTC". The error names the invalid
-// item.
+// parseWindows parses a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat,Sun 10:00-12:00 UTC". The error names the
+// invalid item.
 func parseWindows(value string) ([]Window, error) {
 	var windows []Window
 	zones := map[string]*time.Location{} // to load one takes ten times as long as to parse the rest of an item
@@ -81,7 +81,8 @@ func parseWindow(item string, zones map[string]*time.Location) (Window, error) {
 	return w, nil
 }
 
-// parseDays parses days and ranges of days, such as "Mon-Fri" or "Sat,Mon-Wed". A range may wrap around the end of the week.
+// parseDays parses days and ranges of days, such as "Mon-Fri" or "Sat,Mon-Wed". A range may wrap around the end of the
+// week.
 func parseDays(text string) (days [7]bool, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(part, "-")
@@ -146,8 +147,8 @@ func (w Window) around(now time.Time) (inside bool, change time.Time) {
 	return false, change
 }
 
-// at returns the first and the last moment at which clocks in the zone show that minute of the day. They differ if it is repeated when
-// daylight saving time ends; if it is skipped when that begins, both are the moment of the change.
+// at returns the first and the last moment at which clocks in the zone show that minute of the day. They differ if it
+// is repeated when daylight saving time ends; if it is skipped when that begins, both are the moment of the change.
 func (w Window) at(day time.Time, minute int) (first, last time.Time) {
 	wall := time.Date(day.Year(), day.Month(), day.Day(), 0, minute, 0, 0, time.UTC)
 	const aDay = 24 * time.Hour
@@ -166,7 +167,8 @@ func (w Window) at(day time.Time, minute int) (first, last time.Time) {
 	}
 }
 
-// shown returns when clocks show the wall time if they have the offset that they have at another time, and whether they then do.
+// shown returns when clocks show the wall time if they have the offset that they have at another time, and whether they
+// then do.
 func (w Window) shown(wall, other time.Time) (at time.Time, ok bool) {
 	_, offset := other.In(w.Zone).Zone()
 	at = wall.Add(-time.Duration(offset) * time.Second).In(w.Zone)

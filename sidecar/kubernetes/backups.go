@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// pageSize is how many objects are read at once: a namespace may hold thousands of Backups, and the sidecar must stay small.
+	// pageSize is how many objects are read at once: a namespace may hold thousands of Backups, and the sidecar must
+	// stay small.
 	pageSize = 100
 	// listTimeout bounds the reading of all pages.
 	listTimeout = 10 * time.Second
 )
 
-// ended are the final phases of a Backup (1.30: api/v1/backup_types.go). Every other phase, including one added by a later
-// operator, counts as running.
+// ended are the final phases of a Backup (1.30: api/v1/backup_types.go). Every other phase, including one added by a
+// later operator, counts as running.
 var ended = [...]string{"completed", "failed", "invalid backup definition"}
 
 func running(b *Backup, cluster string) bool {
@@ -31,8 +32,8 @@ func running(b *Backup, cluster string) bool {
 
 // suspend returns the patch that suspends and marks a schedule, or nil if it is suspended but not by us.
 //
-// A schedule with our mark is marked again, although it is suspended: a resuming patch whose answer was lost may still arrive,
-// and its precondition fails once the resourceVersion has changed.
+// A schedule with our mark is marked again, although it is suspended: a resuming patch whose answer was lost may still
+// arrive, and its precondition fails once the resourceVersion has changed.
 func suspend(s *ScheduledBackup, mark string) *patch {
 	_, marked := s.Annotations[contract.AnnotationSuspended]
 	switch {
@@ -45,9 +46,9 @@ func suspend(s *ScheduledBackup, mark string) *patch {
 	}
 }
 
-// resume returns the patch that removes our mark and resumes the schedule, or nil if it has no mark. If a person has resumed
-// the schedule, or has become an owner of spec.suspend, only the mark is removed. A person who sets spec.suspend to the value
-// that we set leaves no trace in managedFields: such a schedule is resumed.
+// resume returns the patch that removes our mark and resumes the schedule, or nil if it has no mark. If a person has
+// resumed the schedule, or has become an owner of spec.suspend, only the mark is removed. A person who sets
+// spec.suspend to the value that we set leaves no trace in managedFields: such a schedule is resumed.
 func resume(s *ScheduledBackup) *patch {
 	if _, marked := s.Annotations[contract.AnnotationSuspended]; !marked {
 		return nil
@@ -77,8 +78,8 @@ func (c *Client) RunningBackups(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// SuspendBackups suspends and marks every ScheduledBackup of the cluster that nobody else has suspended. It returns how many
-// are known to be suspended by us now, even if it fails halfway.
+// SuspendBackups suspends and marks every ScheduledBackup of the cluster that nobody else has suspended. It returns how
+// many are known to be suspended by us now, even if it fails halfway.
 func (c *Client) SuspendBackups(ctx context.Context, at time.Time) (int, error) {
 	mark := at.UTC().Format(time.RFC3339Nano) // unique for each attempt
 	return c.eachSchedule(ctx, func(s *ScheduledBackup) *patch { return suspend(s, mark) })
@@ -92,9 +93,10 @@ type Resumed struct {
 	Left []string
 }
 
-// ResumeBackups removes our mark from every ScheduledBackup of the cluster and resumes those whose spec.suspend only we own.
-// Its result is valid even if it fails halfway. It reads the Cluster first, and fails with [ErrConflict] if that hibernates, or if another
-// instance is its primary now: the watch may be late, and the new primary may have suspended the schedules for its own sleep.
+// ResumeBackups removes our mark from every ScheduledBackup of the cluster and resumes those whose spec.suspend only we
+// own. Its result is valid even if it fails halfway. It reads the Cluster first, and fails with [ErrConflict] if that
+// hibernates, or if another instance is its primary now: the watch may be late, and the new primary may have suspended
+// the schedules for its own sleep.
 func (c *Client) ResumeBackups(ctx context.Context) (Resumed, error) {
 	var resumed Resumed
 	if v, err := c.Get(ctx); err != nil {
@@ -113,8 +115,8 @@ func (c *Client) ResumeBackups(ctx context.Context) (Resumed, error) {
 	return resumed, err
 }
 
-// eachSchedule patches every ScheduledBackup of the cluster for which change returns a patch. A failure does not stop it from
-// patching the others.
+// eachSchedule patches every ScheduledBackup of the cluster for which change returns a patch. A failure does not stop
+// it from patching the others.
 func (c *Client) eachSchedule(ctx context.Context, change func(*ScheduledBackup) *patch) (int, error) {
 	patches := map[string]*patch{}
 	var names []string

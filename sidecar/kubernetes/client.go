@@ -1,9 +1,9 @@
 // Package kubernetes is the sidecar's access to the API server: it watches its own Cluster, turns hibernation on and
 // off, suspends and resumes the cluster's ScheduledBackups, and writes Events.
 //
-// It uses client-go's REST client and Reflector with partial types, which have only the fields that it needs: what they do not name is
-// not decoded. The typed clients would link every type of Kubernetes into each PostgreSQL pod, and the dynamic client decodes whole
-// objects.
+// It uses client-go's REST client and Reflector with partial types, which have only the fields that it needs: what they
+// do not name is not decoded. The typed clients would link every type of Kubernetes into each PostgreSQL pod, and the
+// dynamic client decodes whole objects.
 package kubernetes
 
 import (
@@ -28,8 +28,9 @@ import (
 const (
 	// callTimeout bounds every call but the watch.
 	callTimeout = 5 * time.Second
-	// requestsPerSecond and burst limit the requests of one sidecar. At rest it makes one every few minutes; the burst lets a
-	// cluster with thirty ScheduledBackups be put to sleep without throttling between the last sample and the hibernation patch.
+	// requestsPerSecond and burst limit the requests of one sidecar. At rest it makes one every few minutes; the burst
+	// lets a cluster with thirty ScheduledBackups be put to sleep without throttling between the last sample and the
+	// hibernation patch.
 	requestsPerSecond, burst = 10, 50
 )
 

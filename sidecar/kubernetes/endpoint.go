@@ -19,7 +19,8 @@ type Endpoint struct {
 	URL string
 	// CAFile holds the CA certificates for the API server; empty for the system's.
 	CAFile string
-	// TokenFile holds the bearer token; empty for none. It is read again at least every minute, because the kubelet rotates it.
+	// TokenFile holds the bearer token; empty for none. It is read again at least every minute, because the kubelet
+	// rotates it.
 	TokenFile string
 }
 

@@ -64,8 +64,8 @@ type eventBody struct {
 	Count              int       `json:"count"`
 }
 
-// Record writes an Event on the Cluster. Written again with the same time, it is still one Event: client-go's recorders, too, name an
-// Event after its object and its time.
+// Record writes an Event on the Cluster. Written again with the same time, it is still one Event: client-go's
+// recorders, too, name an Event after its object and its time.
 func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) error {
 	body := eventBody{
 		APIVersion: "v1", Kind: "Event", Type: string(e.Type), Reason: e.Reason, Message: shorten(e.Message),

@@ -13,13 +13,14 @@ import (
 var (
 	// ErrConflict means that nothing was done because the object has changed since it was read.
 	ErrConflict = errors.New("the object has changed meanwhile")
-	// ErrAnswerLost means that no conclusive answer came: a timeout, a broken connection, an answer of a proxy or a failure of the
-	// API server. The request may have been carried out, or may still be later. It is also used for a request that was never sent,
-	// where that cannot be told apart.
+	// ErrAnswerLost means that no conclusive answer came: a timeout, a broken connection, an answer of a proxy or a
+	// failure of the API server. The request may have been carried out, or may still be later. It is also used for a
+	// request that was never sent, where that cannot be told apart.
 	ErrAnswerLost = errors.New("the answer of the API server is lost")
 )
 
-// RefusedError means that nothing was done: the API server refused, or the request was found invalid before it was sent.
+// RefusedError means that nothing was done: the API server refused, or the request was found invalid before it was
+// sent.
 type RefusedError struct {
 	// Code is the HTTP status, from 400 to 499; zero if nothing was sent.
 	Code int

@@ -18,7 +18,8 @@ import (
 // errNoVersion prevents sending a patch without its precondition.
 var errNoVersion = errors.New("unknown resourceVersion")
 
-// patch is the body of a JSON merge patch. Its resourceVersion makes it fail if the object has changed since it was read.
+// patch is the body of a JSON merge patch. Its resourceVersion makes it fail if the object has changed since it was
+// read.
 type patch struct {
 	Metadata patchMetadata `json:"metadata"`
 	Spec     *suspension   `json:"spec,omitempty"`
@@ -36,11 +37,11 @@ type suspension struct {
 	Suspend bool `json:"suspend"`
 }
 
-// apply sends a patch and decodes the object in the answer into result. It fails with [ErrConflict] if the object has changed
-// since it was read.
+// apply sends a patch and decodes the object in the answer into result. It fails with [ErrConflict] if the object has
+// changed since it was read.
 //
-// The patch is sent once. client-go would retry it after a failure with Retry-After, and the resulting conflict with its own
-// first attempt would look as if nothing had been done.
+// The patch is sent once. client-go would retry it after a failure with Retry-After, and the resulting conflict with
+// its own first attempt would look as if nothing had been done.
 func (c *Client) apply(ctx context.Context, resource, name string, p patch, result runtime.Object) error {
 	if p.Metadata.ResourceVersion == "" {
 		return fmt.Errorf("patch %s %s: %w", resource, name, &RefusedError{err: errNoVersion})
@@ -60,8 +61,8 @@ func (c *Client) apply(ctx context.Context, resource, name string, p patch, resu
 	return nil
 }
 
-// Hibernate turns hibernation on and records the reason and time, in one patch that fails with [ErrConflict] if the Cluster has
-// changed since the view. It returns the resulting Cluster.
+// Hibernate turns hibernation on and records the reason and time, in one patch that fails with [ErrConflict] if the
+// Cluster has changed since the view. It returns the resulting Cluster.
 func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason string) (View, error) {
 	on, since := "on", at.UTC().Format(time.RFC3339)
 	return c.annotate(ctx, v, map[string]*string{
@@ -70,8 +71,8 @@ func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason str
 	})
 }
 
-// Fence fences the instance so that the cluster dozes and records the time, in one patch that fails with [ErrConflict] if the
-// Cluster has changed since the view. It returns the resulting Cluster.
+// Fence fences the instance so that the cluster dozes and records the time, in one patch that fails with [ErrConflict]
+// if the Cluster has changed since the view. It returns the resulting Cluster.
 func (c *Client) Fence(ctx context.Context, v View, at time.Time) (View, error) {
 	fence, since := contract.FencedInstancesAll, at.UTC().Format(time.RFC3339)
 	return c.annotate(ctx, v, map[string]*string{
@@ -80,14 +81,14 @@ func (c *Client) Fence(ctx context.Context, v View, at time.Time) (View, error) 
 	})
 }
 
-// LiftFence removes our fence, and returns the resulting Cluster. It fails with [ErrConflict] if the Cluster has changed since the
-// view.
+// LiftFence removes our fence, and returns the resulting Cluster. It fails with [ErrConflict] if the Cluster has
+// changed since the view.
 func (c *Client) LiftFence(ctx context.Context, v View) (View, error) {
 	return c.annotate(ctx, v, map[string]*string{contract.AnnotationFencedInstances: nil})
 }
 
-// RemoveAnnouncement removes the announcement, and what a doze that is over has recorded, and returns the resulting Cluster. It
-// fails with [ErrConflict] if the Cluster has changed since the view.
+// RemoveAnnouncement removes the announcement, and what a doze that is over has recorded, and returns the resulting
+// Cluster. It fails with [ErrConflict] if the Cluster has changed since the view.
 func (c *Client) RemoveAnnouncement(ctx context.Context, v View) (View, error) {
 	return c.annotate(ctx, v, map[string]*string{
 		contract.AnnotationAnnounced: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil,
@@ -95,27 +96,27 @@ func (c *Client) RemoveAnnouncement(ctx context.Context, v View) (View, error) {
 	})
 }
 
-// Withdraw turns off the hibernation that we turned on, and returns the resulting Cluster. It fails with [ErrConflict] if the
-// Cluster has changed since the view: the operator may have begun to delete pods.
+// Withdraw turns off the hibernation that we turned on, and returns the resulting Cluster. It fails with [ErrConflict]
+// if the Cluster has changed since the view: the operator may have begun to delete pods.
 func (c *Client) Withdraw(ctx context.Context, v View) (View, error) {
 	return c.annotate(ctx, v, map[string]*string{
 		contract.AnnotationHibernation: nil, contract.AnnotationAsleepSince: nil, contract.AnnotationAsleepReason: nil,
 	})
 }
 
-// Annotate sets an annotation of the Cluster, or removes it if the value is nil, and returns the resulting Cluster. It fails
-// with [ErrConflict] if the Cluster has changed since the view.
+// Annotate sets an annotation of the Cluster, or removes it if the value is nil, and returns the resulting Cluster. It
+// fails with [ErrConflict] if the Cluster has changed since the view.
 func (c *Client) Annotate(ctx context.Context, v View, key string, value *string) (View, error) {
 	return c.annotate(ctx, v, map[string]*string{key: value})
 }
 
-// extendingManager is the field manager of a time that the channel has made longer than another had set it. The channel does not take
-// that back, because theirs is in it.
+// extendingManager is the field manager of a time that the channel has made longer than another had set it. The channel
+// does not take that back, because theirs is in it.
 const extendingManager = contract.FieldManager + "-extended"
 
-// KeepAwake sets the annotation keep-awake-until, or removes it if the value is nil, and returns the resulting Cluster. It fails with
-// [ErrConflict] if the Cluster has changed since the view. extends says that the value replaces a time that is not ours and still
-// in force.
+// KeepAwake sets the annotation keep-awake-until, or removes it if the value is nil, and returns the resulting Cluster.
+// It fails with [ErrConflict] if the Cluster has changed since the view. extends says that the value replaces a time
+// that is not ours and still in force.
 func (c *Client) KeepAwake(ctx context.Context, v View, until *string, extends bool) (View, error) {
 	manager := contract.FieldManager
 	if extends {

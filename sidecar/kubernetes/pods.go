@@ -12,8 +12,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// resize is the body of a strategic merge patch, which merges containers by their names. Its resourceVersion makes it fail if the
-// pod has changed since it was read.
+// resize is the body of a strategic merge patch, which merges containers by their names. Its resourceVersion makes it
+// fail if the pod has changed since it was read.
 type resize struct {
 	Metadata resizeMetadata `json:"metadata"`
 	Spec     resizeSpec     `json:"spec"`
@@ -47,7 +47,8 @@ func (c *Client) Pod(ctx context.Context) (*Pod, error) {
 	return &pod, nil
 }
 
-// Resize sets requests of a container of this pod in place. It fails with [ErrConflict] if the pod has changed since it was read.
+// Resize sets requests of a container of this pod in place. It fails with [ErrConflict] if the pod has changed since it
+// was read.
 func (c *Client) Resize(ctx context.Context, pod *Pod, container string, requests map[string]resource.Quantity) error {
 	if pod.ResourceVersion == "" {
 		return fmt.Errorf("resize the pod: %w", &RefusedError{err: errNoVersion})

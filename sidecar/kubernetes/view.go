@@ -18,7 +18,8 @@ import (
 // phaseHealthy is the phase in which every instance is ready (1.30: api/v1, PhaseHealthy).
 const phaseHealthy = "Cluster in healthy state"
 
-// phaseRestarting is the phase in which the primary's instance manager restarts PostgreSQL (1.30: api/v1, PhaseInplacePrimaryRestart).
+// phaseRestarting is the phase in which the primary's instance manager restarts PostgreSQL (1.30: api/v1,
+// PhaseInplacePrimaryRestart).
 const phaseRestarting = "Primary instance is being restarted in-place"
 
 // podHealthy is the key of the ready pods in the Cluster's status (1.30: pkg/utils, PodHealthy).
@@ -28,12 +29,13 @@ const podHealthy = "healthy"
 type View struct {
 	// UID, Name and ResourceVersion identify the object and its version.
 	UID, Name, ResourceVersion string
-	// WrittenAt is when our field manager has last changed the Cluster, by the API server's clock and in whole seconds; zero if never.
+	// WrittenAt is when our field manager has last changed the Cluster, by the API server's clock and in whole seconds;
+	// zero if never.
 	WrittenAt time.Time
 	// Generation changes with the specification.
 	Generation int64
-	// Operator changes with the version of the operator, or of a plugin that it has loaded for the Cluster. It writes them before it
-	// looks at the instances, and so of a fenced one too.
+	// Operator changes with the version of the operator, or of a plugin that it has loaded for the Cluster. It writes
+	// them before it looks at the instances, and so of a fenced one too.
 	Operator string
 	// Annotations are the object's annotations.
 	Annotations map[string]string
@@ -41,7 +43,8 @@ type View struct {
 	CurrentPrimary, TargetPrimary string
 	// PrimarySince is when CurrentPrimary became the primary; zero if not recorded.
 	PrimarySince time.Time
-	// Healthy is set if the phase is healthy, Restarting if the primary's instance manager restarts PostgreSQL in place.
+	// Healthy is set if the phase is healthy, Restarting if the primary's instance manager restarts PostgreSQL in
+	// place.
 	Healthy, Restarting bool
 	// Instances are the names of the pods.
 	Instances []string
@@ -51,21 +54,24 @@ type View struct {
 	Addresses map[string]netip.Addr
 	// ApplicationDatabase is the database that the Cluster was created with; empty if it names none.
 	ApplicationDatabase string
-	// Hibernating is set if hibernation is on. Ours is set if our field manager is its only owner: we turned it on, and since then
-	// nobody has turned it off and on again or set the same value by server-side apply.
+	// Hibernating is set if hibernation is on. Ours is set if our field manager is its only owner: we turned it on, and
+	// since then nobody has turned it off and on again or set the same value by server-side apply.
 	Hibernating, Ours bool
-	// KeepAwakeOurs is set if our field manager is the only owner of the annotation keep-awake-until, so that the channel may remove it.
+	// KeepAwakeOurs is set if our field manager is the only owner of the annotation keep-awake-until, so that the
+	// channel may remove it.
 	KeepAwakeOurs bool
-	// Hibernation is the reason of the operator's hibernation condition, which shows its progress; empty without the condition.
+	// Hibernation is the reason of the operator's hibernation condition, which shows its progress; empty without the
+	// condition.
 	Hibernation string
-	// Dozing is set if we have fenced the instance: the cluster dozes, unless hibernation is on. DozingSince is when, as recorded;
-	// Stopped is the UID of the pod in which PostgreSQL is recorded as stopped since.
+	// Dozing is set if we have fenced the instance: the cluster dozes, unless hibernation is on. DozingSince is when,
+	// as recorded; Stopped is the UID of the pod in which PostgreSQL is recorded as stopped since.
 	Dozing      bool
 	DozingSince time.Time
 	Stopped     string
 	// RestartFailed is the UID of the pod in which PostgreSQL is recorded as not started again after a doze.
 	RestartFailed string
-	// ForeignMarks is set if what a doze leaves on the Cluster until it is over is there and not ours, as after an export of its YAML.
+	// ForeignMarks is set if what a doze leaves on the Cluster until it is over is there and not ours, as after an
+	// export of its YAML.
 	ForeignMarks bool
 	// FenceApplied is set if a person's manifest contains the fence, so that one of ours would count as theirs.
 	FenceApplied bool
@@ -73,13 +79,14 @@ type View struct {
 	PluginListed bool
 	// Each of ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled and ArchivingFailing forbids sleep.
 	ReplicaCluster, Fenced, Maintenance, ReconciliationDisabled, ArchivingFailing bool
-	// ShortSwitchoverDelay is set if the instance manager gives a fenced PostgreSQL less than a minute to stop, and then stops it immediately.
+	// ShortSwitchoverDelay is set if the instance manager gives a fenced PostgreSQL less than a minute to stop, and
+	// then stops it immediately.
 	ShortSwitchoverDelay bool
 }
 
-// minSwitchoverDelay is how many seconds the fast stop of a fence must have until the instance manager stops PostgreSQL immediately,
-// which empties unlogged tables (1.30: TryShuttingDownFastImmediate in pkg/management/postgres/instance.go). On a heavily overloaded
-// machine, a prepared stop has taken 13 seconds.
+// minSwitchoverDelay is how many seconds the fast stop of a fence must have until the instance manager stops PostgreSQL
+// immediately, which empties unlogged tables (1.30: TryShuttingDownFastImmediate in
+// pkg/management/postgres/instance.go). On a heavily overloaded machine, a prepared stop has taken 13 seconds.
 const minSwitchoverDelay = 60
 
 // Before reports whether the view is older than another of the same Cluster. resourceVersions are increasing numbers
@@ -89,10 +96,10 @@ func (v View) Before(other View) bool {
 	return err == nil && order < 0 && v.UID == other.UID
 }
 
-// Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view. It adds the condition
-// before it deletes the first pod, but deletes that in the same reconciliation in which it changes the reason from WaitingForHealthy,
-// and writes that change only later (1.30: updateResourceStatus compares the status with a copy that shares its conditions). So once the
-// cluster is healthy it may have begun.
+// Untouched reports whether hibernation is on but the operator has not yet deleted anything, as of this view. It adds
+// the condition before it deletes the first pod, but deletes that in the same reconciliation in which it changes the
+// reason from WaitingForHealthy, and writes that change only later (1.30: updateResourceStatus compares the status with
+// a copy that shares its conditions). So once the cluster is healthy it may have begun.
 func (v View) Untouched() bool {
 	return v.Hibernating && (v.Hibernation == "" || v.Hibernation == contract.HibernationWaitingForHealthy && !v.Healthy)
 }
@@ -219,15 +226,15 @@ func isOurs(plugin Plugin) bool {
 	return plugin.Name == contract.PluginName && (plugin.Enabled == nil || *plugin.Enabled)
 }
 
-// applicationDatabase follows Cluster.GetApplicationDatabaseName (1.30: api/v1/cluster_funcs.go). The operator's webhook fills
-// in "app" where the Cluster names none, except for an import of a whole server.
+// applicationDatabase follows Cluster.GetApplicationDatabaseName (1.30: api/v1/cluster_funcs.go). The operator's
+// webhook fills in "app" where the Cluster names none, except for an import of a whole server.
 func applicationDatabase(c *Cluster) string {
 	bootstrap := c.Spec.Bootstrap
 	return cmp.Or(bootstrap.Recovery.Database, bootstrap.PgBaseBackup.Database, bootstrap.InitDB.Database)
 }
 
-// replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): spec.replica.enabled or, without one, whether the primary
-// of the distributed topology is another cluster.
+// replica follows Cluster.IsReplica (1.30: api/v1/cluster_funcs.go): spec.replica.enabled or, without one, whether the
+// primary of the distributed topology is another cluster.
 func replica(c *Cluster) bool {
 	replica := c.Spec.Replica
 	if replica == nil {

@@ -14,30 +14,31 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watchBackoff spaces the attempts to watch: a cluster must notice soon that the API server is back. The jitter keeps the
-// sidecars from reconnecting all at once.
+// watchBackoff spaces the attempts to watch: a cluster must notice soon that the API server is back. The jitter keeps
+// the sidecars from reconnecting all at once.
 func watchBackoff() wait.Backoff {
 	return wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 20, Cap: 10 * time.Second}
 }
 
-// Watch calls seen with the Cluster's current state and after every change, until the context ends. While the API server is
-// unreachable it retries without end.
+// Watch calls seen with the Cluster's current state and after every change, until the context ends. While the API
+// server is unreachable it retries without end.
 func (c *Client) Watch(ctx context.Context, seen func(View)) {
 	source := clusterSource{client: c, outage: &outage{logger: c.logger}}
 	reflector := cache.NewReflectorWithOptions(source, &Cluster{}, clusterStore(seen), cache.ReflectorOptions{Name: "cluster", Backoff: &c.backoff})
-	// The source logs failures itself: the Reflector would log a failed list at every attempt, and a failed watch never.
+	// The source logs failures itself: the Reflector would log a failed list at every attempt, and a failed watch
+	// never.
 	reflector.RunWithContext(withoutLog(ctx))
 }
 
-// clusterSource lists and watches the one Cluster. A Role with resourceNames permits both only with a field selector for that
-// name.
+// clusterSource lists and watches the one Cluster. A Role with resourceNames permits both only with a field selector
+// for that name.
 type clusterSource struct {
 	client *Client
 	outage *outage
 }
 
-// IsWatchListSemanticsUnSupported makes the Reflector list instead of using a watch list: for one object that saves nothing,
-// and an API server before 1.34 would first have to refuse it.
+// IsWatchListSemanticsUnSupported makes the Reflector list instead of using a watch list: for one object that saves
+// nothing, and an API server before 1.34 would first have to refuse it.
 func (clusterSource) IsWatchListSemanticsUnSupported() bool { return true }
 
 // ListWithContext reads the latest state: an API server's cache may lag and show the Cluster as before its last wake.

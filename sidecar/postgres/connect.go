@@ -1,8 +1,8 @@
-// Package postgres watches one PostgreSQL instance from the sidecar: it samples the sessions, listens to the control channel,
-// and asks whether the server has begun to shut down.
+// Package postgres watches one PostgreSQL instance from the sidecar: it samples the sessions, listens to the control
+// channel, and asks whether the server has begun to shut down.
 //
-// It must never get in the server's way. Its sessions are few, read-only and time-limited, and any of them can be closed at
-// once from another goroutine: an open session delays a smart shutdown by up to 180 seconds.
+// It must never get in the server's way. Its sessions are few, read-only and time-limited, and any of them can be
+// closed at once from another goroutine: an open session delays a smart shutdown by up to 180 seconds.
 package postgres
 
 import (
@@ -25,7 +25,8 @@ import (
 const (
 	// sampleTimeout bounds one sample including the connect: a server that takes longer is not known to be idle.
 	sampleTimeout = 3 * time.Second
-	// roleExporter is a member of pg_monitor. Peer authentication over the socket admits our operating system user as this role.
+	// roleExporter is a member of pg_monitor. Peer authentication over the socket admits our operating system user as
+	// this role.
 	roleExporter = probe.Role
 	// roleFallback is the only other role that the socket admits.
 	roleFallback        = "postgres"
@@ -37,16 +38,17 @@ type Server struct {
 	socketDirectory string
 	port            uint16
 	addProbe        func(local netip.AddrPort) (closed func())
-	// probeWithin and answerWithin bound a probe, and whatever else is asked of the server. Only tests change them: their server shares
-	// the machine with many others.
+	// probeWithin and answerWithin bound a probe, and whatever else is asked of the server. Only tests change them:
+	// their server shares the machine with many others.
 	probeWithin, answerWithin time.Duration
 
 	// plaintextRefused is set once a startup packet without TLS was rejected.
 	plaintextRefused atomic.Bool
 }
 
-// NewServer returns the server with a Unix socket for the port in that directory. addProbe is called with the local address of
-// every probe before its first byte is sent, and closed once the probe is; it may be nil if ShuttingDown is never called.
+// NewServer returns the server with a Unix socket for the port in that directory. addProbe is called with the local
+// address of every probe before its first byte is sent, and closed once the probe is; it may be nil if ShuttingDown is
+// never called.
 func NewServer(socketDirectory string, port uint16, addProbe func(local netip.AddrPort) (closed func())) *Server {
 	return &Server{
 		socketDirectory: socketDirectory, port: port, addProbe: addProbe, probeWithin: probeTimeout, answerWithin: sampleTimeout,
@@ -73,15 +75,16 @@ func parameters(statementTimeout time.Duration) map[string]string {
 		"default_transaction_read_only": "on",
 		"statement_timeout":             strconv.FormatInt(statementTimeout.Milliseconds(), 10),
 		"lock_timeout":                  "1s",
-		// If the server ended an idle listener, its reconnect would count as activity, and the cluster would never sleep.
+		// If the server ended an idle listener, its reconnect would count as activity, and the cluster would never
+		// sleep.
 		"idle_session_timeout": "0",
 		// The statement of a session that we closed ends soon after, without a cancel request.
 		"client_connection_check_interval": "100ms",
 	}
 }
 
-// connect opens a session as the least privileged role of the server. It tries that role first every time, because an upgrade
-// of the operator may have created it meanwhile.
+// connect opens a session as the least privileged role of the server. It tries that role first every time, because an
+// upgrade of the operator may have created it meanwhile.
 func (s *Server) connect(ctx context.Context, database string) (*session, error) {
 	opened, err := s.connectAs(ctx, roleExporter, database, statementTimeout)
 	if code := sqlState(err); code == stateInvalidAuthorization || code == stateInvalidPassword {

@@ -19,7 +19,8 @@ import (
 const Channel = "scale_to_zero"
 
 const (
-	// refusedDelay is the wait after a refusal: only a person can fix its cause, and each attempt is a line in the server's log.
+	// refusedDelay is the wait after a refusal: only a person can fix its cause, and each attempt is a line in the
+	// server's log.
 	refusedDelay = time.Minute
 	// firstDelay and longestDelay bound the wait after any other failure; it doubles each time.
 	firstDelay, longestDelay = time.Second, 30 * time.Second
@@ -52,8 +53,8 @@ type Listener struct {
 	delay     time.Duration // before the next connection; used by Run's goroutine only
 }
 
-// NewListener makes a listener. notify is called for every notification, failed for every connection that failed or ended; a
-// refusal is a *[RefusedError]. Neither may block.
+// NewListener makes a listener. notify is called for every notification, failed for every connection that failed or
+// ended; a refusal is a *[RefusedError]. Neither may block.
 func NewListener(server *Server, database string, notify func(Notification), failed func(error)) *Listener {
 	return &Listener{server: server, database: database, notify: notify, failed: failed}
 }
@@ -129,8 +130,8 @@ func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _
 	return nil
 }
 
-// HandleBacklog runs once LISTEN has taken effect. Earlier notifications are lost, so this counts as activity. The functions for the
-// channel see from the session's new name that it listens.
+// HandleBacklog runs once LISTEN has taken effect. Earlier notifications are lost, so this counts as activity. The
+// functions for the channel see from the session's new name that it listens.
 func (h handler) HandleBacklog(ctx context.Context, _ string, conn *pgx.Conn) error {
 	limited, cancel := context.WithTimeout(ctx, h.listener.server.answerWithin)
 	defer cancel()

@@ -29,9 +29,9 @@ var preparing = preparation{answer: sampleTimeout, checkpoint: 20 * time.Second,
 // archivePoll is the interval between two questions whether the archiver has caught up.
 const archivePoll = 100 * time.Millisecond
 
-// Prepare leaves little to do for a fast shutdown that follows soon: it runs a checkpoint, completes the WAL file in use, and waits
-// until the archiver has archived it. It returns what shows that the shutdown would nevertheless take long, or "": then the
-// shutdown has few buffers to write and one WAL file to archive. It takes half a minute at most.
+// Prepare leaves little to do for a fast shutdown that follows soon: it runs a checkpoint, completes the WAL file in
+// use, and waits until the archiver has archived it. It returns what shows that the shutdown would nevertheless take
+// long, or "": then the shutdown has few buffers to write and one WAL file to archive. It takes half a minute at most.
 //
 // Its session is the superuser's and is closed at once when the context ends, so that it delays no other shutdown.
 func (s *Server) Prepare(ctx context.Context) (idle.Reason, error) {
@@ -62,8 +62,8 @@ func (s *Server) prepare(ctx context.Context, limits preparation) (idle.Reason, 
 	return awaitArchived(ctx, opened.conn, completed, limits)
 }
 
-// Archiver returns [idle.ReasonArchiverBehind] if WAL has waited for the archiver for longer than a preparation waits, or "". A shutdown
-// would wait for it too. Unlike Prepare it has PostgreSQL write nothing.
+// Archiver returns [idle.ReasonArchiverBehind] if WAL has waited for the archiver for longer than a preparation waits,
+// or "". A shutdown would wait for it too. Unlike Prepare it has PostgreSQL write nothing.
 func (s *Server) Archiver(ctx context.Context) (idle.Reason, error) {
 	ctx, cancel := context.WithTimeout(ctx, preparing.answer)
 	defer cancel()
@@ -96,7 +96,8 @@ func checkpoint(ctx context.Context, conn *pgx.Conn, limits preparation) error {
 	return nil
 }
 
-// switchWAL completes the WAL file in use and returns the name of the newest completed file, or "" if nothing is archived.
+// switchWAL completes the WAL file in use and returns the name of the newest completed file, or "" if nothing is
+// archived.
 func switchWAL(ctx context.Context, conn *pgx.Conn, limits preparation) (completed string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.answer)
 	defer cancel()

@@ -44,8 +44,8 @@ type Sampler struct {
 // NewSampler makes a sampler, which connects with its first sample.
 func NewSampler(server *Server) *Sampler { return &Sampler{server: server} }
 
-// Sample samples the sessions. On any error their activity is unknown and the sampler's session is closed. Calls must not
-// overlap.
+// Sample samples the sessions. On any error their activity is unknown and the sampler's session is closed. Calls must
+// not overlap.
 func (s *Sampler) Sample(ctx context.Context, rules activity.Rules) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.server.answerWithin)
 	defer cancel()

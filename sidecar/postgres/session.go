@@ -25,8 +25,8 @@ type session struct {
 	ended  bool
 }
 
-// dial opens the session's socket, once. pgx would dial again only to send a cancel request after a failure: that costs one
-// more process in a server that may be about to stop, and a line in its log if the session is already gone.
+// dial opens the session's socket, once. pgx would dial again only to send a cancel request after a failure: that costs
+// one more process in a server that may be about to stop, and a line in its log if the session is already gone.
 func (s *session) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -39,8 +39,8 @@ func (s *session) dial(ctx context.Context, network, address string) (net.Conn, 
 	return socket, err
 }
 
-// closeNow closes the session at once, whatever it is doing, without waiting for an answer. It bypasses pgx for the Terminate
-// message, because pgx may be executing a statement in another goroutine.
+// closeNow closes the session at once, whatever it is doing, without waiting for an answer. It bypasses pgx for the
+// Terminate message, because pgx may be executing a statement in another goroutine.
 func (s *session) closeNow() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -60,8 +60,8 @@ type holder struct {
 	stop    context.CancelCauseFunc // ends the current use; nil if none
 }
 
-// use begins opening or using the session. The returned context ends with close, or with the returned function, which must be
-// called.
+// use begins opening or using the session. The returned context ends with close, or with the returned function, which
+// must be called.
 func (h *holder) use(ctx context.Context) (context.Context, func()) {
 	ctx, stop := context.WithCancelCause(ctx)
 	h.mutex.Lock()

@@ -24,9 +24,9 @@ var (
 // ShuttingDown reports whether the server rejects new sessions because it is starting up or shutting down. Errors are
 // [ErrUnreachable], and [ErrTimeout] if the server may yet answer.
 //
-// It sends a startup packet over the loopback interface. Over the Unix socket, peer authentication needs no password, so that
-// each probe would be a whole session. The socket is used only where the user's pg_hba.conf rejects connections without TLS,
-// since each rejection is a line in the server's log.
+// It sends a startup packet over the loopback interface. Over the Unix socket, peer authentication needs no password,
+// so that each probe would be a whole session. The socket is used only where the user's pg_hba.conf rejects connections
+// without TLS, since each rejection is a line in the server's log.
 func (s *Server) ShuttingDown(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.probeWithin, ErrTimeout)
 	defer cancel()
@@ -48,9 +48,9 @@ func (s *Server) refusesSessions(ctx context.Context) (bool, error) {
 	return code == probe.CannotConnectNow, err
 }
 
-// Accepts reports whether the server accepts sessions. Errors are [ErrUnreachable]. It sends a startup packet over the Unix socket,
-// which neither depends on the user's rules for networks nor is reported as the end of a client. Where the server accepts it, it is
-// a session.
+// Accepts reports whether the server accepts sessions. Errors are [ErrUnreachable]. It sends a startup packet over the
+// Unix socket, which neither depends on the user's rules for networks nor is reported as the end of a client. Where the
+// server accepts it, it is a session.
 func (s *Server) Accepts(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.probeWithin)
 	defer cancel()

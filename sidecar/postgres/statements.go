@@ -2,13 +2,14 @@ package postgres
 
 import _ "embed" // each statement is a file, which explains its purpose and reasons
 
-// activityStatement returns what one sample of an instance shows, in rows of the kinds session, database, server and blocker.
+// activityStatement returns what one sample of an instance shows, in rows of the kinds session, database, server and
+// blocker.
 //
 //go:embed activity.sql
 var activityStatement string
 
-// terminateStatement ends sessions that were judged not to count: $1 pids, $2 starts, $3 whether judged by being idle, $4 since when
-// at the latest. Times are microseconds since 1970.
+// terminateStatement ends sessions that were judged not to count: $1 pids, $2 starts, $3 whether judged by being idle,
+// $4 since when at the latest. Times are microseconds since 1970.
 //
 //go:embed terminate.sql
 var terminateStatement string
@@ -18,7 +19,8 @@ var terminateStatement string
 //go:embed stopping.sql
 var stoppingStatement string
 
-// archiveSwitchStatement completes the WAL file in use and returns the name of the newest completed file, empty if nothing is archived.
+// archiveSwitchStatement completes the WAL file in use and returns the name of the newest completed file, empty if
+// nothing is archived.
 //
 //go:embed archive-switch.sql
 var archiveSwitchStatement string

@@ -12,13 +12,14 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
-// terminationTimeout bounds the statement that ends sessions, and the wait for its answer. If it is broken off, the sessions that are
-// left delay the shutdown by three minutes; on a busy node 32 of 50 were ended within three seconds. With sampleTimeout for the connect
-// it is shorter than the operator is given to begin the hibernation, since the sidecar does nothing else meanwhile.
+// terminationTimeout bounds the statement that ends sessions, and the wait for its answer. If it is broken off, the
+// sessions that are left delay the shutdown by three minutes; on a busy node 32 of 50 were ended within three seconds.
+// With sampleTimeout for the connect it is shorter than the operator is given to begin the hibernation, since the
+// sidecar does nothing else meanwhile.
 const terminationTimeout = 10 * time.Second
 
-// Terminator ends sessions of others. It is opened before hibernation is turned on, because no session can be opened once the
-// shutdown has begun.
+// Terminator ends sessions of others. It is opened before hibernation is turned on, because no session can be opened
+// once the shutdown has begun.
 type Terminator struct {
 	held   holder
 	within time.Duration // for an answer
@@ -76,9 +77,10 @@ const (
 	stopPoll = 100 * time.Millisecond
 )
 
-// EndAtStop waits until PostgreSQL has begun to stop, so that nobody connects any more, and ends the sessions that never count. It looks
-// twice, because a client may have been logging in. A session that rests is left alone, because it may have been used since it was judged.
-// PostgreSQL waits for this session too, which is why it is closed at once when it fails, or when the context ends.
+// EndAtStop waits until PostgreSQL has begun to stop, so that nobody connects any more, and ends the sessions that
+// never count. It looks twice, because a client may have been logging in. A session that rests is left alone, because
+// it may have been used since it was judged. PostgreSQL waits for this session too, which is why it is closed at once
+// when it fails, or when the context ends.
 func (s *Server) EndAtStop(ctx context.Context, rules activity.Rules) (ended int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(s.answerWithin, stopWithin))
 	defer cancel()

@@ -8,8 +8,9 @@ import (
 	"os"
 )
 
-// ListenPrivate opens a Unix socket that only our own user may connect to, replacing that of an earlier process. The socket gets its
-// mode before its final name, so that it is never open to others. Its directory must be private to the container.
+// ListenPrivate opens a Unix socket that only our own user may connect to, replacing that of an earlier process. The
+// socket gets its mode before its final name, so that it is never open to others. Its directory must be private to the
+// container.
 func ListenPrivate(path string) (*net.UnixListener, error) {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {

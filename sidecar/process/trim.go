@@ -10,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TrimMemory collects garbage, returns the free heap to the kernel and unmaps the program, in this order: the collection itself
-// reads, and so maps, the metadata of every stack frame.
+// TrimMemory collects garbage, returns the free heap to the kernel and unmaps the program, in this order: the
+// collection itself reads, and so maps, the metadata of every stack frame.
 func TrimMemory() error {
 	debug.FreeOSMemory()
 	return TrimProgram()
 }
 
-// TrimProgram unmaps the pages of this program's code and constants. Pages in use are mapped again from the page cache. Pages
-// needed only at startup or by a rare task are not: of an idle worker's 17.1 MiB of proportional memory, 5.7 (without an API server).
+// TrimProgram unmaps the pages of this program's code and constants. Pages in use are mapped again from the page cache.
+// Pages needed only at startup or by a rare task are not: of an idle worker's 17.1 MiB of proportional memory, 5.7
+// (without an API server).
 func TrimProgram() error {
 	executable, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -39,8 +40,8 @@ func TrimProgram() error {
 // mapping is a range of memory.
 type mapping struct{ start, length uintptr }
 
-// constant returns the mappings of a file in /proc/self/smaps that equal the file's content. Unmapping any other would lose
-// what the program wrote, or what the dynamic linker wrote before it made the mapping read-only.
+// constant returns the mappings of a file in /proc/self/smaps that equal the file's content. Unmapping any other would
+// lose what the program wrote, or what the dynamic linker wrote before it made the mapping read-only.
 func constant(mappings, file string) []mapping {
 	var found []mapping
 	var current mapping

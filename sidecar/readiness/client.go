@@ -17,7 +17,8 @@ type Client struct {
 	mu sync.Mutex
 	// renewal renews the lease; nil without one.
 	renewal *renewal
-	// restored is whether this client has ended the lease. It begins as false, since an earlier worker may have left a lease.
+	// restored is whether this client has ended the lease. It begins as false, since an earlier worker may have left a
+	// lease.
 	restored bool
 }
 
@@ -29,8 +30,8 @@ func NewClient(socket string) *Client {
 	}}
 }
 
-// Withdraw closes the port and returns once it is closed. It stays closed until Restore, or until the lease runs out after the
-// context has ended.
+// Withdraw closes the port and returns once it is closed. It stays closed until Restore, or until the lease runs out
+// after the context has ended.
 func (c *Client) Withdraw(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,8 +55,9 @@ func (c *Client) Withdraw(ctx context.Context) error {
 	return nil
 }
 
-// Held reports whether the port has been closed without a break since Withdraw returned. After a break, for example because this
-// process was paused, the port is closed again as soon as possible, but clients may have reached PostgreSQL directly meanwhile.
+// Held reports whether the port has been closed without a break since Withdraw returned. After a break, for example
+// because this process was paused, the port is closed again as soon as possible, but clients may have reached
+// PostgreSQL directly meanwhile.
 func (c *Client) Held() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,8 +86,8 @@ func (c *Client) Restore() error {
 	return nil
 }
 
-// renew renews the lease until its context ends. The connection is then closed without a release, so that the worker that is
-// started next may take the lease over.
+// renew renews the lease until its context ends. The connection is then closed without a release, so that the worker
+// that is started next may take the lease over.
 func (c *Client) renew(lease *renewal, conn net.Conn) {
 	ctx := lease.ctx
 	ticker := time.NewTicker(renewInterval)

@@ -41,8 +41,8 @@ func (p *tcpPort) close() {
 	p.listener = nil
 }
 
-// acceptAndClose closes every connection at once, until the listener is closed. It does not reset them: the kubelet's probe would
-// fail if it received the reset before it has noticed that it is connected.
+// acceptAndClose closes every connection at once, until the listener is closed. It does not reset them: the kubelet's
+// probe would fail if it received the reset before it has noticed that it is connected.
 func acceptAndClose(listener net.Listener) {
 	for {
 		conn, err := listener.Accept()

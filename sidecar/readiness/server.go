@@ -13,8 +13,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
-// Serve keeps the TCP port open, except while a client of the Unix socket leases it closed, until the context ends. At first the
-// port is closed as if it were leased, until the worker restores it. What fails is logged and tried again.
+// Serve keeps the TCP port open, except while a client of the Unix socket leases it closed, until the context ends. At
+// first the port is closed as if it were leased, until the worker restores it. What fails is logged and tried again.
 func Serve(ctx context.Context, address, socket string, logger *slog.Logger) {
 	port := &tcpPort{address: address}
 	defer port.close()
@@ -45,8 +45,8 @@ type listener interface {
 	SetDeadline(time.Time) error
 }
 
-// lease is the supervisor's side. It has one goroutine, which serves one client at a time: the worker has one connection, and the
-// kernel closes it when the worker dies.
+// lease is the supervisor's side. It has one goroutine, which serves one client at a time: the worker has one
+// connection, and the kernel closes it when the worker dies.
 type lease struct {
 	port   port
 	logger *slog.Logger

@@ -13,14 +13,15 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
-// drainTimeout bounds a drain for both the client and the server. For a hibernation it lasts until PostgreSQL has begun to stop.
+// drainTimeout bounds a drain for both the client and the server. For a hibernation it lasts until PostgreSQL has begun
+// to stop.
 const drainTimeout = 6 * time.Second
 
 // drained is the answer once every session is closed.
 const drained = "drained\n"
 
-// ServeDrain calls drain for every connection to the Unix socket and answers when it has returned, until the context ends. The
-// socket is in a directory private to this container: over the network anybody could request a drain.
+// ServeDrain calls drain for every connection to the Unix socket and answers when it has returned, until the context
+// ends. The socket is in a directory private to this container: over the network anybody could request a drain.
 func ServeDrain(ctx context.Context, path string, drain func(context.Context)) error {
 	listener, err := process.ListenPrivate(path)
 	if err != nil {
@@ -49,7 +50,8 @@ func answerDrains(ctx context.Context, listener net.Listener, drain func(context
 	}
 }
 
-// Drain asks the worker to close its database sessions, and returns when they are closed. Without a worker there are none.
+// Drain asks the worker to close its database sessions, and returns when they are closed. Without a worker there are
+// none.
 func Drain(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()

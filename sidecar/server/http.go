@@ -17,22 +17,23 @@ import (
 const (
 	// writeTimeout is how long a client may take to read a page.
 	writeTimeout = 5 * time.Second
-	// maximumConnections limits the memory that strangers can use, at some 10 KiB a connection: a sidecar killed for lack of
-	// memory makes the pod not ready.
+	// maximumConnections limits the memory that strangers can use, at some 10 KiB a connection: a sidecar killed for
+	// lack of memory makes the pod not ready.
 	maximumConnections = 32
 )
 
 // Sampler samples the instance on demand.
 type Sampler interface {
-	// SampleFor samples the instance and reports whether the asker is allowed to request that. The sample begins after the call.
+	// SampleFor samples the instance and reports whether the asker is allowed to request that. The sample begins after
+	// the call.
 	SampleFor(ctx context.Context, asker netip.Addr) bool
 }
 
 // Handler serves the pages, accepts client addresses, and samples the instance for the other instances.
 func (m *Metrics) Handler(cluster, pod string, clientAddrs *monitor.ClientAddrs, sampler Sampler) http.Handler {
 	mux := http.NewServeMux()
-	// Compression would need buffers many times the size of the page. Only connections are limited, not requests in flight: a few
-	// clients that never read would use up that limit.
+	// Compression would need buffers many times the size of the page. Only connections are limited, not requests in
+	// flight: a few clients that never read would use up that limit.
 	options := promhttp.HandlerOpts{DisableCompression: true}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, options))
 	mux.HandleFunc("GET "+contract.PathActivity, func(w http.ResponseWriter, r *http.Request) {
@@ -58,8 +59,8 @@ func (m *Metrics) Handler(cluster, pod string, clientAddrs *monitor.ClientAddrs,
 	return mux
 }
 
-// sampleFor samples the instance if the request asks for it, and returns the nonce for the answer. ok reports whether the
-// sender is allowed to make the request.
+// sampleFor samples the instance if the request asks for it, and returns the nonce for the answer. ok reports whether
+// the sender is allowed to make the request.
 func sampleFor(r *http.Request, sampler Sampler) (nonce string, ok bool) {
 	nonce = r.URL.Query().Get(contract.QueryParameterSample)
 	if nonce == "" {
@@ -90,8 +91,9 @@ func addClientAddr(w http.ResponseWriter, r *http.Request, clientAddrs *monitor.
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// Serve serves the pages until the context ends, then gives running requests a second to finish. isInstance reports whether an
-// address is that of an instance of the cluster, whose connections are never displaced by those of other sources.
+// Serve serves the pages until the context ends, then gives running requests a second to finish. isInstance reports
+// whether an address is that of an instance of the cluster, whose connections are never displaced by those of other
+// sources.
 func Serve(ctx context.Context, address string, handler http.Handler, isInstance func(netip.Addr) bool) error {
 	return httpserver.Serve(ctx, address, handler, config(isInstance))
 }

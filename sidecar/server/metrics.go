@@ -1,5 +1,5 @@
-// Package server exposes the sidecar's state: /metrics, /activity and /healthz over HTTP, and the drain for a preStop hook over
-// a Unix socket. Nothing here queries the database.
+// Package server exposes the sidecar's state: /metrics, /activity and /healthz over HTTP, and the drain for a preStop
+// hook over a Unix socket. Nothing here queries the database.
 package server
 
 import (

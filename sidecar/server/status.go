@@ -10,8 +10,8 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// listenerWanted reports whether the instance should listen to the control channel: a standby cannot, the Cluster may name no
-// database, and while the feature is off the channel is not needed.
+// listenerWanted reports whether the instance should listen to the control channel: a standby cannot, the Cluster may
+// name no database, and while the feature is off the channel is not needed.
 func listenerWanted(s control.Status) bool {
 	off := []idle.Reason{idle.ReasonNotPrimary, idle.ReasonDisabled, idle.ReasonInvalidAnnotation, idle.ReasonPluginNotListed}
 	if !s.ViewKnown || s.View.ReplicaCluster || slices.ContainsFunc(s.Decision.Blockers, func(r idle.Reason) bool {
@@ -36,7 +36,8 @@ func (m *Metrics) IsInstance(address netip.Addr) bool {
 	return false
 }
 
-// Report returns the instance's state for /activity. Before the first step it is unknown, which readers treat as in use.
+// Report returns the instance's state for /activity. Before the first step it is unknown, which readers treat as in
+// use.
 func (m *Metrics) Report(cluster, pod string) contract.Report {
 	status, ok := m.newest()
 	if !ok {

@@ -22,13 +22,13 @@ const (
 	AskSiblings
 	// ReadCluster reads the Cluster from the API server.
 	ReadCluster
-	// Sample samples this instance and takes the siblings' answers into account. It also opens the session that EndSessions
-	// needs, since a server that shuts down accepts none.
+	// Sample samples this instance and takes the siblings' answers into account. It also opens the session that
+	// EndSessions needs, since a server that shuts down accepts none.
 	Sample
 	// Hibernate turns hibernation on and removes the announcement.
 	Hibernate
-	// Fence fences the instance, so that the instance manager stops PostgreSQL, and removes the announcement and any record of an
-	// earlier stop.
+	// Fence fences the instance, so that the instance manager stops PostgreSQL, and removes the announcement and any
+	// record of an earlier stop.
 	Fence
 	// RemoveAnnouncement removes the announcement, and the annotations of a doze that is over.
 	RemoveAnnouncement
@@ -38,25 +38,25 @@ const (
 	Resume
 	// Prepare runs a checkpoint and waits until PostgreSQL has archived its WAL, so that the stop will be short.
 	Prepare
-	// WithdrawReadiness makes the pod not ready, so that it leaves its Services, until RestoreReadiness, or until this process has
-	// been gone for some seconds. It is answered after the first try; the driver repeats a try that failed.
+	// WithdrawReadiness makes the pod not ready, so that it leaves its Services, until RestoreReadiness, or until this
+	// process has been gone for some seconds. It is answered after the first try; the driver repeats a try that failed.
 	WithdrawReadiness
-	// AwaitStop waits until PostgreSQL has stopped, and AwaitServing until one accepts sessions that no fence will stop any more.
-	// Both wait without limit, and are Refused after CancelWait.
+	// AwaitStop waits until PostgreSQL has stopped, and AwaitServing until one accepts sessions that no fence will stop
+	// any more. Both wait without limit, and are Refused after CancelWait.
 	AwaitStop
 	AwaitServing
 	// RecordStop records on the Cluster that PostgreSQL has stopped.
 	RecordStop
 	// AskManager asks the instance manager whether it stops PostgreSQL.
 	AskManager
-	// LiftFence removes the fence. The other annotations of the doze stay until PostgreSQL serves: they tell the gateway that
-	// PostgreSQL may still stop.
+	// LiftFence removes the fence. The other annotations of the doze stay until PostgreSQL serves: they tell the
+	// gateway that PostgreSQL may still stop.
 	LiftFence
-	// EndSessions terminates the sessions of this instance that do not count, because a shutdown would wait for them. It is not
-	// answered.
+	// EndSessions terminates the sessions of this instance that do not count, because a shutdown would wait for them.
+	// It is not answered.
 	EndSessions
-	// LeaveMarker tells PostgreSQL's preStop hook that the pod is deleted for sleep; RemoveMarker undoes that. Neither is
-	// answered.
+	// LeaveMarker tells PostgreSQL's preStop hook that the pod is deleted for sleep; RemoveMarker undoes that. Neither
+	// is answered.
 	LeaveMarker
 	RemoveMarker
 	// RestoreReadiness makes the pod ready again. It is not answered.
@@ -100,8 +100,8 @@ const (
 	ResultAborted Result = "aborted"
 	// ResultConflict means that the Cluster changed meanwhile.
 	ResultConflict Result = "conflict"
-	// ResultWithdrawn means that hibernation was turned off again before the operator did anything, or for a doze that the fence is
-	// lifted again.
+	// ResultWithdrawn means that hibernation was turned off again before the operator did anything, or for a doze that
+	// the fence is lifted again.
 	ResultWithdrawn Result = "withdrawn"
 	// ResultError means that the API server or the database failed.
 	ResultError Result = "error"
@@ -115,8 +115,8 @@ func Results() []Result {
 // Report says how an attempt ended, for logs, metrics and Events.
 type Report struct {
 	Result Result
-	// Reason is the blocker, for ResultAborted. For ResultWithdrawn it is ReasonActive if somebody uses the
-	// database; otherwise the operator has not begun in time, or for a doze the instance manager does not stop PostgreSQL.
+	// Reason is the blocker, for ResultAborted. For ResultWithdrawn it is ReasonActive if somebody uses the database;
+	// otherwise the operator has not begun in time, or for a doze the instance manager does not stop PostgreSQL.
 	Reason idle.Reason
 	// Action is what failed, for ResultError and ResultConflict.
 	Action Action

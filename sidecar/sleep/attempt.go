@@ -171,8 +171,9 @@ func (s *step) fail(e Completed) {
 	s.undo()
 }
 
-// afterFailure returns the kind of wait after an action that did not take effect. An attempt to doze costs a checkpoint and a WAL
-// file, and takes the pod out of its Services, so the next one is made soon only after a conflict, which does not last.
+// afterFailure returns the kind of wait after an action that did not take effect. An attempt to doze costs a checkpoint
+// and a WAL file, and takes the pod out of its Services, so the next one is made soon only after a conflict, which does
+// not last.
 func (s *step) afterFailure(o Outcome) backoff {
 	if s.doze && o != Conflict {
 		return long

@@ -17,7 +17,8 @@ func (s *step) settleFenced() {
 	}
 }
 
-// hibernateDozing hibernates a cluster that dozes. One that is not healthy is woken instead: the operator would not hibernate it.
+// hibernateDozing hibernates a cluster that dozes. One that is not healthy is woken instead: the operator would not
+// hibernate it.
 func (s *step) hibernateDozing() {
 	switch {
 	case !s.view.Primary:
@@ -58,8 +59,8 @@ func (s *step) ignored() {
 	s.do(CancelWait)
 }
 
-// fenceChangeCompleted handles the result of a change of the fenced Cluster, or of reading it after such a change has failed. The
-// operator writes the Cluster at the same time, so the first conflict is resolved at once.
+// fenceChangeCompleted handles the result of a change of the fenced Cluster, or of reading it after such a change has
+// failed. The operator writes the Cluster at the same time, so the first conflict is resolved at once.
 func (s *step) fenceChangeCompleted(e Completed) {
 	switch {
 	case e.Outcome == Done && e.Action == RecordStop && e.View.dozes() && !e.View.Stopped: // somebody has removed it at once

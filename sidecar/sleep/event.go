@@ -8,7 +8,8 @@ import (
 
 // View is what the Machine needs to know about its Cluster.
 type View struct {
-	// Primary says that this instance is both the current and the target primary, Healthy that the Cluster's phase is healthy.
+	// Primary says that this instance is both the current and the target primary, Healthy that the Cluster's phase is
+	// healthy.
 	Primary, Healthy bool
 	// PrimarySince is when the current primary became that.
 	PrimarySince time.Time
@@ -19,16 +20,17 @@ type View struct {
 	// HibernationOn says that hibernation is on, OwnsHibernation that our field manager alone owns its annotation, and
 	// HibernationBegun that the operator has begun to delete pods.
 	HibernationOn, OwnsHibernation, HibernationBegun bool
-	// Announced is the announcement of sleep, or empty; Acknowledged is the one that the gateway has acknowledged, and Holding the
-	// one for which it holds every client.
+	// Announced is the announcement of sleep, or empty; Acknowledged is the one that the gateway has acknowledged, and
+	// Holding the one for which it holds every client.
 	Announced, Acknowledged, Holding string
-	// Fenced says that our field manager alone has fenced the instance, and Stopped that PostgreSQL has been recorded as stopped in
-	// this pod.
+	// Fenced says that our field manager alone has fenced the instance, and Stopped that PostgreSQL has been recorded
+	// as stopped in this pod.
 	Fenced, Stopped bool
-	// DozeEnding says that the fence of a doze is gone, but not yet every other annotation of it, or that PostgreSQL has not been
-	// started since.
+	// DozeEnding says that the fence of a doze is gone, but not yet every other annotation of it, or that PostgreSQL
+	// has not been started since.
 	DozeEnding bool
-	// ForeignMarks says that another writer has written annotations of a doze: they say nothing of PostgreSQL, and are removed.
+	// ForeignMarks says that another writer has written annotations of a doze: they say nothing of PostgreSQL, and are
+	// removed.
 	ForeignMarks bool
 	// MayDoze says that the cluster may still doze.
 	MayDoze bool
@@ -53,8 +55,8 @@ func (v View) held() bool { return v.Announced != "" && v.Holding == v.Announced
 // Event is something that happened: a [Viewed], [Observed], [Completed] or [Timeout].
 type Event interface{ event() }
 
-// Viewed is a state of the Cluster from the watch. States arrive in the order in which they were written, and none is older than
-// the View of a previous Completed.
+// Viewed is a state of the Cluster from the watch. States arrive in the order in which they were written, and none is
+// older than the View of a previous Completed.
 type Viewed struct{ View View }
 
 // Observed is the result of an observation of the instance, or of a use between two observations.
@@ -65,7 +67,8 @@ type Observed struct {
 	InUse bool
 	// Doze says that the cluster is to doze rather than to hibernate.
 	Doze bool
-	// IdleRestarted says that the idle time has started again since the last attempt. The next attempt then needs no backoff.
+	// IdleRestarted says that the idle time has started again since the last attempt. The next attempt then needs no
+	// backoff.
 	IdleRestarted bool
 }
 
@@ -73,8 +76,8 @@ type Observed struct {
 type Completed struct {
 	Action  Action
 	Outcome Outcome
-	// View is the newest known state of the Cluster, at least as new as the API server's answer: for ReadCluster and every patch
-	// of the Cluster, if Done.
+	// View is the newest known state of the Cluster, at least as new as the API server's answer: for ReadCluster and
+	// every patch of the Cluster, if Done.
 	View View
 	// Announcement is what was written, for Announce, if Done.
 	Announcement string

@@ -89,7 +89,8 @@ const (
 // maximumTries is the number of tries at which the wait stops growing.
 const maximumTries = 6
 
-// Machine is the state of an instance with respect to sleep. It is a value; the zero value is an instance that has just started.
+// Machine is the state of an instance with respect to sleep. It is a value; the zero value is an instance that has just
+// started.
 type Machine struct {
 	phase Phase
 	view  View
@@ -101,18 +102,20 @@ type Machine struct {
 	abandoned bool
 	// expired says that the announcement is about to expire.
 	expired bool
-	// waits says that an action of Verifying, Retracting, Stopping or Unfencing has failed, and that the Cluster is read after a wait.
+	// waits says that an action of Verifying, Retracting, Stopping or Unfencing has failed, and that the Cluster is
+	// read after a wait.
 	waits bool
-	// doze says that the current or last attempt is one to doze, unready that the pod's readiness is withdrawn, and mustUnfence that
-	// the fence must be removed.
+	// doze says that the current or last attempt is one to doze, unready that the pod's readiness is withdrawn, and
+	// mustUnfence that the fence must be removed.
 	doze, unready, mustUnfence bool
-	// restarted says that a postmaster serves that no fence will stop, while annotations of the doze are still on the Cluster.
+	// restarted says that a postmaster serves that no fence will stop, while annotations of the doze are still on the
+	// Cluster.
 	restarted  bool
 	withdrawal withdrawal
 	backoff    backoff
 	tries      uint8
-	// resume says that schedules may carry our mark, or may still get it: a request to suspend them whose answer was lost may yet
-	// take effect. resumeWaits says that the next try to resume them is not due.
+	// resume says that schedules may carry our mark, or may still get it: a request to suspend them whose answer was
+	// lost may yet take effect. resumeWaits says that the next try to resume them is not due.
 	resume      resume
 	resumeWaits bool
 	resumeTries uint8
@@ -249,7 +252,8 @@ func (s *step) settle() {
 	}
 }
 
-// endSessions ends the sessions that do not count if the cluster falls asleep by our hibernation, unless that is to be withdrawn.
+// endSessions ends the sessions that do not count if the cluster falls asleep by our hibernation, unless that is to be
+// withdrawn.
 func (s *step) endSessions() {
 	if s.view.OwnsHibernation && s.withdrawal == keep {
 		s.do(EndSessions)
@@ -302,8 +306,8 @@ func (s *step) completed(e Completed) {
 // mustResume records that schedules may carry our mark.
 func (s *step) mustResume() { s.resume, s.resumeWaits, s.resumeTries = resumeFirst, false, 0 }
 
-// resumeCompleted handles the result of a try to resume the schedules. After a success it is repeated once, when an earlier request to
-// suspend them can no longer take effect.
+// resumeCompleted handles the result of a try to resume the schedules. After a success it is repeated once, when an
+// earlier request to suspend them can no longer take effect.
 func (s *step) resumeCompleted(o Outcome) {
 	switch {
 	case o != Done:

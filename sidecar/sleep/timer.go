@@ -14,11 +14,12 @@ type Timer uint8
 const (
 	// TimerAcknowledgement limits the wait for the gateway.
 	TimerAcknowledgement Timer = iota
-	// TimerExpiry expires shortly before the announcement, whose lifetime begins when Announce is requested. What has not been
-	// done by then is not done any more.
+	// TimerExpiry expires shortly before the announcement, whose lifetime begins when Announce is requested. What has
+	// not been done by then is not done any more.
 	TimerExpiry
-	// TimerOperator is how long the operator may take to begin before hibernation is withdrawn. Otherwise an operator that comes
-	// back, or a cluster that becomes healthy again, would lead to the primary's deletion later, even if it has clients.
+	// TimerOperator is how long the operator may take to begin before hibernation is withdrawn. Otherwise an operator
+	// that comes back, or a cluster that becomes healthy again, would lead to the primary's deletion later, even if it
+	// has clients.
 	TimerOperator
 	// TimerRecheck is the pause between samples while hibernation is on, and between attempts to withdraw it.
 	TimerRecheck
@@ -28,8 +29,8 @@ const (
 	TimerResume
 	// TimerHolding limits the wait for the gateway to hold every client.
 	TimerHolding
-	// TimerHeld is the wait after that for clients that other replicas of the gateway have just passed on. Those ask the API server
-	// about every client while a doze is announced.
+	// TimerHeld is the wait after that for clients that other replicas of the gateway have just passed on. Those ask
+	// the API server about every client while a doze is announced.
 	TimerHeld
 	// TimerManager is when the instance manager is asked whether it stops PostgreSQL.
 	TimerManager
@@ -52,28 +53,29 @@ const (
 	acknowledgementTimeout = 20 * time.Second
 	// expiryMargin is how long before the announcement's end TimerExpiry expires; at its end the gateway leaves.
 	expiryMargin = 2 * time.Second
-	// holdingTimeout covers a second of the kubelet's readiness probe and the wait for the nodes, and leaves the rest of the
-	// announcement's lifetime for the last look.
+	// holdingTimeout covers a second of the kubelet's readiness probe and the wait for the nodes, and leaves the rest
+	// of the announcement's lifetime for the last look.
 	holdingTimeout = 15 * time.Second
 	heldDelay      = time.Second
-	// managerTimeout is how long an instance manager that obeys a fence takes to say so, and to stop an idle PostgreSQL.
+	// managerTimeout is how long an instance manager that obeys a fence takes to say so, and to stop an idle
+	// PostgreSQL.
 	managerTimeout  = 10 * time.Second
 	operatorTimeout = 15 * time.Second
 	recheckInterval = time.Second
 	firstRetry      = 2 * time.Second
 	maxRetry        = 30 * time.Second
 	maxResumeRetry  = time.Minute
-	// resumeAgainDelay is longer than an announcement of a former primary lasts and the API server then handles a request (its
-	// --request-timeout is a minute by default).
+	// resumeAgainDelay is longer than an announcement of a former primary lasts and the API server then handles a
+	// request (its --request-timeout is a minute by default).
 	resumeAgainDelay = 2 * time.Minute
 	firstLongRetry   = 10 * time.Second
-	// maxLongRetry limits the backoff after a refusal of the gateway or a sibling: each attempt writes to the API server, and
-	// they may keep refusing.
+	// maxLongRetry limits the backoff after a refusal of the gateway or a sibling: each attempt writes to the API
+	// server, and they may keep refusing.
 	maxLongRetry = 5 * time.Minute
 )
 
-// Timers returns the timers that run now, with their durations from the step that started them. A timer that is no longer
-// returned is stopped.
+// Timers returns the timers that run now, with their durations from the step that started them. A timer that is no
+// longer returned is stopped.
 func (m Machine) Timers() map[Timer]time.Duration {
 	running := map[Timer]time.Duration{}
 	switch {

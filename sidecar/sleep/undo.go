@@ -34,7 +34,8 @@ func (s *step) retracting(e Completed) {
 	}
 }
 
-// applied reports whether the patch whose answer was lost has taken effect, in the state of the Cluster that was just read.
+// applied reports whether the patch whose answer was lost has taken effect, in the state of the Cluster that was just
+// read.
 func (s *step) applied() bool {
 	return s.view.HibernationOn && s.view.OwnsHibernation || s.view.Fenced && s.doze
 }
@@ -93,8 +94,8 @@ func (s *step) withdrawIfAsked() {
 	}
 }
 
-// withdrawn handles the result of the withdrawal. If it failed, the Cluster determines what to do, because the operator may have
-// begun.
+// withdrawn handles the result of the withdrawal. If it failed, the Cluster determines what to do, because the operator
+// may have begun.
 func (s *step) withdrawn(e Completed) {
 	s.phase = HibernationOn
 	if e.Outcome == Done {

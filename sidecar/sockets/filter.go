@@ -37,8 +37,8 @@ const (
 )
 
 // filter makes the kernel pass only the messages of one local port whose client sent at least a startup packet, so that
-// thousands of bare connects a second do not wake the process. Messages from our own address always pass, and so do those with
-// another layout.
+// thousands of bare connects a second do not wake the process. Messages from our own address always pass, and so do
+// those with another layout.
 func filter(port uint16) ([]bpf.RawInstruction, error) {
 	address := loopback.As4()
 	steps := []any{

@@ -46,8 +46,8 @@ type Listener struct {
 	port uint16
 }
 
-// Listen joins the groups for a local port. Success does not prove that reports arrive: [Listener.Prove] does. Errors are
-// [ErrUnsupported].
+// Listen joins the groups for a local port. Success does not prove that reports arrive: [Listener.Prove] does. Errors
+// are [ErrUnsupported].
 func Listen(port uint16) (*Listener, error) {
 	program, err := filter(port)
 	if err != nil {
@@ -82,8 +82,8 @@ func join(conn *netlink.Conn, setFilter func() error) error {
 // Close leaves the groups and makes a running Receive fail.
 func (l *Listener) Close() { _ = l.conn.Close() }
 
-// Receive waits for reports until the deadline; zero means none. It returns no reports once the deadline has passed. Errors are
-// those of [Listener.Wait] and [Listener.Arrived].
+// Receive waits for reports until the deadline; zero means none. It returns no reports once the deadline has passed.
+// Errors are those of [Listener.Wait] and [Listener.Arrived].
 func (l *Listener) Receive(deadline time.Time) ([]activity.Ended, error) {
 	if err := l.conn.SetReadDeadline(deadline); err != nil {
 		return nil, fmt.Errorf("limit the wait for reports: %w", err)
@@ -117,8 +117,8 @@ func (l *Listener) Wait() error {
 	return nil
 }
 
-// Arrived returns the reports that are ready, without blocking. It may be called while another goroutine waits. [ErrLost] means
-// that some were lost and more may follow; any other error means that no more will come.
+// Arrived returns the reports that are ready, without blocking. It may be called while another goroutine waits.
+// [ErrLost] means that some were lost and more may follow; any other error means that no more will come.
 func (l *Listener) Arrived() ([]activity.Ended, error) {
 	conn, err := l.conn.SyscallConn()
 	if err != nil {
@@ -158,9 +158,9 @@ func receiveNow(conn syscall.RawConn, buffer []byte) (length int, err error) {
 	return length, errors.Join(failure, err)
 }
 
-// Prove connects to the own port, sends nothing, and waits for that connection's report: only then does silence mean that
-// nothing happened. It returns all other reports. The caller must not receive meanwhile. The error is [ErrUnsupported] if the
-// report does not come, otherwise that of the connection.
+// Prove connects to the own port, sends nothing, and waits for that connection's report: only then does silence mean
+// that nothing happened. It returns all other reports. The caller must not receive meanwhile. The error is
+// [ErrUnsupported] if the report does not come, otherwise that of the connection.
 func (l *Listener) Prove(ctx context.Context) ([]activity.Ended, error) {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()

@@ -1,6 +1,6 @@
-// Package sockets reports which TCP sessions of a server have ended. To members of the destroy groups of NETLINK_SOCK_DIAG, the
-// kernel reports every TCP socket that it destroys in the network namespace, with its counters. This needs no privileges (seen
-// in a pod with uid 26, no capabilities and seccomp RuntimeDefault, kernel 6.18).
+// Package sockets reports which TCP sessions of a server have ended. To members of the destroy groups of
+// NETLINK_SOCK_DIAG, the kernel reports every TCP socket that it destroys in the network namespace, with its counters.
+// This needs no privileges (seen in a pod with uid 26, no capabilities and seccomp RuntimeDefault, kernel 6.18).
 package sockets
 
 import (

@@ -26,8 +26,8 @@ const (
 	openStates                                                  = 1<<13 - 2 - 1<<stateTimeWait - 1<<stateClose - 1<<stateListen - 1<<stateNewSynReceived
 )
 
-// Open returns the server's TCP sessions whose socket the kernel has not destroyed, including those whose client is still
-// logging in and those whose process has ended while its last bytes are in transit.
+// Open returns the server's TCP sessions whose socket the kernel has not destroyed, including those whose client is
+// still logging in and those whose process has ended while its last bytes are in transit.
 func (l *Listener) Open() ([]activity.Open, error) {
 	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if err != nil {
@@ -44,8 +44,8 @@ func (l *Listener) Open() ([]activity.Open, error) {
 		}
 		for _, message := range messages {
 			socket, err := decode(message.Data, time.Time{})
-			// The server has closed the session and its client has not: the kernel has destroyed the socket, reported that, and keeps
-			// only what the end needs (inet_diag.c, inet_twsk_diag_fill).
+			// The server has closed the session and its client has not: the kernel has destroyed the socket, reported
+			// that, and keeps only what the end needs (inet_diag.c, inet_twsk_diag_fill).
 			if errors.Is(err, errNoCounters) {
 				continue
 			}

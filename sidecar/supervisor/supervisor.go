@@ -36,7 +36,8 @@ type supervisor struct {
 	logger *slog.Logger
 }
 
-// run keeps a worker running until the context ends. Then it sends SIGTERM at once and returns when the worker has exited.
+// run keeps a worker running until the context ends. Then it sends SIGTERM at once and returns when the worker has
+// exited.
 func (s *supervisor) run(ctx context.Context) {
 	wait := firstWait
 	for ctx.Err() == nil {
@@ -67,8 +68,8 @@ func (s *supervisor) once(ctx context.Context) error {
 	return errors.New("the worker returned")
 }
 
-// memoryLimit returns the worker's soft memory limit as a value of GOMEMLIMIT: three quarters of the container's limit in
-// bytes, which leaves room for the supervisor and for memory that Go does not count. Without a limit it is empty.
+// memoryLimit returns the worker's soft memory limit as a value of GOMEMLIMIT: three quarters of the container's limit
+// in bytes, which leaves room for the supervisor and for memory that Go does not count. Without a limit it is empty.
 func memoryLimit(container string) string {
 	limit, err := strconv.ParseInt(container, 10, 64)
 	if err != nil || limit <= 0 {

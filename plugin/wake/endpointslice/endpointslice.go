@@ -36,8 +36,8 @@ type Replica struct {
 	Addresses []netip.Addr
 }
 
-// Wanted are the slices that lead the clients of a cluster's Service to a port of the replica: one of each family of addresses that both
-// have. The name depends on the Service, the replica and the family alone.
+// Wanted are the slices that lead the clients of a cluster's Service to a port of the replica: one of each family of
+// addresses that both have. The name depends on the Service, the replica and the family alone.
 func Wanted(service *corev1.Service, cluster string, replica Replica, port uint16) []discoveryv1.EndpointSlice {
 	var wanted []discoveryv1.EndpointSlice
 	for _, family := range service.Spec.IPFamilies {
@@ -94,8 +94,8 @@ func nameOf(service *corev1.Service, replica Replica, family corev1.IPFamily) st
 	return service.Name[:min(len(service.Name), maximumName-len(suffix))] + suffix
 }
 
-// IsOurs reports whether a slice was made by a gateway, this replica's or another. One that lost the label that says so is still: its
-// endpoint is no instance, and of what is not ours the informers do not keep what a write needs.
+// IsOurs reports whether a slice was made by a gateway, this replica's or another. One that lost the label that says so
+// is still: its endpoint is no instance, and of what is not ours the informers do not keep what a write needs.
 func IsOurs(slice *discoveryv1.EndpointSlice) bool {
 	return slice.Labels[discoveryv1.LabelManagedBy] == ManagedBy || slice.Labels[LabelReplica] != ""
 }
@@ -125,8 +125,8 @@ func PortOf(slice *discoveryv1.EndpointSlice) uint16 {
 	return 0
 }
 
-// Same reports whether a slice that is there is the wanted one, so that nothing has to be written. Labels and annotations that
-// others have added do not matter.
+// Same reports whether a slice that is there is the wanted one, so that nothing has to be written. Labels and
+// annotations that others have added do not matter.
 func Same(have, want *discoveryv1.EndpointSlice) bool {
 	for key, value := range want.Labels {
 		if have.Labels[key] != value {

@@ -1,5 +1,5 @@
-// Package endpointslice says which Services of a cluster lead to the gateway while it sleeps, and by which EndpointSlices. All of
-// it are functions of values.
+// Package endpointslice says which Services of a cluster lead to the gateway while it sleeps, and by which
+// EndpointSlices. All of it are functions of values.
 package endpointslice
 
 import (
@@ -38,21 +38,21 @@ const (
 	kindOfCluster     = "Cluster"
 )
 
-// IsInstance reports whether the pod is an instance of the cluster that its label names, which the operator made for it. One that only
-// has the labels, such as a copy for debugging, is none: the operator goes by the controller too.
+// IsInstance reports whether the pod is an instance of the cluster that its label names, which the operator made for
+// it. One that only has the labels, such as a copy for debugging, is none: the operator goes by the controller too.
 func IsInstance(pod *corev1.Pod) bool {
 	controller := metav1.GetControllerOfNoCopy(pod)
 	return controller != nil && controller.Kind == kindOfCluster && controller.Name == pod.Labels[LabelCluster] && pod.Labels[LabelPodRole] == roleInstance
 }
 
-// HasEnded reports whether every container of the pod has ended for good, as after an eviction. Its object keeps an address that
-// another pod may have by now.
+// HasEnded reports whether every container of the pod has ended for good, as after an eviction. Its object keeps an
+// address that another pod may have by now.
 func HasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// Selects reports whether the Service leads to the pod, once it is ready. A role that the operator has not written yet is the
-// one that it will write: that of the current primary, unless another is about to become it.
+// Selects reports whether the Service leads to the pod, once it is ready. A role that the operator has not written yet
+// is the one that it will write: that of the current primary, unless another is about to become it.
 func Selects(service *corev1.Service, pod *corev1.Pod, cluster *cnpgv1.Cluster) bool {
 	if len(service.Spec.Selector) == 0 || !IsInstance(pod) {
 		return false
@@ -113,7 +113,8 @@ func Addresses(service *corev1.Service) []netip.AddrPort {
 	return addresses
 }
 
-// Ready are the addresses of a Service's own ready endpoints among the EndpointSlices, that is of those that are not ours.
+// Ready are the addresses of a Service's own ready endpoints among the EndpointSlices, that is of those that are not
+// ours.
 func Ready(service *corev1.Service, all []discoveryv1.EndpointSlice) []netip.Addr {
 	var ready []netip.Addr
 	for i := range all {
@@ -140,8 +141,8 @@ func Serves(service *corev1.Service, family discoveryv1.AddressType, all []disco
 	return slices.ContainsFunc(Ready(service, all), func(a netip.Addr) bool { return FamilyOf(a) == family })
 }
 
-// ServesAll reports whether the Service has ready endpoints of its own, and of every family in which a slice of ours leads its
-// clients: Kubernetes writes those of one family after those of the other.
+// ServesAll reports whether the Service has ready endpoints of its own, and of every family in which a slice of ours
+// leads its clients: Kubernetes writes those of one family after those of the other.
 func ServesAll(service *corev1.Service, all []discoveryv1.EndpointSlice) bool {
 	for i := range all {
 		ours := IsOurs(&all[i]) && ServiceOf(&all[i]) == service.UID

@@ -1,5 +1,5 @@
-// Package events writes Events about Clusters under names that are made of what they tell: however many replicas of the plugin
-// have the same to tell, and however often, there is one Event of it.
+// Package events writes Events about Clusters under names that are made of what they tell: however many replicas of the
+// plugin have the same to tell, and however often, there is one Event of it.
 package events
 
 import (
@@ -43,7 +43,8 @@ type written struct {
 	at       time.Time
 }
 
-// keptFor is how long the API server keeps an Event by default (--event-ttl). After that it is written anew, if there is still reason to.
+// keptFor is how long the API server keeps an Event by default (--event-ttl). After that it is written anew, if there
+// is still reason to.
 const keptFor = time.Hour
 
 // Forget drops what is known about a Cluster.
@@ -56,7 +57,8 @@ func (w *Writer) Forget(cluster types.NamespacedName) {
 	})
 }
 
-// Write writes the Event, unless there is one of the same reason and occasion already, or the namespace is being deleted and takes none.
+// Write writes the Event, unless there is one of the same reason and occasion already, or the namespace is being
+// deleted and takes none.
 func (w *Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e plan.Event, now time.Time) error {
 	of, occasion := key{client.ObjectKeyFromObject(cluster), e.Reason}, string(cluster.UID)+" "+e.Occasion
 	stored, _ := w.written.Load(of)

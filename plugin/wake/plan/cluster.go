@@ -31,23 +31,24 @@ type Cluster struct {
 	WaitsForHealthy bool
 	// Fenced says that this project has fenced the instance, and Dozing that hibernation is not on besides.
 	Fenced, Dozing bool
-	// Stopped says that the stop of PostgreSQL is recorded. MayStillStop says that a person lifted the fence before that, so that
-	// PostgreSQL may still stop.
+	// Stopped says that the stop of PostgreSQL is recorded. MayStillStop says that a person lifted the fence before
+	// that, so that PostgreSQL may still stop.
 	Stopped, MayStillStop bool
-	// RestartFailed is the UID of the pod in which PostgreSQL was not started after a doze; empty if it is not to run, because the
-	// instance is fenced, by anybody, or hibernation is on; and if the operator's reconciliation is disabled, so that it would create
-	// no other pod.
+	// RestartFailed is the UID of the pod in which PostgreSQL was not started after a doze; empty if it is not to run,
+	// because the instance is fenced, by anybody, or hibernation is on; and if the operator's reconciliation is
+	// disabled, so that it would create no other pod.
 	RestartFailed string
 	// VolumesAtRisk says that the operator would delete the volumes of an instance that cannot be scheduled.
 	VolumesAtRisk bool
-	// Announced, Acknowledged and HoldingValue are the values of the annotations announced, gateway-ready and gateway-holding.
+	// Announced, Acknowledged and HoldingValue are the values of the annotations announced, gateway-ready and
+	// gateway-holding.
 	Announced, Acknowledged, HoldingValue string
-	// Holding says that the gateway has confirmed that it holds every client for a doze. It does so even after the deadline, until
-	// the announcement is withdrawn, since the patch that sets the fence may be in flight.
+	// Holding says that the gateway has confirmed that it holds every client for a doze. It does so even after the
+	// deadline, until the announcement is withdrawn, since the patch that sets the fence may be in flight.
 	Holding bool
-	// DozeAnnounced says that the current announcement is one of a doze and valid, DozeAcknowledged that it was acknowledged besides.
-	// The pod may then be not ready, or may become not ready even after its readiness was restored, because of a probe that failed
-	// before.
+	// DozeAnnounced says that the current announcement is one of a doze and valid, DozeAcknowledged that it was
+	// acknowledged besides. The pod may then be not ready, or may become not ready even after its readiness was
+	// restored, because of a probe that failed before.
 	DozeAnnounced, DozeAcknowledged bool
 }
 
@@ -101,14 +102,14 @@ const VolumesAtRisk = "a node maintenance is in progress with reusePVC false, so
 	"that cannot be scheduled; set spec.nodeMaintenanceWindow.inProgress to false, or reusePVC to true"
 
 // volumesAtRisk reports whether the operator deletes the volumes of an instance that cannot be scheduled (1.30:
-// processUnschedulableInstances in internal/controller/cluster_controller.go). A wake makes every pod anew, on nodes that are
-// being maintained, so that all of them may be such instances at once.
+// processUnschedulableInstances in internal/controller/cluster_controller.go). A wake makes every pod anew, on nodes
+// that are being maintained, so that all of them may be such instances at once.
 func volumesAtRisk(cluster *cnpgv1.Cluster) bool {
 	return cluster.IsNodeMaintenanceWindowInProgress() && !cluster.IsReusePVCEnabled()
 }
 
-// BlockedByPlugin reports whether the operator says in the phase that it does not go on with the cluster because it does not know
-// this plugin, or because a call of a plugin failed. It does not say whose that was.
+// BlockedByPlugin reports whether the operator says in the phase that it does not go on with the cluster because it
+// does not know this plugin, or because a call of a plugin failed. It does not say whose that was.
 func BlockedByPlugin(cluster *cnpgv1.Cluster) bool {
 	switch cluster.Status.Phase {
 	case cnpgv1.PhaseFailurePlugin:
@@ -120,8 +121,8 @@ func BlockedByPlugin(cluster *cnpgv1.Cluster) bool {
 	}
 }
 
-// OnlyStreaming reports whether a standby serves clients only while it streams from the primary, perhaps with a limited lag, as the
-// Cluster's readiness probe demands.
+// OnlyStreaming reports whether a standby serves clients only while it streams from the primary, perhaps with a limited
+// lag, as the Cluster's readiness probe demands.
 func OnlyStreaming(cluster *cnpgv1.Cluster) bool {
 	probes := cluster.Spec.Probes
 	return probes != nil && probes.Readiness != nil && probes.Readiness.Type == cnpgv1.ProbeStrategyStreaming

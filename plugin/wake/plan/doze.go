@@ -10,7 +10,8 @@ import (
 const (
 	// noPod is the value of the annotation postgres-stopped if no pod of an instance is left.
 	noPod = "none"
-	// replaceRetry is when a pod is inspected again in which PostgreSQL may listen after all: its sidecar is about to remove the record.
+	// replaceRetry is when a pod is inspected again in which PostgreSQL may listen after all: its sidecar is about to
+	// remove the record.
 	replaceRetry = 5 * time.Second
 )
 
@@ -24,8 +25,8 @@ func (p *Plan) warn(why string, annotations map[string]*string) {
 	p.Changes = append(p.Changes, Change{Annotations: annotations, Why: why, Warns: true})
 }
 
-// awaitStop finds out whether PostgreSQL has stopped if the sidecar does not record it, perhaps because it is down. Otherwise the
-// gateway would hold clients forever.
+// awaitStop finds out whether PostgreSQL has stopped if the sidecar does not record it, perhaps because it is down.
+// Otherwise the gateway would hold clients forever.
 func (p *Plan) awaitStop(state State, now time.Time) {
 	if !state.Cluster.AwaitsStop() {
 		p.Memory.stop = Stop{}
@@ -59,9 +60,10 @@ func (p *Plan) awaitStop(state State, now time.Time) {
 	}
 }
 
-// endDoze deletes the pods of a fenced cluster that is to hibernate, because the operator deletes no fenced pod. It lifts the fence once
-// they are gone, because otherwise PostgreSQL would not be started when a person wakes the cluster. It also lifts it where the Cluster
-// no longer lists the plugin, because the sidecar has then lost the right to.
+// endDoze deletes the pods of a fenced cluster that is to hibernate, because the operator deletes no fenced pod. It
+// lifts the fence once they are gone, because otherwise PostgreSQL would not be started when a person wakes the
+// cluster. It also lifts it where the Cluster no longer lists the plugin, because the sidecar has then lost the right
+// to.
 func (p *Plan) endDoze(state State) {
 	cluster := state.Cluster
 	switch {
@@ -82,22 +84,22 @@ func (p *Plan) endDoze(state State) {
 func (c Cluster) mustLiftFence() bool {
 	asleep := c.Fenced && c.HibernationOn && c.Hibernated
 	unlisted := c.Dozing && c.Stopped && !c.Listed
-	// The operator hibernates only a healthy cluster, and a fenced one does not become healthy. If the hibernation is our own, the
-	// sidecar withdraws it.
+	// The operator hibernates only a healthy cluster, and a fenced one does not become healthy. If the hibernation is
+	// our own, the sidecar withdraws it.
 	waiting := c.Fenced && c.HibernationOn && !c.OwnsHibernation && c.WaitsForHealthy
 	return (asleep || unlisted || waiting) && !c.Deleting
 }
 
-// mustDeleteInstances reports whether the plugin is to delete the instances' pods instead of the operator. The volumes must not be
-// at risk when the pods are created again.
+// mustDeleteInstances reports whether the plugin is to delete the instances' pods instead of the operator. The volumes
+// must not be at risk when the pods are created again.
 func (c Cluster) mustDeleteInstances() bool {
 	return c.Fenced && c.HibernationOn && c.DeletingPods && !c.VolumesAtRisk && !c.Deleting
 }
 
-// restart deletes the primary's pod if its sidecar has recorded that PostgreSQL was not started after a doze, so that the operator
-// creates it again: the instance manager tries only once. The record names the pod, and only one is written for each wake. It may be
-// outdated, so PostgreSQL's port must refuse connections, and the kubelet must report its container as not ready. The volumes must not
-// be at risk when the pod is created again.
+// restart deletes the primary's pod if its sidecar has recorded that PostgreSQL was not started after a doze, so that
+// the operator creates it again: the instance manager tries only once. The record names the pod, and only one is
+// written for each wake. It may be outdated, so PostgreSQL's port must refuse connections, and the kubelet must report
+// its container as not ready. The volumes must not be at risk when the pod is created again.
 func (p *Plan) restart(state State, now time.Time) {
 	cluster := state.Cluster
 	if cluster.RestartFailed == "" || cluster.VolumesAtRisk || cluster.Deleting {
@@ -116,8 +118,9 @@ func (p *Plan) restart(state State, now time.Time) {
 }
 
 // disrupt requests hibernation of a dozing cluster whose pod is to leave its node, or whose Secrets have changed. The
-// PodDisruptionBudget of a primary that is not ready allows no eviction, so a drain of the node would wait until the cluster hibernates.
-// The instance manager of a new pod sets changed passwords at once, and that of one that dozed not before 20 s have passed.
+// PodDisruptionBudget of a primary that is not ready allows no eviction, so a drain of the node would wait until the
+// cluster hibernates. The instance manager of a new pod sets changed passwords at once, and that of one that dozed not
+// before 20 s have passed.
 func (p *Plan) disrupt(state State, now time.Time) {
 	value := state.Annotations[contract.AnnotationDozingSince]
 	since, err := time.Parse(time.RFC3339, value)

@@ -22,8 +22,9 @@ type Event struct {
 	Once bool
 }
 
-// tellUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake. The replica that
-// writes the annotation also writes an Event, before it: the annotation says that the Event has been written.
+// tellUnroutable writes the unroutable Services to an annotation of the Cluster, so that its instances keep it awake.
+// The replica that writes the annotation also writes an Event, before it: the annotation says that the Event has been
+// written.
 func (p *Plan) tellUnroutable(state State) {
 	if state.Cluster.Deleting {
 		return
@@ -61,8 +62,8 @@ var reasonsInWords = map[Reason]string{
 	ReasonManual:    "the annotation " + contract.AnnotationWake + " says manual",
 }
 
-// tellUnwakeable says why nothing wakes a sleeping cluster, once for each sleep and reason: during maintenance, although its clients are
-// led here, and with how to wake it by hand, when this replica leads them here no more.
+// tellUnwakeable says why nothing wakes a sleeping cluster, once for each sleep and reason: during maintenance,
+// although its clients are led here, and with how to wake it by hand, when this replica leads them here no more.
 func (p *Plan) tellUnwakeable(state State) {
 	occasion := state.Annotations[contract.AnnotationAsleepSince] + " " + string(p.Reason)
 	unwritten := len(p.Events)
@@ -85,8 +86,8 @@ func (p *Plan) tellUnwakeable(state State) {
 // WakerEventDelay is how long the replica that woke a cluster has to write its Event once the Service is ready.
 const WakerEventDelay = 5 * time.Second
 
-// tellWoken says who woke the cluster, if the replica that woke it has not, for example because it stopped. It ignores older wakes, so
-// that a starting plugin does not report all past ones.
+// tellWoken says who woke the cluster, if the replica that woke it has not, for example because it stopped. It ignores
+// older wakes, so that a starting plugin does not report all past ones.
 func (p *Plan) tellWoken(state State, now time.Time) {
 	if state.Cluster.HibernationOn || state.Cluster.Dozing {
 		p.Memory.serving = time.Time{}
@@ -114,8 +115,8 @@ func (p *Plan) tellWoken(state State, now time.Time) {
 		from, wake.Who(), wake.Service)))
 }
 
-// Woken is the Event that says who woke a cluster. A wake is identified by the annotation that its patch wrote, so that the replica that
-// turned hibernation off and one that survived it write the same Event.
+// Woken is the Event that says who woke a cluster. A wake is identified by the annotation that its patch wrote, so that
+// the replica that turned hibernation off and one that survived it write the same Event.
 func Woken(lastWake, message string) Event {
 	return Event{Reason: "Woken", Message: message, Occasion: lastWake}
 }
@@ -123,8 +124,8 @@ func Woken(lastWake, message string) Event {
 // LongStop is how long PostgreSQL may take to stop before an Event says what it waits for. Most stops take two seconds.
 const LongStop = 30 * time.Second
 
-// tellLongStop says, once for each sleep, what PostgreSQL waits for if it takes long to stop: its clients are held until then. The
-// sidecar cannot, because it ends as soon as its pod is deleted.
+// tellLongStop says, once for each sleep, what PostgreSQL waits for if it takes long to stop: its clients are held
+// until then. The sidecar cannot, because it ends as soon as its pod is deleted.
 func (p *Plan) tellLongStop(state State, now time.Time) {
 	cluster := state.Cluster
 	key, order := contract.AnnotationDozingSince, "its WAL to be archived, for at most spec.switchoverDelay"

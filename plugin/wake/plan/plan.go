@@ -25,8 +25,8 @@ type State struct {
 	Unroutable []string
 	// Disrupted says why a dozing cluster is to hibernate; empty: it may go on dozing.
 	Disrupted string
-	// Instances are the pods of the instances by the informers, and Inspected are those that have not ended by the API server, if the
-	// plan asked for them.
+	// Instances are the pods of the instances by the informers, and Inspected are those that have not ended by the API
+	// server, if the plan asked for them.
 	Instances []Pod
 	Inspected *[]Instance
 	// LedHere says that an EndpointSlice of this replica exists.
@@ -44,12 +44,14 @@ type Pod struct {
 
 // Memory is what a replica remembers of a cluster from one plan to the next. The zero value remembers nothing.
 type Memory struct {
-	// wakingUntil is how long the gateway stands in for Services that do not get ready. dozed says that the cluster dozed or was about
-	// to, and that a Service still leads to the gateway since then; ready is since when each has been ready without a break.
+	// wakingUntil is how long the gateway stands in for Services that do not get ready. dozed says that the cluster
+	// dozed or was about to, and that a Service still leads to the gateway since then; ready is since when each has
+	// been ready without a break.
 	wakingUntil time.Time
 	dozed       bool
 	ready       map[types.UID]time.Time
-	// bypassed is the announcement of a doze during which no Service has led to an instance directly, and bypassedSince since when.
+	// bypassed is the announcement of a doze during which no Service has led to an instance directly, and bypassedSince
+	// since when.
 	bypassed      string
 	bypassedSince time.Time
 	// stop is what is known of a stop that no sidecar has recorded.
@@ -81,8 +83,8 @@ type Change struct {
 type Plan struct {
 	// Routes are carried out first.
 	Routes
-	// List and Dial say that the plan is to be made again with the instances' pods, as the API server has them, and with whether their
-	// port refuses connections.
+	// List and Dial say that the plan is to be made again with the instances' pods, as the API server has them, and
+	// with whether their port refuses connections.
 	List, Dial bool
 	// Changes are written unless the Cluster has changed.
 	Changes []Change
@@ -90,8 +92,8 @@ type Plan struct {
 	Delete []Deletion
 	// Events are written unless they have been.
 	Events []Event
-	// Confirm is the announcement of a doze that is to be confirmed a second time, because for HandoverWait every client has come to
-	// the gateway, if everything else could be done.
+	// Confirm is the announcement of a doze that is to be confirmed a second time, because for HandoverWait every
+	// client has come to the gateway, if everything else could be done.
 	Confirm string
 	// Next is when to look again without anything having changed; zero: never.
 	Next time.Time
@@ -142,8 +144,8 @@ func (p *Plan) route(state State, now time.Time) {
 	}
 }
 
-// remember updates since when a woken cluster's Services lead to the gateway, and returns them with since when each is ready after a
-// doze. A replica that was started after the doze knows nothing of it.
+// remember updates since when a woken cluster's Services lead to the gateway, and returns them with since when each is
+// ready after a doze. A replica that was started after the doze knows nothing of it.
 func (p *Plan) remember(state State, now time.Time) []Service {
 	cluster, memory := state.Cluster, &p.Memory
 	switch led := slices.ContainsFunc(state.Services, func(s Service) bool { return s.Led }); {

@@ -5,8 +5,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Requests are those of all PostgreSQL containers of a cluster, which it saves while it sleeps, or of all its sidecars, which it has
-// while it is awake: in cores and bytes, zero if none.
+// Requests are those of all PostgreSQL containers of a cluster, which it saves while it sleeps, or of all its sidecars,
+// which it has while it is awake: in cores and bytes, zero if none.
 type Requests struct{ CPU, Memory float64 }
 
 // RequestsOf returns the requests according to the Cluster, from which its pods are made.

@@ -23,7 +23,8 @@ const (
 	ReasonDozing Reason = "dozing"
 	// ReasonWaking says that it was woken, and that a Service has no ready endpoint of its own yet.
 	ReasonWaking Reason = "waking"
-	// ReasonSettling says that it was woken from a doze, and that its Services' own endpoints may become unready once more.
+	// ReasonSettling says that it was woken from a doze, and that its Services' own endpoints may become unready once
+	// more.
 	ReasonSettling Reason = "settling"
 	// ReasonAwake says that it is awake.
 	ReasonAwake Reason = "awake"
@@ -39,8 +40,8 @@ const (
 	ReasonManual Reason = "manual"
 	// ReasonByHand says that a person put it to sleep.
 	ReasonByHand Reason = "by_hand"
-	// ReasonMaintenance says that a wake might have the operator delete volumes. Clients of a sleeping cluster are routed to the
-	// gateway all the same: there they are told.
+	// ReasonMaintenance says that a wake might have the operator delete volumes. Clients of a sleeping cluster are
+	// routed to the gateway all the same: there they are told.
 	ReasonMaintenance Reason = "maintenance"
 )
 
@@ -48,20 +49,21 @@ const (
 type Service struct {
 	UID  types.UID
 	Name string
-	// Led says that an EndpointSlice of ours exists, Ready that the Service has a ready endpoint of its own, of each family of
-	// addresses that is led. Direct says that it has one at all, so that clients may bypass the gateway.
+	// Led says that an EndpointSlice of ours exists, Ready that the Service has a ready endpoint of its own, of each
+	// family of addresses that is led. Direct says that it has one at all, so that clients may bypass the gateway.
 	Led, Ready, Direct bool
 	// ReadySince is since when it has been ready without a break after a doze, or an attempt at one; zero if it is not.
 	ReadySince time.Time
 }
 
-// StandInFor is how long the gateway stands in for a woken cluster's Services that do not get ready. The longest time that a client
-// may be given is as long: while one waits, nobody who comes is refused.
+// StandInFor is how long the gateway stands in for a woken cluster's Services that do not get ready. The longest time
+// that a client may be given is as long: while one waits, nobody who comes is refused.
 const StandInFor = time.Hour
 
-// settleTime is how long a Service must have been ready after a doze, or an attempt at one. The readiness probe of PostgreSQL's
-// container may have failed twice by then, and a third failure in a row would make the pod not ready (1.30: pkg/specs/pods.go:
-// every 10 s, with a timeout of 5 s, three times). In 16 s the probe runs at least once, and one success resets the count.
+// settleTime is how long a Service must have been ready after a doze, or an attempt at one. The readiness probe of
+// PostgreSQL's container may have failed twice by then, and a third failure in a row would make the pod not ready
+// (1.30: pkg/specs/pods.go: every 10 s, with a timeout of 5 s, three times). In 16 s the probe runs at least once, and
+// one success resets the count.
 const settleTime = 16 * time.Second
 
 // routing is what decides which Services lead to the gateway.
@@ -84,11 +86,12 @@ type Routes struct {
 	Reason Reason
 	// Acknowledge is the announcement that is to be acknowledged once they do; empty: none, or it has been.
 	Acknowledge string
-	// Hold is the announcement of a doze that is to be confirmed a second time, since every client now comes to the gateway; empty:
-	// none, or it has been.
+	// Hold is the announcement of a doze that is to be confirmed a second time, since every client now comes to the
+	// gateway; empty: none, or it has been.
 	Hold string
-	// Revoke says that the acknowledgement is to be removed, because the announcement's deadline has passed. A request to turn hibernation
-	// on that is still on its way then fails, so that the Services can lead to the instances alone again.
+	// Revoke says that the acknowledgement is to be removed, because the announcement's deadline has passed. A request
+	// to turn hibernation on that is still on its way then fails, so that the Services can lead to the instances alone
+	// again.
 	Revoke bool
 	// Unwakeable says that the cluster sleeps because of this project and that no connection wakes it any more.
 	Unwakeable bool
@@ -157,8 +160,8 @@ func (r *Routes) confirm(state routing, announcement contract.Announcement) {
 	}
 }
 
-// standIn are the routes of an awake cluster: a Service that leads to the gateway does so until it is ready, and after a doze until
-// it has been ready for settleTime.
+// standIn are the routes of an awake cluster: a Service that leads to the gateway does so until it is ready, and after
+// a doze until it has been ready for settleTime.
 func standIn(state routing, now time.Time) Routes {
 	routes := Routes{Reason: ReasonAwake}
 	for _, service := range state.Services {
@@ -174,7 +177,8 @@ func standIn(state routing, now time.Time) Routes {
 	return routes
 }
 
-// lead adds a Service until then. ReasonSettling takes precedence: with it, all slices of a Service stay, and with ReasonWaking not.
+// lead adds a Service until then. ReasonSettling takes precedence: with it, all slices of a Service stay, and with
+// ReasonWaking not.
 func (r *Routes) lead(uid types.UID, reason Reason, until time.Time) {
 	r.Lead = append(r.Lead, uid)
 	if r.Reason != ReasonSettling {

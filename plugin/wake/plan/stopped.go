@@ -9,18 +9,20 @@ import (
 )
 
 const (
-	// sidecarTimeout is how long the plugin waits for the sidecar to record that PostgreSQL has stopped, before it inspects the
-	// instances. The instance manager obeys a fence after 25 s at most.
+	// sidecarTimeout is how long the plugin waits for the sidecar to record that PostgreSQL has stopped, before it
+	// inspects the instances. The instance manager obeys a fence after 25 s at most.
 	sidecarTimeout = 30 * time.Second
-	// inspectionInterval is the interval between two inspections. After a refused connection, the next one follows after
-	// refusalInterval: one may be refused just before a starting postmaster listens.
+	// inspectionInterval is the interval between two inspections. After a refused connection, the next one follows
+	// after refusalInterval: one may be refused just before a starting postmaster listens.
 	inspectionInterval, refusalInterval = 5 * time.Second, time.Second
-	// LiftedFenceTimeout is after how long a fence that was lifted before PostgreSQL had stopped is assumed not to stop it any more.
-	// Only the pod's sidecar can prove that, by the postmaster's identity and the instance manager's status. If the sidecar is
-	// down, clients must be served all the same. An instance manager that still obeys the fence does so after 25 s at most. From
-	// the shutdown's checkpoint on, PostgreSQL accepts no sessions, and the sidecar's preparation has made that checkpoint short.
+	// LiftedFenceTimeout is after how long a fence that was lifted before PostgreSQL had stopped is assumed not to stop
+	// it any more. Only the pod's sidecar can prove that, by the postmaster's identity and the instance manager's
+	// status. If the sidecar is down, clients must be served all the same. An instance manager that still obeys the
+	// fence does so after 25 s at most. From the shutdown's checkpoint on, PostgreSQL accepts no sessions, and the
+	// sidecar's preparation has made that checkpoint short.
 	LiftedFenceTimeout = 2 * time.Minute
-	// fenceTimeout is how long PostgreSQL may serve although it is fenced: several times as long as a running instance manager takes.
+	// fenceTimeout is how long PostgreSQL may serve although it is fenced: several times as long as a running instance
+	// manager takes.
 	fenceTimeout = 2 * time.Minute
 )
 
@@ -34,8 +36,8 @@ type Instance struct {
 	// Deleting says that the pod is being deleted, and Running are its containers that still run.
 	Deleting bool
 	Running  []string
-	// Ready says that the kubelet reports PostgreSQL's container as ready: the instance manager has not obeyed the fence, or only a
-	// moment ago. Refuses says that PostgreSQL's port refuses connections.
+	// Ready says that the kubelet reports PostgreSQL's container as ready: the instance manager has not obeyed the
+	// fence, or only a moment ago. Refuses says that PostgreSQL's port refuses connections.
 	Ready, Refuses bool
 }
 
@@ -59,12 +61,13 @@ func (s Stop) Await(cluster Cluster, now time.Time) (Stop, time.Time) {
 	return s, s.began.Add(sidecarTimeout)
 }
 
-// Observe adds an inspection of all instances that have not ended. It reports whether it proves that PostgreSQL has stopped: every
-// instance has refused connections twice, and the kubelet reports PostgreSQL's container as not ready. The second condition excludes
-// a firewall that refuses connections. next is when to inspect the instances again.
+// Observe adds an inspection of all instances that have not ended. It reports whether it proves that PostgreSQL has
+// stopped: every instance has refused connections twice, and the kubelet reports PostgreSQL's container as not ready.
+// The second condition excludes a firewall that refuses connections. next is when to inspect the instances again.
 //
-// A postmaster closes its sockets when it exits, after the shutdown's checkpoint (CloseServerPorts in postmaster.c, 15 to 18). Until
-// then it answers 57P03 or, in the end, leaves connections unanswered. So any other result proves nothing.
+// A postmaster closes its sockets when it exits, after the shutdown's checkpoint (CloseServerPorts in postmaster.c, 15
+// to 18). Until then it answers 57P03 or, in the end, leaves connections unanswered. So any other result proves
+// nothing.
 func (s Stop) Observe(instances []Instance, now time.Time) (after Stop, stopped bool, next time.Time) {
 	serves := func(i Instance) bool { return i.Ready && !i.Refuses }
 	if !slices.ContainsFunc(instances, serves) {
@@ -90,7 +93,8 @@ func (s Stop) Observe(instances []Instance, now time.Time) (after Stop, stopped 
 	return s, true, now.Add(inspectionInterval) // to check that the stop has been recorded
 }
 
-// Ignored reports whether the fence is to be lifted because PostgreSQL still serves, while the gateway holds all clients.
+// Ignored reports whether the fence is to be lifted because PostgreSQL still serves, while the gateway holds all
+// clients.
 func (s Stop) Ignored(now time.Time) bool {
 	return !s.fenceLifted && !s.serving.IsZero() && now.Sub(s.serving) >= fenceTimeout
 }

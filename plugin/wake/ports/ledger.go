@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ErrNoPort says that every port is taken, or as many as the namespace may have. The cluster gets no acknowledgement and stays awake.
+// ErrNoPort says that every port is taken, or as many as the namespace may have. The cluster gets no acknowledgement
+// and stays awake.
 var ErrNoPort = errors.New("no_port: every port of the gateway's range belongs to a Service, or the namespace has its share")
 
-// keptAfter is how long a port stays its last Service's after that has gone. Routes to it, in other nodes' kube-proxies or
-// in DNS, are gone long before.
+// keptAfter is how long a port stays its last Service's after that has gone. Routes to it, in other nodes' kube-proxies
+// or in DNS, are gone long before.
 const keptAfter = 10 * time.Minute
 
 // Owner is a Service that has a port.
@@ -38,8 +39,8 @@ type Ledger struct {
 	byUID   map[types.UID]uint16 // the lowest if there should be several
 }
 
-// ReadLedger reads what a ConfigMap of the range holds. What is not understood belongs to somebody unknown, so that its port
-// is given to nobody.
+// ReadLedger reads what a ConfigMap of the range holds. What is not understood belongs to somebody unknown, so that its
+// port is given to nobody.
 func ReadLedger(of Range, data map[string]string) Ledger {
 	ledger := Ledger{of: of, entries: make(map[uint16]entry, len(data)), byUID: make(map[types.UID]uint16, len(data))}
 	for key, value := range data {
@@ -193,7 +194,8 @@ func (e entry) reusable(now time.Time) bool {
 	return !e.freed.IsZero() && now.Sub(e.freed) >= keptAfter
 }
 
-// Free marks the ports of Services that are gone, from now on. It returns the same ledger and false if none is to be marked.
+// Free marks the ports of Services that are gone, from now on. It returns the same ledger and false if none is to be
+// marked.
 func (l Ledger) Free(gone []types.UID, now time.Time) (Ledger, bool) {
 	changed := l
 	marked := false

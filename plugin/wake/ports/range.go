@@ -2,7 +2,8 @@
 //
 // A port belongs to one Service, by UID, on every replica, and is not given to another before every route to it must be
 // gone: a stale route must never lead one tenant's client into another's database. What belongs to whom is kept in
-// ConfigMaps, each changed only on the state that was read, so that two replicas can never give one port to two Services.
+// ConfigMaps, each changed only on the state that was read, so that two replicas can never give one port to two
+// Services.
 package ports
 
 import (
@@ -76,8 +77,8 @@ func Ephemeral() (Range, error) {
 	return r, nil
 }
 
-// CheckFree reports whether nobody else uses ports of the range: the kernel for outgoing connections, nor one of the plugin's
-// own listeners. Errors are [ErrOverlap].
+// CheckFree reports whether nobody else uses ports of the range: the kernel for outgoing connections, nor one of the
+// plugin's own listeners. Errors are [ErrOverlap].
 func (r Range) CheckFree(ephemeral Range, own []uint16) error {
 	if r.First <= ephemeral.Last && ephemeral.First <= r.Last {
 		return fmt.Errorf("%w: the kernel gives %s to outgoing connections (net.ipv4.ip_local_port_range)", ErrOverlap, ephemeral)

@@ -29,7 +29,8 @@ const (
 	namePrefix = "scale-to-zero-ports-"
 )
 
-// perBlock is how many ports a ConfigMap is about: about 60 KiB if all are taken, which is written for each that changes.
+// perBlock is how many ports a ConfigMap is about: about 60 KiB if all are taken, which is written for each that
+// changes.
 const perBlock = 500
 
 // attempts bounds how often a change that met another replica's is tried again; each time one of the replicas gets on.
@@ -78,8 +79,8 @@ func portIn(ledgers []Ledger, uid types.UID) (uint16, bool) {
 	return 0, false
 }
 
-// Assign gives every Service its port, but those for which there is none; it writes nothing where each has one. Errors are the API
-// server's.
+// Assign gives every Service its port, but those for which there is none; it writes nothing where each has one. Errors
+// are the API server's.
 func (s *Store) Assign(ctx context.Context, requests []Request, now time.Time) (map[types.UID]uint16, error) {
 	ledgers, err := s.cached(ctx)
 	if err != nil {
@@ -109,8 +110,8 @@ func (s *Store) Assign(ctx context.Context, requests []Request, now time.Time) (
 	return assigned, nil
 }
 
-// join adds to the batch that waits, if there is one, and returns what the whole batch was given. Whoever begins a batch
-// writes it, when the one before has been written.
+// join adds to the batch that waits, if there is one, and returns what the whole batch was given. Whoever begins a
+// batch writes it, when the one before has been written.
 func (s *Store) join(ctx context.Context, missing []Request, now time.Time) (map[types.UID]uint16, error) {
 	s.mutex.Lock()
 	b := s.joined
@@ -139,9 +140,9 @@ func (s *Store) join(ctx context.Context, missing []Request, now time.Time) (map
 	return b.assigned, b.err
 }
 
-// give gives as many ports as there are: those that the Services have had or that slices name, then the lowest that nobody
-// has had, so that replicas look in the same order and find what another has given, and then those that have rested. Blocks
-// that have nothing to give, as far as the informers know, are passed over.
+// give gives as many ports as there are: those that the Services have had or that slices name, then the lowest that
+// nobody has had, so that replicas look in the same order and find what another has given, and then those that have
+// rested. Blocks that have nothing to give, as far as the informers know, are passed over.
 func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
 	left, err := s.fair(ctx, b.requests, now)
 	if err != nil {
@@ -169,8 +170,9 @@ func (s *Store) give(ctx context.Context, b *batch, now time.Time) error {
 	return nil
 }
 
-// fair returns those that may have a port. A user who may create Services must not take the range: beside the first Services of its
-// clusters a namespace gets ports only while it has fewer than are free. One that has had a port keeps it.
+// fair returns those that may have a port. A user who may create Services must not take the range: beside the first
+// Services of its clusters a namespace gets ports only while it has fewer than are free. One that has had a port keeps
+// it.
 func (s *Store) fair(ctx context.Context, requests []Request, now time.Time) ([]Request, error) {
 	ledgers, err := s.cached(ctx)
 	if err != nil {
@@ -191,8 +193,8 @@ func (s *Store) fair(ctx context.Context, requests []Request, now time.Time) ([]
 	return may, nil
 }
 
-// giveIn gives ports of one block, in one write, and returns the Services that got none. Who has a port is what the ledger says
-// that was written: what was computed for a write that another replica came before does not hold.
+// giveIn gives ports of one block, in one write, and returns the Services that got none. Who has a port is what the
+// ledger says that was written: what was computed for a write that another replica came before does not hold.
 func (s *Store) giveIn(
 	ctx context.Context, block Range, age Age, requests []Request, asks func(Request) bool, assigned map[types.UID]uint16, now time.Time,
 ) (left []Request, err error) {
@@ -256,7 +258,8 @@ func (s *Store) Free(ctx context.Context, gone []types.UID, now time.Time) error
 	return nil
 }
 
-// BelongsToAnother reports whether the ledger, as the informers have it, gives the port to another Service than this one.
+// BelongsToAnother reports whether the ledger, as the informers have it, gives the port to another Service than this
+// one.
 func (s *Store) BelongsToAnother(ctx context.Context, port uint16, than types.UID) (bool, error) {
 	ledgers, err := s.cached(ctx)
 	if err != nil {
@@ -281,8 +284,9 @@ func (s *Store) Owners(ctx context.Context) ([]Owner, error) {
 	return owners, nil
 }
 
-// change applies a change to a block on the state that the API server has, until no other replica comes between, and returns the
-// ledger that the API server has then. The change may be computed several times; it says whether there is anything to write.
+// change applies a change to a block on the state that the API server has, until no other replica comes between, and
+// returns the ledger that the API server has then. The change may be computed several times; it says whether there is
+// anything to write.
 func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (Ledger, error) {
 	var written Ledger
 	err := retry.OnError(wait.Backoff{Steps: attempts}, cameBetween, func() (err error) {
@@ -317,8 +321,9 @@ func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger)
 	return after, nil
 }
 
-// cached are the blocks as the informers have them, the lowest first. A block is parsed again only if it has changed. All are
-// listed at once, since a cache of some namespaces looks the kind up among all that the API server serves at each call.
+// cached are the blocks as the informers have them, the lowest first. A block is parsed again only if it has changed.
+// All are listed at once, since a cache of some namespaces looks the kind up among all that the API server serves at
+// each call.
 func (s *Store) cached(ctx context.Context) ([]Ledger, error) {
 	var list corev1.ConfigMapList
 	if err := s.Client.List(ctx, &list, client.InNamespace(s.Namespace)); err != nil {
@@ -361,8 +366,8 @@ func (s *Store) read(ctx context.Context, block Range) (*corev1.ConfigMap, error
 	return &have, nil
 }
 
-// blocks are the parts of the range, the lowest first. Their bounds do not depend on the range's ends, so that another range
-// finds the same ConfigMaps.
+// blocks are the parts of the range, the lowest first. Their bounds do not depend on the range's ends, so that another
+// range finds the same ConfigMaps.
 func (s *Store) blocks() []Range {
 	first, last := int(s.Range.First)/perBlock, int(s.Range.Last)/perBlock
 	blocks := make([]Range, 0, last-first+1)

@@ -21,8 +21,8 @@ const (
 	nameTypeHost        = 0
 )
 
-// collectHello reads TLS records until the handshake message in them is whole, and returns it without its header. A client
-// waits for the server behind its ClientHello, so the message must end where its record does.
+// collectHello reads TLS records until the handshake message in them is whole, and returns it without its header. A
+// client waits for the server behind its ClientHello, so the message must end where its record does.
 func collectHello(in *input) ([]byte, error) {
 	var message []byte
 	for offset := 0; ; {
@@ -85,7 +85,8 @@ type hello struct {
 	protocols  []string
 }
 
-// parseHello reads a ClientHello (RFC 8446, section 4.1.2) without its header. Its extensions may be missing, as in TLS 1.2.
+// parseHello reads a ClientHello (RFC 8446, section 4.1.2) without its header. Its extensions may be missing, as in TLS
+// 1.2.
 func parseHello(message []byte) (hello, error) {
 	input := cryptobyte.String(message)
 	var version uint16

@@ -7,12 +7,12 @@ import (
 	"os"
 )
 
-// firstBuffer is the size in bytes of a client's first buffer: a startup packet of psql has about 90, a ClientHello 300 to
-// 1,800. A thousand clients that send nothing are then half a megabyte.
+// firstBuffer is the size in bytes of a client's first buffer: a startup packet of psql has about 90, a ClientHello 300
+// to 1,800. A thousand clients that send nothing are then half a megabyte.
 const firstBuffer = 512
 
-// input is what the client has sent since the last answer. It reads what is there, not only what is asked for: that shows
-// bytes that came before an answer, as it does in the server.
+// input is what the client has sent since the last answer. It reads what is there, not only what is asked for: that
+// shows bytes that came before an answer, as it does in the server.
 type input struct {
 	from   io.Reader
 	buffer []byte

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// parseParameters reads what follows the version in a StartupMessage: pairs of strings that end with a zero byte each, and a
-// zero byte behind the last. The last of several with the same name holds, as in the server.
+// parseParameters reads what follows the version in a StartupMessage: pairs of strings that end with a zero byte each,
+// and a zero byte behind the last. The last of several with the same name holds, as in the server.
 func parseParameters(packet []byte) (Packet, error) {
 	var parsed Packet
 	for {
@@ -61,8 +61,8 @@ func (p Packet) completed(beyond int) (Packet, error) {
 	return p, nil
 }
 
-// parseReplication reads the value as the server does: "database", or a boolean as in parse_bool (src/backend/utils/adt/bool.c),
-// which takes every beginning of a word that no other word begins with.
+// parseReplication reads the value as the server does: "database", or a boolean as in parse_bool
+// (src/backend/utils/adt/bool.c), which takes every beginning of a word that no other word begins with.
 func parseReplication(value string) (replication Replication, understood bool) {
 	if value == "database" {
 		return LogicalReplication, true

@@ -9,7 +9,8 @@ type Reason string
 const (
 	// ReasonBare is a connection that ended before its first byte: monitoring, a port scan.
 	ReasonBare Reason = "bare_connect"
-	// ReasonIncomplete is a connection that ended within its startup packet, also a client that did not like the answer S.
+	// ReasonIncomplete is a connection that ended within its startup packet, also a client that did not like the answer
+	// S.
 	ReasonIncomplete Reason = "incomplete"
 	// ReasonGarbage is what no PostgreSQL client sends.
 	ReasonGarbage Reason = "garbage"

@@ -17,8 +17,8 @@ const (
 	TooManyConnections SQLSTATE = "53300"
 )
 
-// Refuse encodes the answer that ends a session before it began. Only a [Plain] client understands it. The message is read by
-// a person.
+// Refuse encodes the answer that ends a session before it began. Only a [Plain] client understands it. The message is
+// read by a person.
 func Refuse(state SQLSTATE, message string) ([]byte, error) {
 	packet, err := (&pgproto3.ErrorResponse{
 		Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: string(state), Message: message,

@@ -1,9 +1,9 @@
-// Package startup reads what a PostgreSQL client sends first, up to the point at which it waits for a server: its startup
-// packet, or its ClientHello where it speaks TLS. It decides whether that is a client at all, so that a port scan wakes
-// nothing, and keeps the bytes so that a server gets exactly what the client sent.
+// Package startup reads what a PostgreSQL client sends first, up to the point at which it waits for a server: its
+// startup packet, or its ClientHello where it speaks TLS. It decides whether that is a client at all, so that a port
+// scan wakes nothing, and keeps the bytes so that a server gets exactly what the client sent.
 //
-// The rules are those of the server's own src/backend/tcop/backend_startup.c, PostgreSQL 18, and stricter where the server
-// is lenient towards what no client sends.
+// The rules are those of the server's own src/backend/tcop/backend_startup.c, PostgreSQL 18, and stricter where the
+// server is lenient towards what no client sends.
 package startup
 
 import (
@@ -59,10 +59,11 @@ const (
 // Packet is what a client sent first.
 type Packet struct {
 	Kind Kind
-	// Bytes is what a server must get: everything that was read since the last answer, so also what the client sent behind
-	// its startup packet without waiting.
+	// Bytes is what a server must get: everything that was read since the last answer, so also what the client sent
+	// behind its startup packet without waiting.
 	Bytes []byte
-	// User and Database are known of a Plain startup packet only. Database is the user's name where none is asked for, as in the server.
+	// User and Database are known of a Plain startup packet only. Database is the user's name where none is asked for,
+	// as in the server.
 	User, Database string
 	// Replication is known of a Plain startup packet only.
 	Replication Replication
@@ -91,9 +92,9 @@ const (
 	handshake = 0x16
 )
 
-// Read reads the startup packet of a client, and answers its SSLRequest with S and its GSSENCRequest with N. It reads at most limit
-// bytes. The caller sets the connection's deadline, which bounds the whole, and hangs up on an error: that is always an
-// [*Error].
+// Read reads the startup packet of a client, and answers its SSLRequest with S and its GSSENCRequest with N. It reads
+// at most limit bytes. The caller sets the connection's deadline, which bounds the whole, and hangs up on an error:
+// that is always an [*Error].
 func Read(client io.ReadWriter, limit int) (Packet, error) {
 	in := &input{from: client, limit: limit}
 	first, err := in.peek(1)

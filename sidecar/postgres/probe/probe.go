@@ -19,8 +19,8 @@ const (
 	CannotConnectNow = "57P03"
 	// SessionOpened is returned if the server asks for no password (PostgreSQL's successful_completion).
 	SessionOpened = "00000"
-	// Role exists since CloudNativePG 1.28.3, 1.29.1 and 1.30.0 and has no password. A server asks for a password even if it does
-	// not know the role.
+	// Role exists since CloudNativePG 1.28.3, 1.29.1 and 1.30.0 and has no password. A server asks for a password even
+	// if it does not know the role.
 	Role = "cnpg_metrics_exporter"
 	// Database exists in every instance.
 	Database = "postgres"
@@ -31,13 +31,13 @@ const (
 // ErrUnreachable means that the server did not answer.
 var ErrUnreachable = errors.New("the server does not answer")
 
-// Startup sends a startup packet on a new connection and returns the SQLSTATE of the server's answer, or an empty code if the
-// server asks for a password. It ends with the context, and the connection cannot be used afterwards. Errors are
+// Startup sends a startup packet on a new connection and returns the SQLSTATE of the server's answer, or an empty code
+// if the server asks for a password. It ends with the context, and the connection cannot be used afterwards. Errors are
 // [ErrUnreachable].
 //
-// With CloudNativePG's last rule in pg_hba.conf the server asks for a password, so that no session is opened. Where a rule
-// trusts the client, a session is opened and terminated in order: when Startup returns, the statistics have counted it. While
-// the server does not accept sessions, each packet is a line in its log.
+// With CloudNativePG's last rule in pg_hba.conf the server asks for a password, so that no session is opened. Where a
+// rule trusts the client, a session is opened and terminated in order: when Startup returns, the statistics have
+// counted it. While the server does not accept sessions, each packet is a line in its log.
 func Startup(ctx context.Context, conn net.Conn) (code string, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -60,7 +60,8 @@ func Startup(ctx context.Context, conn net.Conn) (code string, err error) {
 	return code, err
 }
 
-// readAnswer reads the server's first message or, if the server trusts the client, all messages until the session is open.
+// readAnswer reads the server's first message or, if the server trusts the client, all messages until the session is
+// open.
 func readAnswer(conn io.Reader) (string, error) {
 	frontend := pgproto3.NewFrontend(conn, io.Discard)
 	frontend.SetMaxBodyLen(maximumAnswer)
