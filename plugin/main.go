@@ -116,7 +116,9 @@ func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io
 }
 
 // keepCertificates reads the Secrets until the context ends, and writes what is missing, invalid or due.
-func keepCertificates(ctx context.Context, client kubernetes.Interface, names cnpgi.CertificateNames, logger *slog.Logger) {
+func keepCertificates(
+	ctx context.Context, client kubernetes.Interface, names cnpgi.CertificateNames, logger *slog.Logger,
+) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		switch written, err := cnpgi.EnsureCertificates(ctx, client, names, time.Now()); {
 		case err != nil:

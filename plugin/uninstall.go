@@ -75,7 +75,9 @@ func (e *inUseError) Error() string {
 
 // awaitRemovable returns nil if no Cluster lists the plugin and the plugin has removed its objects for those that did,
 // for which it waits up to within. clusters is the group and version of the Cluster resource.
-func awaitRemovable(ctx context.Context, reader client.Reader, clusters schema.GroupVersion, within time.Duration) error {
+func awaitRemovable(
+	ctx context.Context, reader client.Reader, clusters schema.GroupVersion, within time.Duration,
+) error {
 	users, fenced, err := listing(ctx, reader, clusters)
 	if err != nil {
 		return err
@@ -109,7 +111,9 @@ func awaitRemovable(ctx context.Context, reader client.Reader, clusters schema.G
 
 // listing returns the Clusters that list the plugin, and those of the others that this project has fenced to doze; none
 // if the operator's CRDs are missing.
-func listing(ctx context.Context, reader client.Reader, clusters schema.GroupVersion) (users, fenced []string, err error) {
+func listing(
+	ctx context.Context, reader client.Reader, clusters schema.GroupVersion,
+) (users, fenced []string, err error) {
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(clusters.WithKind("ClusterList"))
 	for next := ""; ; {

@@ -35,7 +35,8 @@ func explainCommand(ctx context.Context, arguments []string, lookup func(string)
 	var e explainer
 	flags := flag.NewFlagSet("explain", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&e.dsn, "dsn", "", "a connection string or URL of any PostgreSQL server; without it: the server of this pod")
+	flags.StringVar(&e.dsn, "dsn", "",
+		"a connection string or URL of any PostgreSQL server; without it: the server of this pod")
 	flags.StringVar(&e.mode, "activity", contract.ActivityConnections, "with --dsn: what counts, connections or queries")
 	flags.StringVar(&e.ignore, "ignore", "", "with --dsn: sessions that never count, as in the annotation")
 	flags.BoolVar(&e.watch, "watch", false, "explain again every two seconds")
@@ -89,7 +90,9 @@ func (e explainer) once(ctx context.Context, lookup func(string) string, stdout 
 type sampler func(context.Context, activity.Rules) (postgres.Sample, []activity.Session, error)
 
 // source returns the function that samples, and the rules to judge by.
-func (e explainer) source(ctx context.Context, lookup func(string) string) (sampler, activity.Rules, *contract.Report, error) {
+func (e explainer) source(
+	ctx context.Context, lookup func(string) string,
+) (sampler, activity.Rules, *contract.Report, error) {
 	if e.dsn != "" {
 		rules, err := rulesOf(contract.ReportedRules{Activity: e.mode, Ignore: e.ignore})
 		return func(ctx context.Context, rules activity.Rules) (postgres.Sample, []activity.Session, error) {
@@ -130,7 +133,8 @@ func rulesOf(reported contract.ReportedRules) (activity.Rules, error) {
 func askWorker(ctx context.Context, port uint16) (contract.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, workerTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, contract.PathActivity), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		fmt.Sprintf("http://127.0.0.1:%d%s", port, contract.PathActivity), nil)
 	if err != nil {
 		return contract.Report{}, fmt.Errorf("ask the worker: %w", err)
 	}

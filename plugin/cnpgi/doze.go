@@ -21,7 +21,8 @@ func addReadinessProbe(pod *corev1.Pod) {
 	if sidecar == nil {
 		return
 	}
-	sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: contract.EnvReadinessPort, Value: strconv.Itoa(contract.ReadinessPort)})
+	sidecar.Env = append(sidecar.Env,
+		corev1.EnvVar{Name: contract.EnvReadinessPort, Value: strconv.Itoa(contract.ReadinessPort)})
 	sidecar.ReadinessProbe = &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(contract.ReadinessPort)}},
 		PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 1, SuccessThreshold: 1,

@@ -22,7 +22,9 @@ type Hooks struct {
 }
 
 // GetCapabilities registers the hooks for Clusters and Backups.
-func (h *Hooks) GetCapabilities(context.Context, *reconciler.ReconcilerHooksCapabilitiesRequest) (*reconciler.ReconcilerHooksCapabilitiesResult, error) {
+func (h *Hooks) GetCapabilities(
+	context.Context, *reconciler.ReconcilerHooksCapabilitiesRequest,
+) (*reconciler.ReconcilerHooksCapabilitiesResult, error) {
 	return &reconciler.ReconcilerHooksCapabilitiesResult{
 		ReconcilerCapabilities: []*reconciler.ReconcilerHooksCapability{
 			{Kind: reconciler.ReconcilerHooksCapability_KIND_CLUSTER}, {Kind: reconciler.ReconcilerHooksCapability_KIND_BACKUP},
@@ -46,7 +48,9 @@ type reconciled struct {
 
 // Pre enqueues a cluster and lets the operator continue, unless the cluster dozes, or a Backup has to wait: the
 // operator would wait for an instance that is fenced.
-func (h *Hooks) Pre(ctx context.Context, request *reconciler.ReconcilerHooksRequest) (*reconciler.ReconcilerHooksResult, error) {
+func (h *Hooks) Pre(
+	ctx context.Context, request *reconciler.ReconcilerHooksRequest,
+) (*reconciler.ReconcilerHooksResult, error) {
 	var r reconciled
 	err := json.Unmarshal(request.GetResourceDefinition(), &r)
 	cluster := types.NamespacedName{Namespace: r.Metadata.Namespace, Name: r.Spec.Cluster.Name}

@@ -18,7 +18,9 @@ type Identity struct {
 }
 
 // GetPluginMetadata describes the plugin.
-func (i *Identity) GetPluginMetadata(context.Context, *identity.GetPluginMetadataRequest) (*identity.GetPluginMetadataResponse, error) {
+func (i *Identity) GetPluginMetadata(
+	context.Context, *identity.GetPluginMetadataRequest,
+) (*identity.GetPluginMetadataResponse, error) {
 	return &identity.GetPluginMetadataResponse{
 		Name: contract.PluginName, Version: i.Version, DisplayName: "Scale to zero",
 		Description: "Hibernates clusters that nobody uses", Vendor: "cnpg-i/scale-to-zero",
@@ -28,7 +30,9 @@ func (i *Identity) GetPluginMetadata(context.Context, *identity.GetPluginMetadat
 }
 
 // GetPluginCapabilities lists the services that the operator may call.
-func (i *Identity) GetPluginCapabilities(context.Context, *identity.GetPluginCapabilitiesRequest) (*identity.GetPluginCapabilitiesResponse, error) {
+func (i *Identity) GetPluginCapabilities(
+	context.Context, *identity.GetPluginCapabilitiesRequest,
+) (*identity.GetPluginCapabilitiesResponse, error) {
 	service := func(kind identity.PluginCapability_Service_Type) *identity.PluginCapability {
 		return &identity.PluginCapability{Type: &identity.PluginCapability_Service_{Service: &identity.PluginCapability_Service{Type: kind}}}
 	}

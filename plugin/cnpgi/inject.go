@@ -96,7 +96,8 @@ func injectSidecar(pod *corev1.Pod, sidecar Sidecar) (*corev1.Pod, error) {
 		return nil, err
 	}
 	injected := pod.DeepCopy()
-	setByName(&injected.Spec.Containers, container(postgres, socket, sidecar, sidecar.Resources.In(guaranteed(pod))), func(c corev1.Container) string { return c.Name })
+	setByName(&injected.Spec.Containers, container(postgres, socket, sidecar, sidecar.Resources.In(guaranteed(pod))),
+		func(c corev1.Container) string { return c.Name })
 	for _, volume := range volumes() {
 		setByName(&injected.Spec.Volumes, volume, func(v corev1.Volume) string { return v.Name })
 	}
@@ -144,7 +145,9 @@ func variable(c *corev1.Container, name string) string {
 	return ""
 }
 
-func container(postgres *corev1.Container, socket corev1.VolumeMount, sidecar Sidecar, resources corev1.ResourceRequirements) corev1.Container {
+func container(
+	postgres *corev1.Container, socket corev1.VolumeMount, sidecar Sidecar, resources corev1.ResourceRequirements,
+) corev1.Container {
 	return corev1.Container{
 		Name: containerName, Image: sidecar.Image, ImagePullPolicy: corev1.PullIfNotPresent,
 		Ports: []corev1.ContainerPort{{Name: portName, ContainerPort: port, Protocol: corev1.ProtocolTCP}},

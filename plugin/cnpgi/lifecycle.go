@@ -61,7 +61,9 @@ type Lifecycle struct {
 }
 
 // GetCapabilities registers the hook for pods, both operations.
-func (l *Lifecycle) GetCapabilities(context.Context, *lifecycle.OperatorLifecycleCapabilitiesRequest) (*lifecycle.OperatorLifecycleCapabilitiesResponse, error) {
+func (l *Lifecycle) GetCapabilities(
+	context.Context, *lifecycle.OperatorLifecycleCapabilitiesRequest,
+) (*lifecycle.OperatorLifecycleCapabilitiesResponse, error) {
 	return &lifecycle.OperatorLifecycleCapabilitiesResponse{
 		LifecycleCapabilities: []*lifecycle.OperatorLifecycleCapabilities{{
 			Group: "", Kind: "Pod",
@@ -74,7 +76,9 @@ func (l *Lifecycle) GetCapabilities(context.Context, *lifecycle.OperatorLifecycl
 }
 
 // LifecycleHook answers with the patch that injects the sidecar, or with none. It never returns an error.
-func (l *Lifecycle) LifecycleHook(ctx context.Context, request *lifecycle.OperatorLifecycleRequest) (*lifecycle.OperatorLifecycleResponse, error) {
+func (l *Lifecycle) LifecycleHook(
+	ctx context.Context, request *lifecycle.OperatorLifecycleRequest,
+) (*lifecycle.OperatorLifecycleResponse, error) {
 	operation := request.GetOperationType().GetType()
 	patch, result := l.patch(ctx, request, operation)
 	l.Observer.Injected(nameOf(operation), result)
@@ -86,8 +90,11 @@ func nameOf(operation lifecycle.OperatorOperationType_Type) string {
 	return strings.ToLower(strings.TrimPrefix(operation.String(), "TYPE_"))
 }
 
-func (l *Lifecycle) patch(ctx context.Context, request *lifecycle.OperatorLifecycleRequest, operation lifecycle.OperatorOperationType_Type) ([]byte, Result) {
-	if operation != lifecycle.OperatorOperationType_TYPE_EVALUATE && operation != lifecycle.OperatorOperationType_TYPE_CREATE {
+func (l *Lifecycle) patch(
+	ctx context.Context, request *lifecycle.OperatorLifecycleRequest, operation lifecycle.OperatorOperationType_Type,
+) ([]byte, Result) {
+	if operation != lifecycle.OperatorOperationType_TYPE_EVALUATE &&
+		operation != lifecycle.OperatorOperationType_TYPE_CREATE {
 		return nil, ResultSkipped
 	}
 	kind, err := object.GetKind(request.GetObjectDefinition())
@@ -107,7 +114,8 @@ func (l *Lifecycle) patch(ctx context.Context, request *lifecycle.OperatorLifecy
 	}
 	logger := l.Logger.With("operation", nameOf(operation), "namespace", pod.Namespace, "pod", pod.Name)
 	owner := readCluster(request.GetClusterDefinition())
-	injected, err := l.inject(&pod, &owner, l.limits(ctx, pod.Namespace, logger), operation == lifecycle.OperatorOperationType_TYPE_CREATE)
+	injected, err := l.inject(&pod, &owner, l.limits(ctx, pod.Namespace, logger),
+		operation == lifecycle.OperatorOperationType_TYPE_CREATE)
 	if err != nil {
 		l.Observer.NotInjected(owner.identity(), err.Error())
 		logger.Error("the sidecar is not injected", "error", err.Error())
@@ -194,6 +202,7 @@ func (l *Lifecycle) make(pod *corev1.Pod, owner *cluster, of limits) (*corev1.Po
 // withoutSidecar returns the pod as the operator alone would create it.
 func withoutSidecar(pod *corev1.Pod) *corev1.Pod {
 	plain := pod.DeepCopy()
-	plain.Spec.Containers = slices.DeleteFunc(plain.Spec.Containers, func(c corev1.Container) bool { return c.Name == containerName })
+	plain.Spec.Containers = slices.DeleteFunc(plain.Spec.Containers,
+		func(c corev1.Container) bool { return c.Name == containerName })
 	return plain
 }

@@ -140,7 +140,8 @@ func refused(item *corev1.LimitRangeItem, of corev1.ResourceRequirements) string
 	for _, name := range slices.Sorted(maps.Keys(item.MaxLimitRequestRatio)) {
 		ratio, request, limit := item.MaxLimitRequestRatio[name], of.Requests[name], of.Limits[name]
 		if least := leastRequest(name, limit, ratio); limit.Sign() <= 0 || request.Cmp(least) < 0 {
-			return fmt.Sprintf("the limit of %s may be %s times its request, and they are %s and %s", name, &ratio, &limit, &request)
+			return fmt.Sprintf("the limit of %s may be %s times its request, and they are %s and %s", name, &ratio,
+				&limit, &request)
 		}
 	}
 	return ""

@@ -29,7 +29,8 @@ func replace(value any, list string, index int) operation {
 // including fields of a newer Kubernetes.
 func changes(from, to *corev1.Pod) []operation {
 	operations := containerChanges("/spec/containers", from.Spec.Containers, to.Spec.Containers)
-	operations = append(operations, containerChanges("/spec/initContainers", from.Spec.InitContainers, to.Spec.InitContainers)...)
+	operations = append(operations,
+		containerChanges("/spec/initContainers", from.Spec.InitContainers, to.Spec.InitContainers)...)
 	if len(from.Spec.Volumes) == 0 {
 		return append(operations, add(to.Spec.Volumes, "/spec/volumes"))
 	}
@@ -56,7 +57,8 @@ func containerChanges(list string, from, to []corev1.Container) []operation {
 			item := fmt.Sprintf("%s/%d", list, i)
 			operations = append(operations, probeChanges(item+"/startupProbe", from[i].StartupProbe, container.StartupProbe)...)
 			operations = append(operations, hookChanges(item+"/lifecycle", from[i].Lifecycle, container.Lifecycle)...)
-			operations = append(operations, requestChanges(item+"/resources/requests", from[i].Resources.Requests, container.Resources.Requests)...)
+			operations = append(operations,
+				requestChanges(item+"/resources/requests", from[i].Resources.Requests, container.Resources.Requests)...)
 		}
 	}
 	return operations

@@ -46,7 +46,8 @@ func SlowStartupProbes(pod *corev1.Pod) []corev1.Container {
 	for i := range pod.Spec.InitContainers {
 		container := &pod.Spec.InitContainers[i]
 		probe := container.StartupProbe
-		if !restartable(container) || probe == nil || probe.InitialDelaySeconds == 0 && cmp.Or(probe.PeriodSeconds, defaultPeriod) == 1 {
+		if !restartable(container) || probe == nil ||
+			probe.InitialDelaySeconds == 0 && cmp.Or(probe.PeriodSeconds, defaultPeriod) == 1 {
 			continue
 		}
 		slow = append(slow, corev1.Container{Name: container.Name, RestartPolicy: container.RestartPolicy, StartupProbe: &corev1.Probe{

@@ -37,7 +37,9 @@ type CertificateNames struct{ Namespace, Service, ServerSecret, ClientSecret str
 // EnsureCertificates creates or renews what is missing, invalid or due, and leaves the rest alone. It returns the names
 // of the Secrets it wrote. It may run concurrently in several processes: a later one finds the Secret created or
 // changed and leaves it alone.
-func EnsureCertificates(ctx context.Context, client kubernetes.Interface, names CertificateNames, now time.Time) ([]string, error) {
+func EnsureCertificates(
+	ctx context.Context, client kubernetes.Interface, names CertificateNames, now time.Time,
+) ([]string, error) {
 	server := []string{names.Service, names.Service + "." + names.Namespace, names.Service + "." + names.Namespace + ".svc"}
 	var written []string
 	for _, secret := range []struct {
@@ -55,7 +57,9 @@ func EnsureCertificates(ctx context.Context, client kubernetes.Interface, names 
 	return written, nil
 }
 
-func ensureSecret(ctx context.Context, client kubernetes.Interface, namespace, name string, dns []string, now time.Time) (bool, error) {
+func ensureSecret(
+	ctx context.Context, client kubernetes.Interface, namespace, name string, dns []string, now time.Time,
+) (bool, error) {
 	secrets := client.CoreV1().Secrets(namespace)
 	have, err := secrets.Get(ctx, name, metav1.GetOptions{})
 	exists := !apierrors.IsNotFound(err)
@@ -138,7 +142,8 @@ func issue(last map[string][]byte, dns []string, now time.Time) (map[string][]by
 // isAuthorityOf reports whether a certificate is the CA that this package has made for the Secret of the other, and for
 // no other.
 func isAuthorityOf(authority, leaf *x509.Certificate) bool {
-	return authority.Subject.CommonName == authorityName(leaf.Subject.CommonName) && authority.CheckSignatureFrom(authority) == nil
+	return authority.Subject.CommonName == authorityName(leaf.Subject.CommonName) &&
+		authority.CheckSignatureFrom(authority) == nil
 }
 
 func authorityName(of string) string { return of + " authority" }

@@ -136,7 +136,9 @@ func (s *Server) serve(ctx context.Context, listener net.Listener, options ...gr
 }
 
 // recover keeps a panic in one call from ending the process, on which every cluster's reconciliation depends.
-func (s *Server) recover(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
+func (s *Server) recover(
+	ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (answer any, err error) {
 	defer func() {
 		if caught := recover(); caught != nil {
 			s.Logger.Error("a call panicked", "method", info.FullMethod, "panic", fmt.Sprint(caught))

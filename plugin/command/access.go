@@ -87,7 +87,8 @@ func newAccess(config *rest.Config, resource schema.GroupVersion, namespace stri
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	core := rest.CopyConfig(config)
-	core.APIPath, core.GroupVersion, core.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion, clientgoscheme.Codecs.WithoutConversion()
+	core.APIPath, core.GroupVersion, core.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion,
+		clientgoscheme.Codecs.WithoutConversion()
 	pods, err := rest.RESTClientFor(core)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
@@ -157,7 +158,8 @@ func because(err error) string {
 		return "you may not ask it (get pods/proxy)"
 	case apierrors.IsNotFound(err):
 		return "there is no such pod, or no sidecar in it"
-	case apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && status(err) >= http.StatusInternalServerError:
+	case apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err),
+		apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && status(err) >= http.StatusInternalServerError:
 		return "the API server does not reach it"
 	default:
 		return err.Error()
@@ -193,7 +195,8 @@ func (a *access) cluster(ctx context.Context, name string) (*cnpgv1.Cluster, err
 }
 
 func notListed(key types.NamespacedName) error {
-	return fmt.Errorf("the Cluster %q in the namespace %q does not list the plugin %s", key.Name, key.Namespace, contract.PluginName)
+	return fmt.Errorf("the Cluster %q in the namespace %q does not list the plugin %s", key.Name, key.Namespace,
+		contract.PluginName)
 }
 
 // failed says what has failed, and how to name another resource type if it is the type that does not exist.
@@ -207,7 +210,8 @@ func (a *access) failed(what string, err error) error {
 // unknown reports whether the resource type, rather than the object, does not exist.
 func (a *access) unknown(err error) bool {
 	var answered apierrors.APIStatus
-	return apierrors.IsNotFound(err) && errors.As(err, &answered) && (answered.Status().Details == nil || answered.Status().Details.Name == "")
+	return apierrors.IsNotFound(err) && errors.As(err, &answered) &&
+		(answered.Status().Details == nil || answered.Status().Details.Name == "")
 }
 
 // clusters reads the Clusters that list the plugin, or the one of that name, which must list it; an empty namespace

@@ -76,7 +76,9 @@ func parseLength(value string) (time.Duration, error) {
 }
 
 // keep sets the time until which the cluster is kept awake, as returned by decide.
-func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluster, time.Time) (until time.Time, change bool)) error {
+func (p *program) keep(
+	c *cobra.Command, name string, decide func(*cnpgv1.Cluster, time.Time) (until time.Time, change bool),
+) error {
 	a, err := p.connect()
 	if err != nil {
 		return err
@@ -115,6 +117,7 @@ func (p *program) keep(c *cobra.Command, name string, decide func(*cnpgv1.Cluste
 			_, _ = fmt.Fprintf(w, "Cluster %s/%s is not kept awake.\n", answer.Namespace, answer.Cluster)
 			return
 		}
-		_, _ = fmt.Fprintf(w, "Cluster %s/%s is kept awake until %s.\n", answer.Namespace, answer.Cluster, answer.Until.Format(time.RFC3339))
+		_, _ = fmt.Fprintf(w, "Cluster %s/%s is kept awake until %s.\n", answer.Namespace, answer.Cluster,
+			answer.Until.Format(time.RFC3339))
 	})
 }

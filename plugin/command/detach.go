@@ -48,7 +48,8 @@ wake it. The plugin wakes a cluster that dozes, and resumes the ScheduledBackups
 			}
 			keys := []types.NamespacedName{{Namespace: a.namespace, Name: strings.Join(arguments, "")}}
 			if len(arguments) == 0 {
-				clusters, err := a.list(c.Context(), map[bool]string{false: a.namespace}[everywhere], client.MatchingLabelsSelector{Selector: matching})
+				clusters, err := a.list(c.Context(), map[bool]string{false: a.namespace}[everywhere],
+					client.MatchingLabelsSelector{Selector: matching})
 				if err != nil {
 					return err
 				}
@@ -89,7 +90,8 @@ wake it. The plugin wakes a cluster that dozes, and resumes the ScheduledBackups
 
 // entry returns the position of the plugin in the list of a Cluster, even if it is turned off there, or -1.
 func entry(cluster *cnpgv1.Cluster) int {
-	return slices.IndexFunc(cluster.Spec.Plugins, func(p cnpgv1.PluginConfiguration) bool { return p.Name == contract.PluginName })
+	return slices.IndexFunc(cluster.Spec.Plugins,
+		func(p cnpgv1.PluginConfiguration) bool { return p.Name == contract.PluginName })
 }
 
 // detach removes the plugin from the list of one Cluster. The patch tests that the entry at the position is the
@@ -99,7 +101,8 @@ func (a *access) detach(ctx context.Context, key types.NamespacedName, dryRun bo
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	changed := func(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsConflict(err) } // Invalid: the test has failed
+	// Invalid: the test has failed.
+	changed := func(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsConflict(err) }
 	err = retry.OnError(retry.DefaultRetry, changed, func() error {
 		cluster, err := a.get(ctx, key)
 		if err != nil {
@@ -124,7 +127,8 @@ func (a *access) detach(ctx context.Context, key types.NamespacedName, dryRun bo
 func writeDetached(out io.Writer, d *result, how string) {
 	follows := "The operator restarts the instances that have a sidecar."
 	if d.State == StateAsleep || d.State == StateAsleepByHand {
-		follows = fmt.Sprintf("It stays hibernated, and connections no longer wake it. To wake it: %s wake -n %s %s", called, d.Namespace, d.Cluster)
+		follows = fmt.Sprintf("It stays hibernated, and connections no longer wake it. To wake it: %s wake -n %s %s",
+			called, d.Namespace, d.Cluster)
 	}
 	_, _ = fmt.Fprintf(out, "Cluster %s/%s no longer lists the plugin%s. %s\n", d.Namespace, d.Cluster, how, follows)
 }

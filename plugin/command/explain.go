@@ -248,7 +248,8 @@ func (e *explanation) writeInstances(p func(string, ...any), now time.Time) {
 		if t.Report.LastUnseenClient != "" {
 			note = "newest short session: from " + t.Report.LastUnseenClient
 		}
-		p("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Pod, role, use, cell(long(t.Report.IdleForSeconds)), cell(last), cell(sessions(t.Report.Sessions)), cell(note))
+		p("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Pod, role, use, cell(long(t.Report.IdleForSeconds)), cell(last),
+			cell(sessions(t.Report.Sessions)), cell(note))
 	}
 	p("\nTheir sessions, and which of them count:\n")
 	for _, t := range e.Instances {

@@ -136,7 +136,8 @@ const (
 // colourful reports whether to use colours: on a terminal that supports them, unless NO_COLOR is set (no-color.org).
 func colourful(out io.Writer, getenv func(string) string) bool {
 	file, ok := out.(*os.File)
-	return ok && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd())) // a file descriptor is small
+	// A file descriptor is small.
+	return ok && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
 }
 
 // paint colours a text.

@@ -48,10 +48,12 @@ func passing(err error) bool {
 	var answered apierrors.APIStatus
 	switch {
 	case errors.As(err, &answered):
-		return apierrors.IsConflict(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
+		return apierrors.IsConflict(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+			apierrors.IsTooManyRequests(err) ||
 			apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 	default:
-		return net.IsTimeout(err) || net.IsConnectionRefused(err) || net.IsConnectionReset(err) || net.IsProbableEOF(err) || net.IsHTTP2ConnectionLost(err)
+		return net.IsTimeout(err) || net.IsConnectionRefused(err) || net.IsConnectionReset(err) ||
+			net.IsProbableEOF(err) || net.IsHTTP2ConnectionLost(err)
 	}
 }
 

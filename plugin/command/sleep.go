@@ -124,7 +124,8 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 		return fmt.Errorf("the Cluster %q cannot be put to sleep: %s", s.name, strings.Join(lines, "; "))
 	}
 	if !policy.Enabled {
-		return fmt.Errorf("the Cluster %q cannot be put to sleep: the annotation %s is not \"true\"", s.name, contract.AnnotationEnabled)
+		return fmt.Errorf("the Cluster %q cannot be put to sleep: the annotation %s is not \"true\"", s.name,
+			contract.AnnotationEnabled)
 	}
 	if plan.View(cluster, now).VolumesAtRisk {
 		return fmt.Errorf("the Cluster %q is not put to sleep: %s", s.name, plan.VolumesAtRisk)
@@ -137,7 +138,8 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 	const otherwise = `; NOTIFY scale_to_zero, 'hibernate' in its database asks it too`
 	switch {
 	case asked.err != nil:
-		return fmt.Errorf("cannot put the Cluster %q to sleep, because its sidecar in %s cannot be reached: %s%s", s.name, primary, because(asked.err), otherwise)
+		return fmt.Errorf("cannot put the Cluster %q to sleep, because its sidecar in %s cannot be reached: %s%s",
+			s.name, primary, because(asked.err), otherwise)
 	case !asked.report.AcceptsSleepRequests:
 		return fmt.Errorf("the sidecar in %s is older than this command and would reject the request as invalid; it is replaced when the pod is next created%s", primary, otherwise)
 	default:
@@ -181,7 +183,8 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 func (s *sleeper) update(reasons []string) (bool, error) {
 	blockers := []blocker{}
 	for _, reason := range reasons {
-		if reason != string(idle.ReasonWaiting) && reason != string(idle.ReasonDozing) { // the sidecar has not seen the request yet
+		// The sidecar has not seen the request yet.
+		if reason != string(idle.ReasonWaiting) && reason != string(idle.ReasonDozing) {
 			blockers = append(blockers, blocker{reason, describe(reason)})
 		}
 	}
@@ -226,7 +229,8 @@ func (s *sleeper) removeRequest(ctx context.Context) {
 		return map[string]*string{contract.AnnotationSleepRequested: nil}
 	})
 	if err != nil {
-		s.say("The annotation %s could not be removed; in five minutes it means nothing: %v", contract.AnnotationSleepRequested, err)
+		s.say("The annotation %s could not be removed; in five minutes it means nothing: %v",
+			contract.AnnotationSleepRequested, err)
 	}
 }
 

@@ -128,7 +128,8 @@ func (s seen) since(state State, now time.Time) time.Time {
 	}
 	switch state {
 	case StateAsleep, StateGoing:
-		if at, err := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationAsleepSince]); err == nil && s.view.OwnsHibernation {
+		if at, err := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationAsleepSince]); err == nil &&
+			s.view.OwnsHibernation {
 			return at.UTC()
 		}
 		return changed
@@ -175,7 +176,8 @@ func (s seen) dozes() bool {
 
 // dozingSince returns when the cluster was fenced for its doze; zero if no annotation says so.
 func (s seen) dozingSince() time.Time {
-	at, _ := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationDozingSince]) // zero if a person wrote something else
+	// Zero if a person wrote something else.
+	at, _ := time.Parse(time.RFC3339, s.cluster.Annotations[contract.AnnotationDozingSince])
 	return at.UTC()
 }
 
@@ -191,7 +193,8 @@ func (s seen) hibernatesAt() time.Time {
 // wokenFromDoze returns when a client ended the doze of a cluster whose pod is not ready again yet, or zero.
 func (s seen) wokenFromDoze(now time.Time) time.Time {
 	wake, err := contract.ParseLastWake(s.cluster.Annotations[contract.AnnotationLastWake])
-	if err != nil || wake.Depth != contract.DepthDoze || now.Sub(wake.At) >= wakingLimit || !s.podsKnown || slices.ContainsFunc(s.pods, ready) {
+	if err != nil || wake.Depth != contract.DepthDoze || now.Sub(wake.At) >= wakingLimit || !s.podsKnown ||
+		slices.ContainsFunc(s.pods, ready) {
 		return time.Time{}
 	}
 	return wake.At

@@ -141,7 +141,8 @@ func (a *access) table(ctx context.Context, namespace, name string, now time.Tim
 	var asked []instance
 	var askers []int
 	for i := range clusters {
-		s := see(&clusters[i], of[types.NamespacedName{Namespace: clusters[i].Namespace, Name: clusters[i].Name}], problem == nil, now)
+		s := see(&clusters[i], of[types.NamespacedName{Namespace: clusters[i].Namespace, Name: clusters[i].Name}],
+			problem == nil, now)
 		state := s.state(now)
 		rows = append(rows, s.row(state, now))
 		if s.asks(state) {

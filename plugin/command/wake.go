@@ -69,7 +69,8 @@ func (s seen) next() step {
 // awake reports whether the primary is ready to serve.
 func (s seen) awake() bool {
 	primary := s.primary()
-	return !s.view.HibernationOn && !s.view.Dozing && !s.view.MayStillStop && s.condition() == nil && primary != nil && ready(*primary)
+	return !s.view.HibernationOn && !s.view.Dozing && !s.view.MayStillStop && s.condition() == nil &&
+		primary != nil && ready(*primary)
 }
 
 // woke is the output of wake.
@@ -189,7 +190,8 @@ func (s seen) changes() map[string]*string {
 		changes[contract.AnnotationFencedInstances] = nil
 	}
 	if s.view.HibernationOn {
-		changes[contract.AnnotationDozingSince], changes[contract.AnnotationPostgresStopped] = nil, nil // the next pod knows of no doze
+		// The next pod knows of no doze.
+		changes[contract.AnnotationDozingSince], changes[contract.AnnotationPostgresStopped] = nil, nil
 		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil
 	}
 	return changes

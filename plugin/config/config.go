@@ -276,7 +276,8 @@ func (r *reader) sidecarResources() cnpgi.Sidecars {
 // quantity reads a quantity, of memory in whole bytes.
 func (r *reader) quantity(name string, least resource.Quantity) resource.Quantity {
 	quantity, err := resource.ParseQuantity(r.values[name])
-	if memory := least.Format == resource.BinarySI; err != nil || quantity.Cmp(least) < 0 || memory && quantity.CmpInt64(quantity.Value()) != 0 {
+	if memory := least.Format == resource.BinarySI; err != nil || quantity.Cmp(least) < 0 ||
+		memory && quantity.CmpInt64(quantity.Value()) != 0 {
 		allowed := fmt.Sprintf("it must be a quantity of at least %s, such as 100m", &least)
 		if memory {
 			allowed = fmt.Sprintf("it must be a quantity of whole bytes, of at least %s, such as 64Mi", &least)

@@ -90,7 +90,8 @@ func Judge(e Ended, around Surroundings) Verdict {
 	}
 	// The gateway may pass an instance on, such as a standby that reads the primary's replication slots through -rw
 	// during a handover.
-	instance := slices.ContainsFunc(around.Instances, func(a netip.Addr) bool { return a == address || a == client.Unmap() })
+	instance := slices.ContainsFunc(around.Instances,
+		func(a netip.Addr) bool { return a == address || a == client.Unmap() })
 	switch {
 	case around.Class == ClassInfrastructure, around.Class == ClassIgnored, around.Class == ClassInternal:
 		return VerdictInfrastructure

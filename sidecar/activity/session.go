@@ -119,7 +119,8 @@ func Classify(s Session, rules Rules) Class {
 		"slotsync worker", "startup", "checkpointer", "background writer", "walwriter", "archiver", "walreceiver",
 		"walsummarizer", "logger", "stats collector", "io worker", "standalone backend":
 		return ClassInternal
-	case "autoprewarm leader", "autoprewarm worker": // pg_prewarm fills the cache again after a start, in transactions, for nobody
+	// pg_prewarm fills the cache again after a start, in transactions, for nobody
+	case "autoprewarm leader", "autoprewarm worker":
 		return ClassInternal
 	default:
 		// A background worker of an extension: between two jobs its launcher is idle, or has no state.

@@ -93,7 +93,8 @@ func (t *Tally) Add(s Session, rules Rules) {
 		return
 	case class == ClassClient:
 		t.count(s)
-	case class == ClassInfrastructure && s.User == poolerUser && s.State == "idle": // PgBouncer keeps it for its next auth_query
+	// PgBouncer keeps it for its next auth_query.
+	case class == ClassInfrastructure && s.User == poolerUser && s.State == "idle":
 		t.addTerminable(Terminable{PID: s.PID, Started: s.Started, Idle: true, Changed: s.Changed, Infrastructure: true})
 	}
 	t.classes[class]++

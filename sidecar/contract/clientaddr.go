@@ -53,14 +53,16 @@ func EncodeClientAddress(a ClientAddress) ([]byte, error) {
 func DecodeClientAddress(body []byte) (ClientAddress, error) {
 	var a ClientAddress
 	if len(body) > MaxClientAddressBytes {
-		return ClientAddress{}, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrInvalidClientAddress, len(body), MaxClientAddressBytes)
+		return ClientAddress{}, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrInvalidClientAddress, len(body),
+			MaxClientAddressBytes)
 	}
 	if err := json.Unmarshal(body, &a); err != nil {
 		return ClientAddress{}, fmt.Errorf("%w: %w", ErrInvalidClientAddress, err)
 	}
 	switch {
 	case a.Version != ClientAddressVersion:
-		return ClientAddress{}, fmt.Errorf("%w: version %d, want %d", ErrInvalidClientAddress, a.Version, ClientAddressVersion)
+		return ClientAddress{}, fmt.Errorf("%w: version %d, want %d", ErrInvalidClientAddress, a.Version,
+			ClientAddressVersion)
 	case a.Port == 0 || !a.Peer.IsValid():
 		return ClientAddress{}, fmt.Errorf("%w: port and peer must be given", ErrInvalidClientAddress)
 	}

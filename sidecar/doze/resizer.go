@@ -109,7 +109,8 @@ func (r *Resizer) attempt(ctx context.Context) (again bool) {
 		return pending || time.Now().Before(r.uncertain)
 	}
 	err = r.pods.Resize(ctx, pod, contract.PostgresContainer, to)
-	r.growthPending.Store(pending || !r.small && err != nil) // after a success the pod is read again, to see whether the node grants the requests
+	// After a success the pod is read again, to see whether the node grants the requests.
+	r.growthPending.Store(pending || !r.small && err != nil)
 	if err == nil {
 		r.logger.Info("the requests of PostgreSQL's container are changed", "small", r.small, "requests", loggable(to))
 		if !r.small {

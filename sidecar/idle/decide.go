@@ -337,7 +337,8 @@ func eligible(blockers []Reason) bool {
 // threshold may sleep at once.
 func startsClock(r Reason) bool {
 	switch r {
-	case ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress, ReasonSubscription, ReasonLogicalSlot:
+	case ReasonPreparedTransaction, ReasonAdvisoryLock, ReasonBaseBackup, ReasonProgress, ReasonSubscription,
+		ReasonLogicalSlot:
 		return true
 	default:
 		return false
@@ -382,7 +383,8 @@ func (s State) after(seen Observation, eligible bool, now time.Time) State {
 		unused = time.Time{}
 	// A server that has stopped since the wake, in this pod or in one before it, has made a checkpoint then or when it
 	// recovered.
-	case first && seen.Began.Sub(seen.Woken).Abs() <= wokenWithin && seen.Began.Sub(seen.Started) <= unwatchedAtMost && seen.Checkpointed.Before(seen.Woken):
+	case first && seen.Began.Sub(seen.Woken).Abs() <= wokenWithin && seen.Began.Sub(seen.Started) <= unwatchedAtMost &&
+		seen.Checkpointed.Before(seen.Woken):
 		unused = seen.Woken
 	}
 	withheld := seen.Announced || seen.Unknown && !s.Undecided.IsZero()

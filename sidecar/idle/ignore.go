@@ -107,7 +107,8 @@ func (p Pattern) Matches(user, application, database string, client netip.Addr) 
 
 // MatchesUnseen reports whether the pattern matches every session from that address, whatever its other properties.
 func (p Pattern) MatchesUnseen(client netip.Addr) bool {
-	return p.User == "" && p.Application == "" && p.Database == "" && p.Client.IsValid() && p.Client.Contains(client.Unmap())
+	return p.User == "" && p.Application == "" && p.Database == "" && p.Client.IsValid() &&
+		p.Client.Contains(client.Unmap())
 }
 
 // glob matches a name against a pattern in which * matches any characters.

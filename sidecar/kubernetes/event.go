@@ -72,11 +72,13 @@ func (c *Client) Record(ctx context.Context, v View, e Event, at time.Time) erro
 		ReportingComponent: contract.FieldManager, ReportingInstance: c.identity.Pod,
 		FirstTimestamp: at.UTC().Truncate(time.Second), LastTimestamp: at.UTC().Truncate(time.Second), Count: 1,
 	}
-	body.Metadata.Name, body.Metadata.Namespace = fmt.Sprintf("%s.%x", c.identity.Cluster, at.UnixNano()), c.identity.Namespace
+	body.Metadata.Name, body.Metadata.Namespace = fmt.Sprintf("%s.%x", c.identity.Cluster, at.UnixNano()),
+		c.identity.Namespace
 	body.Source.Component, body.Source.Host = contract.FieldManager, c.identity.Pod
 	object := &body.InvolvedObject
 	object.APIVersion, object.Kind = c.identity.Group+"/"+c.identity.Version, "Cluster"
-	object.Namespace, object.Name, object.UID, object.ResourceVersion = c.identity.Namespace, v.Name, v.UID, v.ResourceVersion
+	object.Namespace, object.Name, object.UID, object.ResourceVersion = c.identity.Namespace, v.Name, v.UID,
+		v.ResourceVersion
 	encoded, err := json.Marshal(body)
 	if err != nil {
 		return fmt.Errorf("encode an Event: %w", err)

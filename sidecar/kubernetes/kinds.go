@@ -10,7 +10,8 @@ import (
 // newScheme knows the kinds of CloudNativePG under the group and version that the operator was built with, and Pods.
 func newScheme(version schema.GroupVersion) *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(version, &Cluster{}, &ClusterList{}, &Backup{}, &BackupList{}, &ScheduledBackup{}, &ScheduledBackupList{})
+	scheme.AddKnownTypes(version, &Cluster{}, &ClusterList{}, &Backup{}, &BackupList{}, &ScheduledBackup{},
+		&ScheduledBackupList{})
 	metav1.AddToGroupVersion(scheme, version)
 	scheme.AddKnownTypes(schema.GroupVersion{Version: "v1"}, &Pod{})
 	return scheme

@@ -158,11 +158,13 @@ func viewOf(c *Cluster) View {
 		ShortSwitchoverDelay:   c.Spec.SwitchoverDelay > 0 && c.Spec.SwitchoverDelay < minSwitchoverDelay,
 	}
 	for i := range c.ManagedFields {
-		if entry := &c.ManagedFields[i]; entry.Manager == contract.FieldManager && entry.Time != nil && entry.Time.After(view.WrittenAt) {
+		if entry := &c.ManagedFields[i]; entry.Manager == contract.FieldManager && entry.Time != nil &&
+			entry.Time.After(view.WrittenAt) {
 			view.WrittenAt = entry.Time.Time
 		}
 	}
-	view.Ours = view.Hibernating && contract.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
+	view.Ours = view.Hibernating &&
+		contract.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
 	view.KeepAwakeOurs = contract.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationKeepAwakeUntil)
 	view.Dozing = contract.Dozes(c.Annotations, c.ManagedFields)
 	view.ForeignMarks = foreignMarks(c)
@@ -172,7 +174,8 @@ func viewOf(c *Cluster) View {
 	view.Stopped = c.Annotations[contract.AnnotationPostgresStopped]
 	view.RestartFailed = c.Annotations[contract.AnnotationRestartFailed]
 	for _, condition := range c.Status.Conditions {
-		view.ArchivingFailing = view.ArchivingFailing || condition.Type == "ContinuousArchiving" && condition.Status == "False"
+		view.ArchivingFailing = view.ArchivingFailing ||
+			condition.Type == "ContinuousArchiving" && condition.Status == "False"
 		if condition.Type == contract.ConditionHibernation {
 			view.Hibernation = condition.Reason
 		}

@@ -24,7 +24,8 @@ func watchBackoff() wait.Backoff {
 // server is unreachable it retries without end.
 func (c *Client) Watch(ctx context.Context, seen func(View)) {
 	source := clusterSource{client: c, outage: &outage{logger: c.logger}}
-	reflector := cache.NewReflectorWithOptions(source, &Cluster{}, clusterStore(seen), cache.ReflectorOptions{Name: "cluster", Backoff: &c.backoff})
+	reflector := cache.NewReflectorWithOptions(source, &Cluster{}, clusterStore(seen),
+		cache.ReflectorOptions{Name: "cluster", Backoff: &c.backoff})
 	// The source logs failures itself: the Reflector would log a failed list at every attempt, and a failed watch
 	// never.
 	reflector.RunWithContext(withoutLog(ctx))

@@ -93,7 +93,9 @@ func (s *Server) connect(ctx context.Context, database string) (*session, error)
 	return opened, err
 }
 
-func (s *Server) connectAs(ctx context.Context, role, database string, statementTimeout time.Duration) (*session, error) {
+func (s *Server) connectAs(
+	ctx context.Context, role, database string, statementTimeout time.Duration,
+) (*session, error) {
 	config, err := pgx.ParseConfig("sslmode=disable")
 	if err != nil {
 		return nil, fmt.Errorf("make a connection's configuration: %w", err)

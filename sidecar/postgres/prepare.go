@@ -84,7 +84,8 @@ func (s *Server) Archiver(ctx context.Context) (idle.Reason, error) {
 
 // checkpoint runs a checkpoint. One that takes too long goes on in the server.
 func checkpoint(ctx context.Context, conn *pgx.Conn, limits preparation) error {
-	ctx, cancel := context.WithTimeout(ctx, limits.checkpoint+limits.answer) // the server's own limit applies unless it hangs
+	// The server's own limit applies unless it hangs.
+	ctx, cancel := context.WithTimeout(ctx, limits.checkpoint+limits.answer)
 	defer cancel()
 	for _, statement := range []string{
 		fmt.Sprintf("SET statement_timeout = %d", limits.checkpoint.Milliseconds()), "CHECKPOINT", "RESET statement_timeout",
@@ -132,7 +133,9 @@ func awaitArchived(ctx context.Context, conn *pgx.Conn, completed string, limits
 // archiveQueue is what waits for the archiver: total files up to and including one WAL file, and those before it.
 type archiveQueue struct{ total, before int64 }
 
-func readQueue(ctx context.Context, conn *pgx.Conn, completed string, limits preparation) (queue archiveQueue, err error) {
+func readQueue(
+	ctx context.Context, conn *pgx.Conn, completed string, limits preparation,
+) (queue archiveQueue, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.answer)
 	defer cancel()
 	if err := conn.QueryRow(ctx, archiveQueueStatement, completed).Scan(&queue.total, &queue.before); err != nil {

@@ -98,7 +98,8 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 		Name: prefix + "build_info", Help: "The version of the sidecar.", ConstLabels: prometheus.Labels{"cluster": cluster, "version": version},
 	})
 	info.Set(1)
-	m.registry.MustRegister(m.samples, m.sampleErrors, m.sampleTime, m.notifications, m.socketEvents, m.hibernations, m.dozes, info, m)
+	m.registry.MustRegister(m.samples, m.sampleErrors, m.sampleTime, m.notifications, m.socketEvents, m.hibernations,
+		m.dozes, info, m)
 	return m
 }
 

@@ -31,7 +31,8 @@ func (s *step) advance(e Completed) {
 // checkServicesLeft ends an attempt if the Cluster that was read once the pod's readiness was withdrawn forbids it.
 func (s *step) checkServicesLeft() {
 	switch {
-	case !s.view.permits(true), s.held(): // since before: the pod was not ready for a moment, and may be in its Services again
+	// Since before: the pod was not ready for a moment, and may be in its Services again.
+	case !s.view.permits(true), s.held():
 		s.abandon(idle.ReasonUnknown)
 	case !s.handedOver():
 		s.abandon(idle.ReasonGatewayUnavailable)

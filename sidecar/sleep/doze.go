@@ -63,7 +63,8 @@ func (s *step) ignored() {
 // failed. The operator writes the Cluster at the same time, so the first conflict is resolved at once.
 func (s *step) fenceChangeCompleted(e Completed) {
 	switch {
-	case e.Outcome == Done && e.Action == RecordStop && e.View.dozes() && !e.View.Stopped: // somebody has removed it at once
+	// Somebody has removed it at once.
+	case e.Outcome == Done && e.Action == RecordStop && e.View.dozes() && !e.View.Stopped:
 		s.setView(e.View)
 		s.tryAgain()
 	case e.Outcome == Done:

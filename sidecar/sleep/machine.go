@@ -175,7 +175,8 @@ func (s *step) report(r Report) { s.out.Reports = append(s.out.Reports, r) }
 func (s *step) setView(v View) {
 	was := s.view
 	s.view, s.mustUnfence, s.restarted = v, s.mustUnfence && v.Fenced, s.restarted && v.DozeEnding && !v.Fenced
-	promoted := v.Primary && (!was.Primary || !v.PrimarySince.Equal(was.PrimarySince)) // the watch may have skipped another primary
+	// The watch may have skipped another primary.
+	promoted := v.Primary && (!was.Primary || !v.PrimarySince.Equal(was.PrimarySince))
 	if promoted || was.HibernationOn && !v.HibernationOn || was.Fenced && !v.Fenced {
 		s.mustResume() // the former primary, or whoever put it to sleep, may have left schedules suspended
 	}
@@ -190,7 +191,8 @@ func (s *step) viewed(v View) {
 			s.do(RemoveMarker) // an earlier process may have left it
 		}
 		s.settle()
-	case s.phase == Asleep && v.HibernationOn && v.OwnsHibernation && !wasOurs: // somebody else's hibernation was turned off meanwhile
+	// Somebody else's hibernation was turned off meanwhile.
+	case s.phase == Asleep && v.HibernationOn && v.OwnsHibernation && !wasOurs:
 		s.phase = Awake
 		s.settle()
 	case s.phase == Awake, s.phase == Asleep, (s.phase == HibernationOn || s.phase == Stopping || s.phase == Dozing) && s.pending == 0,
@@ -206,7 +208,8 @@ func (s *step) viewed(v View) {
 		s.abandon(idle.ReasonActive)
 	case s.phase == AwaitingGateway:
 		s.proceedIfAcknowledged()
-	case s.phase >= Suspending && s.phase <= Sampling && !s.handedOver(), (s.phase == Confirming || s.phase == Sampling) && !s.held():
+	case s.phase >= Suspending && s.phase <= Sampling && !s.handedOver(),
+		(s.phase == Confirming || s.phase == Sampling) && !s.held():
 		s.abandon(idle.ReasonGatewayUnavailable)
 	}
 }
@@ -222,7 +225,8 @@ func (s *step) held() bool { return !s.doze || s.view.Holding == s.announcement 
 // settle enters the phase that follows from the Cluster, outside of an attempt.
 func (s *step) settle() {
 	switch v := s.view; {
-	case !v.Fenced && (s.unready || v.Primary && v.DozeEnding && !s.restarted): // even if hibernation is on: the operator hibernates no pod that is not ready
+	// Even if hibernation is on: the operator hibernates no pod that is not ready.
+	case !v.Fenced && (s.unready || v.Primary && v.DozeEnding && !s.restarted):
 		s.waits, s.withdrawal = false, keep
 		s.enterUnready(Restarting, AwaitServing)
 	case v.HibernationOn && v.OwnsHibernation && v.Primary && !v.HibernationBegun:
@@ -245,7 +249,8 @@ func (s *step) settle() {
 		s.enterUnready(Retracting, ReadCluster)
 	case v.Primary && (v.Announced != "" || v.DozeEnding || v.ForeignMarks):
 		s.enter(Retracting, RemoveAnnouncement)
-	case s.resume != resumed && !s.resumeWaits && v.Primary && !v.NotReady: // without waiting for the standbys: meanwhile no backup is made
+	// Without waiting for the standbys: meanwhile no backup is made.
+	case s.resume != resumed && !s.resumeWaits && v.Primary && !v.NotReady:
 		s.enter(Resuming, Resume)
 	default:
 		s.phase = Awake
@@ -261,7 +266,8 @@ func (s *step) endSessions() {
 }
 
 func (s *step) observed(e Observed) {
-	if e.IdleRestarted || s.phase == Awake && s.doze && !e.Doze && e.Blocker == "" { // what keeps it from dozing may not keep it from hibernating
+	// What keeps it from dozing may not keep it from hibernating.
+	if e.IdleRestarted || s.phase == Awake && s.doze && !e.Doze && e.Blocker == "" {
 		s.backoff, s.tries = none, 0
 	}
 	switch {

@@ -106,7 +106,8 @@ func (s *step) withdrawn(e Completed) {
 		}
 		s.report(report)
 		s.withdrawal, s.tries = keep, 0
-		s.mustUnfence = s.view.Fenced // the operator hibernates a cluster only once it is healthy, which this one becomes only awake
+		// The operator hibernates a cluster only once it is healthy, which this one becomes only awake.
+		s.mustUnfence = s.view.Fenced
 	} else {
 		s.tries = min(s.tries+1, maximumTries)
 	}

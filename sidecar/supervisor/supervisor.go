@@ -50,7 +50,8 @@ func (s *supervisor) run(ctx context.Context) {
 		if lasted >= settled {
 			wait = firstWait
 		}
-		s.logger.Warn("the worker ended and is started again", "error", fmt.Sprint(err), "lasted", lasted.String(), "wait", wait.String())
+		s.logger.Warn("the worker ended and is started again", "error", fmt.Sprint(err), "lasted", lasted.String(),
+			"wait", wait.String())
 		process.Pause(ctx, wait)
 		wait = min(2*wait, lastWait)
 	}

@@ -41,7 +41,8 @@ type Replica struct {
 func Wanted(service *corev1.Service, cluster string, replica Replica, port uint16) []discoveryv1.EndpointSlice {
 	var wanted []discoveryv1.EndpointSlice
 	for _, family := range service.Spec.IPFamilies {
-		at := slices.IndexFunc(replica.Addresses, func(a netip.Addr) bool { return FamilyOf(a) == discoveryv1.AddressType(family) })
+		at := slices.IndexFunc(replica.Addresses,
+			func(a netip.Addr) bool { return FamilyOf(a) == discoveryv1.AddressType(family) })
 		if at < 0 {
 			continue
 		}

@@ -42,7 +42,8 @@ const (
 // it. One that only has the labels, such as a copy for debugging, is none: the operator goes by the controller too.
 func IsInstance(pod *corev1.Pod) bool {
 	controller := metav1.GetControllerOfNoCopy(pod)
-	return controller != nil && controller.Kind == kindOfCluster && controller.Name == pod.Labels[LabelCluster] && pod.Labels[LabelPodRole] == roleInstance
+	return controller != nil && controller.Kind == kindOfCluster && controller.Name == pod.Labels[LabelCluster] &&
+		pod.Labels[LabelPodRole] == roleInstance
 }
 
 // HasEnded reports whether every container of the pod has ended for good, as after an eviction. Its object keeps an
@@ -74,7 +75,8 @@ func Selects(service *corev1.Service, pod *corev1.Pod, cluster *cnpgv1.Cluster) 
 
 // MayRoute reports whether the Service may select instances of a cluster, as far as it alone says.
 func MayRoute(service *corev1.Service) bool {
-	return len(service.Spec.Selector) != 0 && (len(portNames(service)) != 0 || service.Spec.Type == corev1.ServiceTypeExternalName)
+	return len(service.Spec.Selector) != 0 &&
+		(len(portNames(service)) != 0 || service.Spec.Type == corev1.ServiceTypeExternalName)
 }
 
 // portNames are the names of the Service's ports that lead to PostgreSQL.

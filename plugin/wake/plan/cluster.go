@@ -92,7 +92,8 @@ func (c *Cluster) doze(cluster *cnpgv1.Cluster, now time.Time) {
 	c.Dozing = c.Fenced && !c.HibernationOn
 	c.Stopped = c.Dozing && stopped
 	c.MayStillStop = marked && !stopped && !fenced && !c.HibernationOn
-	if !fenced && !c.HibernationOn && cluster.Annotations[contract.AnnotationReconciliationLoop] != contract.ReconciliationLoopDisabled {
+	if !fenced && !c.HibernationOn &&
+		cluster.Annotations[contract.AnnotationReconciliationLoop] != contract.ReconciliationLoopDisabled {
 		c.RestartFailed = cluster.Annotations[contract.AnnotationRestartFailed]
 	}
 }

@@ -52,11 +52,14 @@ func (p *Plan) awaitStop(state State, now time.Time) {
 		if len(instances) != 0 {
 			pod = string(instances[len(instances)-1].UID)
 		}
-		p.change("PostgreSQL was found stopped for a doze without its sidecar's word", map[string]*string{contract.AnnotationPostgresStopped: &pod})
+		p.change("PostgreSQL was found stopped for a doze without its sidecar's word",
+			map[string]*string{contract.AnnotationPostgresStopped: &pod})
 	case stop.Ignored(now):
-		p.warn("the fence is lifted because PostgreSQL was not stopped", map[string]*string{contract.AnnotationFencedInstances: nil})
+		p.warn("the fence is lifted because PostgreSQL was not stopped",
+			map[string]*string{contract.AnnotationFencedInstances: nil})
 	case stop.FenceTimedOut(now):
-		p.warn("assuming that PostgreSQL keeps running after its fence was lifted, because its sidecar does not say", map[string]*string{contract.AnnotationDozingSince: nil})
+		p.warn("assuming that PostgreSQL keeps running after its fence was lifted, because its sidecar does not say",
+			map[string]*string{contract.AnnotationDozingSince: nil})
 	}
 }
 
@@ -74,7 +77,8 @@ func (p *Plan) endDoze(state State) {
 	case cluster.mustLiftFence():
 		changes := map[string]*string{contract.AnnotationFencedInstances: nil, contract.AnnotationDozingSince: nil, contract.AnnotationPostgresStopped: nil}
 		if state.Annotations[contract.AnnotationPostgresStopped] == "" && !cluster.Hibernated {
-			delete(changes, contract.AnnotationDozingSince) // PostgreSQL may still stop, so clients are held if a person turns hibernation off
+			// PostgreSQL may still stop, so clients are held if a person turns hibernation off.
+			delete(changes, contract.AnnotationDozingSince)
 		}
 		p.change("the fence is lifted although no client has connected", changes)
 	}
@@ -105,12 +109,14 @@ func (p *Plan) restart(state State, now time.Time) {
 	if cluster.RestartFailed == "" || cluster.VolumesAtRisk || cluster.Deleting {
 		return
 	}
-	at := slices.IndexFunc(state.Instances, func(pod Pod) bool { return pod.Name == state.Primary && string(pod.UID) == cluster.RestartFailed })
+	at := slices.IndexFunc(state.Instances,
+		func(pod Pod) bool { return pod.Name == state.Primary && string(pod.UID) == cluster.RestartFailed })
 	switch {
 	case at < 0:
 	case state.Inspected == nil:
 		p.Dial = true
-	case slices.ContainsFunc(*state.Inspected, func(i Instance) bool { return string(i.UID) == cluster.RestartFailed && i.Refuses && !i.Ready }):
+	case slices.ContainsFunc(*state.Inspected,
+		func(i Instance) bool { return string(i.UID) == cluster.RestartFailed && i.Refuses && !i.Ready }):
 		p.Delete = append(p.Delete, Deletion{Pod: state.Instances[at], Why: "the pod of a cluster that did not start after a doze is deleted", Warns: true})
 	default:
 		p.at(now.Add(replaceRetry))
@@ -124,13 +130,16 @@ func (p *Plan) restart(state State, now time.Time) {
 func (p *Plan) disrupt(state State, now time.Time) {
 	value := state.Annotations[contract.AnnotationDozingSince]
 	since, err := time.Parse(time.RFC3339, value)
-	if cluster := state.Cluster; !cluster.Dozing || cluster.Deleting || cluster.VolumesAtRisk || err != nil || state.Disrupted == "" {
+	if cluster := state.Cluster; !cluster.Dozing || cluster.Deleting || cluster.VolumesAtRisk || err != nil ||
+		state.Disrupted == "" {
 		return // a value that another client wrote says nothing about a doze
 	}
-	if slices.ContainsFunc(p.Changes, func(c Change) bool { _, lifts := c.Annotations[contract.AnnotationFencedInstances]; return lifts }) {
+	if slices.ContainsFunc(p.Changes,
+		func(c Change) bool { _, lifts := c.Annotations[contract.AnnotationFencedInstances]; return lifts }) {
 		return
 	}
-	requested, err := time.Parse(time.RFC3339, state.Annotations[contract.AnnotationSleepRequested]) // by any replica's clock
+	// By any replica's clock.
+	requested, err := time.Parse(time.RFC3339, state.Annotations[contract.AnnotationSleepRequested])
 	switch repeat := requested.Add(contract.MaxSleepRequestAge); {
 	case err == nil && !requested.Before(since) && now.Before(repeat):
 		p.at(repeat) // then it means nothing any more

@@ -34,7 +34,8 @@ func (p *Plan) tellUnroutable(state State) {
 	switch obstacle := state.Cluster.Obstacle(); {
 	case obstacle != "" && obstacle != ReasonMaintenance, names == "":
 		if there {
-			p.change("no Service of the cluster keeps it awake any more", map[string]*string{contract.AnnotationUnroutableServices: nil})
+			p.change("no Service of the cluster keeps it awake any more",
+				map[string]*string{contract.AnnotationUnroutableServices: nil})
 		}
 		return
 	case names == before:
@@ -67,7 +68,8 @@ var reasonsInWords = map[Reason]string{
 func (p *Plan) tellUnwakeable(state State) {
 	occasion := state.Annotations[contract.AnnotationAsleepSince] + " " + string(p.Reason)
 	unwritten := len(p.Events)
-	p.Events = slices.DeleteFunc(p.Events, func(e Event) bool { return e.Reason == "WakesByHandOnly" }) // it is told as it is now
+	// It is told as it is now.
+	p.Events = slices.DeleteFunc(p.Events, func(e Event) bool { return e.Reason == "WakesByHandOnly" })
 	switch {
 	case p.Reason == ReasonMaintenance:
 		p.Events = append(p.Events, Event{
@@ -130,11 +132,13 @@ func (p *Plan) tellLongStop(state State, now time.Time) {
 	cluster := state.Cluster
 	key, order := contract.AnnotationDozingSince, "its WAL to be archived, for at most spec.switchoverDelay"
 	if cluster.HibernationOn {
-		key, order = contract.AnnotationAsleepSince, "sessions to end, for at most spec.smartShutdownTimeout, and then for its WAL to be archived"
+		key, order = contract.AnnotationAsleepSince,
+			"sessions to end, for at most spec.smartShutdownTimeout, and then for its WAL to be archived"
 	}
 	begun := state.Annotations[key]
 	since, err := time.Parse(time.RFC3339, begun)
-	if stops := cluster.OwnsHibernation && !cluster.Hibernated || cluster.Dozing && !cluster.Stopped; !stops || err != nil {
+	if stops := cluster.OwnsHibernation && !cluster.Hibernated ||
+		cluster.Dozing && !cluster.Stopped; !stops || err != nil {
 		return // a value that another client wrote says nothing about a stop
 	}
 	due := since.Add(LongStop)
@@ -163,6 +167,7 @@ func (i Instance) waits(cluster Cluster) string {
 	case !i.Deleting:
 		return fmt.Sprintf("the operator has not deleted pod %s", i.Name)
 	default:
-		return fmt.Sprintf("pod %s still runs %s", i.Name, cmp.Or(strings.Join(i.Running, ", "), "no container, and is being deleted"))
+		return fmt.Sprintf("pod %s still runs %s", i.Name,
+			cmp.Or(strings.Join(i.Running, ", "), "no container, and is being deleted"))
 	}
 }

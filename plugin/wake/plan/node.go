@@ -19,7 +19,8 @@ func Disruption(node *corev1.Node, tolerations []corev1.Toleration) string {
 		switch {
 		case taint.Key == corev1.TaintNodeMemoryPressure: // even if the pod tolerates it
 			return "is short of memory"
-		case taint.Key == corev1.TaintNodeNotReady, taint.Key == corev1.TaintNodeUnreachable, taint.Key == taintNodeShutdown, taint.Effect == corev1.TaintEffectPreferNoSchedule:
+		case taint.Key == corev1.TaintNodeNotReady, taint.Key == corev1.TaintNodeUnreachable,
+			taint.Key == taintNodeShutdown, taint.Effect == corev1.TaintEffectPreferNoSchedule:
 		case !tolerates(tolerations, taint):
 			return "has the taint " + taint.Key + ":" + string(taint.Effect)
 		}

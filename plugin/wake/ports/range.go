@@ -81,7 +81,8 @@ func Ephemeral() (Range, error) {
 // plugin's own listeners. Errors are [ErrOverlap].
 func (r Range) CheckFree(ephemeral Range, own []uint16) error {
 	if r.First <= ephemeral.Last && ephemeral.First <= r.Last {
-		return fmt.Errorf("%w: the kernel gives %s to outgoing connections (net.ipv4.ip_local_port_range)", ErrOverlap, ephemeral)
+		return fmt.Errorf("%w: the kernel gives %s to outgoing connections (net.ipv4.ip_local_port_range)",
+			ErrOverlap, ephemeral)
 	}
 	for _, port := range own {
 		if r.Contains(port) {

@@ -299,7 +299,9 @@ func (s *Store) change(ctx context.Context, block Range, compute func(Ledger) (L
 // cameBetween reports whether another replica has written since a block was read.
 func cameBetween(err error) bool { return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) }
 
-func (s *Store) tryChange(ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error)) (Ledger, error) {
+func (s *Store) tryChange(
+	ctx context.Context, block Range, compute func(Ledger) (Ledger, bool, error),
+) (Ledger, error) {
 	have, err := s.read(ctx, block)
 	if err != nil {
 		return Ledger{}, err

@@ -92,7 +92,8 @@ func parseHello(message []byte) (hello, error) {
 	var version uint16
 	var random []byte
 	var session, ciphers, compressions cryptobyte.String
-	if !input.ReadUint16(&version) || !input.ReadBytes(&random, lengthRandom) || !input.ReadUint8LengthPrefixed(&session) ||
+	if !input.ReadUint16(&version) || !input.ReadBytes(&random, lengthRandom) ||
+		!input.ReadUint8LengthPrefixed(&session) ||
 		!input.ReadUint16LengthPrefixed(&ciphers) || !input.ReadUint8LengthPrefixed(&compressions) {
 		return hello{}, errors.New("the ClientHello is cut short")
 	}
