@@ -149,7 +149,7 @@ var mutants = []mutant{
 	},
 	{
 		"one address that has taken every slot keeps other clusters out",
-		"plugin/wake/gateway/limiter.go", `if own == 0 && most > 0 || own > 0 &&`, `if !MUTANT && own == 0 && most > 0 || !MUTANT && own > 0 &&`,
+		"plugin/wake/gateway/limiter.go", `if *own == 0 && most > 0 || *own > 0 &&`, `if !MUTANT && *own == 0 && most > 0 || !MUTANT && *own > 0 &&`,
 		"plugin/wake/gateway", "TestLimiter_promises", "FAIL: TestLimiter_promises/clusters_that_have_nothing_get_a_slot_each_although_they_share",
 	},
 	{

@@ -26,9 +26,10 @@ type limiter struct {
 
 	mutex sync.Mutex
 	slots []*slot // those that are taken, the oldest first
-	// clusters and sources count them.
-	clusters map[types.NamespacedName]int
-	sources  map[netip.Addr]int
+	// clusters, namespaces and sources count them, and owners the clusters of each namespace that have any.
+	clusters           tally[types.NamespacedName]
+	namespaces, owners tally[string]
+	sources            tally[netip.Addr]
 }
 
 // claim identifies the client that a slot is counted for.
@@ -40,12 +41,20 @@ type claim struct {
 // slot is a taken slot.
 type slot struct {
 	claim
-	// leave is called when a newcomer takes the slot over.
+	// leave is called when a newcomer takes the slot over. It must not block.
 	leave func()
+	// The counts that it is part of, since a newcomer goes through all slots and cannot look up each one's.
+	inCluster, inNamespace, owners, ofSource *int
 }
 
+// shared returns how many slots its namespace has, not counting its clusters' own.
+func (p *slot) shared() int { return *p.inNamespace - *p.owners }
+
 func newLimiter(most int, displaceAlways bool) *limiter {
-	return &limiter{most: most, displaceAlways: displaceAlways, clusters: map[types.NamespacedName]int{}, sources: map[netip.Addr]int{}}
+	return &limiter{
+		most: most, displaceAlways: displaceAlways, clusters: tally[types.NamespacedName]{},
+		namespaces: tally[string]{}, owners: tally[string]{}, sources: tally[netip.Addr]{},
+	}
 }
 
 // resize changes the number of slots. Those that are taken stay so.
@@ -71,27 +80,20 @@ func SourceOf(address netip.Addr) netip.Addr {
 
 // take takes a slot. It returns nil if the newcomer is refused. If the slot was another holder's, that holder's leave is called.
 func (l *limiter) take(c claim, leave func()) *slot {
-	p, displaced := l.exchange(c, leave)
-	if displaced != nil {
-		displaced.leave()
-	}
-	return p
-}
-
-func (l *limiter) exchange(c claim, leave func()) (p, displaced *slot) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if len(l.slots) >= l.most {
-		if displaced = l.displaceable(c); displaced == nil {
-			return nil, nil
+		displaced := l.displaceable(c)
+		if displaced == nil {
+			return nil
 		}
 		l.remove(displaced)
+		displaced.leave()
 	}
-	p = &slot{claim: c, leave: leave}
+	p := &slot{claim: c, leave: leave}
 	l.slots = append(l.slots, p)
-	l.clusters[c.cluster]++
-	l.sources[c.source]++
-	return p, displaced
+	l.count(p, 1)
+	return p
 }
 
 // give frees the slot, unless another client has already taken it over.
@@ -102,42 +104,41 @@ func (l *limiter) give(p *slot) {
 }
 
 func (l *limiter) remove(p *slot) {
-	at := slices.Index(l.slots, p)
-	if at < 0 {
-		return
+	if at := slices.Index(l.slots, p); at >= 0 {
+		l.slots = slices.Delete(l.slots, at, at+1)
+		l.count(p, -1)
 	}
-	l.slots = slices.Delete(l.slots, at, at+1)
-	countDown(l.clusters, p.cluster)
-	countDown(l.sources, p.source)
 }
 
-// countDown counts one less, and keeps no zero, because keys come and go for as long as the process runs.
-func countDown[K comparable](counts map[K]int, key K) {
-	if counts[key]--; counts[key] == 0 {
-		delete(counts, key)
+// count counts the slot, or no longer.
+func (l *limiter) count(p *slot, change int) {
+	namespace, owners := p.cluster.Namespace, 0
+	p.inCluster, p.inNamespace = l.clusters.add(p.cluster, change), l.namespaces.add(namespace, change)
+	if *p.inCluster == max(change, 0) { // it is the first of its cluster, or was the last
+		owners = change
 	}
+	p.owners, p.ofSource = l.owners.add(namespace, owners), l.sources.add(p.source, change)
 }
 
 // displaceable returns the slot that a newcomer takes over when all are taken, or nil. It goes through all of them, which takes some
 // ten microseconds.
 func (l *limiter) displaceable(c claim) *slot {
-	shared, most := map[string]int{}, 0 // the slots of each namespace without the first of each cluster
-	for cluster, count := range l.clusters {
-		shared[cluster.Namespace] += count - 1
-		most = max(most, shared[cluster.Namespace])
+	most := 0
+	for _, p := range l.slots {
+		most = max(most, p.shared())
 	}
-	own := l.clusters[c.cluster]
-	if own == 0 && most > 0 || own > 0 && most > shared[c.cluster.Namespace]+1 {
-		return l.largest(func(p *slot) bool { return shared[p.cluster.Namespace] == most })
+	own, namespace := l.clusters.of(c.cluster), l.namespaces.of(c.cluster.Namespace)
+	if *own == 0 && most > 0 || *own > 0 && most > *namespace-*l.owners.of(c.cluster.Namespace)+1 {
+		return l.largest(func(p *slot) bool { return p.shared() == most })
 	}
-	if own > 0 {
-		largest := l.largest(func(p *slot) bool { return p.cluster.Namespace == c.cluster.Namespace })
-		if l.clusters[largest.cluster] > own+1 {
+	if *own > 0 {
+		largest := l.largest(func(p *slot) bool { return p.inNamespace == namespace })
+		if *largest.inCluster > *own+1 {
 			return largest
 		}
 	}
-	largest := l.largest(func(p *slot) bool { return own == 0 || p.cluster == c.cluster })
-	if largest != nil && (l.displaceAlways || l.sources[largest.source] > l.sources[c.source]+1) {
+	largest := l.largest(func(p *slot) bool { return *own == 0 || p.inCluster == own })
+	if largest != nil && (l.displaceAlways || *largest.ofSource > *l.sources.of(c.source)+1) {
 		return largest
 	}
 	return nil
@@ -152,11 +153,27 @@ func (l *limiter) largest(in func(*slot) bool) *slot {
 		}
 		order := 1
 		if largest != nil {
-			order = cmp.Or(cmp.Compare(l.clusters[p.cluster], l.clusters[largest.cluster]), cmp.Compare(l.sources[p.source], l.sources[largest.source]))
+			order = cmp.Or(cmp.Compare(*p.inCluster, *largest.inCluster), cmp.Compare(*p.ofSource, *largest.ofSource))
 		}
 		if order > 0 || order == 0 && !l.displaceAlways {
 			largest = p
 		}
 	}
 	return largest
+}
+
+// tally counts by key. It keeps no zero, because keys come and go for as long as the process runs.
+type tally[K comparable] map[K]*int
+
+// of returns the count of the key, which only add changes.
+func (t tally[K]) of(key K) *int { return cmp.Or(t[key], new(int)) }
+
+// add changes the count of the key, and returns it.
+func (t tally[K]) add(key K, change int) *int {
+	count := t.of(key)
+	*count += change
+	if t[key] = count; *count == 0 {
+		delete(t, key)
+	}
+	return count
 }

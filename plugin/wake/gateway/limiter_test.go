@@ -14,7 +14,7 @@ import (
 func (l *limiter) left() int {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	return len(l.slots) + len(l.clusters) + len(l.sources)
+	return len(l.slots) + len(l.clusters) + len(l.namespaces) + len(l.owners) + len(l.sources)
 }
 
 func of(namespace, cluster, source string) claim {
@@ -328,9 +328,29 @@ func TestSessions_shareWhatIsFree(t *testing.T) {
 	}
 }
 
-func BenchmarkLimiter_everySourceAtEveryCluster(b *testing.B) {
-	l := newLimiter(4096, true)
-	for i := 0; b.Loop(); i++ {
-		l.take(of(fmt.Sprint(i%500), "orders", fmt.Sprintf("10.0.0.%d", i%250)), func() {})
+// BenchmarkLimiter_whenAllSlotsAreTaken is what a connection costs under attack: some tens of microseconds at most.
+func BenchmarkLimiter_whenAllSlotsAreTaken(b *testing.B) {
+	for _, row := range []struct {
+		rule                          string
+		namespaces, clusters, sources int
+	}{
+		{"of one cluster by one source", 1, 1, 1},
+		{"of one cluster by every source", 1, 1, 5000},
+		{"of the clusters of a namespace", 1, 5000, 250},
+		{"of 500 namespaces", 500, 500, 250},
+		{"of a namespace for each", 5000, 5000, 5000},
+	} {
+		b.Run(row.rule, func(b *testing.B) {
+			claims := make([]claim, 7919)
+			for i := range claims {
+				namespace, cluster := fmt.Sprint("tenant-", i%row.namespaces), fmt.Sprint("orders-", i%row.clusters)
+				source := i % row.sources
+				claims[i] = of(namespace, cluster, fmt.Sprintf("10.0.%d.%d", source/250, source%250))
+			}
+			l := newLimiter(4096, true)
+			for i := 0; i < l.most || b.Loop(); i++ {
+				l.take(claims[i%len(claims)], func() {})
+			}
+		})
 	}
 }

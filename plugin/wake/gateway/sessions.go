@@ -14,12 +14,12 @@ type sessions struct {
 
 	mutex      sync.Mutex
 	taken      int
-	namespaces map[string]int
-	clusters   map[types.NamespacedName]int
+	namespaces tally[string]
+	clusters   tally[types.NamespacedName]
 }
 
 func newSessions(most int) *sessions {
-	return &sessions{most: most, namespaces: map[string]int{}, clusters: map[types.NamespacedName]int{}}
+	return &sessions{most: most, namespaces: tally[string]{}, clusters: tally[types.NamespacedName]{}}
 }
 
 // take takes a slot if one is left for the cluster.
@@ -27,12 +27,12 @@ func (s *sessions) take(cluster types.NamespacedName) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	free := s.most - s.taken
-	if free <= 0 || s.clusters[cluster] > 0 && s.namespaces[cluster.Namespace] >= free {
+	if free <= 0 || *s.clusters.of(cluster) > 0 && *s.namespaces.of(cluster.Namespace) >= free {
 		return false
 	}
 	s.taken++
-	s.clusters[cluster]++
-	s.namespaces[cluster.Namespace]++
+	s.clusters.add(cluster, 1)
+	s.namespaces.add(cluster.Namespace, 1)
 	return true
 }
 
@@ -41,8 +41,8 @@ func (s *sessions) give(cluster types.NamespacedName) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.taken--
-	countDown(s.clusters, cluster)
-	countDown(s.namespaces, cluster.Namespace)
+	s.clusters.add(cluster, -1)
+	s.namespaces.add(cluster.Namespace, -1)
 }
 
 // count returns how many sessions there are.
