@@ -30,7 +30,7 @@ MATRIX ?= 1.30.1/1.34.4/17 1.30.1/1.37.2/18 1.30.1/1.34.4/15 1.29.2/1.37.2/17 1.
 # The end-to-end tests to run, as go test has it; none: all, or with CORE those that do not begin with whole.
 RUN ?=
 CORE ?=
-MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|BesideAnotherPlugin|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices|Doze_wakesInItsPodAndHibernatesLater|Doze_refusesAndCutsNobody|Doze_leavesAPersonsFence|Doze_survivesItsPod|Doze_aPoolerLeadsToIt)$$
+MATRIXRUN ?= ^Test(OpenSessionKeepsAwake|ShortSessionsKeepAwake|OnlyUseCounts|ScheduledBackups|BesideAnotherPlugin|ControlChannel|SwitchoverAndFailover|WakeOnConnect|WakeThroughReplicas|ManyClientsAreOneWake|APersonsHibernation|Pooler|PluginComesAndGoes|PluginDown|UpgradeRestartsNothing|MinorUpgrade|InstancesAreLimited|OwnTokenSuffices|Doze_wakesInItsPodAndHibernatesLater|Doze_refusesAndCutsNobody|Doze_leavesAPersonsFence|Doze_endsWithItsPod|Doze_aPoolerLeadsToIt)$$
 
 CLUSTER = go -C e2e run ./cmd/cluster
 PLUGIN_IMAGE = $(REGISTRY)/cnpg-i-scale-to-zero:$(TAG)

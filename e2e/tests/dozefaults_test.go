@@ -111,8 +111,8 @@ func (s *story) awakeAgain(c *cnpgv1.Cluster) {
 	}
 }
 
-// The pod is deleted while its cluster dozes: a client that comes at once, and one that comes to the new pod, are answered.
-func TestDoze_survivesItsPod(t *testing.T) {
+// The pod is deleted while its cluster dozes: a client that comes at once is answered, and without one the cluster hibernates.
+func TestDoze_endsWithItsPod(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
 	c := s.borrowDozing()
@@ -121,10 +121,7 @@ func TestDoze_survivesItsPod(t *testing.T) {
 		pod := s.dozes(c)
 		s.must(kube.Delete(s.ctx, &pod))
 		if patient {
-			_, err := kube.AwaitCluster(s.ctx, c, "stopped in the new pod", toHealthy, func(c *cnpgv1.Cluster) bool {
-				stopped := c.Annotations[scenario.PostgresStopped]
-				return stopped != "" && stopped != string(pod.UID)
-			})
+			_, err := kube.AwaitCluster(s.ctx, c, "hibernated", toHealthy, scenario.Hibernated)
 			s.must(err)
 		}
 		s.wakesByClient(c, verify)

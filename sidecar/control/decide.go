@@ -146,7 +146,8 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 type dozeState struct {
 	// fenced says that PostgreSQL is stopped for a doze, or may be: it cannot be sampled.
 	fenced bool
-	// specification is that of the Cluster at the last sample before it was fenced, and retry is when hibernation is tried again.
+	// specification is that of the Cluster at the last sample before it was fenced, or "" in another pod, and retry is when hibernation
+	// is tried again.
 	specification string
 	retry         time.Time
 	// archiver is what the last preparation found against a doze, or "", and archiverIdle since when the cluster was idle then. Each
@@ -169,7 +170,7 @@ func (l *Loop) fenceChanged(fenced bool) {
 		return
 	}
 	l.parts.Monitor.CloseSessions()
-	l.doze.specification, l.doze.retry = cmp.Or(l.parts.Monitor.SavedSpecification(), specification(l.status.View)), time.Time{}
+	l.doze.specification, l.doze.retry = l.parts.Monitor.SavedSpecification(), time.Time{}
 	if l.pod.postmaster == (doze.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
 		l.pod.notePostmaster()
 	}
@@ -179,8 +180,9 @@ func (l *Loop) fenceChanged(fenced bool) {
 }
 
 // hibernatesAt returns when the dozing cluster is to hibernate: when it has been idle for the threshold, or at once if that was
-// requested, or if its specification, its operator or a plugin has changed. The operator applies such a change only once the
-// cluster is awake, and would then restart PostgreSQL under the client that woke it.
+// requested, or if its pod, its specification, its operator or a plugin has changed. The operator applies such a change only once the
+// cluster is awake, and would then restart PostgreSQL under the client that woke it, or has applied it in a new pod, for which it waits
+// while the instance is fenced.
 func (d *dozeState) hibernatesAt(phase sleep.Phase, s *Status) time.Time {
 	v, policy := s.View, s.Policy
 	if phase != sleep.Dozing {

@@ -449,7 +449,7 @@ func TestDoze_hibernatesForAChangeWhileTheSidecarWasDown(t *testing.T) {
 		{"its specification has changed", "6 1.30", true},
 		{"the operator has changed", "7 1.29", true},
 		{"nothing has", "7 1.30", false},
-		{"an older sidecar has not saved it", "", false},
+		{"its pod has been replaced", "", true},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
