@@ -35,9 +35,13 @@ const inPod = sleep.Prepare | sleep.WithdrawReadiness | sleep.RestoreReadiness |
 func (p *pod) start(ctx context.Context, o order) task {
 	switch o.action {
 	case sleep.LeaveMarker:
-		p.warn("PostgreSQL will not wait for the nodes before it shuts down", p.Marker.Leave())
+		if err := p.Marker.Leave(); err != nil {
+			p.Logger.Warn("PostgreSQL will not wait for the nodes before it shuts down", "error", err.Error())
+		}
 	case sleep.RemoveMarker:
-		p.warn("the next end of the pod may take two seconds longer", p.Marker.Remove())
+		if err := p.Marker.Remove(); err != nil {
+			p.Logger.Warn("the next end of the pod may take two seconds longer", "error", err.Error())
+		}
 	case sleep.RestoreReadiness:
 		p.restoreReadiness()
 	case sleep.CancelWait:
@@ -49,13 +53,6 @@ func (p *pod) start(ctx context.Context, o order) task {
 		return func(context.Context) event { return p.do(ctx, o) }
 	}
 	return nil
-}
-
-// warn logs an error, if there is one.
-func (p *pod) warn(message string, err error) {
-	if err != nil {
-		p.Logger.Warn(message, "error", err.Error())
-	}
 }
 
 // errDrained means that no session may be held any more.
@@ -128,14 +125,18 @@ const withdrawRetry = time.Second
 func (p *pod) restoreReadiness() {
 	p.ends.end(sleep.WithdrawReadiness)
 	if p.Readiness != nil {
-		p.warn("the pod becomes ready a few seconds later", p.Readiness.Restore())
+		if err := p.Readiness.Restore(); err != nil {
+			p.Logger.Warn("the pod becomes ready a few seconds later", "error", err.Error())
+		}
 	}
 }
 
 // notePostmaster records the postmaster that a fence stops, or may have stopped.
 func (p *pod) notePostmaster() {
 	postmaster, err := p.Instance.Read()
-	p.warn("cannot tell which PostgreSQL is fenced", err)
+	if err != nil {
+		p.Logger.Warn("cannot tell which PostgreSQL is fenced", "error", err.Error())
+	}
 	p.postmaster = postmaster
 }
 

@@ -56,7 +56,9 @@ func (p *pod) guardStart(ctx context.Context) {
 				p.restoreReadiness()
 				return
 			}
-			p.warn("the pod may become ready before PostgreSQL serves", p.Readiness.Withdraw(ctx))
+			if err := p.Readiness.Withdraw(ctx); err != nil {
+				p.Logger.Warn("the pod may become ready before PostgreSQL serves", "error", err.Error())
+			}
 		}
 	})
 }
