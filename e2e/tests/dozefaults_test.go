@@ -111,7 +111,8 @@ func (s *story) awakeAgain(c *cnpgv1.Cluster) {
 	}
 }
 
-// The pod is deleted while its cluster dozes: a client that comes at once is answered, and without one the cluster hibernates.
+// The pod is deleted while its cluster dozes: a client that comes at once is answered, and without one the cluster hibernates or is
+// awake.
 func TestDoze_endsWithItsPod(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -121,7 +122,9 @@ func TestDoze_endsWithItsPod(t *testing.T) {
 		pod := s.dozes(c)
 		s.must(kube.Delete(s.ctx, &pod))
 		if patient {
-			_, err := kube.AwaitCluster(s.ctx, c, "hibernated", toHealthy, scenario.Hibernated)
+			_, err := kube.AwaitCluster(s.ctx, c, "hibernated, or awake", toHealthy, func(c *cnpgv1.Cluster) bool {
+				return scenario.Hibernated(c) || !fenced(c) && !scenario.HibernationOn(c)
+			})
 			s.must(err)
 		}
 		s.wakesByClient(c, verify)
