@@ -62,7 +62,7 @@ func (l Layout) Audit(ctx context.Context, networks ...string) (string, error) {
 }
 
 // logUnknown is what a report says of a cluster that was not made here.
-const logUnknown = ": left out: the cluster of KUBECONFIG was not made here, and its audit log is not known\n"
+const logUnknown = ": left out: the cluster of KUBECONFIG was not made here, so its audit log cannot be found\n"
 
 // readLogs has the audit logs of this cluster and of those of other networks read.
 func (l Layout) readLogs(networks []string, read func(io.Reader) error) error {

@@ -91,7 +91,7 @@ func (l Layout) fill(progress *Progress, root, what string, make func(work, part
 	if err := make(work, part); err != nil {
 		return fmt.Errorf("unpack %s: %w", what, err)
 	}
-	if err := os.Rename(part, root); err != nil && !cached(root) { // somebody else may have been quicker
+	if err := os.Rename(part, root); err != nil && !cached(root) { // another process may have been quicker
 		return fmt.Errorf("keep %s: %w", what, err)
 	}
 	return nil

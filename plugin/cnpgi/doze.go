@@ -47,7 +47,7 @@ func setDozeMemoryRequest(pod *corev1.Pod, memory string) {
 // limits stay. The operator ignores it when it compares pods (1.30: pkg/specs/podspec_diff.go), so this causes no
 // rollout.
 //
-// A Burstable pod stays Burstable, since the sidecar has requests. A Guaranteed pod would become Burstable, so it is
+// A Burstable pod stays Burstable, because the sidecar has requests. A Guaranteed pod would become Burstable, so it is
 // left as it is.
 func shrinkBootstrapRequests(pod *corev1.Pod, of limits) {
 	if guaranteed(of.defaulted(pod)) {

@@ -56,7 +56,7 @@ func (p *pod) start(ctx context.Context, o order) task {
 }
 
 // errDrained means that no session may be held any more.
-var errDrained = errors.New("the sidecar is drained, since the pod ends")
+var errDrained = errors.New("the sidecar is drained, because the pod ends")
 
 // errNoProbe means that the pod has no readiness probe of ours.
 var errNoProbe = errors.New("the pod was made without the readiness probe of a doze")
@@ -73,7 +73,7 @@ func (p *pod) do(ctx context.Context, o order) completed {
 		if p.Readiness == nil { // our fence was set on a pod that was created without the probe
 			c.err = errNoProbe
 		} else if c.err = p.Readiness.Withdraw(ctx); c.err != nil {
-			p.running.Go(func() { // the machine goes on with the result of the first try
+			p.running.Go(func() { // the machine uses the result of the first try
 				for process.Pause(ctx, withdrawRetry) && p.Readiness.Withdraw(ctx) != nil {
 				}
 			})

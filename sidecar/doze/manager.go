@@ -38,7 +38,7 @@ func newManager(url string) *manager {
 		Timeout: statusTimeout,
 		Transport: &http.Transport{
 			DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 8 << 10,
-			// The certificate is for the names of the Services, and whoever could answer here could also read the
+			// The certificate is for the names of the Services, and a program that could answer here could also read the
 			// secret.
 			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true},
 		},

@@ -86,7 +86,7 @@ func TestShrink(t *testing.T) {
 		{"and those that it applies", podOf(t, stored, stored, operators, entry("vpa", "Apply", both)), "", "", setByOthers},
 		{"another container is not looked at", podOf(t, stored, stored, operators, strings.ReplaceAll(entry("vpa", "Update", both), "postgres", "exporter")), "", "cpu=10m", ""},
 		{"without a stored specification nobody would know what to grow to", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) { p.Annotations = nil }), "", "", notStored},
-		{"nor with one that is not understood", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) { p.Annotations["cnpg.io/podSpec"] = "[" }), "", "", notStored},
+		{"nor with one that is invalid", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) { p.Annotations["cnpg.io/podSpec"] = "[" }), "", "", notStored},
 		{"nor with one without the container", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) { p.Annotations["cnpg.io/podSpec"] = "{}" }), "", "", notStored},
 		{"a container that a resize restarts stays", change(podOf(t, stored, stored, operators), func(p *kubernetes.Pod) {
 			p.Spec.Containers[1].ResizePolicy = []kubernetes.ResizePolicy{{ResourceName: "cpu", RestartPolicy: "RestartContainer"}, {ResourceName: "memory", RestartPolicy: "NotRequired"}}

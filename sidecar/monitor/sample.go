@@ -20,7 +20,7 @@ func (m *Monitor) Sample(ctx context.Context) (idle.Observation, Change) {
 		return m.sessions.unknown(false), Change{}
 	}
 	if m.held() && !time.Now().Before(m.NextProbe()) && !m.probe(ctx) {
-		// The reception of socket events goes on: it keeps no server from shutting down.
+		// Socket events are still received: that keeps no server from shutting down.
 		return m.sessions.unknown(m.sockets.watching()), Change{}
 	}
 	m.watch(ctx)

@@ -23,7 +23,7 @@ const (
 	// ReadCluster reads the Cluster from the API server.
 	ReadCluster
 	// Sample samples this instance and takes the siblings' answers into account. It also opens the session that
-	// EndSessions needs, since a server that shuts down accepts none.
+	// EndSessions needs, because a server that shuts down accepts none.
 	Sample
 	// Hibernate turns hibernation on and removes the announcement.
 	Hibernate
@@ -115,7 +115,7 @@ func Results() []Result {
 // Report says how an attempt ended, for logs, metrics and Events.
 type Report struct {
 	Result Result
-	// Reason is the blocker, for ResultAborted. For ResultWithdrawn it is ReasonActive if somebody uses the database;
+	// Reason is the blocker, for ResultAborted. For ResultWithdrawn it is ReasonActive if a client uses the database;
 	// otherwise the operator has not begun in time, or for a doze the instance manager does not stop PostgreSQL.
 	Reason idle.Reason
 	// Action is what failed, for ResultError and ResultConflict.

@@ -63,7 +63,7 @@ func (s *step) ignored() {
 // failed. The operator writes the Cluster at the same time, so the first conflict is resolved at once.
 func (s *step) fenceChangeCompleted(e Completed) {
 	switch {
-	// Somebody has removed it at once.
+	// It was removed at once.
 	case e.Outcome == Done && e.Action == RecordStop && e.View.dozes() && !e.View.Stopped:
 		s.setView(e.View)
 		s.tryAgain()

@@ -191,7 +191,7 @@ func (s *step) viewed(v View) {
 			s.do(RemoveMarker) // an earlier process may have left it
 		}
 		s.settle()
-	// Somebody else's hibernation was turned off meanwhile.
+	// Another's hibernation was turned off meanwhile.
 	case s.phase == Asleep && v.HibernationOn && v.OwnsHibernation && !wasOurs:
 		s.phase = Awake
 		s.settle()

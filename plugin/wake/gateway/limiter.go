@@ -43,7 +43,7 @@ type slot struct {
 	claim
 	// leave is called when a newcomer takes the slot over. It must not block.
 	leave func()
-	// The counts that it is part of, since a newcomer goes through all slots and cannot look up each one's.
+	// The counts that it is part of, because a newcomer goes through all slots and cannot look up each one's.
 	inCluster, inNamespace, owners, ofSource *int
 }
 

@@ -44,7 +44,7 @@ type Cluster struct {
 	// gateway-holding.
 	Announced, Acknowledged, HoldingValue string
 	// Holding says that the gateway has confirmed that it holds every client for a doze. It does so even after the
-	// deadline, until the announcement is withdrawn, since the patch that sets the fence may be in flight.
+	// deadline, until the announcement is withdrawn, because the patch that sets the fence may be in flight.
 	Holding bool
 	// DozeAnnounced says that the current announcement is one of a doze and valid, DozeAcknowledged that it was
 	// acknowledged besides. The pod may then be not ready, or may become not ready even after its readiness was

@@ -9,7 +9,7 @@ import (
 const taintNodeShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 
 // Disruption says why the pod of a dozing cluster, with these tolerations, is to leave its node; empty: it may stay.
-// That the node has failed is no reason, since the pod could not be deleted there.
+// That the node has failed is no reason, because the pod could not be deleted there.
 func Disruption(node *corev1.Node, tolerations []corev1.Toleration) string {
 	if node.Spec.Unschedulable {
 		return "is cordoned"

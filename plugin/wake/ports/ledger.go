@@ -39,7 +39,7 @@ type Ledger struct {
 	byUID   map[types.UID]uint16 // the lowest if there should be several
 }
 
-// ReadLedger reads what a ConfigMap of the range holds. What is not understood belongs to somebody unknown, so that its
+// ReadLedger reads what a ConfigMap of the range holds. What is invalid belongs to an unknown Service, so that its
 // port is given to nobody.
 func ReadLedger(of Range, data map[string]string) Ledger {
 	ledger := Ledger{of: of, entries: make(map[uint16]entry, len(data)), byUID: make(map[types.UID]uint16, len(data))}

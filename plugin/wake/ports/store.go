@@ -324,7 +324,7 @@ func (s *Store) tryChange(
 }
 
 // cached are the blocks as the informers have them, the lowest first. A block is parsed again only if it has changed.
-// All are listed at once, since a cache of some namespaces looks the kind up among all that the API server serves at
+// All are listed at once, because a cache of some namespaces looks the kind up among all that the API server serves at
 // each call.
 func (s *Store) cached(ctx context.Context) ([]Ledger, error) {
 	var list corev1.ConfigMapList
