@@ -32,7 +32,7 @@ const (
 
 func main() {
 	var much amounts
-	flag.IntVar(&much.runs, "runs", 5, "how often each shutdown and each start is measured")
+	flag.IntVar(&much.runs, "runs", 5, "how often each shutdown, start and prewarmed sleep is measured, and a wake beside dozing clusters")
 	flag.DurationVar(&much.rest, "rest", time.Minute, "how long the sidecar is watched at rest")
 	flag.IntVar(&much.wakes, "wakes", 20, "how often the first query after hibernation is measured, and beside other plugins")
 	flag.IntVar(&much.dozes, "dozes", 20, "how often the first query after a doze is measured")
@@ -80,9 +80,9 @@ func run(ctx context.Context, kube *scenario.Kubernetes, namespace string, much 
 		{"pooled", func() error { return pooled(ctx, kube, namespace, much.runs) }},
 		{"wakes", func() error { return wakes(ctx, kube, with, without, much.wakes) }},
 		{"doze", func() error { return dozes(ctx, kube, namespace, with, without, much) }},
-		{"operator", func() error { return operators(ctx, kube, namespace, much.resting, much.rest) }},
+		{"operator", func() error { return operators(ctx, kube, namespace, with, much) }},
 		{"shared-buffers", func() error { return dirtyDozes(ctx, kube, namespace, much.runs) }},
-		{"prewarm", func() error { return prewarmed(ctx, kube, namespace, 2) }},
+		{"prewarm", func() error { return prewarmed(ctx, kube, namespace, much.runs) }},
 		{"beside", func() error { return besideOthers(ctx, kube, with, much.wakes) }},
 		{"together", func() error { return together(ctx, kube, namespace, 20) }},
 	} {

@@ -20,10 +20,15 @@ import (
 // effort is what the operator and the plugin have done since they started.
 type effort struct{ reconciliations, operator, calls, plugin float64 }
 
-// operators prints what the operator and the plugin do in a minute while more and more clusters doze: the operator's reconciliations of
-// Clusters, its calls of the plugin, and the processor time of both.
-func operators(ctx context.Context, kube *scenario.Kubernetes, namespace string, most int, lasts time.Duration) error {
-	fmt.Println("\n| clusters that doze | reconciliations a minute | calls of the plugin | operator's processor (% of a core) | plugin's |\n|---|---|---|---|---|")
+// operators prints what the operator and the plugin do in a minute while more and more clusters doze: the operator's
+// reconciliations of Clusters, its calls of the plugin, and the processor time of both. Then it wakes another cluster from
+// hibernation beside them.
+func operators(
+	ctx context.Context, kube *scenario.Kubernetes, namespace string, hibernating *cnpgv1.Cluster, much amounts,
+) error {
+	fmt.Println("\n| clusters that doze | reconciliations a minute | calls of the plugin | " +
+		"operator's processor (% of a core) | plugin's | a wake from hibernation (s, median) |\n|---|---|---|---|---|---|")
+	most, lasts := much.resting, much.rest
 	var clusters []*cnpgv1.Cluster
 	for count := 0; ; count = min(count+max(most/2, 1), most) {
 		for len(clusters) < count { // few at once: each start takes the whole machine
@@ -49,9 +54,18 @@ func operators(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 		if err != nil {
 			return err
 		}
-		fmt.Printf("| %d | %.1f | %.1f | %.2f | %.2f |\n", count,
+		var woken []time.Duration
+		for range much.runs {
+			took, err := wake(ctx, kube, hibernating, true)
+			if err != nil {
+				return err
+			}
+			woken = append(woken, took)
+		}
+		fmt.Printf("| %d | %.1f | %.1f | %.2f | %.2f | %.2f |\n", count,
 			(after.reconciliations-before.reconciliations)/lasts.Minutes(), (after.calls-before.calls)/lasts.Minutes(),
-			100*(after.operator-before.operator)/lasts.Seconds(), 100*(after.plugin-before.plugin)/lasts.Seconds())
+			100*(after.operator-before.operator)/lasts.Seconds(), 100*(after.plugin-before.plugin)/lasts.Seconds(),
+			median(woken).Seconds())
 		if count >= most {
 			return deleteAll(ctx, kube, clusters)
 		}

@@ -42,16 +42,19 @@ func prewarmed(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 	}
 	fmt.Println("\n| after | cluster | before (tps) | in the first second | seconds to 90 % of before |\n|---|---|---|---|---|")
 	for range runs {
-		for what, sleeps := range map[string]func(*cnpgv1.Cluster) error{
-			"a doze":        func(c *cnpgv1.Cluster) error { return doze(ctx, kube, []*cnpgv1.Cluster{c}) },
-			"a hibernation": func(c *cnpgv1.Cluster) error { return hibernatesOnce(ctx, kube, c) },
+		for _, sleep := range []struct {
+			what  string
+			begin func(*cnpgv1.Cluster) error
+		}{
+			{"a doze", func(c *cnpgv1.Cluster) error { return doze(ctx, kube, []*cnpgv1.Cluster{c}) }},
+			{"a hibernation", func(c *cnpgv1.Cluster) error { return hibernatesOnce(ctx, kube, c) }},
 		} {
 			for _, c := range clusters {
 				before, err := perSecond(ctx, kube, c)
 				if err != nil {
 					return err
 				}
-				if err := sleeps(c); err != nil {
+				if err := sleep.begin(c); err != nil {
 					return err
 				}
 				if _, err := firstQuery(ctx, kube, c); err != nil {
@@ -62,7 +65,7 @@ func prewarmed(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 					return err
 				}
 				rate := median(before[len(before)/2:])
-				fmt.Printf("| %s | %s | %.0f | %.0f | %s |\n", what, c.Name, rate, after[0], recovered(after, full*rate))
+				fmt.Printf("| %s | %s | %.0f | %.0f | %s |\n", sleep.what, c.Name, rate, after[0], recovered(after, full*rate))
 			}
 		}
 	}
