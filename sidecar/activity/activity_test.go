@@ -74,14 +74,14 @@ func TestLoginTrigger_hasTheSameInfrastructure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for user, applications := range localInfrastructure {
+	for user, applications := range LocalInfrastructure {
 		condition := fmt.Sprintf("session_user = '%s' AND socket AND application IN ('%s')", user, strings.Join(applications, "', '"))
 		if !strings.Contains(string(trigger), condition) {
 			t.Errorf("login-trigger.sql lacks %s", condition)
 		}
 	}
-	if got := strings.Count(string(trigger), "AND socket AND"); got != len(localInfrastructure) {
-		t.Errorf("login-trigger.sql has %d users of the socket, want %d", got, len(localInfrastructure))
+	if got := strings.Count(string(trigger), "AND socket AND"); got != len(LocalInfrastructure) {
+		t.Errorf("login-trigger.sql has %d users of the socket, want %d", got, len(LocalInfrastructure))
 	}
 }
 
@@ -107,7 +107,7 @@ func TestTally_hasThePoolersIdleSessionEnded(t *testing.T) {
 		"active": nil,
 	} {
 		var tally Tally
-		tally.Add(Session{BackendType: "client backend", User: poolerUser, Database: "postgres", State: state, PID: 1, Started: 10, Changed: 5}, Rules{})
+		tally.Add(Session{BackendType: "client backend", User: PoolerUser, Database: "postgres", State: state, PID: 1, Started: 10, Changed: 5}, Rules{})
 		tally.Add(Session{BackendType: "client backend", User: "postgres", Application: "cnpg-instance-manager", Local: true, State: "idle", PID: 2}, Rules{})
 		if diff := cmp.Diff(want, tally.Terminable(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || len(tally.InUse()) != 0 {
 			t.Errorf("%s (-want +got):\n%s", state, diff)

@@ -84,12 +84,12 @@ const (
 	ClassInternal Class = "internal"
 )
 
-// poolerUser is the role of PgBouncer's auth_query.
-const poolerUser = "cnpg_pooler_pgbouncer"
+// The roles of PgBouncer's auth_query and of the standbys.
+const PoolerUser, StandbyUser = "cnpg_pooler_pgbouncer", "streaming_replica"
 
-// joinSuffix is what CloudNativePG appends to an instance's name while it joins (1.30:
+// JoinSuffix is what CloudNativePG appends to an instance's name while it joins (1.30:
 // pkg/management/postgres/probes.go).
-const joinSuffix = "-join"
+const JoinSuffix = "-join"
 
 // Classify returns a session's class. Infrastructure is recognised by user and application_name together, and its local
 // sessions must be local, because any user may choose an application_name.
@@ -139,11 +139,11 @@ func ignored(s Session, rules Rules) bool {
 	})
 }
 
-// localInfrastructure are the applications that use the Unix socket, by user. The probes run pg_isready, which logs in
+// LocalInfrastructure are the applications that use the Unix socket, by user. The probes run pg_isready, which logs in
 // where peer authentication allows it: a session of a millisecond every ten seconds. Operators without a role for the
 // exporter (1.28 before 1.28.3) scrape in a session of the instance manager that temporarily has the exporter's name
 // (metrics/collector.go). sql/login-trigger.sql has the same list.
-var localInfrastructure = map[string][]string{
+var LocalInfrastructure = map[string][]string{
 	"postgres":              {"cnpg-instance-manager", "cnpg_metrics_exporter", "pg_isready", contract.ApplicationName},
 	"cnpg_metrics_exporter": {"cnpg_metrics_exporter", contract.ApplicationName},
 }
@@ -158,15 +158,15 @@ func infrastructure(s Session, rules Rules) bool {
 		application = contract.ApplicationName // as when it logged in
 	}
 	switch {
-	case s.Local && slices.Contains(localInfrastructure[s.User], application):
+	case s.Local && slices.Contains(LocalInfrastructure[s.User], application):
 		return true
-	case s.User == "streaming_replica":
+	case s.User == StandbyUser:
 		// A replica cluster connects with its own name, which may be that of a pod here. An instance that joins does so
 		// from the pod of a Job, whose address is in no status; a walreceiver has no such suffix, and nobody else uses
 		// the socket.
-		name, joins := strings.CutSuffix(application, joinSuffix)
+		name, joins := strings.CutSuffix(application, JoinSuffix)
 		return slices.Contains(rules.Instances, name) && (joins || s.Local || slices.Contains(rules.Addresses, s.Peer.Addr()))
 	default:
-		return s.User == poolerUser && s.Database == "postgres"
+		return s.User == PoolerUser && s.Database == "postgres"
 	}
 }

@@ -94,7 +94,7 @@ func (t *Tally) Add(s Session, rules Rules) {
 	case class == ClassClient:
 		t.count(s)
 	// PgBouncer keeps it for its next auth_query.
-	case class == ClassInfrastructure && s.User == poolerUser && s.State == "idle":
+	case class == ClassInfrastructure && s.User == PoolerUser && s.State == "idle":
 		t.addTerminable(Terminable{PID: s.PID, Started: s.Started, Idle: true, Changed: s.Changed, Infrastructure: true})
 	}
 	t.classes[class]++
