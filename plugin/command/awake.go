@@ -63,16 +63,21 @@ func (p *program) releaseCommand() *cobra.Command {
 
 // parseLength parses a keep-awake duration.
 func parseLength(value string) (time.Duration, error) {
-	length, err := time.ParseDuration(value)
-	if days, ok := strings.CutSuffix(value, "d"); ok {
-		var number uint64
-		number, err = strconv.ParseUint(days, 10, 8)
-		length = time.Duration(number) * 24 * time.Hour
-	}
+	length, err := parseDays(value)
 	if err != nil || length <= 0 || length > contract.MaxKeepAwake {
 		return 0, usage(`the duration is %q; allowed is more than 0s and at most 168h, such as "90m", "1h30m" or "2d"`, value)
 	}
 	return length, nil
+}
+
+// parseDays parses a duration, also one in days.
+func parseDays(value string) (time.Duration, error) {
+	days, ok := strings.CutSuffix(value, "d")
+	if !ok {
+		return time.ParseDuration(value)
+	}
+	number, err := strconv.ParseUint(days, 10, 16)
+	return time.Duration(number) * day, err // 16 bits of days fit
 }
 
 // keep sets the time until which the cluster is kept awake, as returned by decide.

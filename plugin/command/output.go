@@ -18,11 +18,11 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// outputWide requests more columns; only a command with a table supports it.
-const outputWide = "wide"
+// outputWide requests more columns, and outputHTML a page; each is supported by one command only.
+const outputWide, outputHTML = "wide", "html"
 
-// annotationWide marks the commands that support [outputWide].
-const annotationWide = "wide"
+// annotationAlso has what a command supports besides what all do.
+const annotationAlso = "also"
 
 // outputs returns the values of --output that a command supports; one that ends with an equals sign is followed by a
 // template.
@@ -31,8 +31,8 @@ func outputs(c *cobra.Command) []string {
 	for _, format := range genericclioptions.NewJSONPathPrintFlags("", true).AllowedFormats() {
 		known = append(known, format+"=")
 	}
-	if c.Annotations[annotationWide] != "" {
-		known = append(known, outputWide)
+	if also := c.Annotations[annotationAlso]; also != "" {
+		known = append(known, also)
 	}
 	slices.Sort(known)
 	return known
@@ -41,7 +41,7 @@ func outputs(c *cobra.Command) []string {
 // chooseOutput sets the printer for --output; nil means text.
 func (p *program) chooseOutput(c *cobra.Command) error {
 	known := outputs(c)
-	if p.output == "" || p.output == outputWide && slices.Contains(known, outputWide) {
+	if p.output == "" || p.output == c.Annotations[annotationAlso] {
 		return nil
 	}
 	for _, flags := range []interface {

@@ -68,7 +68,7 @@ SAVED is what the current sleep has saved: the CPU and memory that the PostgreSQ
 pods. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
 
 With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
-		ValidArgsFunction: p.completeCluster, Annotations: map[string]string{annotationWide: "true"},
+		ValidArgsFunction: p.completeCluster, Annotations: map[string]string{annotationAlso: outputWide},
 		RunE: func(c *cobra.Command, arguments []string) error {
 			if len(arguments) > 1 || len(arguments) == 1 && everywhere {
 				return usage("status takes one CLUSTER at most, and none with --all-namespaces")

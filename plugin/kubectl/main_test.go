@@ -10,8 +10,8 @@ import (
 
 // ours are the packages of this project that the program may link: none of them needs Linux.
 var ours = []string{
-	"plugin/command", "plugin/intern", "plugin/kubectl", "plugin/rbac", "plugin/wake/plan", "plugin/wake/endpointslice",
-	"sidecar/contract", "sidecar/idle",
+	"plugin/command", "plugin/estimate", "plugin/estimate/prometheus", "plugin/intern", "plugin/kubectl", "plugin/rbac",
+	"plugin/wake/plan", "plugin/wake/endpointslice", "sidecar/activity", "sidecar/contract", "sidecar/idle",
 }
 
 // Release archives are built for the same platforms (make test-archives), which shows that the program compiles there.

@@ -1,0 +1,324 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	_ "embed" // for the page
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/estimate"
+	"github.com/cnpg-i/scale-to-zero/plugin/estimate/prometheus"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+)
+
+// thresholds are those of the report. It is sorted by the usual one, the default of inactivity-minutes.
+var thresholds = []time.Duration{5 * time.Minute, 15 * time.Minute, usual, 2 * time.Hour, 8 * time.Hour}
+
+const usual, usualIndex = 30 * time.Minute, 2
+
+const day, week = 24 * time.Hour, 7 * 24 * time.Hour
+
+// longestPast limits --since: 366 days.
+const longestPast = 366 * day
+
+// caveats say what the estimate cannot see.
+var caveats = []string{
+	"This is an estimate, from samples a minute apart of CloudNativePG's own metrics.",
+	"It does not see sessions between two scrapes that write no row and make few transactions, nor what a sleeping cluster's " +
+		"clients would do differently.",
+	"Idle pools count as use; background workers of extensions may. Backups, maintenance and the time that a wake takes are " +
+		"left out.",
+	"What is freed is what the PostgreSQL containers request by the Cluster, for the time asleep; volumes are kept, and the " +
+		"sidecar's requests are not subtracted.",
+}
+
+// report is the output of the command.
+type report struct {
+	Estimate bool      `json:"estimate"`
+	Caveats  []string  `json:"caveats"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	// Clusters are sorted by what they would free at the usual threshold.
+	Clusters []clusterReport `json:"clusters"`
+}
+
+// clusterReport is what is reported of one cluster.
+type clusterReport struct {
+	Namespace string `json:"namespace"`
+	Cluster   string `json:"cluster"`
+	// KnownShare is the part of the time in which it is known whether the cluster was in use; all other shares are
+	// parts of that.
+	KnownShare float64     `json:"knownShare"`
+	Sleeps     []wouldHave `json:"sleeps"`
+	// NeverSleeps says that the cluster would not have slept at the usual threshold.
+	NeverSleeps bool `json:"neverSleeps"`
+	// UsedBy are who seem to keep it awake, if it sleeps for less than half of the time at the usual threshold.
+	UsedBy []prometheus.User `json:"usedBy,omitempty"`
+	Note   string            `json:"note,omitempty"`
+}
+
+// wouldHave is how a cluster would have slept at one threshold. The savings are absent where the containers request
+// nothing.
+type wouldHave struct {
+	ThresholdSeconds float64  `json:"thresholdSeconds"`
+	AsleepShare      float64  `json:"asleepShare"`
+	WakesADay        float64  `json:"wakesADay"`
+	CPUHoursAWeek    *float64 `json:"freedCPUHoursAWeek,omitempty"`
+	GiBHoursAWeek    *float64 `json:"freedGiBHoursAWeek,omitempty"`
+}
+
+// Percent is for the page.
+func (w wouldHave) Percent() string { return strconv.FormatFloat(100*w.AsleepShare, 'f', 1, 64) }
+
+func (p *program) reportCommand() *cobra.Command {
+	var options prometheus.Options
+	selector, everywhere, since := "", false, ""
+	c := &cobra.Command{
+		Use: "report --prometheus URL", Short: "Estimate how clusters would sleep, before anything is installed",
+		Long: `Estimate how clusters would have slept at several thresholds, how often they would have been woken, what that
+would have freed, and who keeps the others awake.
+
+The Clusters need not list the plugin. How they were used comes from CloudNativePG's own metrics, with the labels
+namespace and pod, in a Prometheus or a server with its API: the sessions by user and application, and the
+transactions. Only what was scraped is known. The output says what the estimate cannot see.`,
+		Args: cobra.NoArgs, Annotations: map[string]string{annotationAlso: outputHTML},
+		RunE: func(c *cobra.Command, _ []string) error {
+			matching, err := labels.Parse(selector)
+			if err != nil || c.Flags().Changed("selector") && matching.Empty() {
+				return usage(`--selector is %q; allowed is a label selector such as "team=shop"`, selector)
+			}
+			past, err := parseDays(since)
+			if err != nil || past < time.Hour || past > longestPast {
+				return usage(`--since is %q; allowed is from 1h to 366d, such as "36h" or "14d"`, since)
+			}
+			server, err := prometheus.Open(options)
+			if err != nil {
+				return usage("%v", err)
+			}
+			a, err := p.connect()
+			if err != nil {
+				return err
+			}
+			clusters, err := a.list(c.Context(), map[bool]string{false: a.namespace}[everywhere],
+				client.MatchingLabelsSelector{Selector: matching})
+			if err != nil {
+				return err
+			}
+			to := time.Now().UTC().Truncate(prometheus.Step)
+			answer, err := makeReport(c.Context(), server, clusters, to.Add(-past.Truncate(prometheus.Step)), to)
+			if err != nil {
+				return err
+			}
+			if p.output == outputHTML {
+				return page.Execute(p.Out, answer)
+			}
+			return p.write(answer, answer.text)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&options.URL, "prometheus", "", "URL of the Prometheus, without /api/v1")
+	flags.StringVar(&options.TokenFile, "prometheus-token-file", "", "file with a bearer token for it")
+	flags.StringVar(&options.CAFile, "prometheus-ca-file", "",
+		"file with the certificates that its own must be signed by, in PEM")
+	flags.StringToStringVar(&options.Headers, "prometheus-header", nil, "headers for it, such as X-Scope-OrgID=team")
+	flags.StringVar(&options.Match, "prometheus-match", "",
+		`label matchers for a Prometheus of several Kubernetes clusters, such as k8s_cluster="eu"`)
+	flags.StringVar(&since, "since", "14d", "how long ago the estimate begins")
+	flags.StringVarP(&selector, "selector", "l", "", "only clusters that this label selector matches")
+	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, "clusters of all namespaces")
+	return c
+}
+
+// makeReport reads the past of the clusters, and then who used those that sleep little.
+func makeReport(
+	ctx context.Context, server *prometheus.Server, clusters []cnpgv1.Cluster, from, to time.Time,
+) (report, error) {
+	answer := report{Estimate: true, Caveats: caveats, From: from, To: to, Clusters: []clusterReport{}}
+	asked := make([]prometheus.Cluster, len(clusters))
+	for i := range clusters {
+		c := &clusters[i]
+		asked[i] = prometheus.Cluster{Namespace: c.Namespace, Name: c.Name, Instances: c.Spec.Instances}
+	}
+	histories, err := server.Histories(ctx, asked, from, to)
+	if err != nil {
+		return answer, err
+	}
+	var restless []int
+	var of []prometheus.Cluster
+	for i := range clusters {
+		answer.Clusters = append(answer.Clusters, reportOf(&clusters[i], histories[i]))
+		if r := answer.Clusters[i]; r.KnownShare > 0 && r.Sleeps[usualIndex].AsleepShare < 0.5 {
+			restless, of = append(restless, i), append(of, asked[i])
+		}
+	}
+	users, err := server.Users(ctx, of, from, to)
+	if err != nil {
+		return answer, err
+	}
+	for n, i := range restless {
+		answer.Clusters[i].UsedBy = users[n]
+		if len(users[n]) == 0 {
+			answer.Clusters[i].Note = "its transactions show use, but no sample has a session"
+		}
+	}
+	slices.SortStableFunc(answer.Clusters, func(a, b clusterReport) int {
+		x, y := a.Sleeps[usualIndex], b.Sleeps[usualIndex]
+		return cmp.Or(
+			cmp.Compare(value(y.CPUHoursAWeek), value(x.CPUHoursAWeek)), cmp.Compare(value(y.GiBHoursAWeek), value(x.GiBHoursAWeek)),
+			cmp.Compare(y.AsleepShare, x.AsleepShare), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Cluster, b.Cluster),
+		)
+	})
+	return answer, nil
+}
+
+func reportOf(cluster *cnpgv1.Cluster, history estimate.History) clusterReport {
+	known, sum := history.Known(), plan.RequestsOf(cluster)
+	share := rounded(known.Hours() / history.Length().Hours())
+	r := clusterReport{Namespace: cluster.Namespace, Cluster: cluster.Name, KnownShare: share}
+	for _, threshold := range thresholds {
+		sleep, would := history.Sleep(threshold), wouldHave{ThresholdSeconds: threshold.Seconds()}
+		if known > 0 {
+			would.AsleepShare = rounded(sleep.Asleep.Hours() / known.Hours())
+			would.WakesADay = rounded(float64(sleep.Wakes) * day.Hours() / known.Hours())
+			would.CPUHoursAWeek = positive(sum.CPU * would.AsleepShare * week.Hours())
+			would.GiBHoursAWeek = positive(sum.Memory / (1 << 30) * would.AsleepShare * week.Hours())
+		}
+		r.Sleeps = append(r.Sleeps, would)
+	}
+	r.NeverSleeps = known > 0 && r.Sleeps[usualIndex].AsleepShare == 0
+	if known == 0 {
+		r.Note = "the Prometheus has no samples of the sessions of all its instances"
+	}
+	return r
+}
+
+// rounded keeps as many digits as an estimate has at most.
+func rounded(number float64) float64 { return math.Round(number*1e4) / 1e4 }
+
+// positive is nil where nothing is requested.
+func positive(number float64) *float64 {
+	if number <= 0 {
+		return nil
+	}
+	number = rounded(number)
+	return &number
+}
+
+func value(number *float64) float64 {
+	if number == nil {
+		return 0
+	}
+	return *number
+}
+
+// Freed formats what a threshold would free.
+func (w wouldHave) Freed() string {
+	seconds := func(hours *float64, unit float64) *float64 {
+		if hours == nil {
+			return nil
+		}
+		total := *hours * time.Hour.Seconds() * unit
+		return &total
+	}
+	return hours(saved{CPUSeconds: seconds(w.CPUHoursAWeek, 1), MemoryByteSeconds: seconds(w.GiBHoursAWeek, 1<<30)})
+}
+
+// Who formats who keeps the cluster awake, and what is to be noted.
+func (r clusterReport) Who() string {
+	var parts []string
+	for _, user := range r.UsedBy {
+		parts = append(parts, user.Name+" ("+cmp.Or(user.Application, "no application name")+")")
+	}
+	if r.Note != "" {
+		parts = append(parts, r.Note)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Summary says in one sentence what the usual threshold would bring.
+func (r report) Summary() string {
+	sleep, never, unknown, cpu, memory := 0, 0, 0, 0.0, 0.0
+	for _, c := range r.Clusters {
+		switch {
+		case c.KnownShare == 0:
+			unknown++
+		case c.NeverSleeps:
+			never++
+		default:
+			sleep++
+		}
+		cpu, memory = cpu+value(c.Sleeps[usualIndex].CPUHoursAWeek), memory+value(c.Sleeps[usualIndex].GiBHoursAWeek)
+	}
+	total := wouldHave{CPUHoursAWeek: positive(cpu), GiBHoursAWeek: positive(memory)}
+	text := fmt.Sprintf("Estimate from %s to %s: with a threshold of 30 minutes, %d of %d clusters would have slept, %d never, "+
+		"and %d cannot be told.", r.From.Format(time.RFC3339), r.To.Format(time.RFC3339), sleep, len(r.Clusters), never, unknown)
+	if freed := total.Freed(); freed != "" {
+		text += " That would have freed " + freed + " a week."
+	}
+	return text
+}
+
+// text writes the table. Each threshold has the share of the time asleep and the wakes a day.
+func (r report) text(out io.Writer) {
+	if len(r.Clusters) > 0 {
+		table := printers.GetNewTabWriter(out)
+		_, _ = fmt.Fprintln(table,
+			"NAMESPACE\tNAME\tKNOWN\t5 MIN\t15 MIN\t30 MIN\t2 H\t8 H\tFREED A WEEK (30 MIN)\tKEPT AWAKE BY")
+		for _, c := range r.Clusters {
+			cells := []string{c.Namespace, c.Cluster, share(c.KnownShare)}
+			for _, s := range c.Sleeps {
+				text := ""
+				if c.KnownShare > 0 {
+					text = share(s.AsleepShare) + ", " + strconv.FormatFloat(s.WakesADay, 'f', 1, 64) + "/d"
+				}
+				cells = append(cells, text)
+			}
+			cells = append(cells, c.Sleeps[usualIndex].Freed(), c.Who())
+			for i := range cells {
+				cells[i] = cell(cells[i])
+			}
+			_, _ = fmt.Fprintln(table, strings.Join(cells, "\t"))
+		}
+		_ = table.Flush() // nothing can be done about an error
+		_, _ = fmt.Fprintln(out)
+	}
+	_, _ = fmt.Fprintln(out, r.Summary())
+	for _, caveat := range r.Caveats {
+		_, _ = fmt.Fprintln(out, caveat)
+	}
+}
+
+// share formats a part of the time; what is a little is not nothing, and what is not all is not 100%.
+func share(part float64) string {
+	switch percent := 100 * part; {
+	case percent > 0 && percent < 1:
+		return "<1%"
+	case percent > 99 && percent < 100:
+		return ">99%"
+	default:
+		return fmt.Sprintf("%.0f%%", percent)
+	}
+}
+
+//go:embed report.html
+var pageText string
+
+var page = template.Must(template.New("report").Funcs(template.FuncMap{
+	"share": share,
+	"usual": func(r clusterReport) wouldHave { return r.Sleeps[usualIndex] },
+	"at":    func(t time.Time) string { return t.Format("2 January 2006 15:04 MST") },
+	"wakes": func(w wouldHave) string { return strconv.FormatFloat(w.WakesADay, 'f', 1, 64) },
+}).Parse(pageText))

@@ -1,0 +1,139 @@
+package command
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"golang.org/x/net/html"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// usedOf says at which minutes of the test's day a cluster was used.
+var usedOf = map[string]func(minute int) bool{
+	"shop/office":  func(m int) bool { return m >= 8*60 && m < 18*60 },
+	"shop/nightly": func(m int) bool { return m == 3*60 },
+	"shop/pooled":  func(int) bool { return true },
+	"shop/hidden":  func(m int) bool { return m%20 == 0 },
+	"team/office":  func(int) bool { return false },
+}
+
+// prometheusOf answers the queries of the report as Prometheus does. The adapter's own tests cover what it is asked.
+func prometheusOf(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query, kind, results := r.FormValue("query"), "matrix", []string{}
+		for cluster, used := range usedOf {
+			namespace, name, _ := strings.Cut(cluster, "/")
+			if !regexp.MustCompile(`pod=~"\(([^)]*\|)?` + name + `[|)]`).MatchString(query) {
+				continue
+			}
+			labels := fmt.Sprintf(`"namespace":%q,"cluster":%q`, namespace, name)
+			if strings.HasPrefix(query, "topk") {
+				kind = "vector"
+				if name == "pooled" {
+					results = append(results, fmt.Sprintf(`{"metric":{%s,"usename":"app","application_name":"HikariCP <3>"},"value":[0,"9"]}`, labels),
+						fmt.Sprintf(`{"metric":{%s,"usename":"bi","application_name":""},"value":[0,"5"]}`, labels))
+				}
+				continue
+			}
+			var values []string
+			var from, to int64
+			_, _ = fmt.Sscanf(r.FormValue("start")+" "+r.FormValue("end"), "%d %d", &from, &to)
+			for at := from; at <= to; at += 60 {
+				if m := int(at / 60 % (24 * 60)); !strings.Contains(query, "unless") || used(m) {
+					values = append(values, fmt.Sprintf(`[%d,"3"]`, at))
+				}
+			}
+			results = append(results, fmt.Sprintf(`{"metric":{%s},"values":[%s]}`, labels, strings.Join(values, ",")))
+		}
+		_, _ = fmt.Fprintf(w, `{"status":"success","data":{"resultType":%q,"result":[%s]}}`, kind, strings.Join(results, ","))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func office(c *cnpgv1.Cluster) {
+	requesting(c)
+	c.Spec.Plugins, c.Labels = nil, map[string]string{"team": "shop"}
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	elsewhere := cluster("office", requesting)
+	elsewhere.Namespace = "team"
+	objects := func() []client.Object {
+		return []client.Object{cluster("office", office), cluster("nightly"), cluster("pooled", requesting), cluster("hidden"), cluster("unscraped"), elsewhere.DeepCopy()}
+	}
+	for file, arguments := range map[string]string{
+		"report.txt":          "--prometheus URL --since 7d",
+		"report-all.txt":      "--prometheus URL --since 7d -A",
+		"report-selector.txt": "--prometheus URL --since 7d -l team=shop",
+		"report-none.txt":     "--prometheus URL --since 7d -l team=none",
+		"report.json":         "--prometheus URL --since 7d -l team=shop -o json",
+		"report.yaml":         "--prometheus URL --since 7d -l team=shop -o yaml",
+		"report-usage.txt":    "--prometheus prometheus:9090",
+		"report-since.txt":    "--prometheus URL --since 2w",
+		"report-empty.txt":    "--prometheus URL -l=",
+	} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				url := prometheusOf(t)
+				text := newWorld(t, objects()...).run(t.Context(),
+					append([]string{"report"}, strings.Fields(strings.ReplaceAll(arguments, "URL", url))...)...)
+				golden(t, file, strings.ReplaceAll(text, url, "URL"))
+			})
+		})
+	}
+}
+
+// The page loads nothing, and what a client calls itself is no markup.
+func TestReport_isOnePage(t *testing.T) {
+	t.Parallel()
+	text := ""
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, cluster("office", office), cluster("pooled", requesting), cluster("unscraped"))
+		text = w.run(t.Context(), "report", "--prometheus", prometheusOf(t), "-o", "html")
+	})
+	_, text, _ = strings.Cut(text, "\n")
+	if !strings.HasPrefix(text, "<!DOCTYPE html>") || !strings.HasSuffix(text, "</html>\n= 0\n") {
+		t.Errorf("it is no page:\n%s", text)
+	}
+	tree, err := html.Parse(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bars []string
+	for node := range tree.Descendants() {
+		for _, attribute := range node.Attr {
+			switch {
+			case attribute.Key == "src", attribute.Key == "href", node.Data == "script":
+				t.Errorf("<%s %s=%q> loads or runs something", node.Data, attribute.Key, attribute.Val)
+			case attribute.Key == "aria-label":
+				bars = append(bars, attribute.Val)
+			}
+		}
+	}
+	if want := "asleep for 56% of the time asleep for 0% of the time"; strings.Join(bars, " ") != want {
+		t.Errorf("the bars are %q, want %q", bars, want)
+	}
+	for _, part := range []string{"HikariCP &lt;3&gt;", "shop/unscraped", "an estimate"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("it lacks %q:\n%s", part, text)
+		}
+	}
+}
+
+func TestShare(t *testing.T) {
+	t.Parallel()
+	for part, want := range map[float64]string{0: "0%", 0.001: "<1%", 0.5: "50%", 0.999: ">99%", 1: "100%"} {
+		if got := share(part); got != want {
+			t.Errorf("%g is %s, want %s", part, got, want)
+		}
+	}
+}
