@@ -179,15 +179,21 @@ func (f flux) wakes(s *story) {
 // keepAwakeByCommand keeps the cluster awake with the kubectl plugin, whose field manager Flux must not take for kubectl.
 func (s *story) keepAwakeByCommand(c *cnpgv1.Cluster) {
 	s.Helper()
+	if out, err := exec.CommandContext(s.ctx, s.command(), "keep-awake", c.Name, "2h", "-n", c.Namespace).CombinedOutput(); err != nil {
+		s.Fatalf("keep it awake: %v: %s", err, out)
+	}
+}
+
+// command builds the kubectl plugin.
+func (s *story) command() string {
+	s.Helper()
 	program := filepath.Join(s.TempDir(), "kubectl-scale_to_zero")
 	build := exec.CommandContext(s.ctx, "go", "build", "-o", program, "./plugin/kubectl")
 	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		s.Fatalf("build the command: %v: %s", err, out)
 	}
-	if out, err := exec.CommandContext(s.ctx, program, "keep-awake", c.Name, "2h", "-n", c.Namespace).CombinedOutput(); err != nil {
-		s.Fatalf("keep it awake: %v: %s", err, out)
-	}
+	return program
 }
 
 // flux is Flux's kustomize-controller and a source, without the source-controller: that one applies nothing, and all that

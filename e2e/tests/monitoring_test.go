@@ -2,8 +2,11 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"math"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +73,7 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	s.must(p.Await(s.ctx, own(`changes(cnpg_scale_to_zero_cluster_state{state="asleep", OWN}[10m]) >= 2 and on () cnpg_scale_to_zero_idle_seconds{OWN}`), toHealthy))
 	// The replica that woke the cluster counts the wake; what was awaited above may come from the other replica.
 	s.must(p.Await(s.ctx, own(`increase(cnpg_scale_to_zero_cluster_wakes_total{result="success", OWN}[10m]) > 0`), toHealthy))
+	s.reported(p, c)
 
 	// Subqueries are evaluated at multiples of five minutes: the last step is the next one.
 	const step, aligned = 2 * time.Second, 5 * time.Minute
@@ -78,6 +82,41 @@ func TestPrometheusSeesASleepAndAWake(t *testing.T) {
 	}}
 	seen.dashboard(shipped, c)
 	seen.rules(shipped)
+}
+
+// reported waits until the report of the Prometheus names the user of a session that is open at a full minute, and shows the
+// time asleep as unknown.
+func (s *story) reported(p *prometheus, c *cnpgv1.Cluster) {
+	s.Helper()
+	program := s.command()
+	session, err := kube.OpenAs(s.ctx, c, "rw", "application_name=shop")
+	s.must(err)
+	defer session.Close()
+	type user struct{ User, Application string }
+	want := user{"app", "shop"}
+	ctx, cancel := context.WithTimeout(s.ctx, toHealthy)
+	defer cancel()
+	for {
+		var complaint strings.Builder
+		command := exec.CommandContext(ctx, program, "report", "--prometheus", p.address, "--since", "1h", "-n", c.Namespace,
+			"-o", `jsonpath-as-json={.clusters[?(@.cluster=="`+c.Name+`")]}`)
+		command.Stderr = &complaint
+		out, err := command.Output()
+		if err != nil {
+			s.Fatalf("report: %v: %s", err, complaint.String())
+		}
+		var clusters []struct {
+			KnownShare float64
+			UsedBy     []user
+		}
+		s.must(json.Unmarshal(out, &clusters))
+		if len(clusters) == 1 && clusters[0].KnownShare > 0 && clusters[0].KnownShare < 1 && slices.Contains(clusters[0].UsedBy, want) {
+			return
+		}
+		if scenario.Rest(ctx, time.Second) != nil {
+			s.Fatalf("the report does not show the session, but %s", out)
+		}
+	}
 }
 
 // offlineFor is how long the cluster chart's alert must be pending here, instead of its five minutes, and no less than the

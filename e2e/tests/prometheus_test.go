@@ -28,6 +28,7 @@ import (
 // prometheus is a local Prometheus server that scrapes the cluster.
 type prometheus struct {
 	prometheusv1.API
+	address    string // as a URL
 	process    *exec.Cmd
 	discovered sync.WaitGroup
 	forget     context.CancelFunc
@@ -91,7 +92,8 @@ func runPrometheus(ctx context.Context, program, directory string) (*prometheus,
 	p := &prometheus{process: process, forget: func() {}}
 	select {
 	case address := <-log.address:
-		client, err := api.NewClient(api.Config{Address: "http://" + address})
+		p.address = "http://" + address
+		client, err := api.NewClient(api.Config{Address: p.address})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("make a client of Prometheus: %w", err), p.Stop())
 		}
