@@ -86,16 +86,20 @@ func TestFleet_showsServicesWithoutARouteWhileAsleep(t *testing.T) {
 func TestFleet_showsWhomTheOperatorDoesNotReconcile(t *testing.T) {
 	t.Parallel()
 	const unknown = "Unknown plugin: '%s'. This may be caused by the plugin not being loaded correctly by the operator."
-	for _, row := range []struct{ rule, phase, reason, hibernation, want string }{
+	for _, row := range []struct{ rule, phase, reason, sleep, want string }{
 		{"a healthy cluster is reconciled", cnpgv1.PhaseHealthy, "", "off", "0"},
 		{"one whose operator does not know the plugin is not", cnpgv1.PhaseUnknownPlugin, strings.Replace(unknown, "%s", contract.PluginName, 1), "off", "1"},
 		{"that it does not know another is not this one's fault", cnpgv1.PhaseUnknownPlugin, strings.Replace(unknown, "%s", "barman-cloud.cloudnative-pg.io", 1), "off", "0"},
 		{"a call that failed", cnpgv1.PhaseFailurePlugin, "Encountered an error while interacting with plugins: EOF", "off", "1"},
 		{"the phase of a hibernated cluster is an old one", cnpgv1.PhaseFailurePlugin, "EOF", "on", "0"},
+		{"so is that of one that dozes", cnpgv1.PhaseFailurePlugin, "EOF", "doze", "0"},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
-			c := cluster("blue", on(contract.AnnotationHibernation, row.hibernation))
+			c := cluster("blue", on(contract.AnnotationHibernation, row.sleep))
+			if row.sleep == "doze" {
+				c = ours(cluster("blue", on(contract.AnnotationFencedInstances, contract.FencedInstancesAll, contract.AnnotationDozingSince, "2026-03-02T12:01:30Z")))
+			}
 			c.Status.Phase, c.Status.PhaseReason = row.phase, row.reason
 			registry := prometheus.NewPedanticRegistry()
 			registry.MustRegister(newWorld(t, c).Fleet)

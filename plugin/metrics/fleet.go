@@ -102,7 +102,7 @@ func NewFleet(sources Sources) *Fleet {
 			unrouted: describe("unrouted_services",
 				"Services of the sleeping cluster whose clients should wake it, and that do not lead to the wake gateway, or only by some of their addresses; absent while it is awake."),
 			unreconciled: describe("reconciliation_blocked",
-				"Whether the operator reports that it cannot reconcile the cluster because it cannot call this plugin, or a call failed; 0 while the cluster is hibernated."),
+				"Whether the operator reports that it cannot reconcile the cluster because it cannot call this plugin, or a call failed; 0 while the cluster is hibernated or dozes."),
 			suspended: describe("suspended_schedules", "ScheduledBackups of the cluster that are suspended because it sleeps."),
 			pods:      describe("instance_pods", "Pods of the cluster's instances, by the image of their sidecar; none: they have no sidecar.", labelImage),
 		},
@@ -161,7 +161,7 @@ func (f *Fleet) sendState(send send, cluster *cnpgv1.Cluster, view plan.Cluster)
 	}
 	onConnect := f.sources.Instances != nil && (view.Obstacle() == "" || view.Dozing && !view.Deleting)
 	send(f.described.onConnect, prometheus.GaugeValue, number(onConnect))
-	send(f.described.unreconciled, prometheus.GaugeValue, number(unreconciled(cluster)))
+	send(f.described.unreconciled, prometheus.GaugeValue, number(unreconciled(cluster, view)))
 	if since, asleep := asleepSince(cluster); asleep {
 		send(f.described.since, prometheus.GaugeValue, float64(since.Unix()))
 	}
@@ -264,9 +264,10 @@ func stateOf(cluster *cnpgv1.Cluster, view plan.Cluster) string {
 }
 
 // unreconciled reports whether this plugin blocks the operator's reconciliation of the cluster, according to the phase.
-// Hibernated clusters are excluded: the operator does not update their phase.
-func unreconciled(cluster *cnpgv1.Cluster) bool {
-	return plan.BlockedByPlugin(cluster) && cluster.Annotations[contract.AnnotationHibernation] != "on"
+// Sleeping clusters are excluded: the operator does not update the phase of one that is hibernated, nor of one that dozes,
+// for which this plugin ends each reconciliation before that.
+func unreconciled(cluster *cnpgv1.Cluster, view plan.Cluster) bool {
+	return plan.BlockedByPlugin(cluster) && !view.HibernationOn && !view.Dozing
 }
 
 func number(ok bool) float64 {
