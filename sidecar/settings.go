@@ -19,6 +19,9 @@ const drainSocket = contract.SidecarDirectory + "/drain.sock"
 // checkpointFile is in the same volume, which outlives the container.
 const checkpointFile = contract.SidecarDirectory + "/checkpoint.json"
 
+// countsFile is there, too.
+const countsFile = contract.SidecarDirectory + "/what-if.json"
+
 // readinessSocket is where the supervisor leases the readiness port, in the same volume.
 const readinessSocket = contract.SidecarDirectory + "/readiness.sock"
 

@@ -64,7 +64,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	})
 	parts := control.Parts{
 		Monitor: watched, Kubernetes: client, Siblings: control.NewSiblingClient(s.identity.Cluster, contract.SidecarPort),
-		Marker: s.marker, Observer: metrics, Logger: logger,
+		Marker: s.marker, Observer: metrics, Counts: whatIfFile(countsFile), Logger: logger,
 		Pod: s.identity.Pod, PodUID: s.identity.PodUID,
 		OpenTerminator: func(ctx context.Context) (control.Terminator, error) { return database.Terminator(ctx) },
 		Instance:       instance{Observer: doze.NewObserver(s.socketDirectory, s.databasePort, database.Accepts), Server: database},

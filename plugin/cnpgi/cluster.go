@@ -65,5 +65,5 @@ func (c *cluster) ownStartupProbe() bool { return c.unreadable || c.Spec.Probes.
 // mayDoze reports whether the cluster may doze: it has one instance, and its annotations are valid and say so.
 func (c *cluster) mayDoze(now time.Time) bool {
 	policy, _ := idle.ParsePolicy(c.Metadata.Annotations, now)
-	return policy.Enabled && policy.Doze != 0 && c.Spec.Instances == 1
+	return policy.Watches() && policy.Doze != 0 && c.Spec.Instances == 1
 }

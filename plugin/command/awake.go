@@ -114,6 +114,8 @@ func (p *program) keep(
 	switch {
 	case sleeps:
 		p.say("It stays %s. To wake it: %s wake -n %s %s", answer.State, called, answer.Namespace, answer.Cluster)
+	case answer.State == StateObserved:
+		p.say("It is only observed: nothing puts it to sleep.")
 	case answer.State == StateDisabled:
 		p.say("Scale to zero is off for it: nothing puts it to sleep.")
 	}

@@ -169,6 +169,7 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 			p("Every pod is probably ignored: %s.\n", cell(t.Report.IgnoredPods))
 		}
 	}
+	e.writeWhatIf(p)
 	if e.IdleForSeconds != nil && e.ThresholdSeconds != nil {
 		p("The primary has been idle for %s; the threshold is %s.\n", long(e.IdleForSeconds), long(e.ThresholdSeconds))
 	}
@@ -221,6 +222,24 @@ func (e *explanation) writeSleep(p func(string, ...any)) {
 		return
 	}
 	p("No connection wakes it (%s). By hand: %s wake -n %s %s\n", e.Obstacle, called, e.Namespace, e.Cluster)
+}
+
+// writeWhatIf writes how an observed cluster would have slept.
+func (e *explanation) writeWhatIf(p func(string, ...any)) {
+	i := slices.IndexFunc(e.Instances, func(t told) bool { return t.Primary && t.Report != nil && t.Report.WhatIf != nil })
+	if i < 0 || e.State != StateObserved {
+		return
+	}
+	observed := e.Instances[i].Report.WhatIf
+	p("It has been observed for %s.\n\nTHRESHOLD\tWOULD HAVE SLEPT\tTIMES\n", long(&observed.ObservedSeconds))
+	line := func(note string, s contract.ReportedSleeps) {
+		p("%s%s\t%s\t%d\n", long(&s.ThresholdSeconds), note, share(s.Seconds/max(observed.ObservedSeconds, s.Seconds, 1)), s.Count)
+	}
+	for _, s := range observed.Sleeps {
+		line("", s)
+	}
+	line(" (its own)", observed.Own)
+	p("\n")
 }
 
 // writeInstances writes the report of every instance.

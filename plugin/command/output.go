@@ -151,7 +151,7 @@ func paint(colours bool, colour, text string) string {
 // colour returns the colour of a state.
 func (s State) colour() string {
 	switch s {
-	case StateAwake:
+	case StateAwake, StateObserved:
 		return green
 	case StateAsleep, StateDozing:
 		return blue

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -15,13 +16,17 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/estimate"
 	"github.com/cnpg-i/scale-to-zero/plugin/estimate/prometheus"
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // thresholds are those of the report. It is sorted by the usual one, the default of inactivity-minutes.
@@ -45,12 +50,12 @@ var caveats = []string{
 		"sidecar's requests are not subtracted.",
 }
 
-// report is the output of the command.
+// report is the output of the command. From and To are absent if the sidecars have counted, each for its own time.
 type report struct {
 	Estimate bool      `json:"estimate"`
 	Caveats  []string  `json:"caveats"`
-	From     time.Time `json:"from"`
-	To       time.Time `json:"to"`
+	From     time.Time `json:"from,omitzero"`
+	To       time.Time `json:"to,omitzero"`
 	// Clusters are sorted by what they would free at the usual threshold.
 	Clusters []clusterReport `json:"clusters"`
 }
@@ -61,23 +66,30 @@ type clusterReport struct {
 	Cluster   string `json:"cluster"`
 	// KnownShare is the part of the time in which it is known whether the cluster was in use; all other shares are
 	// parts of that.
-	KnownShare float64     `json:"knownShare"`
-	Sleeps     []wouldHave `json:"sleeps"`
+	KnownShare float64 `json:"knownShare"`
+	// ObservedSeconds is for how long the sidecars have counted; absent from an estimate.
+	ObservedSeconds *float64    `json:"observedSeconds,omitempty"`
+	Sleeps          []wouldHave `json:"sleeps"`
 	// NeverSleeps says that the cluster would not have slept at the usual threshold.
 	NeverSleeps bool `json:"neverSleeps"`
 	// UsedBy are who seem to keep it awake, if it sleeps for less than half of the time at the usual threshold.
 	UsedBy []prometheus.User `json:"usedBy,omitempty"`
-	Note   string            `json:"note,omitempty"`
+	// AwakeShares say which part of the time each reason kept it awake, other than the wait for the threshold; absent
+	// from an estimate.
+	AwakeShares map[string]float64 `json:"awakeShares,omitempty"`
+	Note        string             `json:"note,omitempty"`
 }
 
 // wouldHave is how a cluster would have slept at one threshold. The savings are absent where the containers request
 // nothing.
 type wouldHave struct {
-	ThresholdSeconds float64  `json:"thresholdSeconds"`
-	AsleepShare      float64  `json:"asleepShare"`
-	WakesADay        float64  `json:"wakesADay"`
-	CPUHoursAWeek    *float64 `json:"freedCPUHoursAWeek,omitempty"`
-	GiBHoursAWeek    *float64 `json:"freedGiBHoursAWeek,omitempty"`
+	ThresholdSeconds float64 `json:"thresholdSeconds"`
+	// TooShort says that the time that is known is shorter than the threshold, so that the rest says nothing.
+	TooShort      bool     `json:"tooShort,omitempty"`
+	AsleepShare   float64  `json:"asleepShare"`
+	WakesADay     float64  `json:"wakesADay"`
+	CPUHoursAWeek *float64 `json:"freedCPUHoursAWeek,omitempty"`
+	GiBHoursAWeek *float64 `json:"freedGiBHoursAWeek,omitempty"`
 }
 
 // Percent is for the page.
@@ -87,9 +99,12 @@ func (p *program) reportCommand() *cobra.Command {
 	var options prometheus.Options
 	selector, everywhere, since := "", false, ""
 	c := &cobra.Command{
-		Use: "report --prometheus URL", Short: "Estimate how clusters would sleep, before anything is installed",
-		Long: `Estimate how clusters would have slept at several thresholds, how often they would have been woken, what that
-would have freed, and who keeps the others awake.
+		Use: "report", Short: "Say how clusters would sleep: what the sidecars have counted, or an estimate from a Prometheus",
+		Long: `Say how clusters would sleep. Without --prometheus, the sidecars of the clusters that have the annotation
+xata.io/scale-to-zero-enabled with the value "observe" have counted it.
+
+With --prometheus, estimate how clusters would have slept at several thresholds, how often they would have been
+woken, what that would have freed, and who keeps the others awake.
 
 The Clusters need not list the plugin. How they were used comes from CloudNativePG's own metrics, with the labels
 namespace and pod, in a Prometheus or a server with its API: the sessions by user and application, and the
@@ -104,9 +119,13 @@ transactions. Only what was scraped is known. The output says what the estimate 
 			if err != nil || past < time.Hour || past > longestPast {
 				return usage(`--since is %q; allowed is from 1h to 366d, such as "36h" or "14d"`, since)
 			}
-			server, err := prometheus.Open(options)
-			if err != nil {
-				return usage("%v", err)
+			var server *prometheus.Server
+			if c.Flags().Changed("prometheus") {
+				if server, err = prometheus.Open(options); err != nil {
+					return usage("%v", err)
+				}
+			} else if flag := estimateOnly(c.Flags()); flag != "" {
+				return usage("--%s needs --prometheus, because only the estimate uses it", flag)
 			}
 			a, err := p.connect()
 			if err != nil {
@@ -117,8 +136,13 @@ transactions. Only what was scraped is known. The output says what the estimate 
 			if err != nil {
 				return err
 			}
-			to := time.Now().UTC().Truncate(prometheus.Step)
-			answer, err := makeReport(c.Context(), server, clusters, to.Add(-past.Truncate(prometheus.Step)), to)
+			var answer report
+			if server == nil {
+				answer = a.counted(c.Context(), clusters)
+			} else {
+				to := time.Now().UTC().Truncate(prometheus.Step)
+				answer, err = makeReport(c.Context(), server, clusters, to.Add(-past.Truncate(prometheus.Step)), to)
+			}
 			if err != nil {
 				return err
 			}
@@ -129,7 +153,8 @@ transactions. Only what was scraped is known. The output says what the estimate 
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&options.URL, "prometheus", "", "URL of the Prometheus, without /api/v1")
+	flags.StringVar(&options.URL, "prometheus", "",
+		"URL of a Prometheus, without /api/v1: estimate from CloudNativePG's own metrics")
 	flags.StringVar(&options.TokenFile, "prometheus-token-file", "", "file with a bearer token for it")
 	flags.StringVar(&options.CAFile, "prometheus-ca-file", "",
 		"file with the certificates that its own must be signed by, in PEM")
@@ -160,7 +185,7 @@ func makeReport(
 	var of []prometheus.Cluster
 	for i := range clusters {
 		answer.Clusters = append(answer.Clusters, reportOf(&clusters[i], histories[i]))
-		if r := answer.Clusters[i]; r.KnownShare > 0 && r.Sleeps[usualIndex].AsleepShare < 0.5 {
+		if r := answer.Clusters[i]; histories[i].Used() && r.Sleeps[usualIndex].AsleepShare < 0.5 {
 			restless, of = append(restless, i), append(of, asked[i])
 		}
 	}
@@ -174,14 +199,102 @@ func makeReport(
 			answer.Clusters[i].Note = "its transactions show use, but no sample has a session"
 		}
 	}
-	slices.SortStableFunc(answer.Clusters, func(a, b clusterReport) int {
+	answer.sort()
+	return answer, nil
+}
+
+// sort puts first what frees most.
+func (r report) sort() {
+	slices.SortStableFunc(r.Clusters, func(a, b clusterReport) int {
 		x, y := a.Sleeps[usualIndex], b.Sleeps[usualIndex]
 		return cmp.Or(
 			cmp.Compare(value(y.CPUHoursAWeek), value(x.CPUHoursAWeek)), cmp.Compare(value(y.GiBHoursAWeek), value(x.GiBHoursAWeek)),
 			cmp.Compare(y.AsleepShare, x.AsleepShare), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Cluster, b.Cluster),
 		)
 	})
-	return answer, nil
+}
+
+// countedCaveats are those of what the sidecars have counted.
+var countedCaveats = []string{
+	"The sidecars have counted this since each primary's pod was made, while its cluster was observed.",
+	caveats[len(caveats)-1],
+}
+
+// counted asks the sidecars of the observed clusters; the others are noted.
+func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report {
+	answer := report{Caveats: countedCaveats, Clusters: make([]clusterReport, len(clusters))}
+	var asked []instance
+	var askers []int
+	for i := range clusters {
+		c := &clusters[i]
+		answer.Clusters[i] = clusterReport{Namespace: c.Namespace, Cluster: c.Name}
+		for _, threshold := range thresholds {
+			answer.Clusters[i].Sleeps = append(answer.Clusters[i].Sleeps, wouldHave{ThresholdSeconds: threshold.Seconds()})
+		}
+		switch {
+		case !rbac.Lists(c):
+			answer.Clusters[i].Note = "it does not list the plugin"
+		case c.Status.CurrentPrimary == "":
+			answer.Clusters[i].Note = "it has no primary"
+		default:
+			asked, askers = append(asked, instance{c.Namespace, c.Name, c.Status.CurrentPrimary}), append(askers, i)
+		}
+	}
+	for n, answered := range a.askAll(ctx, asked) {
+		r := &answer.Clusters[askers[n]]
+		switch observed := answered.report.WhatIf; {
+		case answered.err != nil:
+			r.Note = "its sidecar cannot be asked: " + because(answered.err)
+		case observed == nil || observed.ObservedSeconds == 0:
+			r.Note = "it has not been observed"
+		default:
+			r.count(observed, plan.RequestsOf(&clusters[askers[n]]))
+		}
+	}
+	answer.sort()
+	return answer
+}
+
+// count takes over what a sidecar has counted.
+func (r *clusterReport) count(observed *contract.ReportedWhatIf, sum plan.Requests) {
+	r.KnownShare, r.ObservedSeconds, r.AwakeShares = 1, &observed.ObservedSeconds, map[string]float64{}
+	lasted := time.Duration(observed.ObservedSeconds * float64(time.Second))
+	for i := range r.Sleeps {
+		would := &r.Sleeps[i]
+		for _, s := range observed.Sleeps {
+			if s.ThresholdSeconds == would.ThresholdSeconds {
+				would.fill(min(s.Seconds/observed.ObservedSeconds, 1), s.Count, lasted, sum)
+			}
+		}
+	}
+	r.NeverSleeps = r.Sleeps[usualIndex].never()
+	for reason, seconds := range observed.AwakeSeconds {
+		if reason != string(idle.ReasonWaiting) && reason != string(idle.ReasonObserved) {
+			r.AwakeShares[reason] = rounded(seconds / observed.ObservedSeconds)
+		}
+	}
+}
+
+// fill sets what follows from the share of the time asleep, and from how often the cluster slept in that time.
+func (w *wouldHave) fill(share float64, sleeps int, lasted time.Duration, sum plan.Requests) {
+	w.TooShort = lasted.Seconds() < w.ThresholdSeconds
+	w.AsleepShare = rounded(share)
+	w.WakesADay = rounded(float64(sleeps) * day.Hours() / lasted.Hours())
+	w.CPUHoursAWeek = positive(sum.CPU * w.AsleepShare * week.Hours())
+	w.GiBHoursAWeek = positive(sum.Memory / (1 << 30) * w.AsleepShare * week.Hours())
+}
+
+// never reports whether the cluster would not have slept, although there was time for it.
+func (w wouldHave) never() bool { return !w.TooShort && w.AsleepShare == 0 }
+
+// estimateOnly returns a flag that is set and needs a Prometheus, or "".
+func estimateOnly(flags *pflag.FlagSet) (name string) {
+	flags.Visit(func(f *pflag.Flag) {
+		if f.Name == "since" || strings.HasPrefix(f.Name, "prometheus-") {
+			name = f.Name
+		}
+	})
+	return name
 }
 
 func reportOf(cluster *cnpgv1.Cluster, history estimate.History) clusterReport {
@@ -191,14 +304,11 @@ func reportOf(cluster *cnpgv1.Cluster, history estimate.History) clusterReport {
 	for _, threshold := range thresholds {
 		sleep, would := history.Sleep(threshold), wouldHave{ThresholdSeconds: threshold.Seconds()}
 		if known > 0 {
-			would.AsleepShare = rounded(sleep.Asleep.Hours() / known.Hours())
-			would.WakesADay = rounded(float64(sleep.Wakes) * day.Hours() / known.Hours())
-			would.CPUHoursAWeek = positive(sum.CPU * would.AsleepShare * week.Hours())
-			would.GiBHoursAWeek = positive(sum.Memory / (1 << 30) * would.AsleepShare * week.Hours())
+			would.fill(sleep.Asleep.Hours()/known.Hours(), sleep.Wakes, known, sum)
 		}
 		r.Sleeps = append(r.Sleeps, would)
 	}
-	r.NeverSleeps = known > 0 && r.Sleeps[usualIndex].AsleepShare == 0
+	r.NeverSleeps = known > 0 && r.Sleeps[usualIndex].never()
 	if known == 0 {
 		r.Note = "the Prometheus has no samples of the sessions of all its instances"
 	}
@@ -242,6 +352,11 @@ func (r clusterReport) Who() string {
 	for _, user := range r.UsedBy {
 		parts = append(parts, user.Name+" ("+cmp.Or(user.Application, "no application name")+")")
 	}
+	for _, reason := range slices.SortedFunc(maps.Keys(r.AwakeShares), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.AwakeShares[b], r.AwakeShares[a]), cmp.Compare(a, b))
+	}) {
+		parts = append(parts, reason+" ("+share(r.AwakeShares[reason])+")")
+	}
 	if r.Note != "" {
 		parts = append(parts, r.Note)
 	}
@@ -253,7 +368,7 @@ func (r report) Summary() string {
 	sleep, never, unknown, cpu, memory := 0, 0, 0, 0.0, 0.0
 	for _, c := range r.Clusters {
 		switch {
-		case c.KnownShare == 0:
+		case c.KnownShare == 0, c.Sleeps[usualIndex].TooShort:
 			unknown++
 		case c.NeverSleeps:
 			never++
@@ -263,8 +378,12 @@ func (r report) Summary() string {
 		cpu, memory = cpu+value(c.Sleeps[usualIndex].CPUHoursAWeek), memory+value(c.Sleeps[usualIndex].GiBHoursAWeek)
 	}
 	total := wouldHave{CPUHoursAWeek: positive(cpu), GiBHoursAWeek: positive(memory)}
-	text := fmt.Sprintf("Estimate from %s to %s: with a threshold of 30 minutes, %d of %d clusters would have slept, %d never, "+
-		"and %d cannot be told.", r.From.Format(time.RFC3339), r.To.Format(time.RFC3339), sleep, len(r.Clusters), never, unknown)
+	source := "Counted by the sidecars"
+	if r.Estimate {
+		source = "Estimate from " + r.From.Format(time.RFC3339) + " to " + r.To.Format(time.RFC3339)
+	}
+	text := fmt.Sprintf("%s: with a threshold of 30 minutes, %d of %d clusters would have slept, %d never, and of %d it is not known.",
+		source, sleep, len(r.Clusters), never, unknown)
 	if freed := total.Freed(); freed != "" {
 		text += " That would have freed " + freed + " a week."
 	}
@@ -278,10 +397,14 @@ func (r report) text(out io.Writer) {
 		_, _ = fmt.Fprintln(table,
 			"NAMESPACE\tNAME\tKNOWN\t5 MIN\t15 MIN\t30 MIN\t2 H\t8 H\tFREED A WEEK (30 MIN)\tKEPT AWAKE BY")
 		for _, c := range r.Clusters {
-			cells := []string{c.Namespace, c.Cluster, share(c.KnownShare)}
+			known := share(c.KnownShare)
+			if c.ObservedSeconds != nil {
+				known = long(c.ObservedSeconds)
+			}
+			cells := []string{c.Namespace, c.Cluster, known}
 			for _, s := range c.Sleeps {
 				text := ""
-				if c.KnownShare > 0 {
+				if c.KnownShare > 0 && !s.TooShort {
 					text = share(s.AsleepShare) + ", " + strconv.FormatFloat(s.WakesADay, 'f', 1, 64) + "/d"
 				}
 				cells = append(cells, text)
@@ -318,6 +441,7 @@ var pageText string
 
 var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"share": share,
+	"long":  long,
 	"usual": func(r clusterReport) wouldHave { return r.Sleeps[usualIndex] },
 	"at":    func(t time.Time) string { return t.Format("2 January 2006 15:04 MST") },
 	"wakes": func(w wouldHave) string { return strconv.FormatFloat(w.WakesADay, 'f', 1, 64) },

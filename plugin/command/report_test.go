@@ -1,16 +1,21 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"golang.org/x/net/html"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // usedOf says at which minutes of the test's day a cluster was used.
@@ -135,5 +140,53 @@ func TestShare(t *testing.T) {
 		if got := share(part); got != want {
 			t.Errorf("%g is %s, want %s", part, got, want)
 		}
+	}
+}
+
+// observing is the report of the sidecar of a cluster that has been observed for ten hours, and would be asleep.
+func observing() contract.Report {
+	r := withBlockers(idling(40*time.Minute), "observed")
+	since := time.Now().Add(-10 * time.Minute).UTC()
+	r.WhatIf = &contract.ReportedWhatIf{
+		ObservedSeconds: 36000, AwakeSeconds: map[string]float64{"active": 7200, "waiting": 3600, "observed": 21600, "backup_running": 3600},
+		Own: contract.ReportedSleeps{ThresholdSeconds: 1800, Count: 3, Seconds: 21600, Since: &since},
+	}
+	for minutes, seconds := range map[int]float64{5: 25200, 15: 23400, 30: 21600, 60: 10800, 120: 3600, 240: 0, 480: 0, 1440: 0} {
+		sleeps := contract.ReportedSleeps{ThresholdSeconds: float64(60 * minutes), Seconds: seconds}
+		if seconds > 0 {
+			sleeps.Count = 3
+		}
+		r.WhatIf.Sleeps = append(r.WhatIf.Sleeps, sleeps)
+	}
+	slices.SortFunc(r.WhatIf.Sleeps,
+		func(a, b contract.ReportedSleeps) int { return cmp.Compare(a.ThresholdSeconds, b.ThresholdSeconds) })
+	return r
+}
+
+func TestObserved(t *testing.T) {
+	t.Parallel()
+	for file, arguments := range map[string]string{
+		"observed-status.txt":   "status",
+		"observed-status.json":  "status -o json",
+		"observed-explain.txt":  "explain orders",
+		"observed-report.txt":   "report",
+		"observed-report.json":  "report -l team=shop -o json",
+		"observed-sleep.txt":    "sleep orders",
+		"observed-awake.txt":    "keep-awake orders 2h",
+		"observed-since.txt":    "report --since 7d",
+		"observed-headers.txt":  "report --prometheus-header X-Scope-OrgID=team",
+		"observed-nothing.html": "report -l team=none -o html",
+	} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				observe := with(map[string]string{contract.AnnotationEnabled: contract.EnabledObserve})
+				listed := func(c *cnpgv1.Cluster) { c.Labels = map[string]string{"team": "shop"} }
+				w := newWorld(t, cluster("orders", observe, requesting, listed), pod("orders", "orders-1", time.Hour, true),
+					cluster("carts"), pod("carts", "carts-1", time.Hour, true), cluster("gone", office))
+				w.reports["orders-1"], w.reports["carts-1"] = observing(), busy("active")
+				golden(t, file, w.run(t.Context(), strings.Fields(arguments)...))
+			})
+		})
 	}
 }

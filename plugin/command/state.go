@@ -25,6 +25,8 @@ const (
 	StateDisabled State = "disabled"
 	// StateAwake: the cluster is awake.
 	StateAwake State = "awake"
+	// StateObserved: the cluster is awake, and how it would have slept is only counted.
+	StateObserved State = "observed"
 	// StateGoing: the cluster is about to sleep, or hibernation is requested and pods are left.
 	StateGoing State = "going to sleep"
 	// StateDozing: this project has stopped PostgreSQL and keeps its pod.
@@ -85,8 +87,10 @@ func (s seen) state(now time.Time) State {
 		return StateWaking
 	case s.condition() != nil || s.starting(now): // the operator removes the condition when it begins to create the pods
 		return StateWaking
-	case s.view.Problems != 0 || !s.view.Policy.Enabled:
+	case s.view.Problems != 0 || !s.view.Policy.Watches():
 		return StateDisabled
+	case s.view.Policy.Observed:
+		return StateObserved
 	case about:
 		return StateGoing
 	default:
@@ -144,7 +148,7 @@ func (s seen) since(state State, now time.Time) time.Time {
 		if youngest := s.youngest(); youngest != nil {
 			return youngest.CreationTimestamp.UTC()
 		}
-	case StateAwake:
+	case StateAwake, StateObserved:
 		if primary := s.primary(); primary != nil {
 			return primary.CreationTimestamp.UTC()
 		}
@@ -155,7 +159,8 @@ func (s seen) since(state State, now time.Time) time.Time {
 
 // asks reports whether there is a sidecar to ask.
 func (s seen) asks(state State) bool {
-	return s.cluster.Status.CurrentPrimary != "" && (state == StateAwake || state == StateGoing && !s.view.HibernationOn)
+	return s.cluster.Status.CurrentPrimary != "" &&
+		(state == StateAwake || state == StateObserved || state == StateGoing && !s.view.HibernationOn)
 }
 
 func (s seen) instance(pod string) instance {

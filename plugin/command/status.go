@@ -47,6 +47,8 @@ type row struct {
 	Obstacle plan.Reason        `json:"obstacle,omitempty"`
 	LastWake *contract.LastWake `json:"lastWake,omitempty"`
 	saved
+	// WouldHaveSleptSince is since when an observed cluster would be asleep; absent while it would not.
+	WouldHaveSleptSince *time.Time `json:"wouldHaveSleptSince,omitempty"`
 	// Note explains what could not be determined.
 	Note string `json:"note,omitempty"`
 }
@@ -202,7 +204,7 @@ func (s seen) row(state State, now time.Time) row {
 	if s.view.HibernationOn && s.view.VolumesAtRisk {
 		r.note("not woken now: " + plan.VolumesAtRisk)
 	}
-	if state == StateAwake && s.podsKnown && !slices.ContainsFunc(s.pods, ready) {
+	if (state == StateAwake || state == StateObserved) && s.podsKnown && !slices.ContainsFunc(s.pods, ready) {
 		r.note("no instance is ready")
 	}
 	return r
@@ -215,6 +217,9 @@ func (r *row) take(i instance, a answer) {
 		return
 	}
 	r.IdleForSeconds, r.Due = a.report.IdleForSeconds, a.report.SleepDue
+	if r.State == StateObserved && a.report.WhatIf != nil {
+		r.WouldHaveSleptSince = a.report.WhatIf.Own.Since
+	}
 	for _, blocker := range a.report.Blockers {
 		if !slices.Contains(r.BlockedBy, blocker) {
 			r.BlockedBy = append(r.BlockedBy, blocker)
@@ -232,6 +237,9 @@ func (r *row) remarks() string {
 	var remarks []string
 	if r.State == StateDozing && r.Due != nil {
 		remarks = append(remarks, "hibernates at "+r.Due.Format(time.RFC3339))
+	}
+	if r.WouldHaveSleptSince != nil {
+		remarks = append(remarks, "would have slept since "+r.WouldHaveSleptSince.Format(time.RFC3339))
 	}
 	if r.State == StateAsleep && r.Obstacle != "" && r.Obstacle != plan.ReasonMaintenance { // which has a note
 		remarks = append(remarks, "connections do not wake it: "+string(r.Obstacle))

@@ -2,7 +2,10 @@
 // known of its past. It is pure.
 package estimate
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // State is what is known of a cluster at one time.
 type State byte
@@ -29,6 +32,9 @@ type Sleep struct {
 
 // Length returns for how long the history lasts.
 func (h History) Length() time.Duration { return h.Step * time.Duration(max(len(h.States)-1, 0)) }
+
+// Used reports whether the cluster was in use at any time.
+func (h History) Used() bool { return slices.Contains(h.States, InUse) }
 
 // Known returns for how long two successive samples have shown whether the cluster was in use.
 func (h History) Known() time.Duration {

@@ -26,6 +26,7 @@ const collectTimeout = 5 * time.Second
 // States of a cluster.
 const (
 	stateDisabled    = "disabled"
+	stateObserved    = "observed"
 	stateAwake       = "awake"
 	stateHibernating = "hibernating"
 	stateDozing      = "dozing"
@@ -34,7 +35,7 @@ const (
 
 // states are the values of the label state.
 var states = []*dto.LabelPair{
-	label(labelState, stateDisabled), label(labelState, stateAwake), label(labelState, stateHibernating),
+	label(labelState, stateDisabled), label(labelState, stateObserved), label(labelState, stateAwake), label(labelState, stateHibernating),
 	label(labelState, stateDozing), label(labelState, stateAsleep),
 }
 
@@ -256,6 +257,8 @@ func stateOf(cluster *cnpgv1.Cluster, view plan.Cluster) string {
 		return stateHibernating
 	case view.Dozing:
 		return stateDozing
+	case view.Policy.Observed:
+		return stateObserved
 	case !view.Policy.Enabled:
 		return stateDisabled
 	default:

@@ -8,7 +8,8 @@ const Prefix = "xata.io/scale-to-zero-"
 // Annotations that people set on a Cluster. docs/configuration.md has a table of these comments; their last sentences
 // are the defaults.
 const (
-	// AnnotationEnabled turns the feature on: `"true"` or `"false"`. Default: `"false"`.
+	// AnnotationEnabled turns the feature on with `"true"`, and off with `"false"`. With [EnabledObserve] everything is
+	// watched and decided, and nothing is done. Default: `"false"`.
 	AnnotationEnabled = Prefix + "enabled"
 	// AnnotationInactivityMinutes is the threshold: a positive number of minutes, at most 525600. Decimals are allowed:
 	// `"0.5"` is 30 seconds. Default: `"30"`.
@@ -94,6 +95,9 @@ const (
 	// UnroutableReject: it stays awake.
 	UnroutableReject = "reject"
 )
+
+// EnabledObserve is the third value of [AnnotationEnabled]: how the cluster would have slept is only counted.
+const EnabledObserve = "observe"
 
 // Values of [AnnotationActivity].
 const (

@@ -82,12 +82,36 @@ type Report struct {
 	// Scheduler reports whether a loaded extension runs jobs in background workers, so that the instance is sampled
 	// every two seconds.
 	Scheduler bool `json:"scheduler,omitempty"`
+	// WhatIf is how the cluster would have slept while it was observed; absent if it has not been.
+	WhatIf *ReportedWhatIf `json:"whatIf,omitempty"`
+}
+
+// ReportedWhatIf is how an observed cluster would have slept.
+type ReportedWhatIf struct {
+	// ObservedSeconds is for how long its sidecar has decided, and AwakeSeconds how much of that each first reason kept
+	// it awake.
+	ObservedSeconds float64            `json:"observedSeconds"`
+	AwakeSeconds    map[string]float64 `json:"awakeSeconds"`
+	// Sleeps are sorted by threshold, and Own are the sleeps at the cluster's own.
+	Sleeps []ReportedSleeps `json:"sleeps"`
+	Own    ReportedSleeps   `json:"own"`
+}
+
+// ReportedSleeps are the sleeps at one threshold.
+type ReportedSleeps struct {
+	ThresholdSeconds float64 `json:"thresholdSeconds"`
+	Count            int     `json:"count"`
+	Seconds          float64 `json:"seconds"`
+	// Since is when the sleep began that is not over; absent without one.
+	Since *time.Time `json:"since,omitempty"`
 }
 
 // ReportedRules are the rules that the annotations set.
 type ReportedRules struct {
-	// Enabled reports whether the feature is on; ThresholdSeconds is how long the cluster must be idle.
+	// Enabled reports whether the sessions are watched, and Observed whether that is all; ThresholdSeconds is how long
+	// the cluster must be idle.
 	Enabled          bool    `json:"enabled"`
+	Observed         bool    `json:"observed,omitempty"`
 	ThresholdSeconds float64 `json:"thresholdSeconds"`
 	// Activity is the mode, Ignore the unparsed annotation of that name.
 	Activity string `json:"activity,omitempty"`

@@ -91,10 +91,11 @@ func (l *Loop) step(ctx context.Context) {
 	l.run(ctx, l.cluster.recheckBackups())
 	observation := l.sample(ctx)
 	l.decide(observation, time.Now())
-	if l.status.Decision.Action == idle.ActionAsk && l.machine.Phase() == sleep.Awake {
+	if l.status.Decision.Action == idle.ActionAsk && (l.machine.Phase() == sleep.Awake || l.status.Policy.Observed) {
 		observation.Elsewhere = elsewhere(ask(ctx, l.parts.Siblings, l.status.View, l.parts.Pod, false), l.status.Rules(), time.Now(), l.parts.Logger)
 		l.decide(observation, time.Now())
 	}
+	l.count(ctx, observation)
 	l.advance(ctx, l.status.observed())
 	l.status.postpone(l.machine, l.reporter.aborted)
 	l.reporter.decided(ctx, l.status)
@@ -117,7 +118,6 @@ func (l *Loop) decide(observation idle.Observation, now time.Time) {
 	if l.status.Returning = returning(wake, l.reporter.withdrawn, l.status.Tally.Terminable()); l.status.Returning != (activity.Terminable{}) {
 		observation.Blockers = append(observation.Blockers, idle.ReasonClientsReturn)
 	}
-	observation.Siblings, observation.Woken = l.status.siblingCount(), l.status.wokenAt()
 	blockDoze := func(reason idle.Reason, holds bool) {
 		if holds {
 			observation.DozeBlockers = append(observation.DozeBlockers, reason)

@@ -65,6 +65,7 @@ type world struct {
 
 	// The disk and the other instances.
 	kept     *monitor.Checkpoint
+	counts   idle.WhatIf
 	answers  func(sampled bool) []siblingAnswer
 	inSample func(*world) // runs in each sample
 	// afterwards runs once in a sample, after the counters were read.
@@ -349,6 +350,20 @@ func (w *world) Load() (monitor.Checkpoint, error) {
 	return *w.kept, nil
 }
 
+// savedCounts are the counts of an observed cluster on the disk.
+type savedCounts world
+
+func (s *savedCounts) Save(counts idle.WhatIf) error {
+	(*world)(s).with(func(w *world) { w.counts = counts })
+	return nil
+}
+
+func (s *savedCounts) Load() (idle.WhatIf, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.counts, nil
+}
+
 // reports is a kernel that reports what the test passes to it.
 type reports struct {
 	world  *world
@@ -527,7 +542,7 @@ func liveAfter(t *testing.T, prepare func(*world), test func(*testing.T, *world,
 		})
 		parts := Parts{
 			Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: w, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
-			OpenTerminator: w.openTerminator, Instance: &w.instance,
+			Counts: (*savedCounts)(w), OpenTerminator: w.openTerminator, Instance: &w.instance,
 		}
 		if w.instance.mayDoze {
 			parts.Readiness, parts.Requests = &w.instance, &w.instance

@@ -26,6 +26,7 @@ type keepAwakeRequest struct {
 	extends bool          // that value is not ours, and in force
 	until   time.Time     // zero: remove the annotation
 	writing bool          // it is being written
+	kept    bool          // it is not written, because the cluster is only observed
 	next    time.Time     // when it may be written
 	wait    time.Duration // before the next try, if the last one failed
 }
@@ -49,6 +50,7 @@ func (k *keepAwakeRequest) take(request monitor.KeepAwakeRequest, policy idle.Po
 
 // apply makes the request effective before it is written.
 func (k *keepAwakeRequest) apply(policy *idle.Policy) {
+	k.kept = policy.Observed
 	if k.pending {
 		policy.KeepAwakeUntil = k.until
 	}
@@ -69,6 +71,9 @@ func (k *cluster) persistKeepAwake(view kubernetes.View) task {
 	switch {
 	case !ok && value == nil, ok && value != nil && current == *value, current != r.instead: // or another client has changed it
 		r.pending = false
+		return nil
+	case r.kept:
+		r.pending = !r.until.IsZero() && time.Now().Before(r.until)
 		return nil
 	}
 	if time.Now().Before(r.next) && (r.wait != 0 || value != nil) {
@@ -99,7 +104,7 @@ func (k *cluster) wroteKeepAwake(e annotated) {
 
 // keepAwakeDue returns when the request is to be written; zero if nothing waits for that.
 func (k *cluster) keepAwakeDue(view kubernetes.View) time.Time {
-	if !k.keepAwake.pending || k.keepAwake.writing || view.CurrentPrimary != k.Pod {
+	if !k.keepAwake.pending || k.keepAwake.writing || k.keepAwake.kept || view.CurrentPrimary != k.Pod {
 		return time.Time{}
 	}
 	return k.keepAwake.next

@@ -29,6 +29,7 @@ type Loop struct {
 	pod      pod
 	sessions sessionEnder
 	reporter reporter
+	counts   counts
 }
 
 // New returns a loop for Run.
@@ -40,6 +41,7 @@ func New(parts Parts) *Loop {
 		cluster: cluster{Parts: parts}, sessions: sessionEnder{Parts: parts},
 		pod:      pod{Parts: parts, ends: ends{of: map[sleep.Action]context.CancelFunc{}}},
 		reporter: reporter{observer: parts.Observer, recorder: recorder{pod: parts.Pod, logger: parts.Logger, record: parts.Kubernetes.Record}},
+		counts:   counts{store: parts.Counts, logger: parts.Logger},
 	}
 }
 
@@ -63,7 +65,10 @@ func (l *Loop) Run(ctx context.Context) {
 	stopSessions := context.AfterFunc(ctx, l.sessions.close)
 	defer stopSessions()
 	defer l.sessions.close()
+	l.counts.load()
+	defer l.counts.save()
 	l.status.Decision = idle.Decision{Reason: idle.ReasonUnknown, Blockers: []idle.Reason{idle.ReasonUnknown}}
+	l.status.WhatIf = l.counts.newest
 	l.parts.Observer.Publish(l.status)
 	l.pod.guardStart(ctx)
 	defer l.pod.endGuard()

@@ -17,6 +17,7 @@ func (l *Loop) sample(ctx context.Context) idle.Observation {
 		l.sessions.judged = l.parts.Monitor.Terminable()
 	}
 	seen.Requested = later(seen.Requested, l.status.Policy.SleepRequested)
+	seen.Siblings, seen.Woken = l.status.siblingCount(), l.status.wokenAt()
 	return seen
 }
 

@@ -33,6 +33,7 @@ type Parts struct {
 	// Requests changes the pod's resource requests; nil if they stay as they are.
 	Requests Requests
 	Observer Observer
+	Counts   Counts
 	Logger   *slog.Logger
 	// OpenTerminator opens a session that can terminate others.
 	OpenTerminator func(ctx context.Context) (Terminator, error)

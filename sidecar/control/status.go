@@ -33,6 +33,8 @@ type Status struct {
 	State     idle.State
 	Decision  idle.Decision
 	DecidedAt time.Time
+	// WhatIf is how the cluster would have slept while it was observed.
+	WhatIf idle.WhatIf
 	// Returning is the session for which clients_return keeps the cluster awake, zero if there is none.
 	Returning activity.Terminable
 	// InUse is whether the instance was in use at the newest sample, or has been since.
@@ -58,7 +60,7 @@ func (s *Status) settings() monitor.Settings {
 // clock continues while it forbids sleep.
 func (s *Status) mayConnect() bool {
 	v := s.View
-	return s.ViewKnown && s.Policy.Enabled && len(s.Problems) == 0 && v.PluginListed && !v.Hibernating && !v.Dozing
+	return s.ViewKnown && s.Policy.Watches() && len(s.Problems) == 0 && v.PluginListed && !v.Hibernating && !v.Dozing
 }
 
 // channelDatabase returns the database in which to listen on the control channel, or "". A standby does not permit LISTEN.
@@ -202,7 +204,7 @@ func (s *Status) siblingCount() int {
 // Rules returns the rules by which this instance judges sessions.
 func (s *Status) Rules() contract.ReportedRules {
 	rules := contract.ReportedRules{
-		Enabled: s.Policy.Enabled, ThresholdSeconds: s.Policy.Threshold.Seconds(), Activity: contract.ActivityConnections,
+		Enabled: s.Policy.Watches(), Observed: s.Policy.Observed, ThresholdSeconds: s.Policy.Threshold.Seconds(), Activity: contract.ActivityConnections,
 		Ignore: s.View.Annotations[contract.AnnotationIgnore], Instances: s.View.Instances,
 	}
 	if s.Policy.Queries {

@@ -166,6 +166,7 @@ func watch(port uint16) error {
 	})
 	loop := New(Parts{
 		Monitor: w.monitor, Kubernetes: w, Observer: w, Siblings: w, Marker: &w.marker, Pod: "c-1", PodUID: "pod-uid", Logger: logger,
+		Counts:         (*savedCounts)(w),
 		OpenTerminator: w.openTerminator,
 	})
 	loop.Deliver(w.seen())

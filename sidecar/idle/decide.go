@@ -172,15 +172,16 @@ func Decide(policy Policy, invalid bool, state State, seen Observation, now time
 		blockers = append(blockers, ReasonKeepAwakeWindow)
 	}
 	state = state.after(seen, eligible(blockers), now)
-	clock := latest(latest(state.IdleSince, state.EligibleSince), state.ElsewhereSince)
-	proven := !state.IdleSince.IsZero() && !state.EligibleSince.IsZero() && !seen.Began.IsZero()
+	clock, proven := state.clock(seen)
 	dozeBlockers := dozeBlockersOf(policy, seen)
 	threshold, hibernates := state.thresholds(policy, dozeBlockers)
 	decision := Decision{Reason: ReasonIdle, DozeBlockers: dozeBlockers, ThresholdPassed: proven && seen.Began.Sub(clock) >= threshold}
 	if proven {
 		decision.Due = clock.Add(threshold)
 	}
-	if !decision.ThresholdPassed && !seen.Unknown && len(seen.InUse) == 0 {
+	asks := seen.Siblings > 0 && !seen.Elsewhere.Asked
+	observes := policy.Observed && asks && proven && seen.Began.Sub(clock) >= Thresholds()[0]
+	if !decision.ThresholdPassed && !seen.Unknown && len(seen.InUse) == 0 && !observes {
 		if reason := waitingFor(policy, state, seen, proven); reason != "" {
 			blockers = append(blockers, reason)
 		}
@@ -188,17 +189,21 @@ func Decide(policy Policy, invalid bool, state State, seen Observation, now time
 	slices.SortFunc(blockers, func(a, b Reason) int { return rank(a) - rank(b) })
 	decision.Blockers = slices.Compact(blockers)
 	switch {
+	case observes: // whatever else keeps it awake, so that a sleep that has begun is counted for as long as it would last
+		decision.Action, decision.Reason = ActionAsk, ReasonSiblingUnknown
 	case len(decision.Blockers) != 0:
 		decision.Reason = decision.Blockers[0]
-	case seen.Siblings > 0 && !seen.Elsewhere.Asked:
+	case asks:
 		decision.Action, decision.Reason = ActionAsk, ReasonSiblingUnknown
 		decision.Blockers = []Reason{ReasonSiblingUnknown}
+	case policy.Observed:
+		decision.Reason, decision.Blockers = ReasonObserved, []Reason{ReasonObserved}
 	case seen.Began.Sub(clock) >= hibernates, waitingFor(policy, state, seen, proven) == "":
 		decision.Action = ActionHibernate
 	default:
 		decision.Action = ActionDoze
 	}
-	if policy.Enabled && !invalid {
+	if policy.Watches() && !invalid {
 		changes := []time.Time{decision.Due, windowChange, policy.KeepAwakeUntil}
 		if proven {
 			changes = append(changes, clock.Add(hibernates))
@@ -209,6 +214,12 @@ func Decide(policy Policy, invalid bool, state State, seen Observation, now time
 		decision.Next = next(decision, seen, now, changes)
 	}
 	return state, decision
+}
+
+// clock returns since when nothing is in use on any instance, as far as is known, and whether this instance has proven it.
+func (s State) clock(seen Observation) (since time.Time, proven bool) {
+	since = latest(latest(s.IdleSince, s.EligibleSince), s.ElsewhereSince)
+	return since, !s.IdleSince.IsZero() && !s.EligibleSince.IsZero() && !seen.Began.IsZero()
 }
 
 // dozeBlockersOf returns why a cluster that is to doze hibernates instead, sorted.
@@ -304,7 +315,7 @@ func blockersOf(policy Policy, invalid bool, seen Observation, now time.Time) []
 		reason  Reason
 	}{
 		{invalid, ReasonInvalidAnnotation},
-		{!invalid && !policy.Enabled, ReasonDisabled},
+		{!invalid && !policy.Watches(), ReasonDisabled},
 		{now.Before(policy.KeepAwakeUntil), ReasonKeepAwakeUntil},
 		{seen.Unknown, ReasonUnknown},
 		{seen.Elsewhere.Asked && seen.Elsewhere.Unknown, ReasonSiblingUnknown},

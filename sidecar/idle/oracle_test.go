@@ -74,8 +74,9 @@ func history(script []byte) []moment {
 	return moments
 }
 
-// FuzzDecide compares Decide with an oracle that reads the whole history again at every step, and checks two more laws: the next
-// sample is later than now, and additional activity in the past never makes sleep earlier.
+// FuzzDecide compares Decide with an oracle that reads the whole history again at every step, and checks three more laws: the
+// next sample is later than now, additional activity in the past never makes sleep earlier, and what is only observed is never
+// put to sleep.
 func FuzzDecide(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 5, 0, 9, 0, 9})
 	f.Add([]byte{0, 1, 1, 3, 0, 3, 0, 15, 0, 15})
@@ -133,12 +134,17 @@ func holdAt(t *testing.T, threshold time.Duration, script []byte) {
 	var state, busier State
 	for i, m := range moments {
 		var decision, later Decision
+		before := state
 		state, decision = Decide(policy, false, state, m.seen, m.now)
 		if got, want := decision.Action == ActionHibernate, permitted(moments[:i+1], policy.Threshold); got != want {
 			t.Fatalf("after %d samples: hibernate %t, the oracle says %t\n%+v", i+1, got, want, moments[:i+1])
 		}
 		if !decision.Next.After(m.now) {
 			t.Fatalf("the next sample, at %s, is not later than now, %s", decision.Next, m.now)
+		}
+		if observed := observe(policy, before, m); (observed.Reason == ReasonObserved) != (decision.Action == ActionHibernate) ||
+			observed.Action != ActionNone && observed.Action != ActionAsk {
+			t.Fatalf("after %d samples %+v, but if it is observed %+v", i+1, decision, observed)
 		}
 		used := m.seen
 		if i%3 == 0 && !used.Began.IsZero() {
@@ -149,6 +155,13 @@ func holdAt(t *testing.T, threshold time.Duration, script []byte) {
 			t.Fatalf("after %d samples more activity brought sleep nearer\n%+v", i+1, moments[:i+1])
 		}
 	}
+}
+
+// observe decides on one more moment as if the cluster were only observed.
+func observe(policy Policy, state State, m moment) Decision {
+	policy.Enabled, policy.Observed = false, true
+	_, decision := Decide(policy, false, state, m.seen, m.now)
+	return decision
 }
 
 // permitted is the oracle. Sleep is permitted at the newest sample if that sample found no use and no blocker and if, going back

@@ -24,8 +24,8 @@ const (
 
 // Policy is the configuration in a Cluster's annotations.
 type Policy struct {
-	// Enabled turns the feature on.
-	Enabled bool
+	// Enabled turns the feature on. Observed has everything watched and decided, and nothing done.
+	Enabled, Observed bool
 	// Threshold is how long the cluster must be idle before it hibernates.
 	Threshold time.Duration
 	// Doze is how long it must be idle before it dozes, less than Threshold; zero if it does not doze.
@@ -50,6 +50,9 @@ type Policy struct {
 	// AcceptGateway says that PostgreSQL may see the gateway's address even if rules distinguish addresses.
 	AcceptGateway bool
 }
+
+// Watches reports whether the sessions are watched.
+func (p Policy) Watches() bool { return p.Enabled || p.Observed }
 
 // KeepsAwake reports whether the policy forbids sleep at that time.
 func (p Policy) KeepsAwake(now time.Time) bool {
@@ -91,7 +94,7 @@ func UnderstoodFrom(problems []Problem) time.Time {
 }
 
 const (
-	allowedEnabled   = `allowed are "true" and "false"`
+	allowedEnabled   = `allowed are "true", "false" and "observe"`
 	allowedMinutes   = `allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`
 	allowedDoze      = `allowed is a number of minutes, at least "0.5", and less than inactivity-minutes`
 	allowedActivity  = `allowed are "connections" and "queries"`
@@ -127,7 +130,7 @@ func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Proble
 		problems = append(problems, Problem{Key: contract.AnnotationDozeMinutes, Value: value, Allowed: allowedDoze})
 	}
 	if len(problems) != 0 {
-		policy.Enabled = false
+		policy.Enabled, policy.Observed = false, false
 		slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Key, b.Key) })
 	}
 	return policy, problems
@@ -137,10 +140,10 @@ func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Proble
 func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 	switch key {
 	case contract.AnnotationEnabled:
-		if value != "true" && value != "false" {
+		if value != "true" && value != "false" && value != contract.EnabledObserve {
 			return allowedEnabled
 		}
-		p.Enabled = value == "true"
+		p.Enabled, p.Observed = value == "true", value == contract.EnabledObserve
 	case contract.AnnotationInactivityMinutes:
 		threshold, ok := parseMinutes(value)
 		if !ok {

@@ -51,6 +51,7 @@ const (
 	ReasonArchiverBehind         Reason = "archiver_behind"
 	ReasonArchiverSlow           Reason = "archiver_slow"
 	ReasonEndpointsRemain        Reason = "endpoints_remain"
+	ReasonObserved               Reason = "observed"
 	ReasonIdle                   Reason = "idle"
 )
 
@@ -60,7 +61,7 @@ var reasons = []struct {
 	description string
 }{
 	{ReasonInvalidAnnotation, "an annotation is invalid, so the feature is off"},
-	{ReasonDisabled, "the annotation that turns the feature on is not \"true\""},
+	{ReasonDisabled, "the annotation that turns the feature on is neither \"true\" nor \"observe\""},
 	{ReasonPluginNotListed, "the Cluster no longer lists the plugin"},
 	{ReasonAlreadyHibernating, "hibernation is already requested"},
 	{ReasonDozing, "the cluster dozes: PostgreSQL is stopped, and its pod is kept"},
@@ -104,6 +105,7 @@ var reasons = []struct {
 	{ReasonArchiverBehind, "WAL is not archived within 10 seconds, so that PostgreSQL could not stop soon; the cluster does not sleep meanwhile"},
 	{ReasonArchiverSlow, "the archiving of one WAL file takes longer than 2 seconds, for which a client would have to wait while PostgreSQL stops; the cluster does not doze before it has been idle for as long again"},
 	{ReasonEndpointsRemain, "a Service still leads to the instance although its pod is not ready, as with publishNotReadyAddresses; the cluster does not doze meanwhile"},
+	{ReasonObserved, "with enabled=observe the cluster would sleep now"},
 	{ReasonIdle, "idle for the threshold: the cluster is put to sleep"},
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
 // checkpointVersion is the version of the file format.
@@ -85,11 +86,7 @@ func (f *CheckpointFile) Save(c Checkpoint) error {
 	if err != nil {
 		return fmt.Errorf("encode the checkpoint: %w", err)
 	}
-	fresh := f.path + ".new" // a worker killed while writing must not leave half a file
-	if err := os.WriteFile(fresh, body, 0o600); err != nil {
-		return fmt.Errorf("write the checkpoint: %w", err)
-	}
-	if err := os.Rename(fresh, f.path); err != nil {
+	if err := process.WriteFile(f.path, body); err != nil {
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
 	return nil

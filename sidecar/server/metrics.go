@@ -3,12 +3,14 @@
 package server
 
 import (
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/control"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
@@ -39,6 +41,7 @@ type Metrics struct {
 // descriptions describe the metrics computed from the newest status.
 type descriptions struct {
 	idle, idleSince, lastActivity, lastSample, threshold, sessions, blocked, listener, events *prometheus.Desc
+	wouldSleepTime, wouldSleep, wouldBeAsleep, observed                                       *prometheus.Desc
 }
 
 // NewMetrics makes the metrics of the cluster's instance; version is that of the program.
@@ -81,7 +84,14 @@ func NewMetrics(cluster, version string, now func() time.Time) *Metrics {
 			sessions:     describe("sessions", "Client sessions of this instance.", "state"),
 			blocked:      describe("blocked", "Whether this keeps the cluster awake.", "reason"),
 			events:       describe("socket_events_supported", "Whether the kernel reports the TCP sessions that end; if not, the instance is sampled every second."),
-			listener:     describe("listener_connected", "Whether notifications on the control channel are received; absent where none are wanted."),
+			wouldSleepTime: describe("would_sleep_seconds_total",
+				"For how long the observed cluster would have slept, by threshold.", "threshold"),
+			wouldSleep: describe("would_sleep_total", "How often the observed cluster would have slept, by threshold.", "threshold"),
+			wouldBeAsleep: describe("would_be_asleep",
+				"Whether the observed cluster would be asleep now at its own threshold; absent if it is not observed."),
+			observed: describe("observed_seconds_total",
+				"For how long the cluster has been observed, by the first reason that kept it awake.", "reason"),
+			listener: describe("listener_connected", "Whether notifications on the control channel are received; absent where none are wanted."),
 		},
 	}
 	for _, kind := range postgres.Kinds() {
@@ -139,7 +149,7 @@ func (m *Metrics) Attempted(result sleep.Result, doze bool) {
 // Describe sends the descriptions of the metrics computed from the newest status.
 func (m *Metrics) Describe(descriptions chan<- *prometheus.Desc) {
 	d := m.described
-	for _, description := range []*prometheus.Desc{d.idle, d.idleSince, d.lastActivity, d.lastSample, d.threshold, d.sessions, d.blocked, d.listener, d.events} {
+	for _, description := range []*prometheus.Desc{d.idle, d.idleSince, d.lastActivity, d.lastSample, d.threshold, d.sessions, d.blocked, d.listener, d.events, d.wouldSleepTime, d.wouldSleep, d.wouldBeAsleep, d.observed} {
 		descriptions <- description
 	}
 }
@@ -191,12 +201,42 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 		}
 		send(m.described.events, supported)
 	}
+	m.collectWhatIf(metrics, status)
 	if listenerWanted(status) {
 		connected := 0.0
 		if status.ListenerConnected {
 			connected = 1
 		}
 		send(m.described.listener, connected)
+	}
+}
+
+// collectWhatIf sends how an observed cluster would have slept.
+func (m *Metrics) collectWhatIf(metrics chan<- prometheus.Metric, status control.Status) {
+	r := whatIf(status)
+	if r == nil {
+		return
+	}
+	send := func(description *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		metrics <- prometheus.MustNewConstMetric(description, kind, value, labels...)
+	}
+	sleeps := func(threshold string, s contract.ReportedSleeps) {
+		send(m.described.wouldSleepTime, prometheus.CounterValue, s.Seconds, threshold)
+		send(m.described.wouldSleep, prometheus.CounterValue, float64(s.Count), threshold)
+	}
+	for _, s := range r.Sleeps {
+		sleeps(strconv.FormatFloat(s.ThresholdSeconds/60, 'f', -1, 64)+"m", s)
+	}
+	sleeps("own", r.Own)
+	for reason, lasted := range r.AwakeSeconds {
+		send(m.described.observed, prometheus.CounterValue, lasted, reason)
+	}
+	if status.Policy.Observed {
+		asleep := 0.0
+		if r.Own.Since != nil {
+			asleep = 1
+		}
+		send(m.described.wouldBeAsleep, prometheus.GaugeValue, asleep)
 	}
 }
 

@@ -99,6 +99,20 @@ func dozeless() control.Status {
 	return s
 }
 
+// observed would have slept for 20 s at its own threshold, and does so for another five minutes.
+func observed() control.Status {
+	s := idlePrimary()
+	s.Policy = idle.Policy{Observed: true, Threshold: 10 * time.Second}
+	s.Decision = idle.Decision{Reason: idle.ReasonObserved, Blockers: []idle.Reason{idle.ReasonObserved}, ThresholdPassed: true}
+	s.WhatIf = idle.WhatIf{
+		Observed: time.Hour, Decided: noon, Reason: idle.ReasonObserved, At: make([]idle.Sleeps, len(idle.Thresholds())),
+		Awake:     map[idle.Reason]time.Duration{idle.ReasonActive: 45 * time.Minute, idle.ReasonWaiting: 5 * time.Minute, idle.ReasonObserved: 10 * time.Minute},
+		Threshold: 10 * time.Second, Own: idle.Sleeps{Count: 2, Lasted: 20 * time.Second, Since: noon.Add(-5 * time.Minute)},
+	}
+	s.WhatIf.At[0] = idle.Sleeps{Count: 1, Lasted: 15 * time.Second}
+	return s
+}
+
 func invalid() control.Status {
 	s := primary()
 	s.Policy, s.Problems = idle.Policy{}, []idle.Problem{{Key: contract.AnnotationEnabled, Value: "yes"}}
@@ -163,6 +177,7 @@ func TestHandler_pagesAreGolden(t *testing.T) {
 		{"a primary that dozes shows that, and no sessions", "dozing", metricsOf(idlePrimary(), dozing())},
 		{"a primary that cannot doze reports why", "dozeless", metricsOf(dozeless())},
 		{"a bad annotation shows as the reason, and there is no threshold", "invalid", metricsOf(invalid())},
+		{"an observed cluster shows how it would have slept", "observed", metricsOf(observed())},
 		{"everything that is counted is counted once, under closed labels", "counted", counted()},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
