@@ -80,7 +80,7 @@ func TestClusterState_isOneWhileReplicasDisagree(t *testing.T) {
 	t.Parallel()
 	series := map[string]string{}
 	for pod, in := range map[string]string{"p1": "awake", "p2": "asleep"} {
-		for _, state := range []string{"disabled", "awake", "hibernating", "dozing", "asleep"} {
+		for _, state := range []string{"disabled", "awake", "hibernating", "dozing", "asleep", "observed"} {
 			value := "0x10"
 			if state == in {
 				value = "1x10"

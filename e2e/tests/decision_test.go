@@ -32,6 +32,12 @@ type report struct {
 	Unused       bool      `json:"unused"`
 	Due          time.Time `json:"due"`
 	LastUnseen   string    `json:"lastUnseenClient"`
+	WhatIf       struct {
+		Own struct {
+			Count int       `json:"count"`
+			Since time.Time `json:"since"`
+		} `json:"own"`
+	} `json:"whatIf"`
 }
 
 // awaitReport reads a sidecar's report until it satisfies as. The cluster must stay awake meanwhile.

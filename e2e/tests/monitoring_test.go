@@ -29,9 +29,11 @@ import (
 
 // withoutData are the dashboard's queries that have no data while all is well, and why.
 var withoutData = map[string]string{
-	"panel Samples that failed A":            "no sample fails",
-	"panel Without the kernel's reports A":   "the kernel reports",
-	"panel Without a route to the gateway A": "every Service leads there",
+	"panel Samples that failed A":                    "no sample fails",
+	"panel Without the kernel's reports A":           "the kernel reports",
+	"panel Without a route to the gateway A":         "every Service leads there",
+	"panel Observed clusters that would be asleep A": "the cluster is not observed",
+	"panel Observed, and what keeps it awake A":      "the cluster is not observed",
 }
 
 // A real Prometheus with the shipped rules and monitors sees a cluster sleep and wake: every dashboard query has data, every
