@@ -127,7 +127,10 @@ Exit codes: 0 success, 1 error, 2 usage error, 3 the cluster did not reach the r
 	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "output format: json, yaml, kyaml, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE or jsonpath-file=FILE; status also supports wide, report html; empty for text")
 	_ = root.RegisterFlagCompletionFunc("output", completeOutput) // fails only for a flag that does not exist
 	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(),
-		p.releaseCommand(), p.detachCommand(), p.reportCommand())
+		p.releaseCommand(), p.reportCommand())
+	for _, e := range enrolments {
+		root.AddCommand(p.enrolmentCommand(e))
+	}
 	return root
 }
 

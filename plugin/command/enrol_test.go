@@ -2,8 +2,10 @@ package command
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
@@ -70,12 +72,13 @@ func TestDetach_removesOurEntryOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, cluster("orders", row.change))
+				w := newWorld(t, cluster("orders", row.change), withdrawing(pod("orders", "orders-1", time.Hour, true)))
 				w.managers[types.NamespacedName{Namespace: "shop", Name: "orders"}] = contract.FieldManager
 				if row.prepare != nil {
 					row.prepare(w)
 				}
-				golden(t, "detach-"+name+".txt", w.run(t.Context(), append([]string{"detach"}, strings.Fields(row.arguments)...)...))
+				golden(t, "detach-"+name+".txt",
+					w.run(t.Context(), append([]string{"detach"}, strings.Fields(row.arguments)...)...))
 				if got := w.plugins("shop", "orders"); got != row.left {
 					t.Errorf("the plugins are %q, want %q", got, row.left)
 				}
@@ -136,13 +139,118 @@ func TestDetach_selectsWhatItIsToldTo(t *testing.T) {
 func TestDetach_detachesTheOthersWhenOneFails(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, cluster("blue"), cluster("orders"), cluster("red"))
+		w := newWorld(t, cluster("blue"), cluster("orders"), cluster("red"),
+			withdrawing(pod("red", "red-1", time.Hour, true)))
 		w.conflicts = 5 // as many as there are attempts
 		golden(t, "detach-one-fails.txt", w.run(t.Context(), "detach", "-A"))
 		if got := w.plugins("shop", "blue") + w.plugins("shop", "orders") + w.plugins("shop", "red"); got != contract.PluginName {
 			t.Errorf("the plugin is left in %q", got)
 		}
 	})
+}
+
+// detaching is what detach does.
+var detaching = enrolments[slices.IndexFunc(enrolments, func(e enrolment) bool { return e.unlists })]
+
+// unlisted lists another plugin only, and its pod has no sidecar.
+func unlisted(c *cnpgv1.Cluster) { c.Spec.Plugins = []cnpgv1.PluginConfiguration{archiver} }
+
+func TestEnrolment(t *testing.T) {
+	t.Parallel()
+	const ours = contract.PluginName
+	off := func(c *cnpgv1.Cluster) { between(c); c.Spec.Plugins[1].Enabled = ptr.To(false) }
+	for name, row := range map[string]struct {
+		change    func(*cnpgv1.Cluster)
+		arguments string
+		enabled   string
+		plugins   string
+	}{
+		"enable":         {unlisted, "enable orders", "true", archiver.Name + " " + ours},
+		"enable-none":    {func(c *cnpgv1.Cluster) { c.Spec.Plugins, c.Annotations = nil, nil }, "enable orders", "true", ours},
+		"enable-off":     {off, "enable orders", "true", archiver.Name + " " + ours + " last.example.org"},
+		"enable-again":   {between, "enable orders", "true", archiver.Name + " " + ours + " last.example.org"},
+		"enable-dry-run": {unlisted, "enable orders --dry-run", "true", archiver.Name},
+		"enable-json":    {unlisted, "enable orders -o json", "true", archiver.Name + " " + ours},
+		"observe":        {unlisted, "observe orders", "observe", archiver.Name + " " + ours},
+		"observe-listed": {between, "observe orders", "observe", archiver.Name + " " + ours + " last.example.org"},
+		"disable":        {between, "disable orders", "false", archiver.Name + " " + ours + " last.example.org"},
+		"disable-not":    {unlisted, "disable orders", "true", archiver.Name},
+		"observe-asleep": {asleep, "observe orders", "observe", ours},
+		"disable-asleep": {asleep, "disable orders", "false", ours},
+		"observe-all":    {between, "observe -A", "true", archiver.Name + " " + ours + " last.example.org"},
+		"detach-twice": {func(c *cnpgv1.Cluster) {
+			between(c)
+			c.Spec.Plugins = append(c.Spec.Plugins, cnpgv1.PluginConfiguration{Name: ours})
+		}, "detach orders", "true", archiver.Name + " last.example.org"},
+		"enable-at-once":  {unlisted, "enable -A --at-a-time 0", "true", archiver.Name + " " + ours},
+		"enable-negative": {unlisted, "enable -A --at-a-time -1", "true", archiver.Name},
+		"disable-at-once": {between, "disable -A --at-a-time 2", "true", archiver.Name + " " + ours + " last.example.org"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, cluster("orders", row.change), pod("orders", "orders-1", time.Hour, true))
+				golden(t, "enrol-"+name+".txt", w.run(t.Context(), strings.Fields(row.arguments)...))
+				var c cnpgv1.Cluster
+				if err := w.api.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &c); err != nil {
+					t.Fatal(err)
+				}
+				got := c.Annotations[contract.AnnotationEnabled]
+				if plugins := w.plugins("shop", "orders"); got != row.enabled || plugins != row.plugins {
+					t.Errorf("enabled is %q and the plugins %q, want %q and %q", got, plugins, row.enabled, row.plugins)
+				}
+			})
+		})
+	}
+}
+
+// A cluster is begun when the instances of the one before have been restarted, and not at all if they are not.
+func TestEnrolment_restartsOneClusterAfterTheOther(t *testing.T) {
+	t.Parallel()
+	for name, restarts := range map[string]bool{"one-by-one": true, "too-long": false, "repeated": false, "asleep-meanwhile": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				begun := unlisted
+				if name == "repeated" { // by an earlier run, and its pod has not been made anew yet
+					begun = between
+				}
+				w := newWorld(t, cluster("blue", begun), pod("blue", "blue-1", time.Hour, true),
+					cluster("orders", unlisted), pod("orders", "orders-1", time.Hour, true))
+				looks := 0
+				w.looked = func(w *world, c *cnpgv1.Cluster) {
+					if c.Name != "blue" {
+						return
+					}
+					if w.plugins("shop", "orders") != archiver.Name {
+						t.Error("the second cluster is begun before the first one has been restarted")
+					}
+					if looks++; looks == 5 && name == "asleep-meanwhile" {
+						w.change("blue", asleep)
+						return
+					}
+					if looks == 5 && restarts {
+						fresh := withdrawing(pod("blue", "blue-1", 0, true))
+						if err := w.api.Delete(t.Context(), fresh); err != nil {
+							t.Error(err)
+						}
+						fresh.ResourceVersion = ""
+						if err := w.api.Create(t.Context(), fresh); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				golden(t, "enrol-"+name+".txt", w.run(t.Context(), "enable", "-A", "--timeout", "5m"))
+				want := archiver.Name
+				if restarts {
+					want += " " + contract.PluginName
+				}
+				if got := w.plugins("shop", "orders"); got != want {
+					t.Errorf("the plugins of the second cluster are %q, want %q", got, want)
+				}
+			})
+		})
+	}
 }
 
 // A cluster that was detached while it slept can still be woken.
@@ -170,7 +278,7 @@ func TestDetach_onAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := client.ObjectKeyFromObject(c)
-	if _, err := a.detach(t.Context(), key, true); err != nil {
+	if _, err := a.enrol(t.Context(), detaching, key, true); err != nil {
 		t.Fatal(err)
 	}
 	if c, err := a.get(t.Context(), key); err != nil || entry(c) != 1 {
@@ -187,7 +295,8 @@ func TestDetach_onAnAPIServer(t *testing.T) {
 	if err := a.client.Create(t.Context(), bare); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.client.Patch(t.Context(), bare, client.RawPatch(types.JSONPatchType, []byte(listNone))); err != nil || len(bare.Spec.Plugins) != 1 {
+	if err := a.client.Patch(t.Context(), bare, client.RawPatch(types.JSONPatchType, []byte(listNone))); err != nil ||
+		len(bare.Spec.Plugins) != 1 {
 		t.Errorf("the list of plugins is not made: %v", err)
 	}
 	reads := 0
@@ -200,7 +309,7 @@ func TestDetach_onAnAPIServer(t *testing.T) {
 			}
 		}
 	}}
-	if _, err := a.detach(t.Context(), key, false); err != nil {
+	if _, err := a.enrol(t.Context(), detaching, key, false); err != nil {
 		t.Fatal(err)
 	}
 	left, err := a.get(t.Context(), key)
@@ -218,7 +327,9 @@ type reading struct {
 	read func(*cnpgv1.Cluster)
 }
 
-func (r reading) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (r reading) Get(
+	ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption,
+) error {
 	err := r.Client.Get(ctx, key, object, options...)
 	if cluster, ok := object.(*cnpgv1.Cluster); ok && err == nil {
 		r.read(cluster)
