@@ -2,10 +2,14 @@ package tests
 
 import (
 	"maps"
+	"os/exec"
 	"syscall"
 	"testing"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -62,4 +66,60 @@ func TestObserve(t *testing.T) {
 	before := time.Now()
 	session.Close()
 	s.asleepOnTime(c, before, time.Now(), threshold)
+}
+
+// The command lists the plugin in one cluster after the other: the second one restarts once the first is ready. Enabling them then
+// restarts nothing, and detaching removes the sidecars again.
+func TestEnrolment(t *testing.T) {
+	whole(t)
+	t.Parallel()
+	s := begin(t)
+	var clusters []*cnpgv1.Cluster
+	for _, name := range []string{"first", "second"} {
+		c := kube.NewCluster(s.namespace, name, 1, never)
+		c.Spec.Plugins, c.Labels = nil, map[string]string{"team": "shop"}
+		delete(c.Annotations, scenario.Enabled)
+		clusters = append(clusters, c)
+	}
+	s.together(clusters...)
+	program := s.command()
+	do := func(command string) {
+		s.Helper()
+		out, err := exec.CommandContext(s.ctx, program, command, "-l", "team=shop", "-n", s.namespace).CombinedOutput()
+		t.Logf("%s\n%s", command, out)
+		s.must(err)
+	}
+	pods := func(with bool) (found []corev1.Pod) {
+		s.Helper()
+		for _, c := range clusters {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name + "-1"}}
+			_, err := scenario.Await(s.ctx, kube, pod, "restarted", toHealthy, func(p *corev1.Pod) bool {
+				return (sidecar(*p) != nil) == with && scenario.Ready(p)
+			})
+			s.must(err)
+			found = append(found, *pod)
+		}
+		return found
+	}
+
+	do("observe")
+	observed := pods(true)
+	for _, condition := range observed[0].Status.Conditions {
+		ready, made := condition.LastTransitionTime, observed[1].CreationTimestamp
+		if condition.Type == corev1.PodReady && made.Before(&ready) {
+			t.Errorf("the second pod was made at %s, before the first was ready at %s", made, ready)
+		}
+	}
+	do("enable")
+	for i, pod := range pods(true) {
+		if pod.UID != observed[i].UID {
+			t.Errorf("enable has restarted pod %s", pod.Name)
+		}
+		s.must(kube.Get(s.ctx, client.ObjectKeyFromObject(clusters[i]), clusters[i]))
+		if got := clusters[i].Annotations[scenario.Enabled]; got != "true" {
+			t.Errorf("cluster %s is enabled: %q", clusters[i].Name, got)
+		}
+	}
+	do("detach")
+	pods(false)
 }
