@@ -46,6 +46,13 @@ type fake struct {
 	asked    []string
 }
 
+// seen returns the requests so far, and what they asked.
+func (f *fake) seen() (requests []*http.Request, asked []string) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	return slices.Clone(f.requests), slices.Clone(f.asked)
+}
+
 // resolution is how many points of a series Prometheus returns at most.
 const resolution = 11000
 
@@ -195,8 +202,8 @@ func TestHistories(t *testing.T) {
 					t.Errorf("%v has %d samples", c, length)
 				}
 			}
-			if row.queries != 0 && len(f.requests) != row.queries {
-				t.Errorf("%d queries, want %d", len(f.requests), row.queries)
+			if requests, _ := f.seen(); row.queries != 0 && len(requests) != row.queries {
+				t.Errorf("%d queries, want %d", len(requests), row.queries)
 			}
 		})
 	}
@@ -234,8 +241,8 @@ func TestFailures(t *testing.T) {
 			f.clusters, f.instances, f.used = []string{"a/one"}, always, officeHours
 			_, err := f.serve(t, Options{}).Histories(t.Context(), []Cluster{{"a", "one", 1}, {"a", "two", 1}}, begin,
 				begin.AddDate(0, 0, 14))
-			if err == nil || !strings.Contains(err.Error(), row.says) || len(f.asked) > row.atMost {
-				t.Errorf("after %d queries: %v", len(f.asked), err)
+			if _, asked := f.seen(); err == nil || !strings.Contains(err.Error(), row.says) || len(asked) > row.atMost {
+				t.Errorf("after %d queries: %v", len(asked), err)
 			}
 		})
 	}
@@ -256,13 +263,14 @@ func TestOpen(t *testing.T) {
 	if _, err := s.Histories(t.Context(), []Cluster{{"a", "one", 1}}, begin, begin.Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	for i, r := range f.requests {
+	requests, asked := f.seen()
+	for i, r := range requests {
 		if r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("X-Scope-OrgID") != "team" ||
 			r.URL.Path != "/prefix/api/v1/query_range" {
 			t.Errorf("asked %s with %v", r.URL, r.Header)
 		}
-		if strings.Count(f.asked[i], "{") != strings.Count(f.asked[i], `k8s_cluster="eu"`) {
-			t.Errorf("a selector does not match the Kubernetes cluster: %s", f.asked[i])
+		if strings.Count(asked[i], "{") != strings.Count(asked[i], `k8s_cluster="eu"`) {
+			t.Errorf("a selector does not match the Kubernetes cluster: %s", asked[i])
 		}
 	}
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -366,7 +374,8 @@ func TestServer_asksTheRecordedQueries(t *testing.T) {
 	if _, err := s.Users(t.Context(), clusters, begin, begin.Add(7*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	got, path := strings.Join(f.asked, "\n")+"\n", filepath.Join("testdata", "queries.txt")
+	_, asked := f.seen()
+	got, path := strings.Join(asked, "\n")+"\n", filepath.Join("testdata", "queries.txt")
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
 			t.Fatal(err)
