@@ -14,8 +14,9 @@ const (
 	// pauseLasts is how long reception pauses after two uses within that interval: the server is known to be in use, and in a
 	// storm of logins one event a second is as good as a thousand. A single use is dated by its own event.
 	pauseLasts = time.Second
-	// retryAfter is the wait before a kernel without support is tried again.
-	retryAfter = 5 * time.Minute
+	// firstRetry and lastRetry limit the wait before a kernel that has not reported is tried again, which doubles each time. On
+	// a busy machine the report may only have been late.
+	firstRetry, lastRetry = 10 * time.Second, 5 * time.Minute
 )
 
 // socketWatcher waits for the kernel's socket events in its own goroutine.
@@ -33,7 +34,8 @@ type socketWatcher struct {
 	resume  time.Time
 	lastUse time.Time
 	retryAt time.Time // no attempt before then
-	polling bool      // whether the newest attempt failed: frequent samples replace the events
+	wait    time.Duration
+	polling bool // whether the newest attempt failed: frequent samples replace the events
 
 	unsupported bool // [Status.Unsupported]
 }
@@ -55,7 +57,7 @@ func (w *socketWatcher) start(ctx context.Context) ([]activity.Ended, error) {
 	w.paused = false
 	source, err := w.open()
 	if err != nil {
-		w.retryAt = time.Now().Add(retryAfter)
+		w.retryLater()
 		return nil, err
 	}
 	others, err := source.Prove(ctx)
@@ -65,13 +67,20 @@ func (w *socketWatcher) start(ctx context.Context) ([]activity.Ended, error) {
 	if err != nil {
 		source.Close()
 		if errors.Is(err, sockets.ErrUnsupported) {
-			w.retryAt = time.Now().Add(retryAfter)
+			w.retryLater()
 		}
 		return nil, err
 	}
+	w.wait = 0
 	w.source, w.stop, w.done = source, make(chan struct{}), make(chan struct{})
 	go w.notify(source, w.stop, w.done)
 	return others, nil
+}
+
+// retryLater has the next attempt wait.
+func (w *socketWatcher) retryLater() {
+	w.wait = min(max(2*w.wait, firstRetry), lastRetry)
+	w.retryAt = time.Now().Add(w.wait)
 }
 
 // openSessions returns the TCP sessions that are open; none if events are not received.

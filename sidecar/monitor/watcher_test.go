@@ -80,9 +80,9 @@ func TestSocketWatcher_isBegunAgain(t *testing.T) {
 	}{
 		{"after a failure of the proof with the next sample", nil, errFake, time.Second, 3},
 		{"after the kernel's silence not at once", nil, unsupported, time.Second, 2},
-		{"after the kernel's silence in five minutes", nil, unsupported, retryAfter, 3},
+		{"after the kernel's silence in ten seconds", nil, unsupported, firstRetry, 3},
 		{"after the kernel's refusal not at once", unsupported, nil, time.Second, 2},
-		{"after the kernel's refusal in five minutes", unsupported, nil, retryAfter, 3},
+		{"after the kernel's refusal in ten seconds", unsupported, nil, firstRetry, 3},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -281,6 +281,26 @@ func TestSample_sessionsThatEndDuringTheProofAreJudged(t *testing.T) {
 		i.proven = []activity.Ended{client(time.Now())}
 		if seen, _ := m.Sample(t.Context()); !seen.Used.Equal(time.Now()) {
 			t.Errorf("%+v", seen)
+		}
+	})
+}
+
+// A kernel without support is asked less and less often, and one whose report was late soon.
+func TestSocketWatcher_waitsTwiceAsLongForASilentKernel(t *testing.T) {
+	t.Parallel()
+	watched(t, func(t *testing.T, i *instance, m *Monitor) {
+		i.proofErr = unsupported
+		began := time.Now()
+		var tried []time.Duration
+		for opened := i.opened; time.Since(began) < 20*time.Minute; time.Sleep(time.Second) {
+			if _, _ = m.Sample(t.Context()); i.opened != opened {
+				opened = i.opened
+				tried = append(tried, time.Since(began))
+			}
+		}
+		want := []time.Duration{0, 10 * time.Second, 30 * time.Second, 70 * time.Second, 150 * time.Second, 310 * time.Second, 610 * time.Second, 910 * time.Second}
+		if !slices.Equal(tried, want) {
+			t.Errorf("tried after %v, want %v", tried, want)
 		}
 	})
 }
