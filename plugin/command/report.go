@@ -56,7 +56,7 @@ type report struct {
 	Caveats  []string  `json:"caveats"`
 	From     time.Time `json:"from,omitzero"`
 	To       time.Time `json:"to,omitzero"`
-	// Clusters are sorted by what they would free at the usual threshold.
+	// Clusters are sorted by the requests that they would free at the usual threshold.
 	Clusters []clusterReport `json:"clusters"`
 }
 
@@ -382,7 +382,7 @@ func (r report) Summary() string {
 	if r.Estimate {
 		source = "Estimate from " + r.From.Format(time.RFC3339) + " to " + r.To.Format(time.RFC3339)
 	}
-	text := fmt.Sprintf("%s: with a threshold of 30 minutes, %d of %d clusters would have slept, %d never, and of %d it is not known.",
+	text := fmt.Sprintf("%s: with a threshold of 30 minutes, %d of %d clusters would have slept, %d never, and %d are unknown.",
 		source, sleep, len(r.Clusters), never, unknown)
 	if freed := total.Freed(); freed != "" {
 		text += " That would have freed " + freed + " a week."

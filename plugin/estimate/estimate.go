@@ -48,7 +48,8 @@ func (h History) Known() time.Duration {
 }
 
 // Sleep returns how the cluster would have slept. As in the sidecar, the clock starts at the first idle sample and
-// proves idleness only up to the last one: whoever came between two samples is assumed to have come at the earlier one.
+// proves idleness only up to the last one: a client that came between two samples is assumed to have come at the
+// earlier one.
 func (h History) Sleep(threshold time.Duration) Sleep {
 	sleep := Sleep{Threshold: threshold}
 	first := -1 // the sample at which the clock started

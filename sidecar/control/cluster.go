@@ -93,6 +93,20 @@ func (b *backups) set(running bool) {
 // backupsListed says whether a Backup is running. While the list fails, one counts as running.
 type backupsListed struct{ running bool }
 
+// backupsWithin limits how long the loop waits for the list of the Backups.
+const backupsWithin = 2 * time.Second
+
+// backupRuns lists the Backups at once, and reports whether one runs. While the list fails, one counts as running.
+func (k *cluster) backupRuns(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, backupsWithin)
+	defer cancel()
+	names, err := k.Kubernetes.RunningBackups(ctx)
+	if err != nil || len(names) != 0 {
+		k.backups.set(true)
+	}
+	return k.backups.running
+}
+
 // recheckBackups lists the Backups again while one of them keeps the cluster awake.
 func (k *cluster) recheckBackups() task {
 	if now := time.Now(); !k.backups.running || now.Before(k.backups.next) {

@@ -35,9 +35,6 @@ func (c *counts) load() {
 	c.newest = counts
 }
 
-// backupsWithin limits how long the loop waits for the list of the Backups.
-const backupsWithin = 2 * time.Second
-
 // count counts the newest decision of the primary, if the cluster is only observed. A running Backup is looked for when
 // a sleep would begin.
 func (l *Loop) count(ctx context.Context, seen idle.Observation) {
@@ -48,8 +45,7 @@ func (l *Loop) count(ctx context.Context, seen idle.Observation) {
 	now := time.Now()
 	next := c.newest.After(s.Policy, s.State, seen, s.Decision, now)
 	begun := next.Begun(c.newest)
-	if begun && l.backupRuns(ctx) {
-		l.cluster.backups.set(true)
+	if begun && l.cluster.backupRuns(ctx) {
 		l.decide(seen, now)
 		next = c.newest.After(s.Policy, s.State, seen, s.Decision, now)
 	}
@@ -58,14 +54,6 @@ func (l *Loop) count(ctx context.Context, seen idle.Observation) {
 		c.saved = now
 		c.save()
 	}
-}
-
-// backupRuns reports whether a Backup runs. While the list fails, one counts as running.
-func (l *Loop) backupRuns(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, backupsWithin)
-	defer cancel()
-	names, err := l.parts.Kubernetes.RunningBackups(ctx)
-	return err != nil || len(names) != 0
 }
 
 // save saves them, if there are any.
