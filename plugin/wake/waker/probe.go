@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// probeTimeout limits one probe.
+	// probeTimeout limits each of a probe's steps: the dial, the wait for the sidecar and that for PostgreSQL's answer.
 	probeTimeout = time.Second
 	// announceFor is how long a connection that PostgreSQL has accepted is kept until a sidecar that is starting knows whose it is, and
-	// announceEvery how often that is tried: it may see the connection end before it listens.
+	// announceEvery how often that is tried.
 	announceFor, announceEvery = 3 * time.Second, 100 * time.Millisecond
 )
 
@@ -25,7 +25,7 @@ const (
 type Prober struct {
 	// Sidecars receive the local port of every probe, so that none counts as a client.
 	Sidecars *Sidecars
-	// within limits one probe; zero means probeTimeout. Only tests set it, since they may run on a slow machine.
+	// within replaces probeTimeout, unless it is zero. Only tests set it, because they may run on a slow machine.
 	within time.Duration
 }
 
@@ -34,48 +34,50 @@ type Prober struct {
 // recovers, each probe is a line in its log.
 //
 // The local port is sent to the instance's sidecar before the startup packet, because the sidecar judges a connection once the kernel
-// reports its end, and PostgreSQL itself ends one that it refuses with 57P03. The wake waits for that for at most clientAddressTimeout,
-// as a client's session does: at first there may be no sidecar yet, and a NetworkPolicy may drop the request. It is repeated until the
-// sidecar accepts it, and a connection that PostgreSQL has accepted stays open until then, for at most announceFor.
+// reports its end, and PostgreSQL itself ends one that it refuses with 57P03. So the probe waits for the sidecar, for at most
+// probeTimeout: there may be none, and a NetworkPolicy may drop the request. A connection that PostgreSQL has accepted stays open
+// until the sidecar has its port, for at most announceFor.
 func (p *Prober) AcceptsSessions(ctx context.Context, instance netip.AddrPort) bool {
-	return p.start(ctx, instance, func(local netip.AddrPort) contract.ClientAddress {
-		return contract.ClientAddress{Port: local.Port(), Peer: local, Probe: true}
-	})
+	return p.start(ctx, instance, p.limit(), ownProbe)
+}
+
+// ownProbe is the connection of a probe.
+func ownProbe(local netip.AddrPort) contract.ClientAddress {
+	return contract.ClientAddress{Port: local.Port(), Peer: local, Probe: true}
 }
 
 // Signal connects to the instance on behalf of a client that the gateway holds, so that the sidecar counts that client as
 // activity, unless the cluster ignores it.
 func (p *Prober) Signal(ctx context.Context, instance, client netip.AddrPort) {
-	p.start(ctx, instance, func(local netip.AddrPort) contract.ClientAddress {
+	p.start(ctx, instance, clientAddressTimeout, func(local netip.AddrPort) contract.ClientAddress {
 		return contract.ClientAddress{Port: local.Port(), Peer: client}
 	})
 }
 
-// start sends a startup packet, and tells the sidecar whose connection it is.
-func (p *Prober) start(ctx context.Context, instance netip.AddrPort, whose func(local netip.AddrPort) contract.ClientAddress) (accepts bool) {
-	probing, cancel := context.WithTimeout(ctx, cmp.Or(p.within, probeTimeout))
-	defer cancel()
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(probing, "tcp", instance.String())
+// start tells the sidecar whose connection it is, and sends a startup packet, if need be before the sidecar has answered.
+func (p *Prober) start(
+	ctx context.Context, instance netip.AddrPort, patience time.Duration, whose func(local netip.AddrPort) contract.ClientAddress,
+) (accepts bool) {
+	dialer := net.Dialer{Timeout: p.limit()}
+	conn, err := dialer.DialContext(ctx, "tcp", instance.String())
 	if err != nil {
 		return false
 	}
 	telling, end := context.WithTimeout(context.WithoutCancel(ctx), announceFor)
-	first, told := make(chan struct{}), make(chan struct{})
+	told := make(chan struct{})
 	go func() {
 		defer close(told)
 		address := whose(addrPort(conn.LocalAddr()))
-		ok := p.Sidecars.Send(telling, instance.Addr(), address)
-		if close(first); !ok { // without an answer it counts as a client
-			_ = wait.PollUntilContextCancel(telling, announceEvery, false, func(ctx context.Context) (bool, error) {
-				return p.Sidecars.Send(ctx, instance.Addr(), address), nil
-			})
-		}
+		_ = wait.PollUntilContextCancel(telling, announceEvery, true, func(ctx context.Context) (bool, error) {
+			return p.Sidecars.Send(ctx, instance.Addr(), address), nil // without an answer it counts as a client
+		})
 	}()
 	select {
-	case <-first:
-	case <-time.After(clientAddressTimeout):
+	case <-told:
+	case <-time.After(patience):
 	}
+	probing, cancel := context.WithTimeout(ctx, p.limit())
+	defer cancel()
 	code, err := probe.Startup(probing, conn)
 	accepts = err == nil && code != probe.CannotConnectNow
 	go func() {
@@ -87,6 +89,9 @@ func (p *Prober) start(ctx context.Context, instance netip.AddrPort, whose func(
 	}()
 	return accepts
 }
+
+// limit returns how long a step may take.
+func (p *Prober) limit() time.Duration { return cmp.Or(p.within, probeTimeout) }
 
 // addrPort returns the address of one end of a TCP connection.
 func addrPort(address net.Addr) netip.AddrPort {

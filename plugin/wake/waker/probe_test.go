@@ -105,8 +105,8 @@ func TestProber_keepsTheConnectionUntilTheSidecarKnowsItsPort(t *testing.T) {
 	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
 	instance, closed := postgres(t, password)
 	ctx, cancel := context.WithCancel(t.Context())
-	if !p.AcceptsSessions(ctx, instance) {
-		t.Error("it waits for the sidecar, or PostgreSQL did not answer")
+	if !p.start(ctx, instance, 0, ownProbe) {
+		t.Error("PostgreSQL did not answer")
 	}
 	cancel() // as if the search had ended
 	address := <-received
@@ -122,28 +122,6 @@ func TestProber_keepsTheConnectionUntilTheSidecarKnowsItsPort(t *testing.T) {
 	}
 }
 
-// A sidecar may see the connection end before it listens: its first answers are refusals.
-func TestProber_tellsASidecarThatIsStartingUntilItListens(t *testing.T) {
-	t.Parallel()
-	var asked, listening atomic.Int32
-	p := &Prober{within: time.Minute, Sidecars: sidecars(t, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		if asked.Add(1) < 3 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		listening.Store(1)
-	})}
-	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
-	instance, closed := postgres(t, password)
-	if !p.AcceptsSessions(t.Context(), instance) {
-		t.Error("PostgreSQL did not answer")
-	}
-	if <-closed; listening.Load() == 0 {
-		t.Error("the connection was closed before the sidecar knew of it")
-	}
-}
-
 // PostgreSQL itself ends a connection that it refuses, and the sidecar may see that at once.
 func TestProber_tellsTheSidecarBeforePostgreSQLCanRefuse(t *testing.T) {
 	t.Parallel()
@@ -152,11 +130,17 @@ func TestProber_tellsTheSidecarBeforePostgreSQLCanRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
+	var asked atomic.Int32
 	var told atomic.Bool
-	p := &Prober{within: time.Minute, Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
+	p := &Prober{within: time.Minute, Sidecars: sidecars(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
+		if asked.Add(1) < 3 { // it is starting
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		told.Store(true)
 	})}
+	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
 	early := make(chan bool, 1)
 	go func() {
 		conn, err := listener.Accept()
