@@ -232,8 +232,7 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 	// No limit of our own: when a fleet wakes, or its gateway starts, thousands of requests are due at once, and the API
 	// server shares itself out fairly. The default of 20 a second would make the last of 500 clients wait for half a minute.
 	restConfig.QPS = -1
-	kept := rbac.ByObject(resource)
-	maps.Copy(kept, backups.ByObject())
+	kept := rbac.ByObject()
 	kept[&corev1.LimitRange{}] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
 	if c.Gateway != nil {
 		maps.Copy(kept, informers.ByObject(c.Gateway.Replica.Namespace))

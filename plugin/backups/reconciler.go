@@ -10,10 +10,8 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -25,30 +23,6 @@ import (
 
 // Reconciler resumes the marked ScheduledBackups of clusters whose sidecars will not.
 type Reconciler struct{ client.Client }
-
-// ByObject returns the informers' transform function. It keeps whole ScheduledBackups, because a patch is computed as the
-// difference to the cached object, but of managedFields only whether we suspended it.
-func ByObject() map[client.Object]cache.ByObject {
-	return map[client.Object]cache.ByObject{&cnpgv1.ScheduledBackup{}: {Transform: keepSchedules()}}
-}
-
-// keepSchedules returns the informers' transform function for ScheduledBackups. All those that we suspended share one
-// managedFields entry.
-func keepSchedules() func(any) (any, error) {
-	suspendedByUs := []metav1.ManagedFieldsEntry{{Manager: contract.FieldManager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:suspend":{}}}`)}}
-	return func(object any) (any, error) {
-		schedule, ok := object.(*cnpgv1.ScheduledBackup)
-		if !ok {
-			return object, nil // a tombstone of a missed deletion
-		}
-		kept := *schedule // a pointer into a list would keep the whole list in memory
-		kept.ManagedFields = nil
-		if marked(schedule) && setByUs(schedule) {
-			kept.ManagedFields = suspendedByUs
-		}
-		return &kept, nil
-	}
-}
 
 // setByUs reports whether only we own spec.suspend.
 func setByUs(schedule *cnpgv1.ScheduledBackup) bool {

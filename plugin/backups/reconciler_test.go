@@ -90,43 +90,6 @@ func suspendedBy(managers ...string) []metav1.ManagedFieldsEntry {
 	return entries
 }
 
-func TestByObject_keepsOnlyWhetherTheSuspensionIsOurs(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		rule, mark, manager string
-		want                bool
-	}{
-		{"what we suspended is ours", contract.AnnotationSuspended, contract.FieldManager, true},
-		{"what a person came to own is not", contract.AnnotationSuspended, "kubectl-edit", false},
-		{"what carries no mark is nobody's to resume", "other", contract.FieldManager, false},
-	} {
-		t.Run(row.rule, func(t *testing.T) {
-			t.Parallel()
-			read := &cnpgv1.ScheduledBackup{
-				ObjectMeta: metav1.ObjectMeta{
-					Name: "nightly", Annotations: map[string]string{row.mark: "2026-01-01T00:00:00Z"}, ManagedFields: suspendedBy("kubectl-create", row.manager),
-				},
-				Spec: cnpgv1.ScheduledBackupSpec{Suspend: ptr.To(true), Schedule: "0 0 0 * * *"},
-			}
-			read.ManagedFields[0].FieldsV1 = metav1.NewFieldsV1(`{"f:spec":{"f:schedule":{}}}`)
-			for _, options := range ByObject() {
-				once, err := options.Transform(read)
-				if err != nil {
-					t.Fatal(err)
-				}
-				again, err := options.Transform(once) // as an informer does with objects of a watch list
-				if err != nil {
-					t.Fatal(err)
-				}
-				kept := again.(*cnpgv1.ScheduledBackup)
-				if got := setByUs(kept); got != row.want || len(kept.ManagedFields) > 1 || kept.Spec.Schedule != read.Spec.Schedule {
-					t.Errorf("it is ours: %t, want %t: %v", got, row.want, kept)
-				}
-			}
-		})
-	}
-}
-
 // TestWhatIsAFailure makes the API server refuse to resume a schedule.
 func TestWhatIsAFailure(t *testing.T) {
 	t.Parallel()

@@ -77,49 +77,47 @@ func former(cluster *cnpgv1.Cluster) []client.Object {
 }
 
 func (r *Reconciler) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.Role) error {
-	var kept rbacv1.Role
-	err := r.Get(ctx, client.ObjectKeyFromObject(want), &kept)
+	var have rbacv1.Role
+	err := r.Get(ctx, client.ObjectKeyFromObject(want), &have)
 	if apierrors.IsNotFound(err) {
 		return r.create(ctx, cluster, want)
 	}
 	if err != nil {
 		return fmt.Errorf("read Role %s: %w", want.Name, err)
 	}
-	have := wholeRole(&kept, r.Resource)
 	if withPods(have.Rules, cluster) && !withPods(want.Rules, cluster) { // a pod that dozed has to grow without the annotation too
 		want.Rules = append(want.Rules, podRules(cluster)...)
 	}
-	if equality.Semantic.DeepEqual(have.Rules, want.Rules) && same(have, want) {
+	if equality.Semantic.DeepEqual(have.Rules, want.Rules) && same(&have, want) {
 		return nil
 	}
 	have.Rules, have.Labels, have.OwnerReferences = want.Rules, want.Labels, want.OwnerReferences
-	if err := r.Update(ctx, have); err != nil {
+	if err := r.Update(ctx, &have); err != nil {
 		return fmt.Errorf("update Role %s: %w", want.Name, err)
 	}
 	return nil
 }
 
 func (r *Reconciler) ensureBinding(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.RoleBinding) error {
-	var kept rbacv1.RoleBinding
-	err := r.Get(ctx, client.ObjectKeyFromObject(want), &kept)
+	var have rbacv1.RoleBinding
+	err := r.Get(ctx, client.ObjectKeyFromObject(want), &have)
 	if apierrors.IsNotFound(err) {
 		return r.create(ctx, cluster, want)
 	}
 	if err != nil {
 		return fmt.Errorf("read RoleBinding %s: %w", want.Name, err)
 	}
-	have := wholeBinding(&kept, r.Resource)
 	switch {
 	case have.RoleRef != want.RoleRef: // roleRef is immutable
-		if err := r.remove(ctx, have); err != nil {
+		if err := r.remove(ctx, &have); err != nil {
 			return err
 		}
 		return r.create(ctx, cluster, want)
-	case equality.Semantic.DeepEqual(have.Subjects, want.Subjects) && same(have, want):
+	case equality.Semantic.DeepEqual(have.Subjects, want.Subjects) && same(&have, want):
 		return nil
 	}
 	have.Subjects, have.Labels, have.OwnerReferences = want.Subjects, want.Labels, want.OwnerReferences
-	if err := r.Update(ctx, have); err != nil {
+	if err := r.Update(ctx, &have); err != nil {
 		return fmt.Errorf("update RoleBinding %s: %w", want.Name, err)
 	}
 	return nil

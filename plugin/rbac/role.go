@@ -22,13 +22,12 @@ const (
 	LabelValue = "cnpg-i-scale-to-zero"
 )
 
-// ByObject returns the informers' selectors and transform functions: they watch the objects of this package and drop
-// managedFields. resource is the group and version of Clusters.
-func ByObject(resource schema.GroupVersion) map[client.Object]cache.ByObject {
+// ByObject returns the informers' options: they watch the objects of this package and drop managedFields.
+func ByObject() map[client.Object]cache.ByObject {
 	ours := labels.SelectorFromSet(labels.Set{Label: LabelValue})
 	return map[client.Object]cache.ByObject{
-		&rbacv1.Role{}:        {Label: ours, Transform: keepRole(resource)},
-		&rbacv1.RoleBinding{}: {Label: ours, Transform: keepBinding(resource)},
+		&rbacv1.Role{}:        {Label: ours, Transform: cache.TransformStripManagedFields()},
+		&rbacv1.RoleBinding{}: {Label: ours, Transform: cache.TransformStripManagedFields()},
 	}
 }
 
