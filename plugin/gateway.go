@@ -53,7 +53,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ct
 		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
 		return nil, nil
 	}
-	reader, err := informers.Index(ctx, manager.GetCache())
+	reader, err := informers.Watch(ctx, manager.GetCache())
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (g *wakeGateway) stale() bool { return g != nil && g.controller.Stale() }
 func (g *wakeGateway) sweep(ctx context.Context) {
 	g.controller.Sweep(ctx, func(ports int) {
 		g.metrics.PortsUsed(ports)
-		if clusters, err := g.controller.Informers.Clusters(ctx); err == nil {
+		if clusters, err := g.controller.Informers.Clusters(ctx, ""); err == nil {
 			g.setFleet(len(clusters))
 		}
 	})

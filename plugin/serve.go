@@ -85,11 +85,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
 		return err
 	}
-	fleet, err := newFleet(running, c.SidecarResources, manager, woken)
-	if err != nil {
-		return err
-	}
-	if err := ctrlmetrics.Registry.Register(fleet); err != nil {
+	if err := ctrlmetrics.Registry.Register(newFleet(c.SidecarResources, manager, woken)); err != nil {
 		return fmt.Errorf("register the metrics: %w", err)
 	}
 	if c.ServerAddress != "" {
@@ -167,18 +163,12 @@ func watchLimitRanges(ctx context.Context, manager ctrl.Manager) (func(context.C
 
 // newFleet makes the collector of the clusters' series. Without a gateway no pod is watched, and none is asked for: that would
 // have the informers keep every pod there is.
-func newFleet(ctx context.Context, sidecars cnpgi.Sidecars, manager ctrl.Manager, woken *wakeGateway) (*metrics.Fleet, error) {
-	kept, err := informers.OfClusters(ctx, manager.GetCache())
-	if err != nil {
-		return nil, err
-	}
-	sources := metrics.Sources{
-		Clusters: kept.Clusters, Schedules: manager.GetClient(), Now: time.Now, Sidecars: sidecars,
-	}
+func newFleet(sidecars cnpgi.Sidecars, manager ctrl.Manager, woken *wakeGateway) *metrics.Fleet {
+	sources := metrics.Sources{Informers: manager.GetClient(), Now: time.Now, Sidecars: sidecars}
 	if woken != nil {
 		sources.Instances, sources.Unrouted, sources.Wakes = woken.controller.Informers.Pods, woken.controller.Unrouted, woken.metrics
 	}
-	return metrics.NewFleet(sources), nil
+	return metrics.NewFleet(sources)
 }
 
 // runParts runs the parts together; the first that fails ends the others.
@@ -239,7 +229,7 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 	}
 	manager, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme, HealthProbeBindAddress: "0",
-		NewCache: informers.NewCache, Cache: cache.Options{ByObject: kept},
+		MapperProvider: informers.NewMapper, Cache: cache.Options{ByObject: kept},
 		Client:  client.Options{Cache: &client.CacheOptions{DisableFor: informers.ReadLive()}},
 		Metrics: metricsserver.Options{BindAddress: "0"}, // pages.go serves them
 	})

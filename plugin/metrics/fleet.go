@@ -47,10 +47,8 @@ const noSidecar = "none"
 
 // Sources provide the data of the clusters' series, all from the informers.
 type Sources struct {
-	// Clusters returns all Clusters, which must not be modified.
-	Clusters func(context.Context) ([]*cnpgv1.Cluster, error)
-	// Schedules reads the ScheduledBackups.
-	Schedules client.Reader
+	// Informers reads the Clusters and the ScheduledBackups.
+	Informers client.Reader
 	// Instances returns a cluster's pods; nil if the wake gateway is off, since then no pods are watched.
 	Instances func(context.Context, types.NamespacedName) ([]corev1.Pod, error)
 	// Unrouted counts the sleeping cluster's Services that are not routed to the wake gateway; nil if that is off.
@@ -124,14 +122,15 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 	defer f.mutex.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
-	clusters, err := f.sources.Clusters(ctx)
-	if err != nil {
+	var clusters cnpgv1.ClusterList
+	if err := f.sources.Informers.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
 		return
 	}
 	suspended := f.suspended(ctx)
 	now := f.sources.Now()
 	listed := map[types.NamespacedName]bool{}
-	for _, cluster := range clusters {
+	for i := range clusters.Items {
+		cluster := &clusters.Items[i]
 		if !rbac.Lists(cluster) {
 			continue
 		}
@@ -234,7 +233,7 @@ func (f *Fleet) sendPods(ctx context.Context, send send, cluster *cnpgv1.Cluster
 // suspended counts the ScheduledBackups that carry our mark, by cluster; nil if they cannot be read.
 func (f *Fleet) suspended(ctx context.Context) map[types.NamespacedName]int {
 	var schedules cnpgv1.ScheduledBackupList
-	if err := f.sources.Schedules.List(ctx, &schedules, client.UnsafeDisableDeepCopy); err != nil {
+	if err := f.sources.Informers.List(ctx, &schedules, client.UnsafeDisableDeepCopy); err != nil {
 		return nil
 	}
 	counts := map[types.NamespacedName]int{}

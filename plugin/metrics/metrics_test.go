@@ -15,7 +15,7 @@ import (
 	lifecycleapi "github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
 	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers/informerstest"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/google/go-cmp/cmp"
@@ -92,28 +92,6 @@ type world struct {
 	wakes *Wake
 }
 
-// clusters returns the Clusters as the plugin's informers keep them.
-func (w *world) clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
-	var list cnpgv1.ClusterList
-	if err := w.List(ctx, &list); err != nil {
-		return nil, err
-	}
-	var clusters []*cnpgv1.Cluster
-	for kind, kept := range informers.ByObject("system") {
-		if _, ok := kind.(*cnpgv1.Cluster); !ok {
-			continue
-		}
-		for n := range list.Items {
-			part, err := kept.Transform(&list.Items[n])
-			if err != nil {
-				return nil, err
-			}
-			clusters = append(clusters, part.(*cnpgv1.Cluster))
-		}
-	}
-	return clusters, nil
-}
-
 func newWorld(t *testing.T, objects ...client.Object) *world {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -126,7 +104,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}}}
 	w.wakes = NewWake(prometheus.NewRegistry(), 20000)
 	w.Fleet = NewFleet(Sources{
-		Clusters: w.clusters, Schedules: w, Sidecars: sidecars, Now: func() time.Time { return w.now },
+		Informers: informerstest.Informers{Reader: w}, Sidecars: sidecars, Now: func() time.Time { return w.now },
 		Instances: func(_ context.Context, of types.NamespacedName) ([]corev1.Pod, error) { return podsOf(of.Name) },
 		Unrouted:  func(types.NamespacedName) int { return 1 }, Wakes: w.wakes,
 	})

@@ -49,14 +49,15 @@ func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Re
 	if !ok || plan.Disruption(node, nil) == "" {
 		return nil
 	}
-	clusters, err := c.Informers.Clusters(ctx)
+	clusters, err := c.Informers.Clusters(ctx, "")
 	if err != nil {
 		c.Logger.Warn("the Clusters could not be listed", "error", err.Error())
 		return nil
 	}
 	now := time.Now()
 	var requests []reconcile.Request
-	for _, cluster := range clusters {
+	for i := range clusters {
+		cluster := &clusters[i]
 		if !c.stopping.View(cluster, now).Dozing {
 			continue
 		}

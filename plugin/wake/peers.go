@@ -2,6 +2,7 @@ package wake
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -132,13 +133,14 @@ func (p *peers) probePeers(ctx context.Context, known map[types.UID]probes) erro
 
 // pods are those of the replicas that slices lead to, and this one's.
 func (p *peers) pods(ctx context.Context) (replicas, error) {
-	uids, err := p.Informers.Replicas(ctx)
-	if err != nil {
-		return nil, err
-	}
 	pods, err := p.readReplicas(ctx)
 	maps.DeleteFunc(pods, func(uid types.UID, _ *corev1.Pod) bool {
-		return uid != p.Settings.Replica.UID && !slices.Contains(uids, uid)
+		if uid == p.Settings.Replica.UID {
+			return false
+		}
+		leads, failed := p.Informers.Leads(ctx, uid)
+		err = errors.Join(err, failed)
+		return !leads
 	})
 	return pods, err
 }

@@ -56,10 +56,10 @@ func (s *starting) AwaitReady(ctx context.Context) {
 
 // known are the clusters that there are.
 func (s *starting) known(ctx context.Context) ([]types.NamespacedName, error) {
-	clusters, err := s.Informers.Clusters(ctx)
+	clusters, err := s.Informers.Clusters(ctx, "")
 	names := make([]types.NamespacedName, 0, len(clusters))
-	for _, cluster := range clusters {
-		names = append(names, client.ObjectKeyFromObject(cluster))
+	for i := range clusters {
+		names = append(names, client.ObjectKeyFromObject(&clusters[i]))
 	}
 	return names, err
 }

@@ -112,13 +112,13 @@ func (c *Controller) replicaChanged(ctx context.Context, pod client.Object, q qu
 		return
 	}
 	if pod.GetUID() == c.Settings.Replica.UID {
-		clusters, err := c.Informers.Clusters(ctx)
+		clusters, err := c.Informers.Clusters(ctx, "")
 		if err != nil {
 			c.Logger.Warn("the Clusters could not be listed", "error", err.Error())
 			return
 		}
-		for _, cluster := range clusters {
-			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
+		for i := range clusters {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters[i])})
 		}
 		return
 	}

@@ -85,7 +85,8 @@ func (c *Controller) ledHereOnly(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	here, elsewhere := map[types.UID]bool{}, map[types.UID]bool{}
-	for _, slice := range all {
+	for i := range all {
+		slice := &all[i]
 		if endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID {
 			here[endpointslice.ServiceOf(slice)] = true
 		} else {

@@ -75,7 +75,8 @@ func (r *router) removeStray(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, slice := range all {
+	for i := range all {
+		slice := &all[i]
 		delete(gone, slice.UID)
 		if slice.Labels[endpointslice.LabelCluster] == "" {
 			if err := r.remove(ctx, slice); err != nil {

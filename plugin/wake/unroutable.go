@@ -21,7 +21,7 @@ func (c *Controller) route(ctx context.Context, seen *snapshot, pods []corev1.Po
 		service := &services[i]
 		verdict, obstacle := endpointslice.Route(service, seen.cluster, pods, nil)
 		if verdict == endpointslice.Routable && service.Spec.Selector[endpointslice.LabelCluster] == "" {
-			all, err := c.Informers.ClustersIn(ctx, seen.name.Namespace)
+			all, err := c.Informers.Clusters(ctx, seen.name.Namespace)
 			if err != nil {
 				return err
 			}

@@ -39,15 +39,12 @@ const (
 	classAutoMode        = "eks.amazonaws.com/nlb"
 )
 
-// Annotations are those of a Service that [Route] reads.
-func Annotations() []string {
-	return []string{contract.AnnotationUnroutable, annotationNEG, annotationTargetType, annotationLoadType}
-}
-
 // Route says what becomes of the Service's clients while the cluster sleeps, and why those of an unroutable one are not routed to
 // the gateway. pods are the cluster's, all the Clusters of its namespace. A headless Service is unrelated: its
 // clients use the port of the instances, which no other endpoint has.
-func Route(service *corev1.Service, cluster *cnpgv1.Cluster, pods []corev1.Pod, all []*cnpgv1.Cluster) (Verdict, string) {
+func Route(
+	service *corev1.Service, cluster *cnpgv1.Cluster, pods []corev1.Pod, all []cnpgv1.Cluster,
+) (Verdict, string) {
 	spec := &service.Spec
 	external := spec.Type == corev1.ServiceTypeExternalName
 	switch {
@@ -112,8 +109,9 @@ func targetsPods(service *corev1.Service) bool {
 }
 
 // ambiguity says that the Service selects instances of other clusters too: a connection does not say which of them it wakes.
-func ambiguity(service *corev1.Service, cluster *cnpgv1.Cluster, all []*cnpgv1.Cluster) string {
-	for _, other := range all {
+func ambiguity(service *corev1.Service, cluster *cnpgv1.Cluster, all []cnpgv1.Cluster) string {
+	for i := range all {
+		other := &all[i]
 		if other.Name != cluster.Name && selectsInstances(service, other) {
 			return fmt.Sprintf("it selects instances of Cluster %s too, so that a connection does not say which of them to wake", other.Name)
 		}

@@ -158,7 +158,7 @@ func TestRoute_namesWhatIsInTheWay(t *testing.T) {
 			c := cluster(1)
 			service := made(specs.CreateClusterReadWriteService(*c))
 			row.change(service)
-			verdict := func() (Verdict, string) { return Route(service, c, []corev1.Pod{tagged}, []*cnpgv1.Cluster{sales}) }
+			verdict := func() (Verdict, string) { return Route(service, c, []corev1.Pod{tagged}, []cnpgv1.Cluster{*sales}) }
 			if got, why := verdict(); got != Unroutable || !strings.Contains(why, row.want) {
 				t.Errorf("got %d %q, want one that contains %q", got, why, row.want)
 			}

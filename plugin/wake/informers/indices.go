@@ -1,45 +1,89 @@
 package informers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"hash/fnv"
 	"strconv"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
-// Indices of the informers.
+// Fields that the informers find objects by.
 const (
-	// byCluster finds what is of one of some clusters: Services by what they select, slices of ours and pods by their label.
-	// byService finds the slices of one of some Services' own, byReplica those of a gateway's pod, byPorts those that name one of
-	// some ports of the gateways, byAddress pods by address.
-	byCluster = "cluster"
-	byService = "service"
-	byReplica = "replica"
-	byPorts   = "ports"
-	byAddress = "address"
+	byCluster = "cluster" // Services by what they select, slices of ours and pods by their label
+	byService = "service" // a Service's own slices
+	byReplica = "replica" // slices of ours by the gateway's pod that they lead to
+	byPorts   = "ports"   // slices of ours by the port of the gateways that they name, and its neighbours
+	byAddress = "address" // pods
 )
 
-// PodIndices are the fields that pods have to be asked by.
-func PodIndices() map[string]client.IndexerFunc {
-	return map[string]client.IndexerFunc{
-		byCluster: func(o client.Object) []string {
-			if name := o.GetLabels()[endpointslice.LabelCluster]; name != "" {
-				return []string{name}
-			}
-			return nil
-		},
-		byAddress: addressesOf,
+// anyCluster is by which Services are found whose selector names no cluster.
+const anyCluster = "*"
+
+// Index has the indexer keep the fields.
+func Index(ctx context.Context, indexer client.FieldIndexer) error {
+	pods, services, slices := &corev1.Pod{}, &corev1.Service{}, &discoveryv1.EndpointSlice{}
+	for _, index := range []struct {
+		kind  client.Object
+		field string
+		of    client.IndexerFunc
+	}{
+		{pods, byCluster, labelOf(endpointslice.LabelCluster)},
+		{pods, byAddress, addressesOf},
+		{services, byCluster, func(o client.Object) []string { return unlessEmpty(selectedBy(o)) }},
+		{slices, byCluster, ofOurs(labelOf(endpointslice.LabelCluster))},
+		{slices, byReplica, ofOurs(labelOf(endpointslice.LabelReplica))},
+		{slices, byPorts, ofOurs(portsOf)},
+		{slices, byService, serviceOf},
+	} {
+		if err := indexer.IndexField(ctx, index.kind, index.field, index.of); err != nil {
+			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
+		}
 	}
+	return nil
+}
+
+// Watch has the informers watch what the [Reader] finds, and returns that. It does not wait until they are in sync.
+func Watch(ctx context.Context, informers cache.Cache) (Reader, error) {
+	if err := Index(ctx, informers); err != nil {
+		return Reader{}, err
+	}
+	for _, kind := range []client.Object{&cnpgv1.Cluster{}, &networkingv1.NetworkPolicy{}} {
+		if _, err := informers.GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
+			return Reader{}, fmt.Errorf("make an informer of %T: %w", kind, err)
+		}
+	}
+	return NewReader(informers), nil
+}
+
+func unlessEmpty(value string) []string {
+	if value == "" {
+		return nil
+	}
+	return []string{value}
+}
+
+func labelOf(key string) client.IndexerFunc {
+	return func(o client.Object) []string { return unlessEmpty(o.GetLabels()[key]) }
+}
+
+// portsKey is the same for 64 neighbours: keys of their own would take 2 kB for each cluster.
+func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
+
+func portsOf(o client.Object) []string {
+	slice, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return nil
+	}
+	return []string{portsKey(endpointslice.PortOf(slice))}
 }
 
 func addressesOf(o client.Object) []string {
@@ -54,101 +98,30 @@ func addressesOf(o client.Object) []string {
 	return addresses
 }
 
-// ServiceIndexers are the indices of Services. One whose selector names no cluster is found by its namespace and no name.
-func ServiceIndexers() toolscache.Indexers {
-	return toolscache.Indexers{byCluster: func(object any) ([]string, error) {
-		if s, ok := object.(*service); ok {
-			return []string{bucket(s.namespace, s.cluster)}, nil
+// selectedBy is the cluster whose instances alone a Service may select, [anyCluster], or empty if it selects none.
+func selectedBy(o client.Object) string {
+	service, ok := o.(*corev1.Service)
+	if !ok || !endpointslice.MayRoute(service) {
+		return ""
+	}
+	return cmp.Or(service.Spec.Selector[endpointslice.LabelCluster], anyCluster)
+}
+
+// serviceOf is the Service of its own slice.
+func serviceOf(o client.Object) []string {
+	slice, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok || endpointslice.IsOurs(slice) {
+		return nil
+	}
+	return unlessEmpty(slice.Labels[discoveryv1.LabelServiceName])
+}
+
+// ofOurs indexes only the slices that gateways made.
+func ofOurs(of client.IndexerFunc) client.IndexerFunc {
+	return func(o client.Object) []string {
+		if slice, ok := o.(*discoveryv1.EndpointSlice); ok && endpointslice.IsOurs(slice) {
+			return of(o)
 		}
-		return nil, nil
-	}}
-}
-
-// SliceIndexers are the indices of EndpointSlices.
-func SliceIndexers() toolscache.Indexers {
-	return toolscache.Indexers{
-		byCluster: ofOurs(func(s *discoveryv1.EndpointSlice) string {
-			return bucket(s.Namespace, s.Labels[endpointslice.LabelCluster])
-		}),
-		byService: func(object any) ([]string, error) {
-			if slice, ok := object.(*discoveryv1.EndpointSlice); ok && !endpointslice.IsOurs(slice) {
-				return []string{bucket(slice.Namespace, slice.Labels[discoveryv1.LabelServiceName])}, nil
-			}
-			return nil, nil
-		},
-		byReplica: ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[endpointslice.LabelReplica] }),
-		byPorts:   ofOurs(func(s *discoveryv1.EndpointSlice) string { return portsKey(endpointslice.PortOf(s)) }),
+		return nil
 	}
-}
-
-// ofOurs makes an index of the slices that gateways made.
-func ofOurs(key func(*discoveryv1.EndpointSlice) string) toolscache.IndexFunc {
-	return func(object any) ([]string, error) {
-		if slice, ok := object.(*discoveryv1.EndpointSlice); ok && endpointslice.IsOurs(slice) {
-			return []string{key(slice)}, nil
-		}
-		return nil, nil
-	}
-}
-
-// bucket is the same for some clusters, or Services, of a fleet: keys of their own would take 380 bytes for each cluster.
-func bucket(namespace, name string) string {
-	hash := fnv.New32a()
-	_, _ = fmt.Fprint(hash, namespace, "/", name)
-	return strconv.FormatUint(uint64(hash.Sum32()%1024), 10)
-}
-
-// portsKey is the same for 64 neighbours.
-func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
-
-// Index makes the informers keep the indices, and returns what asks by them.
-func Index(ctx context.Context, informers cache.Cache) (Reader, error) {
-	for name, function := range PodIndices() {
-		if err := informers.IndexField(ctx, &corev1.Pod{}, name, function); err != nil {
-			return Reader{}, fmt.Errorf("index pods by %s: %w", name, err)
-		}
-	}
-	if _, err := informers.GetInformer(ctx, &networkingv1.NetworkPolicy{}, cache.BlockUntilSynced(false)); err != nil {
-		return Reader{}, fmt.Errorf("make an informer of NetworkPolicies: %w", err)
-	}
-	var stores Stores
-	var err error
-	if stores.Clusters, err = index(ctx, informers, &cnpgv1.Cluster{}, nil); err != nil {
-		return Reader{}, err
-	}
-	if stores.Services, err = index(ctx, informers, &corev1.Service{}, ServiceIndexers()); err != nil {
-		return Reader{}, err
-	}
-	if stores.Slices, err = index(ctx, informers, &discoveryv1.EndpointSlice{}, SliceIndexers()); err != nil {
-		return Reader{}, err
-	}
-	return NewReader(informers, stores), nil
-}
-
-// OfClusters reads what the informer of Clusters keeps.
-func OfClusters(ctx context.Context, informers cache.Informers) (ClusterReader, error) {
-	clusters, err := index(ctx, informers, &cnpgv1.Cluster{}, nil)
-	return ClusterReader{store[cnpgv1.Cluster]{clusters}}, err
-}
-
-// index has an informer of all namespaces keep indices. The framework's own have two keys for each, one of the namespace and one
-// of all, of which nobody here would ask by more than one.
-func index(ctx context.Context, informers cache.Informers, kind client.Object, indexers toolscache.Indexers) (Store, error) {
-	informer, err := informers.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
-	if err != nil {
-		return nil, fmt.Errorf("make an informer of %T: %w", kind, err)
-	}
-	shared, ok := informer.(toolscache.SharedIndexInformer)
-	if !ok {
-		return nil, fmt.Errorf("index %T: %T has no indexer", kind, informer)
-	}
-	if err := shared.AddIndexers(indexers); err != nil {
-		return nil, fmt.Errorf("index %T: %w", kind, err)
-	}
-	return func(ctx context.Context) (toolscache.Indexer, error) {
-		if !shared.HasSynced() && !toolscache.WaitForCacheSync(ctx.Done(), shared.HasSynced) {
-			return nil, fmt.Errorf("wait for the informer of %T: %w", kind, context.Cause(ctx))
-		}
-		return shared.GetIndexer(), nil
-	}, nil
 }

@@ -1,8 +1,10 @@
 package informers
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -87,7 +90,10 @@ func asleep(b *testing.B, i int) map[string][]message {
 	if err != nil {
 		b.Fatal(err)
 	}
-	messages := map[string][]message{"Clusters": {{body, func(body []byte) (client.Object, error) {
+	resource := cnpgv1.SchemeGroupVersion
+	role, binding := rbac.Role(cluster, resource), rbac.RoleBinding(cluster, resource)
+	role.ObjectMeta, binding.ObjectMeta = identified(role.ObjectMeta, i), identified(binding.ObjectMeta, i)
+	messages := map[string][]message{"Roles": {sent(b, role)}, "RoleBindings": {sent(b, binding)}, "Clusters": {{body, func(body []byte) (client.Object, error) {
 		var into cnpgv1.Cluster
 		return &into, json.Unmarshal(body, &into)
 	}}}}
@@ -132,12 +138,36 @@ func asleep(b *testing.B, i int) map[string][]message {
 }
 
 func transformOf(object client.Object) toolscache.TransformFunc {
-	for kind, options := range ByObject("system") {
+	watched := ByObject("system")
+	maps.Copy(watched, rbac.ByObject())
+	for kind, options := range watched {
 		if fmt.Sprintf("%T", kind) == fmt.Sprintf("%T", object) {
 			return options.Transform
 		}
 	}
 	return nil
+}
+
+// fields are the indices of each type, as the library keeps them: by two keys, one with the namespace.
+type fields map[string]toolscache.Indexers
+
+func (f fields) IndexField(_ context.Context, kind client.Object, field string, of client.IndexerFunc) error {
+	f.of(kind)[field] = func(o any) ([]string, error) {
+		var keys []string
+		for _, value := range of(o.(client.Object)) {
+			keys = append(keys, "__all_namespaces/"+value, o.(client.Object).GetNamespace()+"/"+value)
+		}
+		return keys, nil
+	}
+	return nil
+}
+
+func (f fields) of(kind client.Object) toolscache.Indexers {
+	name := fmt.Sprintf("%T", kind)
+	if f[name] == nil {
+		f[name] = toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc}
+	}
+	return f[name]
 }
 
 // BenchmarkMemory reports what an informer keeps of each kind for each cluster of a fleet: of the objects as the API server sends
@@ -149,13 +179,20 @@ func BenchmarkMemory(b *testing.B) {
 			all[kind] = append(all[kind], messages...)
 		}
 	}
-	indexers := map[string]toolscache.Indexers{"Services": ServiceIndexers(), "slices without endpoints": SliceIndexers(), "slices of ours": SliceIndexers()}
+	indices := fields{}
+	if err := Index(b.Context(), indices); err != nil {
+		b.Fatal(err)
+	}
 	for kind, messages := range all {
 		for _, kept := range []string{"whole", "kept"} {
 			b.Run(kind+"/"+kept, func(b *testing.B) {
 				for range b.N {
 					before := heap()
-					store := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, indexers[kind])
+					first, err := messages[0].read(messages[0].body)
+					if err != nil {
+						b.Fatal(err)
+					}
+					store := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, indices.of(first))
 					for _, m := range messages {
 						var object any
 						object, err := m.read(m.body)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,42 +16,17 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
-// Stores are the informers' of those kinds.
-type Stores struct{ Clusters, Services, Slices Store }
+// Reader finds objects that the informers keep.
+type Reader struct{ informers client.Reader }
 
-// Reader finds objects. There is no other way to those of the kinds that [ReadLive] names.
-type Reader struct {
-	ClusterReader
-	services store[service]
-	slices   store[discoveryv1.EndpointSlice]
-	// informers have what is kept as the type that it is.
-	informers client.Reader
-}
+// NewReader makes a reader of what has the fields of [Index].
+func NewReader(informers client.Reader) Reader { return Reader{informers} }
 
-// NewReader makes a reader.
-func NewReader(informers client.Reader, stores Stores) Reader {
-	return Reader{
-		ClusterReader: ClusterReader{store[cnpgv1.Cluster]{stores.Clusters}}, services: store[service]{stores.Services},
-		slices: store[discoveryv1.EndpointSlice]{stores.Slices}, informers: informers,
-	}
-}
-
-// ClusterReader finds Clusters.
-type ClusterReader struct{ clusters store[cnpgv1.Cluster] }
-
-func list[L client.ObjectList](ctx context.Context, from client.Reader, into L, options ...client.ListOption) (L, error) {
-	if err := from.List(ctx, into, options...); err != nil {
+func list[L client.ObjectList](ctx context.Context, from Reader, into L, options ...client.ListOption) (L, error) {
+	if err := from.informers.List(ctx, into, options...); err != nil {
 		return into, fmt.Errorf("list %T: %w", into, err)
 	}
 	return into, nil
-}
-
-func valuesOf[T any](pointers []*T) []T {
-	values := make([]T, 0, len(pointers))
-	for _, pointer := range pointers {
-		values = append(values, *pointer)
-	}
-	return values
 }
 
 // Cluster reads a Cluster.
@@ -62,75 +38,82 @@ func (r Reader) Cluster(ctx context.Context, name types.NamespacedName) (*cnpgv1
 	return &cluster, nil
 }
 
-// Clusters are all Clusters. They are the informer's own, since a list of a fleet's copies takes 20 MiB for a moment.
-func (r ClusterReader) Clusters(ctx context.Context) ([]*cnpgv1.Cluster, error) {
-	return r.clusters.all(ctx, anyOf)
+// Clusters are those of a namespace; empty: all.
+func (r Reader) Clusters(ctx context.Context, namespace string) ([]cnpgv1.Cluster, error) {
+	found, err := list(ctx, r, &cnpgv1.ClusterList{}, client.InNamespace(namespace))
+	return found.Items, err
 }
 
-// ClustersIn are those of a namespace.
-func (r ClusterReader) ClustersIn(ctx context.Context, namespace string) ([]*cnpgv1.Cluster, error) {
-	return r.clusters.all(ctx, func(c *cnpgv1.Cluster) bool { return c.Namespace == namespace })
-}
-
-// Services are those that may select instances of the cluster, as far as they are kept: those whose selectors name it, and those
-// whose selectors name none.
+// Services are those that may select instances of the cluster: those whose selectors name it, and those whose selectors
+// name none.
 func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]corev1.Service, error) {
-	var services []corev1.Service
-	for _, named := range []string{cluster.Name, ""} {
-		found, err := r.services.byIndex(ctx, byCluster, bucket(cluster.Namespace, named), func(s *service) bool {
-			return s.namespace == cluster.Namespace && s.cluster == named
-		})
-		if err != nil {
-			return nil, err
-		}
-		for _, kept := range found {
-			services = append(services, kept.whole())
-		}
+	named, err := r.servicesOf(ctx, cluster.Namespace, cluster.Name)
+	if err != nil {
+		return nil, err
 	}
-	return services, nil
+	others, err := r.servicesOf(ctx, cluster.Namespace, anyCluster)
+	return append(named, others...), err
+}
+
+func (r Reader) servicesOf(ctx context.Context, namespace, cluster string) ([]corev1.Service, error) {
+	selecting := client.MatchingFields{byCluster: cluster}
+	found, err := list(ctx, r, &corev1.ServiceList{}, client.InNamespace(namespace), selecting)
+	return found.Items, err
 }
 
 // Concerned are the names of the clusters that a change of the Service, EndpointSlice or pod may matter to.
 func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.NamespacedName, error) {
 	namespace, name := o.GetNamespace(), o.GetLabels()[endpointslice.LabelCluster]
-	if slice, ok := o.(*discoveryv1.EndpointSlice); ok && !endpointslice.IsOurs(slice) {
-		kept, err := r.services.byName(ctx, types.NamespacedName{Namespace: namespace, Name: slice.Labels[discoveryv1.LabelServiceName]})
+	switch object := o.(type) {
+	case *corev1.Service:
+		name = selectedBy(object)
+	case *discoveryv1.EndpointSlice:
+		if endpointslice.IsOurs(object) {
+			break
+		}
+		of := types.NamespacedName{Namespace: namespace, Name: object.Labels[discoveryv1.LabelServiceName]}
+		service, err := r.service(ctx, of)
 		if err != nil {
-			return nil, fmt.Errorf("find the Service of EndpointSlice %s/%s: %w", namespace, slice.Name, err)
+			return nil, fmt.Errorf("find the Service of EndpointSlice %s/%s: %w", namespace, object.Name, err)
 		}
-		if kept == nil {
-			return nil, nil
-		}
-		o = kept
+		name = selectedBy(service)
 	}
-	if s, ok := o.(*service); ok {
-		if name = s.cluster; name == "" {
-			clusters, err := r.ClustersIn(ctx, namespace)
-			var names []types.NamespacedName
-			for _, cluster := range clusters {
-				names = append(names, client.ObjectKeyFromObject(cluster))
-			}
-			return names, err
-		}
-	}
-	if name == "" {
+	switch name {
+	case "":
 		return nil, nil
+	case anyCluster:
+		clusters, err := r.Clusters(ctx, namespace)
+		var names []types.NamespacedName
+		for i := range clusters {
+			names = append(names, client.ObjectKeyFromObject(&clusters[i]))
+		}
+		return names, err
 	}
 	return []types.NamespacedName{{Namespace: namespace, Name: name}}, nil
 }
 
+// service reads a Service, which is empty if none is known.
+func (r Reader) service(ctx context.Context, name types.NamespacedName) (*corev1.Service, error) {
+	var service corev1.Service
+	if err := r.informers.Get(ctx, name, &service); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read Service %s: %w", name, err)
+	}
+	return &service, nil
+}
+
 // ServiceUID tells a Service from others that had its name; empty: none is known.
 func (r Reader) ServiceUID(ctx context.Context, name types.NamespacedName) (types.UID, error) {
-	kept, err := r.services.byName(ctx, name)
-	if err != nil || kept == nil {
+	service, err := r.service(ctx, name)
+	if err != nil {
 		return "", err
 	}
-	return kept.uid, nil
+	return service.UID, nil
 }
 
 // Pods are the instances of the cluster, those that are being deleted too.
 func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev1.Pod, error) {
-	found, err := list(ctx, r.informers, &corev1.PodList{}, client.InNamespace(cluster.Namespace), client.MatchingFields{byCluster: cluster.Name})
+	of := client.MatchingFields{byCluster: cluster.Name}
+	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(cluster.Namespace), of)
 	var instances []corev1.Pod
 	for i := range found.Items {
 		if endpointslice.IsInstance(&found.Items[i]) {
@@ -141,65 +124,57 @@ func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev
 }
 
 // Slices are the EndpointSlices of ours for the cluster, and those of the Services' own that have endpoints.
-func (r Reader) Slices(ctx context.Context, cluster types.NamespacedName, services []corev1.Service) ([]discoveryv1.EndpointSlice, error) {
-	found, err := r.slices.byIndex(ctx, byCluster, bucket(cluster.Namespace, cluster.Name), func(s *discoveryv1.EndpointSlice) bool {
-		return s.Namespace == cluster.Namespace && s.Labels[endpointslice.LabelCluster] == cluster.Name
-	})
+func (r Reader) Slices(
+	ctx context.Context, cluster types.NamespacedName, services []corev1.Service,
+) ([]discoveryv1.EndpointSlice, error) {
+	found, err := r.slices(ctx, byCluster, cluster.Name, client.InNamespace(cluster.Namespace))
 	if err != nil {
 		return nil, err
 	}
 	for i := range services {
-		service := &services[i]
-		own, err := r.slices.byIndex(ctx, byService, bucket(service.Namespace, service.Name), func(s *discoveryv1.EndpointSlice) bool {
-			return s.Namespace == service.Namespace && s.Labels[discoveryv1.LabelServiceName] == service.Name
-		})
+		own, err := r.slices(ctx, byService, services[i].Name, client.InNamespace(services[i].Namespace))
 		if err != nil {
 			return nil, err
 		}
 		found = append(found, own...)
 	}
-	return valuesOf(found), nil
+	return found, nil
+}
+
+func (r Reader) slices(
+	ctx context.Context, by, key string, options ...client.ListOption,
+) ([]discoveryv1.EndpointSlice, error) {
+	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{}, append(options, client.MatchingFields{by: key})...)
+	return found.Items, err
 }
 
 // SlicesOf are the slices of ours that lead to a replica, of whatever cluster.
 func (r Reader) SlicesOf(ctx context.Context, replica types.UID) ([]discoveryv1.EndpointSlice, error) {
-	found, err := r.slices.byIndex(ctx, byReplica, string(replica), anyOf)
-	return valuesOf(found), err
-}
-
-// Replicas are the UIDs of the gateways' pods that slices of ours lead to, in no order.
-func (r Reader) Replicas(ctx context.Context) ([]types.UID, error) {
-	keys, err := r.slices.keys(ctx, byReplica)
-	if err != nil {
-		return nil, fmt.Errorf("list the replicas that slices lead to: %w", err)
-	}
-	replicas := make([]types.UID, 0, len(keys))
-	for _, key := range keys {
-		replicas = append(replicas, types.UID(key))
-	}
-	return replicas, nil
+	return r.slices(ctx, byReplica, string(replica))
 }
 
 // Leads reports whether any slice of ours leads to a replica.
 func (r Reader) Leads(ctx context.Context, replica types.UID) (bool, error) {
-	found, err := r.slices.byIndex(ctx, byReplica, string(replica), anyOf)
+	found, err := r.slices(ctx, byReplica, string(replica), client.Limit(1))
 	return len(found) != 0, err
 }
 
-// OurSlices are those of ours, of whatever cluster and replica. They are the informer's own.
-func (r Reader) OurSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
-	return r.slices.all(ctx, endpointslice.IsOurs)
+// OurSlices are those of ours, of whatever cluster and replica.
+func (r Reader) OurSlices(ctx context.Context) ([]discoveryv1.EndpointSlice, error) {
+	found, err := list(ctx, r, &discoveryv1.EndpointSliceList{})
+	return slices.DeleteFunc(found.Items, func(s discoveryv1.EndpointSlice) bool { return !endpointslice.IsOurs(&s) }), err
 }
 
 // PodsAt are the pods of the namespace that have the address.
 func (r Reader) PodsAt(ctx context.Context, namespace string, address netip.Addr) ([]corev1.Pod, error) {
-	found, err := list(ctx, r.informers, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{byAddress: address.Unmap().String()})
+	at := client.MatchingFields{byAddress: address.Unmap().String()}
+	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace), at)
 	return found.Items, err
 }
 
 // PodsIn are the pods of a namespace that are watched: in the plugin's own all of them.
 func (r Reader) PodsIn(ctx context.Context, namespace string) ([]corev1.Pod, error) {
-	found, err := list(ctx, r.informers, &corev1.PodList{}, client.InNamespace(namespace))
+	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(namespace))
 	return found.Items, err
 }
 
@@ -214,16 +189,18 @@ func (r Reader) Node(ctx context.Context, name string) (*corev1.Node, error) {
 
 // NetworkPolicies are those of a namespace.
 func (r Reader) NetworkPolicies(ctx context.Context, namespace string) ([]networkingv1.NetworkPolicy, error) {
-	found, err := list(ctx, r.informers, &networkingv1.NetworkPolicyList{}, client.InNamespace(namespace))
+	found, err := list(ctx, r, &networkingv1.NetworkPolicyList{}, client.InNamespace(namespace))
 	return found.Items, err
 }
 
 // Naming are the Services whose slices of ours name a port of the gateways.
 func (r Reader) Naming(ctx context.Context, port uint16) ([]types.UID, error) {
-	found, err := r.slices.byIndex(ctx, byPorts, portsKey(port), func(s *discoveryv1.EndpointSlice) bool { return endpointslice.PortOf(s) == port })
+	found, err := r.slices(ctx, byPorts, portsKey(port))
 	var services []types.UID
-	for _, slice := range found {
-		services = append(services, endpointslice.ServiceOf(slice))
+	for i := range found {
+		if endpointslice.PortOf(&found[i]) == port {
+			services = append(services, endpointslice.ServiceOf(&found[i]))
+		}
 	}
 	return services, err
 }

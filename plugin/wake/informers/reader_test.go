@@ -2,87 +2,94 @@ package informers
 
 import (
 	"context"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 )
 
-// crowded has everything under every key.
-type crowded struct {
-	toolscache.Indexer
-	all []any
+// keys are those that an object is found by.
+type keys struct {
+	of    client.Object
+	found map[string][]string
 }
 
-func (c crowded) ByIndex(string, string) ([]any, error) { return c.all, nil }
-
-func (c crowded) List() []any { return c.all }
-
-func keeps(all ...any) Store {
-	return func(context.Context) (toolscache.Indexer, error) { return crowded{all: all}, nil }
+func (k keys) IndexField(_ context.Context, kind client.Object, field string, of client.IndexerFunc) error {
+	if reflect.TypeOf(kind) != reflect.TypeOf(k.of) {
+		return nil
+	}
+	if values := of(k.of); len(values) != 0 {
+		k.found[field] = values
+	}
+	return nil
 }
 
-func TestAKeyMayBeThatOfOthers(t *testing.T) {
+func TestIndex_findsNothingByWhatSaysNothing(t *testing.T) {
 	t.Parallel()
-	of := func(namespace, cluster string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: namespace, Name: cluster + "-rw", Labels: map[string]string{endpointslice.LabelCluster: cluster}}
+	labelled := func(labels map[string]string) metav1.ObjectMeta { return metav1.ObjectMeta{Labels: labels} }
+	service := func(port int32, selector map[string]string) *corev1.Service {
+		return &corev1.Service{Spec: corev1.ServiceSpec{Selector: selector, Ports: []corev1.ServicePort{{Port: port}}}}
 	}
-	selects := func(namespace, cluster string) any {
-		spec := corev1.ServiceSpec{
-			Selector: map[string]string{endpointslice.LabelCluster: cluster}, Ports: []corev1.ServicePort{{Port: 5432}},
-		}
-		return briefly(&corev1.Service{ObjectMeta: of(namespace, cluster), Spec: spec})
+	slice := func(labels map[string]string, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+		ports := []discoveryv1.EndpointPort{{Port: ptr.To(int32(10000))}}
+		return &discoveryv1.EndpointSlice{ObjectMeta: labelled(labels), Ports: ports, Endpoints: endpoints}
 	}
-	routed := func(namespace, cluster string, port int32) *discoveryv1.EndpointSlice {
-		slice := &discoveryv1.EndpointSlice{ObjectMeta: of(namespace, cluster), Ports: []discoveryv1.EndpointPort{{Port: ptr.To(port)}}}
-		slice.OwnerReferences = []metav1.OwnerReference{{Kind: "Service", UID: types.UID(namespace + "/" + cluster)}}
-		return slice
+	own := map[string]string{discoveryv1.LabelServiceName: "orders-rw", endpointslice.LabelCluster: "orders"}
+	ours := map[string]string{
+		discoveryv1.LabelManagedBy: endpointslice.ManagedBy, endpointslice.LabelCluster: "orders", endpointslice.LabelReplica: "r",
 	}
-	reader := NewReader(nil, Stores{
-		Services: keeps(selects("shop", "orders"), selects("shop", "sales"), selects("bank", "orders")),
-		Slices:   keeps(routed("shop", "orders", 10000), routed("shop", "sales", 10001), routed("bank", "orders", 10002)),
-	})
-	orders := types.NamespacedName{Namespace: "shop", Name: "orders"}
-	services, err := reader.Services(t.Context(), orders)
-	if err != nil || len(services) != 1 || services[0].Namespace != "shop" || services[0].Name != "orders-rw" {
-		t.Errorf("the cluster's Services: %v, %v", services, err)
-	}
-	found, err := reader.Slices(t.Context(), orders, nil)
-	if err != nil || len(found) != 1 || endpointslice.PortOf(&found[0]) != 10000 {
-		t.Errorf("the cluster's slices: %v, %v", found, err)
-	}
-	naming, err := reader.Naming(t.Context(), 10002)
-	if diff := cmp.Diff([]types.UID{"bank/orders"}, naming); err != nil || diff != "" {
-		t.Errorf("whose slices name the port: %v (-want +got):\n%s", err, diff)
+	ips := []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}
+	for _, row := range []struct {
+		rule string
+		of   client.Object
+		want map[string][]string
+	}{
+		{"a Service by the cluster that it selects", service(5432, own), map[string][]string{byCluster: {"orders"}}},
+		{"one that names none by any", service(5432, map[string]string{"a": "b"}), map[string][]string{byCluster: {anyCluster}}},
+		{"one that leads to no instances by none", service(443, own), map[string][]string{}},
+		{"a Service's own slice by the Service", slice(own, discoveryv1.Endpoint{}), map[string][]string{byService: {"orders-rw"}}},
+		{"one that is kept by its name alone by nothing", slice(nil), map[string][]string{}},
+		{"a slice of ours by what it leads to", slice(ours), map[string][]string{byCluster: {"orders"}, byReplica: {"r"}, byPorts: {"156"}}},
+		{"a pod by its cluster and addresses", &corev1.Pod{ObjectMeta: labelled(own), Status: corev1.PodStatus{PodIPs: ips}},
+			map[string][]string{byCluster: {"orders"}, byAddress: {"10.0.0.1", "fd00::1"}}},
+		{"not by those that another may have by now", &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, PodIPs: ips}}, map[string][]string{}},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			got := keys{row.of, map[string][]string{}}
+			if err := Index(t.Context(), got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(row.want, got.found); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
-func TestReader_passesOverWhatSaysNothing(t *testing.T) {
+func TestReader_takesASliceForOursByEitherLabel(t *testing.T) {
 	t.Parallel()
-	metadataOf := func(name string) any {
-		return &metadata{ObjectMeta: nothing, namespace: "shop", name: name, version: "1"}
+	slice := func(name, key, value string) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{key: value}}}
 	}
-	ours := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "shop", Name: "ours", Labels: map[string]string{discoveryv1.LabelManagedBy: endpointslice.ManagedBy},
-	}}
-	service := func(context.Context) (toolscache.Indexer, error) {
-		kept := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, ServiceIndexers())
-		return kept, kept.Add(metadataOf("empty"))
+	api := fake.NewFakeClient(
+		slice("managed", discoveryv1.LabelManagedBy, endpointslice.ManagedBy), slice("replica", endpointslice.LabelReplica, "r"),
+		slice("other", discoveryv1.LabelManagedBy, "endpointslice-controller.k8s.io"),
+	)
+	found, err := NewReader(api).OurSlices(t.Context())
+	var names []string
+	for i := range found {
+		names = append(names, found[i].Name)
 	}
-	reader := NewReader(nil, Stores{Services: service, Slices: keeps(metadataOf("empty"), ours)})
-	slices, err := reader.OurSlices(t.Context())
-	if err != nil || len(slices) != 1 || slices[0] != ours {
-		t.Errorf("the slices of ours: %v, %v", slices, err)
-	}
-	uid, err := reader.ServiceUID(t.Context(), types.NamespacedName{Namespace: "shop", Name: "empty"})
-	if err != nil || uid != "" {
-		t.Errorf("the Service's UID: %q, %v", uid, err)
+	if diff := cmp.Diff([]string{"managed", "replica"}, names); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }

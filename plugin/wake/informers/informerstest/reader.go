@@ -6,73 +6,61 @@ import (
 	"fmt"
 	"reflect"
 
-	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 )
 
-// Index makes the fake API server keep the indices that pods are asked by.
+// indexed has a fake API server keep fields.
+type indexed struct{ *fake.ClientBuilder }
+
+func (i indexed) IndexField(_ context.Context, kind client.Object, field string, of client.IndexerFunc) error {
+	i.WithIndex(kind, field, of)
+	return nil
+}
+
+// Index makes the fake API server keep the fields that the informers find objects by.
 func Index(builder *fake.ClientBuilder) *fake.ClientBuilder {
-	for name, function := range informers.PodIndices() {
-		builder = builder.WithIndex(&corev1.Pod{}, name, function)
-	}
+	_ = informers.Index(context.Background(), indexed{builder})
 	return builder
 }
 
 // Reader finds what is there at the moment.
-func Reader(api client.Reader) informers.Reader {
-	return informers.NewReader(api, informers.Stores{
-		Clusters: store(api, &cnpgv1.Cluster{}, func() client.ObjectList { return &cnpgv1.ClusterList{} }, nil),
-		Services: store(api, &corev1.Service{}, func() client.ObjectList { return &corev1.ServiceList{} }, informers.ServiceIndexers()),
-		Slices:   store(api, &discoveryv1.EndpointSlice{}, func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, informers.SliceIndexers()),
-	})
-}
+func Reader(api client.Reader) informers.Reader { return informers.NewReader(Informers{api}) }
 
-// Kept is what the informers keep of the object, and tell of.
-func Kept(object client.Object) (client.Object, error) {
-	part, err := transformation(object)(object)
-	if err != nil {
-		return nil, fmt.Errorf("keep a part of %T: %w", object, err)
+// Informers keep of what the API server has what the plugin's informers keep.
+type Informers struct{ client.Reader }
+
+// Get reads an object.
+func (i Informers) Get(ctx context.Context, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
+	if err := i.Reader.Get(ctx, key, into, o...); err != nil {
+		return err // it stands for the informers
 	}
-	return part.(client.Object), nil
+	return keep(into)
 }
 
-// transformation makes of an object of that kind what the informers keep of it.
-func transformation(kind client.Object) toolscache.TransformFunc {
+// List reads objects.
+func (i Informers) List(ctx context.Context, into client.ObjectList, options ...client.ListOption) error {
+	if err := i.Reader.List(ctx, into, options...); err != nil {
+		return err // it stands for the informers
+	}
+	return meta.EachListItem(into, func(o runtime.Object) error { return keep(o.(client.Object)) })
+}
+
+// keep reduces the object to what the informers keep of it.
+func keep(object client.Object) error {
 	for watched, options := range informers.ByObject("") {
-		if reflect.TypeOf(watched) == reflect.TypeOf(kind) {
-			return options.Transform
+		if reflect.TypeOf(watched) != reflect.TypeOf(object) || options.Transform == nil {
+			continue
 		}
+		kept, err := options.Transform(object)
+		if err != nil {
+			return fmt.Errorf("keep a part of %T: %w", object, err)
+		}
+		reflect.ValueOf(object).Elem().Set(reflect.ValueOf(kept).Elem())
 	}
 	return nil
-}
-
-// store keeps what the API server has of that kind.
-func store(api client.Reader, kind client.Object, empty func() client.ObjectList, indexers toolscache.Indexers) informers.Store {
-	transform := transformation(kind)
-	return func(ctx context.Context) (toolscache.Indexer, error) {
-		list := empty()
-		if err := api.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("list %T: %w", list, err)
-		}
-		kept := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, indexers)
-		err := meta.EachListItem(list, func(object runtime.Object) error {
-			part, err := transform(object)
-			if err != nil {
-				return err
-			}
-			return kept.Add(part)
-		})
-		if err != nil {
-			return nil, fmt.Errorf("index %T: %w", list, err)
-		}
-		return kept, nil
-	}
 }
