@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/intern"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -28,7 +27,7 @@ func SpecificationOf(cluster *cnpgv1.Cluster) Specification {
 			operator += " " + plugin.Name + "=" + plugin.Version
 		}
 	}
-	return Specification{cluster: cluster.UID, generation: cluster.Generation, operator: intern.String(operator)}
+	return Specification{cluster: cluster.UID, generation: cluster.Generation, operator: operator}
 }
 
 // Loop is what decides whether the operator's reconciliation of a cluster ends before the operator acts on the
