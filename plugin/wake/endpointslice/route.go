@@ -39,6 +39,16 @@ const (
 	classAutoMode        = "eks.amazonaws.com/nlb"
 )
 
+// ReadsAnnotation reports whether [Route] reads that annotation of a Service.
+func ReadsAnnotation(name string) bool {
+	switch name {
+	case annotationNEG, annotationTargetType, annotationLoadType, contract.AnnotationUnroutable:
+		return true
+	default:
+		return false
+	}
+}
+
 // Route says what becomes of the Service's clients while the cluster sleeps, and why those of an unroutable one are not routed to
 // the gateway. pods are the cluster's, all the Clusters of its namespace. A headless Service is unrelated: its
 // clients use the port of the instances, which no other endpoint has.

@@ -117,7 +117,13 @@ func ofCluster(c *cnpgv1.Cluster) {
 
 // ofService keeps the name of a Service that leads to no instances.
 func ofService(s *corev1.Service) {
-	s.ManagedFields, s.Labels, s.Status = nil, nil, corev1.ServiceStatus{}
+	annotations := s.Annotations
+	s.ManagedFields, s.Labels, s.Annotations, s.Status = nil, nil, nil, corev1.ServiceStatus{}
+	for name, value := range annotations {
+		if endpointslice.ReadsAnnotation(name) {
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, name, value)
+		}
+	}
 	if !endpointslice.MayRoute(s) {
 		s.Annotations, s.OwnerReferences, s.Spec = nil, nil, corev1.ServiceSpec{}
 	}

@@ -101,14 +101,16 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 			t.Errorf("node (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("of a Service all but its labels, who has set what, and its status", func(t *testing.T) {
+	t.Run("of a Service all but its labels, other annotations than say how it is routed, who has set what, and its status", func(t *testing.T) {
 		t.Parallel()
 		want := &corev1.Service{ObjectMeta: *meta.DeepCopy(), Spec: corev1.ServiceSpec{
 			Ports: []corev1.ServicePort{{Name: "postgres", Port: 5432, TargetPort: intstr.FromInt32(5432)}}, Selector: map[string]string{"a": "b"},
 		}}
 		have := want.DeepCopy()
 		have.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+		have.Annotations[contract.AnnotationUnroutable] = contract.UnroutableAccept
 		want.ManagedFields, want.Labels = nil, nil
+		want.Annotations = map[string]string{contract.AnnotationUnroutable: contract.UnroutableAccept}
 		if diff := cmp.Diff(want, through(t, have)); diff != "" {
 			t.Errorf("Service (-want +got):\n%s", diff)
 		}
