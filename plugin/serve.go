@@ -35,6 +35,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/backups"
 	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
+	"github.com/cnpg-i/scale-to-zero/plugin/defaults"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
@@ -83,6 +84,9 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		return err
 	}
 	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
+		return err
+	}
+	if err := defaults.SetupWithManager(manager, recorder); err != nil {
 		return err
 	}
 	if err := ctrlmetrics.Registry.Register(newFleet(c.SidecarResources, manager, woken)); err != nil {
@@ -223,6 +227,7 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 	// server shares itself out fairly. The default of 20 a second would make the last of 500 clients wait for half a minute.
 	restConfig.QPS = -1
 	kept := rbac.ByObject()
+	maps.Copy(kept, defaults.ByObject())
 	kept[&corev1.LimitRange{}] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
 	if c.Gateway != nil {
 		maps.Copy(kept, informers.ByObject(c.Gateway.Replica.Namespace))

@@ -17,6 +17,7 @@ import (
 const (
 	Enabled           = "xata.io/scale-to-zero-enabled"
 	InactivityMinutes = "xata.io/scale-to-zero-inactivity-minutes"
+	Defaults          = "scale-to-zero.xata.io/defaults"
 	DozeMinutes       = "xata.io/scale-to-zero-doze-minutes"
 	Activity          = "xata.io/scale-to-zero-activity"
 	Ignore            = "xata.io/scale-to-zero-ignore"

@@ -51,7 +51,7 @@ func (c *cluster) updatesImmediately(otherwise bool) bool {
 	if c.unreadable {
 		return false
 	}
-	value, ok := c.Metadata.Annotations[contract.AnnotationSidecarUpdate]
+	value, ok := contract.Effective(c.Metadata.Annotations)[contract.AnnotationSidecarUpdate]
 	if !ok {
 		return otherwise
 	}

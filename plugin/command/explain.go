@@ -88,11 +88,12 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 	for _, problem := range problems {
 		e.Problems = append(e.Problems, problem.String())
 	}
+	effective := contract.Effective(cluster.Annotations)
 	for _, key := range []string{
 		contract.AnnotationEnabled, contract.AnnotationInactivityMinutes, contract.AnnotationDozeMinutes, contract.AnnotationActivity, contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationWake,
 		contract.AnnotationGatewayAddress, contract.AnnotationSidecarUpdate, contract.AnnotationDatabase, contract.AnnotationSleepRequested, contract.AnnotationUnroutableServices,
 	} {
-		if value, there := cluster.Annotations[key]; there {
+		if value, there := effective[key]; there {
 			e.Rules[strings.TrimPrefix(key, contract.Prefix)] = value
 		}
 	}
@@ -194,7 +195,11 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 		p("\nANNOTATION\tVALUE\n")
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.Rules)) {
-		p("%s\t%s\n", key, cell(e.Rules[key]))
+		from := ""
+		if slices.Contains(e.Defaults, key) {
+			from = " (of the Namespace)"
+		}
+		p("%s\t%s%s\n", key, cell(e.Rules[key]), from)
 	}
 	e.writeInstances(p, now)
 	_ = out.Flush() // nothing can be done about an error

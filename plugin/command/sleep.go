@@ -125,7 +125,7 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 	}
 	if !policy.Enabled {
 		return fmt.Errorf("the Cluster %q cannot be put to sleep: the annotation %s is %q, not \"true\"", s.name,
-			contract.AnnotationEnabled, cluster.Annotations[contract.AnnotationEnabled])
+			contract.AnnotationEnabled, contract.Effective(cluster.Annotations)[contract.AnnotationEnabled])
 	}
 	if plan.View(cluster, now).VolumesAtRisk {
 		return fmt.Errorf("the Cluster %q is not put to sleep: %s", s.name, plan.VolumesAtRisk)

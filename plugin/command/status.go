@@ -43,6 +43,8 @@ type row struct {
 	Primary string `json:"primary,omitempty"`
 	// Wake is what wakes the cluster, by its annotations; absent if they are invalid.
 	Wake string `json:"wake,omitempty"`
+	// Defaults names the annotations in force that are the Namespace's, without their prefix, sorted.
+	Defaults []string `json:"defaults,omitempty"`
 	// Obstacle is why connections do not wake the cluster while it sleeps; absent if they do.
 	Obstacle plan.Reason        `json:"obstacle,omitempty"`
 	LastWake *contract.LastWake `json:"lastWake,omitempty"`
@@ -168,7 +170,7 @@ func (a *access) table(ctx context.Context, namespace, name string, now time.Tim
 func (s seen) row(state State, now time.Time) row {
 	r := row{
 		Namespace: s.cluster.Namespace, Cluster: s.cluster.Name, State: state, Since: unlessZero(s.since(state, now)), BlockedBy: []string{},
-		Primary: s.cluster.Status.CurrentPrimary, saved: s.saved(state, now),
+		Primary: s.cluster.Status.CurrentPrimary, saved: s.saved(state, now), Defaults: defaultsOf(s.cluster.Annotations),
 	}
 	if s.view.Problems == 0 {
 		threshold := s.view.Policy.Threshold.Seconds()
@@ -208,6 +210,18 @@ func (s seen) row(state State, now time.Time) row {
 		r.note("no instance is ready")
 	}
 	return r
+}
+
+// defaultsOf names the annotations that the Cluster does not have itself, but its Namespace.
+func defaultsOf(annotations map[string]string) []string {
+	var names []string
+	for key := range contract.Effective(annotations) {
+		if _, own := annotations[key]; !own {
+			names = append(names, strings.TrimPrefix(key, contract.Prefix))
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // take adds the report of the primary's sidecar.
@@ -308,7 +322,7 @@ func (t *statusText) line(namespace, state, colour string, cells []string) {
 func (t *statusText) head() []string {
 	head := []string{"NAME", "SINCE", "IDLE FOR", "THRESHOLD", "BLOCKED BY", "LAST WOKEN BY", "SAVED"}
 	if t.wide {
-		head = append(head, "PRIMARY", "DUE IN", "WAKE")
+		head = append(head, "PRIMARY", "DUE IN", "WAKE", "DEFAULTS")
 	}
 	if t.notes {
 		head = append(head, "NOTE")
@@ -330,7 +344,7 @@ func (t *statusText) cells(r row, now time.Time) []string {
 		if r.Due != nil {
 			due = duration.HumanDuration(max(r.Due.Sub(now), 0))
 		}
-		cells = append(cells, r.Primary, due, r.Wake)
+		cells = append(cells, r.Primary, due, r.Wake, strings.Join(r.Defaults, ","))
 	}
 	if t.notes {
 		cells = append(cells, r.remarks())

@@ -338,8 +338,8 @@ func dozing(c *cnpgv1.Cluster) {
 	c.ManagedFields = owned(contract.FieldManager)
 }
 
-// toDoze has a cluster doze after five minutes.
-var toDoze = map[string]string{contract.AnnotationDozeMinutes: "5", contract.AnnotationInactivityMinutes: "60"}
+// toDoze has a cluster doze after five minutes, with the threshold of its Namespace.
+var toDoze = map[string]string{contract.AnnotationDozeMinutes: "5", contract.AnnotationDefaults: `{"xata.io/scale-to-zero-inactivity-minutes":"60"}`}
 
 // fenced is a cluster that a person fenced.
 func fenced(c *cnpgv1.Cluster) {

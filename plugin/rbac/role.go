@@ -59,7 +59,7 @@ func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {
 			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 		},
 	}
-	if _, dozes := cluster.Annotations[contract.AnnotationDozeMinutes]; dozes {
+	if minutes := contract.Effective(cluster.Annotations)[contract.AnnotationDozeMinutes]; minutes != "" && minutes != contract.None {
 		role.Rules = append(role.Rules, podRules(cluster)...)
 	}
 	return role

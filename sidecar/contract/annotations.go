@@ -16,7 +16,7 @@ const (
 	AnnotationInactivityMinutes = Prefix + "inactivity-minutes"
 	// AnnotationDozeMinutes is how long a cluster of one instance must be idle before it dozes: PostgreSQL is stopped,
 	// and its pod is kept. A number of minutes, at least `"0.5"`, and less than that of [AnnotationInactivityMinutes],
-	// after which the cluster hibernates. Default: none, the cluster does not doze.
+	// after which the cluster hibernates; [None]: it does not doze. Default: [None].
 	AnnotationDozeMinutes = Prefix + "doze-minutes"
 	// AnnotationDatabase names the database whose channel is listened to; empty: none. Default: the application
 	// database, if the Cluster names one.
@@ -25,10 +25,10 @@ const (
 	// [ActivityQueries] a session that sits idle only up to its last statement. Default: [ActivityConnections].
 	AnnotationActivity = Prefix + "activity"
 	// AnnotationIgnore lists sessions that never count, such as `user=monitoring application=datadog*;
-	// client=192.0.2.10`. Default: none.
+	// client=192.0.2.10`. Default: [None].
 	AnnotationIgnore = Prefix + "ignore"
 	// AnnotationKeepAwake lists times of the week without sleep, such as `Mon-Fri 08:00-18:00 Europe/Berlin; Sat
-	// 10:00-12:00 UTC`. Default: none.
+	// 10:00-12:00 UTC`. Default: [None].
 	AnnotationKeepAwake = Prefix + "keep-awake"
 	// AnnotationWake specifies what wakes the cluster: with [WakeOnConnect] a client that connects, with [WakeManual]
 	// only people. Default: [WakeOnConnect].
@@ -80,6 +80,9 @@ const (
 	// AnnotationUnroutableServices names the Services whose clients could not be routed to the gateway, and why: they
 	// keep the cluster awake.
 	AnnotationUnroutableServices = Prefix + "unroutable-services"
+	// AnnotationDefaults contains, as JSON, the annotations of the Cluster's Namespace. They apply where the Cluster does
+	// not set the same annotation. A sidecar of an earlier version would take a name with the prefix for a mistake.
+	AnnotationDefaults = "scale-to-zero.xata.io/defaults"
 	// AnnotationSuspended marks a ScheduledBackup that was suspended for the sleep, with the time in RFC 3339.
 	AnnotationSuspended = Prefix + "suspended"
 )
@@ -98,6 +101,10 @@ const (
 
 // EnabledObserve is the third value of [AnnotationEnabled]: how the cluster would have slept is only counted.
 const EnabledObserve = "observe"
+
+// None is the value of [AnnotationDozeMinutes], [AnnotationIgnore] and [AnnotationKeepAwake] that overrides the
+// Namespace's default with nothing.
+const None = "none"
 
 // Values of [AnnotationActivity].
 const (

@@ -205,7 +205,7 @@ func (s *Status) siblingCount() int {
 func (s *Status) Rules() contract.ReportedRules {
 	rules := contract.ReportedRules{
 		Enabled: s.Policy.Watches(), Observed: s.Policy.Observed, ThresholdSeconds: s.Policy.Threshold.Seconds(), Activity: contract.ActivityConnections,
-		Ignore: s.View.Annotations[contract.AnnotationIgnore], Instances: s.View.Instances,
+		Ignore: contract.Effective(s.View.Annotations)[contract.AnnotationIgnore], Instances: s.View.Instances,
 	}
 	if s.Policy.Queries {
 		rules.Activity = contract.ActivityQueries

@@ -68,11 +68,17 @@ type Problem struct {
 	Value string
 	// Allowed says which values are allowed.
 	Allowed string
+	// Default says that the Cluster's Namespace has it.
+	Default bool
 }
 
 // String returns the key, the value and what is allowed.
 func (p Problem) String() string {
-	return fmt.Sprintf("annotation %s has the value %q: %s", p.Key, p.Value, p.Allowed)
+	whose := ""
+	if p.Default {
+		whose = ", set on the Namespace,"
+	}
+	return fmt.Sprintf("annotation %s%s has the value %q: %s", p.Key, whose, p.Value, p.Allowed)
 }
 
 // UnderstoodFrom returns when the problems will be gone without a change of an annotation, because times that are too
@@ -96,25 +102,71 @@ func UnderstoodFrom(problems []Problem) time.Time {
 const (
 	allowedEnabled   = `allowed are "true", "false" and "observe"`
 	allowedMinutes   = `allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`
-	allowedDoze      = `allowed is a number of minutes, at least "0.5", and less than inactivity-minutes`
+	allowedDoze      = `allowed is "none" or a number of minutes, at least "0.5", and less than inactivity-minutes`
 	allowedActivity  = `allowed are "connections" and "queries"`
 	allowedWake      = `allowed are "on-connect" and "manual"`
-	allowedIgnore    = `allowed is a list such as "user=monitoring application=datadog*; client=192.0.2.10"`
-	allowedKeepAwake = `allowed is a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
+	allowedIgnore    = `allowed is "none" or a list such as "user=monitoring application=datadog*; client=192.0.2.10"`
+	allowedKeepAwake = `allowed is "none" or a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
 	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
 	allowedRequest   = `allowed is a time of RFC 3339, at most 5 minutes ahead, such as "2026-03-01T18:00:00Z"`
 	allowedGateway   = `allowed are "accept" and "reject"`
 	allowedUpdate    = `allowed are "on-restart" and "immediate"`
+	allowedOnCluster = "set it on a Cluster; it cannot be a default"
+	allowedDefaults  = "only the plugin writes this annotation; remove it"
 	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake, gateway-address, sidecar-update and database"
 )
+
+// ofOneCluster are the annotations that are no defaults for others.
+var ofOneCluster = []string{
+	contract.AnnotationKeepAwakeUntil, contract.AnnotationSleepRequested, contract.AnnotationAnnounced, contract.AnnotationGatewayReady,
+	contract.AnnotationGatewayHolding, contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationRestartFailed,
+	contract.AnnotationAsleepSince, contract.AnnotationAsleepReason, contract.AnnotationLastWake, contract.AnnotationUnroutableServices,
+	contract.AnnotationSuspended,
+}
 
 // decimal matches digits with an optional fraction, but no sign, exponent, space or hexadecimal digits, which
 // ParseFloat would accept.
 var decimal = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
 
-// ParsePolicy parses the annotations of a Cluster and reports all problems, sorted by key. A Policy with problems is
-// disabled: an invalid value never falls back to a default. now limits how far ahead a time may be.
+// ParsePolicy parses the annotations of a Cluster, with its Namespace's defaults, and reports all problems, sorted by
+// key. A Policy with problems is disabled: an invalid value never falls back to a default. now limits how far ahead a
+// time may be.
 func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Problem) {
+	policy, problems := parse(contract.Effective(annotations), annotations, now)
+	for i := range problems {
+		_, own := annotations[problems[i].Key]
+		problems[i].Default = !own
+	}
+	if _, err := contract.DecodeDefaults(annotations); err != nil {
+		policy.Enabled, policy.Observed = false, false
+		problems = sorted(append(problems, Problem{
+			Key: contract.AnnotationDefaults, Value: annotations[contract.AnnotationDefaults], Allowed: allowedDefaults,
+		}))
+	}
+	return policy, problems
+}
+
+// ParseDefaults returns the annotations of a Namespace that are defaults for its Clusters, and reports all problems,
+// sorted by key.
+func ParseDefaults(annotations map[string]string, now time.Time) (map[string]string, []Problem) {
+	defaults := map[string]string{}
+	var others []Problem
+	for key, value := range annotations {
+		switch {
+		case !strings.HasPrefix(key, contract.Prefix):
+		case slices.Contains(ofOneCluster, key):
+			others = append(others, Problem{Key: key, Value: value, Allowed: allowedOnCluster})
+		default:
+			defaults[key] = value
+		}
+	}
+	_, problems := parse(defaults, defaults, now)
+	return defaults, sorted(append(problems, others...))
+}
+
+// parse parses the annotations in force, of which some are the Cluster's own. A doze of its Namespace that is too long for
+// the Cluster's own threshold is none.
+func parse(annotations, own map[string]string, now time.Time) (Policy, []Problem) {
 	policy := Policy{Threshold: defaultThreshold}
 	var problems []Problem
 	for key, value := range annotations {
@@ -126,14 +178,20 @@ func ParsePolicy(annotations map[string]string, now time.Time) (Policy, []Proble
 		}
 	}
 	if policy.Doze >= policy.Threshold {
-		value := annotations[contract.AnnotationDozeMinutes]
-		problems = append(problems, Problem{Key: contract.AnnotationDozeMinutes, Value: value, Allowed: allowedDoze})
+		if value, its := own[contract.AnnotationDozeMinutes]; its {
+			problems = append(problems, Problem{Key: contract.AnnotationDozeMinutes, Value: value, Allowed: allowedDoze})
+		}
+		policy.Doze = 0
 	}
 	if len(problems) != 0 {
 		policy.Enabled, policy.Observed = false, false
-		slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Key, b.Key) })
 	}
-	return policy, problems
+	return policy, sorted(problems)
+}
+
+func sorted(problems []Problem) []Problem {
+	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Key, b.Key) })
+	return problems
 }
 
 // read parses one annotation. If it is invalid, read returns what is allowed.
@@ -151,6 +209,9 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 		}
 		p.Threshold = threshold
 	case contract.AnnotationDozeMinutes:
+		if value == contract.None {
+			break
+		}
 		doze, ok := parseMinutes(value)
 		if !ok || doze < shortestDoze {
 			return allowedDoze
@@ -178,12 +239,18 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 			return allowedUpdate
 		}
 	case contract.AnnotationIgnore:
+		if value == contract.None {
+			break
+		}
 		patterns, err := parsePatterns(value)
 		if err != nil {
 			return err.Error() + "; " + allowedIgnore
 		}
 		p.Ignore = patterns
 	case contract.AnnotationKeepAwake:
+		if value == contract.None {
+			break
+		}
 		windows, err := parseWindows(value)
 		if err != nil {
 			return err.Error() + "; " + allowedKeepAwake
@@ -203,11 +270,10 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 		if !requested.Before(now.Add(-contract.MaxSleepRequestAge)) {
 			p.SleepRequested = earliest(requested, now)
 		}
-	case contract.AnnotationAnnounced, contract.AnnotationGatewayReady, contract.AnnotationAsleepSince, contract.AnnotationAsleepReason, contract.AnnotationLastWake,
-		contract.AnnotationUnroutableServices, contract.AnnotationSuspended, contract.AnnotationGatewayHolding, contract.AnnotationDozingSince,
-		contract.AnnotationPostgresStopped, contract.AnnotationRestartFailed:
 	default:
-		return unknownKey
+		if !slices.Contains(ofOneCluster, key) {
+			return unknownKey
+		}
 	}
 	return ""
 }

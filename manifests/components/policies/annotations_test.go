@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -128,6 +129,28 @@ func TestAnnotationsPolicy(t *testing.T) {
 			if err := s.annotate("dozing", row.annotations, client.DryRunAll); byPolicy(err) != row.refused || err != nil && !row.refused {
 				t.Errorf("%s: refused %t: %v", row.rule, err != nil, err)
 			}
+		}
+	})
+	t.Run("a Namespace has defaults for its Clusters", func(t *testing.T) {
+		shop := &corev1.Namespace{}
+		shop.Name = "shop"
+		set := func(key, value string) error {
+			body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
+			s.must(err)
+			return s.admin.Patch(t.Context(), shop, client.RawPatch(types.MergePatchType, body))
+		}
+		if err := set(contract.AnnotationInactivityMinutes, "soon"); !byPolicy(err) {
+			t.Errorf("an invalid default is not refused by a policy: %v", err)
+		}
+		if err := set(contract.AnnotationKeepAwakeUntil, "2026-03-01T00:00:00Z"); !byPolicy(err) || !strings.Contains(err.Error(), "cannot be a default") {
+			t.Errorf("what is of one Cluster is not refused by a policy: %v", err)
+		}
+		if err := s.written(contract.AnnotationDozeMinutes, "45"); !byPolicy(err) {
+			t.Errorf("a doze that is too long for the default of 30 minutes: %v", err)
+		}
+		s.must(set(contract.AnnotationInactivityMinutes, "60"))
+		if err := s.written(contract.AnnotationDozeMinutes, "45"); err != nil {
+			t.Errorf("a doze that is short enough for the Namespace's default: %v", err)
 		}
 	})
 	t.Run("types", func(t *testing.T) {

@@ -33,12 +33,12 @@ type annotationRule struct {
 // rules is the table of the annotations' valid and invalid values. Everything that parses or rejects them is tested with it: the
 // sidecar's parser and the admission policy.
 var rules = []annotationRule{
-	{contract.AnnotationEnabled, good, []string{"true", "false"}},
+	{contract.AnnotationEnabled, good, []string{"true", "false", "observe"}},
 	{contract.AnnotationEnabled, bad, []string{"", "yes", "True", "1", "true ", `"true"`, "tru\\e", "a\nb\tc", "größer"}},
 	{contract.AnnotationInactivityMinutes, good, []string{"30", "0.5", "1", "525600", "525600.0", "0.000000001", "007", "000000001.0"}},
 	{contract.AnnotationInactivityMinutes, bad, []string{"", "0", "0.0", "-1", "+1", "1e3", "0x10", " 1", "1 ", "1\n", "NaN", "Inf", "1.", ".5", "525600.1", "525601", "99999999999", "0000000001", "1.0000000000", "thirty", "1,5", "٣"}},
-	{contract.AnnotationDozeMinutes, good, []string{"0.5", "5", "29.9", "29.999999999", "000000.50"}},
-	{contract.AnnotationDozeMinutes, bad, []string{"", "0", "0.4", "0.499999999", "30", "30.0", "525600", "525601", "-5", "+5", "1e1", " 5", "5.", ".5", "five", "5;"}},
+	{contract.AnnotationDozeMinutes, good, []string{"none", "0.5", "5", "29.9", "29.999999999", "000000.50"}},
+	{contract.AnnotationDozeMinutes, bad, []string{"", "None", "0", "0.4", "0.499999999", "30", "30.0", "525600", "525601", "-5", "+5", "1e1", " 5", "5.", ".5", "five", "5;"}},
 	{contract.AnnotationActivity, good, []string{"connections", "queries"}},
 	{contract.AnnotationActivity, bad, []string{"", "transactions", "Queries", "queries,connections"}},
 	{contract.AnnotationWake, good, []string{"on-connect", "manual"}},
@@ -49,22 +49,22 @@ var rules = []annotationRule{
 	{contract.AnnotationSidecarUpdate, bad, []string{"", "now", "Immediate", "on-restart "}},
 	{contract.AnnotationDatabase, good, []string{"", "orders", "Any Name", "ü;--"}},
 	{contract.AnnotationIgnore, good, []string{
-		"user=monitoring application=datadog*; client=192.0.2.10", "user=a,user=b;;", " user=a\tdatabase=b ", "application=a=b", "user=user=x",
+		"none", "user=monitoring application=datadog*; client=192.0.2.10", "user=a,user=b;;", " user=a\tdatabase=b ", "application=a=b", "user=user=x",
 		"client=10.1.2.3", "client=0.0.0.0/0", "client=fd00::1", "client=::/0", "client=::ffff:10.0.0.1", "client=fd00::/64 user=x*",
 		"\u00a0user=a\u2003database=b\u3000", "user=a\vdatabase=b\u0085", many("user=a", 64),
 	}},
 	{contract.AnnotationIgnore, bad, []string{
-		"", ";", " ", "user", "user=", "usr=x", "=x", "user=a user=b", "client=10.0.0.1 user=a client=10.0.0.2", "user=a; ;user=b", "client=10.0.0",
+		"", ";", " ", "none ", "none;user=a", "user", "user=", "usr=x", "=x", "user=a user=b", "client=10.0.0.1 user=a client=10.0.0.2", "user=a; ;user=b", "client=10.0.0",
 		"client=10.0.0.256", "client=10.0.0.01", "client=10.0.0.0/33", "client=10.0.0.0/08", "client=host.example.org", "client=fd00::/129",
 		"client=fe80::1%eth0", "User=a", "user=a database", "user=a\u00a0user=b", "user=a\u2003x", many("user=a", 65),
 	}},
 	{contract.AnnotationIgnore, late, []string{"client=:::", "client=1:2", "client=::1.2.3", "client=12345::"}},
 	{contract.AnnotationKeepAwake, good, []string{
-		"Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC", "Sun 00:00-24:00 UTC", "Sat,Mon-Wed 22:00-06:00 America/Port-au-Prince",
+		"none", "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC", "Sun 00:00-24:00 UTC", "Sat,Mon-Wed 22:00-06:00 America/Port-au-Prince",
 		" Fri-Mon  23:59-00:00   Etc/GMT+1 ", "Mon 08:00-09:00 UTC;\tTue 08:00-09:00 UTC\u00a0", many("Mon 08:00-09:00 UTC", 64),
 	}},
 	{contract.AnnotationKeepAwake, bad, []string{
-		"", ";", "Mon", "Mon 08:00-09:00", "mon 08:00-09:00 UTC", "Mon- 08:00-09:00 UTC", "Mon, 08:00-09:00 UTC", "Mon-Tue-Wed 08:00-09:00 UTC",
+		"", ";", "NONE", "none;none", "Mon", "Mon 08:00-09:00", "mon 08:00-09:00 UTC", "Mon- 08:00-09:00 UTC", "Mon, 08:00-09:00 UTC", "Mon-Tue-Wed 08:00-09:00 UTC",
 		"Mon 8:00-09:00 UTC", "Mon 08:00-24:01 UTC", "Mon 25:00-26:00 UTC", "Mon 24:00-08:00 UTC", "Mon 08:60-09:00 UTC", "Mon 08:00-08:00 UTC",
 		"Mon 08:00-09:00 Local", "Mon 08:00-09:00 UTC;", "Mon\t08:00-09:00 UTC", "Mon 08:00 - 09:00 UTC", "Mon 08:00-09:00 Europe/Zürich",
 		many("Mon 08:00-09:00 UTC", 65),
