@@ -92,10 +92,7 @@ func (r *Reconciler) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, wa
 		return nil
 	}
 	have.Rules, have.Labels, have.OwnerReferences = want.Rules, want.Labels, want.OwnerReferences
-	if err := r.Update(ctx, &have); err != nil {
-		return fmt.Errorf("update Role %s: %w", want.Name, err)
-	}
-	return nil
+	return r.update(ctx, &have)
 }
 
 func (r *Reconciler) ensureBinding(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.RoleBinding) error {
@@ -117,8 +114,13 @@ func (r *Reconciler) ensureBinding(ctx context.Context, cluster *cnpgv1.Cluster,
 		return nil
 	}
 	have.Subjects, have.Labels, have.OwnerReferences = want.Subjects, want.Labels, want.OwnerReferences
-	if err := r.Update(ctx, &have); err != nil {
-		return fmt.Errorf("update RoleBinding %s: %w", want.Name, err)
+	return r.update(ctx, &have)
+}
+
+// update updates an object. If another replica has updated it meanwhile, the informers will deliver that change.
+func (r *Reconciler) update(ctx context.Context, object client.Object) error {
+	if err := r.Update(ctx, object); err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("update %T %s: %w", object, object.GetName(), err)
 	}
 	return nil
 }

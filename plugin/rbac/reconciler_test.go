@@ -144,6 +144,24 @@ func TestReconcile_acceptsWhatAnotherReplicaHasCreated(t *testing.T) {
 	}
 }
 
+// The other replica updates the same objects at the same moment.
+func TestReconcile_leavesAConflictToTheNextChange(t *testing.T) {
+	t.Parallel()
+	var writes int
+	cluster := listing()
+	role, binding := Role(cluster, resource), RoleBinding(cluster, resource)
+	role.Rules, binding.Subjects = nil, nil
+	api := interceptor.NewClient(counted(t, &writes, cluster, role, binding).(client.WithWatch), interceptor.Funcs{
+		Update: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.UpdateOption) error {
+			return apierrors.NewConflict(rbacv1.Resource("objects"), o.GetName(), nil)
+		},
+	})
+	r := &Reconciler{Client: api, APIReader: api, Recorder: record.NewFakeRecorder(1), Resource: resource}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)}); err != nil {
+		t.Errorf("a conflict is an error: %v", err)
+	}
+}
+
 // The names of earlier versions go once the sidecars have their rights by the new ones, and those of others stay.
 func TestReconcile_removesTheNamesOfEarlierVersions(t *testing.T) {
 	t.Parallel()
