@@ -194,9 +194,10 @@ func TestRulesByAddress(t *testing.T) {
 	whole(t)
 	t.Parallel()
 	s := begin(t)
-	c := kube.NewCluster(s.namespace, "addressed", 1, never)
-	c.Spec.PostgresConfiguration.PgHBA = []string{"host app app 192.0.2.0/24 reject"}
-	s.running(c)
+	c := s.running(kube.NewCluster(s.namespace, "addressed", 1, never))
+	before := c.DeepCopy()
+	c.Spec.PostgresConfiguration.PgHBA = []string{"host app app " + s.client().Status.PodIP + "/32 scram-sha-256"}
+	s.must(kube.Patch(s.ctx, c, client.MergeFrom(before)))
 	s.sleeps(c)
 	s.connectsAgain(c)
 
