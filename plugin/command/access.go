@@ -214,18 +214,21 @@ func (a *access) unknown(err error) bool {
 		(answered.Status().Details == nil || answered.Status().Details.Name == "")
 }
 
-// clusters reads the Clusters that list the plugin, or the one of that name, which must list it; an empty namespace
-// means all namespaces.
-func (a *access) clusters(ctx context.Context, namespace, name string) ([]cnpgv1.Cluster, error) {
-	if name != "" {
-		cluster, err := a.cluster(ctx, name)
+// clusters reads the chosen Clusters. One that is chosen by its name must list the plugin.
+func (a *access) clusters(ctx context.Context, which choice) ([]cnpgv1.Cluster, error) {
+	if which.name != "" {
+		cluster, err := a.cluster(ctx, which.name)
 		if err != nil {
 			return nil, err
 		}
 		return []cnpgv1.Cluster{*cluster}, nil
 	}
-	clusters, err := a.list(ctx, namespace)
-	return slices.DeleteFunc(clusters, func(c cnpgv1.Cluster) bool { return !rbac.Lists(&c) }), err
+	var options []client.ListOption
+	if which.matching != nil {
+		options = append(options, client.MatchingLabelsSelector{Selector: which.matching})
+	}
+	clusters, err := a.list(ctx, which.namespace, options...)
+	return slices.DeleteFunc(clusters, func(c cnpgv1.Cluster) bool { return !which.all && !rbac.Lists(&c) }), err
 }
 
 // list reads Clusters, whether or not they list the plugin; an empty namespace means all namespaces.

@@ -124,7 +124,7 @@ Exit codes: 0 success, 1 error, 2 usage error, 3 the cluster did not reach the r
 	root.SetOut(p.Out)
 	root.SetErr(p.Err)
 	root.SetFlagErrorFunc(flagError)
-	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "output format: json, yaml, kyaml, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE or jsonpath-file=FILE; status also supports wide, report html; empty for text")
+	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "output format: json, yaml, kyaml, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE or jsonpath-file=FILE; status also supports name and wide; report also supports html; empty for text")
 	_ = root.RegisterFlagCompletionFunc("output", completeOutput) // fails only for a flag that does not exist
 	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(),
 		p.releaseCommand(), p.reportCommand())
@@ -160,7 +160,7 @@ func (p *program) completeCluster(c *cobra.Command, arguments []string, _ string
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), askWithin)
 	defer cancel()
-	clusters, err := a.clusters(ctx, a.namespace, "")
+	clusters, err := a.clusters(ctx, choice{namespace: a.namespace})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -80,16 +80,22 @@ type enrolled struct {
 	Restarts bool `json:"restarts"`
 }
 
+// What the flags that choose clusters say in the help.
+const (
+	describeSelector   = "the clusters whose labels match, such as team=shop"
+	describeEverywhere = "the clusters of all namespaces"
+)
+
 func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 	selector, everywhere, dryRun, atATime, timeout := "", false, false, 1, defaultRestartTimeout
 	c := &cobra.Command{
 		Use: e.name + " (CLUSTER | -l SELECTOR | -A)", Short: e.short, Long: e.long, ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
-			matching, err := labels.Parse(selector)
+			matching, err := parseSelector(c, selector)
 			filtered := c.Flags().Changed("selector")
 			switch {
-			case err != nil || filtered && matching.Empty(): // an unset shell variable must not select every cluster
-				return usage(`--selector is %q; allowed is a label selector such as "team=shop"`, selector)
+			case err != nil:
+				return err
 			case len(arguments) > 1 || (len(arguments) == 1) == (filtered || everywhere):
 				return usage("%s takes one CLUSTER, or --selector, --all-namespaces or both instead", e.name)
 			case atATime < 0:
@@ -129,8 +135,8 @@ func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 		},
 	}
 	flags := c.Flags()
-	flags.StringVarP(&selector, "selector", "l", "", "the clusters whose labels match, such as team=shop")
-	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, "the clusters of all namespaces")
+	flags.StringVarP(&selector, "selector", "l", "", describeSelector)
+	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, describeEverywhere)
 	flags.BoolVar(&dryRun, "dry-run", false, "change nothing: the API server only checks the change")
 	if e.lists || e.unlists {
 		flags.IntVar(&atATime, "at-a-time", 1, "how many clusters restart at the same time; 0: all")
@@ -138,6 +144,15 @@ func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 			"how long the restart of one cluster may take before the command gives up")
 	}
 	return c
+}
+
+// parseSelector parses the value of --selector. An empty one, as of an unset shell variable, must not select everything.
+func parseSelector(c *cobra.Command, value string) (labels.Selector, error) {
+	matching, err := labels.Parse(value)
+	if err != nil || c.Flags().Changed("selector") && matching.Empty() {
+		return nil, usage(`--selector is %q; allowed is a label selector such as "team=shop"`, value)
+	}
+	return matching, nil
 }
 
 // enrolAll changes the Clusters, and waits for the restarts of earlier ones before it begins too many. If one cannot be
@@ -174,7 +189,7 @@ func (a *access) enrolAll(
 // selects reports whether a selector selects the Cluster for the command.
 func (e enrolment) selects(cluster *cnpgv1.Cluster) bool {
 	switch {
-	case e.enabled == contract.EnabledObserve && entry(cluster) >= 0 && cluster.Annotations[contract.AnnotationEnabled] == "true":
+	case e.enabled == contract.EnabledObserve && entry(cluster) >= 0 && contract.Effective(cluster.Annotations)[contract.AnnotationEnabled] == "true":
 		return false
 	default:
 		return e.lists || entry(cluster) >= 0

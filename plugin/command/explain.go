@@ -197,7 +197,7 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 	for _, key := range slices.Sorted(maps.Keys(e.Rules)) {
 		from := ""
 		if slices.Contains(e.Defaults, key) {
-			from = " (of the Namespace)"
+			from = " (from the Namespace)"
 		}
 		p("%s\t%s%s\n", key, cell(e.Rules[key]), from)
 	}

@@ -18,10 +18,10 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// outputWide requests more columns, and outputHTML a page; each is supported by one command only.
-const outputWide, outputHTML = "wide", "html"
+// outputWide requests more columns, outputName the names only, and outputHTML a page; each is supported by one command.
+const outputWide, outputName, outputHTML = "wide", "name", "html"
 
-// annotationAlso has what a command supports besides what all do.
+// annotationAlso has what a command supports besides what all do, separated by spaces.
 const annotationAlso = "also"
 
 // outputs returns the values of --output that a command supports; one that ends with an equals sign is followed by a
@@ -31,9 +31,7 @@ func outputs(c *cobra.Command) []string {
 	for _, format := range genericclioptions.NewJSONPathPrintFlags("", true).AllowedFormats() {
 		known = append(known, format+"=")
 	}
-	if also := c.Annotations[annotationAlso]; also != "" {
-		known = append(known, also)
-	}
+	known = append(known, strings.Fields(c.Annotations[annotationAlso])...)
 	slices.Sort(known)
 	return known
 }
@@ -41,7 +39,7 @@ func outputs(c *cobra.Command) []string {
 // chooseOutput sets the printer for --output; nil means text.
 func (p *program) chooseOutput(c *cobra.Command) error {
 	known := outputs(c)
-	if p.output == "" || p.output == c.Annotations[annotationAlso] {
+	if p.output == "" || slices.Contains(strings.Fields(c.Annotations[annotationAlso]), p.output) {
 		return nil
 	}
 	for _, flags := range []interface {
@@ -159,7 +157,7 @@ func (s State) colour() string {
 		return yellow
 	case StateGoing, StateWaking:
 		return yellow
-	case StateDisabled:
+	case StateDisabled, StateNotEnrolled:
 		return plain
 	}
 	return red

@@ -124,8 +124,12 @@ func (s *sleeper) ready(ctx context.Context, cluster *cnpgv1.Cluster, now time.T
 		return fmt.Errorf("the Cluster %q cannot be put to sleep: %s", s.name, strings.Join(lines, "; "))
 	}
 	if !policy.Enabled {
-		return fmt.Errorf("the Cluster %q cannot be put to sleep: the annotation %s is %q, not \"true\"", s.name,
-			contract.AnnotationEnabled, contract.Effective(cluster.Annotations)[contract.AnnotationEnabled])
+		whose := ""
+		if slices.Contains(defaultsOf(cluster.Annotations), strings.TrimPrefix(contract.AnnotationEnabled, contract.Prefix)) {
+			whose = " of the Namespace"
+		}
+		return fmt.Errorf("the Cluster %q cannot be put to sleep: the annotation %s%s is %q, not \"true\"", s.name,
+			contract.AnnotationEnabled, whose, contract.Effective(cluster.Annotations)[contract.AnnotationEnabled])
 	}
 	if plan.View(cluster, now).VolumesAtRisk {
 		return fmt.Errorf("the Cluster %q is not put to sleep: %s", s.name, plan.VolumesAtRisk)

@@ -21,6 +21,8 @@ type State string
 
 // The states.
 const (
+	// StateNotEnrolled: the Cluster does not list the plugin.
+	StateNotEnrolled State = "not enrolled"
 	// StateDisabled: the feature is off, or an annotation is invalid.
 	StateDisabled State = "disabled"
 	// StateAwake: the cluster is awake.
@@ -87,6 +89,8 @@ func (s seen) state(now time.Time) State {
 		return StateWaking
 	case s.condition() != nil || s.starting(now): // the operator removes the condition when it begins to create the pods
 		return StateWaking
+	case !s.view.Listed:
+		return StateNotEnrolled
 	case s.view.Problems != 0 || !s.view.Policy.Watches():
 		return StateDisabled
 	case s.view.Policy.Observed:
@@ -152,7 +156,7 @@ func (s seen) since(state State, now time.Time) time.Time {
 		if primary := s.primary(); primary != nil {
 			return primary.CreationTimestamp.UTC()
 		}
-	case StateDisabled:
+	case StateDisabled, StateNotEnrolled:
 	}
 	return time.Time{}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -43,7 +44,7 @@ type row struct {
 	Primary string `json:"primary,omitempty"`
 	// Wake is what wakes the cluster, by its annotations; absent if they are invalid.
 	Wake string `json:"wake,omitempty"`
-	// Defaults names the annotations in force that are the Namespace's, without their prefix, sorted.
+	// Defaults names the annotations that come from the Namespace, without their prefix, sorted.
 	Defaults []string `json:"defaults,omitempty"`
 	// Obstacle is why connections do not wake the cluster while it sleeps; absent if they do.
 	Obstacle plan.Reason        `json:"obstacle,omitempty"`
@@ -63,47 +64,62 @@ type table struct {
 }
 
 func (p *program) statusCommand() *cobra.Command {
-	everywhere, watch := false, false
+	everywhere, watch, all, selector := false, false, false, ""
 	c := &cobra.Command{
-		Use: "status [CLUSTER]", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
+		Use: "status [CLUSTER | -l SELECTOR]", Short: "List the clusters: what sleeps, since when, and what keeps the others awake",
 		Long: `List the clusters: what sleeps, since when, and what keeps the others awake.
 
 SAVED is what the current sleep has saved: the CPU and memory that the PostgreSQL containers request, times the time without
 pods. It is empty for a cluster that a person put to sleep, and for one that requests nothing.
 
 With --watch, it keeps running, and prints a row again when anything but its times has changed.`,
-		ValidArgsFunction: p.completeCluster, Annotations: map[string]string{annotationAlso: outputWide},
+		ValidArgsFunction: p.completeCluster, Annotations: map[string]string{annotationAlso: outputName + " " + outputWide},
 		RunE: func(c *cobra.Command, arguments []string) error {
-			if len(arguments) > 1 || len(arguments) == 1 && everywhere {
-				return usage("status takes one CLUSTER at most, and none with --all-namespaces")
+			matching, err := parseSelector(c, selector)
+			switch {
+			case err != nil:
+				return err
+			case len(arguments) > 1 || len(arguments) == 1 && (everywhere || all || c.Flags().Changed("selector")):
+				return usage("status takes one CLUSTER at most, and none with --all-namespaces, --all or --selector")
+			case p.output == outputName && (watch || everywhere): // names of two namespaces may be the same
+				return usage("--output %s cannot be combined with --watch or --all-namespaces", p.output)
 			}
-			name := strings.Join(arguments, "")
 			a, err := p.connect()
 			if err != nil {
 				return err
 			}
-			namespace := a.namespace
+			which := choice{namespace: a.namespace, name: strings.Join(arguments, ""), matching: matching, all: all}
 			if everywhere {
-				namespace = ""
+				which.namespace = ""
 			}
 			text := newStatusText(p.Out, everywhere, p.output == outputWide, colourful(p.Out, p.Getenv))
 			if watch {
-				return (&watcher{access: a, program: p, text: text, namespace: namespace, name: name}).watch(c.Context())
+				return (&watcher{access: a, program: p, text: text, which: which}).watch(c.Context())
 			}
 			now := time.Now()
-			answer, err := a.table(c.Context(), namespace, name, now)
+			answer, err := a.table(c.Context(), which, now)
 			if err != nil {
 				return err
 			}
 			p.sayNote(answer.Note)
 			if len(answer.Clusters) == 0 && p.printer == nil {
-				p.sayNone(namespace)
+				p.sayNone(which)
 				return nil
 			}
-			return p.write(answer, func(io.Writer) { text.write(answer.Clusters, now) })
+			return p.write(answer, func(out io.Writer) {
+				if p.output != outputName {
+					text.write(answer.Clusters, now)
+					return
+				}
+				for _, r := range answer.Clusters {
+					_, _ = fmt.Fprintf(out, "cluster.%s/%s\n", a.resource.Group, r.Cluster)
+				}
+			})
 		},
 	}
-	c.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "the clusters of all namespaces")
+	c.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, describeEverywhere)
+	c.Flags().BoolVar(&all, "all", false, "include clusters that do not list the plugin")
+	c.Flags().StringVarP(&selector, "selector", "l", "", describeSelector)
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and print what changes")
 	return c
 }
@@ -120,22 +136,38 @@ func unknownInstances(note string) string {
 }
 
 // sayNone prints that there is nothing to list.
-func (p *program) sayNone(namespace string) {
-	if namespace == "" {
-		p.say("No Cluster lists the plugin.")
-		return
+func (p *program) sayNone(which choice) {
+	var message strings.Builder
+	message.WriteString("No Cluster")
+	if which.namespace != "" {
+		fmt.Fprintf(&message, " in the namespace %q", which.namespace)
 	}
-	p.say("No Cluster lists the plugin in the namespace %q.", namespace)
+	switch {
+	case which.matching != nil && !which.matching.Empty():
+		message.WriteString(" matches the selector")
+	case which.all:
+		message.WriteString(" exists")
+	default:
+		message.WriteString(" lists the plugin")
+	}
+	p.say("%s.", message.String())
 }
 
-// table returns the clusters of a namespace, or of all if it is empty, or only the one of that name. A failure for one
-// cluster is noted in its row and does not affect the others.
-func (a *access) table(ctx context.Context, namespace, name string, now time.Time) (table, error) {
-	clusters, err := a.clusters(ctx, namespace, name)
+// choice says which clusters are listed.
+type choice struct {
+	namespace string          // empty: all
+	name      string          // if not empty, only this one
+	matching  labels.Selector // nil: any
+	all       bool            // also those that do not list the plugin
+}
+
+// table returns the chosen clusters. A failure for one cluster is noted in its row and does not affect the others.
+func (a *access) table(ctx context.Context, which choice, now time.Time) (table, error) {
+	clusters, err := a.clusters(ctx, which)
 	if err != nil {
 		return table{}, err
 	}
-	pods, problem := a.pods(ctx, namespace, name)
+	pods, problem := a.pods(ctx, which.namespace, which.name)
 	of := map[types.NamespacedName][]corev1.Pod{}
 	for i := range pods {
 		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
@@ -172,13 +204,15 @@ func (s seen) row(state State, now time.Time) row {
 		Namespace: s.cluster.Namespace, Cluster: s.cluster.Name, State: state, Since: unlessZero(s.since(state, now)), BlockedBy: []string{},
 		Primary: s.cluster.Status.CurrentPrimary, saved: s.saved(state, now), Defaults: defaultsOf(s.cluster.Annotations),
 	}
-	if s.view.Problems == 0 {
+	switch {
+	case !s.view.Listed:
+	case s.view.Problems == 0:
 		threshold := s.view.Policy.Threshold.Seconds()
 		r.ThresholdSeconds, r.Wake = &threshold, wakeOnConnect
 		if s.view.Policy.Manual {
 			r.Wake = wakeManual
 		}
-	} else {
+	default:
 		r.BlockedBy = append(r.BlockedBy, string(idle.ReasonInvalidAnnotation))
 	}
 	if state == StateDisabled && s.view.Problems == 0 {
@@ -200,7 +234,7 @@ func (s seen) row(state State, now time.Time) row {
 	if state == StateDozing {
 		r.Due = unlessZero(s.hibernatesAt())
 	}
-	if !s.view.HibernationOn {
+	if !s.view.HibernationOn && s.view.Listed {
 		r.DozeBlockedBy = s.dozeBlockers()
 	}
 	if s.view.HibernationOn && s.view.VolumesAtRisk {
@@ -212,7 +246,7 @@ func (s seen) row(state State, now time.Time) row {
 	return r
 }
 
-// defaultsOf names the annotations that the Cluster does not have itself, but its Namespace.
+// defaultsOf names the annotations that come from the Namespace, not from the Cluster itself.
 func defaultsOf(annotations map[string]string) []string {
 	var names []string
 	for key := range contract.Effective(annotations) {

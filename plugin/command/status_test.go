@@ -28,7 +28,7 @@ func fleet(t *testing.T) *world {
 	unlisted.Spec.Plugins = nil
 	objects := []client.Object{
 		elsewhere, elsewherePod, unlisted,
-		cluster("orders", annotate(contract.AnnotationLastWake, wakeOf)), pod("orders", "orders-1", 2*time.Hour, true),
+		cluster("orders", annotate(contract.AnnotationLastWake, wakeOf), func(c *cnpgv1.Cluster) { c.Labels = map[string]string{"team": "shop"} }), pod("orders", "orders-1", 2*time.Hour, true),
 		cluster("busy"), pod("busy", "busy-1", 50*time.Hour, true),
 		cluster("off", annotate(contract.AnnotationEnabled, "false")), pod("off", "off-1", time.Hour, true),
 		cluster("bad", annotate(contract.AnnotationActivity, "some")), pod("bad", "bad-1", time.Hour, true),
@@ -75,6 +75,8 @@ func TestStatus(t *testing.T) {
 		"status-one.txt":     {[]string{"status", "orders"}, nil},
 		"status-one-not.txt": {[]string{"status", "nobody"}, nil},
 		"status-all.txt":     {[]string{"status", "-A"}, nil},
+		"status-any.txt":     {[]string{"status", "--all"}, nil},
+		"status-labels.txt":  {[]string{"status", "-l", "team=shop", "-o", "name"}, nil},
 		"status-denied.txt":  {[]string{"status"}, func(w *world) { w.denied = true }},
 	} {
 		t.Run(file, func(t *testing.T) {
@@ -160,7 +162,7 @@ func TestColours(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
 		w := fleet(t)
-		answer, err := (&access{client: w.api, report: w.report}).table(t.Context(), "shop", "", time.Now())
+		answer, err := (&access{client: w.api, report: w.report}).table(t.Context(), choice{namespace: "shop"}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +238,7 @@ func TestWhatIsNotUnderstood(t *testing.T) {
 	var text strings.Builder
 	for _, line := range []string{
 		"slep orders", "status orders red", "status orders -A", "explain", "explain a b", "sleep", "sleep --timeout 0s orders", "wake --timeout -1s orders", "wake --timeout soon orders",
-		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "keep-awake orders 8d", "keep-awake orders d", "status --all", "status -o xml", "wake -o wide orders", "status -o jsonpath", "status -o jsonpath={",
+		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "keep-awake orders 8d", "keep-awake orders d", "status --every", "status --all orders", "status -l team=shop orders", "status -l =", "status -w -o name", "status -o xml", "wake -o wide orders", "status -o jsonpath", "status -o jsonpath={",
 		"status -A=perhaps", "release", "detach", "detach orders -A", "detach orders red", "detach -l=",
 	} {
 		text.WriteString(newWorld(t).run(context.Background(), strings.Fields(line)...))

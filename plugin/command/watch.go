@@ -20,9 +20,9 @@ const (
 // watcher writes clusters when they change.
 type watcher struct {
 	*access
-	program         *program
-	text            *statusText
-	namespace, name string
+	program *program
+	text    *statusText
+	which   choice
 
 	known map[types.NamespacedName]row // nil before the first look
 	said  string                       // the note printed last
@@ -33,7 +33,7 @@ func (w *watcher) watch(ctx context.Context) error {
 	w.text.goesOn = true
 	for {
 		began := time.Now()
-		answer, err := w.table(ctx, w.namespace, w.name, began)
+		answer, err := w.table(ctx, w.which, began)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -79,7 +79,7 @@ func (w *watcher) take(answer table, now time.Time) error {
 		w.tell(unknownInstances(answer.Note))
 	}
 	if before == nil && len(changed) == 0 {
-		w.program.sayNone(w.namespace)
+		w.program.sayNone(w.which)
 	}
 	return w.write(changed, now)
 }
