@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -27,6 +28,8 @@ type Prober struct {
 	Sidecars *Sidecars
 	// within replaces probeTimeout, unless it is zero. Only tests set it, because they may run on a slow machine.
 	within time.Duration
+	// announcing has the instances to whose sidecars a probe is being announced.
+	announcing sync.Map
 }
 
 // AcceptsSessions reports whether PostgreSQL answers a startup packet with anything but 57P03. It closes the connection after the
@@ -36,7 +39,7 @@ type Prober struct {
 // The local port is sent to the instance's sidecar before the startup packet, because the sidecar judges a connection once the kernel
 // reports its end, and PostgreSQL itself ends one that it refuses with 57P03. So the probe waits for the sidecar, for at most
 // probeTimeout: there may be none, and a NetworkPolicy may drop the request. A connection that PostgreSQL has accepted stays open
-// until the sidecar has its port, for at most announceFor.
+// until the sidecar has its port, for at most announceFor. While a probe waits, others of the same instance give up.
 func (p *Prober) AcceptsSessions(ctx context.Context, instance netip.AddrPort) bool {
 	return p.start(ctx, instance, p.limit(), ownProbe)
 }
@@ -63,11 +66,17 @@ func (p *Prober) start(
 	if err != nil {
 		return false
 	}
+	address := whose(addrPort(conn.LocalAddr()))
+	if address.Probe {
+		if _, waits := p.announcing.LoadOrStore(instance, nil); waits {
+			_ = conn.Close()
+			return false
+		}
+	}
 	telling, end := context.WithTimeout(context.WithoutCancel(ctx), announceFor)
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		address := whose(addrPort(conn.LocalAddr()))
 		_ = wait.PollUntilContextCancel(telling, announceEvery, true, func(ctx context.Context) (bool, error) {
 			return p.Sidecars.Send(ctx, instance.Addr(), address), nil // without an answer it counts as a client
 		})
@@ -75,6 +84,10 @@ func (p *Prober) start(
 	select {
 	case <-told:
 	case <-time.After(patience):
+	case <-ctx.Done():
+	}
+	if address.Probe {
+		p.announcing.Delete(instance)
 	}
 	probing, cancel := context.WithTimeout(ctx, p.limit())
 	defer cancel()

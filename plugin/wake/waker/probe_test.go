@@ -162,6 +162,28 @@ func TestProber_tellsTheSidecarBeforePostgreSQLCanRefuse(t *testing.T) {
 	}
 }
 
+func TestProber_announcesOneProbeOfAnInstanceAtATime(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	p := &Prober{within: time.Minute, Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		asked <- struct{}{}
+		<-release
+	})}
+	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
+	instance, _ := postgres(t, password)
+	first := make(chan bool, 1)
+	go func() { first <- p.AcceptsSessions(t.Context(), instance) }()
+	<-asked
+	if p.AcceptsSessions(t.Context(), instance) {
+		t.Error("a second probe has an answer, although PostgreSQL answers one connection")
+	}
+	close(release)
+	if !<-first {
+		t.Error("the first probe has no answer")
+	}
+}
+
 func equal(a, b netip.AddrPort) bool { return a == b }
 
 // patient sends without a deadline, because this machine may be slower than a network has to be.
