@@ -202,6 +202,12 @@ func TestRender_isWhatKustomizeGives(t *testing.T) {
 			kustomization: base,
 		},
 		{
+			// kustomize does not know yet that a MutatingAdmissionPolicy has no namespace, so not in another one.
+			rule:          "the enrolment of new clusters",
+			values:        []string{"policies.instances=false", "policies.plugin=false", "policies.enrolment=true"},
+			kustomization: base + components("self-provisioned-certificates", "enrolment"),
+		},
+		{
 			rule:          "both policies",
 			values:        []string{"policies.annotations=true"},
 			kustomization: base + components("self-provisioned-certificates", "policies"),

@@ -45,9 +45,18 @@ const attempts = 3
 // Start starts an API server with the operator's CRDs of these plural names. It ends with the test.
 func Start(t *testing.T, plurals ...string) *rest.Config {
 	t.Helper()
+	return StartWith(t, nil, plurals...)
+}
+
+// StartWith is Start for an API server with further arguments.
+func StartWith(t *testing.T, arguments map[string]string, plurals ...string) *rest.Config {
+	t.Helper()
 	program := Program(t)
 	for attempt := 1; ; attempt++ {
 		environment := environmentOf(t, program, plurals)
+		for name, value := range arguments {
+			environment.ControlPlane.APIServer.Configure().Set(name, value)
+		}
 		config, err := environment.Start()
 		if err == nil {
 			t.Cleanup(func() {

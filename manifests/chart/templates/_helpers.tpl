@@ -91,7 +91,7 @@ The objects of a file that the kustomize components have too, with this release'
 {{- $object := fromYaml . -}}
 {{- if $object.Error }}{{ fail (printf "a part of %s cannot be read: %s" $.file $object.Error) }}{{ end -}}
 {{- $metadata := $object.metadata -}}
-{{- if not (regexMatch "^(Cluster|ValidatingAdmission)" $object.kind) -}}
+{{- if not (regexMatch "^(Cluster|ValidatingAdmission|MutatingAdmission)" $object.kind) -}}
 {{- $_ := set $metadata "namespace" $namespace -}}
 {{- end -}}
 {{- $_ := set $metadata "labels" (merge (dict) (default (dict) $more) (default (dict) $metadata.labels) (include "scale-to-zero.labels" $root | fromYaml)) -}}

@@ -42,7 +42,13 @@ var resources = []string{"clusters", "scheduledbackups", "backups", "databases"}
 // begin starts an API server with resources and a namespace; install adds the policies to what is there by then.
 func begin(t *testing.T, resources ...string) *server {
 	t.Helper()
-	s := &server{t: t, scheme: runtime.NewScheme(), config: apiservertest.Start(t, resources...)}
+	return connect(t, apiservertest.Start(t, resources...))
+}
+
+// connect is begin for an API server that has been started.
+func connect(t *testing.T, config *rest.Config) *server {
+	t.Helper()
+	s := &server{t: t, scheme: runtime.NewScheme(), config: config}
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cnpgv1.AddToScheme} {
 		s.must(add(s.scheme))
 	}
@@ -70,6 +76,14 @@ func (s *server) create(objects ...client.Object) {
 // install applies what the component's kustomization lists.
 func (s *server) install(component string) {
 	s.t.Helper()
+	for _, object := range s.objects(component) {
+		s.create(object)
+	}
+}
+
+// objects reads what the component's kustomization lists.
+func (s *server) objects(component string) (objects []*unstructured.Unstructured) {
+	s.t.Helper()
 	var kustomization struct{ Resources []string }
 	read := func(name string) []byte {
 		body, err := os.ReadFile(filepath.Join(component, name))
@@ -81,9 +95,10 @@ func (s *server) install(component string) {
 		for _, document := range bytes.Split(read(name), []byte("\n---\n")) {
 			var object unstructured.Unstructured
 			s.must(yaml.UnmarshalStrict(document, &object.Object))
-			s.create(&object)
+			objects = append(objects, &object)
 		}
 	}
+	return objects
 }
 
 // as is a client of somebody else.
