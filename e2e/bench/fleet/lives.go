@@ -75,6 +75,9 @@ func (f *fleet) lives(ctx context.Context) error {
 	if err := f.crowd(ctx, other); err != nil {
 		return err
 	}
+	if err := f.defaults(ctx); err != nil {
+		return err
+	}
 	return f.kill(ctx, other)
 }
 

@@ -50,7 +50,7 @@ func main() {
 	flag.BoolVar(&o.inside, "inside", false, "the network is this command's own already")
 	flag.Parse()
 	if flag.NArg() != 0 { // what follows would be no flag, -inside among it: this command would run itself again and again
-		fmt.Fprintf(os.Stderr, "fleet: argument %q is not understood: all options are flags\n", flag.Arg(0))
+		fmt.Fprintf(os.Stderr, "fleet: argument %q is invalid: all options are flags\n", flag.Arg(0))
 		os.Exit(2)
 	}
 	log.SetLogger(logr.Discard())
