@@ -1,7 +1,13 @@
 package docs
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -14,13 +20,54 @@ var banned = map[string]string{
 	`\bnot understood\b`: "invalid",
 }
 
+// bannedInMessages are further ones, of what the programs say: a clause as the subject, and an actor that is not named.
+var bannedInMessages = map[string]string{
+	`\b(can|could) not be \w+ed\b`:                    "cannot and the verb, with the actor as the subject",
+	`^(what|whether|who|which|where) .* is not known`: "cannot tell",
+	`\b[Nn]obody (uses|used|knows)\b`:                 "is idle, is unknown",
+	`\bis (tried|begun) again\b`:                      "retries, begins again",
+}
+
+func check(t *testing.T, where, text string, banned map[string]string) {
+	t.Helper()
+	for construction, instead := range banned {
+		for _, found := range regexp.MustCompile(`.{0,40}(`+construction+`).{0,40}`).FindAllString(text, -1) {
+			t.Errorf("%s: %q: write %s", where, found, instead)
+		}
+	}
+}
+
 func TestPages_arePlainEnglish(t *testing.T) {
 	t.Parallel()
 	for _, p := range pages(t) {
-		for construction, instead := range banned {
-			for _, found := range regexp.MustCompile(`.{0,40}(`+construction+`).{0,40}`).FindAllString(p.text, -1) {
-				t.Errorf("%s: %q: write %s", p.path, found, instead)
+		check(t, p.path, p.text, banned)
+	}
+}
+
+func TestMessages_arePlainEnglish(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"../plugin", "../sidecar"} {
+		err := filepath.WalkDir(program, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
 			}
+			files := token.NewFileSet()
+			file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(node ast.Node) bool {
+				if text, ok := node.(*ast.BasicLit); ok && text.Kind == token.STRING {
+					where := files.Position(text.Pos()).String()
+					check(t, where, strings.Trim(text.Value, "\"`"), banned)
+					check(t, where, strings.Trim(text.Value, "\"`"), bannedInMessages)
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }

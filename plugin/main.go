@@ -91,7 +91,7 @@ func makeCertificates(ctx context.Context, arguments []string, stdout, stderr io
 	flags.StringVar(&names.Service, "service", "scale-to-zero", "the plugin's Service")
 	flags.StringVar(&names.ServerSecret, "server-secret", "scaletozero-server-tls", "Secret of the plugin's certificate")
 	flags.StringVar(&names.ClientSecret, "client-secret", "scaletozero-client-tls", "Secret of the operator's certificate")
-	keep := flags.Bool("keep", false, "go on and renew them in time")
+	keep := flags.Bool("keep", false, "keep running and renew them in time")
 	if err := flags.Parse(arguments); err != nil {
 		return fmt.Errorf("read the flags: %w", err)
 	}

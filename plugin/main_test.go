@@ -48,7 +48,7 @@ func TestRun(t *testing.T) {
 		{"nothing is not understood", nil, 2, usage},
 		{"nor is something else", []string{"serve"}, 2, `"serve"`},
 		{"the version is printed", []string{"version"}, 0, version},
-		{"arguments that are no flags are not understood", []string{"check-uninstall", "orders"}, 1, `argument "orders" is not understood`},
+		{"arguments that are no flags are not understood", []string{"check-uninstall", "orders"}, 1, `argument "orders" is invalid`},
 		{"the command line for people is another program", []string{"kubectl", "status"}, 2, `"kubectl"`},
 	} {
 		var out bytes.Buffer

@@ -124,7 +124,7 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	text, err := gzip.NewReader(bytes.NewReader(current.body.Bytes()))
 	if err != nil {
-		http.Error(w, "the page cannot be read", http.StatusInternalServerError)
+		http.Error(w, "cannot read the page", http.StatusInternalServerError)
 		return
 	}
 	w.WriteHeader(current.status)

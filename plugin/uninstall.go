@@ -37,7 +37,7 @@ func checkUninstall(ctx context.Context, arguments []string, stdout, stderr io.W
 		return fmt.Errorf("read the flags: %w", err)
 	}
 	if flags.NArg() != 0 {
-		return fmt.Errorf("argument %q is not understood: all settings are flags", flags.Arg(0))
+		return fmt.Errorf("argument %q is invalid: all settings are flags", flags.Arg(0))
 	}
 	config, err := ctrl.GetConfig()
 	if err != nil {

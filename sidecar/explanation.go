@@ -89,7 +89,7 @@ func verdict(s activity.Session, class activity.Class, rules activity.Rules) (co
 		return true, idle.ReasonWraparoundVacuum.Description()
 	default:
 		if rules.Queries && s.State == "idle" {
-			return false, "it rests, and activity=queries counts it only up to its last statement"
+			return false, "idle; with activity=queries it counts only until its last statement ended"
 		}
 		return true, "it is a client session"
 	}

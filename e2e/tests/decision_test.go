@@ -235,7 +235,7 @@ func TestBlockers(t *testing.T) {
 	s.blockedBy(c, "advisory_lock", "prepared_transaction", "replication_client")
 	reader.Close()
 
-	s.explains(c, "activity=queries counts it only up to its last statement", "(prepared_transaction)", "(advisory_lock)", "COUNTS")
+	s.explains(c, "activity=queries it counts only until its last statement ended", "(prepared_transaction)", "(advisory_lock)", "COUNTS")
 	s.asSuperuser(c, "app", "rollback prepared 'two-phase'")
 	locker.Close()
 	s.fallsAsleep(c, "asleep once nothing blocks")

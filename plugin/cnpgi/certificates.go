@@ -44,7 +44,7 @@ func (c *certificates) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	failure := ""
 	if err := c.load(); err != nil {
 		if failure = err.Error(); failure != c.failure {
-			c.logger.Warn("the certificates cannot be read; the last ones stay in use", "error", failure)
+			c.logger.Warn("cannot read the certificates; the last ones stay in use", "error", failure)
 		}
 	}
 	c.failure = failure

@@ -23,7 +23,7 @@ func (i *Identity) GetPluginMetadata(
 ) (*identity.GetPluginMetadataResponse, error) {
 	return &identity.GetPluginMetadataResponse{
 		Name: contract.PluginName, Version: i.Version, DisplayName: "Scale to zero",
-		Description: "Hibernates clusters that nobody uses", Vendor: "cnpg-i/scale-to-zero",
+		Description: "Hibernates idle clusters", Vendor: "cnpg-i/scale-to-zero",
 		ProjectUrl: "https://github.com/cnpg-i/scale-to-zero", RepositoryUrl: "https://github.com/cnpg-i/scale-to-zero",
 		License: "Apache-2.0", LicenseUrl: "https://www.apache.org/licenses/LICENSE-2.0", Maturity: "alpha",
 	}, nil

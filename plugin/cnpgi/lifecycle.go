@@ -106,7 +106,7 @@ func (l *Lifecycle) patch(
 		err = json.Unmarshal(request.GetObjectDefinition(), &pod)
 	}
 	if err != nil {
-		l.Logger.Error("the pod of a request cannot be read", "operation", nameOf(operation), "error", err.Error())
+		l.Logger.Error("cannot read the pod of a request", "operation", nameOf(operation), "error", err.Error())
 		return nil, ResultUnreadable
 	}
 	if pod.Labels["cnpg.io/podRole"] != "instance" {

@@ -50,7 +50,7 @@ stays. This does not wake a cluster that sleeps.`,
 
 func (p *program) releaseCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "release CLUSTER", Short: "Cancel keep-awake, whoever set it",
+		Use: "release CLUSTER", Short: "Cancel keep-awake, regardless of who set it",
 		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
 			return p.keep(c, arguments[0], func(cluster *cnpgv1.Cluster, _ time.Time) (time.Time, bool) {

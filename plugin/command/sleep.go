@@ -233,7 +233,7 @@ func (s *sleeper) removeRequest(ctx context.Context) {
 		return map[string]*string{contract.AnnotationSleepRequested: nil}
 	})
 	if err != nil {
-		s.say("The annotation %s could not be removed; in five minutes it means nothing: %v",
+		s.say("Cannot remove the annotation %s, which has no effect after five minutes: %v",
 			contract.AnnotationSleepRequested, err)
 	}
 }

@@ -132,7 +132,7 @@ func (p *program) sayNote(note string) {
 }
 
 func unknownInstances(note string) string {
-	return "Which instances are ready, and since when, is not known: " + note
+	return "Cannot tell which instances are ready: " + note
 }
 
 // sayNone prints that there is nothing to list.

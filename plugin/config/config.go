@@ -144,7 +144,7 @@ func Parse(arguments []string, lookup func(string) (string, bool), output io.Wri
 		r.problems = append(r.problems, fmt.Errorf("%s is %q: it has been removed, and must not be set; admission policies refuse invalid annotations", removed, value))
 	}
 	if flags.NArg() != 0 {
-		r.problems = append(r.problems, fmt.Errorf("argument %q is not understood: all settings are flags", flags.Arg(0)))
+		r.problems = append(r.problems, fmt.Errorf("argument %q is invalid: all settings are flags", flags.Arg(0)))
 	}
 	config := r.config()
 	if len(r.problems) != 0 {
@@ -209,7 +209,7 @@ func (r *reader) address(name, example string) {
 func (r *reader) serving(c Config) {
 	r.address("METRICS_ADDRESS", ":8080")
 	if c.ServerAddress == "" && c.SocketDirectory == "" {
-		r.bad("SERVER_ADDRESS", "either it or PLUGIN_SOCKET_DIR must be set, or nobody can reach the plugin")
+		r.bad("SERVER_ADDRESS", "set it or PLUGIN_SOCKET_DIR, because otherwise the operator cannot reach the plugin")
 	}
 	if c.SocketDirectory != "" {
 		if info, err := os.Stat(c.SocketDirectory); err != nil || !info.IsDir() {

@@ -56,7 +56,7 @@ type Certificates struct {
 // NewCertificates makes the collector; expiry is called at each scrape.
 func NewCertificates(expiry func() (map[string]time.Time, error)) *Certificates {
 	return &Certificates{expiry, prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds",
-		"When the certificate that the plugin (server) or the operator (client) presents expires; absent while it cannot be read.", []string{"certificate"}, nil)}
+		"When the certificate that the plugin (server) or the operator (client) presents expires; absent while the plugin cannot read it.", []string{"certificate"}, nil)}
 }
 
 // Describe sends the description.

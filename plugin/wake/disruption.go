@@ -51,7 +51,7 @@ func (c *Controller) onNode(ctx context.Context, o client.Object) []reconcile.Re
 	}
 	clusters, err := c.Informers.Clusters(ctx, "")
 	if err != nil {
-		c.Logger.Warn("the Clusters could not be listed", "error", err.Error())
+		c.Logger.Warn("cannot list the Clusters", "error", err.Error())
 		return nil
 	}
 	now := time.Now()

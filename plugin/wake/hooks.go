@@ -37,7 +37,7 @@ func (h *hooks) WakeForBackup(ctx context.Context, name types.NamespacedName, ba
 	defer cancel()
 	waits, err := h.wakeForBackup(ctx, name, backup)
 	if err != nil {
-		h.Logger.Warn("a dozing cluster could not be woken for its Backup",
+		h.Logger.Warn("cannot wake a dozing cluster for its Backup",
 			"namespace", name.Namespace, "cluster", name.Name, "backup", backup, "error", err.Error())
 	}
 	return waits

@@ -114,7 +114,7 @@ func (c *Controller) replicaChanged(ctx context.Context, pod client.Object, q qu
 	if pod.GetUID() == c.Settings.Replica.UID {
 		clusters, err := c.Informers.Clusters(ctx, "")
 		if err != nil {
-			c.Logger.Warn("the Clusters could not be listed", "error", err.Error())
+			c.Logger.Warn("cannot list the Clusters", "error", err.Error())
 			return
 		}
 		for i := range clusters {
@@ -124,7 +124,7 @@ func (c *Controller) replicaChanged(ctx context.Context, pod client.Object, q qu
 	}
 	routed, err := c.Informers.SlicesOf(ctx, pod.GetUID())
 	if err != nil {
-		c.Logger.Warn("the EndpointSlices of a replica could not be listed", "pod", pod.GetName(), "error", err.Error())
+		c.Logger.Warn("cannot list the EndpointSlices of a replica", "pod", pod.GetName(), "error", err.Error())
 		return
 	}
 	for i := range routed {

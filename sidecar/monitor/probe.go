@@ -75,7 +75,7 @@ func (p *prober) accepts(ctx context.Context) (bool, error) {
 	p.at = time.Now()
 	refusing, err := p.server.ShuttingDown(ctx)
 	if err != nil {
-		p.logger.Debug("the server cannot be asked whether it is shutting down", "error", err.Error())
+		p.logger.Debug("cannot ask the server whether it is shutting down", "error", err.Error())
 	}
 	return err == nil && !refusing, err
 }

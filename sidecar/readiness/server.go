@@ -28,7 +28,7 @@ func Serve(ctx context.Context, address, socket string, logger *slog.Logger) {
 		if ctx.Err() != nil {
 			return
 		}
-		logger.Error("the readiness port cannot be leased", "error", err.Error())
+		logger.Error("cannot lease the readiness port", "error", err.Error())
 		process.Pause(ctx, retryInterval)
 	}
 }

@@ -46,7 +46,7 @@ func (m *Metrics) Handler(cluster, pod string, clientAddrs *monitor.ClientAddrs,
 		report.Nonce = nonce
 		body, err := contract.EncodeReport(report)
 		if err != nil {
-			http.Error(w, "the report cannot be encoded", http.StatusInternalServerError)
+			http.Error(w, "cannot encode the report", http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -79,7 +79,7 @@ func addClientAddr(w http.ResponseWriter, r *http.Request, clientAddrs *monitor.
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, contract.MaxClientAddressBytes+1))
 	if err != nil {
-		http.Error(w, "the client address cannot be read", http.StatusBadRequest)
+		http.Error(w, "cannot read the client address", http.StatusBadRequest)
 		return
 	}
 	i, err := contract.DecodeClientAddress(body)

@@ -74,7 +74,7 @@ func Route(
 	case obstacle != "":
 	case !willSelect:
 		obstacle = "it selects instances by labels that only their pods have, such as those of the operator's setting INHERITED_LABELS, so that " +
-			"nobody knows whom it selects while they are gone; spec.inheritedMetadata.labels of the Cluster would say it"
+			"it is unknown which pods it selects while they are gone; spec.inheritedMetadata.labels of the Cluster would say it"
 	default:
 		obstacle = ambiguity(service, cluster, all)
 	}

@@ -22,7 +22,7 @@ func (g *Gateway) accept(d *serviceListener) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
-			g.logger.Warn("a connection cannot be accepted", "namespace", d.service.Namespace, "service", d.service.Name, "error", err.Error())
+			g.logger.Warn("cannot accept a connection", "namespace", d.service.Namespace, "service", d.service.Name, "error", err.Error())
 			pause(g.cut, acceptPause)
 		}
 	}

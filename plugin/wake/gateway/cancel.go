@@ -34,7 +34,7 @@ func (c *clientConn) cancel(ctx context.Context, packet []byte) {
 func (c *clientConn) cancelAt(ctx context.Context, target netip.AddrPort, packet []byte) {
 	server, err := c.dial(ctx, target)
 	if err != nil {
-		c.logger.Debug("a cancel request cannot be passed on", "instance", target.String(), "error", err.Error())
+		c.logger.Debug("cannot pass on a cancel request", "instance", target.String(), "error", err.Error())
 		return
 	}
 	defer func() { _ = server.Close() }()

@@ -86,7 +86,7 @@ func (c *clientConn) refuse(kind startup.Kind, why error) {
 	}
 	packet, err := startup.Refuse(told.state, told.message)
 	if err != nil {
-		c.logger.Error("a refusal cannot be encoded", "error", err.Error())
+		c.logger.Error("cannot encode a refusal", "error", err.Error())
 		return
 	}
 	_ = c.client.SetWriteDeadline(time.Now().Add(refuseFor))

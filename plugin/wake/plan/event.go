@@ -41,13 +41,13 @@ func (p *Plan) tellUnroutable(state State) {
 	case names == before:
 		return
 	}
-	message := "The cluster stays awake, because the clients of these Services could not be routed to the gateway while it sleeps: "
+	message := "The cluster stays awake, because the gateway could not receive the clients of these Services while it sleeps: "
 	if state.Cluster.Sleeps() {
 		message = "The cluster sleeps, and not every client of these Services reaches the gateway, which would wake it. A connection to " +
 			"its Service " + state.Name.Name + "-rw wakes it, and it then stays awake: "
 	}
 	p.Changes = append(p.Changes, Change{
-		Annotations: map[string]*string{contract.AnnotationUnroutableServices: &names}, Why: "clients of a cluster's Services cannot be led to the gateway",
+		Annotations: map[string]*string{contract.AnnotationUnroutableServices: &names}, Why: "cannot route the clients of a cluster's Services to the gateway",
 		First: &Event{
 			Warning: true, Reason: "ServiceUnroutable", Occasion: names,
 			Message: message + names + ". Change them, or set their annotation " + contract.AnnotationUnroutable + " to " + contract.UnroutableAccept,

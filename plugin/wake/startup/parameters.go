@@ -40,7 +40,7 @@ func (p *Packet) set(name, value string) error {
 	case "replication":
 		replication, understood := parseReplication(value)
 		if !understood {
-			return errors.New("the value of replication is not understood")
+			return errors.New("the value of replication is invalid")
 		}
 		p.Replication = replication
 	}

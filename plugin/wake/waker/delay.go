@@ -98,13 +98,13 @@ func causeOf(
 ) string {
 	switch {
 	case cluster.Dozing && cluster.Stopped:
-		return "the fence could not be lifted; the plugin's log says why"
+		return "the plugin cannot lift the fence; its log says why"
 	case cluster.Dozing || cluster.MayStillStop:
 		return "PostgreSQL has not stopped yet for the doze that it is woken from"
 	case cluster.HibernationOn && len(instances) != 0:
 		return fmt.Sprintf("the operator has not hibernated the cluster yet, and pod %s is still there", instances[0].Name)
 	case cluster.HibernationOn && cluster.Hibernated:
-		return "the hibernation annotation could not be turned off; the plugin's log says why"
+		return "the plugin cannot turn off the hibernation annotation; its log says why"
 	case cluster.HibernationOn:
 		return "the operator has not said that it has hibernated the cluster; is it running?"
 	case len(instances) == 0:
@@ -150,7 +150,7 @@ func causeIn(pod *corev1.Pod, events []corev1.Event) string {
 		return ""
 	}
 	if event := newestOf(pod, events, "FailedAttachVolume", "FailedMount"); event != nil {
-		return fmt.Sprintf("a volume of pod %s is not there (%s): %s", pod.Name, event.Reason, event.Message)
+		return fmt.Sprintf("a volume of pod %s is not available (%s): %s", pod.Name, event.Reason, event.Message)
 	}
 	return fmt.Sprintf("the containers of pod %s are being created", pod.Name)
 }

@@ -112,7 +112,7 @@ func TestResolve_saysWhatADelayedWakeWaitsFor(t *testing.T) {
 		}
 		synctest.Wait()
 		_, _, _, events := w.seen()
-		if len(events) != 2 || !strings.Contains(events[0], "WakeDelayed The wake takes longer than 1m0s: a volume of pod orders-1 is not there (FailedAttachVolume): Multi-Attach error") ||
+		if len(events) != 2 || !strings.Contains(events[0], "WakeDelayed The wake takes longer than 1m0s: a volume of pod orders-1 is not available (FailedAttachVolume): Multi-Attach error") ||
 			!strings.Contains(events[1], "WakeTimedOut") || !strings.Contains(events[1], "Multi-Attach error") {
 			t.Errorf("events:\n%s", strings.Join(events, "\n"))
 		}
@@ -162,7 +162,7 @@ func TestCauseOf_namesWhatTheWakeWaitsFor(t *testing.T) {
 	}{
 		{"a pod that is still there", on, pod(func(*corev1.Pod) {}), nil, "pod orders-1 is still there"},
 		{"an operator that does not hibernate", on, nil, nil, "has not said that it has hibernated"},
-		{"hibernation, once the operator has", plan.Cluster{HibernationOn: true, Hibernated: true}, nil, nil, "the hibernation annotation could not be turned off"},
+		{"hibernation, once the operator has", plan.Cluster{HibernationOn: true, Hibernated: true}, nil, nil, "the plugin cannot turn off the hibernation annotation"},
 		{"an operator that makes no pod", plan.Cluster{}, nil, nil, "has made no pod"},
 		{"a pod that goes", plan.Cluster{}, pod(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), nil, "PostgreSQL does not"},
 		{"a pod without a node", plan.Cluster{}, pod(func(p *corev1.Pod) {
@@ -174,7 +174,7 @@ func TestCauseOf_namesWhatTheWakeWaitsFor(t *testing.T) {
 			{InvolvedObject: corev1.ObjectReference{Name: "orders-1"}, Reason: "FailedMount", Message: "timed out"},
 			{InvolvedObject: corev1.ObjectReference{Name: "orders-1"}, Reason: "FailedAttachVolume", Message: "older", LastTimestamp: metav1.Time{}},
 			{InvolvedObject: corev1.ObjectReference{Name: "orders-2"}, Reason: "FailedMount", Message: "another's", LastTimestamp: metav1.Now()},
-		}, "is not there (FailedMount): timed out"},
+		}, "is not available (FailedMount): timed out"},
 		{"containers that are being made", plan.Cluster{}, in(waitingFor("ContainerCreating", "")), nil, "are being created"},
 		{"PostgreSQL itself", plan.Cluster{}, in(corev1.ContainerStatus{}), nil, "PostgreSQL does not accept sessions yet"},
 	} {

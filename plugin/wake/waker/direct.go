@@ -50,7 +50,7 @@ func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr,
 			return !allowed
 		}
 	}
-	w.Logger.Warn("whether NetworkPolicies let a client in is not known: it is asked to connect again", "namespace", target.Namespace,
+	w.Logger.Warn("cannot tell whether NetworkPolicies admit a client, which is asked to connect again", "namespace", target.Namespace,
 		"cluster", seen.cluster.Name, "peer", peer, "error", err.Error())
 	return true
 }

@@ -242,7 +242,7 @@ func (w *Waker) MayBegin(ctx context.Context, service gateway.Service) bool {
 	defer cancel()
 	var cluster cnpgv1.Cluster
 	if err := w.APIReader.Get(ctx, clusterOf(service), &cluster); err != nil {
-		w.Logger.Warn("whether a cluster is about to doze is not known: its clients wait", "namespace", service.Namespace, "cluster", service.Cluster, "error", err.Error())
+		w.Logger.Warn("cannot tell whether a cluster is about to doze; its clients wait", "namespace", service.Namespace, "cluster", service.Cluster, "error", err.Error())
 		return false
 	}
 	return !plan.View(&cluster, time.Now()).HoldsAll()
