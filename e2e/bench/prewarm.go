@@ -50,6 +50,9 @@ func prewarmed(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 			{"a hibernation", func(c *cnpgv1.Cluster) error { return hibernatesOnce(ctx, kube, c) }},
 		} {
 			for _, c := range clusters {
+				if _, err := firstQuery(ctx, kube, c); err != nil { // it dozes while the other one is measured
+					return err
+				}
 				before, err := perSecond(ctx, kube, c)
 				if err != nil {
 					return err
