@@ -18,7 +18,7 @@ import (
 
 // Fields that the informers find objects by.
 const (
-	byCluster = "cluster" // Services by what they select, slices of ours and pods by their label
+	byCluster = "cluster" // Services by their selector, slices of ours and pods by their label
 	byService = "service" // a Service's own slices
 	byReplica = "replica" // slices of ours by the gateway's pod that they lead to
 	byPorts   = "ports"   // slices of ours by the port of the gateways that they name, and its neighbours

@@ -32,7 +32,7 @@ import (
 )
 
 // ByObject says what the informers watch and keep. namespace is the plugin's own, where they watch every pod: the
-// gateways' carry no label that is sure to be there, since they may be the operator's.
+// gateways' may be the operator's, and carry no label that is sure to be there.
 //
 // What is read from these informers is shared and must not be changed.
 func ByObject(namespace string) map[client.Object]cache.ByObject {
