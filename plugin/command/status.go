@@ -142,9 +142,11 @@ func (p *program) sayNone(which choice) {
 	if which.namespace != "" {
 		fmt.Fprintf(&message, " in the namespace %q", which.namespace)
 	}
-	switch {
-	case which.matching != nil && !which.matching.Empty():
+	switch selected := which.matching != nil && !which.matching.Empty(); {
+	case selected && which.all:
 		message.WriteString(" matches the selector")
+	case selected:
+		message.WriteString(" matches the selector and lists the plugin")
 	case which.all:
 		message.WriteString(" exists")
 	default:

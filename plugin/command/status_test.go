@@ -97,6 +97,7 @@ func TestStatus(t *testing.T) {
 	t.Run("an empty namespace is no failure", func(t *testing.T) {
 		t.Parallel()
 		golden(t, "status-none.txt", newWorld(t).run(t.Context(), "status"))
+		golden(t, "status-none-selected.txt", newWorld(t).run(t.Context(), "status", "-l", "team=shop"))
 		golden(t, "status-none.json", newWorld(t).run(t.Context(), "status", "-o", "json"))
 	})
 }
