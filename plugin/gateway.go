@@ -73,10 +73,11 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ct
 	tell := &events.Writer{Client: manager.GetClient(), Pod: c.Replica.Pod}
 	sidecars := waker.NewSidecars(logger)
 	prober := &waker.Prober{Sidecars: sidecars}
+	budget := waker.NewBudget(c.WakeSourceBurst, c.WakeBurst, c.WakeRate)
 	backend := &waker.Waker{
 		Informers: reader, APIReader: manager.GetAPIReader(), Client: manager.GetClient(), Notifier: notifier, Stopping: stopping,
 		Probe: prober.AcceptsSessions, Signal: prober.Signal, NodesWait: c.HandoverWait, Sidecars: sidecars, Events: tell, Recorder: recorder,
-		Observer: counts, Logger: logger, Budget: waker.NewBudget(c.WakeSourceBurst, c.WakeBurst, c.WakeRate), PodSearches: semaphore.NewWeighted(waker.PodSearches), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
+		Observer: counts, Logger: logger, Budget: budget, PodSearches: semaphore.NewWeighted(waker.PodSearches), Allowed: c.Allow, Addresses: c.Replica.Addresses, Limit: c.WakeTimeout, Base: ctx,
 	}
 	clients := gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger)
 	controller := wake.New(wake.Access{
@@ -89,7 +90,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ct
 			Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Namespace: c.Replica.Namespace, Range: c.Ports, Named: reader.Naming,
 		},
 		Gateway: clients,
-		Listen:  entry.Listen, Dial: to.dial, Ask: to.ask, Notifier: notifier, Stopping: stopping, Observer: counts,
+		Listen:  entry.Listen, Dial: to.dial, Ask: to.ask, Notifier: notifier, Stopping: stopping, Budget: budget, Observer: counts,
 	})
 	backend.Stale = controller.Stale
 	if err := controller.SetupWithManager(manager); err != nil {

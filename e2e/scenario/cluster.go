@@ -26,6 +26,7 @@ const (
 	SidecarUpdate     = "xata.io/scale-to-zero-sidecar-update"
 	Suspended         = "xata.io/scale-to-zero-suspended"
 	WakeBy            = "xata.io/scale-to-zero-wake"
+	WakeRequested     = "xata.io/scale-to-zero-wake-requested"
 	Announced         = "xata.io/scale-to-zero-announced"
 	GatewayReady      = "xata.io/scale-to-zero-gateway-ready"
 	Database          = "xata.io/scale-to-zero-database"

@@ -122,7 +122,7 @@ func (s *story) tidies(c *cnpgv1.Cluster, like shape) error {
 	s.Helper()
 	annotations := map[string]any{scenario.Enabled: "true", scenario.InactivityMinutes: never}
 	for _, key := range []string{
-		scenario.Activity, scenario.Ignore, scenario.KeepAwake, scenario.KeepAwakeUntil, scenario.Database, scenario.WakeBy,
+		scenario.Activity, scenario.Ignore, scenario.KeepAwake, scenario.KeepAwakeUntil, scenario.Database, scenario.WakeBy, scenario.WakeRequested,
 		scenario.DozeMinutes, "cnpg.io/reconciliationLoop",
 		scenario.LastWake, // the plugin writes the Event of this wake anew once it is deleted
 	} {

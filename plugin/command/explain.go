@@ -91,7 +91,7 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 	effective := contract.Effective(cluster.Annotations)
 	for _, key := range []string{
 		contract.AnnotationEnabled, contract.AnnotationInactivityMinutes, contract.AnnotationDozeMinutes, contract.AnnotationActivity, contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationWake,
-		contract.AnnotationGatewayAddress, contract.AnnotationSidecarUpdate, contract.AnnotationDatabase, contract.AnnotationSleepRequested, contract.AnnotationUnroutableServices,
+		contract.AnnotationGatewayAddress, contract.AnnotationSidecarUpdate, contract.AnnotationDatabase, contract.AnnotationSleepRequested, contract.AnnotationWakeRequested, contract.AnnotationUnroutableServices,
 	} {
 		if value, there := effective[key]; there {
 			e.Rules[strings.TrimPrefix(key, contract.Prefix)] = value
@@ -180,6 +180,9 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 		p("If nothing happens, the threshold passes at %s.\n", e.Due.Format(time.RFC3339))
 	default:
 		p("The threshold passed at %s.\n", e.Due.Format(time.RFC3339))
+	}
+	if e.WakesBy != nil {
+		p("A keep-awake window opens at %s, and the cluster is woken before.\n", e.WakesBy.UTC().Format(time.RFC3339))
 	}
 	if e.LastWake != nil {
 		through := ""

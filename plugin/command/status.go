@@ -22,9 +22,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// The values of the wake annotation.
-const wakeOnConnect, wakeManual = "on-connect", "manual"
-
 // row is the output of status for one cluster.
 type row struct {
 	Namespace string     `json:"namespace"`
@@ -38,6 +35,8 @@ type row struct {
 	BlockedBy        []string `json:"blockedBy"`
 	// DozeBlockedBy is why the cluster does not doze although its annotations ask for it.
 	DozeBlockedBy []string `json:"dozeBlockedBy,omitempty"`
+	// WakesBy is when a keep-awake window opens that wakes the sleeping cluster before; absent without one.
+	WakesBy *time.Time `json:"wakesBy,omitempty"`
 	// Due is when the cluster would sleep, or hibernate if it dozes, if nothing happens; absent while unknown.
 	Due *time.Time `json:"due,omitempty"`
 	// Primary is the pod of the primary, even while the cluster sleeps.
@@ -210,10 +209,7 @@ func (s seen) row(state State, now time.Time) row {
 	case !s.view.Listed:
 	case s.view.Problems == 0:
 		threshold := s.view.Policy.Threshold.Seconds()
-		r.ThresholdSeconds, r.Wake = &threshold, wakeOnConnect
-		if s.view.Policy.Manual {
-			r.Wake = wakeManual
-		}
+		r.ThresholdSeconds, r.Wake = &threshold, s.view.Policy.Wake()
 	default:
 		r.BlockedBy = append(r.BlockedBy, string(idle.ReasonInvalidAnnotation))
 	}
@@ -235,6 +231,9 @@ func (s seen) row(state State, now time.Time) row {
 	}
 	if state == StateDozing {
 		r.Due = unlessZero(s.hibernatesAt())
+	}
+	if (state == StateDozing || state == StateAsleep) && s.view.ObstacleTo(contract.CauseWindow) == "" {
+		r.WakesBy = unlessZero(s.view.Policy.NextOpening(now))
 	}
 	if !s.view.HibernationOn && s.view.Listed {
 		r.DozeBlockedBy = s.dozeBlockers()

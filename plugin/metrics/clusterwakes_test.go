@@ -32,11 +32,11 @@ func TestFleet_countsTheWakesOfEachClusterFromZero(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(w.Fleet)
 	blue := types.NamespacedName{Namespace: "shop", Name: "blue"}
-	w.wakes.Woke(blue, waker.TriggerConnection, waker.DepthHibernation, waker.ResultSuccess, time.Second)
-	w.wakes.Woke(blue, waker.TriggerConnection, waker.DepthHibernation, waker.ResultSuccess, time.Second)
-	w.wakes.Woke(blue, waker.TriggerConnection, waker.DepthHibernation, waker.ResultTimeout, time.Minute)
-	w.wakes.Woke(blue, waker.TriggerConnection, waker.DepthHibernation, waker.ResultByHand, time.Second)
-	w.wakes.Woke(blue, waker.TriggerConnection, waker.DepthHibernation, waker.ResultMaintenance, time.Second)
+	w.wakes.Woke(blue, contract.CauseConnection, waker.DepthHibernation, waker.ResultSuccess, time.Second)
+	w.wakes.Woke(blue, contract.CauseConnection, waker.DepthHibernation, waker.ResultSuccess, time.Second)
+	w.wakes.Woke(blue, contract.CauseConnection, waker.DepthHibernation, waker.ResultTimeout, time.Minute)
+	w.wakes.Woke(blue, contract.CauseConnection, waker.DepthHibernation, waker.ResultByHand, time.Second)
+	w.wakes.Woke(blue, contract.CauseConnection, waker.DepthHibernation, waker.ResultMaintenance, time.Second)
 	want := []string{
 		`cluster="blue",namespace="shop",result="success"} 2`, `cluster="blue",namespace="shop",result="timeout"} 1`,
 		`cluster="green",namespace="shop",result="success"} 0`, `cluster="green",namespace="shop",result="timeout"} 0`,
@@ -52,7 +52,7 @@ func TestFleet_forgetsTheWakesOfClustersThatAreGone(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(w.Fleet)
 	for _, name := range []string{"stays", "gone"} {
-		w.wakes.Woke(types.NamespacedName{Namespace: "shop", Name: name}, waker.TriggerConnection, waker.DepthHibernation, waker.ResultSuccess, time.Second)
+		w.wakes.Woke(types.NamespacedName{Namespace: "shop", Name: name}, contract.CauseConnection, waker.DepthHibernation, waker.ResultSuccess, time.Second)
 	}
 	if got := lines(t, registry, "cluster_wakes_total"); len(got) != 2 || len(w.wakes.byCluster.counts) != 1 {
 		t.Errorf("%d clusters are remembered, shown as %q", len(w.wakes.byCluster.counts), got)

@@ -169,7 +169,7 @@ func TestThePageIsGolden(t *testing.T) {
 	NewCalls(registry, lifecycleapi.OperatorLifecycle_ServiceDesc)
 	wakes := NewWake(registry, 20000)
 	w.sources.Wakes = wakes
-	wakes.Woke(types.NamespacedName{Namespace: "shop", Name: "awake"}, waker.TriggerConnection, waker.DepthHibernation, waker.ResultSuccess, 2500*time.Millisecond)
+	wakes.Woke(types.NamespacedName{Namespace: "shop", Name: "awake"}, contract.CauseConnection, waker.DepthHibernation, waker.ResultSuccess, 2500*time.Millisecond)
 	wakes.Took(gateway.Service{}, gateway.PhaseResolve, 2400*time.Millisecond)
 	wakes.PortsUsed(3)
 	w.now = noon.Add(2 * time.Minute)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Wake holds the metrics of the wake gateway.
@@ -36,7 +37,7 @@ var wakeSeconds = append([]float64{0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75}, seconds
 func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	w := &Wake{
 		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: prefix + "wakes_total", Help: "Wakes that clients and Backups requested, by trigger, depth of the sleep and result.",
+			Name: prefix + "wakes_total", Help: "Wakes of clusters, by what caused them, depth of the sleep and result.",
 		}, []string{"trigger", "depth", "result"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: prefix + "wake_duration_seconds", Help: "How long wakes took, from the first client to PostgreSQL accepting sessions, by depth of the sleep.",
@@ -69,11 +70,15 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	for _, depth := range waker.Depths() {
 		w.duration.WithLabelValues(string(depth))
 		for _, result := range waker.Results() {
-			w.wakes.WithLabelValues(string(waker.TriggerConnection), string(depth), string(result))
+			w.wakes.WithLabelValues(string(contract.CauseConnection), string(depth), string(result))
 		}
 	}
 	for _, result := range []waker.Result{waker.ResultSuccess, waker.ResultTimeout} {
-		w.wakes.WithLabelValues(string(waker.TriggerBackup), string(waker.DepthDoze), string(result))
+		w.wakes.WithLabelValues(string(contract.CauseBackup), string(waker.DepthDoze), string(result))
+		for _, depth := range waker.Depths() {
+			w.wakes.WithLabelValues(string(contract.CauseWindow), string(depth), string(result))
+			w.wakes.WithLabelValues(string(contract.CauseRequest), string(depth), string(result))
+		}
 	}
 	for _, reason := range gateway.IgnoredReasons() {
 		w.ignored.WithLabelValues(reason)
@@ -91,10 +96,10 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 }
 
 // Woke counts a wake, and observes how long a client waited for a successful one.
-func (w *Wake) Woke(cluster types.NamespacedName, by waker.Trigger, from waker.Depth, result waker.Result, took time.Duration) {
+func (w *Wake) Woke(cluster types.NamespacedName, by contract.Cause, from waker.Depth, result waker.Result, took time.Duration) {
 	w.byCluster.count(cluster, result)
 	w.wakes.WithLabelValues(string(by), string(from), string(result)).Inc()
-	if by == waker.TriggerConnection && result == waker.ResultSuccess {
+	if by == contract.CauseConnection && result == waker.ResultSuccess {
 		w.duration.WithLabelValues(string(from)).Observe(took.Seconds())
 	}
 }

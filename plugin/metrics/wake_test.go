@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 func TestWake(t *testing.T) {
@@ -18,10 +19,10 @@ func TestWake(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	w := NewWake(registry, 20000)
 	blue := types.NamespacedName{Namespace: "shop", Name: "blue"}
-	w.Woke(blue, waker.TriggerConnection, waker.DepthHibernation, waker.ResultSuccess, 2500*time.Millisecond)
-	w.Woke(blue, waker.TriggerConnection, waker.DepthHibernation, waker.ResultTimeout, 5*time.Minute)
-	w.Woke(blue, waker.TriggerConnection, waker.DepthDoze, waker.ResultSuccess, 150*time.Millisecond)
-	w.Woke(blue, waker.TriggerBackup, waker.DepthDoze, waker.ResultSuccess, time.Second)
+	w.Woke(blue, contract.CauseConnection, waker.DepthHibernation, waker.ResultSuccess, 2500*time.Millisecond)
+	w.Woke(blue, contract.CauseConnection, waker.DepthHibernation, waker.ResultTimeout, 5*time.Minute)
+	w.Woke(blue, contract.CauseConnection, waker.DepthDoze, waker.ResultSuccess, 150*time.Millisecond)
+	w.Woke(blue, contract.CauseBackup, waker.DepthDoze, waker.ResultSuccess, time.Second)
 	w.PortsUsed(7)
 	w.Queued(1)
 	w.Held(gateway.Service{}, 3)
@@ -75,7 +76,7 @@ cnpg_scale_to_zero_refused_connections_total{reason="unreachable"} 0
 # HELP cnpg_scale_to_zero_spliced_connections Connections that go through the gateway to an instance.
 # TYPE cnpg_scale_to_zero_spliced_connections gauge
 cnpg_scale_to_zero_spliced_connections 2
-# HELP cnpg_scale_to_zero_wakes_total Wakes that clients and Backups requested, by trigger, depth of the sleep and result.
+# HELP cnpg_scale_to_zero_wakes_total Wakes of clusters, by what caused them, depth of the sleep and result.
 # TYPE cnpg_scale_to_zero_wakes_total counter
 cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="backup"} 1
 cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="backup"} 0
@@ -83,6 +84,14 @@ cnpg_scale_to_zero_wakes_total{depth="doze",result="by_hand",trigger="connection
 cnpg_scale_to_zero_wakes_total{depth="doze",result="maintenance",trigger="connection"} 0
 cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="connection"} 1
 cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="connection"} 0
+cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="request"} 0
+cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="request"} 0
+cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="window"} 0
+cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="window"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="request"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="timeout",trigger="request"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="window"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="timeout",trigger="window"} 0
 cnpg_scale_to_zero_wakes_total{depth="hibernation",result="by_hand",trigger="connection"} 0
 cnpg_scale_to_zero_wakes_total{depth="hibernation",result="maintenance",trigger="connection"} 0
 cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="connection"} 1

@@ -40,7 +40,7 @@ func TestWakeForBackup(t *testing.T) {
 				}
 				var want []string
 				if row.wakes {
-					want = []string{"create Event", "patch Cluster"}
+					want = []string{"patch Cluster"}
 				}
 				w.wantsWritten(row.rule, want...)
 				if !row.wakes {

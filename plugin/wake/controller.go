@@ -75,7 +75,8 @@ type Network struct {
 	Notifier *waker.Notifier
 	// Stopping remembers which clusters may be stopping.
 	Stopping *waker.Stopping
-	// Observer is notified how the wakes for Backups end.
+	// Budget limits how many wakes may begin, and Observer is notified how those end that no client waits for.
+	Budget   *waker.Budget
 	Observer waker.Observer
 }
 
@@ -108,7 +109,7 @@ func New(access Access, network Network) *Controller {
 		Access: a, router: routes, starting: &starting{Access: a}, notifier: network.Notifier, stopping: network.Stopping,
 		handovers: &handovers{Access: a, dial: network.Dial},
 		peers:     &peers{Access: a, ask: network.Ask, slices: routes, silent: make(chan event.GenericEvent)},
-		hooks:     &hooks{Access: a, stopping: network.Stopping, observer: network.Observer},
+		hooks:     &hooks{unattended: &unattended{Access: a, budget: network.Budget, observer: network.Observer}, stopping: network.Stopping},
 	}
 }
 
@@ -146,8 +147,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	c.noteUnallocated(seen.name, unallocated, again)
 	c.passed(seen.name, failed)
 	c.noteUnrouted(seen, planned, routed)
-	c.observeBackupWake(seen, again)
-	failed = errors.Join(failed, seen.nodeErr, c.reduce(ctx, seen, planned, routed, again))
+	failed = errors.Join(failed, seen.nodeErr, c.observe(ctx, seen, again), c.reduce(ctx, seen, planned, routed, again))
 	if planned.List || planned.Dial {
 		inspected, err := c.inspect(ctx, seen, planned.Dial)
 		if failed = errors.Join(failed, err); err == nil {
@@ -158,7 +158,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	again.at(planned.Next)
 	// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
 	followed, err := c.change(ctx, seen, planned.Changes, now)
-	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now))
+	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.wake(ctx, seen, planned.Wake, again))
 	unwritten, told := c.tell(ctx, seen, append(planned.Events, followed...), now) // an Event that cannot be written keeps nothing from being done
 	planned.Memory.Unwritten = unwritten
 	c.remember(seen, planned.Memory)
@@ -217,7 +217,7 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 	remembered, _ := c.memories.Load(seen.name)
 	memory, _ := remembered.(plan.Memory)
 	state := plan.State{
-		Name: seen.name, Resource: "clusters." + kind.Group, Cluster: seen.view, Annotations: seen.cluster.Annotations,
+		Name: seen.name, UID: seen.cluster.UID, Resource: "clusters." + kind.Group, Cluster: seen.view, Annotations: seen.cluster.Annotations,
 		Primary: seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait, Memory: memory,
 		LedHere: stdslices.ContainsFunc(seen.slices, c.isOwn),
 	}

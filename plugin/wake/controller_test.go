@@ -491,7 +491,7 @@ func TestWhatDisarmsASleepingCluster(t *testing.T) {
 	for _, row := range []struct {
 		rule, key, value, says string
 	}{
-		{"wake=manual does", contract.AnnotationWake, "manual", "says manual"},
+		{"wake=manual does", contract.AnnotationWake, "manual", "does not list on-connect"},
 		{"enabled=false does", contract.AnnotationEnabled, "false", "turned off"},
 		{"a bad annotation does", contract.AnnotationActivity, "everything", "is invalid"},
 	} {

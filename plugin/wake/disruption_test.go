@@ -159,10 +159,10 @@ func TestLeaveNode_repeatsARequestThatMeansNothingAnyMore(t *testing.T) {
 		w.cluster(dozes)
 		a.read()
 		first := w.cluster(nil).Annotations[contract.AnnotationSleepRequested]
-		if again := a.read(); again <= 0 || again > contract.MaxSleepRequestAge {
+		if again := a.read(); again <= 0 || again > contract.MaxRequestAge {
 			t.Errorf("looked at again in %s", again)
 		}
-		pass(t, contract.MaxSleepRequestAge+time.Second)
+		pass(t, contract.MaxRequestAge+time.Second)
 		a.read()
 		if second := w.cluster(nil).Annotations[contract.AnnotationSleepRequested]; second <= first {
 			t.Errorf("requested at %q, and then at %q", first, second)

@@ -16,12 +16,10 @@ import (
 
 // hooks are what the operator asks for.
 type hooks struct {
-	*Access
+	*unattended
 	stopping *waker.Stopping
-	observer waker.Observer
 
-	backupWakes sync.Map // when a wake for a Backup began that has not ended yet, by cluster: time.Time
-	unfenced    sync.Map // the specification with which a cluster was last seen without our fence, by cluster: [plan.Specification]
+	unfenced sync.Map // the specification with which a cluster was last seen without our fence, by cluster: [plan.Specification]
 }
 
 // forget forgets a cluster that is gone.
@@ -57,43 +55,8 @@ func (h *hooks) wakeForBackup(ctx context.Context, name types.NamespacedName, ba
 	case !view.Dozing:
 		return false, nil
 	}
-	wake, err := contract.LastWake{At: now, By: "Backup " + backup, Depth: contract.DepthDoze}.Encode()
-	if err != nil {
-		return true, err
-	}
-	err = waker.Annotate(ctx, h.Client, cluster, waker.Unfence(wake))
-	if err != nil {
-		return true, ignoreConflict(err) // the operator asks again
-	}
-	h.backupWakes.Store(name, now)
-	h.Logger.Info("a dozing cluster is woken for its Backup", "namespace", name.Namespace, "cluster", name.Name, "backup", backup)
-	return true, h.Events.Write(ctx, cluster, plan.Event{
-		Reason: "Woken", Message: "Woken from a doze for Backup " + backup, Occasion: wake,
-	}, now)
-}
-
-// observeBackupWake observes how a wake for a Backup ended that this replica began. No client waits for it at the gateway, so the
-// wake ends when the read-write Service has a ready endpoint.
-func (h *hooks) observeBackupWake(seen *snapshot, again *requeue) {
-	stored, begun := h.backupWakes.Load(seen.name)
-	if !begun {
-		return
-	}
-	since, _ := stored.(time.Time)
-	until, result := since.Add(h.Settings.WakeTimeout), waker.ResultSuccess
-	switch {
-	case seen.cluster == nil:
-		h.backupWakes.Delete(seen.name)
-		return
-	case !seen.view.HibernationOn && !seen.view.Dozing && seen.serves(seen.cluster.GetServiceReadWriteName()):
-	case again.now.Before(until):
-		again.at(until)
-		return
-	default:
-		result = waker.ResultTimeout
-	}
-	h.backupWakes.Delete(seen.name)
-	h.observer.Woke(seen.name, waker.TriggerBackup, waker.DepthDoze, result, again.now.Sub(since))
+	_, err = h.wakeCluster(ctx, cluster, h.stopping.View(cluster, now), 1, plan.Wake{Cause: contract.CauseBackup, By: "Backup " + backup}, now)
+	return true, err // the operator asks again
 }
 
 // serves reports whether the Service has a ready endpoint of its own.

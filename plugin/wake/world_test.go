@@ -339,14 +339,14 @@ func (w *world) replica(name string, addresses ...string) *replica {
 	}, Network{
 		Ports:   &ports.Store{Client: w.api, APIReader: w.api, Namespace: system, Named: informerstest.Reader(w.api).Naming, Range: ports.Range{First: 10000, Last: 10999}},
 		Gateway: n, Listen: n.listen, Dial: w.dial, Ask: func(ctx context.Context, asked netip.Addr) error { return w.ask(ctx, r, asked) },
-		Notifier: &waker.Notifier{}, Stopping: &waker.Stopping{}, Observer: w,
+		Notifier: &waker.Notifier{}, Stopping: &waker.Stopping{}, Budget: waker.NewBudget(0, 0, 0), Observer: w,
 	})
 	r.silent = make(chan event.GenericEvent, 8)
 	return r
 }
 
 // Woke records a wake.
-func (w *world) Woke(cluster types.NamespacedName, by waker.Trigger, from waker.Depth, result waker.Result, took time.Duration) {
+func (w *world) Woke(cluster types.NamespacedName, by contract.Cause, from waker.Depth, result waker.Result, took time.Duration) {
 	w.woken = append(w.woken, fmt.Sprintf("%s by %s from %s: %s after %s", cluster.Name, by, from, result, took))
 }
 

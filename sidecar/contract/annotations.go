@@ -30,8 +30,9 @@ const (
 	// AnnotationKeepAwake lists times of the week without sleep, such as `Mon-Fri 08:00-18:00 Europe/Berlin; Sat
 	// 10:00-12:00 UTC`. Default: [None].
 	AnnotationKeepAwake = Prefix + "keep-awake"
-	// AnnotationWake specifies what wakes the cluster: with [WakeOnConnect] a client that connects, with [WakeManual]
-	// only people. Default: [WakeOnConnect].
+	// AnnotationWake specifies what wakes the cluster: with [WakeOnConnect] a client that connects, with [WakeOnWindow]
+	// the beginning of a `keep-awake` window, or both in a list such as `on-connect,window`; with [WakeManual] only
+	// people. Default: [WakeOnConnect].
 	AnnotationWake = Prefix + "wake"
 	// AnnotationKeepAwakeUntil allows no sleep before this time of RFC 3339, at most 7 days ahead; `keep-awake` of the
 	// channel and of the command line write it too. Default: none.
@@ -47,6 +48,9 @@ const (
 	// AnnotationSleepRequested asks for sleep as soon as nothing is in use: the time of the request in RFC 3339, at
 	// most 5 minutes ago or ahead. An older one means nothing. Default: none.
 	AnnotationSleepRequested = Prefix + "sleep-requested"
+	// AnnotationWakeRequested asks for a wake, and for no sleep in the 5 minutes after: the time of the request in RFC
+	// 3339, at most 5 minutes ago or ahead. An older one means nothing. Default: none.
+	AnnotationWakeRequested = Prefix + "wake-requested"
 )
 
 // Annotations that the plugin and the sidecars write.
@@ -118,6 +122,8 @@ const (
 const (
 	// WakeOnConnect: a client that connects.
 	WakeOnConnect = "on-connect"
+	// WakeOnWindow: a window of [AnnotationKeepAwake] that opens.
+	WakeOnWindow = "window"
 	// WakeManual: people only.
 	WakeManual = "manual"
 )
@@ -134,9 +140,9 @@ const (
 const (
 	// MaxKeepAwake is the longest time for which a cluster can be kept awake.
 	MaxKeepAwake = 7 * 24 * time.Hour
-	// MaxSleepRequestAge is how old a request to sleep may be when it is first read, and how far in the future. An
-	// older request is not an error: it has been served, or had no effect.
-	MaxSleepRequestAge = 5 * time.Minute
+	// MaxRequestAge is how old a request to sleep or to wake may be when it is first read, and how far in the future.
+	// An older request is not an error: it has been served, or had no effect.
+	MaxRequestAge = 5 * time.Minute
 )
 
 // Values of [AnnotationSidecarUpdate], and of the plugin's setting that applies without that annotation.

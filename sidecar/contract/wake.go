@@ -19,16 +19,33 @@ var ErrInvalidLastWake = errors.New(`not a wake such as {"at":"2026-03-01T18:00:
 // DepthDoze is the Depth of a wake from a doze: only PostgreSQL had to be started again.
 const DepthDoze = "doze"
 
+// Cause is what began a wake.
+type Cause string
+
+// The causes.
+const (
+	// CauseConnection means that a client has connected.
+	CauseConnection Cause = "connection"
+	// CauseBackup means that a Backup waits for a cluster that dozes.
+	CauseBackup Cause = "backup"
+	// CauseWindow means that a keep-awake window opens.
+	CauseWindow Cause = "window"
+	// CauseRequest means that the annotation [AnnotationWakeRequested] asks for it.
+	CauseRequest Cause = "request"
+)
+
 // LastWake is the value of [AnnotationLastWake]: the newest wake of the cluster.
 type LastWake struct {
 	// At is the time of the wake.
 	At time.Time `json:"at"`
-	// By is the client's IP address, or "Backup" and the name of one.
+	// Cause is what began it. Absent if that was a connection, or an earlier version of the plugin wrote the value.
+	Cause Cause `json:"cause,omitempty"`
+	// By is the client's IP address, or names the Backup, the window or the request.
 	By string `json:"by"`
-	// User and Database are those of the client's startup packet; empty for a Backup, or if TLS hides them.
+	// User and Database are those of the client's startup packet; empty without one, or if TLS hides them.
 	User     string `json:"user,omitempty"`
 	Database string `json:"database,omitempty"`
-	// Service is the name of the Service that the client connected to; empty for a Backup.
+	// Service is the name of the Service that the client connected to; empty without one.
 	Service string `json:"service"`
 	// Depth is [DepthDoze], or empty if the cluster was hibernated.
 	Depth string `json:"depth,omitempty"`

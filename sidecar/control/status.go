@@ -122,15 +122,16 @@ func (s *Status) observed() sleep.Observed {
 	return o
 }
 
-// wokenAt returns when a connection woke the cluster; zero if none did, if a session may have been missed since, or if an instance that
-// has served since is gone, with what it knew. A wake by hand leaves the annotation of the last sleep, or removes that of the last wake.
+// wokenAt returns when the cluster was woken, so that it sleeps soon if nobody uses it; zero if a person or a request woke it, if a
+// session may have been missed since, or if an instance that has served since is gone, with what it knew. A wake by hand leaves the
+// annotation of the last sleep, or removes that of the last wake.
 func (s *Status) wokenAt() time.Time {
 	view := s.View
 	if _, asleep := view.Annotations[contract.AnnotationAsleepSince]; asleep || s.SessionMissed || s.served.replaced {
 		return time.Time{}
 	}
 	wake, err := contract.ParseLastWake(view.Annotations[contract.AnnotationLastWake])
-	if err != nil || view.PrimarySince.After(wake.At) {
+	if err != nil || wake.Cause == contract.CauseRequest || view.PrimarySince.After(wake.At) {
 		return time.Time{}
 	}
 	return wake.At

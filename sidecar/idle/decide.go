@@ -166,7 +166,7 @@ type Decision struct {
 
 // Decide returns what to do after a sample. invalid says that the policy has problems.
 func Decide(policy Policy, invalid bool, state State, seen Observation, now time.Time) (State, Decision) {
-	inWindow, windowChange := keepAwake(policy.KeepAwake, now)
+	inWindow, windowChange := policy.inWindow(now)
 	blockers := blockersOf(policy, invalid, seen, now)
 	if inWindow {
 		blockers = append(blockers, ReasonKeepAwakeWindow)
@@ -204,7 +204,7 @@ func Decide(policy Policy, invalid bool, state State, seen Observation, now time
 		decision.Action = ActionDoze
 	}
 	if policy.Watches() && !invalid {
-		changes := []time.Time{decision.Due, windowChange, policy.KeepAwakeUntil}
+		changes := []time.Time{decision.Due, windowChange, policy.awakeUntil()}
 		if proven {
 			changes = append(changes, clock.Add(hibernates))
 		}
@@ -316,7 +316,7 @@ func blockersOf(policy Policy, invalid bool, seen Observation, now time.Time) []
 	}{
 		{invalid, ReasonInvalidAnnotation},
 		{!invalid && !policy.Watches(), ReasonDisabled},
-		{now.Before(policy.KeepAwakeUntil), ReasonKeepAwakeUntil},
+		{now.Before(policy.awakeUntil()), ReasonKeepAwakeUntil},
 		{seen.Unknown, ReasonUnknown},
 		{seen.Elsewhere.Asked && seen.Elsewhere.Unknown, ReasonSiblingUnknown},
 		{seen.Elsewhere.Asked && seen.Elsewhere.Active, ReasonSiblingActive},

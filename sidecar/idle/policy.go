@@ -45,8 +45,10 @@ type Policy struct {
 	KeepAwakeUntil time.Time
 	// SleepRequested is when sleep was requested as soon as nothing is in use; zero if it was not, or too long ago.
 	SleepRequested time.Time
-	// Manual says that only people wake the cluster.
-	Manual bool
+	// WakeRequested is when a wake was requested; zero if it was not, or too long ago.
+	WakeRequested time.Time
+	// Manual says that connections do not wake the cluster, and OnWindow that a window of KeepAwake that opens does.
+	Manual, OnWindow bool
 	// AcceptGateway says that PostgreSQL may see the gateway's address even if rules distinguish addresses.
 	AcceptGateway bool
 }
@@ -56,8 +58,33 @@ func (p Policy) Watches() bool { return p.Enabled || p.Observed }
 
 // KeepsAwake reports whether the policy forbids sleep at that time.
 func (p Policy) KeepsAwake(now time.Time) bool {
-	inside, _ := keepAwake(p.KeepAwake, now)
-	return inside || now.Before(p.KeepAwakeUntil)
+	inside, _ := p.inWindow(now)
+	return inside || now.Before(p.awakeUntil())
+}
+
+// ByPeopleOnly reports whether nothing but people wakes the cluster.
+func (p Policy) ByPeopleOnly() bool { return p.Manual && !p.OnWindow }
+
+// Wake returns the value of the annotation that specifies what wakes the cluster.
+func (p Policy) Wake() string {
+	switch {
+	case p.ByPeopleOnly():
+		return contract.WakeManual
+	case p.Manual:
+		return contract.WakeOnWindow
+	case p.OnWindow:
+		return contract.WakeOnConnect + "," + contract.WakeOnWindow
+	default:
+		return contract.WakeOnConnect
+	}
+}
+
+// awakeUntil returns the time before which an annotation forbids sleep, or zero.
+func (p Policy) awakeUntil() time.Time {
+	if p.WakeRequested.IsZero() {
+		return p.KeepAwakeUntil
+	}
+	return latest(p.KeepAwakeUntil, p.WakeRequested.Add(contract.MaxRequestAge))
 }
 
 // Problem is an invalid annotation.
@@ -86,7 +113,10 @@ func (p Problem) String() string {
 func UnderstoodFrom(problems []Problem) time.Time {
 	var from time.Time
 	for _, p := range problems {
-		limits := map[string]time.Duration{contract.AnnotationKeepAwakeUntil: contract.MaxKeepAwake, contract.AnnotationSleepRequested: contract.MaxSleepRequestAge}
+		limits := map[string]time.Duration{
+			contract.AnnotationKeepAwakeUntil: contract.MaxKeepAwake,
+			contract.AnnotationSleepRequested: contract.MaxRequestAge, contract.AnnotationWakeRequested: contract.MaxRequestAge,
+		}
 		at, err := time.Parse(time.RFC3339, p.Value)
 		limit, ok := limits[p.Key]
 		if err != nil || !ok {
@@ -104,7 +134,7 @@ const (
 	allowedMinutes   = `allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`
 	allowedDoze      = `allowed is "none" or a number of minutes, at least "0.5", and less than inactivity-minutes`
 	allowedActivity  = `allowed are "connections" and "queries"`
-	allowedWake      = `allowed are "on-connect" and "manual"`
+	allowedWake      = `allowed are "on-connect", "window", "on-connect,window" and "manual"`
 	allowedIgnore    = `allowed is "none" or a list such as "user=monitoring application=datadog*; client=192.0.2.10"`
 	allowedKeepAwake = `allowed is "none" or a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
 	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
@@ -113,13 +143,13 @@ const (
 	allowedUpdate    = `allowed are "on-restart" and "immediate"`
 	allowedOnCluster = "set it on a Cluster; it cannot be a default"
 	allowedDefaults  = "only the plugin writes this annotation; remove it"
-	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake, gateway-address, sidecar-update and database"
+	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake-requested, wake, gateway-address, sidecar-update and database"
 )
 
 // ofOneCluster are the annotations that are no defaults for others.
 var ofOneCluster = []string{
-	contract.AnnotationKeepAwakeUntil, contract.AnnotationSleepRequested, contract.AnnotationAnnounced, contract.AnnotationGatewayReady,
-	contract.AnnotationGatewayHolding, contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationRestartFailed,
+	contract.AnnotationKeepAwakeUntil, contract.AnnotationSleepRequested, contract.AnnotationWakeRequested,
+	contract.AnnotationAnnounced, contract.AnnotationGatewayReady, contract.AnnotationGatewayHolding, contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationRestartFailed,
 	contract.AnnotationAsleepSince, contract.AnnotationAsleepReason, contract.AnnotationLastWake, contract.AnnotationUnroutableServices,
 	contract.AnnotationSuspended,
 }
@@ -127,6 +157,9 @@ var ofOneCluster = []string{
 // decimal matches digits with an optional fraction, but no sign, exponent, space or hexadecimal digits, which
 // ParseFloat would accept.
 var decimal = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
+
+// wakes matches what wakes a cluster.
+var wakes = regexp.MustCompile(`^(manual|(on-connect|window)( *, *(on-connect|window))*)$`)
 
 // ParsePolicy parses the annotations of a Cluster, with its Namespace's defaults, and reports all problems, sorted by
 // key. A Policy with problems is disabled: an invalid value never falls back to a default. now limits how far ahead a
@@ -225,10 +258,11 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 		}
 		p.Queries = value == contract.ActivityQueries
 	case contract.AnnotationWake:
-		if value != contract.WakeOnConnect && value != contract.WakeManual {
+		if !wakes.MatchString(value) {
 			return allowedWake
 		}
-		p.Manual = value == contract.WakeManual
+		p.Manual = !strings.Contains(value, contract.WakeOnConnect)
+		p.OnWindow = strings.Contains(value, contract.WakeOnWindow)
 	case contract.AnnotationGatewayAddress:
 		if value != contract.GatewayAccept && value != contract.GatewayReject {
 			return allowedGateway
@@ -263,19 +297,35 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 		}
 		p.KeepAwakeUntil = until
 	case contract.AnnotationSleepRequested:
-		requested, err := time.Parse(time.RFC3339, value)
-		if err != nil || requested.After(now.Add(contract.MaxSleepRequestAge)) {
+		requested, ok := parseRequest(value, now)
+		if !ok {
 			return allowedRequest
 		}
-		if !requested.Before(now.Add(-contract.MaxSleepRequestAge)) {
-			p.SleepRequested = earliest(requested, now)
+		p.SleepRequested = requested
+	case contract.AnnotationWakeRequested:
+		requested, ok := parseRequest(value, now)
+		if !ok {
+			return allowedRequest
 		}
+		p.WakeRequested = requested
 	default:
 		if !slices.Contains(ofOneCluster, key) {
 			return unknownKey
 		}
 	}
 	return ""
+}
+
+// parseRequest parses the time of a request, and returns zero if that was too long ago. One in the future is one of now.
+func parseRequest(value string, now time.Time) (time.Time, bool) {
+	requested, err := time.Parse(time.RFC3339, value)
+	if err != nil || requested.After(now.Add(contract.MaxRequestAge)) {
+		return time.Time{}, false
+	}
+	if requested.Before(now.Add(-contract.MaxRequestAge)) {
+		return time.Time{}, true
+	}
+	return earliest(requested, now), true
 }
 
 func earliest(a, b time.Time) time.Time {

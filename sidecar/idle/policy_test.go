@@ -37,6 +37,9 @@ func TestParsePolicy_readsEveryAnnotation(t *testing.T) {
 		{"annotations of others are passed over", map[string]string{"xata.io/other": "x", "cnpg.io/hibernation": "on"}, Policy{Threshold: 30 * time.Minute}, nil},
 		{"what the parts write is passed over", map[string]string{contract.AnnotationAsleepSince: "x", contract.AnnotationGatewayReady: "y"}, Policy{Threshold: 30 * time.Minute}, nil},
 		{"the ways of waking are known", map[string]string{contract.AnnotationWake: "manual", contract.AnnotationActivity: "connections"}, Policy{Threshold: 30 * time.Minute, Manual: true}, nil},
+		{"a window may wake it", map[string]string{contract.AnnotationWake: "window"}, Policy{Threshold: 30 * time.Minute, Manual: true, OnWindow: true}, nil},
+		{"a window and a connection", map[string]string{contract.AnnotationWake: "window, on-connect"}, Policy{Threshold: 30 * time.Minute, OnWindow: true}, nil},
+		{"people alone, or others", map[string]string{contract.AnnotationWake: "manual,window"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationWake}},
 		{"the gateway's address may be accepted", map[string]string{contract.AnnotationGatewayAddress: "accept"}, Policy{Threshold: 30 * time.Minute, AcceptGateway: true}, nil},
 		{"or not", map[string]string{contract.AnnotationGatewayAddress: "reject"}, Policy{Threshold: 30 * time.Minute}, nil},
 		{"and nothing else", map[string]string{contract.AnnotationGatewayAddress: "yes"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationGatewayAddress}},
@@ -54,6 +57,9 @@ func TestParsePolicy_readsEveryAnnotation(t *testing.T) {
 		}}, nil},
 		{"a time until which it stays awake may be seven days ahead", map[string]string{contract.AnnotationKeepAwakeUntil: "2026-03-08T00:00:00Z"}, Policy{Threshold: 30 * time.Minute, KeepAwakeUntil: midnight.AddDate(0, 0, 7)}, nil},
 		{"it may not be further ahead", map[string]string{contract.AnnotationKeepAwakeUntil: "2026-03-08T00:00:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationKeepAwakeUntil}},
+		{"a wake may be asked for", map[string]string{contract.AnnotationWakeRequested: "2026-02-28T23:57:00Z"}, Policy{Threshold: 30 * time.Minute, WakeRequested: midnight.Add(-3 * time.Minute)}, nil},
+		{"for five minutes", map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationWakeRequested: "2026-02-28T23:54:59Z"}, Policy{Enabled: true, Threshold: 30 * time.Minute}, nil},
+		{"not for later", map[string]string{contract.AnnotationWakeRequested: "2026-03-01T00:05:01Z"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationWakeRequested}},
 		{"sleep may be asked for", map[string]string{contract.AnnotationSleepRequested: "2026-02-28T23:57:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight.Add(-3 * time.Minute)}, nil},
 		{"five minutes later it still counts", map[string]string{contract.AnnotationSleepRequested: "2026-02-28T23:55:00Z"}, Policy{Threshold: 30 * time.Minute, SleepRequested: midnight.Add(-5 * time.Minute)}, nil},
 		{"and then no longer, which is no mistake", map[string]string{contract.AnnotationEnabled: "true", contract.AnnotationSleepRequested: "2026-02-28T23:54:59Z"}, Policy{Enabled: true, Threshold: 30 * time.Minute}, nil},
@@ -192,11 +198,41 @@ func TestWindow_opensAndCloses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			inside, change := keepAwake(policy.KeepAwake, now)
+			inside, change := policy.inWindow(now)
 			if got := change.UTC().Format(time.RFC3339); inside != row.inside || got != row.change {
 				t.Errorf("inside %t until %s, want %t until %s", inside, got, row.inside, row.change)
 			}
 		})
+	}
+}
+
+func TestPolicy_keepsAwakeBeforeAWindowThatWakes(t *testing.T) {
+	t.Parallel()
+	at := func(clock string) time.Time {
+		t.Helper()
+		now, err := time.Parse(time.RFC3339, "2026-03-02T"+clock+"Z")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	for _, row := range []struct {
+		rule, wake, now string
+		inside          bool
+		change          string
+	}{
+		{"not earlier than the plugin would wake it", "on-connect,window", "07:49:59", false, "07:50:00"},
+		{"from then on", "on-connect,window", "07:50:00", true, "18:00:00"},
+		{"until the window closes", "window", "17:59:59", true, "18:00:00"},
+		{"a window that does not wake it forbids sleep while it is open", "on-connect", "07:59:59", false, "08:00:00"},
+	} {
+		policy, problems := ParsePolicy(map[string]string{contract.AnnotationKeepAwake: "Mon 08:00-18:00 UTC", contract.AnnotationWake: row.wake}, midnight)
+		if len(problems) != 0 {
+			t.Fatal(problems)
+		}
+		if inside, change := policy.inWindow(at(row.now)); inside != row.inside || !change.Equal(at(row.change)) {
+			t.Errorf("%s: inside %t until %s, want %t until %s", row.rule, inside, change, row.inside, row.change)
+		}
 	}
 }
 
@@ -246,13 +282,13 @@ func FuzzParsePolicy(f *testing.F) {
 		if len(problems) != 0 && policy.Enabled {
 			t.Error("a policy with problems is enabled")
 		}
-		if at := policy.SleepRequested; !at.IsZero() && (at.After(midnight) || at.Before(midnight.Add(-contract.MaxSleepRequestAge))) {
+		if at := policy.SleepRequested; !at.IsZero() && (at.After(midnight) || at.Before(midnight.Add(-contract.MaxRequestAge))) {
 			t.Errorf("%q asks for sleep at %s", until, at)
 		}
 		if policy.Threshold <= 0 {
 			t.Errorf("the threshold is %s", policy.Threshold)
 		}
-		inside, change := keepAwake(policy.KeepAwake, midnight)
+		inside, change := policy.inWindow(midnight)
 		if len(policy.KeepAwake) != 0 && !change.After(midnight) {
 			t.Errorf("%q: inside %t, and the next change is %s", awake, inside, change)
 		}

@@ -19,6 +19,12 @@ type Window struct {
 	Zone *time.Location
 }
 
+// Opening is a time during which a window is open.
+type Opening struct{ Begin, End time.Time }
+
+// WakesWithin is how long before a window opens the plugin wakes the cluster for it at the earliest.
+const WakesWithin = 10 * time.Minute
+
 const (
 	minutesOfDay = 24 * 60
 	// maximumWindows limits the list: a week has few enough hours.
@@ -121,8 +127,9 @@ func parseMinute(text string) (int, error) {
 	return 0, fmt.Errorf("%q is not a time of day", text)
 }
 
-// around reports whether the time is inside the window, and returns when that changes next.
-func (w Window) around(now time.Time) (inside bool, change time.Time) {
+// around returns when the window is open: the times that contain now, and the next one.
+func (w Window) around(now time.Time) []Opening {
+	var found []Opening
 	local := now.In(w.Zone)
 	for offset := -1; offset <= 7; offset++ {
 		day := time.Date(local.Year(), local.Month(), local.Day()+offset, 12, 0, 0, 0, w.Zone)
@@ -135,16 +142,14 @@ func (w Window) around(now time.Time) (inside bool, change time.Time) {
 		}
 		begin, _ := w.at(day, w.From)
 		_, end := w.at(day, to)
-		switch {
-		case now.Before(begin):
-			if change.IsZero() || begin.Before(change) {
-				change = begin
-			}
-		case now.Before(end):
-			return true, end
+		if now.Before(end) && begin.Before(end) {
+			found = append(found, Opening{Begin: begin, End: end})
+		}
+		if now.Before(begin) {
+			break
 		}
 	}
-	return false, change
+	return found
 }
 
 // at returns the first and the last moment at which clocks in the zone show that minute of the day. They differ if it
@@ -176,12 +181,37 @@ func (w Window) shown(wall, other time.Time) (at time.Time, ok bool) {
 	return at, got == offset
 }
 
-// keepAwake reports whether one of the windows contains the time, and when that may change; zero without windows.
-func keepAwake(windows []Window, now time.Time) (inside bool, change time.Time) {
-	for _, w := range windows {
-		in, at := w.around(now)
-		inside = inside || in
-		if !at.IsZero() && (change.IsZero() || at.Before(change)) {
+// Openings returns when the keep-awake windows are open: the times that contain now, and the next one of each window.
+func (p Policy) Openings(now time.Time) []Opening {
+	var found []Opening
+	for _, w := range p.KeepAwake {
+		found = append(found, w.around(now)...)
+	}
+	return found
+}
+
+// NextOpening returns when a keep-awake window opens next; zero without windows.
+func (p Policy) NextOpening(now time.Time) (next time.Time) {
+	for _, opening := range p.Openings(now) {
+		if opening.Begin.After(now) && (next.IsZero() || opening.Begin.Before(next)) {
+			next = opening.Begin
+		}
+	}
+	return next
+}
+
+// inWindow reports whether a keep-awake window forbids sleep, and returns when that may change; zero without windows. A
+// window that wakes the cluster forbids it already for WakesWithin before it opens.
+func (p Policy) inWindow(now time.Time) (inside bool, change time.Time) {
+	for _, opening := range p.Openings(now) {
+		at := opening.Begin
+		if p.OnWindow {
+			at = at.Add(-WakesWithin)
+		}
+		if !now.Before(at) {
+			inside, at = true, opening.End
+		}
+		if change.IsZero() || at.Before(change) {
 			change = at
 		}
 	}

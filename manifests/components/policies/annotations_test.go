@@ -24,7 +24,7 @@ import (
 )
 
 // onlyTheSidecar are annotations of which only the sidecar can tell everything.
-var onlyTheSidecar = []string{contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationSleepRequested}
+var onlyTheSidecar = []string{contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationSleepRequested, contract.AnnotationWakeRequested}
 
 // parsed is what the sidecar says of a value, nil if it understands it.
 func parsed(key, value string) *idle.Problem {

@@ -141,7 +141,10 @@ func (c Cluster) Sleeps() bool { return c.HibernationOn || c.Dozing || c.MayStil
 func (c Cluster) HoldsAll() bool { return c.Sleeps() || c.Holding }
 
 // Obstacle says why connections do not wake the cluster while it sleeps; empty: they do.
-func (c Cluster) Obstacle() Reason {
+func (c Cluster) Obstacle() Reason { return c.ObstacleTo(contract.CauseConnection) }
+
+// ObstacleTo says why the cause does not wake the cluster while it sleeps; empty: it does.
+func (c Cluster) ObstacleTo(cause contract.Cause) Reason {
 	switch {
 	case c.Deleting:
 		return ReasonGone
@@ -151,7 +154,7 @@ func (c Cluster) Obstacle() Reason {
 		return ReasonInvalid
 	case !c.Policy.Enabled:
 		return ReasonDisabled
-	case c.Policy.Manual:
+	case !c.wakesFor(cause):
 		return ReasonManual
 	case c.HibernationOn && !c.OwnsHibernation:
 		return ReasonByHand
@@ -160,4 +163,18 @@ func (c Cluster) Obstacle() Reason {
 	default:
 		return ""
 	}
+}
+
+// wakesFor reports whether the annotation allows the cause to wake the cluster.
+func (c Cluster) wakesFor(cause contract.Cause) bool {
+	switch cause {
+	case contract.CauseConnection:
+		return !c.Policy.Manual
+	case contract.CauseWindow:
+		return c.Policy.OnWindow
+	case contract.CauseRequest:
+		return !c.Policy.ByPeopleOnly()
+	case contract.CauseBackup: // the operator calls for it, and only a dozing cluster is woken
+	}
+	return true
 }

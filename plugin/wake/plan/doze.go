@@ -140,7 +140,7 @@ func (p *Plan) disrupt(state State, now time.Time) {
 	}
 	// By any replica's clock.
 	requested, err := time.Parse(time.RFC3339, state.Annotations[contract.AnnotationSleepRequested])
-	switch repeat := requested.Add(contract.MaxSleepRequestAge); {
+	switch repeat := requested.Add(contract.MaxRequestAge); {
 	case err == nil && !requested.Before(since) && now.Before(repeat):
 		p.at(repeat) // then it means nothing any more
 	case now.Before(since): // by the sidecar's clock, which would take a request of now for one from before the doze

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -60,7 +62,7 @@ var reasonsInWords = map[Reason]string{
 	ReasonNotListed: "the Cluster does not list the plugin any more",
 	ReasonInvalid:   "an annotation is invalid",
 	ReasonDisabled:  "the feature was turned off",
-	ReasonManual:    "the annotation " + contract.AnnotationWake + " says manual",
+	ReasonManual:    "the annotation " + contract.AnnotationWake + " does not list " + contract.WakeOnConnect,
 }
 
 // tellUnwakeable says why nothing wakes a sleeping cluster, once for each sleep and reason: during maintenance,
@@ -88,8 +90,11 @@ func (p *Plan) tellUnwakeable(state State) {
 // WakerEventDelay is how long the replica that woke a cluster has to write its Event once the Service is ready.
 const WakerEventDelay = 5 * time.Second
 
-// tellWoken says who woke the cluster, if the replica that woke it has not, for example because it stopped. It ignores
-// older wakes, so that a starting plugin does not report all past ones.
+// mostBy is the longest description of what a cluster was woken for: that of a Backup with the longest name.
+const mostBy = len("Backup ") + validation.DNS1123SubdomainMaxLength
+
+// tellWoken says what the cluster was woken for, or who woke it, if the replica that woke it has not, for example because
+// it stopped. It ignores older wakes, so that a starting plugin does not report all past ones.
 func (p *Plan) tellWoken(state State, now time.Time) {
 	if state.Cluster.HibernationOn || state.Cluster.Dozing {
 		p.Memory.serving = time.Time{}
@@ -97,9 +102,17 @@ func (p *Plan) tellWoken(state State, now time.Time) {
 	}
 	value := state.Annotations[contract.AnnotationLastWake]
 	wake, err := contract.ParseLastWake(value)
-	serves := func(s Service) bool { return s.Name == wake.Service && s.Direct }
-	if err != nil || now.Sub(wake.At) > StandInFor || !slices.ContainsFunc(state.Services, serves) {
+	if err != nil || now.Sub(wake.At) > StandInFor || len(wake.By) > mostBy {
 		return // a value that another client wrote says nothing about a wake
+	}
+	if wake.Cause != "" {
+		from := map[bool]string{true: "a doze", false: "hibernation"}[wake.Depth == contract.DepthDoze]
+		p.Events = append(p.Events, Woken(value, fmt.Sprintf("Woken from %s for %s", from, wake.By)))
+		return
+	}
+	serves := func(s Service) bool { return s.Name == wake.Service && s.Direct }
+	if !slices.ContainsFunc(state.Services, serves) {
+		return
 	}
 	if p.Memory.serving.IsZero() {
 		p.Memory.serving = now

@@ -13,6 +13,7 @@ import (
 type State struct {
 	// Name is the Cluster's, and Resource what kubectl calls its kind, such as clusters.postgresql.cnpg.io.
 	Name     types.NamespacedName
+	UID      types.UID
 	Resource string
 	// Gone says that there is no Cluster. Then nothing else is set.
 	Gone    bool
@@ -58,6 +59,9 @@ type Memory struct {
 	stop Stop
 	// serving is since when the Service of the last wake is ready.
 	serving time.Time
+	// took is how long the wake at measured took, the last one from hibernation.
+	measured time.Time
+	took     time.Duration
 	// Unwritten are the Events that could not be written yet and that no later plan has.
 	Unwritten []Event
 }
@@ -95,6 +99,8 @@ type Plan struct {
 	// Confirm is the announcement of a doze that is to be confirmed a second time, because for HandoverWait every
 	// client has come to the gateway, if everything else could be done.
 	Confirm string
+	// Wake is a wake that is due although no client waits; nil: none.
+	Wake *Wake
 	// Next is when to look again without anything having changed; zero: never.
 	Next time.Time
 	// Memory is what is to be remembered.
@@ -117,6 +123,7 @@ func Decide(state State, now time.Time) Plan {
 	p.disrupt(state, now)
 	p.tellWoken(state, now)
 	p.tellLongStop(state, now)
+	p.wake(state, now)
 	return *p
 }
 

@@ -70,6 +70,10 @@ func TestDecide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	clocked, err := contract.LastWake{At: now.Add(-time.Minute), Cause: contract.CauseWindow, By: "keep-awake window of noon"}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, row := range []struct {
 		rule    string
 		changes changes
@@ -126,6 +130,7 @@ func TestDecide(t *testing.T) {
 		{"the waker has five seconds to tell of a wake", changes{annotate(contract.AnnotationLastWake, wake)}, State{Services: []Service{{UID: "rw", Name: "rw", Direct: true}}}, "in 5s"},
 		{"then any replica does", changes{annotate(contract.AnnotationLastWake, wake)},
 			State{Services: []Service{{UID: "rw", Name: "rw", Direct: true}}, Memory: Memory{serving: now.Add(-WakerEventDelay)}}, "Woken"},
+		{"what it was woken for is told of at once", changes{annotate(contract.AnnotationLastWake, clocked)}, State{}, "Woken"},
 		{"a stop that takes long is told of", changes{switchedOn, annotate(contract.AnnotationAsleepSince, ago(LongStop))}, State{Inspected: found(Instance{Deleting: true})}, "StopDelayed"},
 		{"not before", changes{switchedOn, annotate(contract.AnnotationAsleepSince, ago(0))}, State{}, "in 30s"},
 	} {

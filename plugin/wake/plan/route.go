@@ -36,7 +36,7 @@ const (
 	ReasonInvalid Reason = "invalid_annotation"
 	// ReasonDisabled says that the feature is off for the cluster.
 	ReasonDisabled Reason = "disabled"
-	// ReasonManual says that only people wake it.
+	// ReasonManual says that connections do not wake it.
 	ReasonManual Reason = "manual"
 	// ReasonByHand says that a person put it to sleep.
 	ReasonByHand Reason = "by_hand"

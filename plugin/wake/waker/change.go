@@ -58,8 +58,15 @@ func changes(do step, fenced bool, lastWake string) map[string]*string {
 	return changes
 }
 
-// Unfence returns the changes of a Cluster's annotations by a wake from a doze.
-func Unfence(lastWake string) map[string]*string { return changes(stepUnfence, true, lastWake) }
+// Changes returns the changes of a Cluster's annotations that wake it for the cause now, with how many pods are left; nil if
+// it does not sleep or cannot be woken yet, because PostgreSQL may still stop.
+func Changes(cause contract.Cause, cluster plan.Cluster, pods int, lastWake string) map[string]*string {
+	do := nextFor(cause, cluster, pods)
+	if do != stepUnfence && do != stepEndHibernation {
+		return nil
+	}
+	return changes(do, cluster.Fenced, lastWake)
+}
 
 // returnsWithin is how soon after the cluster fell asleep a client comes that has only been cut, or has not heard of the sleep.
 const returnsWithin = 10 * time.Second

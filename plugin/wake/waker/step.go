@@ -37,8 +37,13 @@ const (
 	stepGiveUp
 )
 
-// next decides what a wake does, from the Cluster and the number of pods left.
+// next decides what a wake for a client does, from the Cluster and the number of pods left.
 func next(cluster plan.Cluster, pods int) step {
+	return nextFor(contract.CauseConnection, cluster, pods)
+}
+
+// nextFor decides what a wake does.
+func nextFor(cause contract.Cause, cluster plan.Cluster, pods int) step {
 	switch {
 	case cluster.Dozing && cluster.Deleting:
 		return stepGiveUp
@@ -50,7 +55,7 @@ func next(cluster plan.Cluster, pods int) step {
 		return stepWithdraw
 	case !cluster.HibernationOn:
 		return stepAwaitInstance
-	case cluster.Obstacle() != "":
+	case cluster.ObstacleTo(cause) != "":
 		return stepGiveUp
 	case !cluster.Hibernated || pods != 0:
 		return stepAwaitPodsDeleted

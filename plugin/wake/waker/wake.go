@@ -274,15 +274,15 @@ func (w *wake) report(err error) {
 		"peer", w.client.Peer, "user", w.client.User, "database", w.client.Database)
 	switch {
 	case errors.Is(err, gateway.ErrTimeout):
-		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultTimeout, took)
+		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultTimeout, took)
 		logger.Warn("the cluster did not wake in time", "took", took.String())
 		w.warn("WakeTimedOut", fmt.Sprintf(
 			"No instance behind Service %s accepted sessions within %s; the next connection tries again%s", w.service.Name, rounded(took), w.delay.suffix()))
 	case errors.Is(err, gateway.ErrAsleepByHand):
-		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultByHand, took)
+		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultByHand, took)
 		logger.Info("the cluster is not woken: connections do not wake it")
 	case errors.Is(err, gateway.ErrMaintenance):
-		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultMaintenance, took)
+		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultMaintenance, took)
 		logger.Warn("the cluster is not woken: the operator might delete volumes during the node maintenance")
 	case errors.Is(err, gateway.ErrReconnectDirectly):
 		logger.Warn("the cluster is awake, but this replica cannot connect to its instances", "took", took.String())
@@ -293,7 +293,7 @@ func (w *wake) report(err error) {
 		}
 		fallthrough
 	case w.woke && err == nil:
-		w.Observer.Woke(cluster, TriggerConnection, w.depth, ResultSuccess, took)
+		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultSuccess, took)
 		hold, patch, pod, postgres := w.phases.durations()
 		logger.Info("the cluster was woken", "took", took.String(), "depth", w.depth, "waitedForSleep", hold.String(),
 			"patch", patch.String(), "pod", pod.String(), "postgres", postgres.String())

@@ -55,17 +55,6 @@ func Results() []Result {
 	return []Result{ResultSuccess, ResultTimeout, ResultByHand, ResultMaintenance}
 }
 
-// Trigger is what began a wake.
-type Trigger string
-
-// The triggers.
-const (
-	// TriggerConnection means that a client has connected.
-	TriggerConnection Trigger = "connection"
-	// TriggerBackup means that a Backup waits for a cluster that dozes.
-	TriggerBackup Trigger = "backup"
-)
-
 // Depth is what a cluster was woken from.
 type Depth string
 
@@ -82,7 +71,7 @@ func Depths() []Depth { return []Depth{DepthHibernation, DepthDoze} }
 
 // Observer is notified how each wake ended, and how long it took since what began it.
 type Observer interface {
-	Woke(cluster types.NamespacedName, by Trigger, from Depth, result Result, took time.Duration)
+	Woke(cluster types.NamespacedName, by contract.Cause, from Depth, result Result, took time.Duration)
 	// Queued reports a change, 1 or -1, in the number of wakes that wait for the budget.
 	Queued(change int)
 }

@@ -71,7 +71,7 @@ type world struct {
 	made func(*corev1.Pod)
 }
 
-func (w *world) Woke(_ types.NamespacedName, _ Trigger, from Depth, result Result, _ time.Duration) {
+func (w *world) Woke(_ types.NamespacedName, _ contract.Cause, from Depth, result Result, _ time.Duration) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	w.results, w.depths = append(w.results, result), append(w.depths, from)

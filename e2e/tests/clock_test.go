@@ -1,0 +1,54 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+
+	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
+)
+
+// A keep-awake window that opens and a request wake a cluster to which no client connects, from hibernation and from a doze.
+func TestWakesWithoutAClient(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrow(1, asleep)
+	s.annotate(c, scenario.WakeBy, "on-connect,window")
+	s.annotate(c, scenario.KeepAwake, opensSoon())
+	s.wokenFor(c, "Woken from hibernation for keep-awake window of ")
+	s.annotate(c, scenario.InactivityMinutes, soon)
+	s.blockedBy(c, "keep_awake_window")
+
+	s.must(kube.Annotate(s.ctx, c, scenario.KeepAwake, nil))
+	s.sleeps(c)
+	s.annotate(c, scenario.WakeRequested, time.Now().UTC().Format(time.RFC3339))
+	s.wokenFor(c, "Woken from hibernation for request of ")
+	s.annotate(c, scenario.InactivityMinutes, soon)
+	s.blockedBy(c, "keep_awake_until")
+}
+
+func TestDoze_endsForAWindow(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrowDozing()
+	s.dozes(c)
+	s.annotate(c, scenario.WakeBy, "on-connect,window")
+	s.annotate(c, scenario.KeepAwake, opensSoon())
+	s.wokenFor(c, "Woken from a doze for keep-awake window of ")
+	s.awakeAgain(c)
+}
+
+// opensSoon is a window that opens within a minute, so that the cluster is woken for it at once or soon.
+func opensSoon() string {
+	opens := time.Now().UTC().Add(time.Minute)
+	return opens.Format("Mon 15:04-") + opens.Add(2*time.Hour).Format("15:04") + " UTC"
+}
+
+// wokenFor waits until the cluster is awake, and an Event has said why.
+func (s *story) wokenFor(c *cnpgv1.Cluster, words string) {
+	s.Helper()
+	_, err := kube.AwaitEventSaying(s.ctx, c, "Woken", words, toHealthy) // the window may open in a minute
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+}

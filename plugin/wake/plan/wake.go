@@ -1,0 +1,80 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+)
+
+// Wake is a wake that no connection causes.
+type Wake struct {
+	Cause contract.Cause
+	// By describes what asks for it.
+	By string
+}
+
+const (
+	// A cluster is woken for a window so long before it opens as its last wake took, twice, within these limits; with
+	// unknownLead if this replica has seen none.
+	shortestLead, unknownLead, longestLead = 15 * time.Second, time.Minute, 5 * time.Minute
+	// spread is over how long the wakes for windows that open at the same time are spread besides.
+	spread = idle.WakesWithin - longestLead
+)
+
+// lead is how long before a window opens its cluster is woken.
+func lead(cluster types.UID, took time.Duration) time.Duration {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(cluster))
+	return time.Duration(hash.Sum64()%uint64(spread)) + min(max(2*cmp.Or(took, unknownLead/2), shortestLead), longestLead)
+}
+
+// wake decides whether a cluster that sleeps is to be woken although no client waits: because a request is newer than its
+// last wake, or because it has slept since before a keep-awake window opened or is about to. Who puts a cluster to sleep
+// while its window is open has it sleep until the next one.
+func (p *Plan) wake(state State, now time.Time) {
+	cluster := state.Cluster
+	if !cluster.HibernationOn && !cluster.Dozing {
+		p.measure(state, now)
+		return
+	}
+	last, _ := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
+	requested := cluster.Policy.WakeRequested
+	if last.At.Before(requested) && now.Before(requested.Add(contract.MaxRequestAge)) && cluster.ObstacleTo(contract.CauseRequest) == "" {
+		p.Wake = &Wake{Cause: contract.CauseRequest, By: "request of " + requested.UTC().Format(time.RFC3339)}
+		return
+	}
+	if cluster.ObstacleTo(contract.CauseWindow) != "" {
+		return
+	}
+	since, _ := time.Parse(time.RFC3339, cmp.Or(
+		state.Annotations[contract.AnnotationAsleepSince], state.Annotations[contract.AnnotationDozingSince])) // zero: since ever
+	for _, opening := range cluster.Policy.Openings(now) {
+		switch due := opening.Begin.Add(-lead(state.UID, p.Memory.took)); {
+		case now.Before(due):
+			p.at(due)
+		case since.Before(opening.Begin):
+			p.Wake = &Wake{Cause: contract.CauseWindow, By: fmt.Sprintf("keep-awake window of %s", opening.Begin.UTC().Format(time.RFC3339))}
+			return
+		}
+	}
+}
+
+// measure notes how long the last wake from hibernation took, until a Service had an instance, as far as this replica has
+// seen that.
+func (p *Plan) measure(state State, now time.Time) {
+	wake, err := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
+	if err != nil || wake.Depth == contract.DepthDoze || now.Sub(wake.At) > StandInFor || !wake.At.After(p.Memory.measured) {
+		return
+	}
+	for _, service := range state.Services {
+		if service.Direct {
+			p.Memory.measured, p.Memory.took = wake.At, max(now.Sub(wake.At), time.Second)
+		}
+	}
+}

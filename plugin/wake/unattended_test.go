@@ -1,0 +1,148 @@
+package wake
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+)
+
+// sleepsFor makes the cluster hibernate, and says for which causes it is woken.
+func sleepsFor(wake string, pods metav1.ConditionStatus, reason string) func(*cnpgv1.Cluster) {
+	return func(c *cnpgv1.Cluster) {
+		c.Annotations[contract.AnnotationWake] = wake
+		c.Annotations[contract.AnnotationKeepAwake] = time.Now().UTC().Format("Mon 15:04") + "-23:59 UTC" // a window that has just opened
+		c.Annotations[contract.AnnotationHibernation] = "on"
+		c.Annotations[contract.AnnotationAsleepSince] = time.Now().Add(-time.Hour).Format(time.RFC3339)
+		c.Status.Conditions = []metav1.Condition{{Type: contract.ConditionHibernation, Status: pods, Reason: reason}}
+	}
+}
+
+// said returns the messages of the Events with that reason.
+func (w *world) said(reason string) (messages []string) {
+	w.t.Helper()
+	for _, event := range w.events() {
+		if event.Reason == reason {
+			messages = append(messages, event.Message)
+		}
+	}
+	return messages
+}
+
+func TestUnattended_wakesForAWindow(t *testing.T) {
+	t.Parallel()
+	hibernated := sleepsFor("on-connect,window", metav1.ConditionTrue, contract.Hibernated)
+	for _, row := range []struct {
+		rule        string
+		cluster     func(*cnpgv1.Cluster)
+		woken       bool
+		then        func(*world)
+		want        []string
+		timesOut    bool
+		depth, from string
+	}{
+		{"from hibernation", hibernated, true, func(w *world) { w.serves(true) }, []string{"orders by window from hibernation: success after 3s"}, false, "", "hibernation"},
+		{"from a doze", func(c *cnpgv1.Cluster) {
+			hibernated(c)
+			dozes(c)
+			delete(c.Annotations, contract.AnnotationHibernation)
+			delete(c.Annotations, contract.AnnotationAsleepSince)
+			c.Annotations[contract.AnnotationDozingSince] = time.Now().Add(-time.Hour).Format(time.RFC3339)
+		}, true, func(w *world) { w.serves(true) }, []string{"orders by window from doze: success after 3s"}, false, contract.DepthDoze, "a doze"},
+		{"and says so if PostgreSQL does not come", hibernated, true, func(*world) {}, []string{"orders by window from hibernation: timeout after 5m0s"}, true, "", "hibernation"},
+		{"not before every pod is gone", sleepsFor("on-connect,window", metav1.ConditionFalse, contract.HibernationDeletingPods), false, nil, nil, false, "", ""},
+		{"not if the annotation does not list it", sleepsFor("on-connect", metav1.ConditionTrue, contract.Hibernated), false, nil, nil, false, "", ""},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a, b := w.replica("a", "10.1.0.1"), w.replica("b", "10.1.0.2")
+				w.serves(false)
+				w.cluster(row.cluster)
+				a.read()
+				b.read()
+				_, asleep := w.cluster(nil).Annotations[contract.AnnotationHibernation]
+				_, dozing := w.cluster(nil).Annotations[contract.AnnotationFencedInstances]
+				if woken := !asleep && !dozing; woken != row.woken {
+					t.Fatalf("woken: %t", woken)
+				}
+				if !row.woken {
+					return
+				}
+				wake, err := contract.ParseLastWake(w.cluster(nil).Annotations[contract.AnnotationLastWake])
+				if err != nil || wake.Cause != contract.CauseWindow || wake.Depth != row.depth || !strings.HasPrefix(wake.By, "keep-awake window of ") {
+					t.Errorf("the last wake is %+v, %v", wake, err)
+				}
+				a.read()
+				b.read()
+				if diff := cmp.Diff([]string{"Woken from " + row.from + " for " + wake.By}, w.said("Woken")); diff != "" {
+					t.Errorf("Events (-want +got):\n%s", diff)
+				}
+				pass(t, 3*time.Second)
+				row.then(w)
+				for range 3 {
+					again := a.read()
+					b.read()
+					pass(t, again)
+				}
+				if diff := cmp.Diff(row.want, w.woken); diff != "" {
+					t.Errorf("observed (-want +got):\n%s", diff)
+				}
+				if timedOut := len(w.said("WakeTimedOut")) == 1; timedOut != row.timesOut {
+					t.Errorf("the Event says that it timed out: %t", timedOut)
+				}
+			})
+		})
+	}
+}
+
+func TestUnattended_wakesOnRequest(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.serves(false)
+		w.cluster(sleepsFor("on-connect", metav1.ConditionTrue, contract.Hibernated))
+		a.read()
+		if _, asleep := w.cluster(nil).Annotations[contract.AnnotationHibernation]; !asleep {
+			t.Fatal("woken without a request")
+		}
+		w.cluster(annotated(contract.AnnotationWakeRequested, time.Now().UTC().Format(time.RFC3339)))
+		a.read()
+		annotations := w.cluster(nil).Annotations
+		if _, asleep := annotations[contract.AnnotationHibernation]; asleep {
+			t.Fatal("not woken")
+		}
+		if wake, err := contract.ParseLastWake(annotations[contract.AnnotationLastWake]); err != nil || wake.Cause != contract.CauseRequest {
+			t.Errorf("the last wake is %+v, %v", wake, err)
+		}
+		if _, left := annotations[contract.AnnotationWakeRequested]; !left {
+			t.Error("the request is gone, so that the sidecar does not keep the cluster awake for it")
+		}
+	})
+}
+
+// A budget that is used up postpones the wake, and does not lose it.
+func TestUnattended_waitsForTheBudget(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		a.budget = waker.NewBudget(1, 1, 1)
+		for a.budget.Take(netip.Addr{}, orders, time.Now()) {
+		}
+		w.serves(false)
+		w.cluster(sleepsFor("window", metav1.ConditionTrue, contract.Hibernated))
+		again := a.read()
+		if _, asleep := w.cluster(nil).Annotations[contract.AnnotationHibernation]; !asleep || again > time.Second {
+			t.Fatalf("asleep: %t; the next look is in %s", asleep, again)
+		}
+		pass(t, time.Second)
+		a.read()
+		if _, asleep := w.cluster(nil).Annotations[contract.AnnotationHibernation]; asleep {
+			t.Error("not woken a second later")
+		}
+	})
+}
