@@ -82,7 +82,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ct
 	clients := gateway.New(limits(c), "clusters."+kind.Group, backend, counts, logger)
 	controller := wake.New(wake.Access{
 		Settings: wake.Settings{
-			Replica: c.Replica, HandoverWait: c.HandoverWait, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
+			Replica: c.Replica, HandoverWait: c.HandoverWait, HibernatedBy: c.HibernatedBy, WakeTimeout: c.WakeTimeout, DrainTimeout: c.DrainTimeout,
 		},
 		Client: manager.GetClient(), Informers: reader, APIReader: manager.GetAPIReader(), Events: tell, Logger: logger,
 	}, wake.Network{

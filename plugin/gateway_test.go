@@ -46,6 +46,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
@@ -272,7 +273,7 @@ func TestAgainstAnAPIServer(t *testing.T) { // it sets KUBECONFIG
 	logger := slog.New(slog.NewJSONHandler(&logged, nil))
 	settings := &config.Gateway{
 		Ports: ports.Range{First: 21000, Last: 21999}, Allow: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
-		WakeTimeout: 10 * time.Minute, HandoverWait: 100 * time.Millisecond, DrainTimeout: time.Second,
+		HibernatedBy: []string{"kube-green"}, WakeTimeout: 10 * time.Minute, HandoverWait: 100 * time.Millisecond, DrainTimeout: time.Second,
 		Replica: endpointslice.Replica{Namespace: "cnpg-system", Pod: own.Name, UID: own.UID, Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}},
 	}
 	manager, err := newManager(config.Config{Gateway: settings}, schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"})
@@ -383,6 +384,17 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"on"}`, contract.AnnotationHibernation))
 	f.comes("a person's hibernation disarms it", func() bool { return len(f.slices()) == 0 })
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, contract.AnnotationHibernation))
+	f.annotate("kube-green", fmt.Sprintf(`{%q:"on"}`, contract.AnnotationHibernation))
+	f.comes("that of a listed tool is taken over", func() bool {
+		return len(f.slices()) == 2 && f.annotation(contract.AnnotationAsleepReason) == "hibernated by kube-green"
+	})
+	if err := admin.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &cluster); err != nil {
+		t.Fatal(err)
+	}
+	if !plan.OwnsHibernation(cluster.ManagedFields) {
+		t.Errorf("the hibernation is not ours: %v", cluster.ManagedFields)
+	}
+	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:null}`, contract.AnnotationHibernation))
 	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:"on"}`, contract.AnnotationHibernation))
 	f.comes("it is armed for the third time", func() bool { return len(f.slices()) == 2 })
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"manual"}`, contract.AnnotationWake))

@@ -188,11 +188,11 @@ func TestExplain(t *testing.T) {
 		cluster string
 		change  func(*world)
 	}{
-		"idle":       {"orders", nil},
-		"busy":       {"busy", nil},
-		"disabled":   {"off", nil},
-		"bad":        {"bad", func(w *world) { w.reports["bad-1"] = busy("invalid_annotation", "newer_reason") }},
-		"asleep":     {"night", nil},
+		"idle":     {"orders", nil},
+		"busy":     {"busy", nil},
+		"disabled": {"off", nil},
+		"bad":      {"bad", func(w *world) { w.reports["bad-1"] = busy("invalid_annotation", "newer_reason") }},
+		"asleep":   {"night", nil},
 		"clocked": {"night", func(w *world) {
 			w.change("night", with(map[string]string{contract.AnnotationWake: "on-connect, window", contract.AnnotationKeepAwake: "Mon-Fri 08:00-18:00 Europe/Berlin"}))
 		}},

@@ -60,6 +60,8 @@ type Gateway struct {
 	// WakeTimeout bounds a wake, DrainTimeout the remaining sessions when the plugin stops. HandoverWait is how long
 	// other nodes' kube-proxies are given before a cluster may sleep.
 	WakeTimeout, HandoverWait, DrainTimeout time.Duration
+	// HibernatedBy are the field managers of other tools whose hibernation a connection ends too.
+	HibernatedBy []string
 	// WakeSourceBurst is how many wakes each source begins at once; WakeBurst and WakeRate are how many all of them
 	// share at once, and each second; Held is how many clients can wait. 0 is for the number of clusters.
 	WakeSourceBurst, WakeBurst, WakeRate, Held int
@@ -89,6 +91,7 @@ var settings = []setting{
 	{"gateway-ports", "GATEWAY_PORTS", "10000-29999", "ports of the wake gateway, one for each Service"},
 	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "addresses of clients that the wake gateway serves"},
 	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a client waits for its cluster to wake; from 10s to 1h"},
+	{"wake-hibernated-by", "WAKE_HIBERNATED_BY", "", "field managers of other tools whose hibernation a connection ends too, separated by commas"},
 	{"wake-source-burst", "WAKE_SOURCE_BURST", "", "wakes that a replica begins at once for each address, and as many more every 100 s; empty: 10, or one for every 200 clusters if that is more"},
 	{"wake-burst", "WAKE_BURST", "", "wakes that a replica begins at once, besides those for each address; empty: 500, or a twentieth of the clusters if that is more"},
 	{"wake-rate", "WAKE_RATE", "", "further wakes that it begins each second, at most 1000; empty: 1, or one for every 600 clusters if that is more"},

@@ -73,6 +73,8 @@ func TestParse(t *testing.T) {
 		{"clients are allowed by ranges", map[string]string{"GATEWAY_ALLOW": "10.0.0.0/8, everybody"}, nil, []string{"GATEWAY_ALLOW"}},
 		{"durations have bounds", map[string]string{"WAKE_TIMEOUT": "1h0m1s", "HANDOVER_WAIT": "-1s", "DRAIN_TIMEOUT": "20"}, nil, []string{"WAKE_TIMEOUT", "HANDOVER_WAIT", "DRAIN_TIMEOUT"}},
 		{"numbers are positive and bounded", map[string]string{"WAKE_SOURCE_BURST": "-1", "WAKE_BURST": "0", "WAKE_RATE": "1001", "GATEWAY_HELD": "many"}, nil, []string{"WAKE_SOURCE_BURST", "WAKE_BURST", "WAKE_RATE", "GATEWAY_HELD"}},
+		{"tools may be listed", pod(map[string]string{"WAKE_HIBERNATED_BY": "kube-green, sablier"}), nil, nil},
+		{"but by their names", map[string]string{"WAKE_HIBERNATED_BY": "kube-green,,sablier"}, nil, []string{"WAKE_HIBERNATED_BY"}},
 		{"numbers may be set", pod(map[string]string{"WAKE_SOURCE_BURST": "1", "WAKE_BURST": "1000", "WAKE_RATE": "20", "GATEWAY_HELD": "1"}), nil, nil},
 		{"clients are held by file descriptors", pod(map[string]string{"GATEWAY_HELD": "1000000000"}), nil, []string{"GATEWAY_HELD", "RLIMIT_NOFILE"}},
 		{"a dozing PostgreSQL may request less memory", map[string]string{"DOZE_MEMORY_REQUEST": "64Mi"}, nil, nil},

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -34,6 +35,7 @@ func (r *reader) gateway(c Config) *Gateway {
 			Pod: r.values["POD_NAME"], Namespace: r.values["POD_NAMESPACE"], UID: types.UID(r.values["POD_UID"]), Node: r.values["NODE_NAME"],
 		},
 	}
+	g.HibernatedBy = r.managers("WAKE_HIBERNATED_BY")
 	g.WakeSourceBurst = r.number("WAKE_SOURCE_BURST", mostAtOnce, "")
 	g.WakeBurst, g.WakeRate = r.number("WAKE_BURST", mostAtOnce, ""), r.number("WAKE_RATE", mostEachSecond, "")
 	g.Held = r.number("GATEWAY_HELD", r.room(g.Ports), ", as RLIMIT_NOFILE allows besides the ports of GATEWAY_PORTS")
@@ -90,6 +92,23 @@ func listening(addresses ...string) []uint16 {
 		}
 	}
 	return found
+}
+
+// managers returns the names of field managers, which Kubernetes limits to 128 printable characters.
+func (r *reader) managers(name string) []string {
+	if r.values[name] == "" {
+		return nil
+	}
+	var managers []string
+	for text := range strings.SplitSeq(r.values[name], ",") {
+		manager := strings.TrimSpace(text)
+		if manager == "" || len(manager) > 128 || strings.ContainsFunc(manager, func(c rune) bool { return !unicode.IsPrint(c) }) {
+			r.bad(name, "it must be names of field managers separated by commas, such as kube-green,sablier")
+			return nil
+		}
+		managers = append(managers, manager)
+	}
+	return managers
 }
 
 func (r *reader) prefixes(name string) []netip.Prefix {

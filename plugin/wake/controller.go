@@ -42,6 +42,8 @@ type Settings struct {
 	Replica endpointslice.Replica
 	// HandoverWait is how long other nodes' kube-proxies are given before an announcement is acknowledged.
 	HandoverWait time.Duration
+	// HibernatedBy are the field managers of other tools whose hibernation a connection ends too.
+	HibernatedBy []string
 	// WakeTimeout is how long a wake may take.
 	WakeTimeout time.Duration
 	// DrainTimeout is how long sessions are given when the plugin stops.
@@ -158,7 +160,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	again.at(planned.Next)
 	// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
 	followed, err := c.change(ctx, seen, planned.Changes, now)
-	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.wake(ctx, seen, planned.Wake, again))
+	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.wake(ctx, seen, planned.Wake, again), c.adopt(ctx, seen, planned.Adopt, now))
 	unwritten, told := c.tell(ctx, seen, append(planned.Events, followed...), now) // an Event that cannot be written keeps nothing from being done
 	planned.Memory.Unwritten = unwritten
 	c.remember(seen, planned.Memory)
@@ -218,7 +220,7 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 	memory, _ := remembered.(plan.Memory)
 	state := plan.State{
 		Name: seen.name, UID: seen.cluster.UID, Resource: "clusters." + kind.Group, Cluster: seen.view, Annotations: seen.cluster.Annotations,
-		Primary: seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait, Memory: memory,
+		Primary: seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait, Adopted: c.Settings.HibernatedBy, Memory: memory,
 		LedHere: stdslices.ContainsFunc(seen.slices, c.isOwn),
 	}
 	led := seen.led()

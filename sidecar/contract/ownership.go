@@ -24,6 +24,23 @@ func SetByUs(entries []metav1.ManagedFieldsEntry, path ...string) bool {
 	return ours
 }
 
+// Updater returns the field manager that alone has set the field at a path, but not by server-side apply, which declares
+// the value as intended; empty if there is none.
+func Updater(entries []metav1.ManagedFieldsEntry, path ...string) string {
+	manager := ""
+	for i := range entries {
+		entry := &entries[i]
+		if !owns(entry.FieldsV1.GetRawBytes(), path) {
+			continue
+		}
+		if manager != "" || entry.Operation == metav1.ManagedFieldsOperationApply {
+			return ""
+		}
+		manager = entry.Manager
+	}
+	return manager
+}
+
 // SetByOthers reports whether the field at a path was set by anybody but us and whoever set the one at made.
 func SetByOthers(entries []metav1.ManagedFieldsEntry, made []string, path ...string) bool {
 	for i := range entries {

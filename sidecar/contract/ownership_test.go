@@ -39,6 +39,27 @@ func TestOwns_whatOnlyWeHaveSet(t *testing.T) {
 	}
 }
 
+func TestUpdater_isAloneAndAppliesNothing(t *testing.T) {
+	t.Parallel()
+	const suspend, schedule = `{"f:spec":{"f:suspend":{}}}`, `{"f:spec":{"f:schedule":{}}}`
+	tool := entry("kube-green", "Update", suspend)
+	for _, row := range []struct {
+		rule    string
+		entries []metav1.ManagedFieldsEntry
+		want    string
+	}{
+		{"who set it", []metav1.ManagedFieldsEntry{entry("kubectl", "Apply", schedule), tool}, "kube-green"},
+		{"nobody", []metav1.ManagedFieldsEntry{entry("kube-green", "Update", schedule)}, ""},
+		{"not one of two", []metav1.ManagedFieldsEntry{tool, entry("kubectl-edit", "Update", suspend)}, ""},
+		{"not who applied it", []metav1.ManagedFieldsEntry{entry("kube-green", "Apply", suspend)}, ""},
+		{"nor beside one who did", []metav1.ManagedFieldsEntry{tool, entry("argocd-controller", "Apply", suspend)}, ""},
+	} {
+		if got := Updater(row.entries, "spec", "suspend"); got != row.want {
+			t.Errorf("%s: %q, want %q", row.rule, got, row.want)
+		}
+	}
+}
+
 func TestSetByOthers_isNeitherUsNorWhoMadeIt(t *testing.T) {
 	t.Parallel()
 	const in = `{"f:spec":{"f:containers":{"k:{\"name\":\"postgres\"}":{`

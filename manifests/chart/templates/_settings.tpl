@@ -15,6 +15,7 @@
   "GATEWAY_PORTS" .Values.gateway.ports
   "GATEWAY_ALLOW" (join "," .Values.gateway.allow)
   "WAKE_TIMEOUT" .Values.gateway.wakeTimeout
+  "WAKE_HIBERNATED_BY" (join "," .Values.gateway.wakeHibernatedBy)
   "WAKE_SOURCE_BURST" (int .Values.gateway.wakeSourceBurst)
   "WAKE_BURST" (int .Values.gateway.wakeBurst)
   "WAKE_RATE" (int .Values.gateway.wakeRate)

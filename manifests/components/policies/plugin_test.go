@@ -385,6 +385,10 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 		{"name it no longer", annotate(map[string]*string{contract.AnnotationUnroutableServices: nil})},
 		{"copy its Namespace's defaults", annotate(map[string]*string{contract.AnnotationDefaults: &named})},
 		{"remove them", annotate(map[string]*string{contract.AnnotationDefaults: nil})},
+		{"take over the hibernation by another tool", func() error {
+			person(orders(), `{"metadata":{"annotations":{"cnpg.io/hibernation":"on"}}}`)
+			return annotate(map[string]*string{contract.AnnotationAsleepSince: &named, contract.AnnotationAsleepReason: &named})()
+		}},
 		{"wake", func() error {
 			person(orders(), `{"metadata":{"annotations":{"cnpg.io/hibernation":"on","xata.io/scale-to-zero-asleep-since":"x","xata.io/scale-to-zero-asleep-reason":"x","xata.io/scale-to-zero-sleep-requested":"2026-03-01T00:00:00Z"}}}`)
 			return annotate(map[string]*string{

@@ -27,6 +27,8 @@ type Cluster struct {
 	// HibernationOn says that hibernation is on, OwnsHibernation that this project turned it on, and DeletingPods and
 	// Hibernated that the operator's condition says so.
 	HibernationOn, OwnsHibernation, DeletingPods, Hibernated bool
+	// HibernatedBy is the field manager that turned it on, if it is another, and has not applied it; else empty.
+	HibernatedBy string
 	// WaitsForHealthy says that the operator does not hibernate the cluster before it is healthy.
 	WaitsForHealthy bool
 	// Fenced says that this project has fenced the instance, and Dozing that hibernation is not on besides.
@@ -69,6 +71,9 @@ func (c Cluster) Again(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 		HoldingValue: cluster.Annotations[contract.AnnotationGatewayHolding],
 	}
 	view.OwnsHibernation = view.HibernationOn && OwnsHibernation(cluster.ManagedFields)
+	if view.HibernationOn && !view.OwnsHibernation {
+		view.HibernatedBy = contract.Updater(cluster.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
+	}
 	view.doze(cluster, now)
 	if condition := meta.FindStatusCondition(cluster.Status.Conditions, contract.ConditionHibernation); condition != nil {
 		view.Hibernated = condition.Status == metav1.ConditionTrue && condition.Reason == contract.Hibernated

@@ -32,6 +32,8 @@ type State struct {
 	Inspected *[]Instance
 	// LedHere says that an EndpointSlice of this replica exists.
 	LedHere bool
+	// Adopted are the field managers whose hibernation this project takes over.
+	Adopted []string
 	// HandoverWait is how long other nodes' kube-proxies are given.
 	HandoverWait time.Duration
 	Memory       Memory
@@ -99,6 +101,8 @@ type Plan struct {
 	// Confirm is the announcement of a doze that is to be confirmed a second time, because for HandoverWait every
 	// client has come to the gateway, if everything else could be done.
 	Confirm string
+	// Adopt is the field manager whose hibernation is to be taken over, so that a connection ends it; empty: none.
+	Adopt string
 	// Wake is a wake that is due although no client waits; nil: none.
 	Wake *Wake
 	// Next is when to look again without anything having changed; zero: never.
@@ -124,6 +128,9 @@ func Decide(state State, now time.Time) Plan {
 	p.tellWoken(state, now)
 	p.tellLongStop(state, now)
 	p.wake(state, now)
+	if state.Cluster.Obstacle() == ReasonByHand && slices.Contains(state.Adopted, state.Cluster.HibernatedBy) {
+		p.Adopt = state.Cluster.HibernatedBy
+	}
 	return *p
 }
 

@@ -86,6 +86,32 @@ func TestDecide_wakesWithoutAClient(t *testing.T) {
 	}
 }
 
+func TestDecide_takesOverTheHibernationOfListedTools(t *testing.T) {
+	t.Parallel()
+	type changes = []func(*cnpgv1.Cluster)
+	hibernatedBy := func(manager string) func(*cnpgv1.Cluster) {
+		return func(c *cnpgv1.Cluster) { switchedOn(c); c.ManagedFields = by(manager) }
+	}
+	for _, row := range []struct {
+		rule    string
+		changes changes
+		want    string
+	}{
+		{"one that is listed", changes{hibernatedBy("kube-green")}, "kube-green"},
+		{"not a person's", changes{hibernatedBy("kubectl-annotate")}, ""},
+		{"not this project's own", changes{hibernatedBy(contract.FieldManager)}, ""},
+		{"not if connections do not wake the cluster", changes{hibernatedBy("kube-green"), annotate(contract.AnnotationWake, "manual")}, ""},
+		{"not while the feature is off", changes{hibernatedBy("kube-green"), annotate(contract.AnnotationEnabled, "false")}, ""},
+		{"not of a cluster that is awake", nil, ""},
+	} {
+		cluster := made(row.changes...)
+		state := State{Cluster: View(cluster, now), Annotations: cluster.Annotations, Adopted: []string{"kube-green", "sablier"}}
+		if got := Decide(state, now).Adopt; got != row.want {
+			t.Errorf("%s: %q, want %q", row.rule, got, row.want)
+		}
+	}
+}
+
 func TestDecide_measuresTheLastWake(t *testing.T) {
 	t.Parallel()
 	woken := func(depth string) State {
