@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"strconv"
+	"syscall"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -24,7 +27,8 @@ const (
 )
 
 // prewarmed prints how long after a doze, and after a hibernation, a cluster takes to serve queries as fast as before: one whose
-// 1 GB of shared buffers begin empty, and one that reads them again by pg_prewarm. Both find the node's page cache as they left it.
+// 1 GB of shared buffers begin empty, and one that reads them again by pg_prewarm. Both find the node's page cache as they left it,
+// and once empty, as on another node.
 func prewarmed(ctx context.Context, kube *scenario.Kubernetes, namespace string, runs int) error {
 	cold, warm := kube.NewCluster(namespace, "cold", 1, never), kube.NewCluster(namespace, "warm", 1, never)
 	warm.Spec.PostgresConfiguration.AdditionalLibraries = []string{"pg_prewarm"}
@@ -48,6 +52,9 @@ func prewarmed(ctx context.Context, kube *scenario.Kubernetes, namespace string,
 		}{
 			{"a doze", func(c *cnpgv1.Cluster) error { return doze(ctx, kube, []*cnpgv1.Cluster{c}) }},
 			{"a hibernation", func(c *cnpgv1.Cluster) error { return hibernatesOnce(ctx, kube, c) }},
+			{"a hibernation, page cache emptied", func(c *cnpgv1.Cluster) error {
+				return errors.Join(hibernatesOnce(ctx, kube, c), emptyPageCache())
+			}},
 		} {
 			for _, c := range clusters {
 				if _, err := firstQuery(ctx, kube, c); err != nil { // it dozes while the other one is measured
@@ -95,6 +102,15 @@ func hibernatesOnce(ctx context.Context, kube *scenario.Kubernetes, c *cnpgv1.Cl
 	}
 	dozesAgain := dozesAfter
 	return kube.Annotate(ctx, c, scenario.DozeMinutes, &dozesAgain)
+}
+
+// emptyPageCache has the kernel, which is the node's if this runs on the node, drop its page cache.
+func emptyPageCache() error {
+	syscall.Sync()
+	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200); err != nil {
+		return fmt.Errorf("empty the node's page cache: %w", err)
+	}
+	return nil
 }
 
 // perSecond are the transactions of each second that pgbench -S makes over the Unix socket.
