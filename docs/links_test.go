@@ -81,6 +81,13 @@ func TestLinks_leadSomewhere(t *testing.T) {
 		file, anchor, _ := strings.Cut(strings.TrimPrefix(url, ours), "#")
 		check("rules.yaml", file, anchor)
 	}
+	findings, err := os.ReadFile(filepath.Join(root, "plugin/command/findings.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range regexp.MustCompile(`"([a-z-]+\.md)#?([a-z0-9_-]*)"`).FindAllStringSubmatch(string(findings), -1) {
+		check("findings.go", "docs/"+match[1], match[2])
+	}
 }
 
 // Every page is on the list of pages.

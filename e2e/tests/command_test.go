@@ -1,10 +1,15 @@
 package tests
 
 import (
+	"archive/tar"
 	"bufio"
+	"compress/gzip"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +91,44 @@ func TestCommandLine(t *testing.T) {
 		t.Errorf("woken it is %q", got)
 	}
 	told("awake")
+	s.examined(c, run)
+}
+
+// examined checks that doctor finds nothing wrong, and that its archive tells of the cluster without its password.
+func (s *story) examined(c *cnpgv1.Cluster, run func(...string) string) {
+	s.Helper()
+	path := filepath.Join(s.TempDir(), "doctor.tar.gz")
+	if text := run("doctor", c.Name, "--archive", path); !strings.Contains(text, "finds nothing wrong") || strings.Contains(text, "Cannot ") {
+		s.Errorf("doctor says:\n%s", text)
+	}
+	opened, err := os.Open(path)
+	s.must(err)
+	defer func() { _ = opened.Close() }()
+	text, err := gzip.NewReader(opened)
+	s.must(err)
+	var names strings.Builder
+	password := s.password(c)
+	for archive := tar.NewReader(text); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		s.must(err)
+		content, err := io.ReadAll(archive)
+		s.must(err)
+		names.WriteString(header.Name + "\n")
+		if strings.Contains(string(content), password) {
+			s.Errorf("%s has the password of the application", header.Name)
+		}
+	}
+	for _, name := range []string{
+		"/findings.txt", "/versions.json", "/deployments/scale-to-zero.json", "/plugin/pods.json", "/plugin/ports.json", ".log",
+		c.Name + "/cluster.json", c.Name + "/explain.json", c.Status.CurrentPrimary + ".log", c.Status.CurrentPrimary + ".metrics",
+	} {
+		if !strings.Contains(names.String(), name+"\n") {
+			s.Errorf("the archive has no %s:\n%s", name, names.String())
+		}
+	}
 }
 
 // toCommand is how long the command that puts a cluster to sleep waits for a busy operator.

@@ -47,6 +47,9 @@ type access struct {
 	resource  schema.GroupVersion
 	// report reads the report of an instance's sidecar.
 	report func(ctx context.Context, i instance) (contract.Report, error)
+	// server reads any path of the API server, and clocks has the times of its answers.
+	server rest.Interface
+	clocks *clocks
 }
 
 // instance identifies a pod of a cluster.
@@ -89,11 +92,13 @@ func newAccess(config *rest.Config, resource schema.GroupVersion, namespace stri
 	core := rest.CopyConfig(config)
 	core.APIPath, core.GroupVersion, core.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion,
 		clientgoscheme.Codecs.WithoutConversion()
+	times := &clocks{ahead: map[string][2]time.Duration{}}
+	core.Wrap(times.wrap)
 	pods, err := rest.RESTClientFor(core)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return &access{client: c, namespace: namespace, resource: resource, report: func(ctx context.Context, i instance) (contract.Report, error) {
+	return &access{client: c, namespace: namespace, resource: resource, server: pods, clocks: times, report: func(ctx context.Context, i instance) (contract.Report, error) {
 		return throughProxy(ctx, pods, i)
 	}}, nil
 }
@@ -149,13 +154,16 @@ func (a *access) askAll(ctx context.Context, instances []instance) []answer {
 	return answers
 }
 
+// mayNotAsk is why a sidecar was not asked that would perhaps answer.
+const mayNotAsk = "you may not ask it (get pods/proxy)"
+
 // because explains briefly why a sidecar did not answer.
 func because(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "it did not answer in time"
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return "you may not ask it (get pods/proxy)"
+		return mayNotAsk
 	case apierrors.IsNotFound(err):
 		return "there is no such pod, or no sidecar in it"
 	case apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err),

@@ -40,6 +40,8 @@ const (
 	exitUsage
 	// exitNotReached means that there was no error, but the cluster did not reach the requested state.
 	exitNotReached
+	// exitFound means that doctor has found something wrong.
+	exitFound
 )
 
 // notReached means that the cluster did not reach the requested state.
@@ -91,6 +93,8 @@ func (p *program) run(ctx context.Context, arguments []string, flags *genericcli
 		return exitUsage
 	case errors.As(err, &short):
 		return exitNotReached
+	case errors.Is(err, errFound):
+		return exitFound
 	default:
 		return exitFailed
 	}
@@ -102,7 +106,8 @@ func (p *program) root() *cobra.Command {
 		Short: "Show which CloudNativePG clusters sleep, and put them to sleep, wake them and keep them awake",
 		Long: `Show which CloudNativePG clusters sleep, and put them to sleep, wake them and keep them awake.
 
-Exit codes: 0 success, 1 error, 2 usage error, 3 the cluster did not reach the requested state.`,
+Exit codes: 0 success, 1 error, 2 usage error, 3 the cluster did not reach the requested state, 4 doctor has found something
+wrong.`,
 		Version:       p.version,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: called},
 		SilenceErrors: true, SilenceUsage: true,
@@ -127,7 +132,7 @@ Exit codes: 0 success, 1 error, 2 usage error, 3 the cluster did not reach the r
 	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "output format: json, yaml, kyaml, jsonpath=TEMPLATE, jsonpath-as-json=TEMPLATE or jsonpath-file=FILE; status also supports name and wide; report also supports html; empty for text")
 	_ = root.RegisterFlagCompletionFunc("output", completeOutput) // fails only for a flag that does not exist
 	root.AddCommand(p.statusCommand(), p.explainCommand(), p.sleepCommand(), p.wakeCommand(), p.keepAwakeCommand(),
-		p.releaseCommand(), p.reportCommand())
+		p.releaseCommand(), p.reportCommand(), p.doctorCommand())
 	for _, e := range enrolments {
 		root.AddCommand(p.enrolmentCommand(e))
 	}

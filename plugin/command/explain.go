@@ -78,8 +78,12 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 		return nil, err
 	}
 	pods, problem := a.pods(ctx, cluster.Namespace, cluster.Name)
-	s := see(cluster, pods, problem == nil, now)
-	state := s.state(now)
+	return a.explained(ctx, see(cluster, pods, problem == nil, now), problem, now), nil
+}
+
+// explained explains a cluster whose pods could be read without a problem, or not.
+func (a *access) explained(ctx context.Context, s seen, problem error, now time.Time) *explanation {
+	cluster, state := s.cluster, s.state(now)
 	e := &explanation{row: s.row(state, now), Blockers: []blocker{}, Problems: []string{}, Rules: map[string]string{}, Instances: []told{}}
 	if problem != nil {
 		e.note(problem.Error())
@@ -99,16 +103,16 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 	}
 	if state == StateAsleep || state == StateAsleepByHand {
 		e.Reason = cluster.Annotations[contract.AnnotationAsleepReason]
-		return e, nil
+		return e
 	}
 	if state == StateDozing {
-		return e, nil
+		return e
 	}
 	e.askInstances(ctx, a, s)
 	for _, reason := range e.DozeBlockedBy {
 		e.DozeBlockers = append(e.DozeBlockers, blocker{reason, describe(reason)})
 	}
-	return e, nil
+	return e
 }
 
 // askInstances requests the report of every sidecar.

@@ -244,6 +244,7 @@ func TestWhatIsNotUnderstood(t *testing.T) {
 		"slep orders", "status orders red", "status orders -A", "explain", "explain a b", "sleep", "sleep --timeout 0s orders", "wake --timeout -1s orders", "wake --timeout soon orders",
 		"keep-awake orders", "keep-awake orders 0", "keep-awake orders 169h", "keep-awake orders tomorrow", "keep-awake orders 8d", "keep-awake orders d", "status --every", "status --all orders", "status -l team=shop orders", "status -l =", "status -w -o name", "status -o xml", "wake -o wide orders", "status -o jsonpath", "status -o jsonpath={",
 		"status -A=perhaps", "release", "detach", "detach orders -A", "detach orders red", "detach -l=",
+		"doctor a b", "doctor a -A", "doctor --no-archive --redact", "doctor --archive testdata", "doctor --archive=",
 	} {
 		text.WriteString(newWorld(t).run(context.Background(), strings.Fields(line)...))
 	}

@@ -133,7 +133,7 @@ func reported(t *testing.T, change func(*contract.Report)) http.HandlerFunc {
 }
 
 // serve starts the API server and returns a kubeconfig for it.
-func serve(t *testing.T, s *server) string {
+func serve(t *testing.T, s http.Handler) string {
 	t.Helper()
 	listening := httptest.NewServer(s)
 	t.Cleanup(listening.Close)
