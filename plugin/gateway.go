@@ -53,7 +53,7 @@ func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ct
 		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake is manual")
 		return nil, nil
 	}
-	reader, err := informers.Watch(ctx, manager.GetCache())
+	reader, err := informers.Watch(ctx, manager.GetCache(), manager.GetClient(), logger)
 	if err != nil {
 		return nil, err
 	}

@@ -217,7 +217,9 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register the Kubernetes types: %w", err)
 	}
-	scheme.AddKnownTypes(resource, &cnpgv1.Cluster{}, &cnpgv1.ClusterList{}, &cnpgv1.ScheduledBackup{}, &cnpgv1.ScheduledBackupList{})
+	scheme.AddKnownTypes(resource, &cnpgv1.Cluster{}, &cnpgv1.ClusterList{}, &cnpgv1.ScheduledBackup{}, &cnpgv1.ScheduledBackupList{},
+		&cnpgv1.Database{}, &cnpgv1.DatabaseList{}, &cnpgv1.DatabaseRole{}, &cnpgv1.DatabaseRoleList{},
+		&cnpgv1.Publication{}, &cnpgv1.PublicationList{}, &cnpgv1.Subscription{}, &cnpgv1.SubscriptionList{})
 	metav1.AddToGroupVersion(scheme, resource)
 	restConfig, err := ctrl.GetConfig()
 	if err != nil {
@@ -234,7 +236,7 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 	}
 	manager, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme, HealthProbeBindAddress: "0",
-		MapperProvider: informers.NewMapper, Cache: cache.Options{ByObject: kept},
+		MapperProvider: informers.NewMapper, Cache: cache.Options{ByObject: kept, DefaultTransform: informers.Transform},
 		Client:  client.Options{Cache: &client.CacheOptions{DisableFor: informers.ReadLive()}},
 		Metrics: metricsserver.Options{BindAddress: "0"}, // pages.go serves them
 	})

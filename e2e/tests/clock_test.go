@@ -5,6 +5,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
@@ -37,6 +38,56 @@ func TestDoze_endsForAWindow(t *testing.T) {
 	s.annotate(c, scenario.KeepAwake, opensSoon())
 	s.wokenFor(c, "Woken from a doze for keep-awake window of ")
 	s.awakeAgain(c)
+}
+
+// A Database that is made or deleted wakes its cluster, which sleeps again a minute later, long before the threshold.
+func TestObjectsWakeTheirCluster(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrow(1, asleep)
+	database := s.database(c)
+	s.wokenFor(c, "Woken from hibernation for Database "+database.Name)
+	s.applied(database)
+	if !s.sleepsUnused(c) {
+		s.Log("the cluster slept after the threshold, because notifications may have been missed")
+	}
+	s.hibernated(c)
+
+	s.must(kube.Delete(s.ctx, database))
+	s.must(kube.AwaitGone(s.ctx, &cnpgv1.DatabaseList{}, c.Namespace, database.Name, toHealthy))
+}
+
+func TestDoze_endsForADatabase(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	c := s.borrowDozing()
+	s.dozes(c)
+	database := s.database(c)
+	s.wokenFor(c, "Woken from a doze for Database "+database.Name)
+	s.annotate(c, scenario.DozeMinutes, dozesLater) // what failed while it dozed is tried again within 30 seconds
+	s.applied(database)
+	s.must(kube.Delete(s.ctx, database))
+	s.must(kube.AwaitGone(s.ctx, &cnpgv1.DatabaseList{}, c.Namespace, database.Name, toHealthy))
+}
+
+// database asks for a database that is dropped with its object.
+func (s *story) database(c *cnpgv1.Cluster) *cnpgv1.Database {
+	s.Helper()
+	database := &cnpgv1.Database{Spec: cnpgv1.DatabaseSpec{
+		ClusterRef: corev1.LocalObjectReference{Name: c.Name}, Name: "later", Owner: "app", ReclaimPolicy: cnpgv1.DatabaseReclaimDelete,
+	}}
+	database.Namespace, database.Name = c.Namespace, c.Name+"-later"
+	s.must(kube.Create(s.ctx, database))
+	return database
+}
+
+// applied waits until an instance has applied the Database.
+func (s *story) applied(database *cnpgv1.Database) {
+	s.Helper()
+	_, err := scenario.Await(s.ctx, kube, database, "applied", toHealthy, func(d *cnpgv1.Database) bool {
+		return d.Status.Applied != nil && *d.Status.Applied && d.Status.ObservedGeneration == d.Generation
+	})
+	s.must(err)
 }
 
 // opensSoon is a window that opens within a minute, so that the cluster is woken for it at once or soon.

@@ -76,8 +76,9 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 	for _, result := range []waker.Result{waker.ResultSuccess, waker.ResultTimeout} {
 		w.wakes.WithLabelValues(string(contract.CauseBackup), string(waker.DepthDoze), string(result))
 		for _, depth := range waker.Depths() {
-			w.wakes.WithLabelValues(string(contract.CauseWindow), string(depth), string(result))
-			w.wakes.WithLabelValues(string(contract.CauseRequest), string(depth), string(result))
+			for _, cause := range []contract.Cause{contract.CauseWindow, contract.CauseRequest, contract.CauseObject} {
+				w.wakes.WithLabelValues(string(cause), string(depth), string(result))
+			}
 		}
 	}
 	for _, reason := range gateway.IgnoredReasons() {

@@ -84,10 +84,14 @@ cnpg_scale_to_zero_wakes_total{depth="doze",result="by_hand",trigger="connection
 cnpg_scale_to_zero_wakes_total{depth="doze",result="maintenance",trigger="connection"} 0
 cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="connection"} 1
 cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="connection"} 0
+cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="object"} 0
+cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="object"} 0
 cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="request"} 0
 cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="request"} 0
 cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="window"} 0
 cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="window"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="object"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="timeout",trigger="object"} 0
 cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="request"} 0
 cnpg_scale_to_zero_wakes_total{depth="hibernation",result="timeout",trigger="request"} 0
 cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="window"} 0

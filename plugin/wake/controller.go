@@ -239,6 +239,13 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 	if seen.view.Dozing {
 		state.Disrupted, seen.nodeErr = c.disruption(ctx, seen.name, pods)
 	}
+	if seen.view.HibernationOn || seen.view.Dozing {
+		objects, err := c.Informers.Objects(ctx, seen.name)
+		if err != nil {
+			return plan.State{}, err
+		}
+		state.Pending = plan.PendingOf(objects)
+	}
 	return state, nil
 }
 

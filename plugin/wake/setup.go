@@ -36,9 +36,13 @@ func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
-// SetupWithManager watches Clusters, their Services, slices and pods, the nodes, and the plugin's own pods.
+// SetupWithManager watches Clusters, their Services, slices, pods and other objects, the nodes, and the plugin's own pods.
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(manager).Named("wake").
+	made := ctrl.NewControllerManagedBy(manager).Named("wake")
+	for _, kind := range c.Informers.Kinds() {
+		made.Watches(kind, handler.EnqueueRequestsFromMapFunc(c.ofCluster))
+	}
+	err := made.
 		Watches(&cnpgv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(c.clusterChanged)).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).

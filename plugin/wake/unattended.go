@@ -34,7 +34,7 @@ type begunWake struct {
 // the first patch of all replicas, and refuses the others; the next plan has the Event.
 func (w *unattended) wakeCluster(ctx context.Context, cluster *cnpgv1.Cluster, view plan.Cluster, pods int, due plan.Wake, now time.Time) (begun bool, err error) {
 	name := client.ObjectKeyFromObject(cluster)
-	wake := contract.LastWake{At: now, Cause: due.Cause, By: due.By}
+	wake := contract.LastWake{At: now, Cause: due.Cause, By: due.By, Unused: due.Unused}
 	depth := waker.DepthHibernation
 	if view.Dozing {
 		depth, wake.Depth = waker.DepthDoze, contract.DepthDoze

@@ -146,3 +146,61 @@ func TestUnattended_waitsForTheBudget(t *testing.T) {
 		}
 	})
 }
+
+func TestUnattended_wakesForAnObject(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.serves(false)
+		sleeps := func(since time.Time) {
+			w.cluster(func(c *cnpgv1.Cluster) {
+				sleepsFor("on-connect,objects", metav1.ConditionTrue, contract.Hibernated)(c)
+				c.Annotations[contract.AnnotationAsleepSince] = since.Format(time.RFC3339)
+			})
+		}
+		lastWake := func() contract.LastWake {
+			wake, err := contract.ParseLastWake(w.cluster(nil).Annotations[contract.AnnotationLastWake])
+			if _, asleep := w.cluster(nil).Annotations[contract.AnnotationHibernation]; asleep || err != nil {
+				t.Fatalf("asleep: %t; %v", asleep, err)
+			}
+			return wake
+		}
+		database := &cnpgv1.Database{ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "db", Generation: 1}}
+		database.Spec.ClusterRef.Name = orders.Name
+		w.put(database)
+		sleeps(time.Now().Add(-time.Hour))
+		a.read()
+		if wake := lastWake(); wake.Cause != contract.CauseObject || wake.By != "Database db" || wake.Unused != 0 {
+			t.Errorf("the last wake is %+v", wake)
+		}
+		a.read()
+		if diff := cmp.Diff([]string{"Woken from hibernation for Database db"}, w.said("Woken")); diff != "" {
+			t.Errorf("Events (-want +got):\n%s", diff)
+		}
+
+		pass(t, 2*time.Minute)
+		sleeps(time.Now())
+		for range 2 {
+			if again := a.read(); again != time.Minute {
+				t.Errorf("the next look is in %s", again)
+			}
+		}
+		if said := w.said("ObjectPending"); len(said) != 1 || !strings.Contains(said[0], "Database db") {
+			t.Errorf("Events: %q", said)
+		}
+		pass(t, time.Minute)
+		a.read()
+		if wake := lastWake(); wake.Unused != 1 {
+			t.Errorf("the last wake is %+v", wake)
+		}
+
+		database.Status.ObservedGeneration = 1
+		if err := w.api.Update(t.Context(), database); err != nil {
+			t.Fatal(err)
+		}
+		sleeps(time.Now().Add(-2 * time.Hour))
+		a.read()
+		if _, asleep := w.cluster(nil).Annotations[contract.AnnotationHibernation]; !asleep {
+			t.Error("woken for an object that is applied")
+		}
+	})
+}

@@ -30,9 +30,9 @@ const (
 	// AnnotationKeepAwake lists times of the week without sleep, such as `Mon-Fri 08:00-18:00 Europe/Berlin; Sat
 	// 10:00-12:00 UTC`. Default: [None].
 	AnnotationKeepAwake = Prefix + "keep-awake"
-	// AnnotationWake specifies what wakes the cluster: with [WakeOnConnect] a client that connects, with [WakeOnWindow]
-	// the beginning of a `keep-awake` window, or both in a list such as `on-connect,window`; with [WakeManual] only
-	// people. Default: [WakeOnConnect].
+	// AnnotationWake specifies what wakes the cluster: [WakeManual], for only people, or a list of [WakeOnConnect], a
+	// client that connects, [WakeOnWindow], the beginning of a `keep-awake` window, and [WakeOnObjects], a Database,
+	// DatabaseRole, Publication or Subscription that is to be applied or deleted. Default: `on-connect,objects`.
 	AnnotationWake = Prefix + "wake"
 	// AnnotationKeepAwakeUntil allows no sleep before this time of RFC 3339, at most 7 days ahead; `keep-awake` of the
 	// channel and of the command line write it too. Default: none.
@@ -124,6 +124,8 @@ const (
 	WakeOnConnect = "on-connect"
 	// WakeOnWindow: a window of [AnnotationKeepAwake] that opens.
 	WakeOnWindow = "window"
+	// WakeOnObjects: an object that only a running instance can apply or delete.
+	WakeOnObjects = "objects"
 	// WakeManual: people only.
 	WakeManual = "manual"
 )

@@ -32,6 +32,8 @@ const (
 	CauseWindow Cause = "window"
 	// CauseRequest means that the annotation [AnnotationWakeRequested] asks for it.
 	CauseRequest Cause = "request"
+	// CauseObject means that an object is to be applied or deleted, which only a running instance does.
+	CauseObject Cause = "object"
 )
 
 // LastWake is the value of [AnnotationLastWake]: the newest wake of the cluster.
@@ -40,7 +42,7 @@ type LastWake struct {
 	At time.Time `json:"at"`
 	// Cause is what began it. Absent if that was a connection, or an earlier version of the plugin wrote the value.
 	Cause Cause `json:"cause,omitempty"`
-	// By is the client's IP address, or names the Backup, the window or the request.
+	// By is the client's IP address, or names the Backup, the window, the request or the objects.
 	By string `json:"by"`
 	// User and Database are those of the client's startup packet; empty without one, or if TLS hides them.
 	User     string `json:"user,omitempty"`
@@ -49,7 +51,8 @@ type LastWake struct {
 	Service string `json:"service"`
 	// Depth is [DepthDoze], or empty if the cluster was hibernated.
 	Depth string `json:"depth,omitempty"`
-	// Unused is how many wakes from the same source in a row, up to the one before this, were not used.
+	// Unused is how many wakes from the same source in a row, up to the one before this, were not used, or have left
+	// objects pending that they were for.
 	Unused int `json:"unused,omitempty"`
 	// Returns is how many wakes in a row, up to this one, were for a client that came within seconds of the sleep.
 	Returns int `json:"returns,omitempty"`

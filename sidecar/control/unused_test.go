@@ -31,6 +31,10 @@ func TestLoop_sleepsSoonAfterAWakeThatNobodyUsed(t *testing.T) {
 			wake := contract.LastWake{At: time.Now(), Cause: contract.CauseRequest, By: "request of 2000-01-01T00:00:00Z"}
 			w.view.Annotations[contract.AnnotationLastWake], _ = wake.Encode()
 		}, false},
+		{"but if objects woke it, which no session shows", func(w *world) {
+			wake := contract.LastWake{At: time.Now(), Cause: contract.CauseObject, By: "Database shop-db"}
+			w.view.Annotations[contract.AnnotationLastWake], _ = wake.Encode()
+		}, true},
 		{"nor if it was woken a while ago", func(w *world) { lastWake(w, time.Now().Add(-10*time.Minute)) }, false},
 		{"nor if PostgreSQL has served for a while before the first sample", func(w *world) { w.started = time.Now().Add(-2 * time.Minute).UnixMicro() }, false},
 		{"nor if PostgreSQL has stopped since, as in a pod that was deleted", func(w *world) { w.checkpointed = time.Now().UnixMicro() }, false},

@@ -60,26 +60,26 @@ func TestParsePolicy_withDefaults(t *testing.T) {
 		want    Policy
 		problem string
 	}{
-		{"the Namespace's are in force", nil, Policy{Enabled: true, Threshold: 20 * time.Minute, Doze: 10 * time.Minute}, ""},
+		{"the Namespace's are in force", nil, Policy{Enabled: true, OnObjects: true, Threshold: 20 * time.Minute, Doze: 10 * time.Minute}, ""},
 		{
 			"a Cluster's own wins", map[string]string{contract.AnnotationEnabled: "false", contract.AnnotationInactivityMinutes: "30"},
-			Policy{Threshold: 30 * time.Minute, Doze: 10 * time.Minute}, "",
+			Policy{OnObjects: true, Threshold: 30 * time.Minute, Doze: 10 * time.Minute}, "",
 		},
 		{
 			"none is without the default", map[string]string{contract.AnnotationDozeMinutes: contract.None},
-			Policy{Enabled: true, Threshold: 20 * time.Minute}, "",
+			Policy{Enabled: true, OnObjects: true, Threshold: 20 * time.Minute}, "",
 		},
 		{
 			"a doze that is too long for the Cluster's own threshold is none", map[string]string{contract.AnnotationInactivityMinutes: "5"},
-			Policy{Enabled: true, Threshold: 5 * time.Minute}, "",
+			Policy{Enabled: true, OnObjects: true, Threshold: 5 * time.Minute}, "",
 		},
 		{
 			"its own doze has to fit the Namespace's threshold", map[string]string{contract.AnnotationDozeMinutes: "20"},
-			Policy{Threshold: 20 * time.Minute}, `annotation xata.io/scale-to-zero-doze-minutes has the value "20": ` + allowedDoze,
+			Policy{OnObjects: true, Threshold: 20 * time.Minute}, `annotation xata.io/scale-to-zero-doze-minutes has the value "20": ` + allowedDoze,
 		},
 		{
 			"a problem says that the Namespace has it", map[string]string{contract.AnnotationDefaults: `{"xata.io/scale-to-zero-ignore":"user=monitor","xata.io/scale-to-zero-wake":"never"}`},
-			Policy{Threshold: 30 * time.Minute}, `annotation xata.io/scale-to-zero-wake, set on the Namespace, has the value "never": ` + allowedWake,
+			Policy{OnObjects: true, Threshold: 30 * time.Minute}, `annotation xata.io/scale-to-zero-wake, set on the Namespace, has the value "never": ` + allowedWake,
 		},
 	} {
 		t.Run(row.rule, func(t *testing.T) {

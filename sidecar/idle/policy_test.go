@@ -39,6 +39,8 @@ func TestParsePolicy_readsEveryAnnotation(t *testing.T) {
 		{"the ways of waking are known", map[string]string{contract.AnnotationWake: "manual", contract.AnnotationActivity: "connections"}, Policy{Threshold: 30 * time.Minute, Manual: true}, nil},
 		{"a window may wake it", map[string]string{contract.AnnotationWake: "window"}, Policy{Threshold: 30 * time.Minute, Manual: true, OnWindow: true}, nil},
 		{"a window and a connection", map[string]string{contract.AnnotationWake: "window, on-connect"}, Policy{Threshold: 30 * time.Minute, OnWindow: true}, nil},
+		{"objects may wake it", map[string]string{contract.AnnotationWake: "objects"}, Policy{Threshold: 30 * time.Minute, Manual: true, OnObjects: true}, nil},
+		{"all may", map[string]string{contract.AnnotationWake: "objects,on-connect, window"}, Policy{Threshold: 30 * time.Minute, OnWindow: true, OnObjects: true}, nil},
 		{"people alone, or others", map[string]string{contract.AnnotationWake: "manual,window"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationWake}},
 		{"the gateway's address may be accepted", map[string]string{contract.AnnotationGatewayAddress: "accept"}, Policy{Threshold: 30 * time.Minute, AcceptGateway: true}, nil},
 		{"or not", map[string]string{contract.AnnotationGatewayAddress: "reject"}, Policy{Threshold: 30 * time.Minute}, nil},
@@ -84,6 +86,8 @@ func TestParsePolicy_readsEveryAnnotation(t *testing.T) {
 					}
 				}
 			}
+			_, listed := row.annotations[contract.AnnotationWake]
+			row.want.OnObjects = row.want.OnObjects || !listed || len(bad) != 0
 			if diff := cmp.Diff(row.want, got, equal...); diff != "" {
 				t.Errorf("policy (-want +got):\n%s", diff)
 			}
@@ -232,6 +236,23 @@ func TestPolicy_keepsAwakeBeforeAWindowThatWakes(t *testing.T) {
 		}
 		if inside, change := policy.inWindow(at(row.now)); inside != row.inside || !change.Equal(at(row.change)) {
 			t.Errorf("%s: inside %t until %s, want %t until %s", row.rule, inside, change, row.inside, row.change)
+		}
+	}
+}
+
+func TestPolicy_saysWhatWakesIt(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"manual": "manual", "window": "window", "objects": "objects", "window , on-connect": "on-connect,window",
+		"objects,window,on-connect": "on-connect,window,objects", "": "on-connect,objects",
+	} {
+		annotations := map[string]string{contract.AnnotationWake: value}
+		if value == "" {
+			annotations = nil
+		}
+		policy, problems := ParsePolicy(annotations, midnight)
+		if got := policy.Wake(); got != want || len(problems) != 0 || policy.ByPeopleOnly() != (want == "manual") {
+			t.Errorf("%q: %q, want %q; by people only: %t; %v", value, got, want, policy.ByPeopleOnly(), problems)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -18,7 +19,7 @@ import (
 
 // Fields that the informers find objects by.
 const (
-	byCluster = "cluster" // Services by their selector, slices of ours and pods by their label
+	byCluster = "cluster" // Services by their selector, slices of ours and pods by their label, other objects by their reference
 	byService = "service" // a Service's own slices
 	byReplica = "replica" // slices of ours by the gateway's pod that they lead to
 	byPorts   = "ports"   // slices of ours by the port of the gateways that they name, and its neighbours
@@ -29,7 +30,9 @@ const (
 const anyCluster = "*"
 
 // Index has the indexer keep the fields.
-func Index(ctx context.Context, indexer client.FieldIndexer) error {
+func Index(ctx context.Context, indexer client.FieldIndexer) error { return index(ctx, indexer, kinds) }
+
+func index(ctx context.Context, indexer client.FieldIndexer, kinds []kind) error {
 	pods, services, slices := &corev1.Pod{}, &corev1.Service{}, &discoveryv1.EndpointSlice{}
 	for _, index := range []struct {
 		kind  client.Object
@@ -48,12 +51,21 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
 		}
 	}
+	for _, kind := range kinds {
+		if err := indexer.IndexField(ctx, kind.object, byCluster, referenced); err != nil {
+			return fmt.Errorf("index %T by its cluster: %w", kind.object, err)
+		}
+	}
 	return nil
 }
 
 // Watch has the informers watch what the [Reader] finds, and returns that. It does not wait until they are in sync.
-func Watch(ctx context.Context, informers cache.Cache) (Reader, error) {
-	if err := Index(ctx, informers); err != nil {
+func Watch(ctx context.Context, informers cache.Cache, api client.Client, logger *slog.Logger) (Reader, error) {
+	known, err := knownTo(api, logger)
+	if err != nil {
+		return Reader{}, err
+	}
+	if err := index(ctx, informers, known); err != nil {
 		return Reader{}, err
 	}
 	for _, kind := range []client.Object{&cnpgv1.Cluster{}, &networkingv1.NetworkPolicy{}} {
@@ -61,7 +73,7 @@ func Watch(ctx context.Context, informers cache.Cache) (Reader, error) {
 			return Reader{}, fmt.Errorf("make an informer of %T: %w", kind, err)
 		}
 	}
-	return NewReader(informers), nil
+	return Reader{informers, known}, nil
 }
 
 func unlessEmpty(value string) []string {

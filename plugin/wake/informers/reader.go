@@ -17,10 +17,13 @@ import (
 )
 
 // Reader finds objects that the informers keep.
-type Reader struct{ informers client.Reader }
+type Reader struct {
+	informers client.Reader
+	kinds     []kind // that there are
+}
 
 // NewReader makes a reader of what has the fields of [Index].
-func NewReader(informers client.Reader) Reader { return Reader{informers} }
+func NewReader(informers client.Reader) Reader { return Reader{informers, kinds} }
 
 func list[L client.ObjectList](ctx context.Context, from Reader, into L, options ...client.ListOption) (L, error) {
 	if err := from.informers.List(ctx, into, options...); err != nil {
@@ -61,7 +64,7 @@ func (r Reader) servicesOf(ctx context.Context, namespace, cluster string) ([]co
 	return found.Items, err
 }
 
-// Concerned are the names of the clusters that a change of the Service, EndpointSlice or pod may matter to.
+// Concerned are the names of the clusters that a change of the object may matter to.
 func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.NamespacedName, error) {
 	namespace, name := o.GetNamespace(), o.GetLabels()[endpointslice.LabelCluster]
 	switch object := o.(type) {
@@ -77,6 +80,8 @@ func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.Namespa
 			return nil, fmt.Errorf("find the Service of EndpointSlice %s/%s: %w", namespace, object.Name, err)
 		}
 		name = selectedBy(service)
+	case ofOneCluster:
+		name = object.GetClusterRef().Name
 	}
 	switch name {
 	case "":

@@ -1,14 +1,22 @@
 package informers
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"reflect"
+	"strings"
 	"testing"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -60,6 +68,9 @@ func TestIndex_findsNothingByWhatSaysNothing(t *testing.T) {
 		{"a slice of ours by what it leads to", slice(ours), map[string][]string{byCluster: {"orders"}, byReplica: {"r"}, byPorts: {"156"}}},
 		{"a pod by its cluster and addresses", &corev1.Pod{ObjectMeta: labelled(own), Status: corev1.PodStatus{PodIPs: ips}},
 			map[string][]string{byCluster: {"orders"}, byAddress: {"10.0.0.1", "fd00::1"}}},
+		{"a Database by the cluster that it names", &cnpgv1.Database{Spec: cnpgv1.DatabaseSpec{ClusterRef: corev1.LocalObjectReference{Name: "orders"}}},
+			map[string][]string{byCluster: {"orders"}}},
+		{"a Subscription of none by nothing", &cnpgv1.Subscription{}, map[string][]string{}},
 		{"not by those that another may have by now", &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, PodIPs: ips}}, map[string][]string{}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -91,5 +102,63 @@ func TestReader_takesASliceForOursByEitherLabel(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"managed", "replica"}, names); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestReader_findsTheObjectsOfACluster(t *testing.T) {
+	t.Parallel()
+	scheme := runtime.NewScheme()
+	if err := cnpgv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	meta := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name}
+	}
+	orders, other := corev1.LocalObjectReference{Name: "orders"}, corev1.LocalObjectReference{Name: "other"}
+	objects := []client.Object{
+		&cnpgv1.Database{ObjectMeta: meta("shop", "a"), Spec: cnpgv1.DatabaseSpec{ClusterRef: orders}},
+		&cnpgv1.DatabaseRole{ObjectMeta: meta("shop", "b"), Spec: cnpgv1.DatabaseRoleSpec{ClusterRef: orders}},
+		&cnpgv1.Publication{ObjectMeta: meta("shop", "c"), Spec: cnpgv1.PublicationSpec{ClusterRef: orders}},
+		&cnpgv1.Subscription{ObjectMeta: meta("shop", "d"), Spec: cnpgv1.SubscriptionSpec{ClusterRef: orders}},
+		&cnpgv1.Database{ObjectMeta: meta("shop", "e"), Spec: cnpgv1.DatabaseSpec{ClusterRef: other}},
+		&cnpgv1.Database{ObjectMeta: meta("another", "f"), Spec: cnpgv1.DatabaseSpec{ClusterRef: orders}},
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)
+	for _, kind := range kinds {
+		builder.WithIndex(kind.object, byCluster, referenced)
+	}
+	reader, cluster := NewReader(builder.Build()), types.NamespacedName{Namespace: "shop", Name: "orders"}
+	found, err := reader.Objects(t.Context(), cluster)
+	var names string
+	for _, o := range found {
+		names += o.GetName()
+	}
+	if err != nil || names != "abcd" {
+		t.Errorf("%q, %v", names, err)
+	}
+	for _, o := range objects[:4] {
+		if concerned, err := reader.Concerned(t.Context(), o); err != nil || len(concerned) != 1 || concerned[0] != cluster {
+			t.Errorf("%T concerns %v, %v", o, concerned, err)
+		}
+	}
+}
+
+func TestWatch_passesOverKindsThatTheOperatorDoesNotHave(t *testing.T) {
+	t.Parallel()
+	scheme := runtime.NewScheme()
+	if err := cnpgv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{cnpgv1.SchemeGroupVersion})
+	for _, kind := range []string{"Database", "Publication", "Subscription"} {
+		mapper.Add(cnpgv1.SchemeGroupVersion.WithKind(kind), apimeta.RESTScopeNamespace)
+	}
+	var logged bytes.Buffer
+	known, err := knownTo(fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).Build(), slog.New(slog.NewTextHandler(&logged, nil)))
+	if err != nil || len(known) != 3 || len(Reader{nil, known}.Kinds()) != 3 {
+		t.Errorf("%d kinds, %v", len(known), err)
+	}
+	if text := logged.String(); strings.Count(text, "kind=") != 1 || !strings.Contains(text, "kind=DatabaseRole") {
+		t.Error(text)
 	}
 }

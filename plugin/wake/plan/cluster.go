@@ -179,6 +179,8 @@ func (c Cluster) wakesFor(cause contract.Cause) bool {
 		return c.Policy.OnWindow
 	case contract.CauseRequest:
 		return !c.Policy.ByPeopleOnly()
+	case contract.CauseObject:
+		return c.Policy.OnObjects
 	case contract.CauseBackup: // the operator calls for it, and only a dozing cluster is woken
 	}
 	return true

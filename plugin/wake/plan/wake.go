@@ -17,6 +17,8 @@ type Wake struct {
 	Cause contract.Cause
 	// By describes what asks for it.
 	By string
+	// Unused is how many wakes in a row, up to the last one, were for these objects and have left them pending.
+	Unused int
 }
 
 const (
@@ -35,8 +37,8 @@ func lead(cluster types.UID, took time.Duration) time.Duration {
 }
 
 // wake decides whether a cluster that sleeps is to be woken although no client waits: because a request is newer than its
-// last wake, or because it has slept since before a keep-awake window opened or is about to. Who puts a cluster to sleep
-// while its window is open has it sleep until the next one.
+// last wake, because it has slept since before a keep-awake window opened or is about to, or because of objects. Who puts
+// a cluster to sleep while its window is open has it sleep until the next one.
 func (p *Plan) wake(state State, now time.Time) {
 	cluster := state.Cluster
 	if !cluster.HibernationOn && !cluster.Dozing {
@@ -49,12 +51,18 @@ func (p *Plan) wake(state State, now time.Time) {
 		p.Wake = &Wake{Cause: contract.CauseRequest, By: "request of " + requested.UTC().Format(time.RFC3339)}
 		return
 	}
-	if cluster.ObstacleTo(contract.CauseWindow) != "" {
-		return
-	}
 	since, _ := time.Parse(time.RFC3339, cmp.Or(
 		state.Annotations[contract.AnnotationAsleepSince], state.Annotations[contract.AnnotationDozingSince])) // zero: since ever
-	for _, opening := range cluster.Policy.Openings(now) {
+	if cluster.ObstacleTo(contract.CauseWindow) == "" {
+		p.wakeForWindow(state, since, now)
+	}
+	if p.Wake == nil && len(state.Pending.Names) != 0 && cluster.ObstacleTo(contract.CauseObject) == "" {
+		p.wakeForObjects(state.Pending, last, since, now)
+	}
+}
+
+func (p *Plan) wakeForWindow(state State, since, now time.Time) {
+	for _, opening := range state.Cluster.Policy.Openings(now) {
 		switch due := opening.Begin.Add(-lead(state.UID, p.Memory.took)); {
 		case now.Before(due):
 			p.at(due)
