@@ -210,6 +210,18 @@ func TestWindow_opensAndCloses(t *testing.T) {
 	}
 }
 
+func TestPolicy_opensNextAfterTheDayThatSkipsIt(t *testing.T) {
+	t.Parallel()
+	policy, problems := ParsePolicy(map[string]string{contract.AnnotationKeepAwake: "Sun-Sat 02:15-02:45 Europe/Berlin"}, midnight)
+	if len(problems) != 0 {
+		t.Fatal(problems)
+	}
+	saturday, monday := time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 30, 0, 15, 0, 0, time.UTC)
+	if next := policy.NextOpening(saturday); !next.Equal(monday) {
+		t.Errorf("it opens at %s, want %s", next, monday)
+	}
+}
+
 func TestPolicy_keepsAwakeBeforeAWindowThatWakes(t *testing.T) {
 	t.Parallel()
 	at := func(clock string) time.Time {

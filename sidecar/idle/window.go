@@ -142,10 +142,10 @@ func (w Window) around(now time.Time) []Opening {
 		}
 		begin, _ := w.at(day, w.From)
 		_, end := w.at(day, to)
-		if now.Before(end) && begin.Before(end) {
-			found = append(found, Opening{Begin: begin, End: end})
+		if !now.Before(end) || !begin.Before(end) { // the second where clocks skip it
+			continue
 		}
-		if now.Before(begin) {
+		if found = append(found, Opening{Begin: begin, End: end}); now.Before(begin) {
 			break
 		}
 	}
