@@ -273,7 +273,7 @@ func TestAgainstAnAPIServer(t *testing.T) { // it sets KUBECONFIG
 	logger := slog.New(slog.NewJSONHandler(&logged, nil))
 	settings := &config.Gateway{
 		Ports: ports.Range{First: 21000, Last: 21999}, Allow: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
-		HibernatedBy: []string{"kube-green"}, WakeTimeout: 10 * time.Minute, HandoverWait: 100 * time.Millisecond, DrainTimeout: time.Second,
+		HibernatedBy: []string{"sablier"}, WakeTimeout: 10 * time.Minute, HandoverWait: 100 * time.Millisecond, DrainTimeout: time.Second,
 		Replica: endpointslice.Replica{Namespace: "cnpg-system", Pod: own.Name, UID: own.UID, Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}},
 	}
 	manager, err := newManager(config.Config{Gateway: settings}, schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"})
@@ -384,9 +384,9 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:"on"}`, contract.AnnotationHibernation))
 	f.comes("a person's hibernation disarms it", func() bool { return len(f.slices()) == 0 })
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, contract.AnnotationHibernation))
-	f.annotate("kube-green", fmt.Sprintf(`{%q:"on"}`, contract.AnnotationHibernation))
+	f.annotate("sablier", fmt.Sprintf(`{%q:"on"}`, contract.AnnotationHibernation))
 	f.comes("that of a listed tool is taken over", func() bool {
-		return len(f.slices()) == 2 && f.annotation(contract.AnnotationAsleepReason) == "hibernated by kube-green"
+		return len(f.slices()) == 2 && f.annotation(contract.AnnotationAsleepReason) == "hibernated by sablier"
 	})
 	if err := admin.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &cluster); err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func (r *reader) managers(name string) []string {
 	for text := range strings.SplitSeq(r.values[name], ",") {
 		manager := strings.TrimSpace(text)
 		if manager == "" || len(manager) > 128 || strings.ContainsFunc(manager, func(c rune) bool { return !unicode.IsPrint(c) }) {
-			r.bad(name, "it must be names of field managers separated by commas, such as kube-green,sablier")
+			r.bad(name, "it must be names of field managers separated by commas, such as sablier,other")
 			return nil
 		}
 		managers = append(managers, manager)

@@ -15,8 +15,8 @@ import (
 )
 
 // adopt takes over the hibernation that another tool has turned on, so that it ends like one of this project's. The value stays,
-// so only server-side apply makes this project an owner of it. It fails with a conflict if the Cluster has changed since it was
-// read.
+// so only server-side apply makes this project an owner of it. It does nothing if the Cluster has changed since it was read, and
+// logs where the admission policies of an earlier version forbid it.
 func (c *Controller) adopt(ctx context.Context, seen *snapshot, from string, now time.Time) error {
 	if from == "" {
 		return nil
@@ -25,7 +25,10 @@ func (c *Controller) adopt(ctx context.Context, seen *snapshot, from string, now
 	if err != nil {
 		return fmt.Errorf("find the kind of Cluster %s: %w", seen.name, err)
 	}
-	since := now.UTC().Format(time.RFC3339)
+	since := seen.view.HibernatedAt
+	if since.IsZero() {
+		since = now
+	}
 	adopted := &unstructured.Unstructured{}
 	adopted.SetGroupVersionKind(kind)
 	adopted.SetNamespace(seen.name.Namespace)
@@ -33,17 +36,19 @@ func (c *Controller) adopt(ctx context.Context, seen *snapshot, from string, now
 	adopted.SetUID(seen.cluster.UID)
 	adopted.SetResourceVersion(seen.cluster.ResourceVersion)
 	adopted.SetAnnotations(map[string]string{
-		contract.AnnotationHibernation: "on", contract.AnnotationAsleepSince: since, contract.AnnotationAsleepReason: "hibernated by " + from,
+		contract.AnnotationHibernation: "on", contract.AnnotationAsleepReason: plan.HibernatedBy + from,
+		contract.AnnotationAsleepSince: since.UTC().Format(time.RFC3339),
 	})
 	err = c.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(adopted), client.FieldOwner(contract.FieldManager))
-	if apierrors.IsConflict(err) {
-		return nil // its change leads to another reconciliation
-	}
-	if err != nil {
+	switch {
+	case apierrors.IsConflict(err): // its change leads to another reconciliation
+	case apierrors.IsForbidden(err):
+		c.Logger.Warn("cannot take over the hibernation of a cluster", "namespace", seen.name.Namespace, "cluster", seen.name.Name,
+			"by", from, "error", err.Error())
+	case err != nil:
 		return fmt.Errorf("take over the hibernation of Cluster %s: %w", seen.name, err)
+	default:
+		c.log(ctx, seen, "the hibernation by another tool is taken over", false, "by", from)
 	}
-	c.log(ctx, seen, "the hibernation by another tool is taken over", false, "by", from)
-	return c.Events.Write(ctx, seen.cluster, plan.Event{
-		Reason: "HibernationAdopted", Message: fmt.Sprintf("%s has hibernated the cluster, and a connection wakes it", from), Occasion: since,
-	}, now)
+	return nil
 }

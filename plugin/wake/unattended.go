@@ -26,6 +26,7 @@ type unattended struct {
 // begunWake is a wake that has begun.
 type begunWake struct {
 	at    time.Time
+	value string // of the annotation of the last wake
 	depth waker.Depth
 	due   plan.Wake
 }
@@ -50,7 +51,7 @@ func (w *unattended) wakeCluster(ctx context.Context, cluster *cnpgv1.Cluster, v
 	if err := waker.Annotate(ctx, w.Client, cluster, changes); err != nil {
 		return false, ignoreConflict(err)
 	}
-	w.begun.Store(name, begunWake{now, depth, due})
+	w.begun.Store(name, begunWake{now, value, depth, due})
 	w.Logger.Info("a cluster is woken", "namespace", name.Namespace, "cluster", name.Name, "depth", depth, "cause", due.Cause, "by", due.By)
 	return true, nil
 }
@@ -65,7 +66,7 @@ func (w *unattended) wake(ctx context.Context, seen *snapshot, due *plan.Wake, a
 		return err
 	}
 	begun, err := w.wakeCluster(ctx, seen.cluster, seen.view, len(pods), *due, again.now)
-	if !begun {
+	if !begun && (seen.view.Hibernated || seen.view.Stopped) { // before, a change of the Cluster says when
 		again.at(again.now.Add(time.Second))
 	}
 	return err
@@ -79,25 +80,26 @@ func (w *unattended) observe(ctx context.Context, seen *snapshot, again *requeue
 	if !ok {
 		return nil
 	}
-	until, result := begun.at.Add(w.Settings.WakeTimeout), waker.ResultSuccess
+	until, sleeps := begun.at.Add(w.Settings.WakeTimeout), seen.view.HibernationOn || seen.view.Dozing
 	switch {
-	case seen.cluster == nil:
+	case seen.cluster == nil, sleeps && seen.cluster.Annotations[contract.AnnotationLastWake] == begun.value: // it sleeps again
 		w.begun.Delete(seen.name)
 		return nil
-	case !seen.view.HibernationOn && !seen.view.Dozing && seen.serves(seen.cluster.GetServiceReadWriteName()):
+	case !sleeps && seen.serves(seen.cluster.GetServiceReadWriteName()):
+		w.begun.Delete(seen.name)
+		w.observer.Woke(seen.name, begun.due.Cause, begun.depth, waker.ResultSuccess, again.now.Sub(begun.at))
+		return nil
 	case again.now.Before(until):
 		again.at(until)
 		return nil
-	default:
-		result = waker.ResultTimeout
 	}
-	w.begun.Delete(seen.name)
-	w.observer.Woke(seen.name, begun.due.Cause, begun.depth, result, again.now.Sub(begun.at))
-	if result == waker.ResultSuccess {
-		return nil
-	}
-	return w.Events.Write(ctx, seen.cluster, plan.Event{
-		Warning: true, Reason: "WakeTimedOut", Occasion: begun.at.UTC().Format(time.RFC3339), Message: fmt.Sprintf(
+	err := w.Events.Write(ctx, seen.cluster, plan.Event{
+		Warning: true, Reason: "WakeTimedOut", Occasion: begun.value, Message: fmt.Sprintf(
 			"No instance accepted sessions within %s of the wake for %s", w.Settings.WakeTimeout, begun.due.By),
 	}, again.now)
+	if err == nil {
+		w.begun.Delete(seen.name)
+		w.observer.Woke(seen.name, begun.due.Cause, begun.depth, waker.ResultTimeout, again.now.Sub(begun.at))
+	}
+	return err
 }

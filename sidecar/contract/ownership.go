@@ -24,21 +24,20 @@ func SetByUs(entries []metav1.ManagedFieldsEntry, path ...string) bool {
 	return ours
 }
 
-// Updater returns the field manager that alone has set the field at a path, but not by server-side apply, which declares
-// the value as intended; empty if there is none.
-func Updater(entries []metav1.ManagedFieldsEntry, path ...string) string {
-	manager := ""
+// Updater returns the entry of the field manager that alone has set the field at a path, but not by server-side apply,
+// which declares the value as intended; zero if there is none.
+func Updater(entries []metav1.ManagedFieldsEntry, path ...string) (updater metav1.ManagedFieldsEntry) {
 	for i := range entries {
 		entry := &entries[i]
 		if !owns(entry.FieldsV1.GetRawBytes(), path) {
 			continue
 		}
-		if manager != "" || entry.Operation == metav1.ManagedFieldsOperationApply {
-			return ""
+		if updater.Manager != "" || entry.Operation == metav1.ManagedFieldsOperationApply {
+			return metav1.ManagedFieldsEntry{}
 		}
-		manager = entry.Manager
+		updater = *entry
 	}
-	return manager
+	return updater
 }
 
 // SetByOthers reports whether the field at a path was set by anybody but us and whoever set the one at made.

@@ -42,19 +42,19 @@ func TestOwns_whatOnlyWeHaveSet(t *testing.T) {
 func TestUpdater_isAloneAndAppliesNothing(t *testing.T) {
 	t.Parallel()
 	const suspend, schedule = `{"f:spec":{"f:suspend":{}}}`, `{"f:spec":{"f:schedule":{}}}`
-	tool := entry("kube-green", "Update", suspend)
+	tool := entry("sablier", "Update", suspend)
 	for _, row := range []struct {
 		rule    string
 		entries []metav1.ManagedFieldsEntry
 		want    string
 	}{
-		{"who set it", []metav1.ManagedFieldsEntry{entry("kubectl", "Apply", schedule), tool}, "kube-green"},
-		{"nobody", []metav1.ManagedFieldsEntry{entry("kube-green", "Update", schedule)}, ""},
+		{"who set it", []metav1.ManagedFieldsEntry{entry("kubectl", "Apply", schedule), tool}, "sablier"},
+		{"nobody", []metav1.ManagedFieldsEntry{entry("sablier", "Update", schedule)}, ""},
 		{"not one of two", []metav1.ManagedFieldsEntry{tool, entry("kubectl-edit", "Update", suspend)}, ""},
-		{"not who applied it", []metav1.ManagedFieldsEntry{entry("kube-green", "Apply", suspend)}, ""},
+		{"not who applied it", []metav1.ManagedFieldsEntry{entry("sablier", "Apply", suspend)}, ""},
 		{"nor beside one who did", []metav1.ManagedFieldsEntry{tool, entry("argocd-controller", "Apply", suspend)}, ""},
 	} {
-		if got := Updater(row.entries, "spec", "suspend"); got != row.want {
+		if got := Updater(row.entries, "spec", "suspend").Manager; got != row.want {
 			t.Errorf("%s: %q, want %q", row.rule, got, row.want)
 		}
 	}

@@ -257,6 +257,7 @@ func forbiddenToThePlugin(w *world) []attempt {
 		"to hold for nothing":             `{"metadata":{"annotations":{"xata.io/scale-to-zero-gateway-holding":"x"}}}`,
 		"since when it dozes":             `{"metadata":{"annotations":{"xata.io/scale-to-zero-dozing-since":"2026-03-01T00:00:00Z"}}}`,
 		"that PostgreSQL has stopped":     `{"metadata":{"annotations":{"xata.io/scale-to-zero-postgres-stopped":"x"}}}`,
+		"since when it sleeps, awake":     `{"metadata":{"annotations":{"xata.io/scale-to-zero-asleep-since":"x"}}}`,
 		"that it was not started":         `{"metadata":{"annotations":{"xata.io/scale-to-zero-restart-failed":"x"}}}`,
 		"how long it is idle":             `{"metadata":{"annotations":{"xata.io/scale-to-zero-doze-minutes":"1"}}}`,
 		"somebody's annotation away":      `{"metadata":{"annotations":{"example.org/note":null}}}`,
@@ -265,6 +266,7 @@ func forbiddenToThePlugin(w *world) []attempt {
 	})...)
 	rows = append(rows, tries(w.plain, map[string]string{
 		"hibernation away of a Cluster that does not list the plugin": `{"metadata":{"annotations":{"cnpg.io/hibernation":null}}}`,
+		"the sleep of a Cluster that does not list the plugin":        `{"metadata":{"annotations":{"xata.io/scale-to-zero-asleep-since":"x"}}}`,
 		"a fence away of a Cluster that does not list the plugin":     `{"metadata":{"annotations":{"cnpg.io/fencedInstances":null}}}`,
 	})...)
 	rows = append(rows, tries(fenced(), map[string]string{

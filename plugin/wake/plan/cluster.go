@@ -27,8 +27,10 @@ type Cluster struct {
 	// HibernationOn says that hibernation is on, OwnsHibernation that this project turned it on, and DeletingPods and
 	// Hibernated that the operator's condition says so.
 	HibernationOn, OwnsHibernation, DeletingPods, Hibernated bool
-	// HibernatedBy is the field manager that turned it on, if it is another, and has not applied it; else empty.
+	// HibernatedBy is the field manager that turned it on at HibernatedAt, if it is another, and has not applied it; else
+	// empty.
 	HibernatedBy string
+	HibernatedAt time.Time
 	// WaitsForHealthy says that the operator does not hibernate the cluster before it is healthy.
 	WaitsForHealthy bool
 	// Fenced says that this project has fenced the instance, and Dozing that hibernation is not on besides.
@@ -72,7 +74,10 @@ func (c Cluster) Again(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	}
 	view.OwnsHibernation = view.HibernationOn && OwnsHibernation(cluster.ManagedFields)
 	if view.HibernationOn && !view.OwnsHibernation {
-		view.HibernatedBy = contract.Updater(cluster.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
+		by := contract.Updater(cluster.ManagedFields, "metadata", "annotations", contract.AnnotationHibernation)
+		if view.HibernatedBy = by.Manager; by.Time != nil {
+			view.HibernatedAt = by.Time.Time
+		}
 	}
 	view.doze(cluster, now)
 	if condition := meta.FindStatusCondition(cluster.Status.Conditions, contract.ConditionHibernation); condition != nil {

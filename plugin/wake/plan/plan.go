@@ -63,9 +63,9 @@ type Memory struct {
 	stop Stop
 	// serving is since when the Service of the last wake is ready.
 	serving time.Time
-	// took is how long the wake at measured took, the last one from hibernation.
-	measured time.Time
-	took     time.Duration
+	// took is how long the last wake from hibernation took, and slept says that the cluster has slept since.
+	took  time.Duration
+	slept bool
 	// Unwritten are the Events that could not be written yet and that no later plan has.
 	Unwritten []Event
 }
@@ -130,9 +130,7 @@ func Decide(state State, now time.Time) Plan {
 	p.tellWoken(state, now)
 	p.tellLongStop(state, now)
 	p.wake(state, now)
-	if state.Cluster.Obstacle() == ReasonByHand && slices.Contains(state.Adopted, state.Cluster.HibernatedBy) {
-		p.Adopt = state.Cluster.HibernatedBy
-	}
+	p.adopt(state)
 	return *p
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,9 @@ const (
 	// A cluster is woken for a window so long before it opens as its last wake took, twice, within these limits; with
 	// unknownLead if this replica has seen none.
 	shortestLead, unknownLead, longestLead = 15 * time.Second, time.Minute, 5 * time.Minute
+	// crossing is how long before the sleep a request may have been made that the sidecar has not seen any more, with what
+	// their clocks differ. Earlier ones have kept the cluster awake.
+	crossing = 10 * time.Second
 	// spread is over how long the wakes for windows that open at the same time are spread besides.
 	spread = idle.WakesWithin - longestLead
 )
@@ -46,13 +50,15 @@ func (p *Plan) wake(state State, now time.Time) {
 		return
 	}
 	last, _ := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
+	p.Memory.slept = true
+	since, _ := time.Parse(time.RFC3339, cmp.Or(
+		state.Annotations[contract.AnnotationAsleepSince], state.Annotations[contract.AnnotationDozingSince])) // zero: since ever
 	requested := cluster.Policy.WakeRequested
-	if last.At.Before(requested) && now.Before(requested.Add(contract.MaxRequestAge)) && cluster.ObstacleTo(contract.CauseRequest) == "" {
+	if last.At.Before(requested) && requested.After(since.Add(-crossing)) && now.Before(requested.Add(contract.MaxRequestAge)) &&
+		cluster.ObstacleTo(contract.CauseRequest) == "" {
 		p.Wake = &Wake{Cause: contract.CauseRequest, By: "request of " + requested.UTC().Format(time.RFC3339)}
 		return
 	}
-	since, _ := time.Parse(time.RFC3339, cmp.Or(
-		state.Annotations[contract.AnnotationAsleepSince], state.Annotations[contract.AnnotationDozingSince])) // zero: since ever
 	if cluster.ObstacleTo(contract.CauseWindow) == "" {
 		p.wakeForWindow(state, since, now)
 	}
@@ -73,16 +79,13 @@ func (p *Plan) wakeForWindow(state State, since, now time.Time) {
 	}
 }
 
-// measure notes how long the last wake from hibernation took, until a Service had an instance, as far as this replica has
-// seen that.
+// measure notes how long the last wake from hibernation took, until a Service was ready, if this replica has seen both.
 func (p *Plan) measure(state State, now time.Time) {
 	wake, err := contract.ParseLastWake(state.Annotations[contract.AnnotationLastWake])
-	if err != nil || wake.Depth == contract.DepthDoze || now.Sub(wake.At) > StandInFor || !wake.At.After(p.Memory.measured) {
+	if !p.Memory.slept || err != nil || !slices.ContainsFunc(state.Services, func(s Service) bool { return s.Ready }) {
 		return
 	}
-	for _, service := range state.Services {
-		if service.Direct {
-			p.Memory.measured, p.Memory.took = wake.At, max(now.Sub(wake.At), time.Second)
-		}
+	if p.Memory.slept = false; wake.Depth != contract.DepthDoze {
+		p.Memory.took = max(now.Sub(wake.At), time.Second)
 	}
 }

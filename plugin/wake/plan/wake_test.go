@@ -7,6 +7,7 @@ import (
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -73,6 +74,8 @@ func TestDecide_wakesWithoutAClient(t *testing.T) {
 		{"from a doze too, and although connections do not", changes{dozing, request, annotate(contract.AnnotationWake, "window")}, 0, "request"},
 		{"once", changes{switchedOn, request, woken(-time.Minute, "")}, 0, ""},
 		{"after an earlier wake", changes{switchedOn, request, woken(-2*time.Minute, "")}, 0, "request"},
+		{"although the cluster has fallen asleep just after it", changes{switchedOn, request, annotate(contract.AnnotationAsleepSince, at(-51*time.Second))}, 0, "request"},
+		{"not if it was put to sleep later", changes{switchedOn, request, annotate(contract.AnnotationAsleepSince, at(-50*time.Second))}, 0, ""},
 		{"not one that is older than five minutes", changes{switchedOn, annotate(contract.AnnotationWakeRequested, at(-5*time.Minute))}, 0, ""},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
@@ -90,22 +93,27 @@ func TestDecide_takesOverTheHibernationOfListedTools(t *testing.T) {
 	t.Parallel()
 	type changes = []func(*cnpgv1.Cluster)
 	hibernatedBy := func(manager string) func(*cnpgv1.Cluster) {
-		return func(c *cnpgv1.Cluster) { switchedOn(c); c.ManagedFields = by(manager) }
+		return func(c *cnpgv1.Cluster) {
+			switchedOn(c)
+			inHibernation(contract.Hibernated, metav1.ConditionTrue)(c)
+			c.ManagedFields = by(manager)
+		}
 	}
 	for _, row := range []struct {
 		rule    string
 		changes changes
 		want    string
 	}{
-		{"one that is listed", changes{hibernatedBy("kube-green")}, "kube-green"},
+		{"one that is listed", changes{hibernatedBy("sablier")}, "sablier"},
+		{"not before every pod is gone", changes{hibernatedBy("sablier"), inHibernation(contract.HibernationDeletingPods, metav1.ConditionFalse)}, ""},
 		{"not a person's", changes{hibernatedBy("kubectl-annotate")}, ""},
 		{"not this project's own", changes{hibernatedBy(contract.FieldManager)}, ""},
-		{"not if connections do not wake the cluster", changes{hibernatedBy("kube-green"), annotate(contract.AnnotationWake, "manual")}, ""},
-		{"not while the feature is off", changes{hibernatedBy("kube-green"), annotate(contract.AnnotationEnabled, "false")}, ""},
+		{"not if connections do not wake the cluster", changes{hibernatedBy("sablier"), annotate(contract.AnnotationWake, "manual")}, ""},
+		{"not while the feature is off", changes{hibernatedBy("sablier"), annotate(contract.AnnotationEnabled, "false")}, ""},
 		{"not of a cluster that is awake", nil, ""},
 	} {
 		cluster := made(row.changes...)
-		state := State{Cluster: View(cluster, now), Annotations: cluster.Annotations, Adopted: []string{"kube-green", "sablier"}}
+		state := State{Cluster: View(cluster, now), Annotations: cluster.Annotations, Adopted: []string{"other", "sablier"}}
 		if got := Decide(state, now).Adopt; got != row.want {
 			t.Errorf("%s: %q, want %q", row.rule, got, row.want)
 		}
@@ -114,25 +122,32 @@ func TestDecide_takesOverTheHibernationOfListedTools(t *testing.T) {
 
 func TestDecide_measuresTheLastWake(t *testing.T) {
 	t.Parallel()
-	woken := func(depth string) State {
-		value, err := contract.LastWake{At: now.Add(-8 * time.Second), By: "192.0.2.9", Depth: depth}.Encode()
+	for _, row := range []struct {
+		rule, depth string
+		slept       bool
+		want        time.Duration
+	}{
+		{"until a Service is ready", "", true, 8 * time.Second},
+		{"not one from a doze", contract.DepthDoze, true, 0},
+		{"not one that a replica before this one saw", "", false, 0},
+	} {
+		value, err := contract.LastWake{At: now.Add(-8 * time.Second), By: "192.0.2.9", Depth: row.depth}.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
+		var memory Memory
+		if row.slept {
+			cluster := made(switchedOn)
+			memory = Decide(State{Cluster: View(cluster, now), Annotations: cluster.Annotations}, now.Add(-time.Minute)).Memory
+		}
 		cluster := made(annotate(contract.AnnotationLastWake, value))
-		return State{Cluster: View(cluster, now), Annotations: cluster.Annotations, Services: []Service{{UID: "rw", Name: "rw"}}}
-	}
-	state := woken("")
-	state.Memory = Decide(state, now.Add(-time.Second)).Memory
-	state.Services[0].Direct = true
-	state.Memory = Decide(state, now).Memory
-	if got := Decide(state, now.Add(time.Minute)).Memory.took; got != 8*time.Second {
-		t.Errorf("a wake from hibernation took %s, want the 8 s until a Service had an instance", got)
-	}
-	dozed := woken(contract.DepthDoze)
-	dozed.Services[0].Direct = true
-	if got := Decide(dozed, now).Memory.took; got != 0 {
-		t.Errorf("a wake from a doze counts as one from hibernation that took %s", got)
+		state := State{Cluster: View(cluster, now), Annotations: cluster.Annotations, Services: []Service{{UID: "rw", Name: "rw"}}, Memory: memory}
+		state.Memory = Decide(state, now.Add(-time.Second)).Memory
+		state.Services[0].Ready = true
+		state.Memory = Decide(state, now).Memory
+		if got := Decide(state, now.Add(time.Minute)).Memory.took; got != row.want {
+			t.Errorf("%s: %s, want %s", row.rule, got, row.want)
+		}
 	}
 }
 
