@@ -6,6 +6,8 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
 )
@@ -88,6 +90,24 @@ func (s *story) applied(database *cnpgv1.Database) {
 		return d.Status.Applied != nil && *d.Status.Applied && d.Status.ObservedGeneration == d.Generation
 	})
 	s.must(err)
+}
+
+// A connection wakes what a tool that the plugin is told of has hibernated.
+func TestAnotherToolsHibernation(t *testing.T) {
+	whole(t)
+	s := disturbing(t)
+	c := s.borrow(1, awake)
+	d := s.turn(c)
+	const setting, tool = "WAKE_HIBERNATED_BY", "sablier"
+	d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting, Value: tool})
+	t.Cleanup(func() { s.ctx = cleanup(t); d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting}) })
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+scenario.Hibernation+`":"on"}}}`))
+	s.must(kube.Patch(s.ctx, c, patch, client.FieldOwner(tool)))
+	s.hibernated(c)
+	_, err := kube.AwaitEventSaying(s.ctx, c, "HibernationAdopted", tool, toSettle)
+	s.must(err)
+	s.awaitSlices(c, toSettle, "rw", "r")
+	s.answers(c)
 }
 
 // opensSoon is a window that opens within a minute, so that the cluster is woken for it at once or soon.

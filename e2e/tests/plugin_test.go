@@ -101,12 +101,9 @@ func environment(deployment *appsv1.Deployment, name string) string {
 func (s *disturber) setEnvironment(deployment *appsv1.Deployment, variable corev1.EnvVar) {
 	s.Helper()
 	changed := deployment.DeepCopy()
-	env := changed.Spec.Template.Spec.Containers[0].Env
-	for i := range env {
-		if env[i].Name == variable.Name {
-			env[i] = variable
-		}
-	}
+	plugin := &changed.Spec.Template.Spec.Containers[0]
+	plugin.Env = slices.DeleteFunc(plugin.Env, func(e corev1.EnvVar) bool { return e.Name == variable.Name })
+	plugin.Env = append(plugin.Env, variable)
 	s.must(kube.Patch(s.ctx, changed, client.MergeFrom(deployment)))
 	s.rolledOut()
 }
