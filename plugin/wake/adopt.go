@@ -17,11 +17,11 @@ import (
 // adopt takes over the hibernation that another tool has turned on, so that it ends like one of this project's. The value stays,
 // so only server-side apply makes this project an owner of it. It does nothing if the Cluster has changed since it was read, and
 // logs where the admission policies of an earlier version forbid it.
-func (c *Controller) adopt(ctx context.Context, seen *snapshot, from string, now time.Time) error {
+func (w *unattended) adopt(ctx context.Context, seen *snapshot, from string, now time.Time) error {
 	if from == "" {
 		return nil
 	}
-	kind, err := c.Client.GroupVersionKindFor(&cnpgv1.Cluster{})
+	kind, err := w.Client.GroupVersionKindFor(&cnpgv1.Cluster{})
 	if err != nil {
 		return fmt.Errorf("find the kind of Cluster %s: %w", seen.name, err)
 	}
@@ -39,16 +39,16 @@ func (c *Controller) adopt(ctx context.Context, seen *snapshot, from string, now
 		contract.AnnotationHibernation: "on", contract.AnnotationAsleepReason: plan.HibernatedBy + from,
 		contract.AnnotationAsleepSince: since.UTC().Format(time.RFC3339),
 	})
-	err = c.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(adopted), client.FieldOwner(contract.FieldManager))
+	err = w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(adopted), client.FieldOwner(contract.FieldManager))
 	switch {
 	case apierrors.IsConflict(err): // its change leads to another reconciliation
 	case apierrors.IsForbidden(err):
-		c.Logger.Warn("cannot take over the hibernation of a cluster", "namespace", seen.name.Namespace, "cluster", seen.name.Name,
+		w.Logger.Warn("cannot take over the hibernation of a cluster", "namespace", seen.name.Namespace, "cluster", seen.name.Name,
 			"by", from, "error", err.Error())
 	case err != nil:
 		return fmt.Errorf("take over the hibernation of Cluster %s: %w", seen.name, err)
 	default:
-		c.log(ctx, seen, "the hibernation by another tool is taken over", false, "by", from)
+		w.Logger.Info("the hibernation by another tool is taken over", "namespace", seen.name.Namespace, "cluster", seen.name.Name, "by", from)
 	}
 	return nil
 }

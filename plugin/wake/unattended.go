@@ -15,7 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// unattended wakes clusters for which no client waits at the gateway.
+// unattended wakes clusters for which no client waits at the gateway, and takes over the hibernation of listed tools.
 type unattended struct {
 	*Access
 	budget   *waker.Budget
