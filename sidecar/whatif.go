@@ -11,7 +11,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
-// whatIfFile has the counts of an observed cluster, for a worker that is started after this one.
+// whatIfFile has the counts of how the cluster would have slept, for a worker that is started after this one.
 type whatIfFile string
 
 // Load reads them; the zero value if there are none yet.
@@ -21,26 +21,19 @@ func (f whatIfFile) Load() (idle.WhatIf, error) {
 		return idle.WhatIf{}, nil
 	}
 	if err != nil {
-		return idle.WhatIf{}, fmt.Errorf("read the counts of an observed cluster: %w", err)
+		return idle.WhatIf{}, fmt.Errorf("read the counts of the sleeps: %w", err)
 	}
-	var counts idle.WhatIf
-	if err := json.Unmarshal(body, &counts); err != nil {
-		return idle.WhatIf{}, fmt.Errorf("decode the counts of an observed cluster: %w", err)
-	}
-	if len(counts.At) != len(idle.Thresholds()) {
-		return idle.WhatIf{}, fmt.Errorf("the file with the counts of an observed cluster has %d thresholds", len(counts.At))
-	}
-	return counts, nil
+	return idle.ParseWhatIf(body)
 }
 
 // Save replaces them.
 func (f whatIfFile) Save(counts idle.WhatIf) error {
 	body, err := json.Marshal(counts)
 	if err != nil {
-		return fmt.Errorf("encode the counts of an observed cluster: %w", err)
+		return fmt.Errorf("encode the counts of the sleeps: %w", err)
 	}
 	if err := process.WriteFile(string(f), body); err != nil {
-		return fmt.Errorf("write the counts of an observed cluster: %w", err)
+		return fmt.Errorf("write the counts of the sleeps: %w", err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"encoding/json"
 	"maps"
 	"os/exec"
 	"syscall"
@@ -16,7 +17,7 @@ import (
 )
 
 // An observed cluster is left alone. Its sidecar counts the sleeps that the cluster makes once it is enabled, with the
-// same client, and goes on counting after a crash.
+// same client, also after a crash, and the report has the sleep that follows and the duration of the wake.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	const minutes, threshold = "0.25", 15 * time.Second
@@ -66,6 +67,23 @@ func TestObserve(t *testing.T) {
 	before := time.Now()
 	session.Close()
 	s.asleepOnTime(c, before, time.Now(), threshold)
+	asleep := time.Now()
+	session = s.open(c, "rw")
+	defer session.Close()
+	slept := time.Since(asleep)
+	s.awaitReport(c, c.Status.CurrentPrimary, "the sleep that is over",
+		func(r report) bool { return r.WhatIf.Own.Count > 2 && r.WhatIf.Own.Since.IsZero() })
+	out, err := exec.CommandContext(s.ctx, s.command(), "report", "-n", s.namespace, "-o",
+		`jsonpath-as-json={.clusters[?(@.cluster=="`+c.Name+`")]}`).Output()
+	s.must(err)
+	var told []struct {
+		WakeSeconds float64
+		Own         struct{ Count int }
+	}
+	s.must(json.Unmarshal(out, &told))
+	if len(told) != 1 || told[0].Own.Count < 3 || told[0].WakeSeconds <= 0 || told[0].WakeSeconds > slept.Seconds()+5 {
+		t.Errorf("it was woken within %s, and the report says %s", slept, out)
+	}
 }
 
 // The command lists the plugin in one cluster after the other: the second one restarts once the first is ready. Enabling them then

@@ -70,6 +70,10 @@ type clusterReport struct {
 	// ObservedSeconds is for how long the sidecars have counted; absent from an estimate.
 	ObservedSeconds *float64    `json:"observedSeconds,omitempty"`
 	Sleeps          []wouldHave `json:"sleeps"`
+	// Own are the sleeps at the cluster's own threshold; absent from an estimate.
+	Own *contract.ReportedSleeps `json:"own,omitempty"`
+	// WakeSeconds is the median of its newest wakes; absent before the first, and from an estimate.
+	WakeSeconds float64 `json:"wakeSeconds,omitempty"`
 	// NeverSleeps says that the cluster would not have slept at the usual threshold.
 	NeverSleeps bool `json:"neverSleeps"`
 	// UsedBy are who seem to keep it awake, if it sleeps for less than half of the time at the usual threshold.
@@ -101,7 +105,7 @@ func (p *program) reportCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "report", Short: "Say how clusters would sleep: what the sidecars have counted, or an estimate from a Prometheus",
 		Long: `Say how clusters would sleep. Without --prometheus, the sidecars of the clusters that have the annotation
-xata.io/scale-to-zero-enabled with the value "observe" have counted it.
+xata.io/scale-to-zero-enabled with the value "observe" or "true" have counted it, and how long their wakes took.
 
 With --prometheus, estimate how clusters would have slept at several thresholds, how often they would have been
 woken, what that would have freed, and who keeps the others awake.
@@ -216,11 +220,12 @@ func (r report) sort() {
 
 // countedCaveats are those of what the sidecars have counted.
 var countedCaveats = []string{
-	"The sidecars have counted this since each primary's pod was made, while its cluster was observed.",
+	"The sidecars have counted this since each primary's pod was made, while its cluster was observed or enabled; " +
+		"a hibernation keeps the counts.",
 	caveats[len(caveats)-1],
 }
 
-// counted asks the sidecars of the observed clusters; the others are noted.
+// counted asks the sidecars, and the Clusters that hibernate. The clusters of which nothing is counted are noted.
 func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report {
 	answer := report{Caveats: countedCaveats, Clusters: make([]clusterReport, len(clusters))}
 	var asked []instance
@@ -231,7 +236,10 @@ func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report 
 		for _, threshold := range thresholds {
 			answer.Clusters[i].Sleeps = append(answer.Clusters[i].Sleeps, wouldHave{ThresholdSeconds: threshold.Seconds()})
 		}
+		kept := keptCounts(c, time.Now())
 		switch {
+		case kept != nil:
+			answer.Clusters[i].count(kept, plan.RequestsOf(c))
 		case !rbac.Lists(c):
 			answer.Clusters[i].Note = "it does not list the plugin"
 		case c.Status.CurrentPrimary == "":
@@ -245,7 +253,7 @@ func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report 
 		switch observed := answered.report.WhatIf; {
 		case answered.err != nil:
 			r.Note = "its sidecar cannot be asked: " + because(answered.err)
-		case observed == nil || observed.ObservedSeconds == 0:
+		case observed == nil || observed.ObservedSeconds <= 0:
 			r.Note = "it has not been observed"
 		default:
 			r.count(observed, plan.RequestsOf(&clusters[askers[n]]))
@@ -255,9 +263,23 @@ func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report 
 	return answer
 }
 
+// keptCounts returns the counts that the Cluster keeps while it hibernates, up to now; nil if they are of an earlier
+// hibernation or by another, or if nothing is counted.
+func keptCounts(c *cnpgv1.Cluster, now time.Time) *contract.ReportedWhatIf {
+	counts, err := idle.ParseWhatIf([]byte(c.Annotations[contract.AnnotationCounts]))
+	counts = counts.Asleep(now)
+	if err != nil || counts.Observed <= 0 || counts.Hibernated != c.Annotations[contract.AnnotationAsleepSince] ||
+		!plan.View(c, now).OwnsHibernation ||
+		!contract.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationCounts) {
+		return nil
+	}
+	return counts.Report()
+}
+
 // count takes over what a sidecar has counted.
 func (r *clusterReport) count(observed *contract.ReportedWhatIf, sum plan.Requests) {
 	r.KnownShare, r.ObservedSeconds, r.AwakeShares = 1, &observed.ObservedSeconds, map[string]float64{}
+	r.Own, r.WakeSeconds = &observed.Own, rounded(observed.WakeSeconds)
 	lasted := time.Duration(observed.ObservedSeconds * float64(time.Second))
 	for i := range r.Sleeps {
 		would := &r.Sleeps[i]
@@ -346,6 +368,14 @@ func (w wouldHave) Freed() string {
 	return hours(saved{CPUSeconds: seconds(w.CPUHoursAWeek, 1), MemoryByteSeconds: seconds(w.GiBHoursAWeek, 1<<30)})
 }
 
+// Wake formats how long a wake takes.
+func (r clusterReport) Wake() string {
+	if r.WakeSeconds == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(r.WakeSeconds, 'f', 0, 64) + "s"
+}
+
 // Who formats who keeps the cluster awake, and what is to be noted.
 func (r clusterReport) Who() string {
 	var parts []string
@@ -394,8 +424,9 @@ func (r report) Summary() string {
 func (r report) text(out io.Writer) {
 	if len(r.Clusters) > 0 {
 		table := printers.GetNewTabWriter(out)
+		wakes := map[bool]string{false: "A WAKE TAKES\t"}[r.Estimate]
 		_, _ = fmt.Fprintln(table,
-			"NAMESPACE\tNAME\tKNOWN\t5 MIN\t15 MIN\t30 MIN\t2 H\t8 H\tFREED A WEEK (30 MIN)\tKEPT AWAKE BY")
+			"NAMESPACE\tNAME\tKNOWN\t5 MIN\t15 MIN\t30 MIN\t2 H\t8 H\t"+wakes+"FREED A WEEK (30 MIN)\tKEPT AWAKE BY")
 		for _, c := range r.Clusters {
 			known := share(c.KnownShare)
 			if c.ObservedSeconds != nil {
@@ -408,6 +439,9 @@ func (r report) text(out io.Writer) {
 					text = share(s.AsleepShare) + ", " + strconv.FormatFloat(s.WakesADay, 'f', 1, 64) + "/d"
 				}
 				cells = append(cells, text)
+			}
+			if !r.Estimate {
+				cells = append(cells, c.Wake())
 			}
 			cells = append(cells, c.Sleeps[usualIndex].Freed(), c.Who())
 			for i := range cells {

@@ -1,7 +1,9 @@
 package command
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
+	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
 // usedOf says at which minutes of the test's day a cluster was used.
@@ -161,6 +164,64 @@ func observing() contract.Report {
 	slices.SortFunc(r.WhatIf.Sleeps,
 		func(a, b contract.ReportedSleeps) int { return cmp.Compare(a.ThresholdSeconds, b.ThresholdSeconds) })
 	return r
+}
+
+// What clusters that sleep for real have counted is told by their sidecars, and by the Cluster while it hibernates.
+func TestReport_tellsWhatOtherThresholdsWouldBring(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		counts := idle.WhatIf{
+			Observed: 46 * time.Hour, Awake: map[idle.Reason]time.Duration{idle.ReasonActive: 46 * time.Hour},
+			At: make([]idle.Sleeps, len(idle.Thresholds())), Threshold: 30 * time.Minute,
+			Decided: time.Now().Add(-2 * time.Hour), IdleSince: time.Now().Add(-150 * time.Minute),
+			Hibernated: cluster("bills", asleep).Annotations[contract.AnnotationAsleepSince],
+		}
+		text, err := json.Marshal(counts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, cluster("orders", requesting), pod("orders", "orders-1", time.Hour, true),
+			cluster("bills", asleep, requesting, with(map[string]string{contract.AnnotationCounts: string(text)})),
+			cluster("carts", byHand, with(map[string]string{contract.AnnotationCounts: string(text)})),
+			cluster("odd", asleep, with(map[string]string{contract.AnnotationCounts: `{"at":[{},{},{},{},{},{},{},{}]}`})))
+		r := observing()
+		r.WhatIf.WakeSeconds = 14.2
+		w.reports["orders-1"] = r
+		golden(t, "counted-report.txt", w.run(t.Context(), "report"))
+		golden(t, "counted-report.html", w.run(t.Context(), "report", "-o", "html"))
+	})
+}
+
+// What anybody may have written, and what is of an earlier hibernation, is as if there were nothing.
+func TestReport_ignoresCountsThatAreNotOfThisHibernation(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		since := cluster("bills", asleep).Annotations[contract.AnnotationAsleepSince]
+		at := `"at":[{},{},{},{},{},{},{},{}]`
+		ours := fmt.Sprintf(`{%s,"observed":3600000000000,"decided":%q,"hibernated":%q}`, at, since, since)
+		for _, row := range []struct {
+			rule, text string
+			change     func(*cnpgv1.Cluster)
+			counted    bool
+		}{
+			{"those of this hibernation are counted", ours, func(*cnpgv1.Cluster) {}, true},
+			{"those of an earlier one are not", strings.ReplaceAll(ours, `"hibernated":"1999`, `"hibernated":"1998`), func(*cnpgv1.Cluster) {}, false},
+			{"nor are those before a hibernation by hand", ours, byHand, false},
+			{"nor is what a person has written", ours, func(c *cnpgv1.Cluster) {
+				raw := bytes.ReplaceAll(c.ManagedFields[0].FieldsV1.Raw, []byte("counts"), []byte("defaults"))
+				c.ManagedFields[0].FieldsV1.Raw = raw
+			}, false},
+			{"nor is no time", strings.Replace(ours, "3600000000000", "0", 1), func(*cnpgv1.Cluster) {}, false},
+			{"nor is a negative one", strings.Replace(ours, "3600000000000", "-1", 1), func(*cnpgv1.Cluster) {}, false},
+			{"nor is what has no decision", "{" + at + "}", func(*cnpgv1.Cluster) {}, false},
+			{"nor is what is no JSON", "{" + at, func(*cnpgv1.Cluster) {}, false},
+		} {
+			c := cluster("bills", asleep, with(map[string]string{contract.AnnotationCounts: row.text}), row.change)
+			if got := keptCounts(c, time.Now()); (got != nil) != row.counted {
+				t.Errorf("%s: %+v", row.rule, got)
+			}
+		}
+	})
 }
 
 func TestObserved(t *testing.T) {

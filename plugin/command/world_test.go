@@ -278,7 +278,7 @@ func (w *world) annotations() map[string]string {
 
 func owned(manager string) []metav1.ManagedFieldsEntry {
 	return []metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: &metav1.FieldsV1{
-		Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{},"f:cnpg.io/fencedInstances":{}}}}`),
+		Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cnpg.io/hibernation":{},"f:cnpg.io/fencedInstances":{},"f:scale-to-zero.xata.io/counts":{}}}}`),
 	}}}
 }
 

@@ -39,6 +39,8 @@ func (w *unattended) wakeCluster(ctx context.Context, cluster *cnpgv1.Cluster, v
 	depth := waker.DepthHibernation
 	if view.Dozing {
 		depth, wake.Depth = waker.DepthDoze, contract.DepthDoze
+	} else {
+		wake.Since = contract.ShortName(cluster.Annotations[contract.AnnotationAsleepSince])
 	}
 	value, err := wake.Encode()
 	if err != nil {

@@ -111,13 +111,15 @@ func TestUnattended_wakesOnRequest(t *testing.T) {
 		if _, asleep := w.cluster(nil).Annotations[contract.AnnotationHibernation]; !asleep {
 			t.Fatal("woken without a request")
 		}
+		since := w.cluster(nil).Annotations[contract.AnnotationAsleepSince]
 		w.cluster(annotated(contract.AnnotationWakeRequested, time.Now().UTC().Format(time.RFC3339)))
 		a.read()
 		annotations := w.cluster(nil).Annotations
 		if _, asleep := annotations[contract.AnnotationHibernation]; asleep {
 			t.Fatal("not woken")
 		}
-		if wake, err := contract.ParseLastWake(annotations[contract.AnnotationLastWake]); err != nil || wake.Cause != contract.CauseRequest {
+		if wake, err := contract.ParseLastWake(annotations[contract.AnnotationLastWake]); err != nil ||
+			wake.Cause != contract.CauseRequest || wake.Since != since {
 			t.Errorf("the last wake is %+v, %v", wake, err)
 		}
 		if _, left := annotations[contract.AnnotationWakeRequested]; !left {

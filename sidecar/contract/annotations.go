@@ -87,6 +87,9 @@ const (
 	// AnnotationDefaults contains, as JSON, the annotations of the Cluster's Namespace. They apply where the Cluster does
 	// not set the same annotation. A sidecar of an earlier version would take a name with the prefix for a mistake.
 	AnnotationDefaults = "scale-to-zero.xata.io/defaults"
+	// AnnotationCounts contains, as JSON, how the cluster would have slept at other thresholds, up to its hibernation: its
+	// next pod continues from there. A sidecar of an earlier version would take a name with the prefix for a mistake.
+	AnnotationCounts = "scale-to-zero.xata.io/counts"
 	// AnnotationSuspended marks a ScheduledBackup that was suspended for the sleep, with the time in RFC 3339.
 	AnnotationSuspended = Prefix + "suspended"
 )

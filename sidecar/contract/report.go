@@ -82,11 +82,11 @@ type Report struct {
 	// Scheduler reports whether a loaded extension runs jobs in background workers, so that the instance is sampled
 	// every two seconds.
 	Scheduler bool `json:"scheduler,omitempty"`
-	// WhatIf is how the cluster would have slept while it was observed; absent if it has not been.
+	// WhatIf is how the cluster would have slept at other thresholds; absent if nothing has been counted.
 	WhatIf *ReportedWhatIf `json:"whatIf,omitempty"`
 }
 
-// ReportedWhatIf is how an observed cluster would have slept.
+// ReportedWhatIf is how a cluster would have slept.
 type ReportedWhatIf struct {
 	// ObservedSeconds is for how long its sidecar has decided, and AwakeSeconds how much of that each first reason kept
 	// it awake.
@@ -95,6 +95,8 @@ type ReportedWhatIf struct {
 	// Sleeps are sorted by threshold, and Own are the sleeps at the cluster's own.
 	Sleeps []ReportedSleeps `json:"sleeps"`
 	Own    ReportedSleeps   `json:"own"`
+	// WakeSeconds is the median of the newest wakes, up to the first sample; absent before the first wake.
+	WakeSeconds float64 `json:"wakeSeconds,omitempty"`
 }
 
 // ReportedSleeps are the sleeps at one threshold.

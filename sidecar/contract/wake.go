@@ -51,6 +51,8 @@ type LastWake struct {
 	Service string `json:"service"`
 	// Depth is [DepthDoze], or empty if the cluster was hibernated.
 	Depth string `json:"depth,omitempty"`
+	// Since is [AnnotationAsleepSince] of the hibernation that the wake ended; absent for a doze.
+	Since string `json:"since,omitempty"`
 	// Unused is how many wakes from the same source in a row, up to the one before this, were not used, or have left
 	// objects pending that they were for.
 	Unused int `json:"unused,omitempty"`
@@ -93,7 +95,7 @@ func (w LastWake) Who() string {
 // maximumName is the maximum length of PostgreSQL's names in bytes. A client may claim longer ones.
 const maximumName = 63
 
-// ShortName shortens a name that a client claims.
+// ShortName shortens a name that a client claims, or another value that anybody may have written.
 func ShortName(name string) string {
 	return strings.ToValidUTF8(name[:min(len(name), maximumName)], "")
 }

@@ -19,6 +19,8 @@ type order struct {
 	action   sleep.Action
 	view     kubernetes.View
 	text     string          // the announcement, or why the cluster hibernates
+	at       time.Time       // when it is requested
+	counts   string          // of the sleeps until then
 	archiver bool            // ListBackups asks for the archiver too
 	fenced   doze.Postmaster // the postmaster that may have been fenced
 }
@@ -35,7 +37,7 @@ type completed struct {
 
 // start starts an action.
 func (l *Loop) start(ctx context.Context, a sleep.Action) {
-	o := order{action: a, view: l.status.View}
+	o := order{action: a, view: l.status.View, at: time.Now()}
 	switch a {
 	case sleep.Observe:
 		l.parts.Monitor.SampleSoon()
@@ -52,7 +54,7 @@ func (l *Loop) start(ctx context.Context, a sleep.Action) {
 	case sleep.Hibernate:
 		l.attempt.judged, l.attempt.cause = l.status.State, l.status.cause(l.doze.specification)
 		l.attempt.ignored = wokenInVain(o.view, l.attempt.judged, l.sessions.judged)
-		o.text = asleepReason(o.view, l.attempt)
+		o.text, o.counts = asleepReason(o.view, l.attempt), l.counts.text(o.at)
 	case sleep.Fence:
 		l.attempt.judged = l.status.State
 		l.pod.notePostmaster()

@@ -42,7 +42,7 @@ func (k *cluster) do(ctx context.Context, o order) completed {
 	case sleep.ReadCluster:
 		c.view, c.err = k.Kubernetes.Get(ctx)
 	case sleep.Hibernate:
-		c.view, c.err = k.Kubernetes.Hibernate(ctx, o.view, time.Now(), o.text)
+		c.view, c.err = k.Kubernetes.Hibernate(ctx, o.view, o.at, o.text, o.counts)
 	case sleep.Fence:
 		c.view, c.err = k.Kubernetes.Fence(ctx, o.view, time.Now())
 	case sleep.RemoveAnnouncement:

@@ -221,10 +221,10 @@ func (w *world) patched(change func()) (kubernetes.View, error) {
 	return w.written(), nil
 }
 
-func (w *world) Hibernate(_ context.Context, _ kubernetes.View, at time.Time, _ string) (kubernetes.View, error) {
+func (w *world) Hibernate(_ context.Context, _ kubernetes.View, at time.Time, _, counts string) (kubernetes.View, error) {
 	v, err := w.patched(func() {
 		w.hibernated, w.markerFirst = at, w.marker.left.Load()
-		w.view.Hibernating, w.view.Ours = true, true
+		w.view.Hibernating, w.view.Ours, w.view.Counts = true, true, counts
 	})
 	if err == nil && w.loses(sleep.Hibernate) {
 		return kubernetes.View{}, kubernetes.ErrAnswerLost
@@ -350,7 +350,7 @@ func (w *world) Load() (monitor.Checkpoint, error) {
 	return *w.kept, nil
 }
 
-// savedCounts are the counts of an observed cluster on the disk.
+// savedCounts are the counts on the disk.
 type savedCounts world
 
 func (s *savedCounts) Save(counts idle.WhatIf) error {

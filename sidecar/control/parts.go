@@ -104,7 +104,7 @@ type Requests interface {
 // Kubernetes is what the loop does through the API server. Every patch of the Cluster returns its new state.
 type Kubernetes interface {
 	Get(ctx context.Context) (kubernetes.View, error)
-	Hibernate(ctx context.Context, v kubernetes.View, at time.Time, reason string) (kubernetes.View, error)
+	Hibernate(ctx context.Context, v kubernetes.View, at time.Time, reason, counts string) (kubernetes.View, error)
 	Withdraw(ctx context.Context, v kubernetes.View) (kubernetes.View, error)
 	Fence(ctx context.Context, v kubernetes.View, at time.Time) (kubernetes.View, error)
 	LiftFence(ctx context.Context, v kubernetes.View) (kubernetes.View, error)

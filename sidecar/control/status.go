@@ -33,7 +33,7 @@ type Status struct {
 	State     idle.State
 	Decision  idle.Decision
 	DecidedAt time.Time
-	// WhatIf is how the cluster would have slept while it was observed.
+	// WhatIf is how the cluster would have slept at other thresholds.
 	WhatIf idle.WhatIf
 	// Returning is the session for which clients_return keeps the cluster awake, zero if there is none.
 	Returning activity.Terminable

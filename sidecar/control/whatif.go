@@ -1,14 +1,19 @@
 package control
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
+	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 )
 
-// Counts persists how an observed cluster would have slept, across restarts of the process.
+// Counts persists how a cluster would have slept at other thresholds, across restarts of the process. The Cluster has
+// them while it hibernates, because its pods are gone.
 type Counts interface {
 	Load() (idle.WhatIf, error)
 	Save(counts idle.WhatIf) error
@@ -27,27 +32,65 @@ type counts struct {
 }
 
 // load reads those of an earlier process.
-func (c *counts) load() {
-	counts, err := c.store.Load()
+func (c *counts) load() { c.newest = c.read(c.store.Load()) }
+
+// read returns counts that are left from before, if they can be read.
+func (c *counts) read(counts idle.WhatIf, err error) idle.WhatIf {
 	if err != nil {
 		c.logger.Warn("cannot read how the cluster would have slept so far, and counts anew", "error", err.Error())
 	}
-	c.newest = counts
+	return counts
 }
 
-// count counts the newest decision of the primary, if the cluster is only observed. A running Backup is looked for when
-// a sleep would begin.
+// text returns the newest ones for the Cluster, which hibernates at that time; "" if there are none.
+func (c *counts) text(at time.Time) string {
+	counts := c.newest
+	counts.Hibernated = at.UTC().Format(time.RFC3339)
+	text, err := json.Marshal(counts)
+	if err != nil || counts.Decided.IsZero() {
+		return ""
+	}
+	return string(text)
+}
+
+// resume returns the counts up to the newest wake. If this pod has none yet, they are those of the Cluster: only the
+// wake that has ended their hibernation says how long it lasted. Later wakes of this pod are those from its dozes.
+func (c *counts) resume(v kubernetes.View, clock apiClock, now time.Time) (newest idle.WhatIf, woken bool) {
+	wake, _ := contract.ParseLastWake(v.Annotations[contract.AnnotationLastWake]) // zero without one
+	newest, woken = c.newest, wake.Depth == contract.DepthDoze
+	if newest.Decided.IsZero() && v.Counts != "" {
+		newest = c.read(idle.ParseWhatIf([]byte(v.Counts)))
+		newest.Woken, woken = newest.Decided, wake.Since == newest.Hibernated
+	}
+	at := wake.At.Add(-clock.ahead)
+	if !woken || newest.Decided.IsZero() || !at.After(newest.Decided) || at.Equal(newest.Woken) {
+		return newest, false
+	}
+	return newest.AfterWake(wake.Cause, at, now), true
+}
+
+// count counts the newest decision of the primary. For a cluster that is only observed, a running Backup is looked for
+// when a sleep would begin; for one that sleeps, nothing is done but what its own decisions need.
 func (l *Loop) count(ctx context.Context, seen idle.Observation) {
-	s, c := &l.status, &l.counts
-	if !s.Policy.Observed || s.Decision.Action == idle.ActionAsk || s.View.CurrentPrimary != l.parts.Pod {
+	s, c, now := &l.status, &l.counts, time.Now()
+	if !s.Policy.Watches() || s.View.CurrentPrimary != l.parts.Pod ||
+		!s.Policy.Observed && (l.machine.Phase().Attempting() || s.View.Hibernating) {
 		return
 	}
-	now := time.Now()
-	next := c.newest.After(s.Policy, s.State, seen, s.Decision, now)
-	begun := next.Begun(c.newest)
-	if begun && l.cluster.backupRuns(ctx) {
+	newest, woken := c.resume(s.View, l.cluster.clock, now)
+	if woken && seen.Unknown {
+		return // the wake has not ended yet
+	}
+	decision := s.Decision
+	if decision.Action != idle.ActionNone { // whether it sleeps is known after the attempt, see idle.WhatIf.Asleep
+		decision.Reason = cmp.Or(l.reporter.aborted, idle.ReasonUnknown)
+		decision.Blockers = []idle.Reason{decision.Reason}
+	}
+	next := newest.After(s.Policy, s.State, seen, decision, now)
+	begun := next.Begun(newest)
+	if begun && s.Policy.Observed && l.cluster.backupRuns(ctx) {
 		l.decide(seen, now)
-		next = c.newest.After(s.Policy, s.State, seen, s.Decision, now)
+		next = newest.After(s.Policy, s.State, seen, s.Decision, now)
 	}
 	c.newest, s.WhatIf = next, next
 	if begun || now.Sub(c.saved).Abs() >= countsSaved {

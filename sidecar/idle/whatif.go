@@ -1,8 +1,12 @@
 package idle
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // Thresholds are those at which is counted how a cluster would have slept, besides its own.
@@ -13,7 +17,14 @@ func Thresholds() []time.Duration {
 	}
 }
 
-// WhatIf counts how a cluster would have slept. The zero value has counted nothing.
+// WhatIf counts how a cluster would have slept at other thresholds than its own, whether it is only observed or sleeps
+// for real. The zero value has counted nothing. These are the rules:
+//
+//   - A sleep begins when the cluster has been idle for the threshold, or with the decision that finds nothing else
+//     against it, and lasts until the next use. What forbids sleep but is no use does not end one: a sleeping cluster
+//     begins no Backup.
+//   - While it sleeps for real, the idle period continues until the wake: see [WhatIf.Asleep].
+//   - Unknown is never idle. It ends a sleep at the last moment of which something is known, and is not observed.
 type WhatIf struct {
 	// Observed is for how long the instance has decided, and Awake how much of that each first reason kept it awake.
 	Observed time.Duration            `json:"observed"`
@@ -26,13 +37,36 @@ type WhatIf struct {
 	// Decided is when the newest decision was made, and Reason its first reason.
 	Decided time.Time `json:"decided"`
 	Reason  Reason    `json:"reason"`
+	// IdleSince is since when the cluster was idle then; zero if that was not proven.
+	IdleSince time.Time `json:"idleSince,omitzero"`
+	// Hibernated is [contract.AnnotationAsleepSince] of the hibernation for which the Cluster keeps the counts.
+	Hibernated string `json:"hibernated,omitempty"`
+	// Woken is the newest wake that is counted, or the last moment of which something is known. Wakes is how long the
+	// newest ones took, up to the first sample.
+	Woken time.Time       `json:"woken,omitzero"`
+	Wakes []time.Duration `json:"wakes,omitempty"`
+}
+
+// wakesKept is how many of the newest wakes the median is of.
+const wakesKept = 9
+
+// ParseWhatIf decodes JSON. What it returns has a decision, or is the zero value with an error.
+func ParseWhatIf(text []byte) (WhatIf, error) {
+	var w WhatIf
+	if err := json.Unmarshal(text, &w); err != nil {
+		return WhatIf{}, fmt.Errorf("decode the counts: %w", err)
+	}
+	if len(w.At) != len(Thresholds()) || w.Decided.IsZero() {
+		return WhatIf{}, fmt.Errorf("the counts have %d thresholds, want %d, or no decision", len(w.At), len(Thresholds()))
+	}
+	return w, nil
 }
 
 // Sleeps counts the sleeps at one threshold.
 type Sleeps struct {
 	// Count is their number, and Lasted how long those lasted that are over.
-	Count  int           `json:"count"`
-	Lasted time.Duration `json:"lasted"`
+	Count  int           `json:"count,omitempty"`
+	Lasted time.Duration `json:"lasted,omitempty"`
 	// Since is when the one began that is not over; zero without one.
 	Since time.Time `json:"since,omitzero"`
 }
@@ -54,18 +88,96 @@ func (w WhatIf) Begun(earlier WhatIf) bool {
 	return begun
 }
 
-// After returns the counts after a decision. A sleep lasts from the moment at which the cluster has been idle for the
-// threshold, or from the decision that found nothing else against it, to the next use, or to the end of what is known.
-// What forbids sleep but is no use does not end one: a sleeping cluster begins no Backup.
+// Asleep returns the counts of a cluster that has slept for real since the newest decision, at a moment of that sleep
+// or at its end: as it was idle at that decision, it has been idle until then.
+func (w WhatIf) Asleep(until time.Time) WhatIf {
+	slept := until.Sub(w.Decided)
+	if w.IdleSince.IsZero() || slept <= 0 {
+		return w
+	}
+	w.eachSleeps(func(s Sleeps, threshold time.Duration) Sleeps {
+		if begins := latest(w.IdleSince.Add(threshold), w.Decided); s.Since.IsZero() && begins.Before(until) {
+			s.Count, s.Since = s.Count+1, begins
+		}
+		return s
+	})
+	w.observe(ReasonObserved, slept)
+	w.Decided = until
+	return w
+}
+
+// AfterWake returns the counts after the first sample since a wake, which takes long only for who has waited for it: a
+// client or a Backup. The time in between is not observed.
+func (w WhatIf) AfterWake(cause contract.Cause, at, now time.Time) WhatIf {
+	w = w.Asleep(earliest(at, now))
+	w.Woken = at
+	awaited := cause == "" || cause == contract.CauseConnection || cause == contract.CauseBackup
+	if took := now.Sub(at); awaited && took > 0 && took <= wokenWithin {
+		w.Wakes = append(slices.Clone(w.Wakes[max(len(w.Wakes)-wakesKept+1, 0):]), took)
+	}
+	return w
+}
+
+// eachSleeps replaces those at each threshold, in a copy.
+func (w *WhatIf) eachSleeps(change func(Sleeps, time.Duration) Sleeps) {
+	thresholds := Thresholds()
+	at := make([]Sleeps, len(thresholds))
+	copy(at, w.At)
+	for i, threshold := range thresholds {
+		at[i] = change(at[i], threshold)
+	}
+	w.At, w.Own = at, change(w.Own, w.Threshold)
+}
+
+// observe adds a time with its first reason, in a copy.
+func (w *WhatIf) observe(reason Reason, lasted time.Duration) {
+	awake := map[Reason]time.Duration{reason: lasted}
+	for reason, lasted := range w.Awake {
+		awake[reason] += lasted
+	}
+	w.Observed, w.Awake = w.Observed+lasted, awake
+}
+
+// Report returns what is told of the counts; nil if there are none.
+func (w WhatIf) Report() *contract.ReportedWhatIf {
+	if w.Decided.IsZero() {
+		return nil
+	}
+	told := func(s Sleeps, threshold time.Duration) contract.ReportedSleeps {
+		r := contract.ReportedSleeps{
+			ThresholdSeconds: threshold.Seconds(), Count: s.Count, Seconds: s.Total(w.Decided).Seconds(),
+		}
+		if !s.Since.IsZero() {
+			r.Since = new(s.Since.UTC())
+		}
+		return r
+	}
+	r := &contract.ReportedWhatIf{
+		ObservedSeconds: w.Observed.Seconds(), AwakeSeconds: map[string]float64{}, Own: told(w.Own, w.Threshold),
+	}
+	for i, threshold := range Thresholds() {
+		r.Sleeps = append(r.Sleeps, told(w.At[i], threshold))
+	}
+	for reason, lasted := range w.Awake {
+		r.AwakeSeconds[string(reason)] = lasted.Seconds()
+	}
+	if wakes := slices.Sorted(slices.Values(w.Wakes)); len(wakes) != 0 {
+		r.WakeSeconds = wakes[len(wakes)/2].Seconds()
+	}
+	return r
+}
+
+// After returns the counts after a decision.
 func (w WhatIf) After(policy Policy, state State, seen Observation, decision Decision, now time.Time) WhatIf {
 	last := w.Decided
-	gap := last.IsZero() || now.Before(last) || now.Sub(last) > unsampledAtMost
+	gap := last.IsZero() || now.Before(last) || now.Sub(last) > unsampledAtMost || last.Equal(w.Woken)
 	clock, proven := state.clock(seen)
 	unknown := seen.Siblings > 0 && (!seen.Elsewhere.Asked || seen.Elsewhere.Unknown)
 	blocked := unknown || slices.ContainsFunc(decision.Blockers, func(r Reason) bool {
 		return r != ReasonWaiting && r != ReasonMinimumUptime && r != ReasonObserved
 	})
-	after := func(s Sleeps, threshold time.Duration) Sleeps {
+	w.Threshold, _ = state.thresholds(policy, decision.DozeBlockers)
+	w.eachSleeps(func(s Sleeps, threshold time.Duration) Sleeps {
 		if !s.Since.IsZero() && (gap || !proven || unknown || clock.After(s.Since)) {
 			end := last // what has been counted stays
 			if !gap && state.LastActivity.After(last) {
@@ -80,23 +192,13 @@ func (w WhatIf) After(policy Policy, state State, seen Observation, decision Dec
 			s.Count++
 		}
 		return s
-	}
-	thresholds := Thresholds()
-	at := make([]Sleeps, len(thresholds))
-	copy(at, w.At)
-	for i, threshold := range thresholds {
-		at[i] = after(at[i], threshold)
-	}
-	w.Threshold, _ = state.thresholds(policy, decision.DozeBlockers)
-	w.At, w.Own = at, after(w.Own, w.Threshold)
+	})
 	if !gap {
-		w.Observed += now.Sub(last)
-		awake := map[Reason]time.Duration{w.Reason: now.Sub(last)}
-		for reason, lasted := range w.Awake {
-			awake[reason] += lasted
-		}
-		w.Awake = awake
+		w.observe(w.Reason, now.Sub(last))
 	}
-	w.Decided, w.Reason = now, decision.Reason
+	w.Decided, w.Reason, w.IdleSince = now, decision.Reason, time.Time{}
+	if proven && !unknown {
+		w.IdleSince = clock
+	}
 	return w
 }

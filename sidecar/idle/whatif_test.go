@@ -1,9 +1,12 @@
 package idle
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // watch observes a cluster for a second a character of the picture: in use (#), idle (.), unknown (?), idle while a
@@ -158,6 +161,108 @@ func TestWhatIf_neverCountsLess(t *testing.T) {
 			t.Errorf("after %d s, %s are counted, and %s were before", second, total, told)
 		} else {
 			told = total
+		}
+	}
+}
+
+// A cluster that has been idle for 4 s sleeps for real at that threshold, until it is woken 20 minutes after the last
+// use.
+func TestWhatIf_countsARealSleepAtEveryThreshold(t *testing.T) {
+	t.Parallel()
+	const wake = 20 * time.Minute
+	for _, row := range []struct {
+		rule, picture string
+		wake, sampled time.Duration // since midnight
+		lasted        [3]time.Duration
+		own, observed time.Duration
+		wakes         []time.Duration
+	}{
+		{
+			"it lasts from each threshold that the idle time reached to the wake", ".....", wake, wake + 9*time.Second,
+			[3]time.Duration{15 * time.Minute, 5 * time.Minute, 0}, wake - 4*time.Second, wake, []time.Duration{9 * time.Second},
+		},
+		{
+			"a sample long after the wake does not say how long it took", ".....", wake, wake + time.Hour,
+			[3]time.Duration{15 * time.Minute, 5 * time.Minute, 0}, wake - 4*time.Second, wake, nil,
+		},
+		{
+			"of a wake by a clock that is ahead, only the past counts", ".....", wake, wake - time.Minute,
+			[3]time.Duration{14 * time.Minute, 4 * time.Minute, 0}, wake - time.Minute - 4*time.Second, wake - time.Minute, nil,
+		},
+		{
+			"what was not idle before has not slept", "....?", wake, wake + time.Second,
+			[3]time.Duration{}, 0, 4 * time.Second, []time.Duration{time.Second},
+		},
+	} {
+		counts := watch(row.picture, 4*time.Second)
+		woken := counts.AfterWake("", midnight.Add(row.wake), midnight.Add(row.sampled))
+		if again := woken.AfterWake("", midnight.Add(row.wake), midnight.Add(row.sampled)); again.Observed != woken.Observed {
+			t.Errorf("%s: the same wake counts twice", row.rule)
+		}
+		// A client that uses it afterwards, for two seconds, changes nothing but the time that is observed.
+		seen := Observation{InUse: []Reason{ReasonActive}, Reported: true}
+		var state State
+		for second := range 3 {
+			now := midnight.Add(row.sampled + time.Duration(second)*time.Second)
+			seen.Began, seen.Ended = now, now
+			var decision Decision
+			state, decision = Decide(Policy{Observed: true, Threshold: 4 * time.Second}, false, state, seen, now)
+			woken = woken.After(Policy{Observed: true, Threshold: 4 * time.Second}, state, seen, decision, now)
+		}
+		for i, lasted := range row.lasted {
+			if got := woken.At[i]; got.Lasted != lasted || !got.Since.IsZero() || (got.Count == 0) != (lasted == 0) {
+				t.Errorf("%s: after %s, %+v, want %s", row.rule, Thresholds()[i], got, lasted)
+			}
+		}
+		if got := woken.Own; got.Lasted != row.own || !got.Since.IsZero() {
+			t.Errorf("%s: at its own threshold %+v, want %s", row.rule, got, row.own)
+		}
+		if got := woken.Observed; got != row.observed+2*time.Second {
+			t.Errorf("%s: observed for %s, want %s", row.rule, got, row.observed+2*time.Second)
+		}
+		if !slices.Equal(woken.Wakes, row.wakes) {
+			t.Errorf("%s: the wakes took %v, want %v", row.rule, woken.Wakes, row.wakes)
+		}
+	}
+}
+
+func TestWhatIf_reportsTheMedianOfTheNewestWakes(t *testing.T) {
+	t.Parallel()
+	counts := watch(".....", 4*time.Second)
+	for wake := range 20 {
+		at := midnight.Add(time.Duration(wake+1) * time.Hour)
+		counts = counts.AfterWake("", at, at.Add(time.Duration(wake+1)*time.Second))
+	}
+	if got := counts.Report().WakeSeconds; got != 16 {
+		t.Errorf("the median of 12 to 20 seconds is %g", got)
+	}
+}
+
+func TestWhatIf_timesTheWakesThatWereWaitedFor(t *testing.T) {
+	t.Parallel()
+	at := midnight.Add(time.Hour)
+	for cause, waits := range map[contract.Cause]bool{
+		"": true, contract.CauseConnection: true, contract.CauseBackup: true,
+		contract.CauseWindow: false, contract.CauseRequest: false, contract.CauseObject: false,
+	} {
+		counts := watch(".....", 4*time.Second).AfterWake(cause, at, at.Add(9*time.Second))
+		if got := counts.Report().WakeSeconds; (got == 9) != waits || (got == 0) == waits {
+			t.Errorf("the wake for %q took %g s", cause, got)
+		}
+		if got := counts.At[0].Total(at); got != 55*time.Minute {
+			t.Errorf("until the wake for %q it slept for %s", cause, got)
+		}
+	}
+}
+
+// Anybody may have written the annotation.
+func TestParseWhatIf_takesOnlyCountsWithADecision(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"", "null", "{}", "[]", `{"at":[{},{},{},{},{},{},{},{}]}`, `{"at":[{}],"decided":"2026-03-02T12:00:00Z"}`,
+	} {
+		if got, err := ParseWhatIf([]byte(text)); err == nil {
+			t.Errorf("%q is read as %+v", text, got)
 		}
 	}
 }

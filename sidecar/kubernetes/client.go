@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -52,6 +53,8 @@ type Client struct {
 	rest     *rest.RESTClient
 	logger   *slog.Logger
 	backoff  wait.Backoff
+	// countsRefused says that a hibernation with counts was refused, perhaps because of them.
+	countsRefused atomic.Bool
 }
 
 // Connect makes a client, which connects with its first request.

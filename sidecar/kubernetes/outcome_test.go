@@ -54,7 +54,7 @@ func TestClient_errorsTellWhatBecameOfARequest(t *testing.T) {
 				requests.Add(1)
 				row.handler(w, r)
 			}))
-			_, err := c.Hibernate(t.Context(), View{ResourceVersion: "1"}, noon, "idle")
+			_, err := c.Hibernate(t.Context(), View{ResourceVersion: "1"}, noon, "idle", "")
 			wantClass(t, err, row.want, row.code)
 			if n := requests.Load(); n != 1 {
 				t.Errorf("the patch was sent %d times", n)
@@ -89,7 +89,7 @@ func TestHibernate_answerIsLostAfterTheCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.with(func() { a.silent = true })
-	wantClass(t, second(c.Hibernate(t.Context(), v, noon, "idle")), ErrAnswerLost, 0)
+	wantClass(t, second(c.Hibernate(t.Context(), v, noon, "idle", "")), ErrAnswerLost, 0)
 	if v, err = c.Get(t.Context()); err != nil || !v.Hibernating {
 		t.Errorf("hibernating %t, error %v", v.Hibernating, err)
 	}
@@ -101,8 +101,8 @@ func TestHibernate_apiServerThatIsNotThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantClass(t, second(c.Hibernate(t.Context(), View{ResourceVersion: "1"}, noon, "idle")), ErrAnswerLost, 0)
-	wantClass(t, second(c.Hibernate(t.Context(), View{}, noon, "idle")), "refused", 0)
+	wantClass(t, second(c.Hibernate(t.Context(), View{ResourceVersion: "1"}, noon, "idle", "")), ErrAnswerLost, 0)
+	wantClass(t, second(c.Hibernate(t.Context(), View{}, noon, "idle", "")), "refused", 0)
 }
 
 func TestGet_clusterThatIsNotThere(t *testing.T) {

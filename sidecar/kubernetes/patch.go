@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,13 +64,38 @@ func (c *Client) apply(ctx context.Context, resource, name string, p patch, resu
 }
 
 // Hibernate turns hibernation on and records the reason and time, in one patch that fails with [ErrConflict] if the
-// Cluster has changed since the view. It returns the resulting Cluster.
-func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason string) (View, error) {
+// Cluster has changed since the view. It returns the resulting Cluster. The counts for its next pod prevent no sleep:
+// once they may have been refused, they are left out, and an old value is removed if that is permitted. All patches
+// together end within callTimeout.
+func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason, counts string) (View, error) {
 	on, since := "on", at.UTC().Format(time.RFC3339)
-	return c.annotate(ctx, v, map[string]*string{
+	annotations := map[string]*string{
 		contract.AnnotationHibernation: &on, contract.AnnotationAsleepSince: &since, contract.AnnotationAsleepReason: &reason, contract.AnnotationAnnounced: nil,
 		contract.AnnotationSleepRequested: nil, // fulfilled, and must not outlast a wake
-	})
+	}
+	ctx, cancel := callContext(ctx)
+	defer cancel()
+	var values []*string // for the annotation of the counts, to be tried before it is left as it is
+	if counts != "" && !c.countsRefused.Load() {
+		values = []*string{&counts, nil}
+	}
+	for _, value := range values {
+		annotations[contract.AnnotationCounts] = value
+		after, err := c.annotate(ctx, v, annotations)
+		if !contentRefused(err) {
+			return after, err
+		}
+		c.countsRefused.Store(true)
+	}
+	delete(annotations, contract.AnnotationCounts)
+	return c.annotate(ctx, v, annotations)
+}
+
+// contentRefused reports whether a patch may have been refused for what it contains.
+func contentRefused(err error) bool {
+	refused := &RefusedError{}
+	return errors.As(err, &refused) && !slices.Contains(
+		[]int{0, http.StatusUnauthorized, http.StatusNotFound, http.StatusTooManyRequests}, refused.Code)
 }
 
 // Fence fences the instance so that the cluster dozes and records the time, in one patch that fails with [ErrConflict]

@@ -320,14 +320,14 @@ func sleepAndWake(t *testing.T, admin client.Client, sidecar *kubernetes.Client)
 // hibernate turns hibernation on and off again, and checks what the watch shows.
 func hibernate(t *testing.T, sidecar *kubernetes.Client, views <-chan kubernetes.View, first kubernetes.View) {
 	t.Helper()
-	if _, err := sidecar.Hibernate(t.Context(), first, time.Now(), "idle"); err != nil {
+	if _, err := sidecar.Hibernate(t.Context(), first, time.Now(), "idle", "{}"); err != nil {
 		t.Fatal(err)
 	}
 	on := await(t, views, func(v kubernetes.View) bool { return v.Hibernating })
-	if !on.Ours || !on.Untouched() {
-		t.Errorf("the hibernation annotation is ours %t, untouched %t", on.Ours, on.Untouched())
+	if !on.Ours || !on.Untouched() || on.Counts != "{}" {
+		t.Errorf("the hibernation annotation is ours %t, untouched %t; the counts are %q", on.Ours, on.Untouched(), on.Counts)
 	}
-	if _, err := sidecar.Hibernate(t.Context(), first, time.Now(), "idle"); !errors.Is(err, kubernetes.ErrConflict) {
+	if _, err := sidecar.Hibernate(t.Context(), first, time.Now(), "idle", "{}"); !errors.Is(err, kubernetes.ErrConflict) {
 		t.Errorf("a patch of what has changed: %v", err)
 	}
 	var refusal *kubernetes.RefusedError

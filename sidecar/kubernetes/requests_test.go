@@ -1,9 +1,11 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -75,7 +77,7 @@ func TestClient_requestsAreGolden(t *testing.T) {
 			return err
 		}},
 		{"the hibernation annotation and its markers are one patch with a precondition", "hibernate", func(ctx context.Context, c *Client) error {
-			return second(c.Hibernate(ctx, View{ResourceVersion: "1"}, noon, "idle since noon"))
+			return second(c.Hibernate(ctx, View{ResourceVersion: "1"}, noon, "idle since noon", "{}"))
 		}},
 		{"only what is not suspended is suspended, and marked in the same patch; what carries our mark is marked anew", "suspend", func(ctx context.Context, c *Client) error {
 			changed, err := c.SuspendBackups(ctx, noon)
@@ -216,13 +218,13 @@ func TestHibernate_failsOnAClusterThatChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.put(t, clusters, clusterWith("annotations", `, "xata.io/scale-to-zero-inactivity-minutes": "60"`))
-	if _, err := c.Hibernate(t.Context(), v, noon, "idle"); !errors.Is(err, ErrConflict) {
+	if _, err := c.Hibernate(t.Context(), v, noon, "idle", "{}"); !errors.Is(err, ErrConflict) {
 		t.Errorf("error: %v", err)
 	}
 	if v, err = c.Get(t.Context()); err != nil || v.Hibernating {
 		t.Errorf("hibernating %t, error %v", v.Hibernating, err)
 	}
-	if _, err := c.Hibernate(t.Context(), v, noon, "idle"); err != nil {
+	if _, err := c.Hibernate(t.Context(), v, noon, "idle", "{}"); err != nil {
 		t.Error(err)
 	}
 	if v, err = c.Get(t.Context()); err != nil || !v.Hibernating {
@@ -230,10 +232,72 @@ func TestHibernate_failsOnAClusterThatChanged(t *testing.T) {
 	}
 }
 
+// The counts are only for reports: what the API server says of their annotation prevents no sleep.
+func TestHibernate_leavesOutCountsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	const old = `, "` + contract.AnnotationCounts + `": "old"`
+	for _, row := range []struct {
+		rule, there string
+		code        int
+		removable   bool
+		sent        int
+		slept       bool
+		left        string
+	}{
+		{"an admission policy that does not know them", "", http.StatusForbidden, true, 2, true, ""},
+		{"a webhook that denies without a code of its own", "", http.StatusBadRequest, true, 2, true, ""},
+		{"annotations that are too large", "", http.StatusUnprocessableEntity, true, 2, true, ""},
+		{"a value that may not change stays", old, http.StatusForbidden, false, 3, true, "old"},
+		{"one that may be removed is", old, http.StatusUnprocessableEntity, true, 2, true, ""},
+		{"an account without a token is refused anyway", old, http.StatusUnauthorized, true, 1, false, "old"},
+		{"so is one of too many requests", old, http.StatusTooManyRequests, true, 1, false, "old"},
+		{"and a Cluster that has changed", old, http.StatusConflict, true, 1, false, "old"},
+	} {
+		t.Run(row.rule, func(t *testing.T) {
+			t.Parallel()
+			a := stocked(t)
+			a.put(t, clusters, clusterWith("annotations", row.there))
+			sent := 0
+			c := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				if r.Method == http.MethodPatch {
+					sent++
+				}
+				removal := bytes.Contains(body, []byte(contract.AnnotationCounts+`":null`))
+				if err != nil || bytes.Contains(body, []byte(contract.AnnotationCounts)) && (!removal || !row.removable) {
+					w.Header().Set("Content-Type", "application/json")
+					status(w, row.code, "", "instances may not change this annotation")
+					return
+				}
+				a.ServeHTTP(w, r)
+			}))
+			v, err := c.Get(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := second(c.Hibernate(t.Context(), v, noon, "idle", "{}")); (err == nil) != row.slept || sent != row.sent {
+				t.Errorf("%d patches, want %d, error %v", sent, row.sent, err)
+			}
+			if v, err = c.Get(t.Context()); err != nil || v.Hibernating != row.slept ||
+				v.Annotations[contract.AnnotationCounts] != row.left {
+				t.Errorf("hibernating %t, counts %q, error %v", v.Hibernating, v.Annotations[contract.AnnotationCounts], err)
+			}
+			if !row.slept {
+				return
+			}
+			sent = 0
+			if err := second(c.Hibernate(t.Context(), v, noon, "idle", "{}")); err != nil || sent != 1 {
+				t.Errorf("later %d patches, error %v", sent, err)
+			}
+		})
+	}
+}
+
 func TestHibernate_isNotSentWithoutAPrecondition(t *testing.T) {
 	t.Parallel()
 	a := stocked(t)
-	if _, err := connect(t, a).Hibernate(t.Context(), View{}, noon, "idle"); !errors.Is(err, errNoVersion) {
+	if _, err := connect(t, a).Hibernate(t.Context(), View{}, noon, "idle", "{}"); !errors.Is(err, errNoVersion) {
 		t.Errorf("error: %v", err)
 	}
 	a.with(func() {

@@ -70,6 +70,8 @@ type View struct {
 	Stopped     string
 	// RestartFailed is the UID of the pod in which PostgreSQL is recorded as not started again after a doze.
 	RestartFailed string
+	// Counts is what the sidecar counted before the last hibernation; empty if we have not written it.
+	Counts string
 	// ForeignMarks is set if what a doze leaves on the Cluster until it is over is there and not ours, as after an
 	// export of its YAML.
 	ForeignMarks bool
@@ -168,6 +170,9 @@ func viewOf(c *Cluster) View {
 	view.KeepAwakeOurs = contract.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationKeepAwakeUntil)
 	view.Dozing = contract.Dozes(c.Annotations, c.ManagedFields)
 	view.ForeignMarks = foreignMarks(c)
+	if contract.SetByUs(c.ManagedFields, "metadata", "annotations", contract.AnnotationCounts) {
+		view.Counts = c.Annotations[contract.AnnotationCounts]
+	}
 	view.FenceApplied = contract.FenceApplied(c.Annotations)
 	view.PrimarySince, _ = time.Parse(time.RFC3339, c.Status.CurrentPrimaryTimestamp)
 	view.DozingSince, _ = time.Parse(time.RFC3339, c.Annotations[contract.AnnotationDozingSince])

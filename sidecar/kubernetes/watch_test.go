@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // watching starts a watch and returns its views; the watch ends with the test.
@@ -238,6 +240,19 @@ func TestClient_everyCallEndsInTime(t *testing.T) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
+	refuses := func(r *http.Request) (*http.Response, error) {
+		if body, err := io.ReadAll(r.Body); err != nil || !bytes.Contains(body, []byte(contract.AnnotationCounts)) {
+			return hangs(r)
+		}
+		select {
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		case <-time.After(callTimeout - time.Second):
+		}
+		refusal := said(strings.NewReader(`{"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 403}`))
+		refusal.StatusCode = http.StatusForbidden
+		return refusal, nil
+	}
 	const endless = `{"apiVersion": "postgresql.cnpg.io/v1", "kind": "BackupList", "metadata": {"continue": "more"}, "items": []}`
 	for _, row := range []struct {
 		rule   string
@@ -247,7 +262,10 @@ func TestClient_everyCallEndsInTime(t *testing.T) {
 	}{
 		{"reading the Cluster", hangs, func(ctx context.Context, c *Client) error { _, err := c.Get(ctx); return err }, callTimeout},
 		{"turning hibernation on", hangs, func(ctx context.Context, c *Client) error {
-			return second(c.Hibernate(ctx, View{ResourceVersion: "1"}, noon, "idle"))
+			return second(c.Hibernate(ctx, View{ResourceVersion: "1"}, noon, "idle", "{}"))
+		}, callTimeout},
+		{"turning it on without the counts that were refused", refuses, func(ctx context.Context, c *Client) error {
+			return second(c.Hibernate(ctx, View{ResourceVersion: "1"}, noon, "idle", "{}"))
 		}, callTimeout},
 		{"listing the Backups", hangs, func(ctx context.Context, c *Client) error { _, err := c.RunningBackups(ctx); return err }, callTimeout},
 		{"listing pages without end", func(r *http.Request) (*http.Response, error) {

@@ -211,10 +211,10 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// collectWhatIf sends how an observed cluster would have slept.
+// collectWhatIf sends how an observed cluster would have slept. To Prometheus, each hibernation would begin new series.
 func (m *Metrics) collectWhatIf(metrics chan<- prometheus.Metric, status control.Status) {
-	r := whatIf(status)
-	if r == nil {
+	r := status.WhatIf.Report()
+	if r == nil || !status.Policy.Observed {
 		return
 	}
 	send := func(description *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
@@ -231,13 +231,11 @@ func (m *Metrics) collectWhatIf(metrics chan<- prometheus.Metric, status control
 	for reason, lasted := range r.AwakeSeconds {
 		send(m.described.observed, prometheus.CounterValue, lasted, reason)
 	}
-	if status.Policy.Observed {
-		asleep := 0.0
-		if r.Own.Since != nil {
-			asleep = 1
-		}
-		send(m.described.wouldBeAsleep, prometheus.GaugeValue, asleep)
+	asleep := 0.0
+	if r.Own.Since != nil {
+		asleep = 1
 	}
+	send(m.described.wouldBeAsleep, prometheus.GaugeValue, asleep)
 }
 
 func (m *Metrics) newest() (control.Status, bool) {

@@ -66,31 +66,12 @@ func (m *Metrics) Report(cluster, pod string) contract.Report {
 	}
 	report.Blockers = append(report.Blockers, words(status.Decision.Blockers)...)
 	report.DozeBlockers = words(status.Decision.DozeBlockers)
-	report.WhatIf = whatIf(status)
+	counted := status.WhatIf
+	if status.View.Dozing && status.View.Stopped != "" {
+		counted = counted.Asleep(m.now())
+	}
+	report.WhatIf = counted.Report()
 	return report
-}
-
-// whatIf returns how an observed cluster would have slept; nil if it has not been observed.
-func whatIf(s control.Status) *contract.ReportedWhatIf {
-	w := s.WhatIf
-	if w.Decided.IsZero() {
-		return nil
-	}
-	told := func(sleeps idle.Sleeps, threshold time.Duration) contract.ReportedSleeps {
-		return contract.ReportedSleeps{
-			ThresholdSeconds: threshold.Seconds(), Count: sleeps.Count, Seconds: sleeps.Total(w.Decided).Seconds(), Since: unlessZero(sleeps.Since),
-		}
-	}
-	r := &contract.ReportedWhatIf{
-		ObservedSeconds: w.Observed.Seconds(), AwakeSeconds: map[string]float64{}, Own: told(w.Own, w.Threshold),
-	}
-	for i, threshold := range idle.Thresholds() {
-		r.Sleeps = append(r.Sleeps, told(w.At[i], threshold))
-	}
-	for reason, lasted := range w.Awake {
-		r.AwakeSeconds[string(reason)] = lasted.Seconds()
-	}
-	return r
 }
 
 // words converts reasons to the report's strings.

@@ -36,7 +36,7 @@ func (s *server) takesOwnWrites(t *testing.T) {
 			{"announce again", func() error { return written(c.Annotate(ctx, view(), contract.AnnotationAnnounced, &announced)) }},
 			{"suspend", func() error { return changed(c.SuspendBackups(ctx, at)) }},
 			{"look for Backups", func() error { _, err := c.RunningBackups(ctx); return err }},
-			{"hibernate", func() error { return written(c.Hibernate(ctx, view(), at, "idle")) }},
+			{"hibernate", func() error { return written(c.Hibernate(ctx, view(), at, "idle", "{}")) }},
 			{"withdraw", func() error { return written(c.Withdraw(ctx, view())) }},
 			{"resume", func() error { r, err := c.ResumeBackups(ctx); return changed(r.Changed, err) }},
 			{"keep awake", func() error { return written(c.Annotate(ctx, view(), contract.AnnotationKeepAwakeUntil, &until)) }},

@@ -102,6 +102,7 @@ func ofCluster(c *cnpgv1.Cluster) {
 	}
 	c.ManagedFields, c.Labels, c.Annotations = kept, nil, maps.Clone(c.Annotations)
 	delete(c.Annotations, corev1.LastAppliedConfigAnnotation)
+	delete(c.Annotations, contract.AnnotationCounts)
 	c.Spec = cnpgv1.ClusterSpec{
 		Instances: c.Spec.Instances, Plugins: c.Spec.Plugins, Resources: c.Spec.Resources, Probes: c.Spec.Probes,
 		ServiceAccountName: c.Spec.ServiceAccountName, NodeMaintenanceWindow: c.Spec.NodeMaintenanceWindow,

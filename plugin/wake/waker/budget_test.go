@@ -480,7 +480,7 @@ func TestLastWake_countsClientsThatReturnAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if wake, err := contract.ParseLastWake(value); err != nil || wake.Returns != row.want {
+		if wake, err := contract.ParseLastWake(value); err != nil || wake.Returns != row.want || wake.Since != row.asleep {
 			t.Errorf("%s: %s, %v", row.rule, value, err)
 		}
 	}

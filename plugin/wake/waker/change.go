@@ -93,6 +93,8 @@ func lastWake(cluster *cnpgv1.Cluster, service gateway.Service, by gateway.Clien
 	}
 	if do == stepUnfence {
 		wake.Depth = contract.DepthDoze
+	} else {
+		wake.Since = contract.ShortName(cluster.Annotations[contract.AnnotationAsleepSince])
 	}
 	return wake.Encode()
 }

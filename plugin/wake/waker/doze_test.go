@@ -214,7 +214,7 @@ func TestResolve_saysThatTheClusterDozed(t *testing.T) {
 			t.Errorf("depths (-want +got):\n%s", diff)
 		}
 		last, err := contract.ParseLastWake(w.read().Annotations[contract.AnnotationLastWake])
-		if err != nil || last.Depth != contract.DepthDoze {
+		if err != nil || last.Depth != contract.DepthDoze || last.Since != "" {
 			t.Errorf("last-wake says %+v, %v", last, err)
 		}
 	})
