@@ -6,6 +6,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -14,7 +15,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// The tests' API server has MutatingAdmissionPolicies as a beta only, which is off by default.
+// Before Kubernetes 1.36 the API server has MutatingAdmissionPolicies as a beta only, which is off by default.
 var (
 	betaArguments = map[string]string{
 		"feature-gates": "MutatingAdmissionPolicy=true", "runtime-config": "admissionregistration.k8s.io/v1beta1=true",
@@ -32,7 +33,11 @@ func TestEnrolment_listsThePluginInNewClusters(t *testing.T) {
 	before.Spec.Plugins = nil
 	s.create(labelled, before)
 	for _, object := range s.objects("../enrolment") {
-		object.SetAPIVersion(beta.String())
+		kind := object.GetObjectKind().GroupVersionKind()
+		if _, err := s.admin.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version); meta.IsNoMatchError(err) {
+			object.SetAPIVersion(beta.String())
+		}
+		t.Log(object.GetAPIVersion(), object.GetKind())
 		s.create(object)
 	}
 	make := func(namespace, name string, plugins ...cnpgv1.PluginConfiguration) *cnpgv1.Cluster {
