@@ -69,7 +69,7 @@ var mutants = []mutant{
 	},
 	{
 		"a lost answer to the hibernation patch is taken for a failure",
-		"sidecar/sleep/attempt.go", `s.enter(Verifying, ReadCluster)`, `if MUTANT { s.do(RemoveMarker); s.fail(e) } else { s.enter(Verifying, ReadCluster) }`,
+		"sidecar/sleep/machine.go", `s.enter(Verifying, ReadCluster)`, `if MUTANT { s.do(RemoveMarker); s.fail(e) } else { s.enter(Verifying, ReadCluster) }`,
 		"sidecar/control", "TestHandover_aLostAnswerToTheSwitchUndoesNothing", "a marker is left: false, want true",
 	},
 	{
@@ -91,14 +91,14 @@ var mutants = []mutant{
 	},
 	{
 		"a gateway that has held clients since before the pod was made to leave its Services is believed",
-		"sidecar/sleep/attempt.go", `case !s.view.permits(true), s.held():`, `case !s.view.permits(true), s.held() && !MUTANT:`,
+		"sidecar/sleep/attempt.go", `(!s.view.permits(true) || s.held())`, `(!s.view.permits(true) || s.held() && !MUTANT)`,
 		"sidecar/sleep", explorationOfDozes, "fenced although Services lead to the instance",
 	},
 	{
 		"the pod is ready again although the fence's patch may be late",
-		"sidecar/sleep/undo.go", `if !s.applied() {`,
+		"sidecar/sleep/machine.go", `if s.setView(e.View); !s.applied() {`,
 		`if MUTANT { s.restore() }
-		if !s.applied() {`,
+		if s.setView(e.View); !s.applied() {`,
 		"sidecar/sleep", explorationOfDozes, "readiness is restored although PostgreSQL may still stop",
 	},
 	{
@@ -128,7 +128,7 @@ var mutants = []mutant{
 	},
 	{
 		"what may doze is fenced in an attempt to hibernate it",
-		"sidecar/sleep/attempt.go", `if s.doze {`, `if s.doze && !MUTANT || s.view.MayDoze && MUTANT {`,
+		"sidecar/sleep/attempt.go", `s.phase == Sampling && s.doze`, `s.phase == Sampling && (s.doze && !MUTANT || s.view.MayDoze && MUTANT)`,
 		"sidecar/sleep", explorationOfDozes, "the fence is asked for although",
 	},
 	{

@@ -21,69 +21,38 @@ func (s *step) advance(e Completed) {
 		s.abandon(e.Blocker)
 	case e.Action == WithdrawReadiness:
 		s.do(ReadCluster)
-	case s.phase == LeavingServices:
-		s.checkServicesLeft()
-	default:
-		s.next()
-	}
-}
-
-// checkServicesLeft ends an attempt if the Cluster that was read once the pod's readiness was withdrawn forbids it.
-func (s *step) checkServicesLeft() {
-	switch {
-	// Since before: the pod was not ready for a moment, and may be in its Services again.
-	case !s.view.permits(true), s.held():
+	// The pod was not ready for a moment before this attempt, and may be in its Services again.
+	case s.phase == LeavingServices && (!s.view.permits(true) || s.held()):
 		s.abandon(idle.ReasonUnknown)
-	case !s.handedOver():
+	case s.phase == LeavingServices && !s.handedOver():
 		s.abandon(idle.ReasonGatewayUnavailable)
-	}
-}
-
-// next enters the next phase once nothing is pending.
-func (s *step) next() {
-	if s.pending != 0 {
-		return
-	}
-	switch s.phase {
-	case ListingBackups:
-		switch {
-		case s.view.Fenced:
-			s.enter(Hibernating, Hibernate)
-		case s.doze:
-			s.enter(Preparing, Prepare)
-		default:
-			s.enter(Announcing, Announce)
-		}
-	case Preparing:
+	case s.pending != 0, s.phase == LeavingServices: // waits for another answer, or for the gateway to hold every client
+	case s.phase == ListingBackups && s.view.Fenced:
+		s.enter(Hibernating, Hibernate)
+	case s.phase == ListingBackups && s.doze:
+		s.enter(Preparing, Prepare)
+	case s.phase == ListingBackups, s.phase == Preparing:
 		s.enter(Announcing, Announce)
-	case Announcing:
+	case s.phase == Announcing:
 		s.phase = AwaitingGateway
 		s.proceedIfAcknowledged()
-	case Suspending:
+	case s.phase == Suspending:
 		s.enter(AskingSiblings, AskSiblings)
-	case AskingSiblings:
-		switch {
-		case !s.doze:
-			s.enter(Confirming, ListBackups, ReadCluster)
-		case s.expired:
-			s.abandon(idle.ReasonGatewayUnavailable)
-		default:
-			s.unready = true
-			s.enter(LeavingServices, WithdrawReadiness)
-		}
-	case Confirming:
-		s.confirmed()
-	case Sampling:
-		if s.expired {
-			s.abandon(idle.ReasonGatewayUnavailable)
-			return
-		}
-		if s.doze {
-			s.enter(Hibernating, Fence)
-			return
-		}
+	case s.phase == AskingSiblings && !s.doze:
+		s.enter(Confirming, ListBackups, ReadCluster)
+	case s.phase == AskingSiblings && !s.expired:
+		s.unready = true
+		s.enter(LeavingServices, WithdrawReadiness)
+	case s.phase == Confirming && !s.view.permits(s.doze):
+		s.abandon(idle.ReasonUnknown)
+	case s.phase == Confirming && s.handedOver() && s.held():
+		s.enter(Sampling, Sample)
+	case s.phase == Confirming, s.expired: // expired when the siblings or the last sample have answered
+		s.abandon(idle.ReasonGatewayUnavailable)
+	case s.phase == Sampling && s.doze:
+		s.enter(Hibernating, Fence)
+	case s.phase == Sampling:
 		s.enter(Hibernating, LeaveMarker, Hibernate)
-	default: // the others wait for something other than an action
 	}
 }
 
@@ -97,32 +66,6 @@ func (s *step) proceedIfAcknowledged() {
 	case s.handedOver():
 		s.mustResume()
 		s.enter(Suspending, Suspend)
-	}
-}
-
-// confirmed samples this instance for the last time if the Cluster still permits sleep.
-func (s *step) confirmed() {
-	switch {
-	case !s.view.permits(s.doze):
-		s.abandon(idle.ReasonUnknown)
-	case !s.handedOver() || !s.held():
-		s.abandon(idle.ReasonGatewayUnavailable)
-	default:
-		s.enter(Sampling, Sample)
-	}
-}
-
-// hibernated handles the result of the hibernation patch.
-func (s *step) hibernated(e Completed) {
-	switch e.Outcome {
-	case Done:
-		s.setView(e.View)
-		s.patchApplied()
-	case Lost:
-		s.enter(Verifying, ReadCluster)
-	default:
-		s.do(RemoveMarker)
-		s.fail(e)
 	}
 }
 
@@ -166,20 +109,16 @@ func (s *step) fail(e Completed) {
 			result = ResultConflict
 		}
 		s.report(Report{Result: result, Action: e.Action, Doze: s.doze})
-		s.wait(s.afterFailure(e.Outcome))
+		// An attempt to doze costs a checkpoint and a WAL file, and takes the pod out of its Services, so the next one is
+		// made soon only after a conflict, which does not last.
+		if s.doze && e.Outcome != Conflict {
+			s.wait(long)
+		} else {
+			s.wait(short)
+		}
 	}
 	s.abandoned = true
 	s.undo()
-}
-
-// afterFailure returns the kind of wait after an action that did not take effect. An attempt to doze costs a checkpoint
-// and a WAL file, and takes the pod out of its Services, so the next one is made soon only after a conflict, which does
-// not last.
-func (s *step) afterFailure(o Outcome) backoff {
-	if s.doze && o != Conflict {
-		return long
-	}
-	return short
 }
 
 // wait delays the next attempt, each time for longer.

@@ -133,6 +133,20 @@ func (m Machine) Abandoned() bool { return m.abandoned }
 // Waits reports whether the Machine waits before its next attempt.
 func (m Machine) Waits() bool { return m.phase == Awake && m.backoff != none }
 
+// handedOver reports whether our announcement is there and the gateway is ready for it.
+func (m Machine) handedOver() bool {
+	return m.view.Announced == m.announcement && m.view.acknowledges(m.announcement)
+}
+
+// held reports whether the gateway also holds every client, if the attempt is to doze.
+func (m Machine) held() bool { return !m.doze || m.view.Holding == m.announcement }
+
+// applied reports whether the patch whose answer was lost has taken effect, in the state of the Cluster that was just
+// read.
+func (m Machine) applied() bool {
+	return m.view.HibernationOn && m.view.OwnsHibernation || m.view.Fenced && m.doze
+}
+
 // step is the computation of one step.
 type step struct {
 	Machine
@@ -214,14 +228,6 @@ func (s *step) viewed(v View) {
 	}
 }
 
-// handedOver reports whether our announcement is there and the gateway is ready for it.
-func (s *step) handedOver() bool {
-	return s.view.Announced == s.announcement && s.view.acknowledges(s.announcement)
-}
-
-// held reports whether the gateway also holds every client, if the attempt is to doze.
-func (s *step) held() bool { return !s.doze || s.view.Holding == s.announcement }
-
 // settle enters the phase that follows from the Cluster, outside of an attempt.
 func (s *step) settle() {
 	switch v := s.view; {
@@ -239,8 +245,19 @@ func (s *step) settle() {
 			s.phase, s.withdrawal, s.waits = Asleep, keep, false
 			s.endSessions()
 		}
+	case v.Fenced && !s.unready:
+		s.waits = false
+		s.enterUnready(Stopping, AwaitStop)
+	case v.Fenced && (s.mustUnfence || !v.MayDoze):
+		s.waits = false
+		s.enter(Unfencing, LiftFence)
+	case v.Fenced && v.Stopped:
+		s.phase, s.waits = Dozing, false
 	case v.Fenced:
-		s.settleFenced()
+		if s.phase != Stopping {
+			s.waits = false
+			s.enter(Stopping, AwaitStop)
+		}
 	case s.phase >= Hibernating && s.phase != Retracting: // somebody turned it off
 		s.do(RemoveMarker)
 		s.phase, s.withdrawal = Awake, keep
@@ -272,7 +289,15 @@ func (s *step) observed(e Observed) {
 	}
 	switch {
 	case s.phase == Dozing && e.Blocker == "" && !e.Doze && s.backoff == none && s.pending == 0:
-		s.hibernateDozing()
+		switch {
+		case !s.view.Primary:
+		case !s.view.Healthy: // the operator would not hibernate it
+			s.mustUnfence = true
+			s.settle()
+		default:
+			s.doze = false
+			s.enter(ListingBackups, ListBackups)
+		}
 	case s.phase == Awake && e.Blocker == "" && s.backoff == none && s.view.permits(e.Doze):
 		s.doze = e.Doze
 		s.enter(ListingBackups, ListBackups)
@@ -284,24 +309,89 @@ func (s *step) observed(e Observed) {
 	}
 }
 
+// completed handles the answer to an action.
 func (s *step) completed(e Completed) {
 	if s.pending&e.Action == 0 {
 		return // not requested
 	}
 	s.pending &^= e.Action
 	switch s.phase {
-	case Resuming:
-		s.resumeCompleted(e.Outcome)
+	case Resuming: // repeated once after a success, when an earlier request to suspend schedules can no longer take effect
+		switch {
+		case e.Outcome != Done:
+			s.resumeWaits = true
+			s.resumeTries = min(s.resumeTries+1, maximumTries)
+		case s.resume == resumeFirst:
+			s.resume, s.resumeWaits, s.resumeTries = resumeAgain, true, 0
+		default:
+			s.resume = resumed
+		}
+		s.phase = Awake
+		s.settle()
 	case Hibernating:
-		s.hibernated(e)
+		switch e.Outcome {
+		case Done:
+			s.setView(e.View)
+			s.patchApplied()
+		case Lost:
+			s.enter(Verifying, ReadCluster)
+		default:
+			s.do(RemoveMarker)
+			s.fail(e)
+		}
 	case Verifying:
-		s.verified(e)
+		if e.Outcome != Done {
+			s.tryAgain()
+			return
+		}
+		if s.setView(e.View); !s.applied() {
+			action := Hibernate
+			if s.doze {
+				action = Fence
+			}
+			s.do(RemoveMarker)
+			s.report(Report{Result: ResultError, Action: action, Doze: s.doze})
+			s.wait(short)
+		}
+		s.removeAnnouncement()
 	case Retracting:
-		s.retracting(e)
-	case HibernationOn:
-		s.rechecked(e)
+		switch {
+		case e.Action == WithdrawReadiness: // which the driver repeats if it failed
+			s.do(ReadCluster)
+		case e.Outcome != Done:
+			s.tryAgain()
+		case e.Action == ReadCluster:
+			s.setView(e.View)
+			s.removeAnnouncement()
+		default: // no fence was set, because that removes the announcement
+			s.setView(e.View)
+			s.restore()
+			s.retracted()
+		}
+	case HibernationOn: // sampled again
+		if e.InUse {
+			s.withdrawal = becauseOfUse
+		}
+		if s.pending == 0 {
+			s.settle()
+			s.withdrawIfAsked()
+		}
 	case Withdrawing:
-		s.withdrawn(e)
+		s.phase = HibernationOn
+		if e.Outcome == Done {
+			s.setView(e.View)
+			report := Report{Result: ResultWithdrawn}
+			if s.withdrawal == becauseOfUse {
+				report.Reason = idle.ReasonActive
+			}
+			s.report(report)
+			s.withdrawal, s.tries = keep, 0
+			// The operator hibernates a cluster only once it is healthy, which this one becomes only awake.
+			s.mustUnfence = s.view.Fenced
+		} else { // the operator may have begun, so that the Cluster determines what to do
+			s.tries = min(s.tries+1, maximumTries)
+		}
+		s.settle()
 	case Stopping, Dozing, Unfencing, Restarting:
 		s.fenced(e)
 	default:
@@ -311,22 +401,6 @@ func (s *step) completed(e Completed) {
 
 // mustResume records that schedules may carry our mark.
 func (s *step) mustResume() { s.resume, s.resumeWaits, s.resumeTries = resumeFirst, false, 0 }
-
-// resumeCompleted handles the result of a try to resume the schedules. After a success it is repeated once, when an
-// earlier request to suspend them can no longer take effect.
-func (s *step) resumeCompleted(o Outcome) {
-	switch {
-	case o != Done:
-		s.resumeWaits = true
-		s.resumeTries = min(s.resumeTries+1, maximumTries)
-	case s.resume == resumeFirst:
-		s.resume, s.resumeWaits, s.resumeTries = resumeAgain, true, 0
-	default:
-		s.resume = resumed
-	}
-	s.phase = Awake
-	s.settle()
-}
 
 func (s *step) timeout(t Timer) {
 	switch {
@@ -341,30 +415,24 @@ func (s *step) timeout(t Timer) {
 		}
 	case t == TimerAcknowledgement && s.phase == AwaitingGateway:
 		s.abandon(idle.ReasonGatewayUnavailable)
-	case t == TimerRetry:
-		s.retry()
+	case t == TimerRetry && (s.phase == Awake || s.phase == Dozing):
+		s.backoff = none
+		s.do(Observe)
+	case t == TimerRetry && s.waits:
+		s.waits = false
+		s.do(ReadCluster)
 	case t == TimerOperator && s.phase == HibernationOn:
 		s.withdrawal = becauseOfOperator
 		s.withdrawIfAsked()
-	case t == TimerRecheck:
-		s.recheck()
+	case t == TimerRecheck && s.phase == HibernationOn && s.withdrawal != keep:
+		s.withdrawIfAsked()
+	case t == TimerRecheck && s.phase == HibernationOn && s.pending == 0:
+		s.do(Sample, AskSiblings)
 	case t == TimerHolding && s.phase == LeavingServices:
 		s.abandon(idle.ReasonEndpointsRemain)
 	case t == TimerHeld && s.phase == LeavingServices && s.pending == 0 && s.handedOver() && s.held():
 		s.enter(Confirming, ListBackups, ReadCluster)
 	case t == TimerManager && s.phase == Stopping && s.pending == AwaitStop:
 		s.do(AskManager)
-	}
-}
-
-// retry continues after a wait.
-func (s *step) retry() {
-	switch {
-	case s.phase == Awake, s.phase == Dozing:
-		s.backoff = none
-		s.do(Observe)
-	case s.waits:
-		s.waits = false
-		s.do(ReadCluster)
 	}
 }
