@@ -88,7 +88,7 @@ func TestPreviewPlatform(t *testing.T) {
 		p.annotate(namespace, scenario.InactivityMinutes, never)
 	}
 	for _, c := range p.clusters[1:] {
-		p.wake(c)
+		p.run("wake", c.Name, "-n", c.Namespace, "--wait")
 	}
 	p.do("detach", "--at-a-time", "3")
 	p.pods(false)
