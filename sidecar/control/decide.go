@@ -8,7 +8,6 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
@@ -159,24 +158,6 @@ type dozeState struct {
 // prepared records the result of a preparation.
 func (d *dozeState) prepared(reason idle.Reason, since time.Time) {
 	d.archiver, d.archiverIdle, d.archiverNext = reason, since, time.Now().Add(time.Since(since))
-}
-
-// fenceChanged handles that PostgreSQL is fenced, or no longer fenced.
-func (l *Loop) fenceChanged(fenced bool) {
-	l.doze.fenced = fenced
-	if !fenced {
-		l.status.State = idle.State{} // after a wake the idle clock starts anew
-		l.parts.Monitor.SampleSoon()
-		return
-	}
-	l.parts.Monitor.CloseSessions()
-	l.doze.specification, l.doze.retry = l.parts.Monitor.SavedSpecification(), time.Time{}
-	if l.pod.postmaster == (doze.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
-		l.pod.notePostmaster()
-	}
-	l.status.Known, l.status.InUse = false, false
-	l.status.Decision = idle.Decision{Reason: idle.ReasonDozing, Blockers: []idle.Reason{idle.ReasonDozing}}
-	l.parts.Observer.Publish(l.status)
 }
 
 // hibernatesAt returns when the dozing cluster is to hibernate: when it has been idle for the threshold, or at once if that was

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
+	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sleep"
 )
@@ -38,8 +39,19 @@ func (l *Loop) advance(ctx context.Context, e sleep.Event) {
 	if machine.Phase() != sleep.Preparing || machine.Abandoned() {
 		l.pod.ends.end(sleep.Prepare)
 	}
-	if fenced := machine.Phase().Fenced() || l.status.View.Dozing; fenced != l.doze.fenced {
-		l.fenceChanged(fenced)
+	switch fenced := machine.Phase().Fenced() || l.status.View.Dozing; {
+	case fenced && !l.doze.fenced:
+		l.parts.Monitor.CloseSessions()
+		l.doze.fenced, l.doze.specification, l.doze.retry = true, l.parts.Monitor.SavedSpecification(), time.Time{}
+		if l.pod.postmaster == (doze.Postmaster{}) && l.status.View.Stopped != l.parts.PodUID { // after a restart of this process
+			l.pod.notePostmaster()
+		}
+		l.status.Known, l.status.InUse = false, false
+		l.status.Decision = idle.Decision{Reason: idle.ReasonDozing, Blockers: []idle.Reason{idle.ReasonDozing}}
+		l.parts.Observer.Publish(l.status)
+	case !fenced && l.doze.fenced:
+		l.doze.fenced, l.status.State = false, idle.State{} // after a wake the idle clock starts anew
+		l.parts.Monitor.SampleSoon()
 	}
 	l.timers.run(l.machine.Timers())
 	l.run(ctx, l.cluster.watchRestart(ctx, machine.Phase() == sleep.Restarting, l.status.View))
