@@ -50,7 +50,7 @@ func dialTCP(ctx context.Context, address string) (net.Conn, error) {
 // the sessions that are drained when the plugin stops.
 func newWakeGateway(ctx context.Context, c *config.Gateway, to reach, manager ctrl.Manager, recorder record.EventRecorder, logger *slog.Logger) (*wakeGateway, error) {
 	if c == nil {
-		logger.Warn("the wake gateway is off, since POD_NAME is not set: clusters sleep only where xata.io/scale-to-zero-wake does not list on-connect, and nothing but people wakes them")
+		logger.Warn("the wake gateway is off because POD_NAME is not set: only clusters with xata.io/scale-to-zero-wake=manual sleep")
 		return nil, nil
 	}
 	reader, err := informers.Watch(ctx, manager.GetCache(), manager.GetClient(), logger)

@@ -170,7 +170,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if planned.Reason != plan.ReasonAnnounced {
 		c.handovers.forget(seen.name)
 	}
-	if planned.Acknowledge != "" && len(routed) != 0 && len(routed) == len(planned.Lead) {
+	if planned.Acknowledge != "" && (len(routed) != 0 || seen.view.Policy.Manual) && len(routed) == len(planned.Lead) {
 		c.begin(ctx, seen, planned.Acknowledge, routed)
 	}
 	if err := errors.Join(c.confirmHolding(ctx, seen, planned.Confirm), told); err != nil {

@@ -329,6 +329,24 @@ func TestASliceThatSomebodyChangedIsMended(t *testing.T) {
 	}
 }
 
+func TestHandover_acknowledgesWhatOnlyAWindowWakes(t *testing.T) {
+	for wake, acknowledged := range map[string]bool{contract.WakeOnWindow: true, contract.WakeManual: false} {
+		t.Run(wake, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				a, announcement := w.replica("a", "10.1.0.1"), announced(20*time.Second)
+				w.cluster(annotated(contract.AnnotationWake, wake))
+				w.cluster(annotated(contract.AnnotationAnnounced, announcement))
+				a.read()
+				w.wants("no client wakes it", map[string][]string{})
+				pass(t, 3*time.Second)
+				if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; (got == announcement) != acknowledged {
+					t.Errorf("the acknowledgement is %q", got)
+				}
+			})
+		})
+	}
+}
+
 func TestAPassedDeadlineTakesTheSlicesAway(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		a := w.replica("a", "10.1.0.1")

@@ -166,7 +166,7 @@ func (s *Status) sleepView(p *pod) sleep.View {
 	marked := !v.DozingSince.IsZero() || v.Stopped != "" || v.RestartFailed != ""
 	return sleep.View{
 		Primary: v.CurrentPrimary == s.Pod && v.TargetPrimary == s.Pod, PrimarySince: v.PrimarySince,
-		Healthy: v.Healthy, NotReady: v.Hibernation != "" || !slices.Contains(v.Ready, s.Pod), Manual: s.Policy.Manual,
+		Healthy: v.Healthy, NotReady: v.Hibernation != "" || !slices.Contains(v.Ready, s.Pod), Manual: s.Policy.ByPeopleOnly(),
 		HibernationOn: v.Hibernating, OwnsHibernation: v.Ours, HibernationBegun: v.Hibernating && !v.Untouched(),
 		Announced: v.Annotations[contract.AnnotationAnnounced], Acknowledged: v.Annotations[contract.AnnotationGatewayReady],
 		Holding: v.Annotations[contract.AnnotationGatewayHolding],

@@ -15,7 +15,7 @@ type View struct {
 	PrimarySince time.Time
 	// NotReady says that the operator's hibernation is not over, or that it has not found this instance ready since.
 	NotReady bool
-	// Manual says that connections do not wake the cluster, so that no gateway is needed.
+	// Manual says that only people wake the cluster, so that no plugin is needed.
 	Manual bool
 	// HibernationOn says that hibernation is on, OwnsHibernation that our field manager alone owns its annotation, and
 	// HibernationBegun that the operator has begun to delete pods.

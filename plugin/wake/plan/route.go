@@ -115,9 +115,19 @@ func (state routing) routes(now time.Time) Routes {
 		return Routes{Lead: all(state.Services), Reason: cmp.Or(obstacle, ReasonAsleep)}
 	}
 	var next time.Time
-	if announcement, err := contract.ParseAnnouncement(cluster.Announced); err == nil && obstacle == "" {
+	// What no client wakes needs the plugin as well, unless only people wake it: the acknowledgement says that there is one.
+	woken := obstacle == "" || obstacle == ReasonManual && !cluster.Policy.ByPeopleOnly()
+	if announcement, err := contract.ParseAnnouncement(cluster.Announced); err == nil && woken {
 		live, change := announcement.Valid(now)
 		switch {
+		case live && obstacle == ReasonManual:
+			routes := Routes{Reason: ReasonAnnounced, Next: change}
+			if cluster.Acknowledged != cluster.Announced {
+				routes.Acknowledge = cluster.Announced
+			}
+			return routes
+		case obstacle == ReasonManual:
+			return Routes{Reason: obstacle, Next: change}
 		case live:
 			routes := Routes{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change}
 			routes.confirm(state, announcement)
