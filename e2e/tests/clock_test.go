@@ -7,6 +7,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/e2e/scenario"
@@ -70,6 +71,44 @@ func TestDoze_endsForADatabase(t *testing.T) {
 	s.applied(database)
 	s.must(kube.Delete(s.ctx, database))
 	s.must(kube.AwaitGone(s.ctx, &cnpgv1.DatabaseList{}, c.Namespace, database.Name, toHealthy))
+}
+
+// A ScheduledBackup that is due wakes its cluster, which sleeps again once the Backup is completed, long before the threshold.
+func TestWakesForABackup(t *testing.T) {
+	whole(t)
+	t.Parallel()
+	image := provided(t, "NEIGHBOUR_IMAGE")
+	s := begin(t)
+	neighbour := s.otherPlugin(scenario.Neighbour{Name: askedBefore + s.namespace, Image: image})
+	neighbour.IsWALArchiver = ptr.To(true)
+	c := kube.NewCluster(s.namespace, "scheduled", 1, never)
+	c.Spec.Plugins = append(c.Spec.Plugins, neighbour)
+	s.running(c)
+	s.annotate(c, scenario.WakeBy, "on-connect,backup")
+	schedule := scenario.NewScheduledBackup(c, "often", "0 */3 * * * *")
+	schedule.Spec.Method, schedule.Spec.PluginConfiguration = cnpgv1.BackupMethodPlugin, takes(neighbour.Name, time.Second)
+	s.must(kube.Create(s.ctx, schedule))
+	s.sleeps(c)
+	before := backups(s, schedule)
+
+	_, err := kube.AwaitEventSaying(s.ctx, c, "Woken", "Woken from hibernation for ScheduledBackup often", 4*time.Minute+toSettle)
+	s.must(err)
+	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	s.resumed(schedule)
+	if !s.sleepsUnused(c) {
+		s.Log("the cluster slept after the threshold, because notifications may have been missed")
+	}
+	s.hibernated(c)
+	if after := backups(s, schedule); after == before {
+		t.Error("no Backup was made")
+	}
+	var list cnpgv1.BackupList
+	s.must(kube.List(s.ctx, &list, client.InNamespace(s.namespace)))
+	for i := range list.Items {
+		if phase := list.Items[i].Status.Phase; phase != cnpgv1.BackupPhaseCompleted {
+			t.Errorf("Backup %s is %s", list.Items[i].Name, phase)
+		}
+	}
 }
 
 // database asks for a database that is dropped with its object.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -79,11 +80,13 @@ func newAccess(config *rest.Config, resource schema.GroupVersion, namespace stri
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register the Kubernetes types: %w", err)
 	}
-	scheme.AddKnownTypes(resource, &cnpgv1.Cluster{}, &cnpgv1.ClusterList{})
+	scheme.AddKnownTypes(resource, &cnpgv1.Cluster{}, &cnpgv1.ClusterList{},
+		&cnpgv1.ScheduledBackup{}, &cnpgv1.ScheduledBackupList{})
 	metav1.AddToGroupVersion(scheme, resource)
 	// All resources are known, so no discovery is needed.
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{resource, corev1.SchemeGroupVersion})
 	mapper.Add(resource.WithKind("Cluster"), meta.RESTScopeNamespace)
+	mapper.Add(resource.WithKind("ScheduledBackup"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	c, err := client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
@@ -263,6 +266,21 @@ func (a *access) pods(ctx context.Context, namespace, cluster string) ([]corev1.
 		return nil, fmt.Errorf("list the instances' pods: %w", err)
 	}
 	return list.Items, nil
+}
+
+// schedules reads the ScheduledBackups of a namespace if they wake one of the clusters; an empty namespace means all.
+func (a *access) schedules(ctx context.Context, namespace string, clusters ...cnpgv1.Cluster) schedules {
+	wakes := func(c cnpgv1.Cluster) bool {
+		return strings.Contains(contract.Effective(c.Annotations)[contract.AnnotationWake], contract.WakeOnBackup)
+	}
+	if !slices.ContainsFunc(clusters, wakes) {
+		return schedules{}
+	}
+	var list cnpgv1.ScheduledBackupList
+	if err := a.client.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return schedules{err: fmt.Errorf("cannot list the ScheduledBackups: %w", err)}
+	}
+	return schedules{items: list.Items}
 }
 
 // annotate sets annotations of a Cluster, and removes those with a nil value, with the resourceVersion as precondition.

@@ -78,7 +78,9 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 		return nil, err
 	}
 	pods, problem := a.pods(ctx, cluster.Namespace, cluster.Name)
-	return a.explained(ctx, see(cluster, pods, problem == nil, now), problem, now), nil
+	s := see(cluster, pods, problem == nil, now)
+	s.schedules = a.schedules(ctx, cluster.Namespace, *cluster)
+	return a.explained(ctx, s, problem, now), nil
 }
 
 // explained explains a cluster whose pods could be read without a problem, or not.
@@ -187,6 +189,9 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 	}
 	if e.WakesBy != nil {
 		p("A keep-awake window opens at %s, and the cluster is woken before.\n", e.WakesBy.UTC().Format(time.RFC3339))
+	}
+	if e.BackupDue != nil {
+		p("A ScheduledBackup is due at %s, and the cluster is woken for it.\n", e.BackupDue.Format(time.RFC3339))
 	}
 	if e.LastWake != nil {
 		through := ""

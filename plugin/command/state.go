@@ -58,6 +58,14 @@ type seen struct {
 	// pods are the instances' pods; podsKnown is set if they could be read.
 	pods      []corev1.Pod
 	podsKnown bool
+	// schedules are the ScheduledBackups, if they matter.
+	schedules schedules
+}
+
+// schedules are ScheduledBackups, or why they cannot be read.
+type schedules struct {
+	items []cnpgv1.ScheduledBackup
+	err   error
 }
 
 func see(cluster *cnpgv1.Cluster, pods []corev1.Pod, podsKnown bool, now time.Time) seen {

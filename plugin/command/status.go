@@ -37,6 +37,8 @@ type row struct {
 	DozeBlockedBy []string `json:"dozeBlockedBy,omitempty"`
 	// WakesBy is when a keep-awake window opens that wakes the sleeping cluster before; absent without one.
 	WakesBy *time.Time `json:"wakesBy,omitempty"`
+	// BackupDue is when a ScheduledBackup is due that wakes the sleeping cluster; absent without one.
+	BackupDue *time.Time `json:"backupDue,omitempty"`
 	// Due is when the cluster would sleep, or hibernate if it dozes, if nothing happens; absent while unknown.
 	Due *time.Time `json:"due,omitempty"`
 	// Primary is the pod of the primary, even while the cluster sleeps.
@@ -174,12 +176,13 @@ func (a *access) table(ctx context.Context, which choice, now time.Time) (table,
 		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
 		of[key] = append(of[key], pods[i])
 	}
-	rows := make([]row, 0, len(clusters))
+	rows, scheduled := make([]row, 0, len(clusters)), a.schedules(ctx, which.namespace, clusters...)
 	var asked []instance
 	var askers []int
 	for i := range clusters {
 		s := see(&clusters[i], of[types.NamespacedName{Namespace: clusters[i].Namespace, Name: clusters[i].Name}],
 			problem == nil, now)
+		s.schedules = scheduled
 		state := s.state(now)
 		rows = append(rows, s.row(state, now))
 		if s.asks(state) {
@@ -232,8 +235,15 @@ func (s seen) row(state State, now time.Time) row {
 	if state == StateDozing {
 		r.Due = unlessZero(s.hibernatesAt())
 	}
-	if (state == StateDozing || state == StateAsleep) && s.view.ObstacleTo(contract.CauseWindow) == "" {
+	asleep := state == StateDozing || state == StateAsleep
+	if asleep && s.view.ObstacleTo(contract.CauseWindow) == "" {
 		r.WakesBy = unlessZero(s.view.Policy.NextOpening(now))
+	}
+	if asleep && s.view.Policy.OnBackup && s.view.ObstacleTo(contract.CauseBackup) == "" {
+		r.BackupDue = unlessZero(s.backupDue())
+		if s.schedules.err != nil {
+			r.note(s.schedules.err.Error())
+		}
 	}
 	if !s.view.HibernationOn && s.view.Listed {
 		r.DozeBlockedBy = s.dozeBlockers()
@@ -245,6 +255,16 @@ func (s seen) row(state State, now time.Time) row {
 		r.note("no instance is ready")
 	}
 	return r
+}
+
+// backupDue returns when the first Backup is due; zero: never.
+func (s seen) backupDue() (first time.Time) {
+	for _, slot := range plan.SlotsOf(s.cluster, s.schedules.items) {
+		if first.IsZero() || slot.At.Before(first) {
+			first = slot.At
+		}
+	}
+	return first
 }
 
 // defaultsOf names the annotations that come from the Namespace, not from the Cluster itself.

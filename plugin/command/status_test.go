@@ -9,6 +9,7 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -195,6 +196,16 @@ func TestExplain(t *testing.T) {
 		"asleep":   {"night", nil},
 		"clocked": {"night", func(w *world) {
 			w.change("night", with(map[string]string{contract.AnnotationWake: "on-connect, window", contract.AnnotationKeepAwake: "Mon-Fri 08:00-18:00 Europe/Berlin"}))
+		}},
+		"scheduled": {"night", func(w *world) {
+			w.change("night", with(map[string]string{contract.AnnotationWake: "on-connect, backup"}))
+			schedule := &cnpgv1.ScheduledBackup{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "nightly", CreationTimestamp: metav1.NewTime(time.Now())},
+				Spec:       cnpgv1.ScheduledBackupSpec{Schedule: "0 30 3 * * *", Cluster: cnpgv1.LocalObjectReference{Name: "night"}},
+			}
+			if err := w.api.Create(t.Context(), schedule); err != nil {
+				t.Fatal(err)
+			}
 		}},
 		"dozing":     {"dozy", nil},
 		"dozing-off": {"dozy-off", nil},

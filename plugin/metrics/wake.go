@@ -74,9 +74,10 @@ func NewWake(registerer prometheus.Registerer, limit int) *Wake {
 		}
 	}
 	for _, result := range []waker.Result{waker.ResultSuccess, waker.ResultTimeout} {
-		w.wakes.WithLabelValues(string(contract.CauseBackup), string(waker.DepthDoze), string(result))
 		for _, depth := range waker.Depths() {
-			for _, cause := range []contract.Cause{contract.CauseWindow, contract.CauseRequest, contract.CauseObject} {
+			for _, cause := range []contract.Cause{
+				contract.CauseBackup, contract.CauseWindow, contract.CauseRequest, contract.CauseObject,
+			} {
 				w.wakes.WithLabelValues(string(cause), string(depth), string(result))
 			}
 		}

@@ -90,6 +90,8 @@ cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="request"} 
 cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="request"} 0
 cnpg_scale_to_zero_wakes_total{depth="doze",result="success",trigger="window"} 0
 cnpg_scale_to_zero_wakes_total{depth="doze",result="timeout",trigger="window"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="backup"} 0
+cnpg_scale_to_zero_wakes_total{depth="hibernation",result="timeout",trigger="backup"} 0
 cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="object"} 0
 cnpg_scale_to_zero_wakes_total{depth="hibernation",result="timeout",trigger="object"} 0
 cnpg_scale_to_zero_wakes_total{depth="hibernation",result="success",trigger="request"} 0

@@ -245,6 +245,13 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 			return plan.State{}, err
 		}
 		state.Pending = plan.PendingOf(objects)
+		if seen.view.Policy.OnBackup {
+			schedules, err := c.Informers.Schedules(ctx, seen.name)
+			if err != nil {
+				return plan.State{}, err
+			}
+			state.Slots = plan.SlotsOf(seen.cluster, schedules)
+		}
 	}
 	return state, nil
 }

@@ -46,6 +46,7 @@ func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 		Watches(&cnpgv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(c.clusterChanged)).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
+		Watches(&cnpgv1.ScheduledBackup{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&corev1.Pod{}, c.podHandler()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.onNode), builder.WithPredicates(nodeSpecChanges())).
 		WatchesRawSource(source.Channel(c.silent, c.podHandler())).

@@ -9,6 +9,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -203,6 +204,69 @@ func TestUnattended_wakesForAnObject(t *testing.T) {
 		a.read()
 		if _, asleep := w.cluster(nil).Annotations[contract.AnnotationHibernation]; !asleep {
 			t.Error("woken for an object that is applied")
+		}
+	})
+}
+
+// The cluster is woken for each Backup that is due, and less and less while the operator makes none.
+func TestUnattended_wakesForABackup(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.serves(false)
+		sleeps := func() {
+			w.cluster(func(c *cnpgv1.Cluster) {
+				sleepsFor("on-connect,backup", metav1.ConditionTrue, contract.Hibernated)(c)
+				c.Annotations[contract.AnnotationAsleepSince] = time.Now().Format(time.RFC3339)
+			})
+		}
+		wokenAfter := func(unused int) (took time.Duration) {
+			t.Helper()
+			for began := time.Now(); ; pass(t, min(a.read(), time.Hour)) {
+				annotations := w.cluster(nil).Annotations
+				if _, asleep := annotations[contract.AnnotationHibernation]; asleep {
+					continue
+				}
+				wake, err := contract.ParseLastWake(annotations[contract.AnnotationLastWake])
+				if err != nil || wake.Cause != contract.CauseBackup || wake.By != "ScheduledBackup nightly" || wake.Unused != unused {
+					t.Errorf("the last wake is %+v, %v", wake, err)
+				}
+				return time.Since(began)
+			}
+		}
+		schedule := &cnpgv1.ScheduledBackup{
+			ObjectMeta: metav1.ObjectMeta{Namespace: orders.Namespace, Name: "nightly", Annotations: map[string]string{contract.AnnotationSuspended: "x"}},
+			Spec: cnpgv1.ScheduledBackupSpec{
+				Schedule: "@every 2h", Suspend: ptr.To(true), Cluster: cnpgv1.LocalObjectReference{Name: orders.Name},
+			},
+			Status: cnpgv1.ScheduledBackupStatus{LastCheckTime: ptr.To(metav1.Now())},
+		}
+		w.put(schedule)
+		sleeps()
+		if took := wokenAfter(0); took < 2*time.Hour || took > 2*time.Hour+5*time.Minute {
+			t.Errorf("woken after %s", took)
+		}
+		a.read()
+		if diff := cmp.Diff([]string{"Woken from hibernation for ScheduledBackup nightly"}, w.said("Woken")); diff != "" {
+			t.Errorf("Events (-want +got):\n%s", diff)
+		}
+
+		pass(t, 2*time.Minute)
+		sleeps()
+		if took := wokenAfter(1).Round(time.Second); took != time.Minute {
+			t.Errorf("without a Backup, woken again after %s", took)
+		}
+		if said := w.said("BackupPending"); len(said) != 1 || !strings.Contains(said[0], "ScheduledBackup nightly") {
+			t.Errorf("Events: %q", said)
+		}
+
+		schedule.Status.LastCheckTime = ptr.To(metav1.Now())
+		if err := w.api.Update(t.Context(), schedule); err != nil {
+			t.Fatal(err)
+		}
+		pass(t, 2*time.Minute)
+		sleeps()
+		if took := wokenAfter(0); took < time.Hour+58*time.Minute {
+			t.Errorf("after a Backup, woken again after %s", took)
 		}
 	})
 }

@@ -138,9 +138,16 @@ func (w *world) intercept() interceptor.Funcs {
 		},
 		List: func(ctx context.Context, c client.WithWatch, into client.ObjectList, options ...client.ListOption) error {
 			err := c.List(ctx, into, options...)
-			if clusters, ok := into.(*cnpgv1.ClusterList); ok {
-				for i := range clusters.Items {
-					w.manage(&clusters.Items[i])
+			switch found := into.(type) {
+			case *cnpgv1.ClusterList:
+				for i := range found.Items {
+					w.manage(&found.Items[i])
+				}
+			case *cnpgv1.ScheduledBackupList:
+				for i := range found.Items {
+					found.Items[i].ManagedFields = []metav1.ManagedFieldsEntry{
+						{Manager: w.manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:suspend":{}}}`)},
+					}
 				}
 			}
 			return err

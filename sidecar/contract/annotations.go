@@ -31,8 +31,9 @@ const (
 	// 10:00-12:00 UTC`. Default: [None].
 	AnnotationKeepAwake = Prefix + "keep-awake"
 	// AnnotationWake specifies what wakes the cluster: [WakeManual], for only people, or a list of [WakeOnConnect], a
-	// client that connects, [WakeOnWindow], the beginning of a `keep-awake` window, and [WakeOnObjects], a Database,
-	// DatabaseRole, Publication or Subscription that is to be applied or deleted. Default: `on-connect,objects`.
+	// client that connects, [WakeOnWindow], the beginning of a `keep-awake` window, [WakeOnObjects], a Database,
+	// DatabaseRole, Publication or Subscription that is to be applied or deleted, and [WakeOnBackup], a ScheduledBackup
+	// that is due. Default: `on-connect,objects`.
 	AnnotationWake = Prefix + "wake"
 	// AnnotationKeepAwakeUntil allows no sleep before this time of RFC 3339, at most 7 days ahead; `keep-awake` of the
 	// channel and of the command line write it too. Default: none.
@@ -129,6 +130,8 @@ const (
 	WakeOnWindow = "window"
 	// WakeOnObjects: an object that only a running instance can apply or delete.
 	WakeOnObjects = "objects"
+	// WakeOnBackup: a ScheduledBackup that is due.
+	WakeOnBackup = "backup"
 	// WakeManual: people only.
 	WakeManual = "manual"
 )

@@ -26,7 +26,7 @@ type Cause string
 const (
 	// CauseConnection means that a client has connected.
 	CauseConnection Cause = "connection"
-	// CauseBackup means that a Backup waits for a cluster that dozes.
+	// CauseBackup means that a ScheduledBackup is due, or that a Backup waits for a cluster that dozes.
 	CauseBackup Cause = "backup"
 	// CauseWindow means that a keep-awake window opens.
 	CauseWindow Cause = "window"
@@ -42,7 +42,7 @@ type LastWake struct {
 	At time.Time `json:"at"`
 	// Cause is what began it. Absent if that was a connection, or an earlier version of the plugin wrote the value.
 	Cause Cause `json:"cause,omitempty"`
-	// By is the client's IP address, or names the Backup, the window, the request or the objects.
+	// By is the client's IP address, or names the Backup or its schedule, the window, the request or the objects.
 	By string `json:"by"`
 	// User and Database are those of the client's startup packet; empty without one, or if TLS hides them.
 	User     string `json:"user,omitempty"`
@@ -54,7 +54,7 @@ type LastWake struct {
 	// Since is [AnnotationAsleepSince] of the hibernation that the wake ended; absent for a doze.
 	Since string `json:"since,omitempty"`
 	// Unused is how many wakes from the same source in a row, up to the one before this, were not used, or have left
-	// objects pending that they were for.
+	// pending the objects or Backups that they were for.
 	Unused int `json:"unused,omitempty"`
 	// Returns is how many wakes in a row, up to this one, were for a client that came within seconds of the sleep.
 	Returns int `json:"returns,omitempty"`

@@ -47,9 +47,9 @@ type Policy struct {
 	SleepRequested time.Time
 	// WakeRequested is when a wake was requested; zero if it was not, or too long ago.
 	WakeRequested time.Time
-	// Manual says that connections do not wake the cluster, OnWindow that a window of KeepAwake that opens does, and
-	// OnObjects that an object does that only a running instance can apply.
-	Manual, OnWindow, OnObjects bool
+	// Manual says that connections do not wake the cluster, OnWindow that a window of KeepAwake that opens does, OnObjects
+	// that an object does that only a running instance can apply, and OnBackup that a ScheduledBackup does that is due.
+	Manual, OnWindow, OnObjects, OnBackup bool
 	// AcceptGateway says that PostgreSQL may see the gateway's address even if rules distinguish addresses.
 	AcceptGateway bool
 }
@@ -64,7 +64,7 @@ func (p Policy) KeepsAwake(now time.Time) bool {
 }
 
 // ByPeopleOnly reports whether nothing but people wakes the cluster.
-func (p Policy) ByPeopleOnly() bool { return p.Manual && !p.OnWindow && !p.OnObjects }
+func (p Policy) ByPeopleOnly() bool { return p.Manual && !p.OnWindow && !p.OnObjects && !p.OnBackup }
 
 // Wake returns the value of the annotation that specifies what wakes the cluster.
 func (p Policy) Wake() string {
@@ -75,7 +75,10 @@ func (p Policy) Wake() string {
 	for _, item := range []struct {
 		wakes bool
 		by    string
-	}{{!p.Manual, contract.WakeOnConnect}, {p.OnWindow, contract.WakeOnWindow}, {p.OnObjects, contract.WakeOnObjects}} {
+	}{
+		{!p.Manual, contract.WakeOnConnect}, {p.OnWindow, contract.WakeOnWindow}, {p.OnObjects, contract.WakeOnObjects},
+		{p.OnBackup, contract.WakeOnBackup},
+	} {
 		if item.wakes {
 			listed = append(listed, item.by)
 		}
@@ -138,7 +141,7 @@ const (
 	allowedMinutes   = `allowed is a positive number of minutes, at most 525600, such as "30" or "0.5"`
 	allowedDoze      = `allowed is "none" or a number of minutes, at least "0.5", and less than inactivity-minutes`
 	allowedActivity  = `allowed are "connections" and "queries"`
-	allowedWake      = `allowed is "manual" or a list of "on-connect", "window" and "objects", such as "on-connect,objects"`
+	allowedWake      = `allowed is "manual" or a list of "on-connect", "window", "objects" and "backup", such as "on-connect,objects"`
 	allowedIgnore    = `allowed is "none" or a list such as "user=monitoring application=datadog*; client=192.0.2.10"`
 	allowedKeepAwake = `allowed is "none" or a list such as "Mon-Fri 08:00-18:00 Europe/Berlin; Sat 10:00-12:00 UTC"`
 	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
@@ -163,7 +166,7 @@ var ofOneCluster = []string{
 var decimal = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,9})?$`)
 
 // wakes matches what wakes a cluster.
-var wakes = regexp.MustCompile(`^(manual|(on-connect|window|objects)( *, *(on-connect|window|objects))*)$`)
+var wakes = regexp.MustCompile(`^(manual|(on-connect|window|objects|backup)( *, *(on-connect|window|objects|backup))*)$`)
 
 // ParsePolicy parses the annotations of a Cluster, with its Namespace's defaults, and reports all problems, sorted by
 // key. A Policy with problems is disabled: an invalid value never falls back to a default. now limits how far ahead a
@@ -268,6 +271,7 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 		p.Manual = !strings.Contains(value, contract.WakeOnConnect)
 		p.OnWindow = strings.Contains(value, contract.WakeOnWindow)
 		p.OnObjects = strings.Contains(value, contract.WakeOnObjects)
+		p.OnBackup = strings.Contains(value, contract.WakeOnBackup)
 	case contract.AnnotationGatewayAddress:
 		if value != contract.GatewayAccept && value != contract.GatewayReject {
 			return allowedGateway

@@ -40,7 +40,7 @@ func TestParsePolicy_readsEveryAnnotation(t *testing.T) {
 		{"a window may wake it", map[string]string{contract.AnnotationWake: "window"}, Policy{Threshold: 30 * time.Minute, Manual: true, OnWindow: true}, nil},
 		{"a window and a connection", map[string]string{contract.AnnotationWake: "window, on-connect"}, Policy{Threshold: 30 * time.Minute, OnWindow: true}, nil},
 		{"objects may wake it", map[string]string{contract.AnnotationWake: "objects"}, Policy{Threshold: 30 * time.Minute, Manual: true, OnObjects: true}, nil},
-		{"all may", map[string]string{contract.AnnotationWake: "objects,on-connect, window"}, Policy{Threshold: 30 * time.Minute, OnWindow: true, OnObjects: true}, nil},
+		{"all may", map[string]string{contract.AnnotationWake: "objects,on-connect, window,backup"}, Policy{Threshold: 30 * time.Minute, OnWindow: true, OnObjects: true, OnBackup: true}, nil},
 		{"people alone, or others", map[string]string{contract.AnnotationWake: "manual,window"}, Policy{Threshold: 30 * time.Minute}, []string{contract.AnnotationWake}},
 		{"the gateway's address may be accepted", map[string]string{contract.AnnotationGatewayAddress: "accept"}, Policy{Threshold: 30 * time.Minute, AcceptGateway: true}, nil},
 		{"or not", map[string]string{contract.AnnotationGatewayAddress: "reject"}, Policy{Threshold: 30 * time.Minute}, nil},
@@ -256,7 +256,7 @@ func TestPolicy_saysWhatWakesIt(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
 		"manual": "manual", "window": "window", "objects": "objects", "window , on-connect": "on-connect,window",
-		"objects,window,on-connect": "on-connect,window,objects", "": "on-connect,objects",
+		"backup": "backup", "objects,backup,window,on-connect": "on-connect,window,objects,backup", "": "on-connect,objects",
 	} {
 		annotations := map[string]string{contract.AnnotationWake: value}
 		if value == "" {

@@ -46,6 +46,7 @@ func index(ctx context.Context, indexer client.FieldIndexer, kinds []kind) error
 		{slices, byReplica, ofOurs(labelOf(endpointslice.LabelReplica))},
 		{slices, byPorts, ofOurs(portsOf)},
 		{slices, byService, serviceOf},
+		{&cnpgv1.ScheduledBackup{}, byCluster, referenced},
 	} {
 		if err := indexer.IndexField(ctx, index.kind, index.field, index.of); err != nil {
 			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)

@@ -36,11 +36,14 @@ type ofOneCluster interface {
 }
 
 func referenced(o client.Object) []string {
-	object, ok := o.(ofOneCluster)
-	if !ok {
+	switch object := o.(type) {
+	case *cnpgv1.ScheduledBackup:
+		return unlessEmpty(object.Spec.Cluster.Name)
+	case ofOneCluster:
+		return unlessEmpty(object.GetClusterRef().Name)
+	default:
 		return nil
 	}
-	return unlessEmpty(object.GetClusterRef().Name)
 }
 
 // knownTo are the kinds that the API server has: an older operator has fewer, and an informer of another kind would

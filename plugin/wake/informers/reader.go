@@ -80,6 +80,8 @@ func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.Namespa
 			return nil, fmt.Errorf("find the Service of EndpointSlice %s/%s: %w", namespace, object.Name, err)
 		}
 		name = selectedBy(service)
+	case *cnpgv1.ScheduledBackup:
+		name = object.Spec.Cluster.Name
 	case ofOneCluster:
 		name = object.GetClusterRef().Name
 	}
@@ -126,6 +128,13 @@ func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev
 		}
 	}
 	return instances, err
+}
+
+// Schedules are the ScheduledBackups of the cluster.
+func (r Reader) Schedules(ctx context.Context, cluster types.NamespacedName) ([]cnpgv1.ScheduledBackup, error) {
+	of := client.MatchingFields{byCluster: cluster.Name}
+	found, err := list(ctx, r, &cnpgv1.ScheduledBackupList{}, client.InNamespace(cluster.Namespace), of)
+	return found.Items, err
 }
 
 // Slices are the EndpointSlices of ours for the cluster, and those of the Services' own that have endpoints.

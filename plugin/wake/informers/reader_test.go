@@ -122,11 +122,14 @@ func TestReader_findsTheObjectsOfACluster(t *testing.T) {
 		&cnpgv1.Subscription{ObjectMeta: meta("shop", "d"), Spec: cnpgv1.SubscriptionSpec{ClusterRef: orders}},
 		&cnpgv1.Database{ObjectMeta: meta("shop", "e"), Spec: cnpgv1.DatabaseSpec{ClusterRef: other}},
 		&cnpgv1.Database{ObjectMeta: meta("another", "f"), Spec: cnpgv1.DatabaseSpec{ClusterRef: orders}},
+		&cnpgv1.ScheduledBackup{ObjectMeta: meta("shop", "g"), Spec: cnpgv1.ScheduledBackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: "orders"}}},
+		&cnpgv1.ScheduledBackup{ObjectMeta: meta("shop", "h"), Spec: cnpgv1.ScheduledBackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: "other"}}},
 	}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)
 	for _, kind := range kinds {
 		builder.WithIndex(kind.object, byCluster, referenced)
 	}
+	builder.WithIndex(&cnpgv1.ScheduledBackup{}, byCluster, referenced)
 	reader, cluster := NewReader(builder.Build()), types.NamespacedName{Namespace: "shop", Name: "orders"}
 	found, err := reader.Objects(t.Context(), cluster)
 	var names string
@@ -136,7 +139,11 @@ func TestReader_findsTheObjectsOfACluster(t *testing.T) {
 	if err != nil || names != "abcd" {
 		t.Errorf("%q, %v", names, err)
 	}
-	for _, o := range objects[:4] {
+	schedules, err := reader.Schedules(t.Context(), cluster)
+	if err != nil || len(schedules) != 1 || schedules[0].Name != "g" {
+		t.Errorf("%v, %v", schedules, err)
+	}
+	for _, o := range append(objects[:4], objects[6]) {
 		if concerned, err := reader.Concerned(t.Context(), o); err != nil || len(concerned) != 1 || concerned[0] != cluster {
 			t.Errorf("%T concerns %v, %v", o, concerned, err)
 		}

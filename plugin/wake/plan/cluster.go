@@ -186,7 +186,7 @@ func (c Cluster) wakesFor(cause contract.Cause) bool {
 		return !c.Policy.ByPeopleOnly()
 	case contract.CauseObject:
 		return c.Policy.OnObjects
-	case contract.CauseBackup: // the operator calls for it, and only a dozing cluster is woken
+	case contract.CauseBackup: // one for which the operator calls wakes a cluster that dozes, whatever the annotation lists
 	}
 	return true
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Pending are objects of a cluster that only a running instance can apply or delete, and that none has.
+// Pending are objects of a cluster that only a running instance can apply or delete, and that none has, or
+// ScheduledBackups that are due.
 type Pending struct {
 	// Names are their kinds and names, sorted.
 	Names []string
-	// Changed is when the newest of them was made, was to be deleted, or got another specification.
+	// Changed is when the newest of them was made, was to be deleted, got another specification, or was due.
 	Changed time.Time
 }
 
@@ -90,37 +91,50 @@ func (p Pending) by() string {
 }
 
 const (
-	// objectsTake is how long an awake cluster has for objects: an instance tries a failed one again every 30 seconds
-	// (1.30: databaseReconciliationInterval in internal/management/controller/database_controller.go).
-	objectsTake = time.Minute
-	// longestPending is the longest time until a cluster is woken again for objects that were not applied.
+	// pendingTakes is how long an awake cluster has for objects and Backups: an instance tries a failed object again every
+	// 30 seconds (1.30: databaseReconciliationInterval in internal/management/controller/database_controller.go).
+	pendingTakes = time.Minute
+	// longestPending is the longest time until a cluster is woken again for what has stayed pending.
 	longestPending = time.Hour
 )
 
-// wakeForObjects wakes the cluster at once if one of the objects has changed since its last wake, and not before the last
-// minute before it fell asleep. Otherwise they were pending while it was awake, and wait: for a minute of sleep after the
-// first wake for them, and twice as long after each further one, at most an hour; for that hour if the last wake was for
-// anything else.
-func (p *Plan) wakeForObjects(pending Pending, last contract.LastWake, since, now time.Time) {
-	due := Wake{Cause: contract.CauseObject, By: pending.by()}
-	if !pending.Changed.After(last.At) || !pending.Changed.After(since.Add(-objectsTake)) {
+// wakeForPending wakes the cluster at once if one of the objects has changed, or one of the Backups has become due, since
+// its last wake, and not before the last minute before it fell asleep. Otherwise they were pending while it was awake, and
+// wait: for a minute of sleep after the first wake for them, and twice as long after each further one, at most an hour;
+// for that hour if the last wake was for anything else.
+func (p *Plan) wakeForPending(cause contract.Cause, pending Pending, last contract.LastWake, since, now time.Time) {
+	if len(pending.Names) == 0 {
+		return
+	}
+	due := Wake{Cause: cause, By: pending.by()}
+	if !pending.Changed.After(last.At) || !pending.Changed.After(since.Add(-pendingTakes)) {
 		wait := longestPending
-		if last.Cause == contract.CauseObject {
+		if last.Cause == cause {
 			due.Unused = last.Unused + 1
-			wait = min(objectsTake<<min(last.Unused, 6), longestPending)
+			wait = min(pendingTakes<<min(last.Unused, 6), longestPending)
 		}
 		if last.At.After(since) {
 			since = last.At // the annotation that says since when it sleeps was removed
 		}
 		if until := since.Add(wait); now.Before(until) {
 			p.at(until)
-			p.Events = append(p.Events, Event{
-				Warning: true, Reason: "ObjectPending", Occasion: fmt.Sprint(pending.Changed.Unix(), pending.Names),
-				Message: fmt.Sprintf("The cluster was awake, but has not applied or deleted %s. It is woken for that again, after a "+
-					"longer sleep each time, at most an hour. status.message of the object says what is wrong", due.By),
-			})
+			p.Events = append(p.Events, pending.event(cause))
 			return
 		}
 	}
 	p.Wake = &due
+}
+
+// event says that the cluster was awake in vain.
+func (p Pending) event(cause contract.Cause) Event {
+	const again = "It is woken for that again, after a longer sleep each time, at most an hour"
+	occasion := fmt.Sprint(p.Changed.Unix(), p.Names)
+	if cause == contract.CauseBackup {
+		return Event{Warning: true, Reason: "BackupPending", Occasion: occasion, Message: fmt.Sprintf(
+			"The cluster was awake, but the operator has made no Backup for %s. %s. The schedule's Events may say why",
+			p.by(), again)}
+	}
+	return Event{Warning: true, Reason: "ObjectPending", Occasion: occasion, Message: fmt.Sprintf(
+		"The cluster was awake, but has not applied or deleted %s. %s. status.message of the object says what is wrong",
+		p.by(), again)}
 }

@@ -24,8 +24,9 @@ type State struct {
 	Services    []Service
 	// Unroutable names the Services of which not every client can be led to the gateway, and says why.
 	Unroutable []string
-	// Pending are what only a running instance applies; read only if the cluster sleeps.
+	// Pending are what only a running instance applies, and Slots when Backups are due; read only if the cluster sleeps.
 	Pending Pending
+	Slots   []Slot
 	// Disrupted says why a dozing cluster is to hibernate; empty: it may go on dozing.
 	Disrupted string
 	// Instances are the pods of the instances by the informers, and Inspected are those that have not ended by the API

@@ -18,7 +18,7 @@ type Wake struct {
 	Cause contract.Cause
 	// By describes what asks for it.
 	By string
-	// Unused is how many wakes in a row, up to the last one, were for these objects and have left them pending.
+	// Unused is how many wakes in a row, up to the last one, were for these objects or Backups and have left them pending.
 	Unused int
 }
 
@@ -29,20 +29,25 @@ const (
 	// crossing is how long before the sleep a request may have been made that the sidecar has not seen any more, with what
 	// their clocks differ. Earlier ones have kept the cluster awake.
 	crossing = 10 * time.Second
-	// spread is over how long the wakes for windows that open at the same time are spread besides.
+	// spread is over how long the wakes for windows that open, or Backups that are due, at the same time are spread.
 	spread = idle.WakesWithin - longestLead
 )
 
 // lead is how long before a window opens its cluster is woken.
 func lead(cluster types.UID, took time.Duration) time.Duration {
+	return share(cluster, spread) + min(max(2*cmp.Or(took, unknownLead/2), shortestLead), longestLead)
+}
+
+// share spreads the clusters over a time.
+func share(cluster types.UID, over time.Duration) time.Duration {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(cluster))
-	return time.Duration(hash.Sum64()%uint64(spread)) + min(max(2*cmp.Or(took, unknownLead/2), shortestLead), longestLead)
+	return time.Duration(hash.Sum64() % uint64(over))
 }
 
 // wake decides whether a cluster that sleeps is to be woken although no client waits: because a request is newer than its
-// last wake, because it has slept since before a keep-awake window opened or is about to, or because of objects. Who puts
-// a cluster to sleep while its window is open has it sleep until the next one.
+// last wake, because it has slept since before a keep-awake window opened or is about to, because a Backup is due, or
+// because of objects. Who puts a cluster to sleep while its window is open has it sleep until the next one.
 func (p *Plan) wake(state State, now time.Time) {
 	cluster := state.Cluster
 	if !cluster.HibernationOn && !cluster.Dozing {
@@ -62,8 +67,12 @@ func (p *Plan) wake(state State, now time.Time) {
 	if cluster.ObstacleTo(contract.CauseWindow) == "" {
 		p.wakeForWindow(state, since, now)
 	}
-	if p.Wake == nil && len(state.Pending.Names) != 0 && cluster.ObstacleTo(contract.CauseObject) == "" {
-		p.wakeForObjects(state.Pending, last, since, now)
+	// A Backup that waits wakes a cluster that dozes, whatever the annotation lists; one that is due does if it lists that.
+	if p.Wake == nil && cluster.Policy.OnBackup && cluster.ObstacleTo(contract.CauseBackup) == "" {
+		p.wakeForBackups(state.Slots, last, since, now)
+	}
+	if p.Wake == nil && cluster.ObstacleTo(contract.CauseObject) == "" {
+		p.wakeForPending(contract.CauseObject, state.Pending, last, since, now)
 	}
 }
 
