@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
@@ -104,8 +105,8 @@ func (p *program) keep(
 			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, contract.AnnotationKeepAwakeUntil, value)
 		}
 		s := see(cluster, nil, false, now) // the state after the patch: the value replaced may have been invalid
-		sleeps = s.view.HibernationOn || s.view.Dozing
-		answer = kept{result{cluster.Namespace, cluster.Name, s.state(now)}, unlessZero(until)}
+		sleeps = s.View.HibernationOn || s.View.Dozing
+		answer = kept{result{cluster.Namespace, cluster.Name, s.State(now)}, unlessZero(until)}
 		return changes
 	})
 	if err != nil {
@@ -114,9 +115,9 @@ func (p *program) keep(
 	switch {
 	case sleeps:
 		p.say("It stays %s. To wake it: %s wake -n %s %s", answer.State, called, answer.Namespace, answer.Cluster)
-	case answer.State == StateObserved:
+	case answer.State == clusterstate.Observed:
 		p.say("It is only observed: nothing puts it to sleep.")
-	case answer.State == StateDisabled:
+	case answer.State == clusterstate.Disabled:
 		p.say("Scale to zero is off for it: nothing puts it to sleep.")
 	}
 	return p.write(answer, func(w io.Writer) {

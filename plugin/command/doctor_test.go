@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -51,8 +52,8 @@ func healthy(now time.Time) facts {
 		now: now, deployments: []appsv1.Deployment{deployment}, replicasKnown: true, routesKnown: true,
 		replicas: []corev1.Pod{*pod("", "scale-to-zero-1", time.Hour, false), *pod("", "scale-to-zero-2", time.Hour, true)},
 		clusters: []examined{
-			{awake, &explanation{row: row{State: StateAwake}, Instances: []told{{Pod: "orders-1", Report: &contract.Report{}}}}},
-			{night, &explanation{row: row{State: StateAsleep}}},
+			{awake, &explanation{row: row{State: clusterstate.Awake}, Instances: []told{{Pod: "orders-1", Report: &contract.Report{}}}}},
+			{night, &explanation{row: row{State: clusterstate.Asleep}}},
 		},
 		services: []corev1.Service{service}, slices: []discoveryv1.EndpointSlice{led},
 		apart: map[string]time.Duration{"shop/scale-to-zero-2": 999 * time.Millisecond, "shop/orders-1": 30 * time.Second},
@@ -88,7 +89,7 @@ func TestJudge(t *testing.T) {
 			f.rules = append(f.rules, r)
 		}
 	}
-	sidecar := func(f *facts) *corev1.Container { return &f.clusters[0].pods[0].Spec.Containers[1] }
+	sidecar := func(f *facts) *corev1.Container { return &f.clusters[0].Pods[0].Spec.Containers[1] }
 	silent := func(f *facts) { f.clusters[0].explained.Instances[0].Problem = "it did not answer in time" }
 	plugin := func(f *facts) *corev1.Container { return &f.deployments[0].Spec.Template.Spec.Containers[0] }
 	const raised = "The LimitRange small raises what the sidecars of the Cluster shop/orders request of cpu above 10m (docs/configuration.md#settings-of-the-plugin)."
@@ -111,17 +112,17 @@ func TestJudge(t *testing.T) {
 		"an instance needs a sidecar":                            {[]func(*facts){func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/troubleshooting.md#no-reason-is-given)."},
 		"the newest Event says why it has none":                  {[]func(*facts){event("SidecarNotInjected", "newer.", time.Hour), event("SidecarNotInjected", "older.", 2*time.Hour), func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar: newer (docs/troubleshooting.md#no-reason-is-given)."},
 		"a sidecar must answer":                                  {[]func(*facts){silent}, "The sidecar of the pod shop/orders-1 does not answer: it did not answer in time (docs/command-line.md#rights)."},
-		"not while its pod starts":                               {[]func(*facts){silent, func(f *facts) { f.clusters[0].pods[0].Status.Conditions = nil }}, "The command finds nothing wrong."},
-		"nor while its cluster wakes":                            {[]func(*facts){silent, func(f *facts) { f.clusters[0].explained.State = StateWaking }}, "The command finds nothing wrong."},
-		"nor without a pod":                                      {[]func(*facts){silent, func(f *facts) { f.clusters[0].pods = nil }}, "The command finds nothing wrong."},
+		"not while its pod starts":                               {[]func(*facts){silent, func(f *facts) { f.clusters[0].Pods[0].Status.Conditions = nil }}, "The command finds nothing wrong."},
+		"nor while its cluster wakes":                            {[]func(*facts){silent, func(f *facts) { f.clusters[0].explained.State = clusterstate.Waking }}, "The command finds nothing wrong."},
+		"nor without a pod":                                      {[]func(*facts){silent, func(f *facts) { f.clusters[0].Pods = nil }}, "The command finds nothing wrong."},
 		"a sidecar that is missing is not silent as well":        {[]func(*facts){silent, func(f *facts) { sidecar(f).Name = "other" }}, "The pod shop/orders-1 has no sidecar (docs/troubleshooting.md#no-reason-is-given)."},
 		"one that the user may not ask may be well":              {[]func(*facts){func(f *facts) { f.clusters[0].explained.Instances[0].Problem = mayNotAsk }}, "The command finds nothing wrong."},
 		"Services must be able to lead to the gateway": {[]func(*facts){func(f *facts) {
-			f.clusters[0].cluster.Annotations[contract.AnnotationUnroutableServices] = "x: it is an ExternalName"
+			f.clusters[0].Cluster.Annotations[contract.AnnotationUnroutableServices] = "x: it is an ExternalName"
 		}}, "The gateway cannot serve Services of the Cluster shop/orders: x: it is an ExternalName (docs/networks.md#services-that-cannot-lead-to-the-gateway)."},
 		"those of a cluster that sleeps must lead there":       {[]func(*facts){func(f *facts) { f.slices = nil }}, unled},
-		"so must those of one that dozes":                      {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, StateDozing }}, unled},
-		"those of one that is awake need not":                  {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, StateAwake }}, "The command finds nothing wrong."},
+		"so must those of one that dozes":                      {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, clusterstate.Dozing }}, unled},
+		"those of one that is awake need not":                  {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.State = nil, clusterstate.Awake }}, "The command finds nothing wrong."},
 		"nor those of one that connections do not wake":        {[]func(*facts){func(f *facts) { f.slices, f.clusters[1].explained.Obstacle = nil, "manual" }}, "The command finds nothing wrong."},
 		"slices that cannot be read may be there":              {[]func(*facts){func(f *facts) { f.slices, f.routesKnown = nil, false }}, "The command finds nothing wrong."},
 		"the gateway must reach the instances":                 {[]func(*facts){event("InstanceUnreachable", "Plugin pod x cannot", time.Minute)}, "The gateway has not reached an instance of the Cluster shop/orders: Plugin pod x cannot (docs/troubleshooting.md#gateway_unavailable)."},
@@ -129,7 +130,7 @@ func TestJudge(t *testing.T) {
 		"a LimitRange is not to raise requests by its minimum": {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")})}, raised},
 		"nor by its ratio":                                     {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{MaxLimitRequestRatio: cpu("4")})}, raised},
 		"a ratio that the settings keep to is well":            {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{MaxLimitRequestRatio: cpu("10"), Min: cpu("10m"), Max: cpu("100m")})}, "The command finds nothing wrong."},
-		"a Guaranteed pod requests its limit":                  {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")}), func(f *facts) { f.clusters[0].pods[0].Status.QOSClass = corev1.PodQOSGuaranteed }}, "The command finds nothing wrong."},
+		"a Guaranteed pod requests its limit":                  {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Min: cpu("50m")}), func(f *facts) { f.clusters[0].Pods[0].Status.QOSClass = corev1.PodQOSGuaranteed }}, "The command finds nothing wrong."},
 		"a LimitRange is not to refuse the sidecar":            {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")})}, "The LimitRange small refuses the sidecars of the Cluster shop/orders: the maximum of cpu is 99m, and their limit 100m (docs/configuration.md#settings-of-the-plugin)."},
 		"it may admit a limit that is elsewhere":               {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env[1].ValueFrom = &corev1.EnvVarSource{} }}, "The command finds nothing wrong."},
 		"or in a ConfigMap":                                    {[]func(*facts){limitRange("shop", corev1.LimitRangeItem{Max: cpu("99m")}), func(f *facts) { plugin(f).Env, plugin(f).EnvFrom = plugin(f).Env[:1], make([]corev1.EnvFromSource, 1) }}, "The command finds nothing wrong."},

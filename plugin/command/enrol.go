@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -272,7 +273,7 @@ func (a *access) enrol(
 			}
 		}
 		now := time.Now()
-		answer.result = result{key.Namespace, key.Name, see(cluster, nil, false, now).state(now)}
+		answer.result = result{key.Namespace, key.Name, see(cluster, nil, false, now).State(now)}
 		return nil
 	})
 	return answer, err
@@ -297,7 +298,7 @@ func (a *access) awaitRestart(ctx context.Context, e enrolment, key types.Namesp
 			return false, err
 		}
 		outdated := slices.ContainsFunc(pods, e.outdated)
-		waits := slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !ready(pod) })
+		waits := slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !clusterstate.Ready(pod) })
 		view := plan.View(cluster, time.Now())
 		return cluster.Status.Phase == cnpgv1.PhaseWaitingForUser || view.HibernationOn || view.Dozing ||
 			cluster.Status.Phase == cnpgv1.PhaseHealthy && !outdated && !waits && len(pods) >= cluster.Spec.Instances, nil
@@ -311,7 +312,7 @@ func (e enrolment) text(out io.Writer, d *enrolled, how string) {
 	}[e.name]
 	follows := "Nothing restarts."
 	switch {
-	case e.enabled != "true" && (d.State == StateAsleep || d.State == StateAsleepByHand):
+	case e.enabled != "true" && (d.State == clusterstate.Asleep || d.State == clusterstate.AsleepByHand):
 		follows = fmt.Sprintf("It stays hibernated, and connections no longer wake it. To wake it: %s wake -n %s %s",
 			called, d.Namespace, d.Cluster)
 	case d.Restarts:

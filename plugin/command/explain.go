@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -85,7 +86,7 @@ func (a *access) explain(ctx context.Context, name string, now time.Time) (*expl
 
 // explained explains a cluster whose pods could be read without a problem, or not.
 func (a *access) explained(ctx context.Context, s seen, problem error, now time.Time) *explanation {
-	cluster, state := s.cluster, s.state(now)
+	cluster, state := s.Cluster, s.State(now)
 	e := &explanation{row: s.row(state, now), Blockers: []blocker{}, Problems: []string{}, Rules: map[string]string{}, Instances: []told{}}
 	if problem != nil {
 		e.note(problem.Error())
@@ -103,11 +104,11 @@ func (a *access) explained(ctx context.Context, s seen, problem error, now time.
 			e.Rules[strings.TrimPrefix(key, contract.Prefix)] = value
 		}
 	}
-	if state == StateAsleep || state == StateAsleepByHand {
+	if state == clusterstate.Asleep || state == clusterstate.AsleepByHand {
 		e.Reason = cluster.Annotations[contract.AnnotationAsleepReason]
 		return e
 	}
-	if state == StateDozing {
+	if state == clusterstate.Dozing {
 		return e
 	}
 	e.askInstances(ctx, a, s)
@@ -119,10 +120,10 @@ func (a *access) explained(ctx context.Context, s seen, problem error, now time.
 
 // askInstances requests the report of every sidecar.
 func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
-	names := slices.Clone(s.cluster.Status.InstanceNames)
-	for i := range s.pods {
-		if !slices.Contains(names, s.pods[i].Name) {
-			names = append(names, s.pods[i].Name)
+	names := slices.Clone(s.Cluster.Status.InstanceNames)
+	for i := range s.Pods {
+		if !slices.Contains(names, s.Pods[i].Name) {
+			names = append(names, s.Pods[i].Name)
 		}
 	}
 	slices.Sort(names)
@@ -131,7 +132,7 @@ func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
 		asked = append(asked, s.instance(name))
 	}
 	for i, answered := range a.askAll(ctx, asked) {
-		t := told{Pod: names[i], Primary: names[i] == s.cluster.Status.CurrentPrimary}
+		t := told{Pod: names[i], Primary: names[i] == s.Cluster.Status.CurrentPrimary}
 		if t.Primary {
 			e.take(asked[i], answered)
 		}
@@ -156,7 +157,7 @@ func describe(reason string) string {
 func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 	out := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	p := func(format string, arguments ...any) { _, _ = io.WriteString(out, fmt.Sprintf(format, arguments...)) }
-	p("Cluster %s/%s is %s", e.Namespace, e.Cluster, paint(colours, e.State.colour(), string(e.State)))
+	p("Cluster %s/%s is %s", e.Namespace, e.Cluster, paint(colours, colourOf(e.State), string(e.State)))
 	if e.Since != nil {
 		p(", since %s (%s)", e.Since.Format(time.RFC3339), ago(*e.Since, now))
 	}
@@ -181,7 +182,7 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 		p("The primary has been idle for %s; the threshold is %s.\n", long(e.IdleForSeconds), long(e.ThresholdSeconds))
 	}
 	switch {
-	case e.Due == nil || e.State == StateDozing:
+	case e.Due == nil || e.State == clusterstate.Dozing:
 	case e.Due.After(now):
 		p("If nothing happens, the threshold passes at %s.\n", e.Due.Format(time.RFC3339))
 	default:
@@ -219,12 +220,12 @@ func (e *explanation) writeText(w io.Writer, colours bool, now time.Time) {
 
 // writeSleep explains why the cluster sleeps and what wakes it.
 func (e *explanation) writeSleep(p func(string, ...any)) {
-	if e.State == StateDozing {
+	if e.State == clusterstate.Dozing {
 		p("PostgreSQL is stopped, and its pod is kept.\n")
 		if e.Due != nil {
 			p("If nothing happens, it hibernates at %s.\n", e.Due.Format(time.RFC3339))
 		}
-	} else if e.State != StateAsleep && e.State != StateAsleepByHand {
+	} else if e.State != clusterstate.Asleep && e.State != clusterstate.AsleepByHand {
 		return
 	}
 	if e.Reason != "" {
@@ -244,7 +245,7 @@ func (e *explanation) writeSleep(p func(string, ...any)) {
 // writeWhatIf writes how an observed cluster would have slept.
 func (e *explanation) writeWhatIf(p func(string, ...any)) {
 	i := slices.IndexFunc(e.Instances, func(t told) bool { return t.Primary && t.Report != nil && t.Report.WhatIf != nil })
-	if i < 0 || e.State != StateObserved {
+	if i < 0 || e.State != clusterstate.Observed {
 		return
 	}
 	observed := e.Instances[i].Report.WhatIf

@@ -15,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -53,7 +54,7 @@ type examined struct {
 	explained *explanation
 }
 
-func (c *examined) String() string { return c.cluster.Namespace + "/" + c.cluster.Name }
+func (c *examined) String() string { return c.Cluster.Namespace + "/" + c.Cluster.Name }
 
 // alertRules is a PrometheusRule.
 type alertRules struct {
@@ -105,7 +106,7 @@ func (f *facts) judgePlugin() {
 	case !f.replicasKnown:
 	case len(f.deployments) == 0:
 		f.find("install.md", "No Deployment of the plugin exists")
-	case !slices.ContainsFunc(f.replicas, ready):
+	case !slices.ContainsFunc(f.replicas, clusterstate.Ready):
 		f.find("high-availability.md#while-the-plugin-is-entirely-down", "No replica of the plugin is ready")
 	}
 	for _, pod := range sorted(f.apart) {
@@ -121,8 +122,8 @@ func (f *facts) judgePlugin() {
 func (f *facts) judgeSidecars(c *examined) {
 	image := f.setting("SIDECAR_IMAGE", "")
 	const missing = "troubleshooting.md#no-reason-is-given"
-	for i := range c.pods {
-		pod, sidecar := c.cluster.Namespace+"/"+c.pods[i].Name, sidecarOf(&c.pods[i])
+	for i := range c.Pods {
+		pod, sidecar := c.Cluster.Namespace+"/"+c.Pods[i].Name, sidecarOf(&c.Pods[i])
 		switch said := f.newest(c, "SidecarNotInjected"); {
 		case sidecar == nil && said != nil:
 			f.find(missing, "The pod %s has no sidecar: %s", pod, said.Message)
@@ -134,24 +135,24 @@ func (f *facts) judgeSidecars(c *examined) {
 		}
 	}
 	for _, t := range c.explained.Instances {
-		serves := slices.ContainsFunc(c.pods, func(p corev1.Pod) bool {
-			return p.Name == t.Pod && ready(p) && sidecarOf(&p) != nil
+		serves := slices.ContainsFunc(c.Pods, func(p corev1.Pod) bool {
+			return p.Name == t.Pod && clusterstate.Ready(p) && sidecarOf(&p) != nil
 		})
 		if t.Problem != "" && t.Problem != mayNotAsk && serves && c.asks(c.explained.State) {
 			f.find("command-line.md#rights", "The sidecar of the pod %s/%s does not answer: %s",
-				c.cluster.Namespace, t.Pod, t.Problem)
+				c.Cluster.Namespace, t.Pod, t.Problem)
 		}
 	}
 }
 
 // judgeServices names those that cannot lead to the gateway, and while the cluster sleeps those that do not.
 func (f *facts) judgeServices(c *examined) {
-	if those := c.cluster.Annotations[contract.AnnotationUnroutableServices]; those != "" {
+	if those := c.Cluster.Annotations[contract.AnnotationUnroutableServices]; those != "" {
 		f.find("networks.md#services-that-cannot-lead-to-the-gateway",
 			"The gateway cannot serve Services of the Cluster %s: %s", c, those)
 	}
 	state := c.explained.State
-	if state != StateAsleep && state != StateDozing || c.explained.Obstacle != "" || !f.routesKnown {
+	if state != clusterstate.Asleep && state != clusterstate.Dozing || c.explained.Obstacle != "" || !f.routesKnown {
 		return
 	}
 	for i := range f.services {
@@ -159,8 +160,8 @@ func (f *facts) judgeServices(c *examined) {
 		led := slices.ContainsFunc(f.slices, func(s discoveryv1.EndpointSlice) bool {
 			return endpointslice.ServiceOf(&s) == service.UID
 		})
-		verdict, _ := endpointslice.Route(service, c.cluster, c.pods, nil)
-		if service.Namespace == c.cluster.Namespace && service.Spec.Selector[endpointslice.LabelCluster] == c.cluster.Name &&
+		verdict, _ := endpointslice.Route(service, c.Cluster, c.Pods, nil)
+		if service.Namespace == c.Cluster.Namespace && service.Spec.Selector[endpointslice.LabelCluster] == c.Cluster.Name &&
 			verdict == endpointslice.Routable && !led {
 			f.find("monitoring.md#scaletozerounrouted",
 				"The Cluster %s sleeps, and no EndpointSlice leads its Service %s to the gateway", c, service.Name)
@@ -179,7 +180,7 @@ var sidecarSettings = []struct {
 
 // judgeLimits names the LimitRanges that refuse the sidecar, or raise what it requests.
 func (f *facts) judgeLimits(c *examined) {
-	guaranteed := slices.ContainsFunc(c.pods, func(p corev1.Pod) bool {
+	guaranteed := slices.ContainsFunc(c.Pods, func(p corev1.Pod) bool {
 		return p.Status.QOSClass == corev1.PodQOSGuaranteed
 	})
 	for _, s := range sidecarSettings {
@@ -193,7 +194,7 @@ func (f *facts) judgeLimits(c *examined) {
 		}
 		for _, r := range f.ranges {
 			for _, item := range r.Spec.Limits {
-				if r.Namespace != c.cluster.Namespace || item.Type != corev1.LimitTypeContainer {
+				if r.Namespace != c.Cluster.Namespace || item.Type != corev1.LimitTypeContainer {
 					continue
 				}
 				most, isMost := item.Max[s.name]
@@ -234,7 +235,7 @@ func (f *facts) newest(c *examined, reason string) *corev1.Event {
 	for i := range f.events {
 		e := &f.events[i]
 		of := e.InvolvedObject
-		if e.Reason == reason && of.Name == c.cluster.Name && of.Namespace == c.cluster.Namespace &&
+		if e.Reason == reason && of.Name == c.Cluster.Name && of.Namespace == c.Cluster.Namespace &&
 			(newest == nil || newest.LastTimestamp.Before(&e.LastTimestamp)) {
 			newest = e
 		}

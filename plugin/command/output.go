@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 )
 
 // outputWide requests more columns, outputName the names only, and outputHTML a page; each is supported by one command.
@@ -146,18 +148,18 @@ func paint(colours bool, colour, text string) string {
 	return colour + text + reset
 }
 
-// colour returns the colour of a state.
-func (s State) colour() string {
-	switch s {
-	case StateAwake, StateObserved:
+// colourOf returns the colour of a state.
+func colourOf(state clusterstate.State) string {
+	switch state {
+	case clusterstate.Awake, clusterstate.Observed:
 		return green
-	case StateAsleep, StateDozing:
+	case clusterstate.Asleep, clusterstate.Dozing:
 		return blue
-	case StateAsleepByHand:
+	case clusterstate.AsleepByHand:
 		return yellow
-	case StateGoing, StateWaking:
+	case clusterstate.Going, clusterstate.Waking:
 		return yellow
-	case StateDisabled, StateNotEnrolled:
+	case clusterstate.Disabled, clusterstate.NotEnrolled:
 		return plain
 	}
 	return red

@@ -40,7 +40,7 @@ func TestSaved(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				now := time.Now()
 				s := see(cluster("orders", row.changes...), nil, true, now)
-				got := s.saved(s.state(now), now)
+				got := s.saved(s.State(now), now)
 				if text := hours(got); text != row.want {
 					t.Errorf("saved is %q, want %q", text, row.want)
 				}

@@ -12,6 +12,7 @@ import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/spf13/cobra"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -90,7 +91,7 @@ func (s *sleeper) sleep(ctx context.Context, timeout time.Duration) error {
 	}
 	s.take(cluster)
 	now := time.Now()
-	if view := see(cluster, nil, false, now).view; !view.HibernationOn {
+	if view := see(cluster, nil, false, now).View; !view.HibernationOn {
 		if err := s.ready(ctx, cluster, now); err != nil {
 			return err
 		}
@@ -158,7 +159,7 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	s.take(cluster)
-	view := see(cluster, nil, false, time.Now()).view
+	view := see(cluster, nil, false, time.Now()).View
 	switch {
 	case view.HibernationOn && view.Hibernated:
 		s.answer.Blockers = []blocker{}
@@ -172,7 +173,7 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 	case s.switched:
 		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: the hibernation annotation was turned off again, by a user or because a client connected; see kubectl describe", s.name)}
 	}
-	if going := s.answer.State == StateGoing; going != s.going && s.answer.State != StateDozing {
+	if going := s.answer.State == clusterstate.Going; going != s.going && s.answer.State != clusterstate.Dozing {
 		s.going = going
 		s.say("%s", map[bool]string{true: "The sleep is announced; the wake gateway prepares.", false: "The attempt was cancelled or timed out; the sidecar will retry."}[going])
 	}
@@ -242,7 +243,7 @@ func (s *sleeper) removeRequest(ctx context.Context) {
 func (s *sleeper) take(cluster *cnpgv1.Cluster) {
 	now := time.Now()
 	s.answer.Namespace, s.answer.Cluster = cluster.Namespace, cluster.Name
-	s.answer.State = see(cluster, nil, false, now).state(now)
+	s.answer.State = see(cluster, nil, false, now).State(now)
 	if s.answer.Blockers == nil {
 		s.answer.Blockers = []blocker{}
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -24,10 +25,10 @@ import (
 
 // row is the output of status for one cluster.
 type row struct {
-	Namespace string     `json:"namespace"`
-	Cluster   string     `json:"cluster"`
-	State     State      `json:"state"`
-	Since     *time.Time `json:"since,omitempty"`
+	Namespace string             `json:"namespace"`
+	Cluster   string             `json:"cluster"`
+	State     clusterstate.State `json:"state"`
+	Since     *time.Time         `json:"since,omitempty"`
 	// IdleForSeconds is the primary's idle time; absent while it is in use, asleep or unknown.
 	IdleForSeconds *float64 `json:"idleForSeconds,omitempty"`
 	// ThresholdSeconds is absent if the annotations are invalid.
@@ -183,7 +184,7 @@ func (a *access) table(ctx context.Context, which choice, now time.Time) (table,
 		s := see(&clusters[i], of[types.NamespacedName{Namespace: clusters[i].Namespace, Name: clusters[i].Name}],
 			problem == nil, now)
 		s.schedules = scheduled
-		state := s.state(now)
+		state := s.State(now)
 		rows = append(rows, s.row(state, now))
 		if s.asks(state) {
 			asked, askers = append(asked, s.instance(clusters[i].Status.CurrentPrimary)), append(askers, i)
@@ -203,23 +204,23 @@ func (a *access) table(ctx context.Context, which choice, now time.Time) (table,
 }
 
 // row returns what the Cluster and its pods show.
-func (s seen) row(state State, now time.Time) row {
+func (s seen) row(state clusterstate.State, now time.Time) row {
 	r := row{
-		Namespace: s.cluster.Namespace, Cluster: s.cluster.Name, State: state, Since: unlessZero(s.since(state, now)), BlockedBy: []string{},
-		Primary: s.cluster.Status.CurrentPrimary, saved: s.saved(state, now), Defaults: defaultsOf(s.cluster.Annotations),
+		Namespace: s.Cluster.Namespace, Cluster: s.Cluster.Name, State: state, Since: unlessZero(s.since(state, now)), BlockedBy: []string{},
+		Primary: s.Cluster.Status.CurrentPrimary, saved: s.saved(state, now), Defaults: defaultsOf(s.Cluster.Annotations),
 	}
 	switch {
-	case !s.view.Listed:
-	case s.view.Problems == 0:
-		threshold := s.view.Policy.Threshold.Seconds()
-		r.ThresholdSeconds, r.Wake = &threshold, s.view.Policy.Wake()
+	case !s.View.Listed:
+	case s.View.Problems == 0:
+		threshold := s.View.Policy.Threshold.Seconds()
+		r.ThresholdSeconds, r.Wake = &threshold, s.View.Policy.Wake()
 	default:
 		r.BlockedBy = append(r.BlockedBy, string(idle.ReasonInvalidAnnotation))
 	}
-	if state == StateDisabled && s.view.Problems == 0 {
+	if state == clusterstate.Disabled && s.View.Problems == 0 {
 		r.BlockedBy = append(r.BlockedBy, string(idle.ReasonDisabled))
 	}
-	if value, there := s.cluster.Annotations[contract.AnnotationLastWake]; there {
+	if value, there := s.Cluster.Annotations[contract.AnnotationLastWake]; there {
 		if wake, err := contract.ParseLastWake(value); err == nil {
 			r.LastWake = &wake
 		} else {
@@ -227,31 +228,31 @@ func (s seen) row(state State, now time.Time) row {
 		}
 	}
 	switch {
-	case state == StateAsleep || state == StateAsleepByHand:
-		r.Obstacle = s.view.Obstacle()
-	case state == StateDozing && s.view.Deleting:
+	case state == clusterstate.Asleep || state == clusterstate.AsleepByHand:
+		r.Obstacle = s.View.Obstacle()
+	case state == clusterstate.Dozing && s.View.Deleting:
 		r.Obstacle = plan.ReasonGone
 	}
-	if state == StateDozing {
+	if state == clusterstate.Dozing {
 		r.Due = unlessZero(s.hibernatesAt())
 	}
-	asleep := state == StateDozing || state == StateAsleep
-	if asleep && s.view.ObstacleTo(contract.CauseWindow) == "" {
-		r.WakesBy = unlessZero(s.view.Policy.NextOpening(now))
+	asleep := state == clusterstate.Dozing || state == clusterstate.Asleep
+	if asleep && s.View.ObstacleTo(contract.CauseWindow) == "" {
+		r.WakesBy = unlessZero(s.View.Policy.NextOpening(now))
 	}
-	if asleep && s.view.Policy.OnBackup && s.view.ObstacleTo(contract.CauseBackup) == "" {
+	if asleep && s.View.Policy.OnBackup && s.View.ObstacleTo(contract.CauseBackup) == "" {
 		r.BackupDue = unlessZero(s.backupDue())
 		if s.schedules.err != nil {
 			r.note(s.schedules.err.Error())
 		}
 	}
-	if !s.view.HibernationOn && s.view.Listed {
+	if !s.View.HibernationOn && s.View.Listed {
 		r.DozeBlockedBy = s.dozeBlockers()
 	}
-	if s.view.HibernationOn && s.view.VolumesAtRisk {
+	if s.View.HibernationOn && s.View.VolumesAtRisk {
 		r.note("not woken now: " + plan.VolumesAtRisk)
 	}
-	if (state == StateAwake || state == StateObserved) && s.podsKnown && !slices.ContainsFunc(s.pods, ready) {
+	if (state == clusterstate.Awake || state == clusterstate.Observed) && s.PodsKnown && !slices.ContainsFunc(s.Pods, clusterstate.Ready) {
 		r.note("no instance is ready")
 	}
 	return r
@@ -259,7 +260,7 @@ func (s seen) row(state State, now time.Time) row {
 
 // backupDue returns when the first Backup is due; zero: never.
 func (s seen) backupDue() (first time.Time) {
-	for _, slot := range plan.SlotsOf(s.cluster, s.schedules.items) {
+	for _, slot := range plan.SlotsOf(s.Cluster, s.schedules.items) {
 		if first.IsZero() || slot.At.Before(first) {
 			first = slot.At
 		}
@@ -286,7 +287,7 @@ func (r *row) take(i instance, a answer) {
 		return
 	}
 	r.IdleForSeconds, r.Due = a.report.IdleForSeconds, a.report.SleepDue
-	if r.State == StateObserved && a.report.WhatIf != nil {
+	if r.State == clusterstate.Observed && a.report.WhatIf != nil {
 		r.WouldHaveSleptSince = a.report.WhatIf.Own.Since
 	}
 	for _, blocker := range a.report.Blockers {
@@ -304,13 +305,13 @@ func (r *row) take(i instance, a answer) {
 // remarks returns what the table says of the cluster besides its columns.
 func (r *row) remarks() string {
 	var remarks []string
-	if r.State == StateDozing && r.Due != nil {
+	if r.State == clusterstate.Dozing && r.Due != nil {
 		remarks = append(remarks, "hibernates at "+r.Due.Format(time.RFC3339))
 	}
 	if r.WouldHaveSleptSince != nil {
 		remarks = append(remarks, "would have slept since "+r.WouldHaveSleptSince.Format(time.RFC3339))
 	}
-	if r.State == StateAsleep && r.Obstacle != "" && r.Obstacle != plan.ReasonMaintenance { // which has a note
+	if r.State == clusterstate.Asleep && r.Obstacle != "" && r.Obstacle != plan.ReasonMaintenance { // which has a note
 		remarks = append(remarks, "connections do not wake it: "+string(r.Obstacle))
 	}
 	if len(r.DozeBlockedBy) != 0 {
@@ -358,7 +359,7 @@ func (t *statusText) write(rows []row, now time.Time) {
 		for i := range cells {
 			cells[i] = cell(cells[i])
 		}
-		t.line(cell(r.Namespace), string(r.State), r.State.colour(), cells)
+		t.line(cell(r.Namespace), string(r.State), colourOf(r.State), cells)
 	}
 	_ = t.out.Flush() // nothing can be done about an error
 }
@@ -366,7 +367,7 @@ func (t *statusText) write(rows []row, now time.Time) {
 // line writes a row; the state, which may be coloured, comes after the cluster's name.
 func (t *statusText) line(namespace, state, colour string, cells []string) {
 	if t.goesOn {
-		state = fmt.Sprintf("%-*s", len(StateAsleepByHand), state) // the longest state
+		state = fmt.Sprintf("%-*s", len(clusterstate.AsleepByHand), state) // the longest state
 	}
 	if t.everywhere {
 		_, _ = fmt.Fprintf(t.out, "%s\t", namespace)

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -45,32 +46,25 @@ const (
 // the condition says that it waits: it writes the next reason only after it has deleted the first pod. While volumes
 // are at risk no new pod may be created, so hibernation may be turned off only while all pods are left.
 func (s seen) next() step {
-	condition := s.condition()
-	deleting := slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
-	begun := deleting || condition != nil && (condition.Reason != contract.HibernationWaitingForHealthy || s.cluster.Status.Phase == cnpgv1.PhaseHealthy)
+	condition := s.Condition()
+	deleting := slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() })
+	begun := deleting || condition != nil && (condition.Reason != contract.HibernationWaitingForHealthy || s.Cluster.Status.Phase == cnpgv1.PhaseHealthy)
 	switch {
-	case s.view.Dozing && !s.view.Stopped:
+	case s.View.Dozing && !s.View.Stopped:
 		return stepAwaitStopped
-	case s.view.Dozing:
+	case s.View.Dozing:
 		return stepUnfence
-	case !s.view.HibernationOn:
+	case !s.View.HibernationOn:
 		return stepDone
-	case !s.podsKnown:
+	case !s.PodsKnown:
 		return stepAwaitPodsDeleted
-	case s.view.VolumesAtRisk && (begun || len(s.pods) == 0):
+	case s.View.VolumesAtRisk && (begun || len(s.Pods) == 0):
 		return stepRefuse
-	case s.view.Hibernated && len(s.pods) == 0, !begun:
+	case s.View.Hibernated && len(s.Pods) == 0, !begun:
 		return stepEndHibernation
 	default:
 		return stepAwaitPodsDeleted
 	}
-}
-
-// awake reports whether the primary is ready to serve.
-func (s seen) awake() bool {
-	primary := s.primary()
-	return !s.view.HibernationOn && !s.view.Dozing && !s.view.MayStillStop && s.condition() == nil &&
-		primary != nil && ready(*primary)
 }
 
 // woke is the output of wake.
@@ -151,13 +145,13 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 	}
 	now := time.Now()
 	s := see(cluster, pods, true, now)
-	w.answer = woke{result{cluster.Namespace, cluster.Name, s.state(now)}, s.awake()}
+	w.answer = woke{result{cluster.Namespace, cluster.Name, s.State(now)}, s.PrimaryReady()}
 	switch s.next() {
 	case stepDone:
 		if !w.wait || w.answer.Ready {
 			return true, nil
 		}
-		w.sayPhase(s.start())
+		w.sayPhase(s.Progress())
 		return false, nil
 	case stepRefuse:
 		return false, fmt.Errorf("the Cluster %q is not woken: %s", w.name, plan.VolumesAtRisk)
@@ -171,8 +165,8 @@ func (w *waking) look(ctx context.Context) (bool, error) {
 		if err := w.annotate(ctx, cluster, s.changes()); err != nil {
 			return false, err
 		}
-		w.sayPhase(map[bool]string{true: "The fence is lifted.", false: "The hibernation annotation is off."}[s.view.Dozing])
-		w.answer.State = StateWaking
+		w.sayPhase(map[bool]string{true: "The fence is lifted.", false: "The hibernation annotation is off."}[s.View.Dozing])
+		w.answer.State = clusterstate.Waking
 		return !w.wait, nil
 	}
 	return false, nil
@@ -186,10 +180,10 @@ func (s seen) changes() map[string]*string {
 		contract.AnnotationAnnounced: nil, contract.AnnotationGatewayReady: nil, contract.AnnotationGatewayHolding: nil, contract.AnnotationSleepRequested: nil,
 		contract.AnnotationLastWake: nil, // it belongs to another wake
 	}
-	if s.view.Fenced {
+	if s.View.Fenced {
 		changes[contract.AnnotationFencedInstances] = nil
 	}
-	if s.view.HibernationOn {
+	if s.View.HibernationOn {
 		// The next pod knows of no doze.
 		changes[contract.AnnotationDozingSince], changes[contract.AnnotationPostgresStopped] = nil, nil
 		changes[contract.AnnotationHibernation], changes[contract.AnnotationAsleepSince], changes[contract.AnnotationAsleepReason] = nil, nil, nil
@@ -202,22 +196,5 @@ func (w *waking) sayPhase(phase string) {
 	if phase != w.phase {
 		w.phase = phase
 		w.say("%s", phase)
-	}
-}
-
-// start describes the progress of a cluster whose hibernation is no longer requested.
-func (s seen) start() string {
-	primary := s.primary()
-	switch {
-	case primary == nil:
-		return "The operator has not created the pod of the primary yet."
-	case !primary.DeletionTimestamp.IsZero():
-		return fmt.Sprintf("The pod %s is being deleted.", primary.Name)
-	case primary.Spec.NodeName == "":
-		return fmt.Sprintf("The pod %s waits for a node.", primary.Name)
-	case primary.Status.Phase == corev1.PodPending:
-		return fmt.Sprintf("The pod %s starts its containers.", primary.Name)
-	default:
-		return fmt.Sprintf("The pod %s runs; PostgreSQL is not ready yet.", primary.Name)
 	}
 }

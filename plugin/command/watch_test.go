@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -80,7 +81,7 @@ func TestWatch_endsWithWhatIsRefused(t *testing.T) {
 func TestSame_comparesWhatDoesNotPassByItself(t *testing.T) {
 	t.Parallel()
 	now, seconds := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), 1.5
-	base := row{Cluster: "orders", State: StateAwake, BlockedBy: []string{"active"}}
+	base := row{Cluster: "orders", State: clusterstate.Awake, BlockedBy: []string{"active"}}
 	for _, line := range []struct {
 		rule   string
 		change func(*row)
@@ -89,7 +90,7 @@ func TestSame_comparesWhatDoesNotPassByItself(t *testing.T) {
 		{"the idle time passes", func(r *row) { r.IdleForSeconds = &seconds }, true},
 		{"so does the time until it sleeps", func(r *row) { r.Due = &now }, true},
 		{"what it saves grows", func(r *row) { r.CPUSeconds = &seconds }, true},
-		{"a state is a change", func(r *row) { r.State = StateAsleep }, false},
+		{"a state is a change", func(r *row) { r.State = clusterstate.Asleep }, false},
 		{"so is a blocker", func(r *row) { r.BlockedBy = []string{contract.AnnotationEnabled} }, false},
 		{"and a note", func(r *row) { r.Note = "x" }, false},
 		{"and since when", func(r *row) { r.Since = &now }, false},
