@@ -80,7 +80,11 @@ func grant(t *testing.T, admin client.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range append(bytes.Split(rights, []byte("\n---\n")), bytes.Split(account, []byte("\n---\n"))...) {
+	endpoint, err := os.ReadFile("../manifests/components/wake-endpoint/rights.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range bytes.Split(bytes.Join([][]byte{rights, account, endpoint}, []byte("\n---\n")), []byte("\n---\n")) {
 		var object unstructured.Unstructured
 		if err := yaml.Unmarshal(document, &object.Object); err != nil {
 			t.Fatal(err)
@@ -300,7 +304,8 @@ func TestAgainstAnAPIServer(t *testing.T) { // it sets KUBECONFIG
 	woken.backend.Probe = func(context.Context, netip.AddrPort) bool { return true }
 	relieved := f.relieves(own)
 	var ready readiness
-	served := config.Config{Gateway: settings, MetricsAddress: porttest.Address(t)}
+	served := config.Config{Gateway: settings, MetricsAddress: porttest.Address(t), WakeEndpointAddress: porttest.Address(t), Group: "postgresql.cnpg.io"}
+	ask := f.endpoint(restConfig, &served)
 	ended := make(chan error, 1)
 	go func() { ended <- runParts(ctx, served, manager, nil, woken, &ready) }()
 	t.Cleanup(func() {
@@ -412,6 +417,18 @@ cnpg_scale_to_zero_wakes_on_connect{cluster="orders",namespace="shop"} 1
 	})
 	f.annotate("kubectl-annotate", fmt.Sprintf(`{%q:null}`, contract.AnnotationWake))
 	f.comes("it is armed for the fourth time", func() bool { return len(f.slices()) == 2 })
+	if err := admin.Delete(t.Context(), instance, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	f.annotate(contract.FieldManager, fmt.Sprintf(`{%q:null}`, contract.AnnotationLastWake))
+	ask(http.MethodGet, "reader", http.StatusOK, `"state":"asleep"`)
+	ask(http.MethodPost, "reader", http.StatusForbidden, "you may not patch this Cluster")
+	ask(http.MethodGet, "stranger", http.StatusForbidden, "you may not get this Cluster")
+	ask(http.MethodGet, "", http.StatusUnauthorized, "present a valid token")
+	ask(http.MethodPost, "waker", http.StatusAccepted, "The wake is requested")
+	f.comes("it is woken for the request", func() bool {
+		return f.annotation(contract.AnnotationHibernation) == "" && strings.Contains(f.annotation(contract.AnnotationLastWake), `"cause":"request"`)
+	})
 	woken.controller.Leave(ctx)
 	woken.controller.Drain(ctx)
 	if left := f.slices(); len(left) != 0 {

@@ -201,6 +201,9 @@ func runParts(ctx context.Context, c config.Config, manager ctrl.Manager, server
 	if c.ServerAddress != "" {
 		group.Go(func() error { return server.ServeTCP(ctx, c.ServerAddress, certificateFiles(c)) })
 	}
+	if c.WakeEndpointAddress != "" {
+		group.Go(func() error { return serveEndpoint(ctx, c, manager, woken) })
+	}
 	if c.SocketDirectory != "" {
 		path := filepath.Join(c.SocketDirectory, contract.PluginName)
 		group.Go(func() error { return server.ServeSocket(ctx, path) })

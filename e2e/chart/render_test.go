@@ -226,6 +226,19 @@ func TestRender_isWhatKustomizeGives(t *testing.T) {
 			kustomization: base + components("network-policy"),
 		},
 		{
+			rule: "the wake endpoint",
+			values: []string{
+				"certificate.provider=cert-manager", "policies.instances=false", "policies.plugin=false", "networkPolicy.enabled=true",
+				"wakeEndpoint.enabled=true",
+			},
+			kustomization: base + components("cert-manager", "network-policy", "wake-endpoint"),
+		},
+		{
+			rule: "the wake endpoint in another namespace, with certificates of its own making", namespace: "postgres-operators",
+			values:        []string{"policies.instances=false", "policies.plugin=false", "wakeEndpoint.enabled=true"},
+			kustomization: "namespace: postgres-operators\n" + base + components("self-provisioned-certificates", "wake-endpoint"),
+		},
+		{
 			rule:          "a priority",
 			values:        []string{"certificate.provider=none", "policies.instances=false", "policies.plugin=false", "priorityClassName=system-cluster-critical"},
 			kustomization: base + components("priority"),

@@ -100,6 +100,19 @@ func TestValues_areThoseOfTheSchema(t *testing.T) {
 	agree(t, "", values, schema)
 }
 
+// In the operator's pod there is no certificate to serve the endpoint with.
+func TestValues_theEndpointNeedsACertificate(t *testing.T) {
+	t.Parallel()
+	loaded, err := Load(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Render(t.Context(), loaded, "cnpg-system", set(t, "wakeEndpoint.enabled=true", "operatorSocket.enabled=true"))
+	if err == nil || !strings.Contains(err.Error(), "in the operator's pod the plugin has no certificate") {
+		t.Errorf("it gives %v", err)
+	}
+}
+
 // object is what a schema says of an object.
 type object struct {
 	Properties           map[string]object `json:"properties"`

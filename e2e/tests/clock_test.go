@@ -1,11 +1,18 @@
 package tests
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"net/http"
 	"testing"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -147,6 +154,79 @@ func TestAnotherToolsHibernation(t *testing.T) {
 	s.must(err)
 	s.awaitSlices(c, toSettle, "rw", "r")
 	s.answers(c)
+}
+
+// A program that may patch the Cluster wakes it at the plugin's endpoint, and asks there until it is awake.
+func TestWakeEndpoint(t *testing.T) {
+	whole(t)
+	s := disturbing(t)
+	c := s.borrow(1, awake)
+	d := s.turn(c)
+	const name, setting = "wake-endpoint", "WAKE_ENDPOINT_ADDRESS"
+	caller := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: c.Namespace, Name: name}
+	plugin := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: scenario.OperatorNamespace, Name: "cnpg-scale-to-zero-plugin"}
+	named := metav1.ObjectMeta{Namespace: c.Namespace, Name: name}
+	account := &corev1.ServiceAccount{ObjectMeta: named}
+	for _, object := range []client.Object{
+		account,
+		&rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{cnpgGroup}, Resources: []string{"clusters"}, ResourceNames: []string{c.Name}, Verbs: []string{"get", "patch"}},
+		}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: []rbacv1.Subject{caller},
+		},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "cnpg-scale-to-zero-wake-endpoint"}, Subjects: []rbacv1.Subject{plugin},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:auth-delegator"},
+		},
+	} {
+		s.must(kube.Create(s.ctx, object))
+		t.Cleanup(func() { _ = kube.Delete(cleanup(t), object) })
+	}
+	d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting, Value: ":8443"})
+	t.Cleanup(func() { s.ctx = cleanup(t); d.setEnvironment(s.plugin(), corev1.EnvVar{Name: setting}) })
+	s.sleeps(c)
+
+	token := &authenticationv1.TokenRequest{}
+	s.must(kube.SubResource("token").Create(s.ctx, account, token))
+	ask := s.endpoint(c, token.Status.Token)
+	if status, state := ask(http.MethodGet); status != http.StatusOK || state != "asleep" {
+		t.Errorf("GET answers %d, %s", status, state)
+	}
+	if status, state := ask(http.MethodPost); status != http.StatusAccepted {
+		t.Errorf("POST answers %d, %s", status, state)
+	}
+	s.wokenFor(c, "Woken from hibernation for request of ")
+	if status, state := ask(http.MethodGet); status != http.StatusOK || state != "awake" {
+		t.Errorf("GET answers %d, %s", status, state)
+	}
+}
+
+// endpoint returns what asks the endpoint of a replica of the plugin for the cluster, with a token, and verifies its certificate.
+func (s *story) endpoint(c *cnpgv1.Cluster, token string) (ask func(method string) (status int, state string)) {
+	s.Helper()
+	var secret corev1.Secret
+	s.must(kube.Get(s.ctx, types.NamespacedName{Namespace: scenario.OperatorNamespace, Name: "scaletozero-server-tls"}, &secret))
+	authority := x509.NewCertPool()
+	authority.AppendCertsFromPEM(secret.Data["ca.crt"])
+	replica := s.replicas()[0]
+	address, end, err := forwarded(s.ctx, replica.Namespace, replica.Name, 8443)
+	s.must(err)
+	s.Cleanup(end)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authority, ServerName: "scale-to-zero." + scenario.OperatorNamespace + ".svc"}}
+	return func(method string) (int, string) {
+		s.Helper()
+		page := "https://" + address + "/v1/namespaces/" + c.Namespace + "/clusters/" + c.Name + "/wake"
+		request, err := http.NewRequestWithContext(s.ctx, method, page, nil)
+		s.must(err)
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := (&http.Client{Transport: transport}).Do(request)
+		s.must(err)
+		defer func() { _ = response.Body.Close() }()
+		var told struct{ State string }
+		s.must(json.NewDecoder(response.Body).Decode(&told))
+		return response.StatusCode, told.State
+	}
 }
 
 // opensSoon is a window that opens within a minute, so that the cluster is woken for it at once or soon.

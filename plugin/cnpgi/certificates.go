@@ -24,6 +24,7 @@ type CertificateFiles struct{ ServerCert, ServerKey, ClientCert string }
 // match.
 type certificates struct {
 	files  CertificateFiles
+	anyone bool // any client is let in, and the client's file is not read
 	logger *slog.Logger
 
 	mutex    sync.Mutex
@@ -35,6 +36,12 @@ type certificates struct {
 func newCertificates(files CertificateFiles, logger *slog.Logger) (*certificates, error) {
 	c := &certificates{files: files, logger: logger}
 	return c, c.load()
+}
+
+// EndpointTLS returns the configuration of a server with the same certificate for clients that present none.
+func EndpointTLS(files CertificateFiles, logger *slog.Logger) (*tls.Config, error) {
+	c := &certificates{files: files, anyone: true, logger: logger}
+	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: c.config}, c.load()
 }
 
 // config returns the TLS configuration for a handshake.
@@ -54,7 +61,11 @@ func (c *certificates) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 // load reads the files, and makes a configuration of them if they have changed.
 func (c *certificates) load() error {
 	var contents [3]string
-	for i, name := range []string{c.files.ServerCert, c.files.ServerKey, c.files.ClientCert} {
+	names := []string{c.files.ServerCert, c.files.ServerKey, c.files.ClientCert}
+	if c.anyone {
+		names = names[:2]
+	}
+	for i, name := range names {
 		content, err := os.ReadFile(name)
 		if err != nil {
 			return fmt.Errorf("read the certificates: %w", err)
@@ -67,6 +78,10 @@ func (c *certificates) load() error {
 	pair, err := tls.X509KeyPair([]byte(contents[0]), []byte(contents[1]))
 	if err != nil {
 		return fmt.Errorf("read the server's certificate: %w", err)
+	}
+	if c.anyone {
+		c.contents, c.last = contents, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}
+		return nil
 	}
 	pool, err := trusted([]byte(contents[2]))
 	if err != nil {

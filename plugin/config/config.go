@@ -44,6 +44,8 @@ type Config struct {
 	ServerAddress, ServerCert, ServerKey, ClientCert string
 	// SocketDirectory is the operator's plugin directory, for a Unix socket; empty for none.
 	SocketDirectory string
+	// WakeEndpointAddress is the HTTPS address at which programs wake clusters, with the server's certificate; empty: none.
+	WakeEndpointAddress string
 	// MetricsAddress is the HTTP address of metrics and probes.
 	MetricsAddress string
 	// Group and Version are those of the Cluster resource.
@@ -88,6 +90,7 @@ var settings = []setting{
 	{"client-cert", "CLIENT_CERT", "", "file of the certificate that the operator must present"},
 	{"plugin-socket-dir", "PLUGIN_SOCKET_DIR", "", "the operator's plugin directory, to serve on a Unix socket"},
 	{"metrics-address", "METRICS_ADDRESS", ":8080", "address of /metrics, /healthz, /readyz and /peer"},
+	{"wake-endpoint-address", "WAKE_ENDPOINT_ADDRESS", "", "address of the HTTPS endpoint that wakes clusters, such as :8443; empty: none"},
 	{"gateway-ports", "GATEWAY_PORTS", "10000-29999", "ports of the wake gateway, one for each Service"},
 	{"gateway-allow", "GATEWAY_ALLOW", "0.0.0.0/0,::/0", "addresses of clients that the wake gateway serves"},
 	{"wake-timeout", "WAKE_TIMEOUT", "5m", "how long a client waits for its cluster to wake; from 10s to 1h"},
@@ -172,7 +175,8 @@ func (r *reader) config() Config {
 	c := Config{
 		SidecarImage: r.values["SIDECAR_IMAGE"], UpdateAtOnce: r.values["SIDECAR_UPDATE"] == contract.UpdateImmediate,
 		SocketDirectory: r.values["PLUGIN_SOCKET_DIR"], MetricsAddress: r.values["METRICS_ADDRESS"],
-		ServerAddress: r.values["SERVER_ADDRESS"], ServerCert: r.values["SERVER_CERT"], ServerKey: r.values["SERVER_KEY"],
+		WakeEndpointAddress: r.values["WAKE_ENDPOINT_ADDRESS"],
+		ServerAddress:       r.values["SERVER_ADDRESS"], ServerCert: r.values["SERVER_CERT"], ServerKey: r.values["SERVER_KEY"],
 		ClientCert: r.values["CLIENT_CERT"], Group: r.values["CUSTOM_CNPG_GROUP"], Version: r.values["CUSTOM_CNPG_VERSION"],
 	}
 	if !image.MatchString(c.SidecarImage) {
@@ -219,13 +223,26 @@ func (r *reader) serving(c Config) {
 			r.bad("PLUGIN_SOCKET_DIR", "it must be a directory that exists")
 		}
 	}
-	if c.ServerAddress == "" {
-		return
+	switch {
+	case c.ServerAddress != "":
+		r.address("SERVER_ADDRESS", ":9090")
+		r.files("SERVER_ADDRESS", "SERVER_CERT", "SERVER_KEY", "CLIENT_CERT")
+	case c.WakeEndpointAddress != "":
+		r.files("WAKE_ENDPOINT_ADDRESS", "SERVER_CERT", "SERVER_KEY")
 	}
-	r.address("SERVER_ADDRESS", ":9090")
-	for _, name := range []string{"SERVER_CERT", "SERVER_KEY", "CLIENT_CERT"} {
+	if c.WakeEndpointAddress != "" {
+		r.address("WAKE_ENDPOINT_ADDRESS", ":8443")
+		if r.values["POD_NAME"] == "" {
+			r.bad("WAKE_ENDPOINT_ADDRESS", "set POD_NAME too, because without the wake gateway no request wakes a cluster")
+		}
+	}
+}
+
+// files checks that the files exist that another setting needs.
+func (r *reader) files(needs string, names ...string) {
+	for _, name := range names {
 		if _, err := os.Stat(r.values[name]); err != nil {
-			r.bad(name, "it must be a file that exists, since SERVER_ADDRESS is set")
+			r.bad(name, "it must be a file that exists, since "+needs+" is set")
 		}
 	}
 }

@@ -71,7 +71,7 @@ func (r *reader) ports(c Config) ports.Range {
 	}
 	ephemeral, err := ports.Ephemeral()
 	if err == nil {
-		err = of.CheckFree(ephemeral, listening(c.ServerAddress, c.MetricsAddress))
+		err = of.CheckFree(ephemeral, listening(c.ServerAddress, c.MetricsAddress, c.WakeEndpointAddress))
 	}
 	if err != nil {
 		r.bad(name, err.Error())

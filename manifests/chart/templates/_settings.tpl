@@ -1,5 +1,8 @@
 {{/* The plugin's settings that values stand for, as environment variables. What is empty is the plugin's default. */}}
 {{- define "scale-to-zero.settings" -}}
+{{- if and .Values.wakeEndpoint.enabled .Values.operatorSocket.enabled -}}
+{{- fail "wakeEndpoint.enabled is true, but in the operator's pod the plugin has no certificate" -}}
+{{- end -}}
 - name: LOG_LEVEL
   value: {{ .Values.logLevel }}
 - name: SIDECAR_IMAGE
@@ -21,6 +24,7 @@
   "WAKE_RATE" (int .Values.gateway.wakeRate)
   "GATEWAY_HELD" (int .Values.gateway.held)
   "HANDOVER_WAIT" .Values.gateway.handoverWait
+  "WAKE_ENDPOINT_ADDRESS" (ternary ":8443" "" .Values.wakeEndpoint.enabled)
   "DRAIN_TIMEOUT" (printf "%ds" (int .Values.gateway.drainSeconds))
   "CUSTOM_CNPG_GROUP" (ternary "" .Values.rbac.cnpgGroup (eq .Values.rbac.cnpgGroup "postgresql.cnpg.io"))
 }}

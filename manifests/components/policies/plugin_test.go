@@ -267,6 +267,7 @@ func forbiddenToThePlugin(w *world) []attempt {
 	rows = append(rows, tries(w.plain, map[string]string{
 		"hibernation away of a Cluster that does not list the plugin": `{"metadata":{"annotations":{"cnpg.io/hibernation":null}}}`,
 		"the sleep of a Cluster that does not list the plugin":        `{"metadata":{"annotations":{"xata.io/scale-to-zero-asleep-since":"x"}}}`,
+		"a request to wake a Cluster that does not list the plugin":   `{"metadata":{"annotations":{"xata.io/scale-to-zero-wake-requested":"2026-03-01T00:00:00Z"}}}`,
 		"a fence away of a Cluster that does not list the plugin":     `{"metadata":{"annotations":{"cnpg.io/fencedInstances":null}}}`,
 	})...)
 	rows = append(rows, tries(fenced(), map[string]string{
@@ -387,6 +388,7 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 		{"name it no longer", annotate(map[string]*string{contract.AnnotationUnroutableServices: nil})},
 		{"copy its Namespace's defaults", annotate(map[string]*string{contract.AnnotationDefaults: &named})},
 		{"remove them", annotate(map[string]*string{contract.AnnotationDefaults: nil})},
+		{"hand on a request to wake", annotate(map[string]*string{contract.AnnotationWakeRequested: &request})},
 		{"take over the hibernation by another tool", func() error {
 			person(orders(), `{"metadata":{"annotations":{"cnpg.io/hibernation":"on"}}}`)
 			return annotate(map[string]*string{contract.AnnotationAsleepSince: &named, contract.AnnotationAsleepReason: &named})()

@@ -1,0 +1,65 @@
+package endpoint
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// How many requests a replica answers each second and at once: of one source address or user, and in total. Each asks
+// the API server two to four times.
+const (
+	oneRate, oneBurst = 10, 50
+	allRate, allBurst = 20, 100
+	// mostKept is for how many addresses or users a limit is kept that may be that of one who has asked nothing.
+	mostKept = 1024
+)
+
+// limits bound the rate of requests. An address is limited before the API server is asked whose the token is, so that
+// a stranger at one address uses up no more than its part.
+type limits struct {
+	mutex          sync.Mutex
+	sources, users map[string]*rate.Limiter
+	all            *rate.Limiter
+}
+
+func newLimits() *limits {
+	return &limits{
+		sources: map[string]*rate.Limiter{}, users: map[string]*rate.Limiter{}, all: rate.NewLimiter(allRate, allBurst),
+	}
+}
+
+// ofSource takes a request from what the source and all together may make, and returns how long to wait if it cannot.
+func (l *limits) ofSource(source string, now time.Time) time.Duration {
+	if wait := l.one(l.sources, source, now); wait > 0 {
+		return wait
+	}
+	return take(l.all, now)
+}
+
+// ofUser takes a request from what the user may make, and returns how long to wait if it cannot.
+func (l *limits) ofUser(user string, now time.Time) time.Duration { return l.one(l.users, user, now) }
+
+func (l *limits) one(of map[string]*rate.Limiter, key string, now time.Time) time.Duration {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if len(of) >= mostKept {
+		maps.DeleteFunc(of, func(_ string, other *rate.Limiter) bool { return other.TokensAt(now) >= oneBurst })
+	}
+	if of[key] == nil {
+		of[key] = rate.NewLimiter(oneRate, oneBurst)
+	}
+	return take(of[key], now)
+}
+
+// take takes one, or returns how long to wait for it.
+func take(from *rate.Limiter, now time.Time) time.Duration {
+	taken := from.ReserveN(now, 1)
+	wait := taken.DelayFrom(now)
+	if wait > 0 {
+		taken.CancelAt(now)
+	}
+	return wait
+}
