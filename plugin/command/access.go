@@ -48,9 +48,8 @@ type access struct {
 	resource  schema.GroupVersion
 	// report reads the report of an instance's sidecar.
 	report func(ctx context.Context, i instance) (contract.Report, error)
-	// server reads any path of the API server, and clocks has the times of its answers.
-	server rest.Interface
-	clocks *clocks
+	// server reads any path of the API server.
+	server *rest.RESTClient
 }
 
 // instance identifies a pod of a cluster.
@@ -95,13 +94,11 @@ func newAccess(config *rest.Config, resource schema.GroupVersion, namespace stri
 	core := rest.CopyConfig(config)
 	core.APIPath, core.GroupVersion, core.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion,
 		clientgoscheme.Codecs.WithoutConversion()
-	times := &clocks{ahead: map[string][2]time.Duration{}}
-	core.Wrap(times.wrap)
 	pods, err := rest.RESTClientFor(core)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	return &access{client: c, namespace: namespace, resource: resource, server: pods, clocks: times, report: func(ctx context.Context, i instance) (contract.Report, error) {
+	return &access{client: c, namespace: namespace, resource: resource, server: pods, report: func(ctx context.Context, i instance) (contract.Report, error) {
 		return throughProxy(ctx, pods, i)
 	}}, nil
 }
@@ -281,6 +278,17 @@ func (a *access) schedules(ctx context.Context, namespace string, clusters ...cn
 		return schedules{err: fmt.Errorf("cannot list the ScheduledBackups: %w", err)}
 	}
 	return schedules{items: list.Items}
+}
+
+// podsByCluster reads the instances' pods of the chosen clusters.
+func (a *access) podsByCluster(ctx context.Context, which choice) (map[types.NamespacedName][]corev1.Pod, error) {
+	pods, err := a.pods(ctx, which.namespace, which.name)
+	of := map[types.NamespacedName][]corev1.Pod{}
+	for i := range pods {
+		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
+		of[key] = append(of[key], pods[i])
+	}
+	return of, err
 }
 
 // annotate sets annotations of a Cluster, and removes those with a nil value, with the resourceVersion as precondition.

@@ -13,38 +13,83 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
-// write writes an archive of one directory, and closes it.
-func (c *collector) write(out io.WriteCloser, directory string, answer diagnosis, redacted bool, now time.Time) error {
-	var text strings.Builder
-	answer.text(&text)
-	c.addText("findings.txt", text.String())
-	c.addText("errors.txt", strings.Join(c.unread, "\n"))
-	c.addJSON("versions.json", c.versions)
-	if redacted {
-		redact(c.files, c.roles)
-	}
-	compressed := gzip.NewWriter(out)
-	archive := tar.NewWriter(compressed)
-	var err error
-	for _, f := range c.files {
-		header := tar.Header{Name: directory + "/" + f.name, Mode: 0o600, Size: int64(len(f.content)), ModTime: now}
-		err = cmp.Or(err, archive.WriteHeader(&header))
-		_, failure := archive.Write(f.content)
-		err = cmp.Or(err, failure)
-	}
-	if err = cmp.Or(err, archive.Close(), compressed.Close(), out.Close()); err != nil {
-		return fmt.Errorf("write the archive: %w", err)
-	}
-	return nil
+// archive is a compressed archive of one directory; nil takes nothing. A file is written as it is added, unless it is
+// to be redacted: which names are to be replaced is known only at the end.
+type archive struct {
+	header  tar.Header // of every file, with the directory as its name
+	redacts bool
+
+	mutex      sync.Mutex
+	out        io.Closer
+	compressed *gzip.Writer
+	written    *tar.Writer
+	unredacted []file
+	names      []string // of managed roles
+	complete   bool
 }
 
-// file is a file of the archive.
-type file struct {
-	name    string
-	content []byte
+type file struct{ name, content string }
+
+func newArchive(out io.WriteCloser, directory string, at time.Time, redacts bool) *archive {
+	compressed := gzip.NewWriter(out)
+	return &archive{
+		header: tar.Header{Name: directory, Mode: 0o600, ModTime: at}, redacts: redacts,
+		out: out, compressed: compressed, written: tar.NewWriter(compressed),
+	}
+}
+
+// add adds a file, unless it is empty. That it fails close says as well.
+func (a *archive) add(f file) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	if a.redacts {
+		a.unredacted = append(a.unredacted, f)
+	} else if f.content != "" {
+		header := a.header
+		header.Name, header.Size = header.Name+"/"+f.name, int64(len(f.content))
+		_ = a.written.WriteHeader(&header)
+		_, _ = io.WriteString(a.written, f.content)
+	}
+}
+
+// addText adds a text without what may be a secret.
+func (a *archive) addText(name, text string) {
+	var cleaned strings.Builder
+	for line := range strings.Lines(text) {
+		cleaned.WriteString(cleanText(strings.TrimSuffix(line, "\n")) + "\n")
+	}
+	if a != nil {
+		a.add(file{name, cleaned.String()})
+	}
+}
+
+// addJSON adds an object without what may be a secret.
+func (a *archive) addJSON(name string, object any) {
+	if a != nil {
+		var indented bytes.Buffer
+		body, _ := json.Marshal(object) // it was JSON, or other commands print it as such
+		_ = json.Indent(&indented, []byte(cleanText(string(body))), "", "  ")
+		a.add(file{name, indented.String()})
+	}
+}
+
+// close writes what is not written yet, and says whether all could be.
+func (a *archive) close() error {
+	a.redacts = false
+	redact(a.unredacted, a.names)
+	for _, f := range a.unredacted {
+		a.add(f)
+	}
+	err := a.written.Close()
+	if err = cmp.Or(a.compressed.Close(), err, a.out.Close()); err != nil { // the former says why
+		return fmt.Errorf("write the archive: %w", err)
+	}
+	a.complete = true
+	return nil
 }
 
 // leftOut is in the place of a value that may be a secret.
@@ -53,9 +98,11 @@ const leftOut = "(left out)"
 var (
 	// secretVariable matches the names of environment variables that may hold a secret, secretKey those of other values.
 	secretVariable = regexp.MustCompile(`(?i)pass|token|key|secret|credential`)
-	secretKey      = regexp.MustCompile(`(?i)^.*(password|passphrase|token|secret_?key|api_?key|access_?key)$`)
-	// sqlKey matches the names of lists of SQL that a person writes; their references to Secrets stay.
-	sqlKey = regexp.MustCompile(`^postInit(Application|Template)?SQL$`)
+	secretKey      = regexp.MustCompile(`(?i)(password|passphrase|token|secret_?key|api_?key|access_?key)$`)
+	// textKey matches the names of SQL that a person writes, whose references to Secrets stay, and of what is there twice.
+	textKey = regexp.MustCompile(
+		`^(postInit(Application|Template)?SQL|kubectl\.kubernetes\.io/last-applied-configuration)$`,
+	)
 	// secretText match passwords in text: in conninfo, flags and JSON, in SQL, and in URLs, of which those of HTTP may have
 	// a token as the user's name. A value whose closing quote is missing ends with the text.
 	secretText = []*regexp.Regexp{
@@ -67,28 +114,22 @@ var (
 	}
 )
 
-// cleanText replaces in a text, which may be a JSON object, what may be a secret.
+// cleanText replaces in a text, which may be a JSON object after the time, what may be a secret.
 func cleanText(text string) string {
 	var object map[string]any
-	if json.Unmarshal([]byte(text), &object) == nil && object != nil {
-		if body, err := encode(clean(object), ""); err == nil {
-			return string(body)
+	if at := strings.Index(text, "{"); at >= 0 && json.Unmarshal([]byte(text[at:]), &object) == nil {
+		before, isValue := strings.CutSuffix(cleanText(text[:at]+"{"), "{") // else it is that of a secret
+		var out strings.Builder
+		encoder := json.NewEncoder(&out)
+		encoder.SetEscapeHTML(false) // names are as they are everywhere
+		if _ = encoder.Encode(clean(object)); isValue {
+			return before + strings.TrimSpace(out.String())
 		}
 	}
 	for _, secret := range secretText {
 		text = secret.ReplaceAllString(text, "${1}"+leftOut+"${2}")
 	}
 	return text
-}
-
-// encode encodes JSON, in which names are as they are everywhere.
-func encode(value any, indent string) ([]byte, error) {
-	var out bytes.Buffer
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", indent)
-	err := encoder.Encode(value)
-	return bytes.TrimSpace(out.Bytes()), err
 }
 
 // clean replaces in a decoded JSON what may be a secret.
@@ -104,13 +145,9 @@ func clean(value any) any {
 		name, _ := value["name"].(string)
 		for key, inner := range value {
 			_, isText := inner.(string)
-			switch {
-			case key == "kubectl.kubernetes.io/last-applied-configuration", sqlKey.MatchString(key): // the former as text again
+			secret := isText && (secretKey.MatchString(key) || key == "value" && secretVariable.MatchString(name))
+			if value[key] = clean(inner); secret || textKey.MatchString(key) {
 				value[key] = leftOut
-			case isText && (secretKey.MatchString(key) || key == "value" && secretVariable.MatchString(name)):
-				value[key] = leftOut
-			default:
-				value[key] = clean(inner)
 			}
 		}
 	}
@@ -135,56 +172,45 @@ var (
 // redact replaces addresses, and the names of users and databases besides the given ones, in the files and their names.
 // The same one always becomes the same word.
 func redact(files []file, given []string) {
-	words, addresses := map[string]string{}, map[netip.Addr]string{}
+	words, addresses, alternatives := map[string]string{}, map[string]string{}, []string{}
 	for _, f := range files {
-		for _, match := range names.FindAllSubmatch(f.content, -1) {
-			given = append(given, string(slices.Concat(match[1:]...)))
+		for _, match := range names.FindAllStringSubmatch(f.content, -1) {
+			given = append(given, strings.Join(match[1:], ""))
 		}
 	}
 	for _, name := range given {
 		if words[name] == "" && !slices.Contains(common, name) {
 			words[name] = "name-" + strconv.Itoa(len(words)+1)
+			alternatives = append(alternatives, regexp.QuoteMeta(name))
 		}
 	}
-	alternatives := sorted(words)
-	slices.SortStableFunc(alternatives, func(a, b string) int { return cmp.Compare(len(b), len(a)) }) // the longest wins
-	for i := range alternatives {
-		alternatives[i] = regexp.QuoteMeta(alternatives[i])
-	}
-	const beside = `[^\p{L}\p{N}_]` // \b knows only ASCII, and no sign as the first or last character of a name
+	slices.SortFunc(alternatives, func(a, b string) int { return len(b) - len(a) }) // the longest wins
+	// \b knows only ASCII, and no sign as the first or last character of a name
+	const beside = `[^\p{L}\p{N}_]`
 	known := regexp.MustCompile(`(?:^|` + beside + `)(` + strings.Join(alternatives, "|") + `)(?:$|` + beside + `)`)
+	addressWord := func(found string) string {
+		address, err := netip.ParseAddr(strings.ReplaceAll(found, "-", "."))
+		if err != nil || address.IsLoopback() || address.IsUnspecified() {
+			return found
+		}
+		key := address.Unmap().String()
+		addresses[key] = cmp.Or(addresses[key], "address-"+strconv.Itoa(len(addresses)+1))
+		return addresses[key]
+	}
 	redacted := func(text string) string {
 		var out strings.Builder
-		for len(words) != 0 {
-			at := known.FindStringSubmatchIndex(text)
-			if at == nil {
-				break
-			}
+		at := known.FindStringSubmatchIndex(text)
+		for ; at != nil && len(words) != 0; at = known.FindStringSubmatchIndex(text) {
 			out.WriteString(text[:at[2]] + words[text[at[2]:at[3]]])
 			text = text[at[3]:] // with the character beside the name, which may be that of the next one as well
 		}
 		text = out.String() + text
 		for _, like := range addressLike {
-			text = like.ReplaceAllStringFunc(text, func(found string) string { return addressWord(found, addresses) })
+			text = like.ReplaceAllStringFunc(text, addressWord)
 		}
 		return text
 	}
 	for i := range files {
-		files[i] = file{redacted(files[i].name), []byte(redacted(string(files[i].content)))}
+		files[i] = file{redacted(files[i].name), redacted(files[i].content)}
 	}
-}
-
-// addressWord returns the word for an address, or the text itself if it is none, or one that says nothing.
-func addressWord(text string, words map[netip.Addr]string) string {
-	address, err := netip.ParseAddr(text)
-	if err != nil {
-		address, err = netip.ParseAddr(strings.ReplaceAll(text, "-", "."))
-	}
-	if err != nil || address.IsLoopback() || address.IsUnspecified() {
-		return text
-	}
-	if words[address.Unmap()] == "" {
-		words[address.Unmap()] = "address-" + strconv.Itoa(len(words)+1)
-	}
-	return words[address.Unmap()]
 }

@@ -2,14 +2,31 @@ package command
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"net/http"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // diagnosis is the output of doctor.
@@ -25,7 +42,7 @@ type diagnosis struct {
 var errFound = errors.New("doctor has found something wrong")
 
 func (p *program) doctorCommand() *cobra.Command {
-	everywhere, lookOnly, redacted, path := false, false, false, ""
+	everywhere, lookOnly, redacts, path := false, false, false, ""
 	c := &cobra.Command{
 		Use: "doctor [CLUSTER | -A]", Short: "Say what is wrong, and collect what a bug report needs in an archive",
 		Long: `Say what is wrong with the plugin and with the clusters, each with the page that helps, and write an archive for
@@ -44,7 +61,7 @@ same word.`,
 			switch {
 			case len(arguments) > 1 || len(arguments) == 1 && everywhere:
 				return usage("doctor takes one CLUSTER at most, and none with --all-namespaces")
-			case lookOnly && (redacted || c.Flags().Changed("archive")):
+			case lookOnly && (redacts || c.Flags().Changed("archive")):
 				return usage("--no-archive cannot be combined with --archive or --redact")
 			case path == "" || err == nil:
 				return usage("--archive is %q; allowed is the name of a file that does not exist", path)
@@ -53,51 +70,62 @@ same word.`,
 			if err != nil {
 				return err
 			}
-			which := choice{namespace: a.namespace, name: strings.Join(arguments, "")}
-			if everywhere {
-				which.namespace = ""
-			}
+			which := a.choose(arguments, everywhere)
 			clusters, err := a.clusters(c.Context(), which)
 			if err != nil {
 				return err
 			}
-			var out *os.File
-			answer := diagnosis{}
-			if !lookOnly { // before the findings, which a file that cannot be created would lose
-				if out, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
-					return fmt.Errorf("create the archive: %w", err)
-				}
-				defer func() {
-					if answer.Archive == "" {
-						_ = out.Close() // it may be closed
-						_ = os.Remove(path)
-					}
-				}()
+			collected := &collector{
+				access: a, versions: map[string]string{"command": p.version},
+				facts: facts{now: now, replicasKnown: true, routesKnown: true, ahead: map[string][2]time.Duration{}},
 			}
-			collected := &collector{access: a, archives: !lookOnly, versions: map[string]any{"command": p.version}}
-			findings := judge(collected.collect(c.Context(), which, clusters, now))
-			answer.Findings, answer.Unread = findings, append([]string{}, collected.unread...)
-			if err := c.Context().Err(); err != nil {
-				return fmt.Errorf("read the clusters: %w", err)
+			if lookOnly {
+				return p.diagnose(c.Context(), collected, which, clusters, "")
 			}
-			var failure error
-			if !lookOnly {
-				if failure = collected.write(out, directory, answer, redacted, now); failure == nil {
-					answer.Archive = path
-				}
+			out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			if err != nil { // before the findings, which would be lost
+				return fmt.Errorf("create the archive: %w", err)
 			}
-			if err := cmp.Or(p.write(answer, answer.text), failure); err != nil || len(answer.Findings) == 0 {
-				return err
+			collected.archive = newArchive(out, directory, now, redacts)
+			err = p.diagnose(c.Context(), collected, which, clusters, path)
+			if !collected.archive.complete {
+				_ = out.Close() // it may be closed
+				_ = os.Remove(path)
 			}
-			return errFound
+			return err
 		},
 	}
 	c.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, describeEverywhere)
 	c.Flags().StringVar(&path, "archive", "",
 		"a file to write, which must not exist (default scale-to-zero-doctor-TIME.tar.gz)")
 	c.Flags().BoolVar(&lookOnly, "no-archive", false, "only say what is wrong")
-	c.Flags().BoolVar(&redacted, "redact", false, "replace addresses and the names of users and databases in the archive")
+	c.Flags().BoolVar(&redacts, "redact", false, "replace addresses and the names of users and databases in the archive")
 	return c
+}
+
+// diagnose collects and judges, and says what is wrong even if the archive cannot be written.
+func (p *program) diagnose(
+	ctx context.Context, c *collector, which choice, clusters []cnpgv1.Cluster, path string,
+) (failure error) {
+	c.collect(ctx, which, clusters)
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("read the clusters: %w", err)
+	}
+	answer := diagnosis{Findings: judge(c.facts), Unread: append([]string{}, c.unread...)}
+	if c.archive != nil {
+		var text strings.Builder
+		answer.text(&text)
+		c.archive.addText("findings.txt", text.String())
+		c.archive.addText("errors.txt", strings.Join(c.unread, "\n"))
+		c.archive.addJSON("versions.json", c.versions)
+		if failure = c.archive.close(); failure == nil {
+			answer.Archive = path
+		}
+	}
+	if err := cmp.Or(p.write(answer, answer.text), failure); err != nil || len(answer.Findings) == 0 {
+		return err
+	}
+	return errFound
 }
 
 // text writes the findings, one a line.
@@ -113,5 +141,207 @@ func (d diagnosis) text(out io.Writer) {
 	}
 	if d.Archive != "" {
 		_, _ = fmt.Fprintf(out, "The archive is %s. Read it before you publish it.\n", d.Archive)
+	}
+}
+
+// readWithin bounds one request of doctor, mostBytes what the archive has of a log or of metrics, and collectAtOnce the
+// clusters that are read concurrently. someEvents bounds the Events of a namespace.
+const readWithin, mostBytes, collectAtOnce, someEvents = 15 * time.Second, 1 << 20, 8, "?limit=500"
+
+// collector reads the facts, and adds what it reads to the archive.
+type collector struct {
+	*access
+	archive *archive // nil: what only the archive has is not read
+
+	mutex    sync.Mutex
+	facts    facts
+	versions map[string]string
+	unread   []string // and why
+}
+
+// missed notes what could not be read.
+func (c *collector) missed(what string, err error) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.unread = append(c.unread, "Cannot "+what+": "+err.Error())
+}
+
+// read reads at most that many bytes of a path of the API server, behind which a pod may answer; nil without an answer.
+// What does not exist is not noted: a pod may go meanwhile, and the Prometheus operator need not be there.
+func (c *collector) read(ctx context.Context, what, uri, pod string, most int64) []byte {
+	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	defer cancel()
+	request := &http.Request{Method: http.MethodGet, URL: c.server.Get().RequestURI(uri).URL(), Header: http.Header{}}
+	sent := time.Now()
+	answer, err := c.server.Client.Do(request.WithContext(ctx))
+	if err != nil {
+		c.missed("read "+what, err)
+		return nil
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if pod == "" || answer.StatusCode == http.StatusOK { // an error behind the path of a pod may be the API server's own
+		c.compare(pod, sent, answer.Header.Get("Date"))
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, most))
+	if answer.StatusCode != http.StatusOK {
+		var says metav1.Status
+		_ = json.Unmarshal(body, &says) // a pod's error is none
+		body, err = nil, errors.New(cmp.Or(says.Message, answer.Status))
+	}
+	if err != nil && answer.StatusCode != http.StatusNotFound {
+		c.missed("read "+what, err)
+	}
+	return body
+}
+
+// compare compares this machine's clock with that of a pod or of the API server.
+func (c *collector) compare(of string, sent time.Time, header string) {
+	date, err := http.ParseTime(header)
+	if err != nil {
+		return
+	}
+	least, most := time.Until(date), date.Add(time.Second).Sub(sent) // Date has no fraction
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if before, ok := c.facts.ahead[of]; ok {
+		least, most = max(before[0], least), min(before[1], most)
+	}
+	c.facts.ahead[of] = [2]time.Duration{least, most}
+}
+
+// list appends a list, and adds it to the archive unless there is no name for it. Without an answer it is not known.
+func list[T any](ctx context.Context, c *collector, into *[]T, known *bool, what, uri, name string) {
+	var list struct{ Items []T }
+	body := c.read(ctx, what, uri, "", math.MaxInt64)
+	err := json.Unmarshal(body, &list)
+	if err != nil && body != nil {
+		c.missed("read "+what, err)
+	}
+	if err == nil && name != "" {
+		c.archive.addJSON(name, json.RawMessage(body))
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	*into, *known = append(*into, list.Items...), *known && err == nil
+}
+
+func selecting(labels string) string { return "?labelSelector=" + url.QueryEscape(labels) }
+
+// collect reads all that doctor judges.
+func (c *collector) collect(ctx context.Context, which choice, clusters []cnpgv1.Cluster) {
+	c.facts.clusters = make([]examined, len(clusters))
+	var kubernetes struct{ GitVersion string }
+	_ = json.Unmarshal(c.read(ctx, "the version of Kubernetes", "/version", "", mostBytes), &kubernetes)
+	c.versions["kubernetes"] = kubernetes.GitVersion
+	for _, labels := range []string{"app=scale-to-zero", "app.kubernetes.io/name=cloudnative-pg"} {
+		var deployments []appsv1.Deployment
+		_, name, _ := strings.Cut(labels, "=")
+		list(ctx, c, &deployments, &c.facts.replicasKnown, "the Deployments of "+name,
+			"/apis/apps/v1/deployments"+selecting(labels), "deployments/"+name+".json")
+		for i := range deployments {
+			c.collectDeployment(ctx, &deployments[i])
+		}
+	}
+	list(ctx, c, &c.facts.rules, new(bool), "the PrometheusRules", "/apis/monitoring.coreos.com/v1/prometheusrules", "")
+	pods, problem := c.podsByCluster(ctx, which)
+	if problem != nil {
+		c.missed("read the instances", problem)
+	}
+	var group errgroup.Group
+	group.SetLimit(collectAtOnce)
+	namespaces := map[string]bool{}
+	for i := range clusters {
+		if namespace := clusters[i].Namespace; !namespaces[namespace] {
+			namespaces[namespace] = true
+			group.Go(func() error { c.collectNamespace(ctx, namespace); return nil })
+		}
+		if managed := clusters[i].Spec.Managed; managed != nil && c.archive != nil {
+			for j := range managed.Roles {
+				c.archive.names = append(c.archive.names, managed.Roles[j].Name)
+			}
+		}
+		s := see(&clusters[i], pods[client.ObjectKeyFromObject(&clusters[i])], problem == nil, c.facts.now)
+		group.Go(func() error {
+			c.facts.clusters[i] = examined{s, c.explained(ctx, s, problem, c.facts.now)}
+			c.collectCluster(ctx, &c.facts.clusters[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // no function returns an error
+	slices.Sort(c.unread)
+}
+
+// collectDeployment reads about a Deployment of the plugin or of the operator.
+func (c *collector) collectDeployment(ctx context.Context, d *appsv1.Deployment) {
+	for _, of := range slices.Concat(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers) {
+		c.versions[d.Namespace+"/"+d.Name+"/"+of.Name] = of.Image
+	}
+	if pluginContainer(&d.Spec.Template.Spec) == nil {
+		return
+	}
+	core, before := "/api/v1/namespaces/"+d.Namespace, len(c.facts.replicas)
+	c.facts.deployments = append(c.facts.deployments, *d)
+	list(ctx, c, &c.facts.replicas, &c.facts.replicasKnown, "the pods of the plugin",
+		core+"/pods"+selecting(metav1.FormatLabelSelector(d.Spec.Selector)), "plugin/pods.json")
+	for _, pod := range c.facts.replicas[before:] {
+		c.collectContainer(ctx, &pod, pluginContainer(&pod.Spec), "plugin/", true)
+	}
+	if c.archive != nil {
+		list(ctx, c, new([]any), new(bool), "the ports of the gateway",
+			core+"/configmaps"+selecting("scale-to-zero.cnpg-i.io/ports=true"), "plugin/ports.json")
+		list(ctx, c, new([]any), new(bool), "the Events of the plugin", core+"/events"+someEvents, "plugin/events.json")
+	}
+}
+
+// collectNamespace reads about a namespace that has a cluster.
+func (c *collector) collectNamespace(ctx context.Context, namespace string) {
+	in := "namespaces/" + namespace
+	core, of := "/api/v1/"+in, " of the namespace "+namespace
+	list(ctx, c, &c.facts.events, new(bool), "the Events"+of, core+"/events"+someEvents, in+"/events.json")
+	list(ctx, c, &c.facts.ranges, new(bool), "the LimitRanges"+of, core+"/limitranges", in+"/limitranges.json")
+	list(ctx, c, &c.facts.services, &c.facts.routesKnown, "the Services"+of, core+"/services", "")
+	list(ctx, c, &c.facts.slices, &c.facts.routesKnown, "the EndpointSlices"+of,
+		"/apis/discovery.k8s.io/v1/"+in+"/endpointslices"+
+			selecting(discoveryv1.LabelManagedBy+"="+endpointslice.ManagedBy), in+"/endpointslices.json")
+}
+
+// collectCluster reads about the instances of a cluster.
+func (c *collector) collectCluster(ctx context.Context, of *examined) {
+	directory := "namespaces/" + of.String() + "/"
+	c.archive.addJSON(directory+"cluster.json", of.Cluster)
+	c.archive.addJSON(directory+"explain.json", of.explained)
+	for i := range of.Pods {
+		pod := &of.Pods[i]
+		problem := of.explained.problem(pod.Name)
+		if problem == mayNotAsk {
+			c.missed("ask the sidecar of "+pod.Namespace+"/"+pod.Name, errors.New(problem))
+		}
+		c.archive.addJSON(directory+pod.Name+".json", pod)
+		c.collectContainer(ctx, pod, sidecarOf(pod), directory, problem == "")
+	}
+}
+
+// collectContainer reads the metrics of a container, if there is one and it answers, and the end of its log.
+func (c *collector) collectContainer(
+	ctx context.Context, pod *corev1.Pod, of *corev1.Container, directory string, answers bool,
+) {
+	if of == nil {
+		return
+	}
+	name, path := pod.Namespace+"/"+pod.Name, fmt.Sprintf("/api/v1/namespaces/%s/pods/%s", pod.Namespace, pod.Name)
+	c.mutex.Lock()
+	c.versions[name+"/"+of.Name] = of.Image
+	c.mutex.Unlock()
+	read := func(what, uri, behind string) {
+		text := c.read(ctx, "the "+what+" of "+name, path+uri, behind, mostBytes)
+		c.archive.addText(directory+pod.Name+"."+what, string(text))
+	}
+	for _, port := range of.Ports {
+		if answers && (port.Name == "metrics" || port.ContainerPort == contract.SidecarPort) {
+			read("metrics", fmt.Sprintf(":%d/proxy/metrics", port.ContainerPort), name)
+		}
+	}
+	if c.archive != nil {
+		read("log", fmt.Sprintf("/log?container=%s&tailLines=1000&limitBytes=%d&timestamps=true", of.Name, mostBytes), "")
 	}
 }

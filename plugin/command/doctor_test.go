@@ -56,7 +56,9 @@ func healthy(now time.Time) facts {
 			{night, &explanation{row: row{State: clusterstate.Asleep}}},
 		},
 		services: []corev1.Service{service}, slices: []discoveryv1.EndpointSlice{led},
-		apart: map[string]time.Duration{"shop/scale-to-zero-2": 999 * time.Millisecond, "shop/orders-1": 30 * time.Second},
+		ahead: map[string][2]time.Duration{
+			"": {-time.Hour, 0}, "shop/scale-to-zero-2": {999 * time.Millisecond, time.Hour}, "shop/orders-1": {30 * time.Second, time.Hour},
+		},
 	}
 }
 
@@ -85,7 +87,7 @@ func TestJudge(t *testing.T) {
 	rule := func(alert string) func(*facts) {
 		return func(f *facts) {
 			r := alertRules{Spec: json.RawMessage(`{"groups":[{"rules":[{"alert":"` + alert + `","expr":"up"}]}]}`)}
-			r.Metadata.Namespace, r.Metadata.Name = "monitoring", "rules"
+			r.Namespace, r.Name = "monitoring", "rules"
 			f.rules = append(f.rules, r)
 		}
 	}
@@ -100,12 +102,18 @@ func TestJudge(t *testing.T) {
 		changes []func(*facts)
 		want    string
 	}{
-		"nothing is wrong while one replica is ready":            {nil, "The command finds nothing wrong."},
-		"a replica must be ready":                                {[]func(*facts){func(f *facts) { f.replicas = f.replicas[:1] }}, unready},
-		"replicas that cannot be read may be ready":              {[]func(*facts){func(f *facts) { f.replicas, f.replicasKnown = nil, false }}, "The command finds nothing wrong."},
-		"the plugin must be there":                               {[]func(*facts){func(f *facts) { f.deployments = nil }}, "No Deployment of the plugin exists (docs/install.md)."},
-		"clocks may differ by less than a second":                {[]func(*facts){func(f *facts) { f.apart["shop/scale-to-zero-2"] = 12900 * time.Millisecond }}, "The clocks of the API server and of the pod shop/scale-to-zero-2 differ by 12s or more (docs/troubleshooting.md#gateway_unavailable)."},
-		"a sidecar corrects its own up to half a minute":         {[]func(*facts){func(f *facts) { f.apart["shop/orders-1"] = 31 * time.Second }}, "The clocks of the API server and of the pod shop/orders-1 differ by 31s or more (docs/troubleshooting.md#gateway_unavailable)."},
+		"nothing is wrong while one replica is ready": {nil, "The command finds nothing wrong."},
+		"a replica must be ready":                     {[]func(*facts){func(f *facts) { f.replicas = f.replicas[:1] }}, unready},
+		"replicas that cannot be read may be ready":   {[]func(*facts){func(f *facts) { f.replicas, f.replicasKnown = nil, false }}, "The command finds nothing wrong."},
+		"the plugin must be there":                    {[]func(*facts){func(f *facts) { f.deployments = nil }}, "No Deployment of the plugin exists (docs/install.md)."},
+		"clocks may differ by less than a second": {[]func(*facts){func(f *facts) {
+			f.ahead["shop/scale-to-zero-2"] = [2]time.Duration{12900 * time.Millisecond, time.Hour}
+		}}, "The clocks of the API server and of the pod shop/scale-to-zero-2 differ by 12s or more (docs/troubleshooting.md#gateway_unavailable)."},
+		"a sidecar corrects its own up to half a minute": {[]func(*facts){func(f *facts) {
+			f.ahead["shop/orders-1"] = [2]time.Duration{-2 * time.Hour, -time.Hour - 31*time.Second}
+		}}, "The clocks of the API server and of the pod shop/orders-1 differ by 31s or more (docs/troubleshooting.md#gateway_unavailable)."},
+		"one that was set meanwhile is not compared":             {[]func(*facts){func(f *facts) { f.ahead["shop/orders-1"] = [2]time.Duration{time.Hour, 0} }}, "The command finds nothing wrong."},
+		"nor is any if the API server's was":                     {[]func(*facts){func(f *facts) { f.ahead[""] = [2]time.Duration{time.Hour, 0} }}, "The command finds nothing wrong."},
 		"annotations must be valid":                              {[]func(*facts){func(f *facts) { f.clusters[0].explained.Problems = []string{`x is "y"`} }}, `An annotation of the Cluster shop/orders is invalid: x is "y" (docs/troubleshooting.md#invalid_annotation).`},
 		"a sidecar is to be that of new pods":                    {[]func(*facts){func(f *facts) { sidecar(f).Image = "sidecar:0" }}, old},
 		"it is unknown which one new pods get without a setting": {[]func(*facts){func(f *facts) { sidecar(f).Image, f.deployments = "sidecar:0", nil; f.replicasKnown = false }}, "The command finds nothing wrong."},
@@ -384,20 +392,21 @@ func TestDoctor_boundsWhatItReads(t *testing.T) {
 	}
 }
 
-func TestClocks_areComparedWithTheAPIServers(t *testing.T) {
+// What is known of a clock is what agrees with every answer.
+func TestCollector_comparesClocks(t *testing.T) {
 	t.Parallel()
-	c := clocks{ahead: map[string][2]time.Duration{
-		"": {0, time.Second}, "a/ahead": {5 * time.Second, 6 * time.Second}, "a/behind": {-5 * time.Second, -4 * time.Second}, "a/same": {0, time.Second},
-		"a/set-meanwhile": {9 * time.Second, time.Second},
-	}}
-	want := map[string]time.Duration{"a/ahead": 4 * time.Second, "a/behind": 4 * time.Second, "a/same": 0}
-	if diff := cmp.Diff(want, c.apart()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	c.ahead[""] = [2]time.Duration{time.Second, 0}
-	if apart := c.apart(); len(apart) != 0 {
-		t.Errorf("with an API server whose clock was set: %v", apart)
-	}
+	bubble(t, func(t *testing.T) {
+		c := collector{facts: facts{ahead: map[string][2]time.Duration{}}}
+		sent := time.Now()
+		time.Sleep(300 * time.Millisecond)
+		c.compare("a", sent, sent.Add(5*time.Second).UTC().Format(http.TimeFormat))
+		c.compare("a", time.Now(), sent.Add(5*time.Second).UTC().Format(http.TimeFormat))
+		c.compare("b", sent, "yesterday")
+		want := map[string][2]time.Duration{"a": {4700 * time.Millisecond, 5700 * time.Millisecond}}
+		if diff := cmp.Diff(want, c.facts.ahead); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestDoctor_redactsTheSameToTheSame(t *testing.T) {
@@ -414,15 +423,15 @@ func TestDoctor_redactsTheSameToTheSame(t *testing.T) {
 		}
 	}
 	files := []file{
-		{"a/shop-db.log", []byte(`{"peer":"10.1.2.3:5432","user":"shopper","database":"shop-db"} [fd00::7] 127.0.0.1 ip-10-1-2-3 20:02:21 fd00::/64`)},
-		{"b", []byte(`user \"payer\", fd00::7: shopper shoppers app chief ignore: user=scanner client=10.1.2.4, \"database\":\"app\"`)},
+		{"a/shop-db.log", `{"peer":"10.1.2.3:5432","user":"shopper","database":"shop-db"} [fd00::7] 127.0.0.1 ip-10-1-2-3 20:02:21 fd00::/64`},
+		{"b", `user \"payer\", fd00::7: shopper shoppers app chief ignore: user=scanner client=10.1.2.4, \"database\":\"app\"`},
 	}
 	redact(files, []string{"chief"})
 	want := []string{
 		"a/name-3.log", `{"peer":"address-3:5432","user":"name-2","database":"name-3"} [address-1] 127.0.0.1 ip-address-3 20:02:21 address-2/64`,
 		"b", `user \"name-4\", address-1: name-2 shoppers app name-1 ignore: user=name-5 client=address-4, \"database\":\"app\"`,
 	}
-	if diff := cmp.Diff(want, []string{files[0].name, string(files[0].content), files[1].name, string(files[1].content)}); diff != "" {
+	if diff := cmp.Diff(want, []string{files[0].name, files[0].content, files[1].name, files[1].content}); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -484,9 +493,9 @@ func TestRedact_knowsWholeNames(t *testing.T) {
 		`\"user\":\"\",\"owner\":\"a\",\"x\":\"b\"`: `\"user\":\"\",\"owner\":\"name-1\",\"x\":\"b\"`,
 		`user=a user=a-b a-bc`:                      `user=name-1 user=name-2 name-1-bc`,
 	} {
-		files := []file{{"x", []byte(from)}}
+		files := []file{{"x", from}}
 		redact(files, nil)
-		if got := string(files[0].content); got != want {
+		if got := files[0].content; got != want {
 			t.Errorf("%s becomes %s, not %s", from, got, want)
 		}
 	}
@@ -509,8 +518,10 @@ func TestCleanText(t *testing.T) {
 		`postgres://a@b:x:y@host postgres://a@host http://c`: `postgres://a@b:(left out)@host postgres://a@host http://c`,
 		`https://x@host/a http://x:y@host HTTPS://x:@host`:   `https://(left out)@host/a http://(left out)@host HTTPS://(left out)@host`,
 		`{"a":"{\"token\":\"x\",\"b\":\"<c>\"}"}`:            `{"a":"{\"b\":\"<c>\",\"token\":\"(left out)\"}"}`,
-		`null`: `null`,
-		`{a`:   `{a`,
+		`12:00 password=x {"token":"x"}`:                     `12:00 password=(left out) {"token":"(left out)"}`,
+		`12:00 password={"a":"x"}`:                           `12:00 password=(left out)`,
+		`null`:                                               `null`,
+		`{a`:                                                 `{a`,
 	} {
 		if got := cleanText(from); got != want {
 			t.Errorf("%s becomes %s, not %s", from, got, want)

@@ -102,9 +102,6 @@ func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 			case atATime < 0:
 				return usage("--at-a-time is %d; allowed is a number of clusters, or 0 for all", atATime)
 			}
-			if err := checkTimeout(timeout); err != nil {
-				return err
-			}
 			a, err := p.connect()
 			if err != nil {
 				return err
@@ -141,8 +138,7 @@ func (p *program) enrolmentCommand(e enrolment) *cobra.Command {
 	flags.BoolVar(&dryRun, "dry-run", false, "change nothing: the API server only checks the change")
 	if e.lists || e.unlists {
 		flags.IntVar(&atATime, "at-a-time", 1, "how many clusters restart at the same time; 0: all")
-		flags.DurationVar(&timeout, "timeout", timeout,
-			"how long the restart of one cluster may take before the command gives up")
+		timeoutFlag(c, &timeout, "how long the restart of one cluster may take before the command gives up")
 	}
 	return c
 }
@@ -189,12 +185,8 @@ func (a *access) enrolAll(
 
 // selects reports whether a selector selects the Cluster for the command.
 func (e enrolment) selects(cluster *cnpgv1.Cluster) bool {
-	switch {
-	case e.enabled == contract.EnabledObserve && entry(cluster) >= 0 && contract.Effective(cluster.Annotations)[contract.AnnotationEnabled] == "true":
-		return false
-	default:
-		return e.lists || entry(cluster) >= 0
-	}
+	enabled := entry(cluster) >= 0 && contract.Effective(cluster.Annotations)[contract.AnnotationEnabled] == "true"
+	return (e.lists || entry(cluster) >= 0) && (!enabled || e.enabled != contract.EnabledObserve)
 }
 
 // entry returns the position of the plugin in the list of a Cluster, even if it is turned off there, or -1.
@@ -280,10 +272,7 @@ func (a *access) enrol(
 }
 
 // outdated reports whether the operator replaces the pod.
-func (e enrolment) outdated(pod corev1.Pod) bool {
-	has := func(c corev1.Container) bool { return c.Name == container }
-	return (slices.ContainsFunc(pod.Spec.Containers, has) || slices.ContainsFunc(pod.Spec.InitContainers, has)) != e.lists
-}
+func (e enrolment) outdated(pod corev1.Pod) bool { return (sidecarOf(&pod) != nil) != e.lists }
 
 // awaitRestart waits until the instances have been restarted and are ready, or sleep again, or until the operator waits
 // for a person to restart the primary.

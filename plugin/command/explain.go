@@ -148,6 +148,16 @@ func (e *explanation) askInstances(ctx context.Context, a *access, s seen) {
 	}
 }
 
+// problem returns why the sidecar in a pod has not answered; empty if it has, or was not asked.
+func (e *explanation) problem(pod string) string {
+	for _, t := range e.Instances {
+		if t.Pod == pod {
+			return t.Problem
+		}
+	}
+	return ""
+}
+
 // describe describes a reason; a newer sidecar may have reasons unknown here.
 func describe(reason string) string {
 	return cmp.Or(idle.Reason(reason).Description(), "this program is older than the sidecar and does not know the reason")

@@ -155,9 +155,7 @@ func colourOf(state clusterstate.State) string {
 		return green
 	case clusterstate.Asleep, clusterstate.Dozing:
 		return blue
-	case clusterstate.AsleepByHand:
-		return yellow
-	case clusterstate.Going, clusterstate.Waking:
+	case clusterstate.AsleepByHand, clusterstate.Going, clusterstate.Waking:
 		return yellow
 	case clusterstate.Disabled, clusterstate.NotEnrolled:
 		return plain

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/net"
 )
@@ -46,21 +47,21 @@ func poll(ctx context.Context, timeout time.Duration, look func(context.Context)
 // passing reports whether an error is temporary.
 func passing(err error) bool {
 	var answered apierrors.APIStatus
-	switch {
-	case errors.As(err, &answered):
+	if errors.As(err, &answered) {
 		return apierrors.IsConflict(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
-			apierrors.IsTooManyRequests(err) ||
-			apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
-	default:
-		return net.IsTimeout(err) || net.IsConnectionRefused(err) || net.IsConnectionReset(err) ||
-			net.IsProbableEOF(err) || net.IsHTTP2ConnectionLost(err)
+			apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 	}
+	return net.IsTimeout(err) || net.IsConnectionRefused(err) || net.IsConnectionReset(err) ||
+		net.IsProbableEOF(err) || net.IsHTTP2ConnectionLost(err)
 }
 
-// checkTimeout rejects a timeout that is not positive.
-func checkTimeout(timeout time.Duration) error {
-	if timeout <= 0 {
-		return usage("--timeout is %s; allowed is more than 0s", timeout)
+// timeoutFlag adds --timeout, which must be positive.
+func timeoutFlag(c *cobra.Command, timeout *time.Duration, describe string) {
+	c.Flags().DurationVar(timeout, "timeout", *timeout, describe)
+	c.PreRunE = func(*cobra.Command, []string) error {
+		if *timeout <= 0 {
+			return usage("--timeout is %s; allowed is more than 0s", *timeout)
+		}
+		return nil
 	}
-	return nil
 }

@@ -45,9 +45,6 @@ hibernates.
 The sidecar keeps trying for ten minutes; keep-awake cancels the request.`,
 		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
-			if err := checkTimeout(timeout); err != nil {
-				return err
-			}
 			a, err := p.connect()
 			if err != nil {
 				return err
@@ -68,7 +65,7 @@ The sidecar keeps trying for ten minutes; keep-awake cancels the request.`,
 			return problem
 		},
 	}
-	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait for it")
+	timeoutFlag(c, &timeout, "how long to wait for it")
 	return c
 }
 

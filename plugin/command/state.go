@@ -65,6 +65,22 @@ func (s seen) instance(pod string) instance {
 	return instance{s.Cluster.Namespace, s.Cluster.Name, pod}
 }
 
+// pluginContainer returns the plugin's container, which is an init container in the operator's pod, or nil.
+func pluginContainer(pod *corev1.PodSpec) *corev1.Container {
+	return named(pod, "cnpg-i-scale-to-zero")
+}
+
+func sidecarOf(pod *corev1.Pod) *corev1.Container { return named(&pod.Spec, container) }
+
+// named returns the container of that name, or nil.
+func named(pod *corev1.PodSpec, name string) *corev1.Container {
+	all := slices.Concat(pod.InitContainers, pod.Containers)
+	if at := slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == name }); at >= 0 {
+		return &all[at]
+	}
+	return nil
+}
+
 // dozes reports whether the annotations say that the cluster is to doze.
 func (s seen) dozes() bool {
 	return s.View.Problems == 0 && s.View.Policy.Enabled && s.View.Policy.Doze != 0

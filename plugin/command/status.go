@@ -10,14 +10,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/clusterstate"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -90,10 +88,8 @@ With --watch, it keeps running, and prints a row again when anything but its tim
 			if err != nil {
 				return err
 			}
-			which := choice{namespace: a.namespace, name: strings.Join(arguments, ""), matching: matching, all: all}
-			if everywhere {
-				which.namespace = ""
-			}
+			which := a.choose(arguments, everywhere)
+			which.matching, which.all = matching, all
 			text := newStatusText(p.Out, everywhere, p.output == outputWide, colourful(p.Out, p.Getenv))
 			if watch {
 				return (&watcher{access: a, program: p, text: text, which: which}).watch(c.Context())
@@ -165,24 +161,23 @@ type choice struct {
 	all       bool            // also those that do not list the plugin
 }
 
+// choose chooses the cluster that is named, or those of the namespace or of all.
+func (a *access) choose(arguments []string, everywhere bool) choice {
+	return choice{namespace: map[bool]string{false: a.namespace}[everywhere], name: strings.Join(arguments, "")}
+}
+
 // table returns the chosen clusters. A failure for one cluster is noted in its row and does not affect the others.
 func (a *access) table(ctx context.Context, which choice, now time.Time) (table, error) {
 	clusters, err := a.clusters(ctx, which)
 	if err != nil {
 		return table{}, err
 	}
-	pods, problem := a.pods(ctx, which.namespace, which.name)
-	of := map[types.NamespacedName][]corev1.Pod{}
-	for i := range pods {
-		key := types.NamespacedName{Namespace: pods[i].Namespace, Name: pods[i].Labels[endpointslice.LabelCluster]}
-		of[key] = append(of[key], pods[i])
-	}
+	pods, problem := a.podsByCluster(ctx, which)
 	rows, scheduled := make([]row, 0, len(clusters)), a.schedules(ctx, which.namespace, clusters...)
 	var asked []instance
 	var askers []int
 	for i := range clusters {
-		s := see(&clusters[i], of[types.NamespacedName{Namespace: clusters[i].Namespace, Name: clusters[i].Name}],
-			problem == nil, now)
+		s := see(&clusters[i], pods[client.ObjectKeyFromObject(&clusters[i])], problem == nil, now)
 		s.schedules = scheduled
 		state := s.State(now)
 		rows = append(rows, s.row(state, now))

@@ -84,9 +84,6 @@ During a node maintenance with reusePVC false it refuses: the operator deletes t
 scheduled then.`,
 		Args: exactly("CLUSTER"), ValidArgsFunction: p.completeCluster,
 		RunE: func(c *cobra.Command, arguments []string) error {
-			if err := checkTimeout(timeout); err != nil {
-				return err
-			}
 			a, err := p.connect()
 			if err != nil {
 				return err
@@ -105,7 +102,7 @@ scheduled then.`,
 		},
 	}
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the primary is ready")
-	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
+	timeoutFlag(c, &timeout, "how long to wait")
 	return c
 }
 
