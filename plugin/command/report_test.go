@@ -208,8 +208,8 @@ func TestReport_ignoresCountsThatAreNotOfThisHibernation(t *testing.T) {
 			{"those of an earlier one are not", strings.ReplaceAll(ours, `"hibernated":"1999`, `"hibernated":"1998`), func(*cnpgv1.Cluster) {}, false},
 			{"nor are those before a hibernation by hand", ours, byHand, false},
 			{"nor is what a person has written", ours, func(c *cnpgv1.Cluster) {
-				raw := bytes.ReplaceAll(c.ManagedFields[0].FieldsV1.Raw, []byte("counts"), []byte("defaults"))
-				c.ManagedFields[0].FieldsV1.Raw = raw
+				fields := c.ManagedFields[0].FieldsV1
+				fields.SetRawBytes(bytes.ReplaceAll(fields.GetRawBytes(), []byte("counts"), []byte("defaults")))
 			}, false},
 			{"nor is no time", strings.Replace(ours, "3600000000000", "0", 1), func(*cnpgv1.Cluster) {}, false},
 			{"nor is a negative one", strings.Replace(ours, "3600000000000", "-1", 1), func(*cnpgv1.Cluster) {}, false},
