@@ -249,6 +249,7 @@ func (c *collector) collect(ctx context.Context, which choice, clusters []cnpgv1
 	}
 	var group errgroup.Group
 	group.SetLimit(collectAtOnce)
+	scheduled := c.schedules(ctx, which.namespace, clusters...)
 	namespaces := map[string]bool{}
 	for i := range clusters {
 		if namespace := clusters[i].Namespace; !namespaces[namespace] {
@@ -261,6 +262,7 @@ func (c *collector) collect(ctx context.Context, which choice, clusters []cnpgv1
 			}
 		}
 		s := see(&clusters[i], pods[client.ObjectKeyFromObject(&clusters[i])], problem == nil, c.facts.now)
+		s.schedules = scheduled
 		group.Go(func() error {
 			c.facts.clusters[i] = examined{s, c.explained(ctx, s, problem, c.facts.now)}
 			c.collectCluster(ctx, &c.facts.clusters[i])

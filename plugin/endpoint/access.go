@@ -18,11 +18,13 @@ import (
 // admit serves requests of users who may do with the Cluster what the verb says.
 func (e *Endpoint) admit(verb string, serve serve) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		// Not the request's: the server ends that once a handler runs for longer than the time to read a request, and so
+		// those of later requests of the same connection.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
 		defer cancel()
 		name := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("cluster")}
-		token, presented := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !presented || token == "" {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if !strings.EqualFold(scheme, "Bearer") || token == "" {
 			unauthorized(w)
 			return
 		}

@@ -147,5 +147,5 @@ func (e *Endpoint) fail(w http.ResponseWriter, name types.NamespacedName, err er
 		return
 	}
 	e.Logger.Warn("cannot answer at the endpoint", "namespace", name.Namespace, "cluster", name.Name, "error", err.Error())
-	http.Error(w, "the API server has not answered as expected; the plugin's log says more", http.StatusServiceUnavailable)
+	http.Error(w, "the API server does not answer the plugin, or refuses; the plugin's log says why", http.StatusServiceUnavailable)
 }

@@ -68,9 +68,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithReturnManagedFields()
 	w.api = informerstest.Index(builder).WithInterceptorFuncs(interceptor.Funcs{
-		Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+		Create: func(ctx context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
 			review(o)
-			return refused(o)
+			return errors.Join(ctx.Err(), refused(o))
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, with ...client.PatchOption) error {
 			if err := refused(o); err != nil {
@@ -307,6 +307,20 @@ func TestEndpoint_saysThatTheAPIServerFails(t *testing.T) {
 				t.Errorf("logged:\n%s", logged)
 			}
 		})
+	}
+}
+
+// The server ends the context of a connection once one of its requests takes longer than the time to read it.
+func TestEndpoint_outlivesTheContextOfItsConnection(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	request := httptest.NewRequestWithContext(ctx, http.MethodGet, page, nil)
+	request.Header.Set("Authorization", "bearer caller") // in any case of letters
+	answered := httptest.NewRecorder()
+	newWorld(t, cluster()).handler.ServeHTTP(answered, request)
+	if answered.Code != http.StatusOK {
+		t.Errorf("%d: %s", answered.Code, answered.Body)
 	}
 }
 

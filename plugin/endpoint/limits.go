@@ -18,7 +18,7 @@ const (
 )
 
 // limits bound the rate of requests. An address is limited before the API server is asked whose the token is, so that
-// a stranger at one address uses up no more than its part.
+// a stranger at one address uses up no more than its part; strangers at several may use up all.
 type limits struct {
 	mutex          sync.Mutex
 	sources, users map[string]*rate.Limiter
@@ -33,16 +33,15 @@ func newLimits() *limits {
 
 // ofSource takes a request from what the source and all together may make, and returns how long to wait if it cannot.
 func (l *limits) ofSource(source string, now time.Time) time.Duration {
-	if wait := l.one(l.sources, source, now); wait > 0 {
-		return wait
-	}
-	return take(l.all, now)
+	return take(now, l.one(l.sources, source, now), l.all)
 }
 
 // ofUser takes a request from what the user may make, and returns how long to wait if it cannot.
-func (l *limits) ofUser(user string, now time.Time) time.Duration { return l.one(l.users, user, now) }
+func (l *limits) ofUser(user string, now time.Time) time.Duration {
+	return take(now, l.one(l.users, user, now))
+}
 
-func (l *limits) one(of map[string]*rate.Limiter, key string, now time.Time) time.Duration {
+func (l *limits) one(of map[string]*rate.Limiter, key string, now time.Time) *rate.Limiter {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if len(of) >= mostKept {
@@ -51,15 +50,20 @@ func (l *limits) one(of map[string]*rate.Limiter, key string, now time.Time) tim
 	if of[key] == nil {
 		of[key] = rate.NewLimiter(oneRate, oneBurst)
 	}
-	return take(of[key], now)
+	return of[key]
 }
 
-// take takes one, or returns how long to wait for it.
-func take(from *rate.Limiter, now time.Time) time.Duration {
-	taken := from.ReserveN(now, 1)
-	wait := taken.DelayFrom(now)
+// take takes one of each, or none and returns how long to wait for it.
+func take(now time.Time, from ...*rate.Limiter) (wait time.Duration) {
+	var taken []*rate.Reservation
+	for _, limiter := range from {
+		reservation := limiter.ReserveN(now, 1)
+		taken, wait = append(taken, reservation), max(wait, reservation.DelayFrom(now))
+	}
 	if wait > 0 {
-		taken.CancelAt(now)
+		for _, reservation := range taken {
+			reservation.CancelAt(now)
+		}
 	}
 	return wait
 }

@@ -85,7 +85,7 @@ var reasons = []struct {
 	{ReasonSiblingOutdated, "another instance runs an older sidecar, which does not sample on demand; it gets a newer one with its next restart"},
 	{ReasonSiblingActive, "another instance is in use"},
 	{ReasonServiceUnroutable, "the plugin cannot route the clients of a Service to the gateway; the annotation xata.io/scale-to-zero-unroutable-services names it"},
-	{ReasonGatewayUnavailable, "no wake gateway has taken over the cluster's Services, so that no connection could wake it; wake=manual needs none"},
+	{ReasonGatewayUnavailable, "no replica of the plugin has confirmed in time that it can wake the cluster; wake=manual needs none"},
 	{ReasonMinimumUptime, "sleep was requested, but the cluster has not been up for five minutes, or the threshold if that is shorter"},
 	{ReasonWaiting, "it has not been idle for the threshold yet"},
 	{ReasonPreparedTransaction, "a transaction is prepared for a two-phase commit"},

@@ -79,16 +79,20 @@ func (c *Client) Hibernate(ctx context.Context, v View, at time.Time, reason, co
 	if counts != "" && !c.countsRefused.Load() {
 		values = []*string{&counts, nil}
 	}
-	for _, value := range values {
+	for i, value := range values {
 		annotations[contract.AnnotationCounts] = value
 		after, err := c.annotate(ctx, v, annotations)
 		if !contentRefused(err) {
+			c.countsRefused.Store(err == nil && i > 0)
 			return after, err
 		}
-		c.countsRefused.Store(true)
 	}
 	delete(annotations, contract.AnnotationCounts)
-	return c.annotate(ctx, v, annotations)
+	after, err := c.annotate(ctx, v, annotations)
+	if len(values) > 0 { // otherwise hibernation itself may be what is refused
+		c.countsRefused.Store(err == nil)
+	}
+	return after, err
 }
 
 // contentRefused reports whether a patch may have been refused for what it contains.

@@ -294,6 +294,31 @@ func TestHibernate_leavesOutCountsThatAreRefused(t *testing.T) {
 	}
 }
 
+// A policy that refuses hibernation itself says nothing about the counts.
+func TestHibernate_writesCountsAfterAllWasRefused(t *testing.T) {
+	t.Parallel()
+	a, frozen := stocked(t), true
+	c := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if frozen && r.Method == http.MethodPatch {
+			w.Header().Set("Content-Type", "application/json")
+			status(w, http.StatusForbidden, "", "nothing changes at Christmas")
+			return
+		}
+		a.ServeHTTP(w, r)
+	}))
+	v, err := c.Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Hibernate(t.Context(), v, noon, "idle", "{}"); err == nil {
+		t.Fatal("it hibernates")
+	}
+	frozen = false
+	if v, err = c.Hibernate(t.Context(), v, noon, "idle", "{}"); err != nil || v.Annotations[contract.AnnotationCounts] != "{}" {
+		t.Errorf("counts %q, error %v", v.Annotations[contract.AnnotationCounts], err)
+	}
+}
+
 func TestHibernate_isNotSentWithoutAPrecondition(t *testing.T) {
 	t.Parallel()
 	a := stocked(t)

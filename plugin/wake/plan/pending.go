@@ -20,6 +20,8 @@ type Pending struct {
 	Names []string
 	// Changed is when the newest of them was made, was to be deleted, got another specification, or was due.
 	Changed time.Time
+	// Served says that the operator has made one of the Backups since the last wake, for which another run is due already.
+	Served bool
 }
 
 // SpecField is how an object's managed fields name its specification.
@@ -109,7 +111,10 @@ func (p *Plan) wakeForPending(cause contract.Cause, pending Pending, last contra
 	due := Wake{Cause: cause, By: pending.by()}
 	if !pending.Changed.After(last.At) || !pending.Changed.After(since.Add(-pendingTakes)) {
 		wait := longestPending
-		if last.Cause == cause {
+		switch {
+		case pending.Served:
+			wait = pendingTakes
+		case last.Cause == cause:
 			due.Unused = last.Unused + 1
 			wait = min(pendingTakes<<min(last.Unused, 6), longestPending)
 		}
@@ -117,8 +122,9 @@ func (p *Plan) wakeForPending(cause contract.Cause, pending Pending, last contra
 			since = last.At // the annotation that says since when it sleeps was removed
 		}
 		if until := since.Add(wait); now.Before(until) {
-			p.at(until)
-			p.Events = append(p.Events, pending.event(cause))
+			if p.at(until); !pending.Served {
+				p.Events = append(p.Events, pending.event(cause))
+			}
 			return
 		}
 	}

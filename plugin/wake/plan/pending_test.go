@@ -43,14 +43,14 @@ func TestPendingOf_findsWhatNoInstanceHasApplied(t *testing.T) {
 		{"nothing of what is applied", []metav1.Object{database(nil)}, Pending{}},
 		{"nor of what was found to be wrong", []metav1.Object{database(func(o *cnpgv1.Database) { o.Status.Applied = new(bool) })}, Pending{}},
 		{"one that was never applied, since it was made", []metav1.Object{database(func(o *cnpgv1.Database) { o.Status.ObservedGeneration = 0 })},
-			Pending{[]string{"Database db"}, made}},
-		{"one that has changed, since then", []metav1.Object{database(set("f:spec", now))}, Pending{[]string{"Database db"}, now}},
-		{"what an instance writes is no change", []metav1.Object{database(set("f:status", now))}, Pending{[]string{"Database db"}, made}},
-		{"one that an instance is to delete", []metav1.Object{database(deleted("x.io/y", "cnpg.io/deleteDatabase"))}, Pending{[]string{"Database db"}, now}},
+			Pending{Names: []string{"Database db"}, Changed: made}},
+		{"one that has changed, since then", []metav1.Object{database(set("f:spec", now))}, Pending{Names: []string{"Database db"}, Changed: now}},
+		{"what an instance writes is no change", []metav1.Object{database(set("f:status", now))}, Pending{Names: []string{"Database db"}, Changed: made}},
+		{"one that an instance is to delete", []metav1.Object{database(deleted("x.io/y", "cnpg.io/deleteDatabase"))}, Pending{Names: []string{"Database db"}, Changed: now}},
 		{"not if it waits for others", []metav1.Object{database(deleted("x.io/y"))}, Pending{}},
 		{"of every kind, sorted", []metav1.Object{
 			&cnpgv1.Subscription{ObjectMeta: other}, &cnpgv1.Publication{ObjectMeta: other}, &cnpgv1.DatabaseRole{ObjectMeta: other}, database(set("f:spec", now)),
-		}, Pending{[]string{"Database db", "DatabaseRole x", "Publication x", "Subscription x"}, now}},
+		}, Pending{Names: []string{"Database db", "DatabaseRole x", "Publication x", "Subscription x"}, Changed: now}},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +112,7 @@ func TestDecide_wakesForObjects(t *testing.T) {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
 			cluster := made(row.changes...)
-			state := State{Cluster: View(cluster, now), Annotations: cluster.Annotations, Pending: Pending{[]string{"Database db", "Database other"}, now.Add(-row.changed)}}
+			state := State{Cluster: View(cluster, now), Annotations: cluster.Annotations, Pending: Pending{Names: []string{"Database db", "Database other"}, Changed: now.Add(-row.changed)}}
 			var p Plan
 			p.wake(state, now)
 			got, unused := due(state, now), 0
@@ -143,7 +143,7 @@ func TestDecide_wakesLessAndLessForAnObjectThatCannotBeApplied(t *testing.T) {
 			t.Fatal(err)
 		}
 		cluster := made(switchedOn, annotate(contract.AnnotationAsleepSince, slept.Format(time.RFC3339)), annotate(contract.AnnotationLastWake, value))
-		state := State{Cluster: View(cluster, at), Annotations: cluster.Annotations, Pending: Pending{[]string{"Database db"}, now}}
+		state := State{Cluster: View(cluster, at), Annotations: cluster.Annotations, Pending: Pending{Names: []string{"Database db"}, Changed: now}}
 		if p := Decide(state, at); p.Wake != nil {
 			wakes = append(wakes, at.Sub(now).Round(time.Minute))
 			last = contract.LastWake{At: at, Cause: p.Wake.Cause, By: p.Wake.By, Unused: p.Wake.Unused}

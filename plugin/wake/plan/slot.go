@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -17,6 +18,8 @@ type Slot struct {
 	At time.Time
 	// Wakes is when the cluster is woken for it.
 	Wakes time.Time
+	// Made is when the operator has last made one; zero: never.
+	Made time.Time
 }
 
 // SlotsOf returns the next run of each of a cluster's ScheduledBackups that its wake resumes, or that is not suspended.
@@ -32,6 +35,9 @@ func SlotsOf(cluster *cnpgv1.Cluster, schedules []cnpgv1.ScheduledBackup) []Slot
 			continue
 		}
 		slot := Slot{Schedule: schedule.Name, At: at, Wakes: at}
+		if made := schedule.Status.LastCheckTime; made != nil {
+			slot.Made = made.Time
+		}
 		if !suspended { // one that was made during the sleep: its Backup fails unless the cluster is awake by then
 			slot.Wakes = at.Add(-unknownLead)
 		} else if over := min(spread, next.Sub(at)/10); over > 0 {
@@ -43,8 +49,8 @@ func SlotsOf(cluster *cnpgv1.Cluster, schedules []cnpgv1.ScheduledBackup) []Slot
 }
 
 // runs returns when the operator makes the next Backup of a schedule, and the one after that, by its own rules (1.30:
-// reconcileScheduledBackup in internal/controller/scheduledbackup_controller.go) and in its time zone, which is UTC. It
-// counts from its last look at a schedule that was not suspended. Zero: never.
+// reconcileScheduledBackup in internal/controller/scheduledbackup_controller.go) and in UTC, the time zone of its pods. It
+// counts from its first look at a schedule, and then from the last Backup that it has made. Zero: never.
 func runs(schedule *cnpgv1.ScheduledBackup) (at, next time.Time) {
 	times, err := cron.Parse(schedule.GetSchedule())
 	if err != nil {
@@ -71,6 +77,8 @@ func (p *Plan) wakeForBackups(slots []Slot, last contract.LastWake, since, now t
 		if slot.At.After(due.Changed) {
 			due.Changed = slot.At
 		}
+		due.Served = due.Served || slot.Made.After(last.At)
 	}
+	slices.Sort(due.Names)
 	p.wakeForPending(contract.CauseBackup, due, last, since, now)
 }

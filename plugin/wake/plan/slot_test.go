@@ -179,6 +179,30 @@ func TestDecide_wakesForBackups(t *testing.T) {
 	}
 }
 
+// Backups that take longer than the time between two of them are due again when the cluster falls asleep.
+func TestDecide_wakesAgainAfterABackup(t *testing.T) {
+	t.Parallel()
+	value, err := contract.LastWake{At: now.Add(-30 * time.Minute), Cause: contract.CauseBackup, By: "x", Unused: 7}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for asleep, want := range map[time.Duration]string{time.Second: "in 59s", time.Minute: "backup"} {
+		cluster := made(switchedOn, annotate(contract.AnnotationWake, "on-connect,backup"), annotate(contract.AnnotationLastWake, value),
+			annotate(contract.AnnotationAsleepSince, now.Add(-asleep).Format(time.RFC3339)))
+		state := State{Cluster: View(cluster, now), Annotations: cluster.Annotations, Slots: []Slot{
+			{Schedule: "b", At: now.Add(-20 * time.Minute), Wakes: now.Add(-20 * time.Minute), Made: now.Add(-29 * time.Minute)},
+			{Schedule: "a", At: now.Add(-time.Hour), Wakes: now.Add(-time.Hour)},
+		}}
+		var p Plan
+		if p.wake(state, now); len(p.Events) != 0 || due(state, now) != want {
+			t.Errorf("asleep for %s: %q, %d Events, want %q and none", asleep, due(state, now), len(p.Events), want)
+		}
+		if p.Wake != nil && (p.Wake.By != "ScheduledBackup a and 1 more" || p.Wake.Unused != 0) {
+			t.Errorf("woken for %s after %d in vain", p.Wake.By, p.Wake.Unused)
+		}
+	}
+}
+
 // TestDecide_wakesForEachBackup compares the wakes of ten weeks, around a leap day, with a calendar that is searched minute by
 // minute. The operator makes one Backup after each wake.
 func TestDecide_wakesForEachBackup(t *testing.T) {
