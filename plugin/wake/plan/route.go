@@ -120,14 +120,13 @@ func (state routing) routes(now time.Time) Routes {
 	if announcement, err := contract.ParseAnnouncement(cluster.Announced); err == nil && woken {
 		live, change := announcement.Valid(now)
 		switch {
-		case live && obstacle == ReasonManual:
+		case obstacle == ReasonManual && live && !slices.ContainsFunc(state.Services, func(s Service) bool { return s.Led }):
 			routes := Routes{Reason: ReasonAnnounced, Next: change}
 			if cluster.Acknowledged != cluster.Announced {
 				routes.Acknowledge = cluster.Announced
 			}
 			return routes
-		case obstacle == ReasonManual:
-			return Routes{Reason: obstacle, Next: change}
+		case obstacle == ReasonManual: // none is led away before its own endpoints are ready
 		case live:
 			routes := Routes{Lead: all(state.Services), Reason: ReasonAnnounced, Next: change}
 			routes.confirm(state, announcement)
@@ -142,7 +141,8 @@ func (state routing) routes(now time.Time) Routes {
 	routes := standIn(state, now)
 	switch {
 	case len(routes.Lead) == 0 && disarmed:
-		return disarm(cluster, obstacle)
+		routes = disarm(cluster, obstacle)
+		routes.Next = cmp.Or(routes.Next, next)
 	case routes.Next.IsZero():
 		routes.Next = next
 	}

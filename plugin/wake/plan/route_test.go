@@ -86,6 +86,8 @@ func TestRoutes(t *testing.T) {
 			Routes{Reason: ReasonAnnounced, Acknowledge: live, Next: now.Add(20 * time.Second)}},
 		{"once", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationGatewayReady, live), annotate(contract.AnnotationWake, "window")}, nil,
 			Routes{Reason: ReasonAnnounced, Next: now.Add(20 * time.Second)}},
+		{"not before a wake's Services have endpoints of their own", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, live), annotate(contract.AnnotationWake, "window")}, routed(true, false),
+			Routes{Lead: []types.UID{"r"}, Reason: ReasonWaking, Next: now.Add(time.Minute)}},
 		{"not after the deadline", []func(*cnpgv1.Cluster){annotate(contract.AnnotationAnnounced, announcement(0)), annotate(contract.AnnotationWake, "window")}, nil, Routes{Reason: ReasonManual}},
 		{"enabled=false disarms a sleeping cluster", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationEnabled, "false")}, nil, Routes{Reason: ReasonDisabled, Unwakeable: true}},
 		{"a bad annotation disarms it", []func(*cnpgv1.Cluster){asleep, annotate(contract.AnnotationActivity, "x")}, nil, Routes{Reason: ReasonInvalid, Unwakeable: true}},
