@@ -61,18 +61,26 @@ func TestPendingOf_findsWhatNoInstanceHasApplied(t *testing.T) {
 	}
 }
 
+// asleepFor is of a cluster that has slept for so long.
+func asleepFor(d time.Duration) func(*cnpgv1.Cluster) {
+	return annotate(contract.AnnotationAsleepSince, now.Add(-d).Format(time.RFC3339))
+}
+
+// wokenFor is of a cluster with that last wake.
+func wokenFor(t *testing.T, ago time.Duration, cause contract.Cause, unused int) func(*cnpgv1.Cluster) {
+	t.Helper()
+	value, err := contract.LastWake{At: now.Add(-ago), Cause: cause, By: "x", Unused: unused}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return annotate(contract.AnnotationLastWake, value)
+}
+
 func TestDecide_wakesForObjects(t *testing.T) {
 	t.Parallel()
 	type changes = []func(*cnpgv1.Cluster)
-	asleep := func(d time.Duration) func(*cnpgv1.Cluster) {
-		return annotate(contract.AnnotationAsleepSince, now.Add(-d).Format(time.RFC3339))
-	}
 	woken := func(ago time.Duration, cause contract.Cause, unused int) func(*cnpgv1.Cluster) {
-		value, err := contract.LastWake{At: now.Add(-ago), Cause: cause, By: "x", Unused: unused}.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return annotate(contract.AnnotationLastWake, value)
+		return wokenFor(t, ago, cause, unused)
 	}
 	const object = contract.CauseObject
 	day := 24 * time.Hour
@@ -83,28 +91,28 @@ func TestDecide_wakesForObjects(t *testing.T) {
 		want    string
 		unused  int
 	}{
-		{"at once for a change during the sleep", changes{switchedOn, asleep(time.Hour)}, time.Minute, "object", 0},
+		{"at once for a change during the sleep", changes{switchedOn, asleepFor(time.Hour)}, time.Minute, "object", 0},
 		{"from a doze too", changes{dozing}, time.Minute, "object", 0},
-		{"if the annotation lists objects alone", changes{switchedOn, asleep(time.Hour), annotate(contract.AnnotationWake, "objects")}, 0, "object", 0},
-		{"not if it does not list them", changes{switchedOn, asleep(time.Hour), annotate(contract.AnnotationWake, "on-connect,window")}, 0, "", 0},
-		{"nor if it says manual", changes{switchedOn, asleep(time.Hour), annotate(contract.AnnotationWake, "manual")}, 0, "", 0},
-		{"nor what a person put to sleep", changes{switchedOn, asleep(time.Hour), func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl") }}, 0, "", 0},
-		{"nor during a maintenance that risks volumes", changes{switchedOn, asleep(time.Hour), maintained(new(bool))}, 0, "", 0},
-		{"nor while the feature is off", changes{switchedOn, asleep(time.Hour), annotate(contract.AnnotationEnabled, "false")}, 0, "", 0},
+		{"if the annotation lists objects alone", changes{switchedOn, asleepFor(time.Hour), annotate(contract.AnnotationWake, "objects")}, 0, "object", 0},
+		{"not if it does not list them", changes{switchedOn, asleepFor(time.Hour), annotate(contract.AnnotationWake, "on-connect,window")}, 0, "", 0},
+		{"nor if it says manual", changes{switchedOn, asleepFor(time.Hour), annotate(contract.AnnotationWake, "manual")}, 0, "", 0},
+		{"nor what a person put to sleep", changes{switchedOn, asleepFor(time.Hour), func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl") }}, 0, "", 0},
+		{"nor during a maintenance that risks volumes", changes{switchedOn, asleepFor(time.Hour), maintained(new(bool))}, 0, "", 0},
+		{"nor while the feature is off", changes{switchedOn, asleepFor(time.Hour), annotate(contract.AnnotationEnabled, "false")}, 0, "", 0},
 		{"nor what is awake", nil, 0, "", 0},
-		{"a request goes before", changes{switchedOn, asleep(time.Hour), annotate(contract.AnnotationWakeRequested, now.Format(time.RFC3339))}, 0, "request", 0},
+		{"a request goes before", changes{switchedOn, asleepFor(time.Hour), annotate(contract.AnnotationWakeRequested, now.Format(time.RFC3339))}, 0, "request", 0},
 		{"a window too", changes{
-			switchedOn, asleep(time.Hour), annotate(contract.AnnotationWake, "window,objects"), annotate(contract.AnnotationKeepAwake, "Sun 12:00-18:00 UTC"),
+			switchedOn, asleepFor(time.Hour), annotate(contract.AnnotationWake, "window,objects"), annotate(contract.AnnotationKeepAwake, "Sun 12:00-18:00 UTC"),
 		}, 0, "window", 0},
-		{"at once for a change while it fell asleep", changes{switchedOn, asleep(time.Second), woken(day, "", 0)}, time.Minute, "object", 0},
-		{"not for one that the awake cluster had time for", changes{switchedOn, asleep(time.Second), woken(day, "", 0)}, time.Hour, "in 59m59s ObjectPending", 0},
-		{"but an hour later", changes{switchedOn, asleep(time.Hour), woken(day, "", 0)}, 2 * time.Hour, "object", 0},
-		{"at once for a change since the last wake for objects", changes{switchedOn, asleep(time.Second), woken(2*time.Minute, object, 7)}, time.Second, "object", 0},
-		{"otherwise after a minute of sleep", changes{switchedOn, asleep(time.Second), woken(2*time.Minute, object, 0)}, day, "in 59s ObjectPending", 0},
-		{"which ends", changes{switchedOn, asleep(time.Minute), woken(3*time.Minute, object, 0)}, day, "object", 1},
-		{"then after two", changes{switchedOn, asleep(time.Minute), woken(3*time.Minute, object, 1)}, day, "in 1m0s ObjectPending", 0},
-		{"then after four", changes{switchedOn, asleep(time.Minute), woken(3*time.Minute, object, 2)}, day, "in 3m0s ObjectPending", 0},
-		{"at most after an hour", changes{switchedOn, asleep(time.Minute), woken(3*time.Minute, object, 90)}, day, "in 59m0s ObjectPending", 0},
+		{"at once for a change while it fell asleep", changes{switchedOn, asleepFor(time.Second), woken(day, "", 0)}, time.Minute, "object", 0},
+		{"not for one that the awake cluster had time for", changes{switchedOn, asleepFor(time.Second), woken(day, "", 0)}, time.Hour, "in 59m59s ObjectPending", 0},
+		{"but an hour later", changes{switchedOn, asleepFor(time.Hour), woken(day, "", 0)}, 2 * time.Hour, "object", 0},
+		{"at once for a change since the last wake for objects", changes{switchedOn, asleepFor(time.Second), woken(2*time.Minute, object, 7)}, time.Second, "object", 0},
+		{"otherwise after a minute of sleep", changes{switchedOn, asleepFor(time.Second), woken(2*time.Minute, object, 0)}, day, "in 59s ObjectPending", 0},
+		{"which ends", changes{switchedOn, asleepFor(time.Minute), woken(3*time.Minute, object, 0)}, day, "object", 1},
+		{"then after two", changes{switchedOn, asleepFor(time.Minute), woken(3*time.Minute, object, 1)}, day, "in 1m0s ObjectPending", 0},
+		{"then after four", changes{switchedOn, asleepFor(time.Minute), woken(3*time.Minute, object, 2)}, day, "in 3m0s ObjectPending", 0},
+		{"at most after an hour", changes{switchedOn, asleepFor(time.Minute), woken(3*time.Minute, object, 90)}, day, "in 59m0s ObjectPending", 0},
 		{"also of a doze that was shorter than a minute", changes{dozing, annotate(contract.AnnotationDozingSince, now.Format(time.RFC3339)), woken(40*time.Second, object, 0)}, 50 * time.Second,
 			"in 1m0s ObjectPending", 0},
 		{"from the wake on if the time of the sleep was removed", changes{switchedOn, woken(30*time.Second, object, 0)}, day, "in 30s ObjectPending", 0},

@@ -113,15 +113,8 @@ func TestSlotsOf_spreadsAFleet(t *testing.T) {
 func TestDecide_wakesForBackups(t *testing.T) {
 	t.Parallel()
 	type changes = []func(*cnpgv1.Cluster)
-	asleep := func(d time.Duration) func(*cnpgv1.Cluster) {
-		return annotate(contract.AnnotationAsleepSince, now.Add(-d).Format(time.RFC3339))
-	}
 	woken := func(ago time.Duration, cause contract.Cause, unused int) func(*cnpgv1.Cluster) {
-		value, err := contract.LastWake{At: now.Add(-ago), Cause: cause, By: "x", Unused: unused}.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return annotate(contract.AnnotationLastWake, value)
+		return wokenFor(t, ago, cause, unused)
 	}
 	list := annotate(contract.AnnotationWake, "on-connect,backup")
 	const backup = contract.CauseBackup
@@ -133,28 +126,28 @@ func TestDecide_wakesForBackups(t *testing.T) {
 		want    string
 		unused  int
 	}{
-		{"at its time", changes{switchedOn, asleep(time.Hour), list}, []time.Duration{0}, "backup", 0},
-		{"later if the plugin was down", changes{switchedOn, asleep(day), list, woken(2*day, "", 0)}, []time.Duration{20 * time.Hour}, "backup", 0},
-		{"not before", changes{switchedOn, asleep(time.Hour), list}, []time.Duration{-time.Hour}, "in 1h0m0s", 0},
-		{"the first of several", changes{switchedOn, asleep(time.Hour), list}, []time.Duration{-time.Hour, -time.Minute}, "in 1m0s", 0},
+		{"at its time", changes{switchedOn, asleepFor(time.Hour), list}, []time.Duration{0}, "backup", 0},
+		{"later if the plugin was down", changes{switchedOn, asleepFor(day), list, woken(2*day, "", 0)}, []time.Duration{20 * time.Hour}, "backup", 0},
+		{"not before", changes{switchedOn, asleepFor(time.Hour), list}, []time.Duration{-time.Hour}, "in 1h0m0s", 0},
+		{"the first of several", changes{switchedOn, asleepFor(time.Hour), list}, []time.Duration{-time.Hour, -time.Minute}, "in 1m0s", 0},
 		{"from a doze too", changes{dozing, list}, []time.Duration{0}, "backup", 0},
-		{"if the annotation lists them alone", changes{switchedOn, asleep(time.Hour), annotate(contract.AnnotationWake, "backup")}, []time.Duration{0}, "backup", 0},
-		{"not by default", changes{switchedOn, asleep(time.Hour)}, []time.Duration{0}, "", 0},
+		{"if the annotation lists them alone", changes{switchedOn, asleepFor(time.Hour), annotate(contract.AnnotationWake, "backup")}, []time.Duration{0}, "backup", 0},
+		{"not by default", changes{switchedOn, asleepFor(time.Hour)}, []time.Duration{0}, "", 0},
 		{"nor from a doze", changes{dozing}, []time.Duration{0}, "", 0},
-		{"nor if it says manual", changes{switchedOn, asleep(time.Hour), annotate(contract.AnnotationWake, "manual")}, []time.Duration{0}, "", 0},
-		{"nor what a person put to sleep", changes{switchedOn, asleep(time.Hour), list, func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl") }}, []time.Duration{0}, "", 0},
-		{"nor during a maintenance that risks volumes", changes{switchedOn, asleep(time.Hour), list, maintained(new(bool))}, []time.Duration{0}, "", 0},
-		{"nor while the feature is off", changes{switchedOn, asleep(time.Hour), list, annotate(contract.AnnotationEnabled, "false")}, []time.Duration{0}, "", 0},
+		{"nor if it says manual", changes{switchedOn, asleepFor(time.Hour), annotate(contract.AnnotationWake, "manual")}, []time.Duration{0}, "", 0},
+		{"nor what a person put to sleep", changes{switchedOn, asleepFor(time.Hour), list, func(c *cnpgv1.Cluster) { c.ManagedFields = by("kubectl") }}, []time.Duration{0}, "", 0},
+		{"nor during a maintenance that risks volumes", changes{switchedOn, asleepFor(time.Hour), list, maintained(new(bool))}, []time.Duration{0}, "", 0},
+		{"nor while the feature is off", changes{switchedOn, asleepFor(time.Hour), list, annotate(contract.AnnotationEnabled, "false")}, []time.Duration{0}, "", 0},
 		{"nor what is awake", changes{list}, []time.Duration{0}, "", 0},
-		{"a request goes before", changes{switchedOn, asleep(time.Hour), list, annotate(contract.AnnotationWakeRequested, now.Format(time.RFC3339))}, []time.Duration{0}, "request", 0},
-		{"at once for one that was due while it fell asleep", changes{switchedOn, asleep(time.Second), list, woken(day, "", 0)}, []time.Duration{time.Minute}, "backup", 0},
-		{"at once for one since the last wake for a Backup", changes{switchedOn, asleep(time.Second), list, woken(2*time.Minute, backup, 7)}, []time.Duration{time.Second}, "backup", 0},
-		{"although another stays pending", changes{switchedOn, asleep(time.Second), list, woken(2*time.Minute, backup, 7)}, []time.Duration{day, time.Second}, "backup", 0},
-		{"otherwise after a minute of sleep", changes{switchedOn, asleep(time.Second), list, woken(2*time.Minute, backup, 0)}, []time.Duration{day}, "in 59s BackupPending", 0},
-		{"which ends", changes{switchedOn, asleep(time.Minute), list, woken(3*time.Minute, backup, 0)}, []time.Duration{day}, "backup", 1},
-		{"then after two", changes{switchedOn, asleep(time.Minute), list, woken(3*time.Minute, backup, 1)}, []time.Duration{day}, "in 1m0s BackupPending", 0},
-		{"at most after an hour", changes{switchedOn, asleep(time.Minute), list, woken(3*time.Minute, backup, 90)}, []time.Duration{day}, "in 59m0s BackupPending", 0},
-		{"after an hour if the last wake was for anything else", changes{switchedOn, asleep(time.Minute), list, woken(3*time.Minute, contract.CauseObject, 0)}, []time.Duration{day}, "in 59m0s BackupPending", 0},
+		{"a request goes before", changes{switchedOn, asleepFor(time.Hour), list, annotate(contract.AnnotationWakeRequested, now.Format(time.RFC3339))}, []time.Duration{0}, "request", 0},
+		{"at once for one that was due while it fell asleep", changes{switchedOn, asleepFor(time.Second), list, woken(day, "", 0)}, []time.Duration{time.Minute}, "backup", 0},
+		{"at once for one since the last wake for a Backup", changes{switchedOn, asleepFor(time.Second), list, woken(2*time.Minute, backup, 7)}, []time.Duration{time.Second}, "backup", 0},
+		{"although another stays pending", changes{switchedOn, asleepFor(time.Second), list, woken(2*time.Minute, backup, 7)}, []time.Duration{day, time.Second}, "backup", 0},
+		{"otherwise after a minute of sleep", changes{switchedOn, asleepFor(time.Second), list, woken(2*time.Minute, backup, 0)}, []time.Duration{day}, "in 59s BackupPending", 0},
+		{"which ends", changes{switchedOn, asleepFor(time.Minute), list, woken(3*time.Minute, backup, 0)}, []time.Duration{day}, "backup", 1},
+		{"then after two", changes{switchedOn, asleepFor(time.Minute), list, woken(3*time.Minute, backup, 1)}, []time.Duration{day}, "in 1m0s BackupPending", 0},
+		{"at most after an hour", changes{switchedOn, asleepFor(time.Minute), list, woken(3*time.Minute, backup, 90)}, []time.Duration{day}, "in 59m0s BackupPending", 0},
+		{"after an hour if the last wake was for anything else", changes{switchedOn, asleepFor(time.Minute), list, woken(3*time.Minute, contract.CauseObject, 0)}, []time.Duration{day}, "in 59m0s BackupPending", 0},
 	} {
 		t.Run(row.rule, func(t *testing.T) {
 			t.Parallel()
@@ -182,13 +175,9 @@ func TestDecide_wakesForBackups(t *testing.T) {
 // Backups that take longer than the time between two of them are due again when the cluster falls asleep.
 func TestDecide_wakesAgainAfterABackup(t *testing.T) {
 	t.Parallel()
-	value, err := contract.LastWake{At: now.Add(-30 * time.Minute), Cause: contract.CauseBackup, By: "x", Unused: 7}.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for asleep, want := range map[time.Duration]string{time.Second: "in 59s", time.Minute: "backup"} {
-		cluster := made(switchedOn, annotate(contract.AnnotationWake, "on-connect,backup"), annotate(contract.AnnotationLastWake, value),
-			annotate(contract.AnnotationAsleepSince, now.Add(-asleep).Format(time.RFC3339)))
+		cluster := made(switchedOn, annotate(contract.AnnotationWake, "on-connect,backup"), asleepFor(asleep),
+			wokenFor(t, 30*time.Minute, contract.CauseBackup, 7))
 		state := State{Cluster: View(cluster, now), Annotations: cluster.Annotations, Slots: []Slot{
 			{Schedule: "b", At: now.Add(-20 * time.Minute), Wakes: now.Add(-20 * time.Minute), Made: now.Add(-29 * time.Minute)},
 			{Schedule: "a", At: now.Add(-time.Hour), Wakes: now.Add(-time.Hour)},
