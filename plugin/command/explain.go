@@ -98,7 +98,8 @@ func (a *access) explained(ctx context.Context, s seen, problem error, now time.
 	effective := contract.Effective(cluster.Annotations)
 	for _, key := range []string{
 		contract.AnnotationEnabled, contract.AnnotationInactivityMinutes, contract.AnnotationDozeMinutes, contract.AnnotationActivity, contract.AnnotationIgnore, contract.AnnotationKeepAwake, contract.AnnotationKeepAwakeUntil, contract.AnnotationWake,
-		contract.AnnotationGatewayAddress, contract.AnnotationSidecarUpdate, contract.AnnotationDatabase, contract.AnnotationSleepRequested, contract.AnnotationWakeRequested, contract.AnnotationUnroutableServices,
+		contract.AnnotationGatewayAddress, contract.AnnotationSidecarUpdate, contract.AnnotationPoolers, contract.AnnotationDatabase,
+		contract.AnnotationSleepRequested, contract.AnnotationWakeRequested, contract.AnnotationUnroutableServices,
 	} {
 		if value, there := effective[key]; there {
 			e.Rules[strings.TrimPrefix(key, contract.Prefix)] = value

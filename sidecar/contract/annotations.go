@@ -42,6 +42,9 @@ const (
 	// from the gateway's: with [GatewayReject] a client that woke the cluster is asked to reconnect, with
 	// [GatewayAccept] it is routed through the gateway, whose address PostgreSQL then sees. Default: [GatewayReject].
 	AnnotationGatewayAddress = Prefix + "gateway-address"
+	// AnnotationPoolers specifies what becomes of the cluster's Poolers while it hibernates: with [PoolersSleep] they have
+	// no instances until it wakes, with [None] they keep them. Default: [None].
+	AnnotationPoolers = Prefix + "poolers"
 	// AnnotationSidecarUpdate specifies when a new sidecar reaches the running instances: with [UpdateOnRestart] the
 	// pod that is made next, with [UpdateImmediate] by a rolling update of the operator. Default: the setting
 	// `SIDECAR_UPDATE`.
@@ -93,6 +96,8 @@ const (
 	AnnotationCounts = "scale-to-zero.xata.io/counts"
 	// AnnotationSuspended marks a ScheduledBackup that was suspended for the sleep, with the time in RFC 3339.
 	AnnotationSuspended = Prefix + "suspended"
+	// AnnotationInstances marks a Pooler that was scaled to zero for the sleep, with the number of instances that it had.
+	AnnotationInstances = Prefix + "instances"
 )
 
 // AnnotationUnroutable, on a Service, specifies whether its cluster may sleep although the Service's clients cannot be
@@ -110,8 +115,8 @@ const (
 // EnabledObserve is the third value of [AnnotationEnabled]: how the cluster would have slept is only counted.
 const EnabledObserve = "observe"
 
-// None is the value of [AnnotationDozeMinutes], [AnnotationIgnore] and [AnnotationKeepAwake] that overrides the
-// Namespace's default with nothing.
+// None is the value of [AnnotationDozeMinutes], [AnnotationIgnore], [AnnotationKeepAwake] and [AnnotationPoolers] that
+// overrides the Namespace's default with nothing.
 const None = "none"
 
 // Values of [AnnotationActivity].
@@ -143,6 +148,9 @@ const (
 	// GatewayReject: clients are asked to reconnect once the cluster is awake.
 	GatewayReject = "reject"
 )
+
+// PoolersSleep is the value of [AnnotationPoolers] with which Poolers are scaled to zero while the cluster hibernates.
+const PoolersSleep = "sleep"
 
 // Limits of the annotations' values.
 const (

@@ -52,6 +52,8 @@ type Policy struct {
 	Manual, OnWindow, OnObjects, OnBackup bool
 	// AcceptGateway says that PostgreSQL may see the gateway's address even if rules distinguish addresses.
 	AcceptGateway bool
+	// PoolersSleep says that the cluster's Poolers have no instances while it hibernates.
+	PoolersSleep bool
 }
 
 // Watches reports whether the sessions are watched.
@@ -147,10 +149,11 @@ const (
 	allowedUntil     = `allowed is a time of RFC 3339, at most 7 days ahead, such as "2026-03-01T18:00:00Z"`
 	allowedRequest   = `allowed is a time of RFC 3339, at most 5 minutes ahead, such as "2026-03-01T18:00:00Z"`
 	allowedGateway   = `allowed are "accept" and "reject"`
+	allowedPoolers   = `allowed are "sleep" and "none"`
 	allowedUpdate    = `allowed are "on-restart" and "immediate"`
 	allowedOnCluster = "set it on a Cluster; it cannot be a default"
 	allowedDefaults  = "only the plugin writes this annotation; remove it"
-	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake-requested, wake, gateway-address, sidecar-update and database"
+	unknownKey       = "there is no such annotation; known are enabled, inactivity-minutes, doze-minutes, activity, ignore, keep-awake, keep-awake-until, sleep-requested, wake-requested, wake, gateway-address, sidecar-update, poolers and database"
 )
 
 // ofOneCluster are the annotations that are no defaults for others.
@@ -158,7 +161,7 @@ var ofOneCluster = []string{
 	contract.AnnotationKeepAwakeUntil, contract.AnnotationSleepRequested, contract.AnnotationWakeRequested,
 	contract.AnnotationAnnounced, contract.AnnotationGatewayReady, contract.AnnotationGatewayHolding, contract.AnnotationDozingSince, contract.AnnotationPostgresStopped, contract.AnnotationRestartFailed,
 	contract.AnnotationAsleepSince, contract.AnnotationAsleepReason, contract.AnnotationLastWake, contract.AnnotationUnroutableServices,
-	contract.AnnotationSuspended,
+	contract.AnnotationSuspended, contract.AnnotationInstances,
 }
 
 // decimal matches digits with an optional fraction, but no sign, exponent, space or hexadecimal digits, which
@@ -277,6 +280,11 @@ func (p *Policy) read(key, value string, now time.Time) (allowed string) {
 			return allowedGateway
 		}
 		p.AcceptGateway = value == contract.GatewayAccept
+	case contract.AnnotationPoolers:
+		if value != contract.PoolersSleep && value != contract.None {
+			return allowedPoolers
+		}
+		p.PoolersSleep = value == contract.PoolersSleep
 	case contract.AnnotationSidecarUpdate:
 		if value != contract.UpdateOnRestart && value != contract.UpdateImmediate {
 			return allowedUpdate

@@ -47,6 +47,8 @@ var rules = []annotationRule{
 	{contract.AnnotationGatewayAddress, bad, []string{"", "yes", "Accept"}},
 	{contract.AnnotationSidecarUpdate, good, []string{"on-restart", "immediate"}},
 	{contract.AnnotationSidecarUpdate, bad, []string{"", "now", "Immediate", "on-restart "}},
+	{contract.AnnotationPoolers, good, []string{"sleep", "none"}},
+	{contract.AnnotationPoolers, bad, []string{"", "true", "Sleep", "sleep "}},
 	{contract.AnnotationDatabase, good, []string{"", "orders", "Any Name", "ü;--"}},
 	{contract.AnnotationIgnore, good, []string{
 		"none", "user=monitoring application=datadog*; client=192.0.2.10", "user=a,user=b;;", " user=a\tdatabase=b ", "application=a=b", "user=user=x",
@@ -95,6 +97,7 @@ var rules = []annotationRule{
 	{contract.AnnotationLastWake, good, []string{"x"}},
 	{contract.AnnotationUnroutableServices, good, []string{"x"}},
 	{contract.AnnotationSuspended, good, []string{"x"}},
+	{contract.AnnotationInstances, good, []string{"x"}},
 	{"xata.io/other", good, []string{"x"}},
 	{"xata.io/scale-to-zero", good, []string{"x"}},
 	{contract.Prefix + "inactivity-minute", bad, []string{"5", ""}},
