@@ -58,7 +58,7 @@ func Route(
 	spec := &service.Spec
 	external := spec.Type == corev1.ServiceTypeExternalName
 	switch {
-	case !service.DeletionTimestamp.IsZero() || len(spec.Selector) == 0 || spec.Selector[labelPooler] != "":
+	case !service.DeletionTimestamp.IsZero() || len(spec.Selector) == 0 || PoolerOf(service) != "":
 		return Unrelated, ""
 	case !external && (spec.ClusterIP == "" || spec.ClusterIP == headless || len(portNames(service)) == 0):
 		return Unrelated, ""

@@ -24,16 +24,19 @@ const (
 	LabelPodRole = "cnpg.io/podRole"
 	// NamePostgres is what the instances' container calls PostgreSQL's port.
 	NamePostgres = "postgresql"
+	// NamePgBouncer is what the container of a Pooler's pods calls PgBouncer's port, which has PostgreSQL's number.
+	NamePgBouncer = "pgbouncer"
 	// LabelInstanceRole is the role of an instance. The operator sets it some seconds after a pod has started.
 	LabelInstanceRole = "cnpg.io/instanceRole"
 
-	labelPooler       = "cnpg.io/poolerName"
+	labelPooler       = "cnpg.io/poolerName" // the Pooler, on the pods of its PgBouncer and so in its Service's selector
 	labelInstanceName = "cnpg.io/instanceName"
 	labelOldRole      = "role" // the deprecated form of LabelInstanceRole
 	labelVersion      = "app.kubernetes.io/version"
 	roleInstance      = "instance"
 	rolePrimary       = "primary"
 	roleReplica       = "replica"
+	rolePooler        = "pooler"
 	headless          = "None"
 	kindOfCluster     = "Cluster"
 )
@@ -79,7 +82,7 @@ func MayRoute(service *corev1.Service) bool {
 		(len(portNames(service)) != 0 || service.Spec.Type == corev1.ServiceTypeExternalName)
 }
 
-// portNames are the names of the Service's ports that lead to PostgreSQL.
+// portNames are the names of the Service's ports that lead to PostgreSQL, or to PgBouncer.
 func portNames(service *corev1.Service) []string {
 	var names []string
 	for _, port := range service.Spec.Ports {
@@ -89,6 +92,7 @@ func portNames(service *corev1.Service) []string {
 		target := port.TargetPort
 		postgres := target.Type == intstr.Int && target.IntVal == contract.PostgresPort ||
 			target.Type == intstr.String && target.StrVal == NamePostgres ||
+			target.Type == intstr.String && target.StrVal == NamePgBouncer && PoolerOf(service) != "" ||
 			target == intstr.IntOrString{} && port.Port == contract.PostgresPort // unset means the same number
 		if postgres {
 			names = append(names, port.Name)

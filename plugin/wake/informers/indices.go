@@ -26,6 +26,9 @@ const (
 	byAddress = "address" // pods
 )
 
+// ofPooler precedes the name of the Pooler by which the Services are found whose selectors name it.
+const ofPooler = "pooler/"
+
 // anyCluster is by which Services are found whose selector names no cluster.
 const anyCluster = "*"
 
@@ -111,11 +114,15 @@ func addressesOf(o client.Object) []string {
 	return addresses
 }
 
-// selectedBy is the cluster whose instances alone a Service may select, [anyCluster], or empty if it selects none.
+// selectedBy is the cluster whose instances alone a Service may select, [ofPooler] with the Pooler whose, [anyCluster],
+// or empty if it selects none.
 func selectedBy(o client.Object) string {
 	service, ok := o.(*corev1.Service)
 	if !ok || !endpointslice.MayRoute(service) {
 		return ""
+	}
+	if pooler := endpointslice.PoolerOf(service); pooler != "" {
+		return ofPooler + pooler
 	}
 	return cmp.Or(service.Spec.Selector[endpointslice.LabelCluster], anyCluster)
 }

@@ -93,14 +93,7 @@ var fieldsOfInterest = [][]byte{
 // ofCluster keeps what the plugin reads, and of the managed fields the entries that say who turned hibernation on and
 // who set the fence.
 func ofCluster(c *cnpgv1.Cluster) {
-	var kept []metav1.ManagedFieldsEntry
-	for _, entry := range c.ManagedFields {
-		contains := func(field []byte) bool { return bytes.Contains(entry.FieldsV1.GetRawBytes(), field) }
-		if slices.ContainsFunc(fieldsOfInterest, contains) {
-			kept = append(kept, entry)
-		}
-	}
-	c.ManagedFields, c.Labels, c.Annotations = kept, nil, maps.Clone(c.Annotations)
+	c.ManagedFields, c.Labels, c.Annotations = entriesWith(c.ManagedFields, fieldsOfInterest...), nil, maps.Clone(c.Annotations)
 	delete(c.Annotations, corev1.LastAppliedConfigAnnotation)
 	delete(c.Annotations, contract.AnnotationCounts)
 	c.Spec = cnpgv1.ClusterSpec{
@@ -114,6 +107,17 @@ func ofCluster(c *cnpgv1.Cluster) {
 		Phase: c.Status.Phase, PhaseReason: c.Status.PhaseReason, SecretsResourceVersion: c.Status.SecretsResourceVersion,
 		CommitHash: c.Status.CommitHash, PluginStatus: c.Status.PluginStatus,
 	}
+}
+
+// entriesWith are the entries that contain one of the fields.
+func entriesWith(entries []metav1.ManagedFieldsEntry, fields ...[]byte) (kept []metav1.ManagedFieldsEntry) {
+	for _, entry := range entries {
+		contains := func(field []byte) bool { return bytes.Contains(entry.FieldsV1.GetRawBytes(), field) }
+		if slices.ContainsFunc(fields, contains) {
+			kept = append(kept, entry)
+		}
+	}
+	return kept
 }
 
 // ofService keeps the name of a Service that leads to no instances.

@@ -186,6 +186,33 @@ func TestNothingIsKeptThatNoDecisionNeeds(t *testing.T) {
 			}
 		}
 	})
+	t.Run("of a Pooler how many instances it has, who has set that, which pods it has and whom it serves", func(t *testing.T) {
+		t.Parallel()
+		have := &cnpgv1.Pooler{ObjectMeta: *meta.DeepCopy(), Spec: cnpgv1.PoolerSpec{
+			Cluster: cnpgv1.LocalObjectReference{Name: "orders"}, Type: cnpgv1.PoolerTypeRO, Instances: ptr.To(int32(3)), ServiceAccountName: "x",
+			Template: &cnpgv1.PodTemplateSpec{
+				ObjectMeta: cnpgv1.Metadata{Labels: map[string]string{"team": "x"}, Annotations: map[string]string{"a": "b"}},
+				Spec:       corev1.PodSpec{NodeName: "n"},
+			},
+			PgBouncer: &cnpgv1.PgBouncerSpec{PgHBA: []string{"x"}, Parameters: map[string]string{"a": "b"}},
+		}, Status: cnpgv1.PoolerStatus{Instances: 3}}
+		scaled := metav1.ManagedFieldsEntry{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:instances":{}}}`)}
+		have.ManagedFields = append(have.ManagedFields, scaled)
+		have.Annotations[contract.AnnotationInstances] = "3"
+		want := &cnpgv1.Pooler{ObjectMeta: *named.DeepCopy(), Spec: cnpgv1.PoolerSpec{
+			Cluster: cnpgv1.LocalObjectReference{Name: "orders"}, Type: cnpgv1.PoolerTypeRO, Instances: ptr.To(int32(3)),
+			Template:  &cnpgv1.PodTemplateSpec{ObjectMeta: cnpgv1.Metadata{Labels: map[string]string{"team": "x"}}},
+			PgBouncer: &cnpgv1.PgBouncerSpec{PgHBA: []string{"x"}},
+		}}
+		want.ManagedFields, want.Annotations = []metav1.ManagedFieldsEntry{scaled}, map[string]string{contract.AnnotationInstances: "3"}
+		once := through(t, have)
+		if diff := cmp.Diff(want, once); diff != "" {
+			t.Errorf("Pooler (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(want, through(t, once)); diff != "" {
+			t.Errorf("Pooler again (-want +got):\n%s", diff)
+		}
+	})
 	t.Run("a slice of ours or of instances stays whole, to be compared", func(t *testing.T) {
 		t.Parallel()
 		for manager, port := range map[string]int32{endpointslice.ManagedBy: 7, "endpointslice-controller.k8s.io": 5432} {

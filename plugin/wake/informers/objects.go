@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
+	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
 // kind is a kind of objects that only a running instance of their cluster applies and deletes.
@@ -28,7 +29,11 @@ var kinds = []kind{
 	{&cnpgv1.DatabaseRole{}, func() client.ObjectList { return &cnpgv1.DatabaseRoleList{} }},
 	{&cnpgv1.Publication{}, func() client.ObjectList { return &cnpgv1.PublicationList{} }},
 	{&cnpgv1.Subscription{}, func() client.ObjectList { return &cnpgv1.SubscriptionList{} }},
+	poolers,
 }
+
+// poolers are no such objects, and watched like them.
+var poolers = kind{&cnpgv1.Pooler{}, func() client.ObjectList { return &cnpgv1.PoolerList{} }}
 
 // ofOneCluster is an object of these kinds.
 type ofOneCluster interface {
@@ -38,6 +43,8 @@ type ofOneCluster interface {
 func referenced(o client.Object) []string {
 	switch object := o.(type) {
 	case *cnpgv1.ScheduledBackup:
+		return unlessEmpty(object.Spec.Cluster.Name)
+	case *cnpgv1.Pooler:
 		return unlessEmpty(object.Spec.Cluster.Name)
 	case ofOneCluster:
 		return unlessEmpty(object.GetClusterRef().Name)
@@ -68,7 +75,7 @@ func knownTo(api client.Client, logger *slog.Logger) ([]kind, error) {
 	return known, nil
 }
 
-// Kinds are the kinds of [Reader.Objects].
+// Kinds are the kinds of [Reader.Objects] and [Reader.Poolers].
 func (r Reader) Kinds() []client.Object {
 	var objects []client.Object
 	for _, kind := range r.kinds {
@@ -81,6 +88,9 @@ func (r Reader) Kinds() []client.Object {
 func (r Reader) Objects(ctx context.Context, cluster types.NamespacedName) ([]metav1.Object, error) {
 	var objects []metav1.Object
 	for _, kind := range r.kinds {
+		if kind.object == poolers.object {
+			continue
+		}
 		of := client.MatchingFields{byCluster: cluster.Name}
 		found, err := list(ctx, r, kind.list(), client.InNamespace(cluster.Namespace), of)
 		if err != nil {
@@ -122,9 +132,29 @@ func Transform(object any) (any, error) {
 		return without(ofPublication)(object)
 	case *cnpgv1.Subscription:
 		return without(ofSubscription)(object)
+	case *cnpgv1.Pooler:
+		return without(ofPoolers)(object)
 	default:
 		return object, nil
 	}
+}
+
+// ofPoolers keeps of a Pooler how many instances it has and who has set that, which pods it has, and whom it serves.
+func ofPoolers(o *cnpgv1.Pooler) {
+	o.ManagedFields = entriesWith(o.ManagedFields, []byte(`"f:instances"`))
+	mark, marked := o.Annotations[contract.AnnotationInstances]
+	o.Labels, o.Annotations, o.OwnerReferences, o.Status = nil, nil, nil, cnpgv1.PoolerStatus{}
+	if marked {
+		o.Annotations = map[string]string{contract.AnnotationInstances: mark}
+	}
+	kept := cnpgv1.PoolerSpec{Cluster: o.Spec.Cluster, Type: o.Spec.Type, Instances: o.Spec.Instances}
+	if o.Spec.Template != nil {
+		kept.Template = &cnpgv1.PodTemplateSpec{ObjectMeta: cnpgv1.Metadata{Labels: o.Spec.Template.ObjectMeta.Labels}}
+	}
+	if o.Spec.PgBouncer != nil {
+		kept.PgBouncer = &cnpgv1.PgBouncerSpec{PgHBA: o.Spec.PgBouncer.PgHBA}
+	}
+	o.Spec = kept
 }
 
 func ofDatabase(o *cnpgv1.Database) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -47,21 +48,47 @@ func (r Reader) Clusters(ctx context.Context, namespace string) ([]cnpgv1.Cluste
 	return found.Items, err
 }
 
-// Services are those that may select instances of the cluster: those whose selectors name it, and those whose selectors
-// name none.
+// Services are those that may select instances of the cluster or pods of its Poolers: those whose selectors name it or
+// one of those, and those whose selectors name none.
 func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]corev1.Service, error) {
 	named, err := r.servicesOf(ctx, cluster.Namespace, cluster.Name)
 	if err != nil {
 		return nil, err
 	}
 	others, err := r.servicesOf(ctx, cluster.Namespace, anyCluster)
-	return append(named, others...), err
+	if err != nil {
+		return nil, err
+	}
+	found := append(named, others...)
+	poolers, err := r.Poolers(ctx, cluster)
+	for i := range poolers {
+		leading, failed := r.servicesOf(ctx, cluster.Namespace, ofPooler+poolers[i].Name)
+		if failed != nil {
+			return nil, failed
+		}
+		found = append(found, leading...)
+	}
+	return found, err
+}
+
+// Poolers are those of the cluster; none if the API server does not have the kind.
+func (r Reader) Poolers(ctx context.Context, cluster types.NamespacedName) ([]cnpgv1.Pooler, error) {
+	if !r.watchesPoolers() {
+		return nil, nil
+	}
+	of := client.MatchingFields{byCluster: cluster.Name}
+	found, err := list(ctx, r, &cnpgv1.PoolerList{}, client.InNamespace(cluster.Namespace), of)
+	return found.Items, err
 }
 
 func (r Reader) servicesOf(ctx context.Context, namespace, cluster string) ([]corev1.Service, error) {
 	selecting := client.MatchingFields{byCluster: cluster}
 	found, err := list(ctx, r, &corev1.ServiceList{}, client.InNamespace(namespace), selecting)
 	return found.Items, err
+}
+
+func (r Reader) watchesPoolers() bool {
+	return slices.ContainsFunc(r.kinds, func(k kind) bool { return k.object == poolers.object })
 }
 
 // Concerned are the names of the clusters that a change of the object may matter to.
@@ -84,6 +111,18 @@ func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.Namespa
 		name = object.Spec.Cluster.Name
 	case ofOneCluster:
 		name = object.GetClusterRef().Name
+	case *cnpgv1.Pooler:
+		name = object.Spec.Cluster.Name
+	}
+	if pooler, ok := strings.CutPrefix(name, ofPooler); ok {
+		var of cnpgv1.Pooler
+		key := types.NamespacedName{Namespace: namespace, Name: pooler}
+		if r.watchesPoolers() {
+			if err := r.informers.Get(ctx, key, &of); client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("read Pooler %s: %w", key, err)
+			}
+		}
+		name = of.Spec.Cluster.Name
 	}
 	switch name {
 	case "":
@@ -119,15 +158,26 @@ func (r Reader) ServiceUID(ctx context.Context, name types.NamespacedName) (type
 
 // Pods are the instances of the cluster, those that are being deleted too.
 func (r Reader) Pods(ctx context.Context, cluster types.NamespacedName) ([]corev1.Pod, error) {
+	return r.podsOf(ctx, cluster, endpointslice.IsInstance)
+}
+
+// PoolerPods are the pods of the cluster's Poolers, those that are being deleted too.
+func (r Reader) PoolerPods(ctx context.Context, cluster types.NamespacedName) ([]corev1.Pod, error) {
+	return r.podsOf(ctx, cluster, endpointslice.IsPooler)
+}
+
+func (r Reader) podsOf(
+	ctx context.Context, cluster types.NamespacedName, is func(*corev1.Pod) bool,
+) ([]corev1.Pod, error) {
 	of := client.MatchingFields{byCluster: cluster.Name}
 	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(cluster.Namespace), of)
-	var instances []corev1.Pod
+	var pods []corev1.Pod
 	for i := range found.Items {
-		if endpointslice.IsInstance(&found.Items[i]) {
-			instances = append(instances, found.Items[i])
+		if is(&found.Items[i]) {
+			pods = append(pods, found.Items[i])
 		}
 	}
-	return instances, err
+	return pods, err
 }
 
 // Schedules are the ScheduledBackups of the cluster.

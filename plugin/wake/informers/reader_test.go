@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,6 +63,9 @@ func TestIndex_findsNothingByWhatSaysNothing(t *testing.T) {
 	}{
 		{"a Service by the cluster that it selects", service(5432, own), map[string][]string{byCluster: {"orders"}}},
 		{"one that names none by any", service(5432, map[string]string{"a": "b"}), map[string][]string{byCluster: {anyCluster}}},
+		{"one of a Pooler by that", service(5432, map[string]string{"cnpg.io/poolerName": "pool"}), map[string][]string{byCluster: {"pooler/pool"}}},
+		{"a Pooler by its cluster", &cnpgv1.Pooler{Spec: cnpgv1.PoolerSpec{Cluster: cnpgv1.LocalObjectReference{Name: "orders"}}},
+			map[string][]string{byCluster: {"orders"}}},
 		{"one that leads to no instances by none", service(443, own), map[string][]string{}},
 		{"a Service's own slice by the Service", slice(own, discoveryv1.Endpoint{}), map[string][]string{byService: {"orders-rw"}}},
 		{"one that is kept by its name alone by nothing", slice(nil), map[string][]string{}},
@@ -124,6 +128,8 @@ func TestReader_findsTheObjectsOfACluster(t *testing.T) {
 		&cnpgv1.Database{ObjectMeta: meta("another", "f"), Spec: cnpgv1.DatabaseSpec{ClusterRef: orders}},
 		&cnpgv1.ScheduledBackup{ObjectMeta: meta("shop", "g"), Spec: cnpgv1.ScheduledBackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: "orders"}}},
 		&cnpgv1.ScheduledBackup{ObjectMeta: meta("shop", "h"), Spec: cnpgv1.ScheduledBackupSpec{Cluster: cnpgv1.LocalObjectReference{Name: "other"}}},
+		&cnpgv1.Pooler{ObjectMeta: meta("shop", "i"), Spec: cnpgv1.PoolerSpec{Cluster: cnpgv1.LocalObjectReference{Name: "orders"}}},
+		&cnpgv1.Pooler{ObjectMeta: meta("shop", "j"), Spec: cnpgv1.PoolerSpec{Cluster: cnpgv1.LocalObjectReference{Name: "other"}}},
 	}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)
 	for _, kind := range kinds {
@@ -143,7 +149,13 @@ func TestReader_findsTheObjectsOfACluster(t *testing.T) {
 	if err != nil || len(schedules) != 1 || schedules[0].Name != "g" {
 		t.Errorf("%v, %v", schedules, err)
 	}
-	for _, o := range append(objects[:4], objects[6]) {
+	poolers, err := reader.Poolers(t.Context(), cluster)
+	if err != nil || len(poolers) != 1 || poolers[0].Name != "i" {
+		t.Errorf("%v, %v", poolers, err)
+	}
+	selector := map[string]string{"cnpg.io/poolerName": "g"}
+	of := &corev1.Service{ObjectMeta: meta("shop", "pool"), Spec: corev1.ServiceSpec{Selector: selector, Ports: []corev1.ServicePort{{Port: 5432}}}}
+	for _, o := range append(slices.Clone(objects[:4]), objects[6], objects[8], of) {
 		if concerned, err := reader.Concerned(t.Context(), o); err != nil || len(concerned) != 1 || concerned[0] != cluster {
 			t.Errorf("%T concerns %v, %v", o, concerned, err)
 		}
@@ -157,12 +169,12 @@ func TestWatch_passesOverKindsThatTheOperatorDoesNotHave(t *testing.T) {
 		t.Fatal(err)
 	}
 	mapper := apimeta.NewDefaultRESTMapper([]schema.GroupVersion{cnpgv1.SchemeGroupVersion})
-	for _, kind := range []string{"Database", "Publication", "Subscription"} {
+	for _, kind := range []string{"Database", "Publication", "Subscription", "Pooler"} {
 		mapper.Add(cnpgv1.SchemeGroupVersion.WithKind(kind), apimeta.RESTScopeNamespace)
 	}
 	var logged bytes.Buffer
 	known, err := knownTo(fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).Build(), slog.New(slog.NewTextHandler(&logged, nil)))
-	if err != nil || len(known) != 3 || len(Reader{nil, known}.Kinds()) != 3 {
+	if err != nil || len(known) != 4 || len(Reader{nil, known}.Kinds()) != 4 {
 		t.Errorf("%d kinds, %v", len(known), err)
 	}
 	if text := logged.String(); strings.Count(text, "kind=") != 1 || !strings.Contains(text, "kind=DatabaseRole") {
