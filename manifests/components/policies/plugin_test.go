@@ -11,6 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,10 +71,24 @@ func routed(service *corev1.Service) *discoveryv1.EndpointSlice {
 	return &endpointslice.Wanted(service, "orders", replica, 10007)[0]
 }
 
+// pool is a Pooler of the cluster orders.
+func pool(name string, instances int32, mark string) *cnpgv1.Pooler {
+	pooler := &cnpgv1.Pooler{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	pooler.Spec = cnpgv1.PoolerSpec{
+		Cluster: cnpgv1.LocalObjectReference{Name: "orders"}, Instances: &instances, PgBouncer: &cnpgv1.PgBouncerSpec{},
+	}
+	if mark != "" {
+		pooler.Annotations = map[string]string{contract.AnnotationInstances: mark}
+	}
+	return pooler
+}
+
 // world is what is there before the policies are.
 type world struct {
 	// rw is the Service of the cluster orders, inherited one that selects its instances by a label of spec.inheritedMetadata.
 	rw, inherited *corev1.Service
+	// pooled is one of a Pooler.
+	pooled *corev1.Service
 	// api and foreign are Services that select no instance, and one that selects those of another cluster.
 	api, foreign *corev1.Service
 	// payments lists the plugin and has no rights yet, plain does not list it, and a person has hibernated and fenced it.
@@ -88,6 +103,7 @@ func (s *server) world() *world {
 	w := &world{
 		rw:        serving("shop", "orders-rw", contract.PostgresPort, of("orders")),
 		inherited: serving("shop", "inherited", contract.PostgresPort, map[string]string{"team": "red"}),
+		pooled:    serving("shop", "pooled", contract.PostgresPort, map[string]string{"cnpg.io/poolerName": "awake"}),
 		api:       serving("vault", "api", 8443, map[string]string{"app": "api"}),
 		foreign:   serving("shop", "plain-rw", contract.PostgresPort, of("plain")),
 		payments:  cluster("shop", "payments", "", contract.PluginName), plain: cluster("shop", "plain", ""),
@@ -95,9 +111,10 @@ func (s *server) world() *world {
 	}
 	w.plain.Annotations[contract.AnnotationHibernation], w.plain.Annotations[contract.AnnotationFencedInstances] = "on", contract.FencedInstancesAll
 	w.payments.Annotations[contract.AnnotationDozeMinutes] = "5"
+	w.pooled.Spec.Ports[0].TargetPort = intstr.FromString(endpointslice.NamePgBouncer)
 	s.create(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "vault"}}, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "vault", Name: "default"}},
-		w.rw, w.inherited, w.api, w.foreign, w.payments, w.plain, w.pod, w.unlisted,
+		w.rw, w.inherited, w.pooled, w.api, w.foreign, w.payments, w.plain, w.pod, w.unlisted,
 	)
 	w.payments.Status.CurrentPrimary = "payments-2"
 	return w
@@ -111,10 +128,10 @@ func plugin(t *testing.T) (*server, client.Client, *world) {
 	w := s.world()
 	slice, role, binding, config := theirs()
 	pooler := labelled("pooler", "pooler")
-	s.create(slice, role, binding, config, fenced(), pooler, labelled("dozing", "instance"))
+	s.create(slice, role, binding, config, fenced(), pooler, labelled("dozing", "instance"), pool("awake", 2, ""), pool("asleep", 0, "2"))
 	s.install("plugin")
 	c := s.others(t)["the plugin"]
-	for _, object := range []client.Object{cluster("shop", "orders", ""), nightly("orders"), slice, role, config} {
+	for _, object := range []client.Object{cluster("shop", "orders", ""), nightly("orders"), pool("awake", 2, ""), slice, role, config} {
 		s.comes("the policies hold", func() bool {
 			return byPolicy(write{object: object, patch: `{"metadata":{"labels":{"a":"b"},"annotations":{"c":"d"}}}`}.try(t.Context(), c, client.DryRunAll))
 		})
@@ -282,6 +299,19 @@ func forbiddenToThePlugin(w *world) []attempt {
 		"an annotation of a schedule":    `{"metadata":{"annotations":{"example.org/note":null}}}`,
 		"a finalizer of ScheduledBackup": `{"metadata":{"finalizers":["example.org/evil"]}}`,
 	})...)
+	rows = append(rows, tries(pool("awake", 2, ""), map[string]string{
+		"a Pooler to zero without a mark":         `{"spec":{"instances":0}}`,
+		"a Pooler to zero with another number":    `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"3"}},"spec":{"instances":0}}`,
+		"the mark of a Pooler that has instances": `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"2"}}}`,
+		"a Pooler of more instances":              `{"spec":{"instances":3}}`,
+		"a Pooler's mode":                         `{"spec":{"pgbouncer":{"poolMode":"transaction"}}}`,
+		"a Pooler's label":                        `{"metadata":{"labels":{"a":"b"}}}`,
+		"a Pooler's annotation":                   `{"metadata":{"annotations":{"example.org/note":"x"}}}`,
+	})...)
+	rows = append(rows, tries(pool("asleep", 0, "2"), map[string]string{
+		"the mark of a Pooler changed": `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"3"}}}`,
+		"a Pooler up with its mark":    `{"spec":{"instances":2}}`,
+	})...)
 	rows = append(rows, tries(slice, map[string]string{
 		"where a Service's own slice leads": `{"endpoints":[{"addresses":["10.9.9.9"]}]}`,
 		"a Service's own slice taken over":  `{"metadata":{"labels":{"scale-to-zero.cnpg-i.io/replica":"x","endpointslice.kubernetes.io/managed-by":"scale-to-zero.cnpg-i.io"}}}`,
@@ -382,6 +412,13 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 			s.must(s.admin.Update(ctx, slice))
 			slice.Labels[discoveryv1.LabelManagedBy] = endpointslice.ManagedBy
 			return c.Update(ctx, slice)
+		}},
+		{"make one of a Pooler's Service", func() error { return c.Create(ctx, routed(w.pooled)) }},
+		{"scale a Pooler to zero", func() error {
+			return write{object: pool("awake", 2, ""), patch: `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":"2"}},"spec":{"instances":0}}`}.try(ctx, c)
+		}},
+		{"and back", func() error {
+			return write{object: pool("awake", 0, ""), patch: `{"metadata":{"annotations":{"xata.io/scale-to-zero-instances":null}},"spec":{"instances":2}}`}.try(ctx, c)
 		}},
 		{"acknowledge", annotate(map[string]*string{contract.AnnotationGatewayReady: &announced})},
 		{"name a Service", annotate(map[string]*string{contract.AnnotationUnroutableServices: &named})},

@@ -37,7 +37,7 @@ type server struct {
 }
 
 // resources are those of the operator that the tests need.
-var resources = []string{"clusters", "scheduledbackups", "backups", "databases"}
+var resources = []string{"clusters", "scheduledbackups", "backups", "databases", "poolers"}
 
 // begin starts an API server with resources and a namespace; install adds the policies to what is there by then.
 func begin(t *testing.T, resources ...string) *server {
