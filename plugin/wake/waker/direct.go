@@ -35,13 +35,15 @@ func (w *Waker) barred(ctx context.Context, seen *snapshot, instance netip.Addr,
 	if own < 0 || seen.mustReconnect(peer, w.Addresses[own]) {
 		return true
 	}
-	at := slices.IndexFunc(seen.pods, func(p corev1.Pod) bool { return p.Status.PodIP == instance.String() })
+	pods, port := seen.pods, endpointslice.NamePostgres
+	if seen.pooler != nil {
+		pods, port = seen.bouncers, endpointslice.NamePgBouncer
+	}
+	at := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Status.PodIP == instance.String() })
 	if at < 0 {
 		return true
 	}
-	target := policyTarget{
-		Namespace: seen.cluster.Namespace, Labels: seen.pods[at].Labels, Port: contract.PostgresPort, PortName: endpointslice.NamePostgres,
-	}
+	target := policyTarget{Namespace: seen.cluster.Namespace, Labels: pods[at].Labels, Port: contract.PostgresPort, PortName: port}
 	policies, err := w.Informers.NetworkPolicies(ctx, seen.cluster.Namespace)
 	if err == nil {
 		var allowed bool

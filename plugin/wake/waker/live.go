@@ -3,8 +3,6 @@ package waker
 import (
 	"context"
 	"fmt"
-	"slices"
-
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,7 +12,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 )
 
-// readLive reads the Cluster and its instances from the API server. Nobody is passed on while it does not answer: the clients wait.
+// readLive reads the Cluster, its instances and the pods of its Poolers from the API server. Nobody is passed on while it does not answer: the clients wait.
 func (w *Waker) readLive(ctx context.Context, name types.NamespacedName, seen *snapshot) error {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
@@ -31,6 +29,13 @@ func (w *Waker) readLive(ctx context.Context, name types.NamespacedName, seen *s
 		return fmt.Errorf("list the instances of Cluster %s: %w", name, err)
 	}
 	seen.cluster = live
-	seen.pods = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !endpointslice.IsInstance(&p) })
+	for i := range pods.Items {
+		switch pod := &pods.Items[i]; {
+		case endpointslice.IsInstance(pod):
+			seen.pods = append(seen.pods, *pod)
+		case endpointslice.IsPooler(pod):
+			seen.bouncers = append(seen.bouncers, *pod)
+		}
+	}
 	return nil
 }

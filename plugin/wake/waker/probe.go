@@ -44,6 +44,18 @@ func (p *Prober) AcceptsSessions(ctx context.Context, instance netip.AddrPort) b
 	return p.start(ctx, instance, p.limit(), ownProbe)
 }
 
+// Listens reports whether PgBouncer accepts connections. It sends nothing, like the kubelet's probe: asked for a session,
+// PgBouncer would connect to PostgreSQL, and if that failed refuse clients for a while.
+func (p *Prober) Listens(ctx context.Context, pooler netip.AddrPort) bool {
+	dialer := net.Dialer{Timeout: p.limit()}
+	conn, err := dialer.DialContext(ctx, "tcp", pooler.String())
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
 // ownProbe is the connection of a probe.
 func ownProbe(local netip.AddrPort) contract.ClientAddress {
 	return contract.ClientAddress{Port: local.Port(), Peer: local, Probe: true}

@@ -213,10 +213,11 @@ func TestProber_closesTheConnectionThoughTheSidecarDoesNotAnswer(t *testing.T) {
 func TestSendClientAddress_namesPortAndPeer(t *testing.T) {
 	t.Parallel()
 	received := make(chan string, 1)
-	w := &Waker{Sidecars: sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, time.Minute, awake).waker
+	w.Sidecars = sidecars(t, func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		received <- r.Method + " " + r.URL.Path + " " + string(body)
-	})}
+	})
 	strict := w.Sidecars.client.Transport
 	w.Sidecars.client.Transport = patient{strict}
 	w.SendClientAddress(t.Context(), netip.MustParseAddrPort("127.0.0.1:5432"),
@@ -236,13 +237,14 @@ func TestSendClientAddress_tellsASidecarThatStartsLate(t *testing.T) {
 	t.Parallel()
 	requests := make(chan string, 10)
 	var count atomic.Int64
-	w := &Waker{Base: t.Context(), Sidecars: sidecars(t, func(rw http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, time.Minute, awake).waker
+	w.Sidecars = sidecars(t, func(rw http.ResponseWriter, r *http.Request) {
 		if count.Add(1) <= 2 {
 			rw.WriteHeader(http.StatusServiceUnavailable)
 		}
 		body, _ := io.ReadAll(r.Body)
 		requests <- string(body)
-	})}
+	})
 	instance, local, peer := netip.MustParseAddrPort("127.0.0.1:5432"), netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("192.0.2.1:5000")
 	w.SendClientAddress(t.Context(), instance, local, peer)
 	w.SendClientAddress(t.Context(), instance, netip.AddrPortFrom(local.Addr(), local.Port()+1), peer) // of which one may be ignored, the other not

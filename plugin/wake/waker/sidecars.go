@@ -8,9 +8,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -72,8 +76,12 @@ func (s *Sidecars) post(ctx context.Context, url string, body []byte) error {
 	return errors.Join(err, response.Body.Close())
 }
 
-// SendClientAddress tells the sidecar of the target that the connection from local belongs to the peer.
+// SendClientAddress tells the sidecar of the target that the connection from local belongs to the peer. PgBouncer has none.
 func (w *Waker) SendClientAddress(ctx context.Context, target, local, peer netip.AddrPort) {
+	pods, err := w.Informers.PodsAt(ctx, "", target.Addr())
+	if err == nil && slices.ContainsFunc(pods, func(p corev1.Pod) bool { return endpointslice.IsPooler(&p) }) {
+		return
+	}
 	address := contract.ClientAddress{Port: local.Port(), Peer: peer}
 	if !w.Sidecars.Send(ctx, target.Addr(), address) && ctx.Err() == nil { // otherwise there will be no session
 		if w.unsent.add(target.Addr(), address) {

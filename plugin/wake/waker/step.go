@@ -69,8 +69,14 @@ type snapshot struct {
 	cluster *cnpgv1.Cluster
 	view    plan.Cluster
 	service *corev1.Service
-	pods    []corev1.Pod
-	slices  []discoveryv1.EndpointSlice
+	// behind is the Service that leads to the instances: the same, or for a Service of a Pooler the one to which its
+	// PgBouncer connects.
+	behind *corev1.Service
+	pooler *cnpgv1.Pooler // nil: the Service is none of a Pooler
+	pods   []corev1.Pod
+	// bouncers are the pods of the cluster's Poolers; read only for a Service of one.
+	bouncers []corev1.Pod
+	slices   []discoveryv1.EndpointSlice
 }
 
 // candidates returns the instances that may serve the Service's clients, in a stable order: those that its selector matches,
@@ -92,12 +98,12 @@ func (s *snapshot) candidates() []netip.AddrPort {
 		if plan.OnlyStreaming(s.cluster) && pod.Name != s.cluster.Status.CurrentPrimary && !podReady(pod) {
 			continue // it accepts sessions, but what it has may be old
 		}
-		if address, err := netip.ParseAddr(pod.Status.PodIP); err == nil && endpointslice.Selects(s.service, pod, s.cluster) {
+		if address, err := netip.ParseAddr(pod.Status.PodIP); err == nil && endpointslice.Selects(s.behind, pod, s.cluster) {
 			found = append(found, netip.AddrPortFrom(address, contract.PostgresPort))
 		}
 	}
 	if len(found) == 0 {
-		for _, address := range endpointslice.Ready(s.service, s.slices) {
+		for _, address := range endpointslice.Ready(s.behind, s.slices) {
 			if held[address] {
 				found = append(found, netip.AddrPortFrom(address, contract.PostgresPort))
 			}
@@ -143,8 +149,11 @@ func (s *snapshot) waitedFor(address netip.Addr) []corev1.Container {
 }
 
 // mustReconnect reports whether the client must reconnect directly, because rules distinguish its address and the gateway's, which
-// PostgreSQL would see.
+// PostgreSQL or PgBouncer would see.
 func (s *snapshot) mustReconnect(client, gateway netip.Addr) bool {
+	if s.pooler != nil {
+		return !s.view.Policy.AcceptGateway && s.pooler.Spec.PgBouncer != nil && tellApart(s.pooler.Spec.PgBouncer.PgHBA, client, gateway)
+	}
 	spec := &s.cluster.Spec
 	return !s.view.Policy.AcceptGateway &&
 		(len(spec.PodSelectorRefs) != 0 || tellApart(spec.PostgresConfiguration.PgHBA, client, gateway))

@@ -201,8 +201,10 @@ func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duratio
 		if wait := w.unapplied(seen, time.Now()); wait > 0 {
 			return min(wait, readAgain), nil
 		}
-		w.phases.ready, w.waited = time.Now(), seen.waitedFor(w.found.Addr())
-		return 0, &answer{address: w.found}
+		if target := w.target(ctx, seen); target.IsValid() {
+			w.phases.ready, w.waited = time.Now(), seen.waitedFor(w.found.Addr())
+			return 0, &answer{address: target}
+		}
 	}
 	switch direct := !seen.routed() && len(endpointslice.Ready(seen.service, seen.slices)) != 0; {
 	case !direct:
@@ -212,6 +214,9 @@ func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duratio
 	case time.Since(w.direct) >= w.NodesWait+reachesWithin:
 		w.phases.ready = time.Now()
 		return 0, &answer{err: gateway.ErrReconnectDirectly}
+	}
+	if slices.Contains(candidates, w.found) {
+		return pause(len(candidates), time.Since(w.firstProbed)), nil // PgBouncer does not accept connections yet
 	}
 	for _, candidate := range candidates {
 		go w.probe(ctx, candidate, w.probed)

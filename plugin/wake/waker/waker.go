@@ -94,6 +94,8 @@ type Waker struct {
 	Stopping *Stopping
 	// Probe reports whether an instance accepts sessions; it is [Prober.AcceptsSessions] outside of tests.
 	Probe func(context.Context, netip.AddrPort) bool
+	// Listens reports whether PgBouncer accepts connections; it is [Prober.Listens] outside of tests.
+	Listens func(context.Context, netip.AddrPort) bool
 	// Signal makes an instance count the client as activity; it is [Prober.Signal] outside of tests.
 	Signal func(ctx context.Context, instance, client netip.AddrPort)
 	// Sidecars receive the client addresses of the gateway's connections.
@@ -161,15 +163,15 @@ func (w *Waker) Running(service gateway.Service) []netip.AddrPort {
 	if err != nil || seen.view.HoldsAll() {
 		return nil
 	}
-	return seen.running()
+	return seen.targets()
 }
 
 // MustReconnect reports whether a session of the client must not come from the gateway's address to a running instance. If that
 // cannot be read, it must not.
 func (w *Waker) MustReconnect(service gateway.Service, peer netip.AddrPort) bool {
 	seen, err := w.read(w.Base, service)
-	return err != nil || slices.ContainsFunc(seen.running(), func(instance netip.AddrPort) bool {
-		return w.barred(w.Base, seen, instance.Addr(), peer.Addr().Unmap())
+	return err != nil || slices.ContainsFunc(seen.targets(), func(target netip.AddrPort) bool {
+		return w.barred(w.Base, seen, target.Addr(), peer.Addr().Unmap())
 	})
 }
 
@@ -300,10 +302,18 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 			return nil, err
 		}
 	}
-	if seen.slices, err = w.Informers.Slices(ctx, name, services[at:at+1]); err != nil {
+	seen.behind = seen.service
+	of := services[at : at+1 : at+1]
+	if endpointslice.PoolerOf(seen.service) != "" {
+		if err := w.readPooler(ctx, seen, services, stale); err != nil {
+			return nil, err
+		}
+		of = append(of, *seen.behind)
+	}
+	if seen.slices, err = w.Informers.Slices(ctx, name, of); err != nil {
 		return nil, err
 	}
-	if len(endpointslice.Ready(seen.service, seen.slices)) == 0 && w.Stopping.mayStop(name, time.Now()) {
+	if len(endpointslice.Ready(seen.behind, seen.slices)) == 0 && w.Stopping.mayStop(name, time.Now()) {
 		seen.view.MayStillStop = true
 	}
 	return seen, nil

@@ -63,6 +63,7 @@ type world struct {
 
 	manager  atomic.Value // the field manager that turned hibernation on, or fenced the cluster
 	postgres atomic.Bool  // PostgreSQL accepts sessions
+	bouncer  atomic.Bool  // PgBouncer accepts connections
 	stale    atomic.Bool  // the API server has not answered for long
 	conflict atomic.Int32 // how many patches conflict with another change
 	// interfere makes that change; by default an irrelevant one.
@@ -158,6 +159,7 @@ func newWorld(t *testing.T, limit time.Duration, change func(*cnpgv1.Cluster)) *
 			defer w.mutex.Unlock()
 			w.signals = append(w.signals, client.Addr().Unmap().String()+" at "+instance.String())
 		},
+		Listens: func(context.Context, netip.AddrPort) bool { return w.bouncer.Load() },
 		Probe: func(context.Context, netip.AddrPort) bool {
 			w.mutex.Lock()
 			defer w.mutex.Unlock()
