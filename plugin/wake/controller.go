@@ -120,7 +120,9 @@ type snapshot struct {
 	name     types.NamespacedName
 	cluster  *cnpgv1.Cluster // nil: it is gone
 	view     plan.Cluster
-	services []corev1.Service
+	services []corev1.Service // of instances and of Poolers
+	poolers  []cnpgv1.Pooler
+	barred   []string // the names of the Poolers of which a Service cannot lead here
 	// unroutable names the Services of which not every client can be led here, and says why; stranded are they.
 	unroutable []string
 	stranded   []corev1.Service
@@ -160,7 +162,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	again.at(planned.Next)
 	// These also run if a Service could not be led here: the clients of the other Services must not wait for it.
 	followed, err := c.change(ctx, seen, planned.Changes, now)
-	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.wake(ctx, seen, planned.Wake, again), c.adopt(ctx, seen, planned.Adopt, now))
+	failed = errors.Join(failed, err, c.deletePods(ctx, seen, planned.Delete, now), c.scale(ctx, seen, planned.Scale), c.wake(ctx, seen, planned.Wake, again), c.adopt(ctx, seen, planned.Adopt, now))
 	unwritten, told := c.tell(ctx, seen, append(planned.Events, followed...), now) // an Event that cannot be written keeps nothing from being done
 	planned.Memory.Unwritten = unwritten
 	c.remember(seen, planned.Memory)
@@ -186,8 +188,12 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName, now ti
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
+	gone := err != nil
+	if seen.poolers, err = c.Informers.Poolers(ctx, name); err != nil {
+		return nil, err
+	}
 	var pods []corev1.Pod
-	if err == nil {
+	if !gone {
 		seen.cluster, seen.view = cluster, c.stopping.View(cluster, now)
 		if pods, err = c.Informers.Pods(ctx, name); err != nil {
 			return nil, err
@@ -210,7 +216,7 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName, now ti
 // state is what the plan is made from.
 func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Pod) (plan.State, error) {
 	if seen.cluster == nil {
-		return plan.State{Gone: true}, nil
+		return plan.State{Gone: true, Poolers: c.poolers(seen)}, nil
 	}
 	kind, err := events.KindOf(seen.cluster, c.Client)
 	if err != nil {
@@ -225,12 +231,11 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 	}
 	led := seen.led()
 	for i := range seen.services {
-		service := &seen.services[i]
-		state.Services = append(state.Services, plan.Service{
-			UID: service.UID, Name: service.Name, Led: led[service.UID], Ready: endpointslice.ServesAll(service, seen.slices) && seen.isTold(service),
-			Direct: len(endpointslice.Ready(service, seen.slices)) != 0,
-		})
+		if service := &seen.services[i]; endpointslice.PoolerOf(service) == "" {
+			state.Services = append(state.Services, seen.service(service, led))
+		}
 	}
+	state.Poolers = c.poolers(seen)
 	for i := range pods {
 		if pod := &pods[i]; endpointslice.IsInstance(pod) && pod.DeletionTimestamp.IsZero() {
 			state.Instances = append(state.Instances, plan.Pod{UID: pod.UID, Name: pod.Name})
@@ -254,6 +259,15 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 		}
 	}
 	return state, nil
+}
+
+// service is what a plan needs to know of a Service.
+func (s *snapshot) service(service *corev1.Service, led map[types.UID]bool) plan.Service {
+	return plan.Service{
+		UID: service.UID, Name: service.Name, Led: led[service.UID],
+		Ready:  endpointslice.ServesAll(service, s.slices) && s.isTold(service),
+		Direct: len(endpointslice.Ready(service, s.slices)) != 0,
+	}
 }
 
 // remember keeps what a plan remembers for the next one.
@@ -292,13 +306,13 @@ func (s *snapshot) port(service types.UID) uint16 {
 // isTold reports whether the Service's own endpoints say whether PostgreSQL serves. One that publishes addresses that are not ready has
 // them as soon as a pod has an address: then an endpoint of another of the cluster's Services says it.
 func (s *snapshot) isTold(service *corev1.Service) bool {
-	if !service.Spec.PublishNotReadyAddresses {
+	if !service.Spec.PublishNotReadyAddresses || endpointslice.PoolerOf(service) != "" {
 		return true
 	}
 	published, others := endpointslice.Ready(service, s.slices), 0
 	for i := range s.services {
 		other := &s.services[i]
-		if other.Spec.PublishNotReadyAddresses {
+		if other.Spec.PublishNotReadyAddresses || endpointslice.PoolerOf(other) != "" {
 			continue
 		}
 		others++

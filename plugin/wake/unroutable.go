@@ -37,6 +37,7 @@ func (c *Controller) route(ctx context.Context, seen *snapshot, pods []corev1.Po
 		}
 	}
 	seen.limitServices()
+	seen.addPoolers(services)
 	stdslices.Sort(seen.unroutable)
 	return nil
 }

@@ -58,6 +58,7 @@ type world struct {
 	writes     []string                  // verb and kind of what was written
 	manager    string                    // the field manager that turned hibernation on
 	fencer     string                    // the field manager that fenced the cluster
+	scaler     string                    // the field manager that scaled the Poolers
 	unrouted   []discoveryv1.AddressType // the families for which this network ignores our slices
 	passedOver string                    // an address to which nothing is routed
 	bound      bool                      // whether session affinity leads the gateway's own connections to an instance
@@ -99,7 +100,7 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{t: t, manager: contract.FieldManager, fencer: contract.FieldManager, addresses: map[string][]string{}}
+	w := &world{t: t, manager: contract.FieldManager, fencer: contract.FieldManager, scaler: contract.FieldManager, addresses: map[string][]string{}}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(w.intercept())
 	w.api = informerstest.Index(builder).Build()
 	t.Cleanup(func() {
@@ -125,6 +126,8 @@ func (w *world) intercept() interceptor.Funcs {
 			kind = "Event"
 		case *corev1.Pod:
 			kind = "Pod"
+		case *cnpgv1.Pooler:
+			kind = "Pooler"
 		}
 		w.writes = append(w.writes, verb+" "+kind)
 	}
@@ -142,6 +145,12 @@ func (w *world) intercept() interceptor.Funcs {
 			case *cnpgv1.ClusterList:
 				for i := range found.Items {
 					w.manage(&found.Items[i])
+				}
+			case *cnpgv1.PoolerList:
+				for i := range found.Items {
+					found.Items[i].ManagedFields = []metav1.ManagedFieldsEntry{
+						{Manager: w.scaler, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:instances":{}}}`)},
+					}
 				}
 			case *cnpgv1.ScheduledBackupList:
 				for i := range found.Items {

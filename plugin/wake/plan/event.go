@@ -111,7 +111,7 @@ func (p *Plan) tellWoken(state State, now time.Time) {
 		return
 	}
 	serves := func(s Service) bool { return s.Name == wake.Service && s.Direct }
-	if !slices.ContainsFunc(state.Services, serves) {
+	if !slices.ContainsFunc(slices.Concat(state.Services, state.poolerServices()), serves) {
 		return
 	}
 	if p.Memory.serving.IsZero() {

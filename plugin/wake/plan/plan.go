@@ -15,13 +15,14 @@ type State struct {
 	Name     types.NamespacedName
 	UID      types.UID
 	Resource string
-	// Gone says that there is no Cluster. Then nothing else is set.
+	// Gone says that there is no Cluster. Then only Poolers are set.
 	Gone    bool
 	Cluster Cluster
 	// Annotations are the Cluster's, and Primary is its status.currentPrimary.
 	Annotations map[string]string
 	Primary     string
 	Services    []Service
+	Poolers     []Pooler
 	// Unroutable names the Services of which not every client can be led to the gateway, and says why.
 	Unroutable []string
 	// Pending are what only a running instance applies, and Slots when Backups are due; read only if the cluster sleeps.
@@ -106,6 +107,8 @@ type Plan struct {
 	Confirm string
 	// Adopt is the field manager whose hibernation is to be taken over, so that a connection ends it; empty: none.
 	Adopt string
+	// Scale are the changes of Poolers, made unless they have changed.
+	Scale []Scaling
 	// Wake is a wake that is due although no client waits; nil: none.
 	Wake *Wake
 	// Next is when to look again without anything having changed; zero: never.
@@ -117,7 +120,9 @@ type Plan struct {
 // Decide makes the plan.
 func Decide(state State, now time.Time) Plan {
 	if state.Gone {
-		return Plan{Routes: Routes{Reason: ReasonGone}}
+		gone := Plan{Routes: Routes{Reason: ReasonGone}}
+		gone.scale(state, now)
+		return gone
 	}
 	p := &Plan{Memory: state.Memory, Events: slices.Clone(state.Memory.Unwritten)}
 	p.route(state, now)
@@ -132,6 +137,7 @@ func Decide(state State, now time.Time) Plan {
 	p.tellLongStop(state, now)
 	p.wake(state, now)
 	p.adopt(state)
+	p.scale(state, now)
 	return *p
 }
 
@@ -152,6 +158,7 @@ func (p *Plan) route(state State, now time.Time) {
 	if len(p.Lead) == 0 {
 		p.Memory.dozed, p.Memory.ready = false, nil
 	}
+	p.leadPoolers(state, now)
 	if p.Revoke {
 		p.Changes = append(p.Changes, Change{
 			Annotations: map[string]*string{contract.AnnotationGatewayReady: nil}, Why: "the deadline of an acknowledged announcement has passed",
@@ -163,7 +170,8 @@ func (p *Plan) route(state State, now time.Time) {
 // ready after a doze. A replica that was started after the doze knows nothing of it.
 func (p *Plan) remember(state State, now time.Time) []Service {
 	cluster, memory := state.Cluster, &p.Memory
-	switch led := slices.ContainsFunc(state.Services, func(s Service) bool { return s.Led }); {
+	all := slices.Concat(state.Services, state.poolerServices())
+	switch led := slices.ContainsFunc(all, func(s Service) bool { return s.Led }); {
 	case cluster.Sleeps() || !led:
 		memory.wakingUntil = time.Time{}
 	case memory.wakingUntil.IsZero():
