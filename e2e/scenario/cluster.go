@@ -24,6 +24,8 @@ const (
 	KeepAwake         = "xata.io/scale-to-zero-keep-awake"
 	KeepAwakeUntil    = "xata.io/scale-to-zero-keep-awake-until"
 	SidecarUpdate     = "xata.io/scale-to-zero-sidecar-update"
+	Poolers           = "xata.io/scale-to-zero-poolers"
+	PoolerInstances   = "xata.io/scale-to-zero-instances"
 	Suspended         = "xata.io/scale-to-zero-suspended"
 	WakeBy            = "xata.io/scale-to-zero-wake"
 	WakeRequested     = "xata.io/scale-to-zero-wake-requested"
