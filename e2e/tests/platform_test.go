@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,9 +29,9 @@ type platform struct {
 func TestPreviewPlatform(t *testing.T) {
 	whole(t)
 	t.Parallel()
-	size, of := 8, 4
+	size, of, together := 8, 4, 1
 	if soaking {
-		size = 40
+		size, together = 40, 4
 	}
 	p := &platform{story: begin(t)}
 	p.program, p.selector = p.command(), "platform="+p.namespace
@@ -45,8 +46,10 @@ func TestPreviewPlatform(t *testing.T) {
 	for i := range size {
 		c := kube.NewCluster(p.namespaces[i%of].Name, fmt.Sprintf("preview-%d", i), 1, never)
 		c.Spec.Plugins, c.Annotations, c.Labels = nil, nil, map[string]string{"platform": p.namespace}
-		p.starts(c)
 		p.clusters = append(p.clusters, c)
+	}
+	for group := range slices.Chunk(p.clusters, together) {
+		p.starts(group...)
 	}
 	p.states("not enrolled", "status", "--all")
 	before := p.pods(false)

@@ -17,13 +17,17 @@ const holdsItsPlace = time.Minute
 
 // starts creates a cluster and waits until it is healthy. As many start at once as this machine has processors, in whatever network:
 // more of them would take longer than one after another.
-func (s *story) starts(c *cnpgv1.Cluster) {
+func (s *story) starts(clusters ...*cnpgv1.Cluster) {
 	s.Helper()
 	leave := s.placeToStart()
 	defer leave()
 	defer time.AfterFunc(holdsItsPlace, leave).Stop()
-	s.must(kube.Create(s.ctx, c))
-	s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	for _, c := range clusters {
+		s.must(kube.Create(s.ctx, c))
+	}
+	for _, c := range clusters {
+		s.must(kube.AwaitHealthy(s.ctx, c, toHealthy))
+	}
 }
 
 // placeToStart waits until this machine has a place for a cluster that starts. Each is a file that one process has locked.
