@@ -221,6 +221,28 @@ func TestController_takesOverOnlyWhatItReaches(t *testing.T) {
 	}
 }
 
+// Until kube-proxy knows the slices, every test connection reaches an instance, whose server starts a process for it.
+func TestController_sparesTheInstancesWhileKubeProxyIsLate(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a := w.replica("a", "10.1.0.1")
+		w.unrouted = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4}
+		announcement := announced(20 * time.Second)
+		w.cluster(annotated(contract.AnnotationAnnounced, announcement))
+		a.read()
+		pass(t, 2*time.Second)
+		w.mutex.Lock()
+		w.unrouted = nil
+		w.mutex.Unlock()
+		pass(t, 10*time.Second)
+		if got := w.cluster(nil).Annotations[contract.AnnotationGatewayReady]; got != announcement {
+			t.Errorf("acknowledged is %q, want %q", got, announcement)
+		}
+		if w.dialed > 50 {
+			t.Errorf("%d connections were tried", w.dialed)
+		}
+	})
+}
+
 // A dual-stack Service leads here by both families, and is tested for each.
 func TestBothFamilies(t *testing.T) {
 	t.Parallel()

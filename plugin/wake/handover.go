@@ -28,8 +28,9 @@ import (
 const (
 	// answersWithin is how long a Service may take to lead here, and an instance to accept a connection from here.
 	answersWithin = 3 * time.Second
-	// dialInterval is the pause between test connections, and dialTimeout limits each: kube-proxy chooses among all endpoints at random.
-	dialInterval, dialTimeout = 25 * time.Millisecond, 300 * time.Millisecond
+	// dialInterval is the pause between test connections, and dialTimeout limits each: kube-proxy chooses among all endpoints at
+	// random. Each that reaches an instance costs it a process.
+	dialInterval, dialTimeout = 50 * time.Millisecond, 300 * time.Millisecond
 	// maxConcurrentTries is how many Services of a cluster are tried at once. An announcement lasts longer than all of them take.
 	maxConcurrentTries = 16
 )
@@ -138,27 +139,36 @@ func (h *handovers) recordUnreachable(ctx context.Context, seen *snapshot, cause
 // handOver proves that every Service leads here and that the instances can be reached from here, gives the other nodes time, and
 // acknowledges.
 func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement string, routes []routed) error {
-	group, tries := errgroup.WithContext(ctx)
-	group.SetLimit(maxConcurrentTries)
+	var tries []func(context.Context) error
 	for _, l := range routes {
 		for _, address := range endpointslice.Addresses(l.service) {
 			switch family := endpointslice.FamilyOf(address.Addr()); {
 			case hasFamily(l.wanted, family):
-				group.Go(func() error {
-					if err := h.arrives(tries, l, address); err != nil {
+				tries = append(tries, func(ctx context.Context) error {
+					if err := h.arrives(ctx, l, address); err != nil {
 						return fmt.Errorf("reach the gateway through Service %s at %s: %w", l.service.Name, address, err)
 					}
 					return nil
 				})
 			case endpointslice.Serves(l.service, family, seen.slices): // otherwise nobody is served there, asleep or awake
-				group.Go(func() error {
-					return fmt.Errorf("lead Service %s at %s to the gateway: %w", l.service.Name, address, errNoAddress)
-				})
+				return fmt.Errorf("lead Service %s at %s to the gateway: %w", l.service.Name, address, errNoAddress)
 			}
 		}
 	}
 	for _, instance := range instancesBehind(routes, seen.slices) {
-		group.Go(func() error { return h.accepts(tries, instance) })
+		tries = append(tries, func(ctx context.Context) error { return h.accepts(ctx, instance) })
+	}
+	group, grouped := errgroup.WithContext(ctx)
+	group.SetLimit(maxConcurrentTries)
+	for i, try := range tries {
+		// kube-proxy leads all Services here at once. Until it does, the tries of one are enough of a load for PostgreSQL.
+		if i == 0 {
+			if err := try(grouped); err != nil {
+				return err
+			}
+			continue
+		}
+		group.Go(func() error { return try(grouped) })
 	}
 	if err := group.Wait(); err != nil {
 		return err

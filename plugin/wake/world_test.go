@@ -71,6 +71,7 @@ type world struct {
 	deaf       string                    // the replica that the API server does not answer
 	addresses  map[string][]string       // those of the replicas, by name
 	turn, made int
+	dialed     int      // how often a replica has connected to a Service or an instance
 	woken      []string // the wakes that were observed
 	networks   []*network
 	logged     bytes.Buffer
@@ -423,6 +424,7 @@ func (w *world) exposed(name string, change func(*corev1.Service)) {
 func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
+	w.dialed++
 	var services corev1.ServiceList
 	var all discoveryv1.EndpointSliceList
 	if err := errors.Join(w.api.List(ctx, &services), w.api.List(ctx, &all)); err != nil {
