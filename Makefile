@@ -24,7 +24,7 @@ FUZZTIME ?= 30s
 EXPLORATION = ^TestMachine_everyReachableState
 # What is compiled for the unit tests in one checkout serves another.
 UNITFLAGS = -trimpath
-SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce|Recall_everyShortSessionIsSeen|Recall_everySleepIsOnTime|Handover_refusesNobodyAtRandomMoments|OnlyUseCounts|TenantsStayApart|SamplesSleepAndWake|PreviewPlatform)$$
+SOAKRUN = ^Test(ReplicasKilledUnderLoad|PluginDown|RenewedCertificatesDropNoCall|Handover_aSessionOnAStandbyWins|Handover_aLostAnswerUndoesNothing|Rollout_refusesNobodyOfAFleet|Doze_refusesAndCutsNobody|Doze_manyAtOnce|Recall_everyShortSessionIsSeen|Recall_everySleepIsOnTime|Handover_refusesNobodyAtRandomMoments|OnlyUseCounts|TenantsStayApart|SamplesSleepAndWake|PreviewPlatform|Pools_stayConnectedAsleep)$$
 # Combinations OPERATOR/KUBERNETES/POSTGRESQL: every pair of two of their versions.
 MATRIX ?= 1.30.1/1.34.4/17 1.30.1/1.37.2/18 1.30.1/1.34.4/15 1.29.2/1.37.2/17 1.29.2/1.34.4/18 1.29.2/1.37.2/15
 # The end-to-end tests to run, as go test has it; none: all, or with CORE those that do not begin with whole.
