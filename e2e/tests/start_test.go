@@ -15,8 +15,8 @@ import (
 // holdsItsPlace is for how long a cluster that starts keeps others from starting. Its operator may be away in the turn of another test.
 const holdsItsPlace = time.Minute
 
-// starts creates a cluster and waits until it is healthy. As many start at once as this machine has processors, in whatever network:
-// more of them would take longer than one after another.
+// starts creates clusters and waits until they are healthy. As many calls do so at once as this machine has processors, in whatever
+// network: more of them would take longer than one after another.
 func (s *story) starts(clusters ...*cnpgv1.Cluster) {
 	s.Helper()
 	leave := s.placeToStart()
