@@ -36,7 +36,7 @@ func TestPoolersSleep(t *testing.T) {
 		},
 	}))
 	for _, row := range []struct{ service, want string }{
-		{"session", "answered false"}, {"trans", "answered false"}, {"standby", "answered true"}, {"own", "answered false"},
+		{"rw", "answered false"}, {"session", "answered false"}, {"trans", "answered false"}, {"standby", "answered true"}, {"own", "answered false"},
 	} {
 		s.must(kube.AwaitReachable(s.ctx, c, row.service, toHealthy))
 		s.sleeps(c)
