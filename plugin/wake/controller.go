@@ -24,6 +24,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
@@ -93,8 +94,8 @@ type Controller struct {
 
 	notifier *waker.Notifier
 	stopping *waker.Stopping
-	memories sync.Map // what the last plan remembers, by cluster: [plan.Memory]
-	unrouted sync.Map // how many Services do not lead to the gateway, by sleeping cluster: int
+	memories keyed.Map[types.NamespacedName, plan.Memory] // what the last plan remembers
+	unrouted keyed.Map[types.NamespacedName, int]         // how many Services of a sleeping cluster do not lead to the gateway
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
@@ -146,7 +147,7 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	planned := plan.Decide(seen.state, now)
-	again := newRequeue(now)
+	again := &requeue{now: now}
 	routed, unallocated, failed := c.lead(ctx, seen, planned, c.leads(seen.replicas), again)
 	c.noteUnallocated(seen.name, unallocated, again)
 	c.passed(seen.name, failed)
@@ -222,11 +223,9 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 	if err != nil {
 		return plan.State{}, err
 	}
-	remembered, _ := c.memories.Load(seen.name)
-	memory, _ := remembered.(plan.Memory)
 	state := plan.State{
 		Name: seen.name, UID: seen.cluster.UID, Resource: "clusters." + kind.Group, Cluster: seen.view, Annotations: seen.cluster.Annotations,
-		Primary: seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait, Adopted: c.Settings.HibernatedBy, Memory: memory,
+		Primary: seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait, Adopted: c.Settings.HibernatedBy, Memory: c.memories.Get(seen.name),
 		LedHere: stdslices.ContainsFunc(seen.slices, c.isOwn),
 	}
 	led := seen.led()
@@ -273,7 +272,7 @@ func (s *snapshot) service(service *corev1.Service, led map[types.UID]bool) plan
 // remember keeps what a plan remembers for the next one.
 func (c *Controller) remember(seen *snapshot, memory plan.Memory) {
 	if seen.cluster != nil {
-		c.memories.Store(seen.name, memory)
+		c.memories.Set(seen.name, memory)
 		return
 	}
 	c.memories.Delete(seen.name)
@@ -327,8 +326,6 @@ func (s *snapshot) isTold(service *corev1.Service) bool {
 
 // requeue is when to look again: the earliest of several times.
 type requeue struct{ now, next time.Time }
-
-func newRequeue(now time.Time) *requeue { return &requeue{now: now} }
 
 // at asks for a look at that time; zero: none.
 func (a *requeue) at(when time.Time) {

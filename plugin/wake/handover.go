@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -50,8 +51,7 @@ type handovers struct {
 	*Access
 	dial func(ctx context.Context, address string) (net.Conn, error)
 
-	mutex   sync.Mutex
-	current map[types.NamespacedName]handover
+	current keyed.Map[types.NamespacedName, handover]
 	running sync.WaitGroup
 }
 
@@ -60,41 +60,14 @@ type handover struct {
 	cancel       context.CancelFunc
 }
 
-// enter reports whether the announcement is new, and records it. It cancels an older one of the cluster.
-func (h *handovers) enter(cluster types.NamespacedName, announcement string, cancel context.CancelFunc) bool {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	if before, ok := h.current[cluster]; ok {
-		if before.announcement == announcement {
-			return false
-		}
-		before.cancel()
-	}
-	if h.current == nil {
-		h.current = map[types.NamespacedName]handover{}
-	}
-	h.current[cluster] = handover{announcement, cancel}
-	return true
-}
-
 // forget cancels the current answer, because nothing is announced any more.
 func (h *handovers) forget(cluster types.NamespacedName) {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	if before, ok := h.current[cluster]; ok {
-		before.cancel()
-		delete(h.current, cluster)
-	}
-}
-
-// endHandovers cancels all answers and waits for its end.
-func (h *handovers) endHandovers() {
-	h.mutex.Lock()
-	for _, current := range h.current {
-		current.cancel()
-	}
-	h.mutex.Unlock()
-	h.running.Wait()
+	h.current.Change(cluster, func(current *handover) bool {
+		if current.cancel != nil {
+			current.cancel()
+		}
+		return false
+	})
 }
 
 // begin answers an announcement once, in the background.
@@ -104,7 +77,17 @@ func (h *handovers) begin(ctx context.Context, seen *snapshot, announcement stri
 		return
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), parsed.Deadline)
-	if !h.enter(seen.name, announcement, cancel) {
+	answered := false
+	h.current.Change(seen.name, func(current *handover) bool {
+		if answered = current.announcement == announcement; !answered {
+			if current.cancel != nil {
+				current.cancel()
+			}
+			*current = handover{announcement, cancel}
+		}
+		return true
+	})
+	if answered {
 		cancel()
 		return
 	}
@@ -194,7 +177,7 @@ func hasFamily(wanted []discoveryv1.EndpointSlice, family discoveryv1.AddressTyp
 func (h *handovers) arrives(ctx context.Context, l routed, address netip.AddrPort) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answersWithin, ErrNotLed)
 	defer cancel()
-	arrived := l.openPort.acceptNotifier.Next(endpointslice.FamilyOf(address.Addr()))
+	arrived := l.openPort.acceptNotifier.arrived.Listen(endpointslice.FamilyOf(address.Addr()))
 	for {
 		if answered := h.try(ctx, address); answered && l.service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 			return nil

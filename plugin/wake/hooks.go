@@ -3,12 +3,12 @@ package wake
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -19,7 +19,7 @@ type hooks struct {
 	*unattended
 	stopping *waker.Stopping
 
-	unfenced sync.Map // the specification with which a cluster was last seen without our fence, by cluster: [plan.Specification]
+	unfenced keyed.Map[types.NamespacedName, plan.Specification] // with which a cluster was last seen without our fence
 }
 
 // forget forgets a cluster that is gone.

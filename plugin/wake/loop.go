@@ -17,7 +17,7 @@ import (
 // in order. After a restart of the plugin, that of a cluster that dozes is unknown until its doze ends.
 func (h *hooks) noteSpecification(cluster *cnpgv1.Cluster) {
 	if !contract.Dozes(cluster.Annotations, cluster.ManagedFields) {
-		h.unfenced.Store(client.ObjectKeyFromObject(cluster), plan.SpecificationOf(cluster))
+		h.unfenced.Set(client.ObjectKeyFromObject(cluster), plan.SpecificationOf(cluster))
 	}
 }
 
@@ -37,9 +37,7 @@ func (h *hooks) EndLoop(ctx context.Context, name types.NamespacedName, definiti
 	if err != nil {
 		return 0
 	}
-	stored, _ := h.unfenced.Load(name)
-	unfenced, _ := stored.(plan.Specification)
-	if !(plan.Loop{Kept: kept, Sent: &sent, Unfenced: unfenced, Instances: pods}).Ends(time.Now()) {
+	if !(plan.Loop{Kept: kept, Sent: &sent, Unfenced: h.unfenced.Get(name), Instances: pods}).Ends(time.Now()) {
 		return 0
 	}
 	return plan.LoopInterval(kept.UID)

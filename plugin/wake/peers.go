@@ -84,8 +84,7 @@ func (r *router) isSpare(seen *snapshot, planned plan.Plan, slice *discoveryv1.E
 		}
 	}
 	return slices.ContainsFunc(seen.slices, func(other discoveryv1.EndpointSlice) bool {
-		return endpointslice.IsOurs(&other) && endpointslice.ReplicaOf(&other) == r.Settings.Replica.UID &&
-			endpointslice.ServiceOf(&other) == uid && other.AddressType == slice.AddressType
+		return r.isOwn(other) && endpointslice.ServiceOf(&other) == uid && other.AddressType == slice.AddressType
 	})
 }
 
@@ -119,7 +118,7 @@ func (p *peers) probePeers(ctx context.Context, known map[types.UID]probes) erro
 	for uid := range pods {
 		_, answered := answers[uid]
 		if answered && known[uid].judged {
-			p.acquit(uid)
+			p.slices.condemned.DeleteFunc(func(_ types.UID, of condemned) bool { return of.silent == uid })
 		}
 		known[uid] = known[uid].after(answered, began)
 	}
@@ -187,7 +186,7 @@ func (p *peers) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, 
 		return of, err
 	}
 	for i := range routed {
-		p.slices.condemned.Store(routed[i].UID, condemned{silent: pod.UID})
+		p.slices.condemned.Set(routed[i].UID, condemned{silent: pod.UID})
 	}
 	of.judged = true
 	p.Logger.Warn("a replica does not answer; what leads clients there is removed", "pod", pod.Name, "since", of.since, "slices", len(routed))
@@ -196,14 +195,4 @@ func (p *peers) judge(ctx context.Context, pod *corev1.Pod, of probes) (probes, 
 	case <-ctx.Done():
 	}
 	return of, nil
-}
-
-// acquit keeps the slices of a replica that has answered.
-func (p *peers) acquit(replica types.UID) {
-	p.slices.condemned.Range(func(slice, stored any) bool {
-		if of, _ := stored.(condemned); of.silent == replica {
-			p.slices.condemned.Delete(slice)
-		}
-		return true
-	})
 }

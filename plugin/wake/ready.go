@@ -3,11 +3,13 @@ package wake
 import (
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 )
 
 const (
@@ -97,7 +99,7 @@ func (s *starting) awaited(ctx context.Context, known []types.NamespacedName) (i
 // first time, since that waits for the slices.
 func (s *starting) leads(replicas replicas) bool {
 	own, ok := replicas[s.Settings.Replica.UID]
-	return ok && (podReady(own) || neverReady(own) && !s.firstPass.isOver())
+	return ok && (podReady(own) || neverReady(own) && !s.firstPass.over.Load())
 }
 
 // firstTries is how many reconciliations of a cluster may fail before a replica that starts continues without it: one bad cluster must
@@ -120,40 +122,32 @@ func (s *starting) passed(cluster types.NamespacedName, err error) {
 // firstPass are the first reconciliations after the start: once each cluster has had its own, what leads clients to this replica
 // stands.
 type firstPass struct {
-	mutex  sync.Mutex
-	over   bool
-	passed map[types.NamespacedName]bool
-	failed map[types.NamespacedName]int
+	over atomic.Bool
+	// spent is how many tries a cluster has used: firstTries once it has passed, or is waited for no longer.
+	spent keyed.Map[types.NamespacedName, int]
 }
 
 // note remembers how a reconciliation of a cluster ended. It reports whether that was the last failure that is waited for.
 func (p *firstPass) note(cluster types.NamespacedName, err error) (givenUp bool) {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	if p.over || p.passed[cluster] {
-		return false
-	}
-	if p.passed == nil {
-		p.passed, p.failed = map[types.NamespacedName]bool{}, map[types.NamespacedName]int{}
-	}
-	if err != nil {
-		p.failed[cluster]++
-		givenUp = p.failed[cluster] == firstTries
-	}
-	p.passed[cluster] = err == nil || givenUp
+	p.spent.Change(cluster, func(tries *int) bool {
+		switch {
+		case p.over.Load():
+			return false
+		case err == nil:
+			*tries = firstTries
+		case *tries < firstTries:
+			*tries++
+			givenUp = *tries == firstTries
+		}
+		return true
+	})
 	return givenUp
 }
 
 // outstanding is how many of the clusters have not passed yet.
-func (p *firstPass) outstanding(of []types.NamespacedName) int {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	if p.over {
-		return 0
-	}
-	count := 0
+func (p *firstPass) outstanding(of []types.NamespacedName) (count int) {
 	for _, cluster := range of {
-		if !p.passed[cluster] {
+		if p.spent.Get(cluster) < firstTries && !p.over.Load() {
 			count++
 		}
 	}
@@ -162,13 +156,6 @@ func (p *firstPass) outstanding(of []types.NamespacedName) int {
 
 // end ends the pass, whatever is outstanding.
 func (p *firstPass) end() {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	p.over, p.passed, p.failed = true, nil, nil
-}
-
-func (p *firstPass) isOver() bool {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	return p.over
+	p.over.Store(true)
+	p.spent.DeleteFunc(func(types.NamespacedName, int) bool { return true })
 }

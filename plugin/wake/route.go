@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"sync"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 )
@@ -30,9 +30,9 @@ type router struct {
 	listen  func(ctx context.Context, port uint16) (net.Listener, error)
 
 	openPorts   openPorts
-	made        sync.Map // when a slice was made that the informers have not told of yet, by name: time.Time
-	condemned   sync.Map // the slices of other replicas that are to go, by UID: [condemned]
-	unallocated sync.Map // the clusters without a port, that is said once of each
+	made        keyed.Map[types.NamespacedName, time.Time] // when a slice was made that the informers have not told of yet
+	condemned   keyed.Map[types.UID, condemned]            // the slices of other replicas that are to go
+	unallocated keyed.Map[types.NamespacedName, bool]      // the clusters without a port, that is said once of each
 }
 
 // routed is a Service that leads to this replica.
@@ -64,7 +64,7 @@ func (r *router) lead(ctx context.Context, seen *snapshot, planned plan.Plan, le
 	}
 	unallocated, failed = r.openListeners(ctx, seen, services, again.now)
 	for _, service := range services {
-		openPort := r.openPorts.of(seen.name, service.UID)
+		openPort := r.openPorts.Get(seen.name)[service.UID]
 		if openPort == nil {
 			continue
 		}
@@ -93,7 +93,8 @@ func (r *router) noteUnallocated(cluster types.NamespacedName, err error, again 
 		return
 	}
 	again.at(again.now.Add(unallocatedFor))
-	if _, said := r.unallocated.Swap(cluster, true); !said {
+	said := r.unallocated.Get(cluster)
+	if r.unallocated.Set(cluster, true); !said {
 		r.Logger.Warn("a cluster cannot be woken by connections, and stays awake if it is", "namespace", cluster.Namespace, "cluster", cluster.Name, "error", err.Error())
 	}
 }
@@ -115,7 +116,9 @@ func (a *Access) isOwn(slice discoveryv1.EndpointSlice) bool {
 func (r *router) openListeners(ctx context.Context, seen *snapshot, services []*corev1.Service, now time.Time) (unallocated, failed error) {
 	var owners []ports.Request
 	for _, service := range services {
-		if !r.openPorts.reopen(seen.name, service.UID) {
+		if open := r.openPorts.Get(seen.name)[service.UID]; open != nil {
+			open.closing = time.Time{} // if it was about to be closed
+		} else {
 			owner := ports.Owner{UID: service.UID, Namespace: service.Namespace, Name: service.Name}
 			owners = append(owners, ports.Request{Owner: owner, Led: seen.port(service.UID), First: isFirst(service, seen.name.Name)})
 		}
@@ -151,7 +154,7 @@ func (r *router) openListener(ctx context.Context, cluster types.NamespacedName,
 	if err != nil {
 		return fmt.Errorf("listen on port %d for Service %s/%s: %w", port, owner.Namespace, owner.Name, err)
 	}
-	opened := &openPort{port: port, acceptNotifier: newAcceptNotifier(listener)}
+	opened := &openPort{port: port, acceptNotifier: &acceptNotifier{Listener: listener}}
 	of := gateway.Service{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID, Cluster: cluster.Name}
 	r.gateway.Open(of, opened.acceptNotifier)
 	r.openPorts.add(cluster, owner.UID, opened)
@@ -179,14 +182,11 @@ func (r *router) ensureSlice(ctx context.Context, seen *snapshot, want *discover
 			return nil
 		}
 	}
-	if made, ok := r.made.Load(name); ok {
-		at, _ := made.(time.Time)
-		if until := at.Add(toldWithin); again.now.Before(until) {
-			again.at(until)
-			return nil
-		}
+	if until := r.made.Get(name).Add(toldWithin); again.now.Before(until) {
+		again.at(until)
+		return nil
 	}
-	r.made.Store(name, again.now)
+	r.made.Set(name, again.now)
 	// The slice may already exist: informers lag behind, and will show it later.
 	if err := r.Client.Create(ctx, want.DeepCopy()); err != nil && !apierrors.IsAlreadyExists(err) {
 		r.made.Delete(name)
@@ -232,7 +232,12 @@ func (r *router) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, 
 			return err
 		}
 	}
-	r.closePorts(seen.name, func(uid types.UID) bool { return slices.Contains(planned.Lead, uid) }, again)
+	closed, next := r.openPorts.close(seen.name, func(uid types.UID) bool { return slices.Contains(planned.Lead, uid) }, again.now)
+	again.at(next)
+	for _, uid := range closed {
+		r.gateway.Close(uid)
+		r.Logger.Info("a Service no longer leads to the gateway", "namespace", seen.name.Namespace, "cluster", seen.name.Name, "uid", uid)
+	}
 	return nil
 }
 
@@ -254,18 +259,18 @@ func (r *router) mayGo(ctx context.Context, seen *snapshot, planned plan.Plan, s
 	}
 	again.at(ask)
 	isLed := slices.Contains(planned.Lead, endpointslice.ServiceOf(slice))
-	if !isLed {
-		r.condemned.LoadOrStore(slice.UID, condemned{from: again.now.Add(unwantedFor)})
-	}
-	stored, known := r.condemned.Load(slice.UID)
-	of, _ := stored.(condemned)
+	var of condemned
+	r.condemned.Change(slice.UID, func(known *condemned) (keep bool) {
+		if !isLed && *known == (condemned{}) {
+			known.from = again.now.Add(unwantedFor)
+		}
+		of = *known
+		return !isLed || known.silent != ""
+	})
 	switch {
-	case !known:
-		return false, nil
 	case of.silent != "":
 		return r.isSpare(seen, planned, slice), nil
 	case isLed:
-		r.condemned.Delete(slice.UID)
 		return false, nil
 	case again.now.Before(of.from):
 		again.at(of.from)
@@ -285,15 +290,6 @@ func (r *router) isCurrent(ctx context.Context, seen *snapshot) (bool, error) {
 		return false, fmt.Errorf("read Cluster %s: %w", seen.name, err)
 	}
 	return seen.cluster != nil && seen.cluster.ResourceVersion == live.ResourceVersion, nil
-}
-
-func (r *router) closePorts(cluster types.NamespacedName, keep func(types.UID) bool, again *requeue) {
-	closed, next := r.openPorts.close(cluster, keep, again.now)
-	again.at(next)
-	for _, uid := range closed {
-		r.gateway.Close(uid)
-		r.Logger.Info("a Service no longer leads to the gateway", "namespace", cluster.Namespace, "cluster", cluster.Name, "uid", uid)
-	}
 }
 
 // remove deletes a slice if it is still the one that was read.

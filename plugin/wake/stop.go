@@ -36,7 +36,8 @@ func (c *Controller) Leave(ctx context.Context) {
 	c.stopped = true
 	c.leaving.Unlock()
 	c.drainBy = time.Now().Add(takeOverTimeout + removeTimeout + drainDelay + c.Settings.DrainTimeout)
-	c.endHandovers()
+	c.current.DeleteFunc(func(_ types.NamespacedName, answer handover) bool { answer.cancel(); return true })
+	c.running.Wait()
 	c.awaitOthers(ctx)
 	removed, err := c.removeAll(ctx)
 	if c.removed = removed; err != nil {
@@ -102,8 +103,8 @@ func (r *router) removeAll(ctx context.Context) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout+r.Settings.DrainTimeout)
 	defer cancel()
 	namespaces := map[string]bool{}
-	for _, namespace := range r.openPorts.namespaces() { // the informers may not have told of the newest slices
-		namespaces[namespace] = true
+	for _, cluster := range r.openPorts.Keys() { // the informers may not have told of the newest slices
+		namespaces[cluster.Namespace] = true
 	}
 	own, err := r.Informers.SlicesOf(ctx, r.Settings.Replica.UID)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -69,15 +70,14 @@ func (r *router) sweep(ctx context.Context) (int, error) {
 // removeStray removes slices of ours that name no cluster, because they were made so or have lost the label: no reconciliation sees them, and
 // each would keep a port from being given. It forgets the condemned ones that are gone.
 func (r *router) removeStray(ctx context.Context) error {
-	gone := map[any]bool{}
-	r.condemned.Range(func(slice, _ any) bool { gone[slice] = true; return true })
+	gone := sets.New(r.condemned.Keys()...)
 	all, err := r.Informers.OurSlices(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range all {
 		slice := &all[i]
-		delete(gone, slice.UID)
+		gone.Delete(slice.UID)
 		if slice.Labels[endpointslice.LabelCluster] == "" {
 			if err := r.remove(ctx, slice); err != nil {
 				return err

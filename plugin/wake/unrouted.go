@@ -24,16 +24,8 @@ func (c *Controller) noteUnrouted(seen *snapshot, planned plan.Plan, routes []ro
 			lost[seen.stranded[i].UID] = true
 		}
 	}
-	if len(lost) == 0 {
-		c.unrouted.Delete(seen.name)
-		return
-	}
-	c.unrouted.Store(seen.name, len(lost))
+	c.unrouted.Change(seen.name, func(count *int) bool { *count = len(lost); return *count != 0 })
 }
 
 // Unrouted returns how many Services of the sleeping cluster had clients that do not reach the gateway at its last reconciliation.
-func (c *Controller) Unrouted(cluster types.NamespacedName) int {
-	count, _ := c.unrouted.Load(cluster)
-	number, _ := count.(int)
-	return number
-}
+func (c *Controller) Unrouted(cluster types.NamespacedName) int { return c.unrouted.Get(cluster) }

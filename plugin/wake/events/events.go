@@ -8,7 +8,6 @@ import (
 	"hash/fnv"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -30,7 +30,7 @@ type Writer struct {
 	// Pod is the replica's name.
 	Pod string
 
-	written sync.Map // the last Event, by Cluster and reason: written
+	written keyed.Map[key, written] // the last Event
 }
 
 type key struct {
@@ -49,20 +49,14 @@ const keptFor = time.Hour
 
 // Forget drops what is known about a Cluster.
 func (w *Writer) Forget(cluster types.NamespacedName) {
-	w.written.Range(func(of, _ any) bool {
-		if known, _ := of.(key); known.cluster == cluster {
-			w.written.Delete(of)
-		}
-		return true
-	})
+	w.written.DeleteFunc(func(of key, _ written) bool { return of.cluster == cluster })
 }
 
 // Write writes the Event, unless there is one of the same reason and occasion already, or the namespace is being
 // deleted and takes none.
 func (w *Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e plan.Event, now time.Time) error {
 	of, occasion := key{client.ObjectKeyFromObject(cluster), e.Reason}, string(cluster.UID)+" "+e.Occasion
-	stored, _ := w.written.Load(of)
-	if last, _ := stored.(written); last.occasion == occasion && now.Sub(last.at) < keptFor {
+	if last := w.written.Get(of); last.occasion == occasion && now.Sub(last.at) < keptFor {
 		return nil
 	}
 	kind, err := KindOf(cluster, w.Client)
@@ -88,7 +82,7 @@ func (w *Writer) Write(ctx context.Context, cluster *cnpgv1.Cluster, e plan.Even
 	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return fmt.Errorf("create an Event on Cluster %s: %w", cluster.Name, err)
 	}
-	w.written.Store(of, written{occasion, now})
+	w.written.Set(of, written{occasion, now})
 	return nil
 }
 

@@ -214,8 +214,8 @@ func TestResolve_takesOneWakeFromTheBudgetThroughHoweverManyServices(t *testing.
 			t.Errorf("one wake took %d from the budget", used)
 		}
 		synctest.Wait()
-		if len(w.waker.granted.searches) != 0 {
-			t.Errorf("these searches are kept: %v", w.waker.granted.searches)
+		if kept := len(w.waker.granted.Keys()); kept != 0 {
+			t.Errorf("%d clusters are kept", kept)
 		}
 	})
 }
@@ -397,7 +397,7 @@ func TestResolve_wakesNothingForNobody(t *testing.T) {
 		if patches, _, _, _ := w.seen(); len(patches) != 0 {
 			t.Errorf("patches: %v", patches)
 		}
-		if len(w.waker.waiters.services) != 0 {
+		if len(w.waker.searches.Keys()) != 0 {
 			t.Error("somebody is left waiting")
 		}
 	})

@@ -84,8 +84,8 @@ func TestResolve_givesEveryClientItsOwnTime(t *testing.T) {
 		if err := <-first; !errors.Is(err, gateway.ErrTimeout) {
 			t.Errorf("the first got %v", err)
 		}
-		if len(w.waker.searches.running) != 0 {
-			t.Errorf("%d Services are searched for", len(w.waker.searches.running))
+		if left := len(w.waker.searches.Keys()); left != 0 {
+			t.Errorf("%d Services are searched for", left)
 		}
 	})
 }

@@ -146,7 +146,7 @@ func (w *wake) signalWaiters(ctx context.Context, seen *snapshot) {
 		return
 	}
 	since, count := seen.cluster.Annotations[contract.AnnotationAsleepSince], 0
-	for _, client := range w.waiters.of(w.service.UID) {
+	for _, client := range w.searches.clients(w.service.UID) {
 		address := client.Peer.Addr().Unmap()
 		if w.signalled[address] == since {
 			continue

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -44,7 +42,7 @@ type queue struct {
 // mayWake returns a client that may wake the cluster now. It asks for one client of each address, so that none waits because of
 // another's budget or unused wake. Its errors are errQueued and errNobodyWaits.
 func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) {
-	clients := w.waiters.of(w.service.UID)
+	clients := w.searches.clients(w.service.UID)
 	if len(clients) == 0 {
 		return waiting{}, errNobodyWaits
 	}
@@ -54,13 +52,19 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) 
 	if w.depth == DepthDoze { // this creates no pod, so the budget does not apply
 		return clients[0], nil
 	}
-	why := whyUnused
+	why, granted := whyUnused, false
 	for _, client := range clients {
 		if now.Before(notBefore(cluster, client)) {
 			continue
 		}
 		source := gateway.SourceOf(client.Peer.Addr())
-		if w.granted.join(clusterOf(w.service), func() bool { return w.Budget.Take(source, clusterOf(w.service), now) }) {
+		w.granted.Change(clusterOf(w.service), func(searches *int) bool {
+			if granted = *searches != 0 || w.Budget.Take(source, clusterOf(w.service), now); granted {
+				*searches++
+			}
+			return *searches != 0
+		})
+		if granted {
 			w.leaveQueue()
 			w.queue.granted = true
 			return client, nil
@@ -84,7 +88,7 @@ func (w *wake) mayWake(cluster *cnpgv1.Cluster, now time.Time) (waiting, error) 
 // leaveQueue withdraws all requests, when the search may wake the cluster or ends.
 func (w *wake) leaveQueue() {
 	if w.queue.granted {
-		w.granted.leave(clusterOf(w.service))
+		w.granted.Change(clusterOf(w.service), func(searches *int) bool { *searches--; return *searches != 0 })
 	}
 	for source := range w.queue.asked {
 		w.Budget.Leave(source, clusterOf(w.service))
@@ -93,36 +97,6 @@ func (w *wake) leaveQueue() {
 		w.Observer.Queued(-1)
 	}
 	w.queue = queue{}
-}
-
-// granted counts, by cluster, the searches that may wake it: a wake uses the budget once, through however many Services its clients
-// come. The zero value is ready to use.
-type granted struct {
-	mutex    sync.Mutex
-	searches map[types.NamespacedName]int
-}
-
-// join adds a search if the cluster has another, or if take takes a wake from the budget, and reports whether it did.
-func (g *granted) join(cluster types.NamespacedName, take func() bool) bool {
-	g.mutex.Lock()
-	defer g.mutex.Unlock()
-	if g.searches[cluster] == 0 && !take() {
-		return false
-	}
-	if g.searches == nil {
-		g.searches = map[types.NamespacedName]int{}
-	}
-	g.searches[cluster]++
-	return true
-}
-
-// leave removes a search.
-func (g *granted) leave(cluster types.NamespacedName) {
-	g.mutex.Lock()
-	defer g.mutex.Unlock()
-	if g.searches[cluster]--; g.searches[cluster] == 0 {
-		delete(g.searches, cluster)
-	}
 }
 
 // notBefore returns when the client may wake the cluster. If the last wake came from its source and was not used, it must wait for as

@@ -2,66 +2,100 @@ package waker
 
 import (
 	"net/netip"
-	"sync"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 )
 
-// searches are the running searches, one for each Service. They keep nothing about clients that leave. The zero value is ready to
-// use.
-type searches struct {
-	mutex   sync.Mutex
-	running map[types.UID]*search
+// Notifier tells waiters that something about a cluster has changed.
+type Notifier = keyed.Notifier[types.NamespacedName]
+
+// searches are the Services that clients wait for or that are searched for. They keep nothing about clients that leave.
+type searches struct{ keyed.Map[types.UID, sought] }
+
+// sought is a Service that clients wait for, or that is searched for.
+type sought struct {
+	// clients wait, in the order in which they came. Any of them that may wake the cluster does.
+	clients []*waiting
+	// running is the search, and until is how long some client still waits for it.
+	running *search
+	until   time.Time
 }
 
-// search looks for an instance.
+func (s *sought) keep() bool { return len(s.clients) != 0 || s.running != nil }
+
+// waiting is a client that waits.
+type waiting struct {
+	gateway.Client
+	since time.Time
+}
+
+// search looks for an instance. Its address and err may be read once ended is closed.
 type search struct {
-	// until is how long some client still waits for it.
-	until time.Time
-	ended chan struct{}
-	// address and err may be read once ended is closed.
+	ended   chan struct{}
 	address netip.AddrPort
 	err     error
 }
 
+// add adds a client until the returned function is called.
+func (s *searches) add(service types.UID, client gateway.Client) (leave func()) {
+	added := &waiting{client, time.Now()}
+	s.Change(service, func(of *sought) bool {
+		of.clients = append(of.clients, added)
+		return true
+	})
+	return func() {
+		s.Change(service, func(of *sought) bool {
+			of.clients = slices.DeleteFunc(of.clients, func(c *waiting) bool { return c == added })
+			return of.keep()
+		})
+	}
+}
+
 // join extends the Service's search until the given time, and starts one if none is running.
-func (s *searches) join(service types.UID, until time.Time, find func() (netip.AddrPort, error)) *search {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if running, ok := s.running[service]; ok {
-		if until.After(running.until) {
-			running.until = until
+func (s *searches) join(service types.UID, until time.Time, find func() (netip.AddrPort, error)) (joined *search) {
+	s.Change(service, func(of *sought) bool {
+		if of.running != nil {
+			joined = of.running
+			if until.After(of.until) {
+				of.until = until
+			}
+			return true
 		}
-		return running
-	}
-	if s.running == nil {
-		s.running = map[types.UID]*search{}
-	}
-	begun := &search{until: until, ended: make(chan struct{})}
-	s.running[service] = begun
-	go func() {
-		defer s.end(service, begun)
-		begun.address, begun.err = find()
-	}()
-	return begun
+		joined = &search{ended: make(chan struct{})}
+		of.running, of.until = joined, until
+		go func() {
+			defer s.Change(service, func(of *sought) bool {
+				of.running = nil
+				close(joined.ended)
+				return of.keep()
+			})
+			joined.address, joined.err = find()
+		}()
+		return true
+	})
+	return joined
 }
 
-// end wakes all clients that wait for the search.
-func (s *searches) end(service types.UID, ended *search) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	delete(s.running, service)
-	close(ended.ended)
-}
-
-// left returns how long some client still waits; it is not positive if none does.
+// left returns how long some client still waits for the running search; it is not positive if none does.
 func (s *searches) left(service types.UID, now time.Time) time.Duration {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	running, ok := s.running[service]
-	if !ok {
-		return 0
-	}
-	return running.until.Sub(now)
+	return s.Get(service).until.Sub(now)
+}
+
+// clients returns one client of each address that waits for the Service: the one that has waited longest.
+func (s *searches) clients(service types.UID) (clients []waiting) {
+	seen := map[netip.Addr]bool{}
+	s.Change(service, func(of *sought) bool {
+		for _, client := range of.clients {
+			if address := client.Peer.Addr().Unmap(); !seen[address] {
+				seen[address], clients = true, append(clients, *client)
+			}
+		}
+		return of.keep()
+	})
+	return clients
 }

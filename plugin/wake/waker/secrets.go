@@ -35,41 +35,34 @@ type secrets struct {
 // noteSecrets adds a state of a Cluster.
 func (s *Stopping) noteSecrets(cluster *cnpgv1.Cluster, view plan.Cluster) {
 	name, versions := client.ObjectKeyFromObject(cluster), &cluster.Status.SecretsResourceVersion
-	stored, _ := s.secrets.Load(name)
-	known, ok := stored.(secrets)
 	now := fmt.Sprint(versions.ApplicationSecretVersion, " ", versions.SuperuserSecretVersion, " ", versions.ManagedRoleSecretVersions)
-	switch {
-	case view.Sleeps():
-		if known.pending && !known.asleep { // nobody has waited, and they have been applied by now
-			known.applied = now
+	s.secrets.Change(name, func(known *secrets) bool {
+		switch {
+		case view.Sleeps():
+			if known.pending && !known.asleep { // nobody has waited, and they have been applied by now
+				known.applied = now
+			}
+			known.asleep, known.changed = true, known.applied != "" && known.applied != now
+		case known.cluster == cluster.UID && (known.asleep || known.pending):
+			known.asleep, known.changed, known.pending = false, false, known.pending || known.applied != now
+		default:
+			*known = secrets{applied: now}
 		}
-		changed := known.applied != "" && known.applied != now
-		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: known.applied, asleep: true, changed: changed, pending: known.pending})
-	case ok && known.cluster == cluster.UID && (known.asleep || known.pending):
-		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: known.applied, pending: known.pending || known.applied != now})
-	default:
-		s.secrets.Store(name, secrets{cluster: cluster.UID, applied: now})
-	}
+		known.cluster = cluster.UID
+		return true
+	})
 }
 
 // SecretsChanged reports whether Secrets of a sleeping cluster have changed since this replica saw it awake.
 func (s *Stopping) SecretsChanged(cluster types.NamespacedName) bool {
-	stored, _ := s.secrets.Load(cluster)
-	known, _ := stored.(secrets)
+	known := s.secrets.Get(cluster)
 	return known.asleep && known.changed
-}
-
-// pending reports whether the cluster was woken with Secrets that its instance manager may still have to apply.
-func (s *Stopping) pending(cluster types.NamespacedName) bool {
-	stored, _ := s.secrets.Load(cluster)
-	known, _ := stored.(secrets)
-	return known.pending
 }
 
 // unapplied returns for how long the instance manager may still have to apply Secrets, now that PostgreSQL accepts sessions.
 func (w *wake) unapplied(seen *snapshot, now time.Time) time.Duration {
 	name := clusterOf(w.service)
-	if !w.Stopping.pending(name) {
+	if !w.Stopping.secrets.Get(name).pending {
 		return 0
 	}
 	if w.accepted.IsZero() {

@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -84,74 +84,29 @@ func (w *Waker) SendClientAddress(ctx context.Context, target, local, peer netip
 	}
 	address := contract.ClientAddress{Port: local.Port(), Peer: peer}
 	if !w.Sidecars.Send(ctx, target.Addr(), address) && ctx.Err() == nil { // otherwise there will be no session
-		if w.unsent.add(target.Addr(), address) {
-			go w.resend(target.Addr()) //nolint:contextcheck // the session may be over before the sidecar is told
-		}
+		w.unsent.Change(target.Addr(), func(addresses *[]contract.ClientAddress) bool {
+			if len(*addresses) == 0 {
+				go w.resend(target.Addr()) //nolint:contextcheck // the session may be over before the sidecar is told
+			}
+			*addresses = append(*addresses, address)
+			return true
+		})
 	}
 }
 
 // resend repeats the addresses until a sidecar that starts after its PostgreSQL knows of every session that was forwarded. One may
 // end before the sidecar's first sample, but the wake was used.
 func (w *Waker) resend(instance netip.Addr) {
-	ctx, cancel := context.WithTimeout(w.Base, resendFor)
-	defer cancel()
-	ticker := time.NewTicker(resendEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			w.unsent.forget(instance)
-			return
-		case <-ticker.C:
-			for sent := false; ; sent = true {
-				address, ok := w.unsent.next(instance, sent)
-				if !ok {
-					return
-				}
-				if !w.Sidecars.Send(ctx, instance, address) {
-					break
-				}
-			}
+	if wait.PollUntilContextTimeout(w.Base, resendEvery, resendFor, false, func(ctx context.Context) (done bool, _ error) {
+		for !done && w.Sidecars.Send(ctx, instance, w.unsent.Get(instance)[0]) {
+			w.unsent.Change(instance, func(addresses *[]contract.ClientAddress) bool {
+				*addresses = (*addresses)[1:]
+				done = len(*addresses) == 0
+				return !done
+			})
 		}
+		return done, nil
+	}) != nil {
+		w.unsent.Delete(instance)
 	}
-}
-
-// unsent are the addresses that sidecars have not accepted yet, by instance, and the instances that a goroutine sends them to: no
-// more than the sessions of resendFor. The zero value is ready to use.
-type unsent struct {
-	mutex     sync.Mutex
-	addresses map[netip.Addr][]contract.ClientAddress
-}
-
-// add adds an address, and reports whether it is the instance's first, for which the caller starts a goroutine.
-func (u *unsent) add(instance netip.Addr, address contract.ClientAddress) (first bool) {
-	u.mutex.Lock()
-	defer u.mutex.Unlock()
-	if u.addresses == nil {
-		u.addresses = map[netip.Addr][]contract.ClientAddress{}
-	}
-	_, known := u.addresses[instance]
-	u.addresses[instance] = append(u.addresses[instance], address)
-	return !known
-}
-
-// next returns the first address for the instance, without the one that was sent. If there is none, the instance is forgotten.
-func (u *unsent) next(instance netip.Addr, sent bool) (address contract.ClientAddress, ok bool) {
-	u.mutex.Lock()
-	defer u.mutex.Unlock()
-	if sent {
-		u.addresses[instance] = u.addresses[instance][1:]
-	}
-	if addresses := u.addresses[instance]; len(addresses) != 0 {
-		return addresses[0], true
-	}
-	delete(u.addresses, instance)
-	return contract.ClientAddress{}, false
-}
-
-// forget gives up on the instance.
-func (u *unsent) forget(instance netip.Addr) {
-	u.mutex.Lock()
-	defer u.mutex.Unlock()
-	delete(u.addresses, instance)
 }

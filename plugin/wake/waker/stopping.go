@@ -1,13 +1,13 @@
 package waker
 
 import (
-	"sync"
 	"time"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -19,9 +19,9 @@ import (
 // It also remembers which Secrets of a cluster may have to be applied after a wake, and what its annotations ask for. The zero value is
 // ready to use.
 type Stopping struct {
-	stops   sync.Map // by cluster: stop
-	secrets sync.Map // by cluster: secrets
-	views   sync.Map // by cluster: versioned
+	stops   keyed.Map[types.NamespacedName, stop]
+	secrets keyed.Map[types.NamespacedName, secrets]
+	views   keyed.Map[types.NamespacedName, versioned]
 }
 
 // versioned is the view of a version of a Cluster.
@@ -33,13 +33,13 @@ type versioned struct {
 // View reads a Cluster. The annotations of each version are parsed once: a tenant may make them long, and they matter to every client.
 func (s *Stopping) View(cluster *cnpgv1.Cluster, now time.Time) plan.Cluster {
 	name := client.ObjectKeyFromObject(cluster)
-	stored, _ := s.views.Load(name)
-	known, ok := stored.(versioned)
-	if from := known.view.UnderstoodFrom; ok && known.version == cluster.ResourceVersion && (from.IsZero() || now.Before(from)) {
+	known := s.views.Get(name)
+	current := known.version != "" && known.version == cluster.ResourceVersion
+	if from := known.view.UnderstoodFrom; current && (from.IsZero() || now.Before(from)) {
 		return known.view.Again(cluster, now)
 	}
 	view := plan.View(cluster, now)
-	s.views.Store(name, versioned{cluster.ResourceVersion, view})
+	s.views.Set(name, versioned{cluster.ResourceVersion, view})
 	return view
 }
 
@@ -56,23 +56,21 @@ func (s *Stopping) Note(cluster *cnpgv1.Cluster, now time.Time) {
 	name, view, wake := client.ObjectKeyFromObject(cluster), s.View(cluster, now), cluster.Annotations[contract.AnnotationLastWake]
 	s.noteSecrets(cluster, view)
 	_, recorded := cluster.Annotations[contract.AnnotationPostgresStopped]
-	stored, _ := s.stops.Load(name)
-	known, ok := stored.(stop)
-	woken := wake != "" && wake != known.lastWake // by whoever has waited until it had stopped
-	switch {
-	case recorded || view.Hibernated || view.Deleting:
-		s.stops.Delete(name)
-	case view.Fenced:
-		s.stops.Store(name, stop{cluster: cluster.UID, lastWake: wake})
-	case view.MayStillStop && !ok:
-		s.stops.Store(name, stop{cluster: cluster.UID, lastWake: wake, lifted: now})
-	case !ok:
-	case known.cluster != cluster.UID || woken:
-		s.stops.Delete(name)
-	case known.lifted.IsZero():
-		known.lifted = now
-		s.stops.Store(name, known)
-	}
+	s.stops.Change(name, func(known *stop) (keep bool) {
+		switch {
+		case recorded || view.Hibernated || view.Deleting:
+			return false
+		case view.Fenced:
+			*known = stop{cluster: cluster.UID, lastWake: wake}
+		case view.MayStillStop && *known == stop{}:
+			*known = stop{cluster: cluster.UID, lastWake: wake, lifted: now}
+		case known.cluster != cluster.UID, wake != "" && wake != known.lastWake: // it was woken by who has waited until it had stopped
+			return false
+		case known.lifted.IsZero():
+			known.lifted = now
+		}
+		return true
+	})
 }
 
 // Forget forgets a cluster.
@@ -85,7 +83,6 @@ func (s *Stopping) Forget(cluster types.NamespacedName) {
 // mayStop reports whether PostgreSQL may still stop, although the fence is gone. Like a fence that a person has lifted, it is assumed
 // not to stop PostgreSQL any more after [plan.LiftedFenceTimeout].
 func (s *Stopping) mayStop(cluster types.NamespacedName, now time.Time) bool {
-	stored, _ := s.stops.Load(cluster)
-	known, ok := stored.(stop)
-	return ok && !known.lifted.IsZero() && now.Sub(known.lifted) < plan.LiftedFenceTimeout
+	lifted := s.stops.Get(cluster).lifted
+	return !lifted.IsZero() && now.Sub(lifted) < plan.LiftedFenceTimeout
 }

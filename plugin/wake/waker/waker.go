@@ -30,6 +30,7 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/events"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -123,10 +124,12 @@ type Waker struct {
 	PodSearches *semaphore.Weighted
 
 	changing, peers singleflight.Group
-	unsent          unsent
 	searches        searches
-	waiters         waiters
-	granted         granted
+	// granted counts, by cluster, the searches that may wake it: a wake uses the budget once, through however many Services its
+	// clients come.
+	granted keyed.Map[types.NamespacedName, int]
+	// unsent are the addresses that sidecars have not accepted yet, by instance. A goroutine sends them to each instance that has any.
+	unsent keyed.Map[netip.Addr, []contract.ClientAddress]
 }
 
 var _ gateway.Backend = (*Waker)(nil)
@@ -184,7 +187,7 @@ func (w *Waker) Resolve(ctx context.Context, service gateway.Service, client gat
 	until := time.Now().Add(w.Limit)
 	ctx, cancel := context.WithDeadlineCause(ctx, until, gateway.ErrTimeout)
 	defer cancel()
-	defer w.waiters.add(service.UID, client)()
+	defer w.searches.add(service.UID, client)()
 	for {
 		found := w.searches.join(service.UID, until, func() (netip.AddrPort, error) { return w.search(service, client) }) //nolint:contextcheck // the search is everybody's who waits, not this client's
 		select {
