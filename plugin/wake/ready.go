@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 )
@@ -26,44 +26,24 @@ const (
 // relieved, and the operator waits for a plugin: then it is ready at once, as is a container that was started again in its pod.
 func (s *starting) AwaitReady(ctx context.Context) {
 	defer s.firstPass.end()
-	began := time.Now()
-	deadline := time.NewTimer(readyWithin)
-	defer deadline.Stop()
-	tick := time.NewTicker(readyEvery)
-	defer tick.Stop()
-	known, err := s.known(ctx)
-	for {
-		left := 0
-		if err == nil {
+	began, left := time.Now(), 0
+	known, err := s.Informers.ClusterNames(ctx, "")
+	if err == nil {
+		err = wait.PollUntilContextTimeout(ctx, readyEvery, readyWithin, true, func(ctx context.Context) (bool, error) {
+			var err error
 			left, err = s.awaited(ctx, known)
-		}
-		switch {
-		case err != nil:
-			s.Logger.Warn("cannot tell whether every cluster's Services lead here", "error", err.Error())
-			return
-		case left == 0:
-			s.Logger.Info("the replica is ready", "clusters", len(known), "waited", time.Since(began).String())
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-deadline.C:
-			s.Logger.Warn("the replica is called ready although not every cluster's Services lead here yet", "clusters", len(known), "outstanding", left)
-			return
-		case <-tick.C:
-		}
+			return left == 0, err
+		})
 	}
-}
-
-// known are the clusters that there are.
-func (s *starting) known(ctx context.Context) ([]types.NamespacedName, error) {
-	clusters, err := s.Informers.Clusters(ctx, "")
-	names := make([]types.NamespacedName, 0, len(clusters))
-	for i := range clusters {
-		names = append(names, client.ObjectKeyFromObject(&clusters[i]))
+	switch {
+	case err == nil:
+		s.Logger.Info("the replica is ready", "clusters", len(known), "waited", time.Since(began).String())
+	case ctx.Err() != nil:
+	case wait.Interrupted(err):
+		s.Logger.Warn("the replica is called ready although not every cluster's Services lead here yet", "clusters", len(known), "outstanding", left)
+	default:
+		s.Logger.Warn("cannot tell whether every cluster's Services lead here", "error", err.Error())
 	}
-	return names, err
 }
 
 // awaited is how many of the clusters have to pass before this replica is ready.

@@ -117,13 +117,12 @@ func (c *Controller) replicaChanged(ctx context.Context, pod client.Object, q qu
 		return
 	}
 	if pod.GetUID() == c.Settings.Replica.UID {
-		clusters, err := c.Informers.Clusters(ctx, "")
+		clusters, err := c.Informers.ClusterNames(ctx, "")
 		if err != nil {
 			c.Logger.Warn("cannot list the Clusters", "error", err.Error())
-			return
 		}
-		for i := range clusters {
-			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters[i])})
+		for _, cluster := range clusters {
+			q.Add(reconcile.Request{NamespacedName: cluster})
 		}
 		return
 	}

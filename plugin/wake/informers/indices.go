@@ -36,28 +36,28 @@ const anyCluster = "*"
 func Index(ctx context.Context, indexer client.FieldIndexer) error { return index(ctx, indexer, kinds) }
 
 func index(ctx context.Context, indexer client.FieldIndexer, kinds []kind) error {
-	pods, services, slices := &corev1.Pod{}, &corev1.Service{}, &discoveryv1.EndpointSlice{}
-	for _, index := range []struct {
+	pod, service, slice := &corev1.Pod{}, &corev1.Service{}, &discoveryv1.EndpointSlice{}
+	type by struct {
 		kind  client.Object
 		field string
 		of    client.IndexerFunc
-	}{
-		{pods, byCluster, labelOf(endpointslice.LabelCluster)},
-		{pods, byAddress, addressesOf},
-		{services, byCluster, func(o client.Object) []string { return unlessEmpty(selectedBy(o)) }},
-		{slices, byCluster, ofOurs(labelOf(endpointslice.LabelCluster))},
-		{slices, byReplica, ofOurs(labelOf(endpointslice.LabelReplica))},
-		{slices, byPorts, ofOurs(portsOf)},
-		{slices, byService, serviceOf},
-		{&cnpgv1.ScheduledBackup{}, byCluster, referenced},
-	} {
-		if err := indexer.IndexField(ctx, index.kind, index.field, index.of); err != nil {
-			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
-		}
+	}
+	fields := []by{
+		{pod, byCluster, one(func(o client.Object) string { return o.GetLabels()[endpointslice.LabelCluster] })},
+		{pod, byAddress, addressesOf},
+		{service, byCluster, one(selectedBy)},
+		{slice, byCluster, ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[endpointslice.LabelCluster] })},
+		{slice, byReplica, ofOurs(func(s *discoveryv1.EndpointSlice) string { return s.Labels[endpointslice.LabelReplica] })},
+		{slice, byPorts, ofOurs(func(s *discoveryv1.EndpointSlice) string { return portsKey(endpointslice.PortOf(s)) })},
+		{slice, byService, one(serviceOf)},
+		{&cnpgv1.ScheduledBackup{}, byCluster, one(reference)},
 	}
 	for _, kind := range kinds {
-		if err := indexer.IndexField(ctx, kind.object, byCluster, referenced); err != nil {
-			return fmt.Errorf("index %T by its cluster: %w", kind.object, err)
+		fields = append(fields, by{kind.object, byCluster, one(reference)})
+	}
+	for _, index := range fields {
+		if err := indexer.IndexField(ctx, index.kind, index.field, index.of); err != nil {
+			return fmt.Errorf("index %T by %s: %w", index.kind, index.field, err)
 		}
 	}
 	return nil
@@ -80,27 +80,18 @@ func Watch(ctx context.Context, informers cache.Cache, api client.Client, logger
 	return Reader{informers, known}, nil
 }
 
-func unlessEmpty(value string) []string {
-	if value == "" {
+// one indexes an object by a key, unless that is empty.
+func one(of func(client.Object) string) client.IndexerFunc {
+	return func(o client.Object) []string {
+		if key := of(o); key != "" {
+			return []string{key}
+		}
 		return nil
 	}
-	return []string{value}
-}
-
-func labelOf(key string) client.IndexerFunc {
-	return func(o client.Object) []string { return unlessEmpty(o.GetLabels()[key]) }
 }
 
 // portsKey is the same for 64 neighbours: keys of their own would take 2 kB for each cluster.
 func portsKey(port uint16) string { return strconv.Itoa(int(port) / 64) }
-
-func portsOf(o client.Object) []string {
-	slice, ok := o.(*discoveryv1.EndpointSlice)
-	if !ok {
-		return nil
-	}
-	return []string{portsKey(endpointslice.PortOf(slice))}
-}
 
 func addressesOf(o client.Object) []string {
 	pod, ok := o.(*corev1.Pod)
@@ -128,20 +119,20 @@ func selectedBy(o client.Object) string {
 }
 
 // serviceOf is the Service of its own slice.
-func serviceOf(o client.Object) []string {
+func serviceOf(o client.Object) string {
 	slice, ok := o.(*discoveryv1.EndpointSlice)
 	if !ok || endpointslice.IsOurs(slice) {
-		return nil
+		return ""
 	}
-	return unlessEmpty(slice.Labels[discoveryv1.LabelServiceName])
+	return slice.Labels[discoveryv1.LabelServiceName]
 }
 
 // ofOurs indexes only the slices that gateways made.
-func ofOurs(of client.IndexerFunc) client.IndexerFunc {
-	return func(o client.Object) []string {
+func ofOurs(of func(*discoveryv1.EndpointSlice) string) client.IndexerFunc {
+	return one(func(o client.Object) string {
 		if slice, ok := o.(*discoveryv1.EndpointSlice); ok && endpointslice.IsOurs(slice) {
-			return of(o)
+			return of(slice)
 		}
-		return nil
-	}
+		return ""
+	})
 }

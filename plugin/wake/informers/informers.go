@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"sync"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/keyed"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -165,8 +165,7 @@ func ofSlice(s *discoveryv1.EndpointSlice) {
 // was attacked.
 type remembering struct {
 	apimeta.RESTMapper
-	mutex sync.Mutex
-	known map[schema.GroupVersionKind]*apimeta.RESTMapping
+	known keyed.Map[schema.GroupVersionKind, *apimeta.RESTMapping]
 }
 
 // NewMapper makes the manager's mapper.
@@ -178,9 +177,7 @@ func NewMapper(config *rest.Config, client *http.Client) (apimeta.RESTMapper, er
 	return remember(mapper), nil
 }
 
-func remember(mapper apimeta.RESTMapper) *remembering {
-	return &remembering{RESTMapper: mapper, known: map[schema.GroupVersionKind]*apimeta.RESTMapping{}}
-}
+func remember(mapper apimeta.RESTMapper) *remembering { return &remembering{RESTMapper: mapper} }
 
 // RESTMapping finds a kind's resource and scope, which never change.
 func (m *remembering) RESTMapping(kind schema.GroupKind, versions ...string) (*apimeta.RESTMapping, error) {
@@ -188,17 +185,12 @@ func (m *remembering) RESTMapping(kind schema.GroupKind, versions ...string) (*a
 		return m.RESTMapper.RESTMapping(kind, versions...) // it stands for the mapper
 	}
 	key := kind.WithVersion(versions[0])
-	m.mutex.Lock()
-	known, ok := m.known[key]
-	m.mutex.Unlock()
-	if ok {
+	if known := m.known.Get(key); known != nil {
 		return known, nil
 	}
 	found, err := m.RESTMapper.RESTMapping(kind, versions...)
 	if err == nil {
-		m.mutex.Lock()
-		m.known[key] = found
-		m.mutex.Unlock()
+		m.known.Set(key, found)
 	}
 	return found, err // it stands for the mapper
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
@@ -21,35 +23,53 @@ import (
 // kind is a kind of objects that only a running instance of their cluster applies and deletes.
 type kind struct {
 	object client.Object
-	list   func() client.ObjectList
+	list   client.ObjectList
+	keep   toolscache.TransformFunc
 }
 
 var kinds = []kind{
-	{&cnpgv1.Database{}, func() client.ObjectList { return &cnpgv1.DatabaseList{} }},
-	{&cnpgv1.DatabaseRole{}, func() client.ObjectList { return &cnpgv1.DatabaseRoleList{} }},
-	{&cnpgv1.Publication{}, func() client.ObjectList { return &cnpgv1.PublicationList{} }},
-	{&cnpgv1.Subscription{}, func() client.ObjectList { return &cnpgv1.SubscriptionList{} }},
+	{&cnpgv1.Database{}, &cnpgv1.DatabaseList{}, without(func(o *cnpgv1.Database) {
+		pending(&o.ObjectMeta)
+		o.Spec = cnpgv1.DatabaseSpec{ClusterRef: o.Spec.ClusterRef}
+		o.Status = cnpgv1.DatabaseStatus{ObservedGeneration: o.Status.ObservedGeneration}
+	})},
+	{&cnpgv1.DatabaseRole{}, &cnpgv1.DatabaseRoleList{}, without(func(o *cnpgv1.DatabaseRole) {
+		pending(&o.ObjectMeta)
+		o.Spec = cnpgv1.DatabaseRoleSpec{ClusterRef: o.Spec.ClusterRef}
+		o.Status = cnpgv1.DatabaseRoleStatus{ObservedGeneration: o.Status.ObservedGeneration}
+	})},
+	{&cnpgv1.Publication{}, &cnpgv1.PublicationList{}, without(func(o *cnpgv1.Publication) {
+		pending(&o.ObjectMeta)
+		o.Spec = cnpgv1.PublicationSpec{ClusterRef: o.Spec.ClusterRef}
+		o.Status = cnpgv1.PublicationStatus{ObservedGeneration: o.Status.ObservedGeneration}
+	})},
+	{&cnpgv1.Subscription{}, &cnpgv1.SubscriptionList{}, without(func(o *cnpgv1.Subscription) {
+		pending(&o.ObjectMeta)
+		o.Spec = cnpgv1.SubscriptionSpec{ClusterRef: o.Spec.ClusterRef}
+		o.Status = cnpgv1.SubscriptionStatus{ObservedGeneration: o.Status.ObservedGeneration}
+	})},
 	poolers,
 }
 
 // poolers are no such objects, and watched like them.
-var poolers = kind{&cnpgv1.Pooler{}, func() client.ObjectList { return &cnpgv1.PoolerList{} }}
+var poolers = kind{&cnpgv1.Pooler{}, &cnpgv1.PoolerList{}, without(ofPoolers)}
 
 // ofOneCluster is an object of these kinds.
 type ofOneCluster interface {
 	GetClusterRef() corev1.LocalObjectReference
 }
 
-func referenced(o client.Object) []string {
+// reference is the name of the cluster that an object names in its specification; empty: it names none.
+func reference(o client.Object) string {
 	switch object := o.(type) {
 	case *cnpgv1.ScheduledBackup:
-		return unlessEmpty(object.Spec.Cluster.Name)
+		return object.Spec.Cluster.Name
 	case *cnpgv1.Pooler:
-		return unlessEmpty(object.Spec.Cluster.Name)
+		return object.Spec.Cluster.Name
 	case ofOneCluster:
-		return unlessEmpty(object.GetClusterRef().Name)
+		return object.GetClusterRef().Name
 	default:
-		return nil
+		return ""
 	}
 }
 
@@ -91,8 +111,8 @@ func (r Reader) Objects(ctx context.Context, cluster types.NamespacedName) ([]me
 		if kind.object == poolers.object {
 			continue
 		}
-		of := client.MatchingFields{byCluster: cluster.Name}
-		found, err := list(ctx, r, kind.list(), client.InNamespace(cluster.Namespace), of)
+		into, _ := kind.list.DeepCopyObject().(client.ObjectList)
+		found, err := list(ctx, r, into, of(cluster)...)
 		if err != nil {
 			return nil, err
 		}
@@ -123,20 +143,12 @@ func pending(o *metav1.ObjectMeta) {
 // Transform drops what the plugin does not read of the kinds that the API server may not have: the options of a cache must
 // name none of those.
 func Transform(object any) (any, error) {
-	switch object.(type) {
-	case *cnpgv1.Database:
-		return without(ofDatabase)(object)
-	case *cnpgv1.DatabaseRole:
-		return without(ofRole)(object)
-	case *cnpgv1.Publication:
-		return without(ofPublication)(object)
-	case *cnpgv1.Subscription:
-		return without(ofSubscription)(object)
-	case *cnpgv1.Pooler:
-		return without(ofPoolers)(object)
-	default:
-		return object, nil
+	for _, kind := range kinds {
+		if reflect.TypeOf(object) == reflect.TypeOf(kind.object) {
+			return kind.keep(object)
+		}
 	}
+	return object, nil
 }
 
 // ofPoolers keeps of a Pooler how many instances it has and who has set that, which pods it has, and whom it serves.
@@ -155,28 +167,4 @@ func ofPoolers(o *cnpgv1.Pooler) {
 		kept.PgBouncer = &cnpgv1.PgBouncerSpec{PgHBA: o.Spec.PgBouncer.PgHBA}
 	}
 	o.Spec = kept
-}
-
-func ofDatabase(o *cnpgv1.Database) {
-	pending(&o.ObjectMeta)
-	o.Spec = cnpgv1.DatabaseSpec{ClusterRef: o.Spec.ClusterRef}
-	o.Status = cnpgv1.DatabaseStatus{ObservedGeneration: o.Status.ObservedGeneration}
-}
-
-func ofRole(o *cnpgv1.DatabaseRole) {
-	pending(&o.ObjectMeta)
-	o.Spec = cnpgv1.DatabaseRoleSpec{ClusterRef: o.Spec.ClusterRef}
-	o.Status = cnpgv1.DatabaseRoleStatus{ObservedGeneration: o.Status.ObservedGeneration}
-}
-
-func ofPublication(o *cnpgv1.Publication) {
-	pending(&o.ObjectMeta)
-	o.Spec = cnpgv1.PublicationSpec{ClusterRef: o.Spec.ClusterRef}
-	o.Status = cnpgv1.PublicationStatus{ObservedGeneration: o.Status.ObservedGeneration}
-}
-
-func ofSubscription(o *cnpgv1.Subscription) {
-	pending(&o.ObjectMeta)
-	o.Spec = cnpgv1.SubscriptionSpec{ClusterRef: o.Spec.ClusterRef}
-	o.Status = cnpgv1.SubscriptionStatus{ObservedGeneration: o.Status.ObservedGeneration}
 }

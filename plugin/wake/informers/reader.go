@@ -1,6 +1,7 @@
 package informers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -33,6 +34,11 @@ func list[L client.ObjectList](ctx context.Context, from Reader, into L, options
 	return into, nil
 }
 
+// of finds the objects of a cluster.
+func of(cluster types.NamespacedName) []client.ListOption {
+	return []client.ListOption{client.InNamespace(cluster.Namespace), client.MatchingFields{byCluster: cluster.Name}}
+}
+
 // Cluster reads a Cluster.
 func (r Reader) Cluster(ctx context.Context, name types.NamespacedName) (*cnpgv1.Cluster, error) {
 	var cluster cnpgv1.Cluster
@@ -48,27 +54,34 @@ func (r Reader) Clusters(ctx context.Context, namespace string) ([]cnpgv1.Cluste
 	return found.Items, err
 }
 
+// ClusterNames are those of the Clusters of a namespace; empty: of all.
+func (r Reader) ClusterNames(ctx context.Context, namespace string) ([]types.NamespacedName, error) {
+	clusters, err := r.Clusters(ctx, namespace)
+	names := make([]types.NamespacedName, len(clusters))
+	for i := range clusters {
+		names[i] = client.ObjectKeyFromObject(&clusters[i])
+	}
+	return names, err
+}
+
 // Services are those that may select instances of the cluster or pods of its Poolers: those whose selectors name it or
 // one of those, and those whose selectors name none.
 func (r Reader) Services(ctx context.Context, cluster types.NamespacedName) ([]corev1.Service, error) {
-	named, err := r.servicesOf(ctx, cluster.Namespace, cluster.Name)
-	if err != nil {
-		return nil, err
-	}
-	others, err := r.servicesOf(ctx, cluster.Namespace, anyCluster)
-	if err != nil {
-		return nil, err
-	}
-	found := append(named, others...)
+	selected := []string{cluster.Name, anyCluster}
 	poolers, err := r.Poolers(ctx, cluster)
 	for i := range poolers {
-		leading, failed := r.servicesOf(ctx, cluster.Namespace, ofPooler+poolers[i].Name)
+		selected = append(selected, ofPooler+poolers[i].Name)
+	}
+	var services []corev1.Service
+	for _, key := range selected {
+		by := client.MatchingFields{byCluster: key}
+		found, failed := list(ctx, r, &corev1.ServiceList{}, client.InNamespace(cluster.Namespace), by)
 		if failed != nil {
 			return nil, failed
 		}
-		found = append(found, leading...)
+		services = append(services, found.Items...)
 	}
-	return found, err
+	return services, err
 }
 
 // Poolers are those of the cluster; none if the API server does not have the kind.
@@ -76,14 +89,7 @@ func (r Reader) Poolers(ctx context.Context, cluster types.NamespacedName) ([]cn
 	if !r.watchesPoolers() {
 		return nil, nil
 	}
-	of := client.MatchingFields{byCluster: cluster.Name}
-	found, err := list(ctx, r, &cnpgv1.PoolerList{}, client.InNamespace(cluster.Namespace), of)
-	return found.Items, err
-}
-
-func (r Reader) servicesOf(ctx context.Context, namespace, cluster string) ([]corev1.Service, error) {
-	selecting := client.MatchingFields{byCluster: cluster}
-	found, err := list(ctx, r, &corev1.ServiceList{}, client.InNamespace(namespace), selecting)
+	found, err := list(ctx, r, &cnpgv1.PoolerList{}, of(cluster)...)
 	return found.Items, err
 }
 
@@ -107,12 +113,8 @@ func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.Namespa
 			return nil, fmt.Errorf("find the Service of EndpointSlice %s/%s: %w", namespace, object.Name, err)
 		}
 		name = selectedBy(service)
-	case *cnpgv1.ScheduledBackup:
-		name = object.Spec.Cluster.Name
-	case ofOneCluster:
-		name = object.GetClusterRef().Name
-	case *cnpgv1.Pooler:
-		name = object.Spec.Cluster.Name
+	default:
+		name = cmp.Or(reference(o), name)
 	}
 	if pooler, ok := strings.CutPrefix(name, ofPooler); ok {
 		var of cnpgv1.Pooler
@@ -128,12 +130,7 @@ func (r Reader) Concerned(ctx context.Context, o client.Object) ([]types.Namespa
 	case "":
 		return nil, nil
 	case anyCluster:
-		clusters, err := r.Clusters(ctx, namespace)
-		var names []types.NamespacedName
-		for i := range clusters {
-			names = append(names, client.ObjectKeyFromObject(&clusters[i]))
-		}
-		return names, err
+		return r.ClusterNames(ctx, namespace)
 	}
 	return []types.NamespacedName{{Namespace: namespace, Name: name}}, nil
 }
@@ -169,21 +166,13 @@ func (r Reader) PoolerPods(ctx context.Context, cluster types.NamespacedName) ([
 func (r Reader) podsOf(
 	ctx context.Context, cluster types.NamespacedName, is func(*corev1.Pod) bool,
 ) ([]corev1.Pod, error) {
-	of := client.MatchingFields{byCluster: cluster.Name}
-	found, err := list(ctx, r, &corev1.PodList{}, client.InNamespace(cluster.Namespace), of)
-	var pods []corev1.Pod
-	for i := range found.Items {
-		if is(&found.Items[i]) {
-			pods = append(pods, found.Items[i])
-		}
-	}
-	return pods, err
+	found, err := list(ctx, r, &corev1.PodList{}, of(cluster)...)
+	return slices.DeleteFunc(found.Items, func(p corev1.Pod) bool { return !is(&p) }), err
 }
 
 // Schedules are the ScheduledBackups of the cluster.
 func (r Reader) Schedules(ctx context.Context, cluster types.NamespacedName) ([]cnpgv1.ScheduledBackup, error) {
-	of := client.MatchingFields{byCluster: cluster.Name}
-	found, err := list(ctx, r, &cnpgv1.ScheduledBackupList{}, client.InNamespace(cluster.Namespace), of)
+	found, err := list(ctx, r, &cnpgv1.ScheduledBackupList{}, of(cluster)...)
 	return found.Items, err
 }
 

@@ -133,9 +133,9 @@ func TestReader_findsTheObjectsOfACluster(t *testing.T) {
 	}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)
 	for _, kind := range kinds {
-		builder.WithIndex(kind.object, byCluster, referenced)
+		builder.WithIndex(kind.object, byCluster, one(reference))
 	}
-	builder.WithIndex(&cnpgv1.ScheduledBackup{}, byCluster, referenced)
+	builder.WithIndex(&cnpgv1.ScheduledBackup{}, byCluster, one(reference))
 	reader, cluster := NewReader(builder.Build()), types.NamespacedName{Namespace: "shop", Name: "orders"}
 	found, err := reader.Objects(t.Context(), cluster)
 	var names string
