@@ -30,14 +30,6 @@ type delay struct {
 	looked time.Time
 }
 
-// suffix returns the cause as the end of a sentence.
-func (d delay) suffix() string {
-	if d.cause == "" {
-		return ""
-	}
-	return ": " + d.cause
-}
-
 // explainDelay writes an Event that says what a slow wake waits for, and another when the cause changes.
 func (w *wake) explainDelay(ctx context.Context, seen *snapshot, now time.Time) {
 	if now.Sub(w.phases.began) < delayedAfter || now.Sub(w.delay.looked) < delayedEvery {
@@ -149,23 +141,12 @@ func causeIn(pod *corev1.Pod, events []corev1.Event) string {
 	if !creating {
 		return ""
 	}
-	if event := newestOf(pod, events, "FailedAttachVolume", "FailedMount"); event != nil {
+	failed := slices.DeleteFunc(slices.Clone(events), func(e corev1.Event) bool {
+		return e.InvolvedObject.Name != pod.Name || e.Reason != "FailedAttachVolume" && e.Reason != "FailedMount"
+	})
+	if len(failed) != 0 {
+		event := slices.MaxFunc(failed, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 		return fmt.Sprintf("a volume of pod %s is not available (%s): %s", pod.Name, event.Reason, event.Message)
 	}
 	return fmt.Sprintf("the containers of pod %s are being created", pod.Name)
-}
-
-// newestOf returns the newest Event about the pod with one of the reasons, or nil.
-func newestOf(pod *corev1.Pod, events []corev1.Event, reasons ...string) *corev1.Event {
-	var newest *corev1.Event
-	for i := range events {
-		event := &events[i]
-		if event.InvolvedObject.Name != pod.Name || !slices.Contains(reasons, event.Reason) {
-			continue
-		}
-		if newest == nil || event.LastTimestamp.After(newest.LastTimestamp.Time) {
-			newest = event
-		}
-	}
-	return newest
 }

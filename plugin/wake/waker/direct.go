@@ -154,9 +154,6 @@ func (w *wake) signalWaiters(ctx context.Context, seen *snapshot) {
 		if count++; count > maxSignals {
 			return
 		}
-		if w.signalled == nil {
-			w.signalled = map[netip.Addr]string{}
-		}
 		w.signalled[address] = since
 		w.signalInstances(ctx, seen, client.Peer)
 	}

@@ -49,12 +49,6 @@ type wake struct {
 	found  netip.AddrPort // the instance that last accepted sessions
 }
 
-// answer is the result of a search.
-type answer struct {
-	address netip.AddrPort
-	err     error
-}
-
 // find repeats reading the state and acting on it until an instance accepts sessions or no client waits any more.
 func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 	for {
@@ -64,15 +58,14 @@ func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 		}
 		changed := w.Notifier.Listen(clusterOf(w.service))
 		seen, err := w.read(ctx, w.service)
-		if errors.Is(err, gateway.ErrGone) {
-			return netip.AddrPort{}, err
-		}
-		wait := readAgain
+		wait, address := readAgain, netip.AddrPort{}
 		if err == nil {
-			var answer *answer
-			if answer, wait, err = w.advance(ctx, seen); answer != nil {
-				return answer.address, answer.err
-			}
+			address, wait, err = w.advance(ctx, seen)
+		}
+		if address.IsValid() || isFinal(err) {
+			return address, err
+		}
+		if seen != nil {
 			w.explainDelay(ctx, seen, time.Now())
 		}
 		if err != nil && ctx.Err() == nil {
@@ -84,78 +77,90 @@ func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 	}
 }
 
-// advance takes the next step, and returns the result of the search or how long to wait. After an error the step is repeated.
-func (w *wake) advance(ctx context.Context, seen *snapshot) (*answer, time.Duration, error) {
+// isFinal reports whether the error ends a search. After any other the step is repeated.
+func isFinal(err error) bool {
+	final := []error{gateway.ErrGone, gateway.ErrMaintenance, gateway.ErrAsleepByHand, gateway.ErrReconnectDirectly, errNobodyWaits}
+	return slices.ContainsFunc(final, func(of error) bool { return errors.Is(err, of) })
+}
+
+// advance takes the next step, and returns the instance that was found or how long to wait.
+func (w *wake) advance(ctx context.Context, seen *snapshot) (found netip.AddrPort, wait time.Duration, err error) {
 	w.cluster = seen.cluster
 	if w.unconfirmed != "" && seen.cluster.Annotations[contract.AnnotationLastWake] == w.unconfirmed {
 		w.wrote(w.unconfirmed, "") // the patch took effect, and only its answer was lost
 	}
 	do := next(seen.view, len(seen.pods))
 	if do != stepAwaitInstance {
-		w.forgetProbes()
+		// The results of all probes so far do not matter: the instances are about to be stopped, or have been.
+		w.found, w.probed = netip.AddrPort{}, make(chan probed, 1)
+		w.firstProbed, w.accepted, w.direct = time.Time{}, time.Time{}, time.Time{}
 	}
 	switch do {
 	case stepAwaitInstance:
-		wait, found := w.probeInstances(ctx, seen)
-		return found, wait, nil
-	case stepWithdraw:
-		return nil, readAgain, w.withdraw(ctx, seen)
+		return w.probeInstances(ctx, seen)
+	case stepWithdraw: // that is no wake, since PostgreSQL runs
+		if w.patchedVersion == seen.cluster.ResourceVersion {
+			break // the informers have not seen it yet
+		}
+		if _, err = w.change(ctx, seen, do, w.service, ""); err == nil {
+			w.patchedVersion = seen.cluster.ResourceVersion
+		}
 	case stepAwaitStopped:
 		w.depth, w.stopped = DepthDoze, true
 	case stepUnfence:
 		w.depth = DepthDoze
-		return w.begin(ctx, seen, do)
+		wait, err = w.begin(ctx, seen, do)
+		return found, wait, err
 	case stepAwaitPodsDeleted: // a running instance is about to be shut down and gets no new clients
 		w.stopped = true
 		w.signalWaiters(ctx, seen)
 	case stepGiveUp:
-		if seen.view.Deleting {
-			return &answer{err: gateway.ErrGone}, 0, nil
+		switch {
+		case seen.view.Deleting:
+			err = gateway.ErrGone
+		case seen.view.Obstacle() == plan.ReasonMaintenance:
+			err = gateway.ErrMaintenance
+		default:
+			err = gateway.ErrAsleepByHand
 		}
-		if seen.view.Obstacle() == plan.ReasonMaintenance {
-			return &answer{err: gateway.ErrMaintenance}, 0, nil
-		}
-		return &answer{err: gateway.ErrAsleepByHand}, 0, nil
 	case stepEndHibernation:
 		w.depth = DepthHibernation
-		return w.begin(ctx, seen, do)
+		wait, err = w.begin(ctx, seen, do)
+		return found, wait, err
 	}
-	return nil, readAgain, nil
+	return found, readAgain, err
 }
 
 // begin turns hibernation off or lifts the fence, as soon as one of the clients may wake the cluster.
-func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (*answer, time.Duration, error) {
+func (w *wake) begin(ctx context.Context, seen *snapshot, do step) (wait time.Duration, err error) {
 	if w.patchedVersion == seen.cluster.ResourceVersion {
-		return nil, readAgain, nil // the informers have not seen it yet
+		return readAgain, nil // the informers have not seen it yet
 	}
 	if !w.woke {
 		by, err := w.mayWake(seen.cluster, time.Now())
-		if errors.Is(err, errNobodyWaits) {
-			return &answer{err: err}, 0, nil
-		}
-		if err != nil {
-			return nil, askBudgetEvery, nil // it waits, and the clients with it
+		switch {
+		case errors.Is(err, errQueued):
+			return askBudgetEvery, nil // it waits, and the clients with it
+		case err != nil:
+			return 0, err
 		}
 		w.client, w.since = by.Client, by.since
 	}
 	w.phases.stopped = time.Now()
 	value := w.unconfirmed
 	if value == "" {
-		var err error
 		if value, err = lastWake(seen.cluster, w.service, w.client, do, w.stopped || returned(seen.cluster, w.since)); err != nil {
-			return nil, readAgain, err
+			return readAgain, err
 		}
 	}
-	switch wrote, err := w.change(ctx, seen, do, w.service, value); {
-	case err != nil:
-		if wrote {
-			w.unconfirmed = value
-		}
-		return nil, readAgain, err
+	wrote, err := w.change(ctx, seen, do, w.service, value)
+	switch {
+	case wrote && err != nil:
+		w.unconfirmed = value
 	case wrote:
 		w.wrote(value, seen.cluster.ResourceVersion)
 	}
-	return nil, readAgain, nil
+	return readAgain, err
 }
 
 // wrote records that this search woke the cluster, with a patch of that resourceVersion that wrote the value.
@@ -163,33 +168,16 @@ func (w *wake) wrote(value, from string) {
 	w.woke, w.recorded, w.unconfirmed, w.patchedVersion, w.phases.patched = true, value, "", from, time.Now()
 }
 
-// withdraw withdraws the announcement. That is no wake, since PostgreSQL runs.
-func (w *wake) withdraw(ctx context.Context, seen *snapshot) error {
-	if w.patchedVersion == seen.cluster.ResourceVersion {
-		return nil // the informers have not seen it yet
-	}
-	if _, err := w.change(ctx, seen, stepWithdraw, w.service, ""); err != nil {
-		return err
-	}
-	w.patchedVersion = seen.cluster.ResourceVersion
-	return nil
-}
-
-// forgetProbes discards the results of all probes so far, since the instances are about to be stopped, or have been.
-func (w *wake) forgetProbes() {
-	w.found, w.firstProbed, w.accepted, w.direct, w.probed = netip.AddrPort{}, time.Time{}, time.Time{}, time.Time{}, make(chan probed, 1)
-}
-
 // reachesWithin is how long an instance may be ready for its Service while no probe of this replica reaches it.
 const reachesWithin = 5 * time.Second
 
 // probeInstances starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
 // does not wait for the probes, so that a lost packet does not delay the next probe.
-func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duration, *answer) {
+func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (found netip.AddrPort, wait time.Duration, err error) {
 	candidates := seen.candidates()
 	if len(candidates) == 0 {
 		w.firstProbed = time.Time{}
-		return pause(0, 0), nil
+		return found, pause(0, 0), nil
 	}
 	if w.firstProbed.IsZero() {
 		w.firstProbed = time.Now()
@@ -199,11 +187,11 @@ func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duratio
 	}
 	if slices.Contains(candidates, w.found) {
 		if wait := w.unapplied(seen, time.Now()); wait > 0 {
-			return min(wait, readAgain), nil
+			return found, min(wait, readAgain), nil
 		}
 		if target := w.target(ctx, seen); target.IsValid() {
 			w.phases.ready, w.waited = time.Now(), seen.waitedFor(w.found.Addr())
-			return 0, &answer{address: target}
+			return target, 0, nil
 		}
 	}
 	switch direct := !seen.routed() && len(endpointslice.Ready(seen.service, seen.slices)) != 0; {
@@ -213,15 +201,14 @@ func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (time.Duratio
 		w.direct = time.Now()
 	case time.Since(w.direct) >= w.NodesWait+reachesWithin:
 		w.phases.ready = time.Now()
-		return 0, &answer{err: gateway.ErrReconnectDirectly}
+		return found, 0, gateway.ErrReconnectDirectly
 	}
-	if slices.Contains(candidates, w.found) {
-		return pause(len(candidates), time.Since(w.firstProbed)), nil // PgBouncer does not accept connections yet
+	if !slices.Contains(candidates, w.found) { // otherwise PgBouncer does not accept connections yet
+		for _, candidate := range candidates {
+			go w.probe(ctx, candidate, w.probed)
+		}
 	}
-	for _, candidate := range candidates {
-		go w.probe(ctx, candidate, w.probed)
-	}
-	return pause(len(candidates), time.Since(w.firstProbed)), nil
+	return found, pause(len(candidates), time.Since(w.firstProbed)), nil
 }
 
 // probed is the result of a probe: an instance that accepts sessions, or errPanicked.
@@ -230,27 +217,23 @@ type probed struct {
 	err      error
 }
 
-// probe reports an instance that accepts sessions.
+// probe reports an instance that accepts sessions. A panic ends only the search, not the process.
 func (w *wake) probe(ctx context.Context, instance netip.AddrPort, to chan<- probed) {
-	accepts, err := w.accepts(ctx, instance)
-	if !accepts && err == nil {
-		return
+	report := func(err error) {
+		select {
+		case to <- probed{instance, err}:
+		default: // another probe has already reported
+		}
 	}
-	select {
-	case to <- probed{instance, err}:
-	default: // another probe has already reported
-	}
-}
-
-// accepts probes the instance. A panic ends only the search, not the process.
-func (w *wake) accepts(ctx context.Context, instance netip.AddrPort) (accepts bool, err error) {
 	defer func() {
 		if caught := recover(); caught != nil {
 			w.logPanic(w.service, caught)
-			err = errPanicked
+			report(errPanicked)
 		}
 	}()
-	return w.Probe(ctx, instance), nil
+	if w.Probe(ctx, instance) {
+		report(nil)
+	}
 }
 
 // pause waits until the time has passed, something has changed or an instance accepts sessions. It returns the cause if the
@@ -274,15 +257,16 @@ func (w *wake) pause(ctx context.Context, wait time.Duration, changed <-chan str
 // report writes an Event and counts the wake. A wake that another search carried out is reported by that one.
 func (w *wake) report(err error) {
 	took := time.Since(w.phases.began)
-	cluster := types.NamespacedName{Namespace: w.service.Namespace, Name: w.service.Cluster}
+	cluster := clusterOf(w.service)
 	logger := w.Logger.With("namespace", w.service.Namespace, "cluster", w.service.Cluster, "service", w.service.Name,
 		"peer", w.client.Peer, "user", w.client.User, "database", w.client.Database)
 	switch {
 	case errors.Is(err, gateway.ErrTimeout):
 		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultTimeout, took)
 		logger.Warn("the cluster did not wake in time", "took", took.String())
-		w.warn("WakeTimedOut", fmt.Sprintf(
-			"No instance behind Service %s accepted sessions within %s; the next connection tries again%s", w.service.Name, rounded(took), w.delay.suffix()))
+		w.warn("WakeTimedOut", strings.TrimSuffix(fmt.Sprintf(
+			"No instance behind Service %s accepted sessions within %s; the next connection tries again: %s",
+			w.service.Name, rounded(took), w.delay.cause), ": "))
 	case errors.Is(err, gateway.ErrAsleepByHand):
 		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultByHand, took)
 		logger.Info("the cluster is not woken: connections do not wake it")

@@ -255,7 +255,8 @@ func (w *Waker) search(service gateway.Service, client gateway.Client) (address 
 	ctx, cancel := context.WithCancel(w.Base)
 	defer cancel()
 	wake := &wake{
-		Waker: w, service: service, client: client, phases: phases{began: time.Now()}, depth: DepthHibernation, probed: make(chan probed, 1),
+		Waker: w, service: service, client: client, phases: phases{began: time.Now()}, depth: DepthHibernation,
+		probed: make(chan probed, 1), signalled: map[netip.Addr]string{},
 	}
 	defer wake.leaveQueue()
 	defer func() {
