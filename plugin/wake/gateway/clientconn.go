@@ -42,7 +42,11 @@ func (c *clientConn) serve(ctx context.Context, p *slot) {
 		return
 	}
 	service := c.listener.service
-	defer c.endSession()
+	defer func() {
+		if c.inSession {
+			c.spliced.give(service.cluster())
+		}
+	}()
 	server, err := c.hold(packet) //nolint:contextcheck // ctx is of the startup packet's slot only
 	if err != nil {
 		c.refuse(packet.Kind, err)
@@ -57,29 +61,26 @@ func (c *clientConn) serve(ctx context.Context, p *slot) {
 }
 
 // open reads the startup packet, and reports whether the connection is a client that wants a session.
-func (c *clientConn) open(ctx context.Context, p *slot) (startup.Packet, bool) {
+func (c *clientConn) open(ctx context.Context, p *slot) (packet startup.Packet, ok bool) {
 	defer c.starting.give(p)
 	packet, err := c.read(ctx)
 	var no *startup.Error
 	switch {
 	case errors.As(err, &no) && errors.Is(context.Cause(ctx), errStartup):
 		c.refuse(packet.Kind, errStartup)
-		return startup.Packet{}, false
 	case errors.As(err, &no) && c.cut.Err() != nil:
 		c.ignore(ignoredClosed)
-		return startup.Packet{}, false
 	case errors.As(err, &no):
 		c.ignore(string(no.Reason))
-		return startup.Packet{}, false
 	case err != nil:
 		c.refuse(packet.Kind, err)
-		return startup.Packet{}, false
 	case packet.Kind == startup.Cancel:
 		c.cancel(ctx, packet.Bytes)
-		return startup.Packet{}, false
+	default:
+		c.observer.Took(c.listener.service, PhaseStartup, time.Since(c.came))
+		return packet, true
 	}
-	c.observer.Took(c.listener.service, PhaseStartup, time.Since(c.came))
-	return packet, true
+	return packet, false
 }
 
 // read reads the startup packet before its deadline.
@@ -92,31 +93,10 @@ func (c *clientConn) read(ctx context.Context) (startup.Packet, error) {
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
-	if err != nil {
-		return packet, err
+	if err == nil && c.client.SetDeadline(time.Time{}) != nil {
+		err = errHungUp
 	}
-	if err := c.client.SetDeadline(time.Time{}); err != nil {
-		return packet, errHungUp
-	}
-	return packet, nil
-}
-
-// beginSession takes the session slot once its cluster is awake. A client that gets none has still woken its cluster, and reaches
-// it directly when it reconnects.
-func (c *clientConn) beginSession() error {
-	if !c.inSession {
-		c.inSession = c.spliced.take(c.listener.service.cluster())
-	}
-	if !c.inSession {
-		return errSpliced
-	}
-	return nil
-}
-
-func (c *clientConn) endSession() {
-	if c.inSession {
-		c.spliced.give(c.listener.service.cluster())
-	}
+	return packet, err
 }
 
 // ignore counts a connection that is not a client's.

@@ -79,9 +79,10 @@ func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) 
 
 // reach connects to an instance and sends it the startup packet. The error is errUnreachable if another attempt may help.
 func (c *clientConn) reach(ctx context.Context, target netip.AddrPort, packet startup.Packet) (*reached, error) {
-	if err := c.beginSession(); err != nil {
+	if c.inSession = c.inSession || c.spliced.take(c.listener.service.cluster()); !c.inSession {
+		// The client has woken its cluster all the same, and reaches it directly when it reconnects.
 		c.backend.CountAsActive(ctx, c.listener.service, c.peer)
-		return nil, err
+		return nil, errSpliced
 	}
 	server, err := c.dial(ctx, target)
 	if err != nil {
