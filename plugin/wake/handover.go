@@ -101,16 +101,15 @@ func (h *handovers) begin(ctx context.Context, seen *snapshot, announcement stri
 			logger.Debug("the announcement needs no answer any more")
 		default:
 			logger.Warn("the announcement is not acknowledged: the cluster stays awake", "error", err.Error())
-			h.recordUnreachable(ctx, seen, err)
+			if errors.Is(err, errUnreachable) {
+				h.recordUnreachable(ctx, seen, err)
+			}
 		}
 	})
 }
 
 // recordUnreachable writes an Event if no acknowledgement was possible because of the network.
 func (h *handovers) recordUnreachable(ctx context.Context, seen *snapshot, cause error) {
-	if !errors.Is(cause, errUnreachable) {
-		return
-	}
 	if err := h.Events.Write(ctx, seen.cluster, plan.Event{
 		Warning: true, Reason: "InstanceUnreachable", Occasion: cause.Error(),
 		Message: fmt.Sprintf("Plugin pod %s cannot take over the clients of the cluster: %v. Unless another replica can, the cluster stays awake", h.Settings.Replica.Pod, cause),
@@ -126,7 +125,7 @@ func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement s
 	for _, l := range routes {
 		for _, address := range endpointslice.Addresses(l.service) {
 			switch family := endpointslice.FamilyOf(address.Addr()); {
-			case hasFamily(l.wanted, family):
+			case slices.ContainsFunc(l.wanted, func(s discoveryv1.EndpointSlice) bool { return s.AddressType == family }):
 				tries = append(tries, func(ctx context.Context) error {
 					if err := h.arrives(ctx, l, address); err != nil {
 						return fmt.Errorf("reach the gateway through Service %s at %s: %w", l.service.Name, address, err)
@@ -162,11 +161,6 @@ func (h *handovers) handOver(ctx context.Context, seen *snapshot, announcement s
 	case <-time.After(h.Settings.HandoverWait):
 	}
 	return h.acknowledge(ctx, seen.name, announcement)
-}
-
-// hasFamily reports whether one of the slices is of the family.
-func hasFamily(wanted []discoveryv1.EndpointSlice, family discoveryv1.AddressType) bool {
-	return slices.ContainsFunc(wanted, func(s discoveryv1.EndpointSlice) bool { return s.AddressType == family })
 }
 
 // arrives connects to the Service until a connection of the address's family has arrived, no matter whose. It sends nothing: such

@@ -2,7 +2,6 @@ package wake
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,12 +12,6 @@ import (
 // instance's address may be another tenant's by then.
 const staleAfter = 30 * time.Second
 
-// heard is when the API server last answered.
-type heard struct {
-	mutex sync.Mutex
-	at    time.Time
-}
-
 // askAPIServer reads this replica's own pod. That the pod is gone is an answer too, and a refusal is none: who may not read sees
 // nothing any more.
 func (p *peers) askAPIServer(ctx context.Context) {
@@ -26,15 +19,13 @@ func (p *peers) askAPIServer(ctx context.Context) {
 	if client.IgnoreNotFound(err) != nil {
 		return
 	}
-	p.heard.mutex.Lock()
-	defer p.heard.mutex.Unlock()
-	p.heard.at = time.Now()
+	now := time.Now()
+	p.heard.Store(&now)
 }
 
 // Stale reports whether the API server has not answered for so long, or never has, that what is known of the clusters may be wrong. Other
 // replicas then lead the clients.
 func (p *peers) Stale() bool {
-	p.heard.mutex.Lock()
-	defer p.heard.mutex.Unlock()
-	return time.Since(p.heard.at) > staleAfter
+	at := p.heard.Load()
+	return at == nil || time.Since(*at) > staleAfter
 }

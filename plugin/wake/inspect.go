@@ -37,7 +37,9 @@ func (c *Controller) inspect(ctx context.Context, seen *snapshot, dial bool) ([]
 		if !endpointslice.IsInstance(pod) || endpointslice.HasEnded(pod) {
 			continue
 		}
-		instance := plan.Instance{UID: pod.UID, Name: pod.Name, Deleting: !pod.DeletionTimestamp.IsZero(), Ready: postgresReady(pod)}
+		instance := plan.Instance{UID: pod.UID, Name: pod.Name, Deleting: !pod.DeletionTimestamp.IsZero(), Ready: slices.ContainsFunc(
+			pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == contract.PostgresContainer && s.Ready },
+		)}
 		for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 			if status.State.Running != nil {
 				instance.Running = append(instance.Running, status.Name)
@@ -47,16 +49,6 @@ func (c *Controller) inspect(ctx context.Context, seen *snapshot, dial bool) ([]
 		found = append(found, instance)
 	}
 	return found, nil
-}
-
-// postgresReady reports whether the kubelet reports PostgreSQL's container as ready.
-func postgresReady(pod *corev1.Pod) bool {
-	for i := range pod.Status.ContainerStatuses {
-		if status := &pod.Status.ContainerStatuses[i]; status.Name == contract.PostgresContainer {
-			return status.Ready
-		}
-	}
-	return false
 }
 
 // refuses reports whether the address refuses connections.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,8 +38,8 @@ type peers struct {
 	*Access
 	ask    func(ctx context.Context, replica netip.Addr) error
 	slices *router
-	silent chan event.GenericEvent // the pods of replicas that count as dead
-	heard  heard
+	silent chan event.GenericEvent   // the pods of replicas that count as dead
+	heard  atomic.Pointer[time.Time] // when the API server last answered
 }
 
 // probes is what came of a replica's probes of another.
