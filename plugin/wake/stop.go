@@ -3,13 +3,12 @@ package wake
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -85,37 +84,36 @@ func (c *Controller) ledHereOnly(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	here, elsewhere := map[types.UID]bool{}, map[types.UID]bool{}
+	here, elsewhere := sets.New[types.UID](), sets.New[types.UID]()
 	for i := range all {
 		slice := &all[i]
 		if endpointslice.ReplicaOf(slice) == c.Settings.Replica.UID {
-			here[endpointslice.ServiceOf(slice)] = true
+			here.Insert(endpointslice.ServiceOf(slice))
 		} else {
-			elsewhere[endpointslice.ServiceOf(slice)] = true
+			elsewhere.Insert(endpointslice.ServiceOf(slice))
 		}
 	}
-	maps.DeleteFunc(here, func(service types.UID, _ bool) bool { return elsewhere[service] })
-	return len(here), nil
+	return here.Difference(elsewhere).Len(), nil
 }
 
 // removeAll removes this replica's slices, with one request in each namespace, and returns how many there were.
 func (r *router) removeAll(ctx context.Context) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout+r.Settings.DrainTimeout)
 	defer cancel()
-	namespaces := map[string]bool{}
+	namespaces := sets.New[string]()
 	for _, cluster := range r.openPorts.Keys() { // the informers may not have told of the newest slices
-		namespaces[cluster.Namespace] = true
+		namespaces.Insert(cluster.Namespace)
 	}
 	own, err := r.Informers.SlicesOf(ctx, r.Settings.Replica.UID)
 	if err != nil {
 		return 0, err
 	}
 	for i := range own {
-		namespaces[own[i].Namespace] = true
+		namespaces.Insert(own[i].Namespace)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxConcurrentRemovals)
-	for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+	for _, namespace := range sets.List(namespaces) {
 		group.Go(func() error {
 			err := r.Client.DeleteAllOf(ctx, &discoveryv1.EndpointSlice{}, client.InNamespace(namespace), client.MatchingLabels{
 				discoveryv1.LabelManagedBy: endpointslice.ManagedBy, endpointslice.LabelReplica: string(r.Settings.Replica.UID),

@@ -13,35 +13,35 @@ import (
 const acceptPause = time.Second
 
 // accept accepts connections until the listener is closed.
-func (g *Gateway) accept(d *serviceListener) {
+func (g *Gateway) accept(service Service, listener net.Listener) {
 	for {
-		conn, err := d.listener.Accept()
+		conn, err := listener.Accept()
 		switch {
 		case err == nil:
-			g.admit(d, conn)
+			g.admit(service, conn)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
-			g.logger.Warn("cannot accept a connection", "namespace", d.service.Namespace, "service", d.service.Name, "error", err.Error())
+			g.logger.Warn("cannot accept a connection", "namespace", service.Namespace, "service", service.Name, "error", err.Error())
 			pause(g.cut, acceptPause)
 		}
 	}
 }
 
 // admit gives the connection a starting slot and a goroutine, unless the backend refuses its peer.
-func (g *Gateway) admit(d *serviceListener, conn net.Conn) {
+func (g *Gateway) admit(service Service, conn net.Conn) {
 	client, ok := conn.(*net.TCPConn)
 	if !ok {
 		_ = conn.Close()
 		return
 	}
 	c := &clientConn{
-		Gateway: g, listener: d, client: client, peer: addrPort(conn.RemoteAddr()), came: time.Now(),
+		Gateway: g, service: service, client: client, peer: addrPort(conn.RemoteAddr()), came: time.Now(),
 	}
-	c.logger = g.logger.With("namespace", d.service.Namespace, "cluster", d.service.Cluster, "service", d.service.Name, "peer", c.peer.String())
+	c.logger = g.logger.With("namespace", service.Namespace, "cluster", service.Cluster, "service", service.Name, "peer", c.peer.String())
 	defer c.contain()
-	refusal := g.backend.Refuses(d.service, c.peer)
-	c.wakesNothing = (refusal == RefusalIgnored || refusal == RefusalInstance) && len(g.backend.Running(d.service)) != 0
+	refusal := g.backend.Refuses(service, c.peer)
+	c.wakesNothing = (refusal == RefusalIgnored || refusal == RefusalInstance) && len(g.backend.Running(service)) != 0
 	if refusal != "" && !c.wakesNothing {
 		c.ignore(string(refusal))
 		_ = conn.Close()

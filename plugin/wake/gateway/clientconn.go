@@ -3,9 +3,11 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/startup"
@@ -17,11 +19,11 @@ var longAgo = time.Unix(1, 0)
 // clientConn is one client's connection, from accept to close.
 type clientConn struct {
 	*Gateway
-	listener *serviceListener
-	client   *net.TCPConn
-	peer     netip.AddrPort
-	came     time.Time
-	logger   *slog.Logger
+	service Service
+	client  *net.TCPConn
+	peer    netip.AddrPort
+	came    time.Time
+	logger  *slog.Logger
 	// wakesNothing is whether the client is one that the cluster ignores, or an instance of it. It gets a session only while the cluster is
 	// awake.
 	wakesNothing bool
@@ -31,7 +33,7 @@ type clientConn struct {
 
 // claim identifies the client whose slots the connection takes.
 func (c *clientConn) claim() claim {
-	return claim{cluster: c.listener.service.cluster(), source: SourceOf(c.peer.Addr())}
+	return claim{cluster: c.service.cluster(), source: SourceOf(c.peer.Addr())}
 }
 
 // serve takes the connection through its steps. The connection holds its starting slot until ctx ends.
@@ -41,10 +43,9 @@ func (c *clientConn) serve(ctx context.Context, p *slot) {
 	if !ok {
 		return
 	}
-	service := c.listener.service
 	defer func() {
 		if c.inSession {
-			c.spliced.give(service.cluster())
+			c.spliced.give(c.service.cluster())
 		}
 	}()
 	server, err := c.hold(packet) //nolint:contextcheck // ctx is of the startup packet's slot only
@@ -54,8 +55,8 @@ func (c *clientConn) serve(ctx context.Context, p *slot) {
 	}
 	packet = startup.Packet{} // a session may last for days
 	c.logger.Debug("a session passes through", "instance", server.RemoteAddr().String())
-	c.observer.Spliced(service, 1)
-	defer c.observer.Spliced(service, -1)
+	c.observer.Spliced(c.service, 1)
+	defer c.observer.Spliced(c.service, -1)
 	splice(c.cut, halfCloseTimeout, c.client, server, c.contain) //nolint:contextcheck // what contain logs outlives no session
 	c.logger.Debug("a session ended")
 }
@@ -77,7 +78,7 @@ func (c *clientConn) open(ctx context.Context, p *slot) (packet startup.Packet, 
 	case packet.Kind == startup.Cancel:
 		c.cancel(ctx, packet.Bytes)
 	default:
-		c.observer.Took(c.listener.service, PhaseStartup, time.Since(c.came))
+		c.observer.Took(c.service, PhaseStartup, time.Since(c.came))
 		return packet, true
 	}
 	return packet, false
@@ -101,6 +102,18 @@ func (c *clientConn) read(ctx context.Context) (startup.Packet, error) {
 
 // ignore counts a connection that is not a client's.
 func (c *clientConn) ignore(reason string) {
-	c.observer.Ignored(c.listener.service, reason)
+	c.observer.Ignored(c.service, reason)
 	c.logger.Debug("a connection is ignored", "reason", reason)
+}
+
+// contain is deferred in every goroutine of the connection. It logs and counts a panic, and limits it to the connection: every
+// cluster's reconciliation depends on this process.
+func (c *clientConn) contain() {
+	caught := recover()
+	if caught == nil {
+		return
+	}
+	c.logger.Error("a connection panicked", "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
+	c.observer.Refused(c.service, RefusedPanicked)
+	_ = c.client.Close()
 }

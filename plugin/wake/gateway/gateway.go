@@ -39,14 +39,8 @@ type Gateway struct {
 	work sync.WaitGroup
 
 	mutex     sync.Mutex
-	listeners map[types.UID][]*serviceListener
+	listeners map[types.UID][]net.Listener
 	draining  bool
-}
-
-// serviceListener is a listener of a Service.
-type serviceListener struct {
-	service  Service
-	listener net.Listener
 }
 
 // New makes a gateway that serves nothing yet. clusters is kubectl's name for the Cluster resource, such as
@@ -57,7 +51,7 @@ func New(limits Limits, clusters string, backend Backend, observer Observer, log
 		limits: limits, clusters: clusters, backend: backend, observer: observer, logger: logger,
 		starting: newLimiter(limits.Starting, true), held: newLimiter(limits.Held, false), spliced: newSessions(limits.Spliced),
 		cut: cut, cutAll: cutAll,
-		listeners: map[types.UID][]*serviceListener{},
+		listeners: map[types.UID][]net.Listener{},
 	}
 }
 
@@ -73,9 +67,8 @@ func (g *Gateway) Open(service Service, listener net.Listener) {
 		_ = listener.Close()
 		return
 	}
-	d := &serviceListener{service: service, listener: listener}
-	g.work.Go(func() { g.accept(d) })
-	g.listeners[service.UID] = append(g.listeners[service.UID], d)
+	g.work.Go(func() { g.accept(service, listener) })
+	g.listeners[service.UID] = append(g.listeners[service.UID], listener)
 }
 
 // Close stops accepting connections for the Service. Connections that are open stay, even in the starting step: inside TLS they
@@ -87,8 +80,8 @@ func (g *Gateway) Close(uid types.UID) {
 }
 
 func (g *Gateway) close(uid types.UID) {
-	for _, d := range g.listeners[uid] {
-		_ = d.listener.Close()
+	for _, listener := range g.listeners[uid] {
+		_ = listener.Close()
 	}
 	delete(g.listeners, uid)
 }

@@ -17,7 +17,6 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 1
 
 // hold keeps the client until an instance has taken its startup packet, and returns the connection to that instance.
 func (c *clientConn) hold(packet startup.Packet) (*net.TCPConn, error) {
-	service := c.listener.service
 	ctx, cancel := context.WithCancelCause(c.cut)
 	defer cancel(nil)
 	p := c.held.take(c.claim(), func() { cancel(errHeld) })
@@ -25,8 +24,8 @@ func (c *clientConn) hold(packet startup.Packet) (*net.TCPConn, error) {
 		return nil, errHeld
 	}
 	defer c.held.give(p)
-	c.observer.Held(service, 1)
-	defer c.observer.Held(service, -1)
+	c.observer.Held(c.service, 1)
+	defer c.observer.Held(c.service, -1)
 	c.logger.Debug("a client is held", "kind", packet.Kind.String(), "user", packet.User, "database", packet.Database, "server_name", packet.ServerName)
 	if err := c.client.SetKeepAliveConfig(keepAlive); err != nil {
 		return nil, errHungUp

@@ -72,8 +72,8 @@ func explain(err error, clusters string, service Service) refusal {
 
 // refuse tells the client why it gets no session. Inside TLS it cannot, because only the server could.
 func (c *clientConn) refuse(kind startup.Kind, why error) {
-	told := explain(why, c.clusters, c.listener.service)
-	c.observer.Refused(c.listener.service, told.reason)
+	told := explain(why, c.clusters, c.service)
+	c.observer.Refused(c.service, told.reason)
 	c.logger.Debug("a client is refused", "reason", string(told.reason), "error", why.Error())
 	if kind != startup.Plain || told.reason == RefusedHungUp {
 		return

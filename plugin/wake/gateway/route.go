@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -39,15 +40,15 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 	client := Client{Peer: c.peer, User: packet.User, Database: packet.Database}
 	for attempt := 1; ; attempt++ {
 		asked := time.Now()
-		target, err := c.backend.Resolve(ctx, c.listener.service, client)
+		target, err := c.backend.Resolve(ctx, c.service, client)
 		if err != nil {
 			return nil, causeOr(ctx, err)
 		}
 		answered := time.Now()
 		reached, err := c.reach(ctx, target, packet)
 		if err == nil {
-			c.observer.Took(c.listener.service, PhaseResolve, answered.Sub(asked))
-			c.observer.Took(c.listener.service, PhaseConnect, time.Since(answered))
+			c.observer.Took(c.service, PhaseResolve, answered.Sub(asked))
+			c.observer.Took(c.service, PhaseConnect, time.Since(answered))
 			return reached, nil
 		}
 		switch {
@@ -64,8 +65,8 @@ func (c *clientConn) route(ctx context.Context, packet startup.Packet) (*reached
 // routeToRunning forwards a session to a running instance and never wakes the cluster: replication clients are connected all the
 // time, and neither ignored clients nor the cluster's own instances may wake it.
 func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) (*reached, error) {
-	reconnect := c.backend.MustReconnect(c.listener.service, c.peer) // before the instances, since it may take a while
-	running := c.backend.Running(c.listener.service)
+	reconnect := c.backend.MustReconnect(c.service, c.peer) // before the instances, since it may take a while
+	running := c.backend.Running(c.service)
 	switch {
 	case len(running) == 0 && c.wakesNothing:
 		return nil, errUnreachable
@@ -79,9 +80,9 @@ func (c *clientConn) routeToRunning(ctx context.Context, packet startup.Packet) 
 
 // reach connects to an instance and sends it the startup packet. The error is errUnreachable if another attempt may help.
 func (c *clientConn) reach(ctx context.Context, target netip.AddrPort, packet startup.Packet) (*reached, error) {
-	if c.inSession = c.inSession || c.spliced.take(c.listener.service.cluster()); !c.inSession {
+	if c.inSession = c.inSession || c.spliced.take(c.service.cluster()); !c.inSession {
 		// The client has woken its cluster all the same, and reaches it directly when it reconnects.
-		c.backend.CountAsActive(ctx, c.listener.service, c.peer)
+		c.backend.CountAsActive(ctx, c.service, c.peer)
 		return nil, errSpliced
 	}
 	server, err := c.dial(ctx, target)
@@ -93,7 +94,7 @@ func (c *clientConn) reach(ctx context.Context, target netip.AddrPort, packet st
 	c.backend.SendClientAddress(sending, target, addrPort(server.LocalAddr()), c.peer)
 	done()
 	var answer []byte
-	if !c.backend.MayBegin(ctx, c.listener.service) {
+	if !c.backend.MayBegin(ctx, c.service) {
 		err = errHolds
 	} else {
 		answer, err = replay(server, packet)
@@ -192,4 +193,43 @@ func pause(ctx context.Context, duration time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(duration):
 	}
+}
+
+// cancelMost limits how many instances one cancel request is sent to: each needs a connection, and a cluster has only a few.
+const cancelMost = 16
+
+// cancel forwards a CancelRequest to every running instance, since only one of them knows its key. It returns once they have
+// processed it, because libpq takes the end of its connection as the confirmation. It never wakes a cluster, which has nothing to
+// cancel.
+func (c *clientConn) cancel(ctx context.Context, packet []byte) {
+	running := c.backend.Running(c.service)
+	if len(running) == 0 {
+		c.ignore(ignoredCancel)
+		return
+	}
+	ctx, stop := context.WithTimeout(ctx, c.limits.DialFor)
+	defer stop()
+	var sent sync.WaitGroup
+	for _, target := range running[:min(len(running), cancelMost)] {
+		sent.Go(func() {
+			defer c.contain()
+			c.cancelAt(ctx, target, packet)
+		})
+	}
+	sent.Wait()
+}
+
+// cancelAt forwards the packet to one instance, which closes the connection after processing it.
+func (c *clientConn) cancelAt(ctx context.Context, target netip.AddrPort, packet []byte) {
+	server, err := c.dial(ctx, target)
+	if err != nil {
+		c.logger.Debug("cannot pass on a cancel request", "instance", target.String(), "error", err.Error())
+		return
+	}
+	defer func() { _ = server.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = server.SetDeadline(longAgo) })()
+	if _, err := server.Write(packet); err != nil {
+		return // the instance is gone, and so is the query to cancel
+	}
+	_, _ = server.Read(make([]byte, 1))
 }
