@@ -19,7 +19,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 )
 
-// log logs what was done to a cluster.
 func (c *Controller) log(ctx context.Context, seen *snapshot, what string, warns bool, more ...any) {
 	level := map[bool]slog.Level{false: slog.LevelInfo, true: slog.LevelWarn}[warns]
 	c.Logger.With("namespace", seen.name.Namespace, "cluster", seen.name.Name).Log(ctx, level, what, more...) //nolint:sloglint // the plan's reasons are constants

@@ -93,9 +93,8 @@ type Controller struct {
 	*hooks
 
 	notifier *waker.Notifier
-	stopping *waker.Stopping
 	memories keyed.Map[types.NamespacedName, plan.Memory] // what the last plan remembers
-	unrouted keyed.Map[types.NamespacedName, int]         // how many Services of a sleeping cluster do not lead to the gateway
+	unrouted keyed.Map[types.NamespacedName, int]         // how many Services of a sleeping cluster do not lead here
 	// leaving is held for reading while slices are changed, and for writing to stop that.
 	leaving sync.RWMutex
 	stopped bool
@@ -109,7 +108,7 @@ func New(access Access, network Network) *Controller {
 	a := &access
 	routes := &router{Access: a, ports: network.Ports, gateway: network.Gateway, listen: network.Listen}
 	return &Controller{
-		Access: a, router: routes, starting: &starting{Access: a}, notifier: network.Notifier, stopping: network.Stopping,
+		Access: a, router: routes, starting: &starting{Access: a}, notifier: network.Notifier,
 		handovers: &handovers{Access: a, dial: network.Dial},
 		peers:     &peers{Access: a, ask: network.Ask, slices: routes, silent: make(chan event.GenericEvent)},
 		hooks:     &hooks{unattended: &unattended{Access: a, budget: network.Budget, observer: network.Observer}, stopping: network.Stopping},
@@ -182,7 +181,6 @@ func (c *Controller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{RequeueAfter: again.after()}, nil
 }
 
-// read reads what is known of the cluster.
 func (c *Controller) read(ctx context.Context, name types.NamespacedName, now time.Time) (*snapshot, error) {
 	seen := &snapshot{name: name}
 	cluster, err := c.Informers.Cluster(ctx, name)
@@ -214,7 +212,6 @@ func (c *Controller) read(ctx context.Context, name types.NamespacedName, now ti
 	return seen, err
 }
 
-// state is what the plan is made from.
 func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Pod) (plan.State, error) {
 	if seen.cluster == nil {
 		return plan.State{Gone: true, Poolers: c.poolers(seen)}, nil
@@ -225,8 +222,8 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 	}
 	state := plan.State{
 		Name: seen.name, UID: seen.cluster.UID, Resource: "clusters." + kind.Group, Cluster: seen.view, Annotations: seen.cluster.Annotations,
-		Primary: seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait, Adopted: c.Settings.HibernatedBy, Memory: c.memories.Get(seen.name),
-		LedHere: stdslices.ContainsFunc(seen.slices, c.isOwn),
+		Primary: seen.cluster.Status.CurrentPrimary, Unroutable: seen.unroutable, HandoverWait: c.Settings.HandoverWait, Adopted: c.Settings.HibernatedBy,
+		Memory: c.memories.Get(seen.name), LedHere: stdslices.ContainsFunc(seen.slices, c.isOwn),
 	}
 	led := seen.led()
 	for i := range seen.services {
@@ -260,7 +257,6 @@ func (c *Controller) state(ctx context.Context, seen *snapshot, pods []corev1.Po
 	return state, nil
 }
 
-// service is what a plan needs to know of a Service.
 func (s *snapshot) service(service *corev1.Service, led map[types.UID]bool) plan.Service {
 	return plan.Service{
 		UID: service.UID, Name: service.Name, Led: led[service.UID],
@@ -269,14 +265,13 @@ func (s *snapshot) service(service *corev1.Service, led map[types.UID]bool) plan
 	}
 }
 
-// remember keeps what a plan remembers for the next one.
 func (c *Controller) remember(seen *snapshot, memory plan.Memory) {
 	if seen.cluster != nil {
 		c.memories.Set(seen.name, memory)
 		return
 	}
 	c.memories.Delete(seen.name)
-	c.hooks.forget(seen.name)
+	c.unfenced.Delete(seen.name)
 	c.stopping.Forget(seen.name)
 	c.Events.Forget(seen.name)
 }

@@ -24,9 +24,6 @@ type hooks struct {
 	unfenced keyed.Map[types.NamespacedName, plan.Specification] // with which a cluster was last seen without our fence
 }
 
-// forget forgets a cluster that is gone.
-func (h *hooks) forget(cluster types.NamespacedName) { h.unfenced.Delete(cluster) }
-
 // backupWakeTimeout bounds the requests to the API server for a Backup, since the operator waits for the answer.
 const backupWakeTimeout = 5 * time.Second
 

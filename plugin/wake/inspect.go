@@ -37,10 +37,9 @@ func (c *Controller) inspect(ctx context.Context, seen *snapshot, dial bool) ([]
 		if !endpointslice.IsInstance(pod) || endpointslice.HasEnded(pod) {
 			continue
 		}
-		instance := plan.Instance{UID: pod.UID, Name: pod.Name, Deleting: !pod.DeletionTimestamp.IsZero(), Ready: slices.ContainsFunc(
-			pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == contract.PostgresContainer && s.Ready },
-		)}
+		instance := plan.Instance{UID: pod.UID, Name: pod.Name, Deleting: !pod.DeletionTimestamp.IsZero()}
 		for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+			instance.Ready = instance.Ready || status.Name == contract.PostgresContainer && status.Ready
 			if status.State.Running != nil {
 				instance.Running = append(instance.Running, status.Name)
 			}
@@ -51,7 +50,6 @@ func (c *Controller) inspect(ctx context.Context, seen *snapshot, dial bool) ([]
 	return found, nil
 }
 
-// refuses reports whether the address refuses connections.
 func refuses(ctx context.Context, dial func(context.Context, string) (net.Conn, error), address string, port uint16) bool {
 	if _, err := netip.ParseAddr(address); err != nil {
 		return false

@@ -2,6 +2,7 @@ package wake
 
 import (
 	"net"
+	"slices"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -37,11 +38,11 @@ func (d *openPorts) add(cluster types.NamespacedName, service types.UID, opened 
 
 // close schedules the closing of the ports of Services that are not to be kept, drainDelay after the first call. It returns those
 // to close now, and when to call again.
-func (d *openPorts) close(cluster types.NamespacedName, keep func(types.UID) bool, now time.Time) (closed []types.UID, next time.Time) {
-	open := d.Get(cluster)
+func (d *openPorts) close(of types.NamespacedName, keep []types.UID, now time.Time) (closed []types.UID, next time.Time) {
+	open := d.Get(of)
 	for uid, openPort := range open {
 		switch {
-		case keep(uid):
+		case slices.Contains(keep, uid):
 			continue
 		case openPort.closing.IsZero():
 			openPort.closing = now.Add(drainDelay)
@@ -55,7 +56,7 @@ func (d *openPorts) close(cluster types.NamespacedName, keep func(types.UID) boo
 		}
 	}
 	if len(open) == 0 {
-		d.Delete(cluster)
+		d.Delete(of)
 	}
 	return closed, next
 }
@@ -74,7 +75,8 @@ func (a *acceptNotifier) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if peer, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		a.arrived.Notify(endpointslice.FamilyOf(peer.AddrPort().Addr().Unmap())) // dual-stack sockets have IPv4-mapped addresses
+		address := peer.AddrPort().Addr().Unmap() // dual-stack sockets have IPv4-mapped addresses
+		a.arrived.Notify(endpointslice.FamilyOf(address))
 	}
 	return conn, nil
 }

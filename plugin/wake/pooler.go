@@ -38,7 +38,6 @@ func (s *snapshot) addPoolers(services []corev1.Service) {
 	}
 }
 
-// poolers are what a plan needs to know of the Poolers.
 func (a *Access) poolers(seen *snapshot) []plan.Pooler {
 	led := seen.led()
 	var poolers []plan.Pooler

@@ -40,7 +40,8 @@ func (s *starting) AwaitReady(ctx context.Context) {
 		s.Logger.Info("the replica is ready", "clusters", len(known), "waited", time.Since(began).String())
 	case ctx.Err() != nil:
 	case wait.Interrupted(err):
-		s.Logger.Warn("the replica is called ready although not every cluster's Services lead here yet", "clusters", len(known), "outstanding", left)
+		s.Logger.Warn("the replica is called ready although not every cluster's Services lead here yet",
+			"clusters", len(known), "outstanding", left)
 	default:
 		s.Logger.Warn("cannot tell whether every cluster's Services lead here", "error", err.Error())
 	}
@@ -134,7 +135,6 @@ func (p *firstPass) outstanding(of []types.NamespacedName) (count int) {
 	return count
 }
 
-// end ends the pass, whatever is outstanding.
 func (p *firstPass) end() {
 	p.over.Store(true)
 	p.spent.DeleteFunc(func(types.NamespacedName, int) bool { return true })

@@ -31,7 +31,6 @@ func (a *Access) readReplicas(ctx context.Context) (replicas, error) {
 	return found, err
 }
 
-// ready reports whether the kubelet reports the replica as ready.
 func (r replicas) ready(uid types.UID) bool {
 	pod, ok := r[uid]
 	return ok && podReady(pod)

@@ -106,7 +106,6 @@ func (r *router) hasSlice(seen *snapshot, service types.UID) bool {
 	})
 }
 
-// isOwn reports whether the slice leads to this replica.
 func (a *Access) isOwn(slice discoveryv1.EndpointSlice) bool {
 	return endpointslice.IsOurs(&slice) && endpointslice.ReplicaOf(&slice) == a.Settings.Replica.UID
 }
@@ -141,7 +140,6 @@ func (r *router) openListeners(ctx context.Context, seen *snapshot, services []*
 	return unallocated, failed
 }
 
-// openListener opens the listener of a Service on the port that it was assigned.
 func (r *router) openListener(ctx context.Context, cluster types.NamespacedName, owner ports.Owner, assigned map[types.UID]uint16) error {
 	port, ok := assigned[owner.UID]
 	if !ok {
@@ -232,11 +230,12 @@ func (r *router) reduce(ctx context.Context, seen *snapshot, planned plan.Plan, 
 			return err
 		}
 	}
-	closed, next := r.openPorts.close(seen.name, func(uid types.UID) bool { return slices.Contains(planned.Lead, uid) }, again.now)
+	closed, next := r.openPorts.close(seen.name, planned.Lead, again.now)
 	again.at(next)
 	for _, uid := range closed {
 		r.gateway.Close(uid)
-		r.Logger.Info("a Service no longer leads to the gateway", "namespace", seen.name.Namespace, "cluster", seen.name.Name, "uid", uid)
+		r.Logger.Info("a Service no longer leads to the gateway",
+			"namespace", seen.name.Namespace, "cluster", seen.name.Name, "uid", uid)
 	}
 	return nil
 }

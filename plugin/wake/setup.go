@@ -39,14 +39,12 @@ func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 // SetupWithManager watches Clusters, their Services, slices, pods and other objects, the nodes, and the plugin's own pods.
 func (c *Controller) SetupWithManager(manager ctrl.Manager) error {
 	made := ctrl.NewControllerManagedBy(manager).Named("wake")
-	for _, kind := range c.Informers.Kinds() {
+	kinds := append(c.Informers.Kinds(), &corev1.Service{}, &discoveryv1.EndpointSlice{}, &cnpgv1.ScheduledBackup{})
+	for _, kind := range kinds {
 		made.Watches(kind, handler.EnqueueRequestsFromMapFunc(c.ofCluster))
 	}
 	err := made.
 		Watches(&cnpgv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(c.clusterChanged)).
-		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
-		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
-		Watches(&cnpgv1.ScheduledBackup{}, handler.EnqueueRequestsFromMapFunc(c.ofCluster)).
 		Watches(&corev1.Pod{}, c.podHandler()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.onNode), builder.WithPredicates(nodeSpecChanges())).
 		WatchesRawSource(source.Channel(c.silent, c.podHandler())).

@@ -45,7 +45,6 @@ func (c *Controller) Leave(ctx context.Context) {
 	pause(ctx, drainDelay) // other nodes' kube-proxies hear of it later
 }
 
-// pause waits for d, or until the context ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -12,7 +12,6 @@ import (
 // no memory left.
 const acceptPause = time.Second
 
-// accept accepts connections until the listener is closed.
 func (g *Gateway) accept(service Service, listener net.Listener) {
 	for {
 		conn, err := listener.Accept()

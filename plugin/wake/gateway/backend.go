@@ -57,7 +57,6 @@ type Backend interface {
 // Refusal says why a peer is not served at all. The set is closed, because it labels metrics.
 type Refusal string
 
-// The refusals.
 const (
 	// RefusalIgnored is a peer on the ignore list of the cluster. It is served after all if instances are running.
 	RefusalIgnored Refusal = "ignored_client"

@@ -31,7 +31,6 @@ type clientConn struct {
 	inSession bool
 }
 
-// claim identifies the client whose slots the connection takes.
 func (c *clientConn) claim() claim {
 	return claim{cluster: c.service.cluster(), source: SourceOf(c.peer.Addr())}
 }
@@ -84,7 +83,6 @@ func (c *clientConn) open(ctx context.Context, p *slot) (packet startup.Packet, 
 	return packet, false
 }
 
-// read reads the startup packet before its deadline.
 func (c *clientConn) read(ctx context.Context) (startup.Packet, error) {
 	if err := c.client.SetDeadline(c.came.Add(c.limits.StartupFor)); err != nil {
 		return startup.Packet{}, errHungUp

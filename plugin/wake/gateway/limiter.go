@@ -32,13 +32,11 @@ type limiter struct {
 	sources            tally[netip.Addr]
 }
 
-// claim identifies the client that a slot is counted for.
 type claim struct {
 	cluster types.NamespacedName
 	source  netip.Addr
 }
 
-// slot is a taken slot.
 type slot struct {
 	claim
 	// leave is called when a newcomer takes the slot over. It must not block.
@@ -194,7 +192,6 @@ func newSessions(most int) *sessions {
 	return &sessions{most: most, namespaces: tally[string]{}, clusters: tally[types.NamespacedName]{}}
 }
 
-// take takes a slot if one is left for the cluster.
 func (s *sessions) take(cluster types.NamespacedName) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -208,7 +205,6 @@ func (s *sessions) take(cluster types.NamespacedName) bool {
 	return true
 }
 
-// give frees a slot.
 func (s *sessions) give(cluster types.NamespacedName) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -217,7 +213,6 @@ func (s *sessions) give(cluster types.NamespacedName) {
 	s.namespaces.add(cluster.Namespace, -1)
 }
 
-// count returns how many sessions there are.
 func (s *sessions) count() int {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

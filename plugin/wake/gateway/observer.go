@@ -42,7 +42,6 @@ func IgnoredReasons() []string {
 // RefusedReason says why a client got no session. The set is closed, because it labels metrics.
 type RefusedReason string
 
-// The reasons.
 const (
 	// RefusedStartup is a connection that lost its slot to another before its startup packet was complete.
 	RefusedStartup RefusedReason = "too_many_starting"
@@ -82,7 +81,6 @@ func RefusedReasons() []RefusedReason {
 // Phase is a part of the time that a client waits. The set is closed, because it labels metrics.
 type Phase string
 
-// The phases, in order.
 const (
 	// PhaseStartup is from the connection to the end of the startup packet, and depends on the client alone.
 	PhaseStartup Phase = "startup"

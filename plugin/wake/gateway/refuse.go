@@ -26,7 +26,6 @@ var (
 	errAhead       = errors.New("the client sent too much ahead of its turn")
 )
 
-// refusal is the error that a client gets.
 type refusal struct {
 	reason  RefusedReason
 	state   startup.SQLSTATE
@@ -44,20 +43,22 @@ func explain(err error, clusters string, service Service) refusal {
 		{errHeld, refusal{RefusedHeld, busy, "too many clients wait for " + cluster + " to wake; try again later"}},
 		{errSpliced, refusal{RefusedSpliced, now, cluster +
 			" is awake now, and too many sessions pass through its gateway; connect again"}},
-		{errReplication, refusal{RefusedReplication, now, cluster + " sleeps, and a replication connection does not wake it"}},
+		{errReplication, refusal{RefusedReplication, now, cluster +
+			" sleeps, and a replication connection does not wake it"}},
 		{ErrAsleepByHand, refusal{RefusedAsleepByHand, now, fmt.Sprintf(
 			"%s is asleep and does not wake on connection; to wake it: kubectl annotate -n %s %s %s "+contract.AnnotationHibernation+"-",
 			cluster, service.Namespace, clusters, service.Cluster)}},
 		{ErrMaintenance, refusal{RefusedMaintenance, now, cluster +
-			" sleeps, and is not woken while spec.nodeMaintenanceWindow is in progress with reusePVC false: the operator would delete the " +
-			"volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"}},
+			" sleeps, and is not woken while spec.nodeMaintenanceWindow is in progress with reusePVC false: the operator " +
+			"would delete the volumes of an instance that cannot be scheduled; end the maintenance, or set reusePVC to true"}},
 		{ErrReconnectDirectly, refusal{RefusedReconnect, now, cluster +
 			" is awake, but this gateway cannot reach its instances; connect again, which leads to them directly"}},
 		{ErrReconnect, refusal{RefusedReconnect, now, cluster +
 			" is awake; connect again, because its pg_hba or network rules depend on the client's own address"}},
 		{ErrGone, refusal{RefusedFailed, now, cluster + " or this Service of it is being deleted, or is gone"}},
 		{ErrTimeout, refusal{RefusedTimeout, now, cluster + " did not wake in time; try again"}},
-		{errUnreachable, refusal{RefusedUnreachable, now, cluster + " is awake but does not accept connections yet; try again"}},
+		{errUnreachable, refusal{RefusedUnreachable, now, cluster +
+			" is awake but does not accept connections yet; try again"}},
 		{errNoTLS, refusal{RefusedNoTLS, now, cluster + " serves no TLS"}},
 		{errClosed, refusal{RefusedClosed, now, "the gateway that wakes " + cluster + " stops; connect again"}},
 		{errHungUp, refusal{RefusedHungUp, now, ""}},

@@ -109,7 +109,6 @@ func (c *clientConn) reach(ctx context.Context, target netip.AddrPort, packet st
 	return &reached{server: server, answer: answer}, nil
 }
 
-// dial connects to an instance.
 func (c *clientConn) dial(ctx context.Context, target netip.AddrPort) (*net.TCPConn, error) {
 	dialer := net.Dialer{Timeout: c.limits.DialFor, KeepAliveConfig: keepAlive}
 	return dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, target)
@@ -179,7 +178,6 @@ func firstAnswer(server io.Reader) ([]byte, error) {
 	return answer, nil
 }
 
-// causeOr returns the cause if the context has ended, otherwise the error.
 func causeOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -187,7 +185,6 @@ func causeOr(ctx context.Context, err error) error {
 	return err
 }
 
-// pause waits for the duration, or until the context ends.
 func pause(ctx context.Context, duration time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -57,7 +57,6 @@ func splice(cut context.Context, halfCloseWait time.Duration, client, server *ne
 	_ = server.Close()
 }
 
-// pass forwards one direction.
 func (s *session) pass(to, from *net.TCPConn) {
 	_, err := io.Copy(to, from)
 	switch {
@@ -75,7 +74,6 @@ func (s *session) pass(to, from *net.TCPConn) {
 	}
 }
 
-// reset closes both so that their peers see a reset.
 func reset(both ...*net.TCPConn) {
 	for _, conn := range both {
 		_ = conn.SetLinger(0)
@@ -86,7 +84,6 @@ func reset(both ...*net.TCPConn) {
 // stateClosed is TCP_CLOSE of the kernel's net/tcp_states.h: nothing can be sent or received any more.
 const stateClosed = 7
 
-// gone reports whether the connection has broken.
 func gone(conn *net.TCPConn) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -118,7 +118,6 @@ func selectedBy(o client.Object) string {
 	return cmp.Or(service.Spec.Selector[endpointslice.LabelCluster], anyCluster)
 }
 
-// serviceOf is the Service of its own slice.
 func serviceOf(o client.Object) string {
 	slice, ok := o.(*discoveryv1.EndpointSlice)
 	if !ok || endpointslice.IsOurs(slice) {
@@ -127,7 +126,6 @@ func serviceOf(o client.Object) string {
 	return slice.Labels[discoveryv1.LabelServiceName]
 }
 
-// ofOurs indexes only the slices that gateways made.
 func ofOurs(of func(*discoveryv1.EndpointSlice) string) client.IndexerFunc {
 	return one(func(o client.Object) string {
 		if slice, ok := o.(*discoveryv1.EndpointSlice); ok && endpointslice.IsOurs(slice) {

@@ -109,7 +109,6 @@ func ofCluster(c *cnpgv1.Cluster) {
 	}
 }
 
-// entriesWith are the entries that contain one of the fields.
 func entriesWith(entries []metav1.ManagedFieldsEntry, fields ...[]byte) (kept []metav1.ManagedFieldsEntry) {
 	for _, entry := range entries {
 		contains := func(field []byte) bool { return bytes.Contains(entry.FieldsV1.GetRawBytes(), field) }

@@ -13,8 +13,8 @@ type Map[K comparable, V any] struct {
 	values map[K]V
 }
 
-// Change changes the value of a key, which is zero if the key is not kept, and keeps the key if change says so. Nothing else
-// reads or changes the map meanwhile.
+// Change changes the value of a key, which is zero if the key is not kept, and keeps the key if change says so. Nothing
+// else reads or changes the map meanwhile.
 func (m *Map[K, V]) Change(key K, change func(value *V) (keep bool)) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -63,7 +63,7 @@ func (m *Map[K, V]) Keys() []K {
 // Notifier tells who listens for a key that something about it has changed. The zero value is ready to use.
 type Notifier[K comparable] struct{ listened Map[K, chan struct{}] }
 
-// Listen returns a channel that the next Notify closes. Call Listen before reading the state, so that no change is missed.
+// Listen returns a channel that the next Notify closes. Call it before reading the state, so that no change is missed.
 func (n *Notifier[K]) Listen(key K) (notified <-chan struct{}) {
 	n.listened.Change(key, func(c *chan struct{}) bool {
 		if *c == nil {

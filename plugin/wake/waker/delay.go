@@ -24,27 +24,21 @@ const (
 	explainTimeout = time.Second
 )
 
-// delay is the cause of a delay that was last reported.
-type delay struct {
-	cause  string
-	looked time.Time
-}
-
 // explainDelay writes an Event that says what a slow wake waits for, and another when the cause changes.
 func (w *wake) explainDelay(ctx context.Context, seen *snapshot, now time.Time) {
-	if now.Sub(w.phases.began) < delayedAfter || now.Sub(w.delay.looked) < delayedEvery {
+	if now.Sub(w.phases.began) < delayedAfter || now.Sub(w.explained) < delayedEvery {
 		return
 	}
-	w.delay.looked = now
+	w.explained = now
 	cause, err := w.cause(ctx, seen)
 	if err != nil {
 		w.Logger.Warn("cannot determine why a wake is delayed", "namespace", w.service.Namespace, "cluster", w.service.Cluster, "error", err.Error())
 		return
 	}
-	if cause == w.delay.cause {
+	if cause == w.delay {
 		return
 	}
-	w.delay.cause = cause
+	w.delay = cause
 	w.warn("WakeDelayed", fmt.Sprintf("The wake takes longer than %s: %s", delayedAfter, cause))
 }
 

@@ -41,7 +41,7 @@ type Prober struct {
 // probeTimeout: there may be none, and a NetworkPolicy may drop the request. A connection that PostgreSQL has accepted stays open
 // until the sidecar has its port, for at most announceFor. While a probe waits, others of the same instance give up.
 func (p *Prober) AcceptsSessions(ctx context.Context, instance netip.AddrPort) bool {
-	return p.start(ctx, instance, p.limit(), ownProbe)
+	return p.start(ctx, instance, netip.AddrPort{}, p.limit())
 }
 
 // Listens reports whether PgBouncer accepts connections. It sends nothing, like the kubelet's probe: asked for a session,
@@ -56,29 +56,22 @@ func (p *Prober) Listens(ctx context.Context, pooler netip.AddrPort) bool {
 	return true
 }
 
-// ownProbe is the connection of a probe.
-func ownProbe(local netip.AddrPort) contract.ClientAddress {
-	return contract.ClientAddress{Port: local.Port(), Peer: local, Probe: true}
-}
-
 // Signal connects to the instance on behalf of a client that the gateway holds, so that the sidecar counts that client as
 // activity, unless the cluster ignores it.
 func (p *Prober) Signal(ctx context.Context, instance, client netip.AddrPort) {
-	p.start(ctx, instance, clientAddressTimeout, func(local netip.AddrPort) contract.ClientAddress {
-		return contract.ClientAddress{Port: local.Port(), Peer: client}
-	})
+	p.start(ctx, instance, client, clientAddressTimeout)
 }
 
-// start tells the sidecar whose connection it is, and sends a startup packet, if need be before the sidecar has answered.
-func (p *Prober) start(
-	ctx context.Context, instance netip.AddrPort, patience time.Duration, whose func(local netip.AddrPort) contract.ClientAddress,
-) (accepts bool) {
+// start tells the sidecar that the connection is the client's, or a probe if there is none, and sends a startup packet,
+// if need be before the sidecar has answered.
+func (p *Prober) start(ctx context.Context, instance, client netip.AddrPort, patience time.Duration) bool {
 	dialer := net.Dialer{Timeout: p.limit()}
 	conn, err := dialer.DialContext(ctx, "tcp", instance.String())
 	if err != nil {
 		return false
 	}
-	address := whose(addrPort(conn.LocalAddr()))
+	local := addrPort(conn.LocalAddr())
+	address := contract.ClientAddress{Port: local.Port(), Peer: cmp.Or(client, local), Probe: !client.IsValid()}
 	if address.Probe {
 		if _, waits := p.announcing.LoadOrStore(instance, nil); waits {
 			_ = conn.Close()
@@ -104,7 +97,7 @@ func (p *Prober) start(
 	probing, cancel := context.WithTimeout(ctx, p.limit())
 	defer cancel()
 	code, err := probe.Startup(probing, conn)
-	accepts = err == nil && code != probe.CannotConnectNow
+	accepts := err == nil && code != probe.CannotConnectNow
 	go func() {
 		if accepts {
 			<-told

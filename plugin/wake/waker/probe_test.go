@@ -105,7 +105,7 @@ func TestProber_keepsTheConnectionUntilTheSidecarKnowsItsPort(t *testing.T) {
 	p.Sidecars.client.Transport = patient{p.Sidecars.client.Transport}
 	instance, closed := postgres(t, password)
 	ctx, cancel := context.WithCancel(t.Context())
-	if !p.start(ctx, instance, 0, ownProbe) {
+	if !p.start(ctx, instance, netip.AddrPort{}, 0) {
 		t.Error("PostgreSQL did not answer")
 	}
 	cancel() // as if the search had ended

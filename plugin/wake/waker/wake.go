@@ -41,8 +41,9 @@ type wake struct {
 	direct         time.Time       // since when the Service has led to an instance directly, as far as probes go on
 	queue          queue
 	phases         phases
-	waited         []corev1.Container // what the pod's PostgreSQL may have waited for
-	delay          delay
+	waited         []corev1.Container    // what the pod's PostgreSQL may have waited for
+	delay          string                // its cause that was last reported
+	explained      time.Time             // when that was last looked for
 	signalled      map[netip.Addr]string // by address, the hibernation during which it was signalled
 
 	probed chan probed    // the probe that ends the wait, of those of the current step
@@ -79,8 +80,9 @@ func (w *wake) find(ctx context.Context) (netip.AddrPort, error) {
 
 // isFinal reports whether the error ends a search. After any other the step is repeated.
 func isFinal(err error) bool {
-	final := []error{gateway.ErrGone, gateway.ErrMaintenance, gateway.ErrAsleepByHand, gateway.ErrReconnectDirectly, errNobodyWaits}
-	return slices.ContainsFunc(final, func(of error) bool { return errors.Is(err, of) })
+	return slices.ContainsFunc([]error{
+		gateway.ErrGone, gateway.ErrMaintenance, gateway.ErrAsleepByHand, gateway.ErrReconnectDirectly, errNobodyWaits,
+	}, func(final error) bool { return errors.Is(err, final) })
 }
 
 // advance takes the next step, and returns the instance that was found or how long to wait.
@@ -173,7 +175,7 @@ const reachesWithin = 5 * time.Second
 
 // probeInstances starts probes of the instances. If none is known to accept sessions, it returns how long to wait before the next ones. It
 // does not wait for the probes, so that a lost packet does not delay the next probe.
-func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (found netip.AddrPort, wait time.Duration, err error) {
+func (w *wake) probeInstances(ctx context.Context, seen *snapshot) (found netip.AddrPort, wait time.Duration, _ error) {
 	candidates := seen.candidates()
 	if len(candidates) == 0 {
 		w.firstProbed = time.Time{}
@@ -266,7 +268,7 @@ func (w *wake) report(err error) {
 		logger.Warn("the cluster did not wake in time", "took", took.String())
 		w.warn("WakeTimedOut", strings.TrimSuffix(fmt.Sprintf(
 			"No instance behind Service %s accepted sessions within %s; the next connection tries again: %s",
-			w.service.Name, rounded(took), w.delay.cause), ": "))
+			w.service.Name, rounded(took), w.delay), ": "))
 	case errors.Is(err, gateway.ErrAsleepByHand):
 		w.Observer.Woke(cluster, contract.CauseConnection, w.depth, ResultByHand, took)
 		logger.Info("the cluster is not woken: connections do not wake it")

@@ -39,7 +39,6 @@ import (
 // Result is how a wake ended.
 type Result string
 
-// The results.
 const (
 	// ResultSuccess means that an instance accepts sessions.
 	ResultSuccess Result = "success"
@@ -59,7 +58,6 @@ func Results() []Result {
 // Depth is what a cluster was woken from.
 type Depth string
 
-// The depths.
 const (
 	// DepthHibernation means that it had no pod.
 	DepthHibernation Depth = "hibernation"
@@ -125,10 +123,10 @@ type Waker struct {
 
 	changing, peers singleflight.Group
 	searches        searches
-	// granted counts, by cluster, the searches that may wake it: a wake uses the budget once, through however many Services its
-	// clients come.
+	// granted counts, by cluster, the searches that may wake it: a wake uses the budget once, through however many
+	// Services its clients come.
 	granted keyed.Map[types.NamespacedName, int]
-	// unsent are the addresses that sidecars have not accepted yet, by instance. A goroutine sends them to each instance that has any.
+	// unsent are the addresses that sidecars have not accepted yet, by instance. A goroutine for each sends them.
 	unsent keyed.Map[netip.Addr, []contract.ClientAddress]
 }
 
@@ -323,7 +321,8 @@ func (w *Waker) read(ctx context.Context, service gateway.Service) (*snapshot, e
 	return seen, nil
 }
 
-// readLive reads the Cluster, its instances and the pods of its Poolers from the API server. Nobody is passed on while it does not answer: the clients wait.
+// readLive reads the Cluster, its instances and the pods of its Poolers from the API server. While that does not
+// answer, the clients wait.
 func (w *Waker) readLive(ctx context.Context, name types.NamespacedName, seen *snapshot) error {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
