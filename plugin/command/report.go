@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/estimate"
-	"github.com/cnpg-i/scale-to-zero/plugin/estimate/prometheus"
 	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -77,7 +76,7 @@ type clusterReport struct {
 	// NeverSleeps says that the cluster would not have slept at the usual threshold.
 	NeverSleeps bool `json:"neverSleeps"`
 	// UsedBy are who seem to keep it awake, if it sleeps for less than half of the time at the usual threshold.
-	UsedBy []prometheus.User `json:"usedBy,omitempty"`
+	UsedBy []estimate.User `json:"usedBy,omitempty"`
 	// AwakeShares say which part of the time each reason kept it awake, other than the wait for the threshold; absent
 	// from an estimate.
 	AwakeShares map[string]float64 `json:"awakeShares,omitempty"`
@@ -100,7 +99,7 @@ type wouldHave struct {
 func (w wouldHave) Percent() string { return strconv.FormatFloat(100*w.AsleepShare, 'f', 1, 64) }
 
 func (p *program) reportCommand() *cobra.Command {
-	var options prometheus.Options
+	var options estimate.Options
 	selector, everywhere, since := "", false, ""
 	c := &cobra.Command{
 		Use: "report", Short: "Say how clusters would sleep: what the sidecars have counted, or an estimate from a Prometheus",
@@ -123,9 +122,9 @@ transactions. Only what was scraped is known. The output says what the estimate 
 			if err != nil || past < time.Hour || past > longestPast {
 				return usage(`--since is %q; allowed is from 1h to 366d, such as "36h" or "14d"`, since)
 			}
-			var server *prometheus.Server
+			var server *estimate.Server
 			if c.Flags().Changed("prometheus") {
-				if server, err = prometheus.Open(options); err != nil {
+				if server, err = estimate.Open(options); err != nil {
 					return usage("%v", err)
 				}
 			} else if flag := estimateOnly(c.Flags()); flag != "" {
@@ -144,8 +143,8 @@ transactions. Only what was scraped is known. The output says what the estimate 
 			if server == nil {
 				answer = a.counted(c.Context(), clusters)
 			} else {
-				to := time.Now().UTC().Truncate(prometheus.Step)
-				answer, err = makeReport(c.Context(), server, clusters, to.Add(-past.Truncate(prometheus.Step)), to)
+				to := time.Now().UTC().Truncate(estimate.Step)
+				answer, err = makeReport(c.Context(), server, clusters, to.Add(-past.Truncate(estimate.Step)), to)
 			}
 			if err != nil {
 				return err
@@ -173,20 +172,20 @@ transactions. Only what was scraped is known. The output says what the estimate 
 
 // makeReport reads the past of the clusters, and then who used those that sleep little.
 func makeReport(
-	ctx context.Context, server *prometheus.Server, clusters []cnpgv1.Cluster, from, to time.Time,
+	ctx context.Context, server *estimate.Server, clusters []cnpgv1.Cluster, from, to time.Time,
 ) (report, error) {
 	answer := report{Estimate: true, Caveats: caveats, From: from, To: to, Clusters: []clusterReport{}}
-	asked := make([]prometheus.Cluster, len(clusters))
+	asked := make([]estimate.Cluster, len(clusters))
 	for i := range clusters {
 		c := &clusters[i]
-		asked[i] = prometheus.Cluster{Namespace: c.Namespace, Name: c.Name, Instances: c.Spec.Instances}
+		asked[i] = estimate.Cluster{Namespace: c.Namespace, Name: c.Name, Instances: c.Spec.Instances}
 	}
 	histories, err := server.Histories(ctx, asked, from, to)
 	if err != nil {
 		return answer, err
 	}
 	var restless []int
-	var of []prometheus.Cluster
+	var of []estimate.Cluster
 	for i := range clusters {
 		answer.Clusters = append(answer.Clusters, reportOf(&clusters[i], histories[i]))
 		if r := answer.Clusters[i]; histories[i].Used() && r.Sleeps[usualIndex].AsleepShare < 0.5 {

@@ -1,5 +1,3 @@
-// Package estimate computes how long a cluster would have slept, and how often it would have been woken, from what is
-// known of its past. It is pure.
 package estimate
 
 import (
@@ -7,20 +5,20 @@ import (
 	"time"
 )
 
-// State is what is known of a cluster at one time.
-type State byte
+// state is what is known of a cluster at one time.
+type state byte
 
 // The states. The zero value is unknown, which is never idle.
 const (
-	Unknown State = iota
-	Idle
-	InUse
+	unknown state = iota
+	idle
+	inUse
 )
 
 // History has the states of a cluster at regular times.
 type History struct {
-	Step   time.Duration
-	States []State
+	step   time.Duration
+	states []state
 }
 
 // Sleep is how a cluster would have slept at one threshold.
@@ -31,17 +29,17 @@ type Sleep struct {
 }
 
 // Length returns for how long the history lasts.
-func (h History) Length() time.Duration { return h.Step * time.Duration(max(len(h.States)-1, 0)) }
+func (h History) Length() time.Duration { return h.step * time.Duration(max(len(h.states)-1, 0)) }
 
 // Used reports whether the cluster was in use at any time.
-func (h History) Used() bool { return slices.Contains(h.States, InUse) }
+func (h History) Used() bool { return slices.Contains(h.states, inUse) }
 
 // Known returns for how long two successive samples have shown whether the cluster was in use.
 func (h History) Known() time.Duration {
 	known := time.Duration(0)
-	for i := 1; i < len(h.States); i++ {
-		if h.States[i-1] != Unknown && h.States[i] != Unknown {
-			known += h.Step
+	for i := 1; i < len(h.states); i++ {
+		if h.states[i-1] != unknown && h.states[i] != unknown {
+			known += h.step
 		}
 	}
 	return known
@@ -53,17 +51,17 @@ func (h History) Known() time.Duration {
 func (h History) Sleep(threshold time.Duration) Sleep {
 	sleep := Sleep{Threshold: threshold}
 	first := -1 // the sample at which the clock started
-	for i, state := range h.States {
-		if state == Idle {
+	for i, state := range h.states {
+		if state == idle {
 			if first < 0 {
 				first = i
 			}
-			if h.Step*time.Duration(i-first) > threshold {
-				sleep.Asleep += min(h.Step, h.Step*time.Duration(i-first)-threshold)
+			if h.step*time.Duration(i-first) > threshold {
+				sleep.Asleep += min(h.step, h.step*time.Duration(i-first)-threshold)
 			}
 			continue
 		}
-		if state == InUse && first >= 0 && h.Step*time.Duration(i-1-first) >= threshold {
+		if state == inUse && first >= 0 && h.step*time.Duration(i-1-first) >= threshold {
 			sleep.Wakes++
 		}
 		first = -1

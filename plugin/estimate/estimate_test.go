@@ -8,9 +8,9 @@ import (
 
 // drawn is a history with a sample each minute: '.' is idle, '#' in use, '?' unknown.
 func drawn(picture string) History {
-	h := History{Step: time.Minute}
+	h := History{step: time.Minute}
 	for _, sign := range picture {
-		h.States = append(h.States, map[rune]State{'.': Idle, '#': InUse, '?': Unknown}[sign])
+		h.states = append(h.states, map[rune]state{'.': idle, '#': inUse, '?': unknown}[sign])
 	}
 	return h
 }
@@ -75,7 +75,7 @@ func FuzzSleep(f *testing.F) {
 			picture[i] = ".....##?"[b%8]
 		}
 		h := drawn(string(picture))
-		h.Step = time.Second
+		h.step = time.Second
 		want, known := naive(string(picture), int(threshold)), h.Known()
 		got := h.Sleep(time.Duration(threshold) * time.Second)
 		if got != want {

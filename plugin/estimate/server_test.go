@@ -1,4 +1,4 @@
-package prometheus
+package estimate
 
 import (
 	"bufio"
@@ -22,7 +22,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/estimate"
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -186,19 +185,19 @@ func TestHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, c := range asked {
-				for m, state := range got[i].States {
-					want := estimate.Idle
+				for m, state := range got[i].states {
+					want := idle
 					switch key := c.Namespace + "/" + c.Name; {
 					case f.used(key, m):
-						want = estimate.InUse
+						want = inUse
 					case f.instances(key, m) < c.Instances:
-						want = estimate.Unknown
+						want = unknown
 					}
 					if state != want {
 						t.Fatalf("%v is %d after %d minutes, want %d", c, state, m, want)
 					}
 				}
-				if length := len(got[i].States); length != days*24*60+1 {
+				if length := len(got[i].states); length != days*24*60+1 {
 					t.Errorf("%v has %d samples", c, length)
 				}
 			}

@@ -1,4 +1,4 @@
-package prometheus
+package estimate
 
 import (
 	"cmp"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/common/model"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/estimate"
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -51,14 +50,14 @@ func places(clusters []Cluster) map[place]int {
 }
 
 // Histories returns how the clusters were used, in their order.
-func (s *Server) Histories(ctx context.Context, clusters []Cluster, from, to time.Time) ([]estimate.History, error) {
-	histories, at := make([]estimate.History, len(clusters)), places(clusters)
+func (s *Server) Histories(ctx context.Context, clusters []Cluster, from, to time.Time) ([]History, error) {
+	histories, at := make([]History, len(clusters)), places(clusters)
 	for i := range histories {
-		histories[i] = estimate.History{Step: Step, States: make([]estimate.State, to.Sub(from)/Step+1)}
+		histories[i] = History{step: Step, states: make([]state, to.Sub(from)/Step+1)}
 	}
 	err := each(ctx, clusters, from, to, func(ctx context.Context, part []Cluster, begin, end time.Time) error {
 		asked := places(part)
-		mark := func(expression string, state func(Cluster, model.SampleValue) estimate.State) error {
+		mark := func(expression string, state func(Cluster, model.SampleValue) state) error {
 			answer, err := s.samples(ctx, expression, begin, end)
 			if err != nil {
 				return err
@@ -70,22 +69,22 @@ func (s *Server) Histories(ctx context.Context, clusters []Cluster, from, to tim
 				cluster := at[placeOf(series.Metric)]
 				for _, sample := range series.Values {
 					i := sample.Timestamp.Time().Sub(from) / Step
-					seen := &histories[cluster].States[i]
+					seen := &histories[cluster].states[i]
 					*seen = max(*seen, state(clusters[cluster], sample.Value))
 				}
 			}
 			return nil
 		}
 		selector := s.selector(part)
-		if err := mark(reporting(selector), func(c Cluster, instances model.SampleValue) estimate.State {
+		if err := mark(reporting(selector), func(c Cluster, instances model.SampleValue) state {
 			if int(instances) < c.Instances { // the sessions of the others are not known
-				return estimate.Unknown
+				return unknown
 			}
-			return estimate.Idle
+			return idle
 		}); err != nil {
 			return err
 		}
-		return mark(s.used(selector, part), func(Cluster, model.SampleValue) estimate.State { return estimate.InUse })
+		return mark(s.used(selector, part), func(Cluster, model.SampleValue) state { return inUse })
 	})
 	return histories, err
 }

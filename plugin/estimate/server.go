@@ -1,5 +1,4 @@
-// Package prometheus reads how clusters were used out of a Prometheus that scrapes CloudNativePG's own metrics.
-package prometheus
+package estimate
 
 import (
 	"context"
