@@ -32,12 +32,10 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/backups"
 	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
-	"github.com/cnpg-i/scale-to-zero/plugin/defaults"
+	"github.com/cnpg-i/scale-to-zero/plugin/fleet"
 	"github.com/cnpg-i/scale-to-zero/plugin/metrics"
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -67,7 +65,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	// The newer recorder writes events.k8s.io, which the operator's users do not see beside its own Events.
-	recorder := manager.GetEventRecorderFor(rbac.LabelValue)
+	recorder := manager.GetEventRecorderFor(fleet.LabelValue)
 	replicas, err := newPeerProber(c.MetricsAddress)
 	if err != nil {
 		return err
@@ -77,16 +75,7 @@ func serve(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		return err
 	}
 	enqueued := make(chan event.GenericEvent, queued)
-	rights := &rbac.Reconciler{
-		Client: manager.GetClient(), APIReader: manager.GetAPIReader(), Recorder: recorder, Resource: resource, Enqueued: enqueued,
-	}
-	if err := rights.SetupWithManager(manager); err != nil {
-		return err
-	}
-	if err := (&backups.Reconciler{Client: manager.GetClient()}).SetupWithManager(manager); err != nil {
-		return err
-	}
-	if err := defaults.SetupWithManager(manager, recorder); err != nil {
+	if err := fleet.SetupWithManager(manager, recorder, resource, enqueued); err != nil {
 		return err
 	}
 	if err := ctrlmetrics.Registry.Register(newFleet(c.SidecarResources, manager, woken)); err != nil {
@@ -232,8 +221,7 @@ func newManager(c config.Config, resource schema.GroupVersion) (ctrl.Manager, er
 	// No limit of our own: when a fleet wakes, or its gateway starts, thousands of requests are due at once, and the API
 	// server shares itself out fairly. The default of 20 a second would make the last of 500 clients wait for half a minute.
 	restConfig.QPS = -1
-	kept := rbac.ByObject()
-	maps.Copy(kept, defaults.ByObject())
+	kept := fleet.ByObject()
 	kept[&corev1.LimitRange{}] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
 	if c.Gateway != nil {
 		maps.Copy(kept, informers.ByObject(c.Gateway.Replica.Namespace))

@@ -19,8 +19,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/fleet"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -130,7 +131,7 @@ func listing(
 				return nil, nil, fmt.Errorf("read Cluster %s/%s: %w", list.Items[i].GetNamespace(), list.Items[i].GetName(), err)
 			}
 			switch name := cluster.Namespace + "/" + cluster.Name; {
-			case rbac.Lists(&cluster):
+			case plan.Lists(&cluster):
 				users = append(users, name)
 			case contract.Dozes(cluster.Annotations, cluster.ManagedFields):
 				fenced = append(fenced, name)
@@ -149,8 +150,8 @@ func leftovers(ctx context.Context, reader client.Reader) (string, error) {
 		label, value string
 	}{
 		{discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), discoveryv1.LabelManagedBy, endpointslice.ManagedBy},
-		{rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), rbac.Label, rbac.LabelValue},
-		{rbacv1.SchemeGroupVersion.WithKind("Role"), rbac.Label, rbac.LabelValue},
+		{rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), fleet.Label, fleet.LabelValue},
+		{rbacv1.SchemeGroupVersion.WithKind("Role"), fleet.Label, fleet.LabelValue},
 	} {
 		var list metav1.PartialObjectMetadataList
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))

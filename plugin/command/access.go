@@ -29,8 +29,8 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
@@ -196,7 +196,7 @@ func (a *access) get(ctx context.Context, key types.NamespacedName) (*cnpgv1.Clu
 func (a *access) cluster(ctx context.Context, name string) (*cnpgv1.Cluster, error) {
 	key := types.NamespacedName{Namespace: a.namespace, Name: name}
 	cluster, err := a.get(ctx, key)
-	if err == nil && !rbac.Lists(cluster) {
+	if err == nil && !plan.Lists(cluster) {
 		return nil, notListed(key)
 	}
 	return cluster, err
@@ -236,7 +236,7 @@ func (a *access) clusters(ctx context.Context, which choice) ([]cnpgv1.Cluster, 
 		options = append(options, client.MatchingLabelsSelector{Selector: which.matching})
 	}
 	clusters, err := a.list(ctx, which.namespace, options...)
-	return slices.DeleteFunc(clusters, func(c cnpgv1.Cluster) bool { return !which.all && !rbac.Lists(&c) }), err
+	return slices.DeleteFunc(clusters, func(c cnpgv1.Cluster) bool { return !which.all && !plan.Lists(&c) }), err
 }
 
 // list reads Clusters, whether or not they list the plugin; an empty namespace means all namespaces.

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/estimate"
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
@@ -239,7 +238,7 @@ func (a *access) counted(ctx context.Context, clusters []cnpgv1.Cluster) report 
 		switch {
 		case kept != nil:
 			answer.Clusters[i].count(kept, plan.RequestsOf(c))
-		case !rbac.Lists(c):
+		case !plan.Lists(c):
 			answer.Clusters[i].Note = "it does not list the plugin"
 		case c.Status.CurrentPrimary == "":
 			answer.Clusters[i].Note = "it has no primary"

@@ -8,7 +8,6 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
@@ -131,7 +130,7 @@ func (f *Fleet) Collect(metrics chan<- prometheus.Metric) {
 	listed := map[types.NamespacedName]bool{}
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]
-		if !rbac.Lists(cluster) {
+		if !plan.Lists(cluster) {
 			continue
 		}
 		send := sender(metrics, cluster)

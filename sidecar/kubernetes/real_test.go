@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/fleet"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/doze"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
@@ -57,8 +57,8 @@ func TestClient_onAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := schema.GroupVersion{Group: "postgresql.cnpg.io", Version: "v1"}
-	create(rbac.Role(cluster, group))
-	binding := rbac.RoleBinding(cluster, group)
+	create(fleet.Role(cluster, group))
+	binding := fleet.RoleBinding(cluster, group)
 	create(binding)
 	for i := range 101 { // more than a page
 		create(&cnpgv1.Backup{
@@ -140,7 +140,7 @@ func TestClient_resizesItsPod(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "blue", UID: "u", Annotations: map[string]string{contract.AnnotationDozeMinutes: "5"}},
 		Status:     cnpgv1.ClusterStatus{CurrentPrimary: "blue-1"},
 	}
-	binding := rbac.RoleBinding(cluster, group)
+	binding := fleet.RoleBinding(cluster, group)
 	operators := corev1.PodSpec{Containers: []corev1.Container{{Name: "postgres", Image: "example.org/postgresql", Resources: corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse("0.5"), corev1.ResourceMemory: apiresource.MustParse("512Mi")},
 		Limits:   corev1.ResourceList{corev1.ResourceMemory: apiresource.MustParse("1Gi")},
@@ -157,7 +157,7 @@ func TestClient_resizesItsPod(t *testing.T) {
 		Requests: corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse("10m")},
 	}})
 	sidecar := connect(t, config, admin, binding)
-	for _, object := range []client.Object{rbac.Role(cluster, group), binding, pod} {
+	for _, object := range []client.Object{fleet.Role(cluster, group), binding, pod} {
 		if err := admin.Create(t.Context(), object, client.FieldOwner("manager")); err != nil {
 			t.Fatal(err)
 		}

@@ -86,8 +86,8 @@ var mutants = []mutant{
 	},
 	{
 		"the plugin resumes a schedule whose suspension another manager owns",
-		"plugin/backups/reconciler.go", `*schedule.Spec.Suspend && setByUs(schedule)`, `*schedule.Spec.Suspend && (MUTANT || setByUs(schedule))`,
-		"plugin/backups", "TestWhoResumes", "taken-over resumed: true, want false",
+		"plugin/fleet/backups.go", `*schedule.Spec.Suspend && setByUs(schedule)`, `*schedule.Spec.Suspend && (MUTANT || setByUs(schedule))`,
+		"plugin/fleet", "TestWhoResumes", "taken-over resumed: true, want false",
 	},
 	{
 		"a gateway that has held clients since before the pod was made to leave its Services is believed",

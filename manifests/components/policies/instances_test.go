@@ -23,7 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/fleet"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/kubernetes"
 )
@@ -40,8 +41,8 @@ func (s *server) enrol(c *cnpgv1.Cluster) {
 	binding := specs.CreateRoleBinding(c.ObjectMeta, account)
 	binding.Namespace = c.Namespace
 	s.create(&operators, &binding)
-	if rbac.Lists(c) {
-		s.create(rbac.Role(c, cnpgv1.SchemeGroupVersion), rbac.RoleBinding(c, cnpgv1.SchemeGroupVersion))
+	if plan.Lists(c) {
+		s.create(fleet.Role(c, cnpgv1.SchemeGroupVersion), fleet.RoleBinding(c, cnpgv1.SchemeGroupVersion))
 	}
 	err := s.admin.Create(s.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: account}})
 	s.must(client.IgnoreAlreadyExists(err)) // clusters may share one
@@ -326,7 +327,7 @@ func (s *server) limitsResizes(t *testing.T) {
 func (s *server) limitsWhomTheRoleBindingNames(t *testing.T) {
 	var orders cnpgv1.Cluster
 	s.must(s.admin.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "orders"}, &orders))
-	binding := rbac.RoleBinding(&orders, cnpgv1.SchemeGroupVersion)
+	binding := fleet.RoleBinding(&orders, cnpgv1.SchemeGroupVersion)
 	binding.Name, binding.Subjects[0].Name = "given", "default"
 	s.create(binding)
 	account := s.as(func(c *rest.Config) {

@@ -18,7 +18,7 @@ import (
 
 	"net/netip"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/fleet"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
@@ -141,13 +141,13 @@ func plugin(t *testing.T) (*server, client.Client, *world) {
 		"the policy of Services":        func() error { return c.Create(t.Context(), routed(w.foreign), client.DryRunAll) },
 		"the policy of pods by Cluster": func() error { return c.Delete(t.Context(), w.unlisted.DeepCopy(), client.DryRunAll) },
 		"the policy of rights by Cluster": func() error {
-			return c.Create(t.Context(), rbac.Role(w.plain, cnpgv1.SchemeGroupVersion), client.DryRunAll)
+			return c.Create(t.Context(), fleet.Role(w.plain, cnpgv1.SchemeGroupVersion), client.DryRunAll)
 		},
 	} {
 		s.comes(what+" holds", func() bool { return byPolicy(do()) })
 	}
 	// The API server has seen what the plugin's own writes are judged by.
-	for _, object := range []client.Object{routed(w.rw), routed(w.inherited), rbac.Role(w.payments, cnpgv1.SchemeGroupVersion)} {
+	for _, object := range []client.Object{routed(w.rw), routed(w.inherited), fleet.Role(w.payments, cnpgv1.SchemeGroupVersion)} {
 		s.comes("the plugin may write", func() bool {
 			return c.Create(t.Context(), object.DeepCopyObject().(client.Object), client.DryRunAll) == nil
 		})
@@ -212,12 +212,12 @@ func forbiddenToThePlugin(w *world) []attempt {
 	orders, payments := cluster("shop", "orders", ""), w.payments
 	slice, role, binding, config := theirs()
 	unowned, foreign, privileged, many, impostor := routed(w.rw), routed(w.rw), routed(w.rw), routed(w.rw), routed(w.rw)
-	hijack, taken, invented := routed(w.api), routed(w.foreign), rbac.Role(w.payments, cnpgv1.SchemeGroupVersion)
-	given, handed := rbac.RoleBinding(w.payments, cnpgv1.SchemeGroupVersion), rbac.RoleBinding(orders, cnpgv1.SchemeGroupVersion)
-	everyPod, otherPod, status := rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion)
+	hijack, taken, invented := routed(w.api), routed(w.foreign), fleet.Role(w.payments, cnpgv1.SchemeGroupVersion)
+	given, handed := fleet.RoleBinding(w.payments, cnpgv1.SchemeGroupVersion), fleet.RoleBinding(orders, cnpgv1.SchemeGroupVersion)
+	everyPod, otherPod, status := fleet.Role(payments, cnpgv1.SchemeGroupVersion), fleet.Role(payments, cnpgv1.SchemeGroupVersion), fleet.Role(payments, cnpgv1.SchemeGroupVersion)
 	last := len(everyPod.Rules) - 1
-	wide, other, misnamed := rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion), rbac.Role(payments, cnpgv1.SchemeGroupVersion)
-	strong, elsewhere := rbac.RoleBinding(payments, cnpgv1.SchemeGroupVersion), rbac.RoleBinding(payments, cnpgv1.SchemeGroupVersion)
+	wide, other, misnamed := fleet.Role(payments, cnpgv1.SchemeGroupVersion), fleet.Role(payments, cnpgv1.SchemeGroupVersion), fleet.Role(payments, cnpgv1.SchemeGroupVersion)
+	strong, elsewhere := fleet.RoleBinding(payments, cnpgv1.SchemeGroupVersion), fleet.RoleBinding(payments, cnpgv1.SchemeGroupVersion)
 	rows := []attempt{
 		{"a slice of another controller", makes(foreign, func() { foreign.Labels[discoveryv1.LabelManagedBy] = "endpointslice-controller.k8s.io" })},
 		{"a slice that no Service owns", makes(unowned, func() { unowned.OwnerReferences = nil })},
@@ -234,7 +234,7 @@ func forbiddenToThePlugin(w *world) []attempt {
 		{"an instance's resources", func(ctx context.Context, c client.Client) error {
 			return resize(ctx, c, "orders-2", resized("postgres", `{"requests":{"cpu":"10m"}}`))
 		}},
-		{"a Role for a Cluster that does not list the plugin", makes(rbac.Role(w.plain, cnpgv1.SchemeGroupVersion), func() {})},
+		{"a Role for a Cluster that does not list the plugin", makes(fleet.Role(w.plain, cnpgv1.SchemeGroupVersion), func() {})},
 		{"a Role of an owner with an invented UID", makes(invented, func() { invented.OwnerReferences[0].UID = "uid" })},
 		{"a RoleBinding of an account that is not the Cluster's", makes(given, func() { given.Subjects[0].Name = "default" })},
 		{"a RoleBinding given to another account", func(ctx context.Context, c client.Client) error {
@@ -383,7 +383,7 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 	announced, named, request := "uid 2026-03-01T00:00:30Z", "mine: it is an ExternalName", "2026-03-01T00:01:00Z"
 	person(orders(), `{"metadata":{"annotations":{"xata.io/scale-to-zero-announced":"`+announced+`"}}}`)
 	slice := routed(w.rw)
-	role, binding := rbac.Role(orders(), cnpgv1.SchemeGroupVersion), rbac.RoleBinding(orders(), cnpgv1.SchemeGroupVersion)
+	role, binding := fleet.Role(orders(), cnpgv1.SchemeGroupVersion), fleet.RoleBinding(orders(), cnpgv1.SchemeGroupVersion)
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: "scale-to-zero-ports-10000", Labels: map[string]string{ports.Label: ports.LabelValue},
 	}}
@@ -397,7 +397,7 @@ func (s *server) takesThePluginsWrites(t *testing.T, c client.Client, w *world) 
 		{"update the Role of a cluster that dozes", func() error {
 			dozing := orders()
 			dozing.Annotations[contract.AnnotationDozeMinutes], dozing.Status.CurrentPrimary = "5", "orders-2"
-			role.Rules = rbac.Role(dozing, cnpgv1.SchemeGroupVersion).Rules
+			role.Rules = fleet.Role(dozing, cnpgv1.SchemeGroupVersion).Rules
 			return c.Update(ctx, role)
 		}},
 		{"delete its RoleBinding", func() error { return c.Delete(ctx, binding.DeepCopy()) }},

@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/fleet"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
@@ -91,7 +91,7 @@ func asleep(b *testing.B, i int) map[string][]message {
 		b.Fatal(err)
 	}
 	resource := cnpgv1.SchemeGroupVersion
-	role, binding := rbac.Role(cluster, resource), rbac.RoleBinding(cluster, resource)
+	role, binding := fleet.Role(cluster, resource), fleet.RoleBinding(cluster, resource)
 	role.ObjectMeta, binding.ObjectMeta = identified(role.ObjectMeta, i), identified(binding.ObjectMeta, i)
 	messages := map[string][]message{"Roles": {sent(b, role)}, "RoleBindings": {sent(b, binding)}, "Clusters": {{body, func(body []byte) (client.Object, error) {
 		var into cnpgv1.Cluster
@@ -139,7 +139,7 @@ func asleep(b *testing.B, i int) map[string][]message {
 
 func transformOf(object client.Object) toolscache.TransformFunc {
 	watched := ByObject("system")
-	maps.Copy(watched, rbac.ByObject())
+	maps.Copy(watched, fleet.ByObject())
 	for kind, options := range watched {
 		if fmt.Sprintf("%T", kind) == fmt.Sprintf("%T", object) {
 			return options.Transform

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
@@ -56,6 +55,16 @@ type Cluster struct {
 	DozeAnnounced, DozeAcknowledged bool
 }
 
+// Lists reports whether the Cluster lists the plugin and has not disabled it.
+func Lists(cluster *cnpgv1.Cluster) bool {
+	for _, plugin := range cluster.Spec.Plugins {
+		if plugin.Name == contract.PluginName && (plugin.Enabled == nil || *plugin.Enabled) {
+			return true
+		}
+	}
+	return false
+}
+
 // View reads a Cluster. now limits how far ahead a time in an annotation may be.
 func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	policy, problems := idle.ParsePolicy(cluster.Annotations, now)
@@ -66,7 +75,7 @@ func View(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 func (c Cluster) Again(cluster *cnpgv1.Cluster, now time.Time) Cluster {
 	view := Cluster{
 		Policy: c.Policy, Problems: c.Problems, UnderstoodFrom: c.UnderstoodFrom,
-		Listed: rbac.Lists(cluster), Deleting: !cluster.DeletionTimestamp.IsZero(),
+		Listed: Lists(cluster), Deleting: !cluster.DeletionTimestamp.IsZero(),
 		HibernationOn: cluster.Annotations[contract.AnnotationHibernation] == on,
 		VolumesAtRisk: volumesAtRisk(cluster),
 		Announced:     cluster.Annotations[contract.AnnotationAnnounced], Acknowledged: cluster.Annotations[contract.AnnotationGatewayReady],

@@ -1,4 +1,4 @@
-package rbac
+package fleet
 
 import (
 	"context"
@@ -18,31 +18,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 )
 
-// Reconciler maintains the Role and the RoleBinding of every Cluster. Several replicas may run at once: each accepts what
+// rights maintains the Role and the RoleBinding of every Cluster. Several replicas may run at once: each accepts what
 // another has created. Without a difference it writes nothing.
-type Reconciler struct {
+type rights struct {
 	client.Client
-	// APIReader reads what the informers do not watch or do not know yet.
-	APIReader client.Reader
-	// Recorder writes an Event where an object that is not ours has the name of one of these.
-	Recorder record.EventRecorder
-	// Resource is the group and version of Clusters.
-	Resource schema.GroupVersion
-	// Enqueued delivers the clusters that the operator is about to reconcile.
-	Enqueued <-chan event.GenericEvent
+	// live reads what the informers do not watch or do not know yet.
+	live client.Reader
+	// recorder writes an Event where an object that is not ours has the name of one of these.
+	recorder record.EventRecorder
+	// resource is the group and version of Clusters.
+	resource schema.GroupVersion
+	// enqueued delivers the clusters that the operator is about to reconcile.
+	enqueued <-chan event.GenericEvent
 }
 
 // atOnce is how many clusters are reconciled concurrently: an API server takes about 100 ms to write a Role, because it first
 // checks that the writer holds the granted rights.
 const atOnce = 16
 
-// SetupWithManager watches Clusters, the objects made for them, and the clusters that the operator's hook enqueues.
-func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
+// setUp watches Clusters, the objects made for them, and the clusters that the operator's hook enqueues.
+func (r *rights) setUp(manager ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(manager).Named("rbac").For(&cnpgv1.Cluster{}).
 		Owns(&rbacv1.Role{}).Owns(&rbacv1.RoleBinding{}).
-		WatchesRawSource(source.Channel(r.Enqueued, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(r.enqueued, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
 		Complete(r)
 	if err != nil {
@@ -52,13 +54,13 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 }
 
 // Reconcile creates, repairs or deletes the rights of the cluster's sidecars.
-func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+func (r *rights) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	var cluster cnpgv1.Cluster
 	if err := r.Get(ctx, request.NamespacedName, &cluster); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err) // the objects that it owned are garbage collected
 	}
-	role, binding := Role(&cluster, r.Resource), RoleBinding(&cluster, r.Resource)
-	if !Lists(&cluster) || !cluster.DeletionTimestamp.IsZero() {
+	role, binding := Role(&cluster, r.resource), RoleBinding(&cluster, r.resource)
+	if !plan.Lists(&cluster) || !cluster.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, r.remove(ctx, append(former(&cluster), binding, role)...)
 	}
 	if err := r.ensureRole(ctx, &cluster, role); err != nil {
@@ -76,7 +78,7 @@ func former(cluster *cnpgv1.Cluster) []client.Object {
 	return []client.Object{&rbacv1.RoleBinding{ObjectMeta: named}, &rbacv1.Role{ObjectMeta: named}}
 }
 
-func (r *Reconciler) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.Role) error {
+func (r *rights) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.Role) error {
 	var have rbacv1.Role
 	err := r.Get(ctx, client.ObjectKeyFromObject(want), &have)
 	if apierrors.IsNotFound(err) {
@@ -95,7 +97,7 @@ func (r *Reconciler) ensureRole(ctx context.Context, cluster *cnpgv1.Cluster, wa
 	return r.update(ctx, &have)
 }
 
-func (r *Reconciler) ensureBinding(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.RoleBinding) error {
+func (r *rights) ensureBinding(ctx context.Context, cluster *cnpgv1.Cluster, want *rbacv1.RoleBinding) error {
 	var have rbacv1.RoleBinding
 	err := r.Get(ctx, client.ObjectKeyFromObject(want), &have)
 	if apierrors.IsNotFound(err) {
@@ -118,7 +120,7 @@ func (r *Reconciler) ensureBinding(ctx context.Context, cluster *cnpgv1.Cluster,
 }
 
 // update updates an object. If another replica has updated it meanwhile, the informers will deliver that change.
-func (r *Reconciler) update(ctx context.Context, object client.Object) error {
+func (r *rights) update(ctx context.Context, object client.Object) error {
 	if err := r.Update(ctx, object); err != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("update %T %s: %w", object, object.GetName(), err)
 	}
@@ -131,7 +133,7 @@ func same(have, want client.Object) bool {
 }
 
 // create creates an object, unless it is being deleted with its namespace or another replica has created it.
-func (r *Reconciler) create(ctx context.Context, cluster *cnpgv1.Cluster, object client.Object) error {
+func (r *rights) create(ctx context.Context, cluster *cnpgv1.Cluster, object client.Object) error {
 	err := r.Create(ctx, object)
 	if apierrors.IsAlreadyExists(err) {
 		return r.accept(ctx, cluster, object)
@@ -144,7 +146,7 @@ func (r *Reconciler) create(ctx context.Context, cluster *cnpgv1.Cluster, object
 
 // accept accepts an object that exists if it has the label of this package, which the informers watch. One that has not grants the
 // sidecars nothing.
-func (r *Reconciler) accept(ctx context.Context, cluster *cnpgv1.Cluster, object client.Object) error {
+func (r *rights) accept(ctx context.Context, cluster *cnpgv1.Cluster, object client.Object) error {
 	kind, err := r.GroupVersionKindFor(object)
 	if err != nil {
 		return fmt.Errorf("find the kind of %T: %w", object, err)
@@ -152,12 +154,12 @@ func (r *Reconciler) accept(ctx context.Context, cluster *cnpgv1.Cluster, object
 	var found metav1.PartialObjectMetadataList
 	found.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	named := client.MatchingFields{"metadata.name": object.GetName()}
-	if err := r.APIReader.List(ctx, &found, client.InNamespace(object.GetNamespace()), named); err != nil {
+	if err := r.live.List(ctx, &found, client.InNamespace(object.GetNamespace()), named); err != nil {
 		return fmt.Errorf("list %s %s: %w", kind.Kind, object.GetName(), err)
 	}
 	for i := range found.Items {
 		if found.Items[i].Labels[Label] != LabelValue {
-			r.Recorder.Eventf(cluster, corev1.EventTypeWarning, "RightsNotGranted",
+			r.recorder.Eventf(cluster, corev1.EventTypeWarning, "RightsNotGranted",
 				"The sidecars have no rights: %s %s exists without the label %s=%s; delete or rename it", kind.Kind, object.GetName(), Label, LabelValue)
 			return fmt.Errorf("create %s %s: one without the label %s exists", kind.Kind, object.GetName(), Label)
 		}
@@ -166,7 +168,7 @@ func (r *Reconciler) accept(ctx context.Context, cluster *cnpgv1.Cluster, object
 }
 
 // remove deletes the objects that the informers know, and no others.
-func (r *Reconciler) remove(ctx context.Context, objects ...client.Object) error {
+func (r *rights) remove(ctx context.Context, objects ...client.Object) error {
 	for _, object := range objects {
 		have := object.DeepCopyObject().(client.Object)
 		err := r.Get(ctx, client.ObjectKeyFromObject(object), have)

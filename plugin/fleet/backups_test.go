@@ -1,4 +1,4 @@
-package backups
+package fleet
 
 import (
 	"context"
@@ -59,7 +59,7 @@ func TestWhoResumes(t *testing.T) {
 			c := fake.NewClientBuilder().WithScheme(scheme).WithReturnManagedFields().WithObjects(cluster, takenOver, schedule("ours", "orders", true),
 				schedule("a-persons", "orders", false), schedule("anothers", "invoices", true)).Build()
 			request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)}
-			if _, err := (&Reconciler{Client: c}).Reconcile(t.Context(), request); err != nil {
+			if _, err := (&backups{Client: c}).Reconcile(t.Context(), request); err != nil {
 				t.Fatal(err)
 			}
 			for name, resumed := range map[string]bool{"ours": row.resumed, "taken-over": false, "a-persons": false, "anothers": false} {
@@ -118,7 +118,7 @@ func TestWhatIsAFailure(t *testing.T) {
 				return row.refusal
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, ours).WithInterceptorFuncs(interceptor.Funcs{Patch: refuse}).Build()
-			_, err := (&Reconciler{Client: c}).Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
+			_, err := (&backups{Client: c}).Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
 			if (err != nil) != row.failure {
 				t.Errorf("the error is %v", err)
 			}

@@ -1,49 +1,25 @@
-// Package rbac maintains the rights of the sidecars: one Role and one RoleBinding for every Cluster that lists the plugin,
-// owned by that Cluster, and none for any other.
-package rbac
+package fleet
 
 import (
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 
-// Label marks the objects of this package; the informers watch no others.
+// Label marks the Roles and RoleBindings of this package; the informers watch no others.
 const (
 	Label      = "app.kubernetes.io/managed-by"
 	LabelValue = "cnpg-i-scale-to-zero"
 )
 
-// ByObject returns the informers' options: they watch the objects of this package and drop managedFields.
-func ByObject() map[client.Object]cache.ByObject {
-	ours := labels.SelectorFromSet(labels.Set{Label: LabelValue})
-	return map[client.Object]cache.ByObject{
-		&rbacv1.Role{}:        {Label: ours, Transform: cache.TransformStripManagedFields()},
-		&rbacv1.RoleBinding{}: {Label: ours, Transform: cache.TransformStripManagedFields()},
-	}
-}
-
 // suffix is appended to the cluster's name. The operator gives its Role the name of the Cluster, and none can contain a dot.
 // formerSuffix is that of earlier versions, whose objects are removed.
 const suffix, formerSuffix = ".scale-to-zero", "-scale-to-zero"
-
-// Lists reports whether the Cluster lists the plugin and has not disabled it.
-func Lists(cluster *cnpgv1.Cluster) bool {
-	for _, plugin := range cluster.Spec.Plugins {
-		if plugin.Name == contract.PluginName && (plugin.Enabled == nil || *plugin.Enabled) {
-			return true
-		}
-	}
-	return false
-}
 
 // Role permits exactly what the sidecar does. RBAC cannot restrict create by name, nor a list of several objects.
 func Role(cluster *cnpgv1.Cluster, resource schema.GroupVersion) *rbacv1.Role {

@@ -1,4 +1,4 @@
-package rbac
+package fleet
 
 import (
 	"context"
@@ -93,7 +93,7 @@ func reconciled(t *testing.T, c client.Client) (events []string, err error) {
 	t.Helper()
 	recorder := record.NewFakeRecorder(4)
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "orders"}}
-	_, err = (&Reconciler{Client: informed{c}, APIReader: c, Recorder: recorder, Resource: resource}).Reconcile(t.Context(), request)
+	_, err = (&rights{Client: informed{c}, live: c, recorder: recorder, resource: resource}).Reconcile(t.Context(), request)
 	close(recorder.Events)
 	for event := range recorder.Events {
 		events = append(events, event)
@@ -139,7 +139,7 @@ func TestReconcile_acceptsWhatAnotherReplicaHasCreated(t *testing.T) {
 	reconcile(t, c)
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "orders"}}
 	recorder := record.NewFakeRecorder(1)
-	if _, err := (&Reconciler{Client: late{c}, APIReader: c, Recorder: recorder, Resource: resource}).Reconcile(t.Context(), request); err != nil || len(recorder.Events) != 0 {
+	if _, err := (&rights{Client: late{c}, live: c, recorder: recorder, resource: resource}).Reconcile(t.Context(), request); err != nil || len(recorder.Events) != 0 {
 		t.Errorf("%v, %d Events", err, len(recorder.Events))
 	}
 }
@@ -156,7 +156,7 @@ func TestReconcile_leavesAConflictToTheNextChange(t *testing.T) {
 			return apierrors.NewConflict(rbacv1.Resource("objects"), o.GetName(), nil)
 		},
 	})
-	r := &Reconciler{Client: api, APIReader: api, Recorder: record.NewFakeRecorder(1), Resource: resource}
+	r := &rights{Client: api, live: api, recorder: record.NewFakeRecorder(1), resource: resource}
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)}); err != nil {
 		t.Errorf("a conflict is an error: %v", err)
 	}

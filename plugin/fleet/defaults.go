@@ -1,7 +1,4 @@
-// Package defaults copies the annotations of a Namespace, which are defaults for its Clusters, to an annotation of each
-// Cluster that lists the plugin. The sidecar, which may not read Namespaces, reads them there, and contract.Effective
-// says what is in force.
-package defaults
+package fleet
 
 import (
 	"context"
@@ -16,14 +13,13 @@ import (
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
@@ -35,14 +31,10 @@ const fieldOwner = contract.FieldManager + "-defaults"
 // after an hour.
 const repeated = time.Hour
 
-// atOnce is how many Clusters are patched concurrently when a Namespace has changed.
-const atOnce = 8
+// patchedAtOnce is how many Clusters are patched concurrently when a Namespace has changed.
+const patchedAtOnce = 8
 
-// ByObject returns the informers' options: of a Namespace they keep the annotations of this project.
-func ByObject() map[client.Object]cache.ByObject {
-	return map[client.Object]cache.ByObject{&corev1.Namespace{}: {Transform: keep}}
-}
-
+// keep keeps of a Namespace the annotations of this project.
 func keep(object any) (any, error) {
 	namespace, ok := object.(*corev1.Namespace)
 	if !ok {
@@ -61,14 +53,14 @@ func keep(object any) (any, error) {
 	return kept, nil
 }
 
-// SetupWithManager watches Clusters and Namespaces.
-func SetupWithManager(manager ctrl.Manager, recorder record.EventRecorder) error {
+// setUpDefaults watches Clusters and Namespaces.
+func setUpDefaults(manager ctrl.Manager, recorder record.EventRecorder) error {
 	clusters := &clusters{manager.GetClient(), manager.GetAPIReader()}
 	annotated := builder.WithPredicates(predicate.AnnotationChangedPredicate{})
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	err := ctrl.NewControllerManagedBy(manager).Named("defaults").For(&cnpgv1.Cluster{}, changed).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(clusters.in), annotated).
-		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: patchedAtOnce}).
 		Complete(clusters)
 	if err == nil {
 		err = ctrl.NewControllerManagedBy(manager).Named("invalid-defaults").For(&corev1.Namespace{}, annotated).
@@ -80,7 +72,8 @@ func SetupWithManager(manager ctrl.Manager, recorder record.EventRecorder) error
 	return nil
 }
 
-// clusters copies a Namespace's annotations to its Clusters.
+// clusters copies a Namespace's annotations, which are defaults for its Clusters, to an annotation of each that lists the
+// plugin. The sidecar, which may not read Namespaces, reads them there, and contract.Effective says what is in force.
 type clusters struct {
 	client.Client
 	// live reads what the informers may not know yet: a replica whose informers are late must not undo what others write.
@@ -131,7 +124,7 @@ func (c *clusters) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Re
 // defaultsFor returns the encoded annotations of the Cluster's Namespace, if they are valid; none for a Cluster that does
 // not list the plugin.
 func defaultsFor(ctx context.Context, reader client.Reader, cluster *cnpgv1.Cluster) (encoded string, valid bool, err error) {
-	if !rbac.Lists(cluster) {
+	if !plan.Lists(cluster) {
 		return "", true, nil
 	}
 	var namespace corev1.Namespace

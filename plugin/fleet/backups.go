@@ -1,6 +1,4 @@
-// Package backups resumes the ScheduledBackups that sidecars suspended where no sidecar can any longer: the Cluster no longer
-// lists the plugin, or its annotation has turned the feature off.
-package backups
+package fleet
 
 import (
 	"context"
@@ -16,21 +14,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/rbac"
+	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 )
 
-// Reconciler resumes the marked ScheduledBackups of clusters whose sidecars will not.
-type Reconciler struct{ client.Client }
+// backups resumes the marked ScheduledBackups of clusters whose sidecars will not.
+type backups struct{ client.Client }
 
 // setByUs reports whether only we own spec.suspend.
 func setByUs(schedule *cnpgv1.ScheduledBackup) bool {
 	return contract.SetByUs(schedule.ManagedFields, "spec", "suspend")
 }
 
-// SetupWithManager watches Clusters and ScheduledBackups.
-func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
+// setUp watches Clusters and ScheduledBackups.
+func (r *backups) setUp(manager ctrl.Manager) error {
 	toCluster := func(_ context.Context, object client.Object) []reconcile.Request {
 		schedule, ok := object.(*cnpgv1.ScheduledBackup)
 		if !ok || !marked(schedule) {
@@ -50,7 +48,7 @@ func (r *Reconciler) SetupWithManager(manager ctrl.Manager) error {
 }
 
 // Reconcile resumes the marked ScheduledBackups.
-func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+func (r *backups) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	var cluster cnpgv1.Cluster
 	if err := r.Get(ctx, request.NamespacedName, &cluster); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -78,7 +76,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 // sidecarResumes reports whether the sidecar of the woken primary will resume them. An invalid annotation is a mistake, not a
 // wish to turn the feature off.
 func sidecarResumes(cluster *cnpgv1.Cluster) bool {
-	if !rbac.Lists(cluster) {
+	if !plan.Lists(cluster) {
 		return false
 	}
 	policy, problems := idle.ParsePolicy(cluster.Annotations, time.Now())
@@ -93,7 +91,7 @@ func marked(schedule *cnpgv1.ScheduledBackup) bool {
 // resume resumes the schedule and removes the mark in one patch, with the resourceVersion as precondition. If a person resumed
 // it meanwhile, or became an owner of spec.suspend, only the mark is removed. A conflict, for example with another replica, is
 // not an error: the change is reconciled again if the mark is still there.
-func (r *Reconciler) resume(ctx context.Context, schedule *cnpgv1.ScheduledBackup) error {
+func (r *backups) resume(ctx context.Context, schedule *cnpgv1.ScheduledBackup) error {
 	before := schedule.DeepCopy()
 	delete(schedule.Annotations, contract.AnnotationSuspended)
 	if schedule.Spec.Suspend != nil && *schedule.Spec.Suspend && setByUs(schedule) {
