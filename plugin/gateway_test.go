@@ -41,7 +41,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
+	"github.com/cnpg-i/scale-to-zero/internal/apiservertest"
+	"github.com/cnpg-i/scale-to-zero/internal/porttest"
 	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/config"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/endpointslice"
@@ -49,7 +50,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/plan"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/ports"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
 )
 
 const account = "system:serviceaccount:cnpg-system:cnpg-scale-to-zero-plugin"

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 )
 
 // patience bounds every wait; a passing test never reaches it.

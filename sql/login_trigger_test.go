@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 )
 
 // off disables event triggers, for a login in spite of a broken trigger.

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
+	"github.com/cnpg-i/scale-to-zero/internal/apiservertest"
 )
 
 // quantities are of CPU and memory; empty: none.

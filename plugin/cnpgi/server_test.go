@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
+	"github.com/cnpg-i/scale-to-zero/internal/porttest"
 )
 
 // slow answers Probe once it is allowed to, and panics in the other call.

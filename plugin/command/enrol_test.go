@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/cnpg-i/scale-to-zero/plugin/apiservertest"
+	"github.com/cnpg-i/scale-to-zero/internal/apiservertest"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	cnpgv1 "github.com/cloudnative-pg/cloudnative-pg/api/v1"
 	lifecycleapi "github.com/cloudnative-pg/cnpg-i/pkg/lifecycle"
+	"github.com/cnpg-i/scale-to-zero/internal/informerstest"
 	"github.com/cnpg-i/scale-to-zero/plugin/cnpgi"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/gateway"
-	"github.com/cnpg-i/scale-to-zero/plugin/wake/informers/informerstest"
 	"github.com/cnpg-i/scale-to-zero/plugin/wake/waker"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
 	"github.com/google/go-cmp/cmp"

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
 // stops makes the cluster one that was fenced, and of which no sidecar says that PostgreSQL has stopped.

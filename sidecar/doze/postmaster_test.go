@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 )
 
 // lockOf is the lock file of a postmaster.

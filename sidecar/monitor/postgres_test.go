@@ -10,11 +10,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
 // patience bounds every wait; a passing test never reaches it.

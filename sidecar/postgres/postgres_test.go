@@ -17,9 +17,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"go.uber.org/goleak"
 
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/contract"
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

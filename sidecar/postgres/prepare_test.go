@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 	"github.com/cnpg-i/scale-to-zero/sidecar/idle"
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
 // Bounds for tests: no machine is so slow that a file takes as long as generous allows; any file is slow under strictest that takes

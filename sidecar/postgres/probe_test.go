@@ -14,10 +14,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 	"github.com/cnpg-i/scale-to-zero/sidecar/activity"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres/probe"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
 )
 
 // probes are the addresses from which a server was probed.

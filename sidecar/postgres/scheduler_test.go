@@ -3,7 +3,7 @@ package postgres
 import (
 	"testing"
 
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 )
 
 func TestSchedulesJobs_knowsTheExtensions(t *testing.T) {

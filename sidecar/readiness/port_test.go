@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
+	"github.com/cnpg-i/scale-to-zero/internal/porttest"
 )
 
 // patience bounds every wait; a passing test never reaches it.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnpg-i/scale-to-zero/sql/postgrestest"
+	"github.com/cnpg-i/scale-to-zero/internal/postgrestest"
 )
 
 // authority signs certificates.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
+	"github.com/cnpg-i/scale-to-zero/internal/porttest"
 )
 
 // patience bounds every wait for the API server; a passing test never reaches it.

@@ -25,7 +25,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cnpg-i/scale-to-zero/sidecar/porttest"
+	"github.com/cnpg-i/scale-to-zero/internal/porttest"
 )
 
 // user is PostgreSQL's uid in the root filesystems that the harness makes.
