@@ -16,7 +16,6 @@ import (
 	"github.com/cnpg-i/scale-to-zero/sidecar/monitor"
 	"github.com/cnpg-i/scale-to-zero/sidecar/postgres"
 	"github.com/cnpg-i/scale-to-zero/sidecar/process"
-	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
 	"github.com/cnpg-i/scale-to-zero/sidecar/server"
 	"github.com/cnpg-i/scale-to-zero/sidecar/sockets"
 )
@@ -72,7 +71,7 @@ func work(ctx context.Context, lookup func(string) string, output io.Writer) int
 	var running sync.WaitGroup
 	if s.readiness {
 		requests := doze.NewResizer(client, s.identity.PodUID, s.dozeMemory, logger)
-		parts.Readiness, parts.Requests = readiness.NewClient(readinessSocket), requests
+		parts.Readiness, parts.Requests = process.NewReadiness(readinessSocket), requests
 		running.Go(func() { requests.Run(ctx) })
 	}
 	loop := control.New(parts)

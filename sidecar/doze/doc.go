@@ -19,6 +19,6 @@
 //
 // rules.go decides, without a clock, from what the observer has seen; requests.go decides what the resizer sets.
 //
-// The third part, the readiness by which the pod leaves its Services, is package readiness: the supervisor serves it,
+// The third part, the readiness by which the pod leaves its Services, is in package process: the supervisor serves it,
 // and that small program must not link what talks to the API server.
 package doze

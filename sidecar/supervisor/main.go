@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/cnpg-i/scale-to-zero/sidecar/process"
-	"github.com/cnpg-i/scale-to-zero/sidecar/readiness"
 )
 
 const (
@@ -46,7 +45,7 @@ func main() {
 	})
 	var readinessPort sync.WaitGroup
 	if number := os.Getenv(portVariable); number != "" {
-		readinessPort.Go(func() { readiness.Serve(ctx, ":"+number, readinessSocket, logger) })
+		readinessPort.Go(func() { process.ServeReadiness(ctx, ":"+number, readinessSocket, logger) })
 	}
 	(&supervisor{command: []string{worker, "worker"}, environment: environment, output: os.Stdout, logger: logger}).run(ctx)
 	readinessPort.Wait()

@@ -1,4 +1,4 @@
-package readiness
+package process
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func serve(t *testing.T, socket string) string {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		Serve(ctx, address, socket, slog.New(slog.DiscardHandler))
+		ServeReadiness(ctx, address, socket, slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
 	return address
@@ -50,11 +50,11 @@ func probe(address string) error {
 	return conn.Close()
 }
 
-func TestServe_leasesARealPort(t *testing.T) {
+func TestServeReadiness_leasesARealPort(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "readiness.sock")
 	address := serve(t, socket)
-	worker := NewClient(socket)
+	worker := NewReadiness(socket)
 	eventually(t, "the supervisor answers", func() bool { return worker.Restore() == nil })
 	for range 20 { // each leaves a connection behind that the port must not mind
 		if err := probe(address); err != nil {
@@ -72,7 +72,7 @@ func TestServe_leasesARealPort(t *testing.T) {
 	}
 }
 
-func TestServe_acceptsAndCloses(t *testing.T) {
+func TestServeReadiness_acceptsAndCloses(t *testing.T) {
 	t.Parallel()
 	address := serve(t, filepath.Join(t.TempDir(), "readiness.sock"))
 	eventually(t, "the port is open", func() bool { return probe(address) == nil })
@@ -87,13 +87,13 @@ func TestServe_acceptsAndCloses(t *testing.T) {
 	}
 }
 
-func TestServe_isOpenWithoutItsSocket(t *testing.T) {
+func TestServeReadiness_isOpenWithoutItsSocket(t *testing.T) {
 	t.Parallel()
 	address := serve(t, filepath.Join(t.TempDir(), "absent", "readiness.sock"))
 	eventually(t, "the port is open", func() bool { return probe(address) == nil })
 }
 
-func TestServe_opensThePortWhenItIsFree(t *testing.T) {
+func TestServeReadiness_opensThePortWhenItIsFree(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp", porttest.Address(t))
 	if err != nil {

@@ -1,4 +1,4 @@
-package readiness
+package process
 
 import (
 	"context"
@@ -21,7 +21,7 @@ func (p *paused) Write(b []byte) (int, error) {
 	return p.Conn.Write(b)
 }
 
-func TestClient_mayBeAskedAgain(t *testing.T) {
+func TestReadiness_mayBeAskedAgain(t *testing.T) {
 	t.Parallel()
 	live(t, func(w *world) {
 		worker := w.worker()
@@ -40,7 +40,7 @@ func TestClient_mayBeAskedAgain(t *testing.T) {
 	})
 }
 
-func TestClient_opensWhatAnEarlierWorkerClosed(t *testing.T) {
+func TestReadiness_opensWhatAnEarlierWorkerClosed(t *testing.T) {
 	t.Parallel()
 	live(t, func(w *world) {
 		w.withdraw(w.worker())()
@@ -50,7 +50,7 @@ func TestClient_opensWhatAnEarlierWorkerClosed(t *testing.T) {
 	})
 }
 
-func TestClient_takesTheLeaseAnewAfterItsContextEnded(t *testing.T) {
+func TestReadiness_takesTheLeaseAnewAfterItsContextEnded(t *testing.T) {
 	t.Parallel()
 	live(t, func(w *world) {
 		worker := w.worker()
@@ -66,7 +66,7 @@ func TestClient_takesTheLeaseAnewAfterItsContextEnded(t *testing.T) {
 }
 
 // A worker that was paused closes the port again, and knows that it was open meanwhile.
-func TestClient_knowsThatTheLeaseWasBroken(t *testing.T) {
+func TestReadiness_knowsThatTheLeaseWasBroken(t *testing.T) {
 	t.Parallel()
 	live(t, func(w *world) {
 		worker := w.worker()
@@ -96,9 +96,9 @@ func TestClient_knowsThatTheLeaseWasBroken(t *testing.T) {
 	})
 }
 
-func TestClient_failsWithoutASupervisor(t *testing.T) {
+func TestReadiness_failsWithoutASupervisor(t *testing.T) {
 	t.Parallel()
-	worker := &Client{dial: func(context.Context) (net.Conn, error) { return nil, errors.New("nobody") }}
+	worker := &Readiness{dial: func(context.Context) (net.Conn, error) { return nil, errors.New("nobody") }}
 	if worker.Withdraw(t.Context()) == nil || worker.Restore() == nil || worker.Held() {
 		t.Error("what nobody did is called done")
 	}

@@ -1,4 +1,4 @@
-package readiness
+package process
 
 import (
 	"context"
@@ -124,8 +124,8 @@ func liveWith(t *testing.T, lease func(*fakePort) *lease, test func(*world)) {
 }
 
 // worker returns a new worker's client. The worker is hung while its connections are stopped.
-func (w *world) worker() *Client {
-	return &Client{dial: func(ctx context.Context) (net.Conn, error) {
+func (w *world) worker() *Readiness {
+	return &Readiness{dial: func(ctx context.Context) (net.Conn, error) {
 		ours, theirs := net.Pipe()
 		select {
 		case w.listener.clients <- theirs:
@@ -148,7 +148,7 @@ func (w *world) expect(open bool, when string) {
 }
 
 // withdraw withdraws the pod in the name of a worker, and returns what kills the worker.
-func (w *world) withdraw(worker *Client) (kill func()) {
+func (w *world) withdraw(worker *Readiness) (kill func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	if err := worker.Withdraw(ctx); err != nil {
@@ -160,7 +160,7 @@ func (w *world) withdraw(worker *Client) (kill func()) {
 	return cancel
 }
 
-func (w *world) restore(worker *Client) {
+func (w *world) restore(worker *Readiness) {
 	w.t.Helper()
 	if err := worker.Restore(); err != nil {
 		w.t.Error(err)

@@ -1,4 +1,4 @@
-package readiness
+package process
 
 import (
 	"context"
@@ -10,8 +10,28 @@ import (
 	"time"
 )
 
-// Client is the worker's side. Its methods may be called concurrently and repeatedly.
-type Client struct {
+const (
+	// leaseDuration is how long the port stays closed after the last request.
+	leaseDuration = 5 * time.Second
+	// renewInterval is how often the worker renews its lease.
+	renewInterval = time.Second
+	// answerTimeout is how long the worker waits for an answer. It leaves time for another try before the lease ends.
+	answerTimeout = 2 * time.Second
+	// retryInterval is how long the supervisor waits before it tries again to open a socket.
+	retryInterval = time.Second
+)
+
+// The requests and their answers.
+const (
+	withdraw byte = 'w'
+	restore  byte = 'r'
+
+	withdrawn = "closed\n"
+	restored  = "open\n"
+)
+
+// Readiness is the worker's side of the lease. Its methods may be called concurrently and repeatedly.
+type Readiness struct {
 	dial func(context.Context) (net.Conn, error)
 
 	mu sync.Mutex
@@ -22,9 +42,9 @@ type Client struct {
 	restored bool
 }
 
-// NewClient returns a client of the supervisor's Unix socket.
-func NewClient(socket string) *Client {
-	return &Client{dial: func(ctx context.Context) (net.Conn, error) {
+// NewReadiness returns a client of the supervisor's Unix socket.
+func NewReadiness(socket string) *Readiness {
+	return &Readiness{dial: func(ctx context.Context) (net.Conn, error) {
 		var dialer net.Dialer
 		return dialer.DialContext(ctx, "unix", socket)
 	}}
@@ -32,7 +52,7 @@ func NewClient(socket string) *Client {
 
 // Withdraw closes the port and returns once it is closed. It stays closed until Restore, or until the lease runs out
 // after the context has ended.
-func (c *Client) Withdraw(ctx context.Context) error {
+func (c *Readiness) Withdraw(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.renewal.held(time.Now()) {
@@ -58,14 +78,14 @@ func (c *Client) Withdraw(ctx context.Context) error {
 // Held reports whether the port has been closed without a break since Withdraw returned. After a break, for example
 // because this process was paused, the port is closed again as soon as possible, but clients may have reached
 // PostgreSQL directly meanwhile.
-func (c *Client) Held() bool {
+func (c *Readiness) Held() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.renewal.held(time.Now())
 }
 
 // Restore opens the port and returns once it is open. If it fails, the port opens by itself when the lease ends.
-func (c *Client) Restore() error {
+func (c *Readiness) Restore() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.endRenewal()
@@ -88,7 +108,7 @@ func (c *Client) Restore() error {
 
 // renew renews the lease until its context ends. The connection is then closed without a release, so that the worker
 // that is started next may take the lease over.
-func (c *Client) renew(lease *renewal, conn net.Conn) {
+func (c *Readiness) renew(lease *renewal, conn net.Conn) {
 	ctx := lease.ctx
 	ticker := time.NewTicker(renewInterval)
 	defer ticker.Stop()
@@ -120,7 +140,7 @@ func (c *Client) renew(lease *renewal, conn net.Conn) {
 }
 
 // endRenewal stops renewing the lease, which then runs out.
-func (c *Client) endRenewal() {
+func (c *Readiness) endRenewal() {
 	if c.renewal == nil {
 		return
 	}
@@ -129,7 +149,7 @@ func (c *Client) endRenewal() {
 	c.renewal = nil
 }
 
-func (c *Client) connect(ctx context.Context) (net.Conn, error) {
+func (c *Readiness) connect(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	conn, err := c.dial(ctx)

@@ -1,4 +1,4 @@
-package readiness
+package process
 
 import (
 	"context"
@@ -9,19 +9,18 @@ import (
 	"net"
 	"os"
 	"time"
-
-	"github.com/cnpg-i/scale-to-zero/sidecar/process"
 )
 
-// Serve keeps the TCP port open, except while a client of the Unix socket leases it closed, until the context ends. At
-// first the port is closed as if it were leased, until the worker restores it. What fails is logged and tried again.
-func Serve(ctx context.Context, address, socket string, logger *slog.Logger) {
+// ServeReadiness keeps the TCP port open, except while a client of the Unix socket leases it closed, until the context
+// ends. At first the port is closed as if it were leased, until the worker restores it. What fails is logged and tried
+// again.
+func ServeReadiness(ctx context.Context, address, socket string, logger *slog.Logger) {
 	port := &tcpPort{address: address}
 	defer port.close()
 	l := newLease(port, logger)
 	for ctx.Err() == nil {
 		l.settle(ctx)
-		listener, err := process.ListenPrivate(socket)
+		listener, err := ListenPrivate(socket)
 		if err == nil {
 			err = l.serve(ctx, listener)
 		}
@@ -29,7 +28,7 @@ func Serve(ctx context.Context, address, socket string, logger *slog.Logger) {
 			return
 		}
 		logger.Error("cannot lease the readiness port", "error", err.Error())
-		process.Pause(ctx, retryInterval)
+		Pause(ctx, retryInterval)
 	}
 }
 
