@@ -34,20 +34,27 @@ const called = "kubectl scale_to_zero"
 // Exit codes.
 const (
 	exitDone = iota
-	// exitFailed means that an error occurred.
 	exitFailed
-	// exitUsage means that the command line is invalid.
 	exitUsage
-	// exitNotReached means that there was no error, but the cluster did not reach the requested state.
-	exitNotReached
-	// exitFound means that doctor has found something wrong.
-	exitFound
+	exitNotReached // there was no error, but the cluster did not reach the requested state
+	exitFound      // doctor has found something wrong
 )
 
-// notReached means that the cluster did not reach the requested state.
-type notReached struct{ text string }
+// failure is an error with an exit code of its own.
+type failure struct {
+	code int
+	text string
+}
 
-func (e notReached) Error() string { return e.text }
+func (f failure) Error() string { return f.text }
+
+func usage(format string, arguments ...any) error {
+	return failure{exitUsage, fmt.Sprintf(format, arguments...)}
+}
+
+func notReached(format string, arguments ...any) error {
+	return failure{exitNotReached, fmt.Sprintf(format, arguments...)}
+}
 
 // Streams are the program's outputs and environment.
 type Streams struct {
@@ -86,18 +93,9 @@ func (p *program) run(ctx context.Context, arguments []string, flags *genericcli
 		text = "interrupted"
 	}
 	_, _ = fmt.Fprintln(p.Err, Name+":", text)
-	var bad usageError
-	var short notReached
-	switch {
-	case errors.As(err, &bad):
-		return exitUsage
-	case errors.As(err, &short):
-		return exitNotReached
-	case errors.Is(err, errFound):
-		return exitFound
-	default:
-		return exitFailed
-	}
+	known := failure{code: exitFailed}
+	errors.As(err, &known)
+	return known.code
 }
 
 func (p *program) root() *cobra.Command {
@@ -175,15 +173,6 @@ func (p *program) completeCluster(c *cobra.Command, arguments []string, _ string
 	}
 	slices.Sort(names)
 	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// usageError means that the command line is invalid.
-type usageError struct{ text string }
-
-func (e usageError) Error() string { return e.text }
-
-func usage(format string, arguments ...any) error {
-	return usageError{fmt.Sprintf(format, arguments...)}
 }
 
 // flagError names the flag, its value and what is allowed.

@@ -38,9 +38,6 @@ type diagnosis struct {
 	Archive string `json:"archive,omitempty"`
 }
 
-// errFound means that doctor has found something wrong.
-var errFound = errors.New("doctor has found something wrong")
-
 func (p *program) doctorCommand() *cobra.Command {
 	everywhere, lookOnly, redacts, path := false, false, false, ""
 	c := &cobra.Command{
@@ -106,7 +103,7 @@ same word.`,
 // diagnose collects and judges, and says what is wrong even if the archive cannot be written.
 func (p *program) diagnose(
 	ctx context.Context, c *collector, which choice, clusters []cnpgv1.Cluster, path string,
-) (failure error) {
+) (unwritten error) {
 	c.collect(ctx, which, clusters)
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("read the clusters: %w", err)
@@ -118,14 +115,14 @@ func (p *program) diagnose(
 		c.archive.addText("findings.txt", text.String())
 		c.archive.addText("errors.txt", strings.Join(c.unread, "\n"))
 		c.archive.addJSON("versions.json", c.versions)
-		if failure = c.archive.close(); failure == nil {
+		if unwritten = c.archive.close(); unwritten == nil {
 			answer.Archive = path
 		}
 	}
-	if err := cmp.Or(p.write(answer, answer.text), failure); err != nil || len(answer.Findings) == 0 {
+	if err := cmp.Or(p.write(answer, answer.text), unwritten); err != nil || len(answer.Findings) == 0 {
 		return err
 	}
-	return errFound
+	return failure{exitFound, "doctor has found something wrong"}
 }
 
 // text writes the findings, one a line.

@@ -51,8 +51,7 @@ The sidecar keeps trying for ten minutes; keep-awake cancels the request.`,
 			}
 			s := &sleeper{access: a, name: arguments[0], say: p.say}
 			problem := s.sleep(c.Context(), timeout)
-			var short notReached
-			if problem != nil && !errors.As(problem, &short) {
+			if problem != nil && !errors.As(problem, new(failure)) {
 				return problem
 			}
 			if err := p.write(s.answer, func(w io.Writer) {
@@ -168,7 +167,7 @@ func (s *sleeper) look(ctx context.Context) (bool, error) {
 		}
 		return false, nil
 	case s.switched:
-		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: the hibernation annotation was turned off again, by a user or because a client connected; see kubectl describe", s.name)}
+		return true, notReached("the Cluster %q stays awake: the hibernation annotation was turned off again, by a user or because a client connected; see kubectl describe", s.name)
 	}
 	if going := s.answer.State == clusterstate.Going; going != s.going && s.answer.State != clusterstate.Dozing {
 		s.going = going
@@ -198,7 +197,7 @@ func (s *sleeper) update(reasons []string) (bool, error) {
 		s.say("Awake, because %s (%s).", b.Description, b.Reason)
 	}
 	if slices.Contains(reasons, string(idle.ReasonInvalidAnnotation)) {
-		return true, notReached{fmt.Sprintf("the Cluster %q stays awake: its sidecar has rejected an annotation, which also happens if the two clocks are more than five minutes apart", s.name)}
+		return true, notReached("the Cluster %q stays awake: its sidecar has rejected an annotation, which also happens if the two clocks are more than five minutes apart", s.name)
 	}
 	return false, nil
 }
@@ -206,7 +205,7 @@ func (s *sleeper) update(reasons []string) (bool, error) {
 // late explains after the timeout why the cluster is still awake.
 func (s *sleeper) late(timeout time.Duration) error {
 	if s.switched || s.value == "" {
-		return notReached{fmt.Sprintf("the Cluster %q is not asleep after %s, although the hibernation annotation is on: the operator has not stopped every pod", s.name, timeout)}
+		return notReached("the Cluster %q is not asleep after %s, although the hibernation annotation is on: the operator has not stopped every pod", s.name, timeout)
 	}
 	reasons := make([]string, 0, len(s.answer.Blockers))
 	for _, b := range s.answer.Blockers {
@@ -217,7 +216,7 @@ func (s *sleeper) late(timeout time.Duration) error {
 		why = "it is kept awake by " + strings.Join(reasons, ", ")
 	}
 	until := s.answer.RequestedAt.Add(requestLifetime).Format(time.RFC3339)
-	return notReached{fmt.Sprintf("the Cluster %q is still awake after %s: %s; the sidecar keeps trying until %s, unless keep-awake cancels the request", s.name, timeout, why, until)}
+	return notReached("the Cluster %q is still awake after %s: %s; the sidecar keeps trying until %s, unless keep-awake cancels the request", s.name, timeout, why, until)
 }
 
 // removeRequest removes the request. The sidecar has recorded it, and an older program would treat it as invalid.

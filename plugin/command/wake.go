@@ -125,7 +125,7 @@ func (w *waking) wake(ctx context.Context, timeout time.Duration) error {
 		return done || unreachable, err
 	})
 	if errors.Is(err, errTooLong) {
-		return notReached{fmt.Sprintf("the Cluster %q is %s and not ready after %s: %v", w.name, w.answer.State, timeout, err)}
+		return notReached("the Cluster %q is %s and not ready after %s: %v", w.name, w.answer.State, timeout, err)
 	}
 	return err
 }
